@@ -1,0 +1,347 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from tests.tree.strategies import BODIES, FEW_PATHS, PRIORITIES, VALUES
+from tests.tree.test_value import assert_normal, nest
+from treedbd.tree import edit, printing
+from treedbd.tree.edit import Change, Edit, make_patch, make_put, make_remove
+from treedbd.tree.path import Path, Place, is_ancestor
+from treedbd.tree.value import InvalidData, Json, Value, normalise, with_priority, without_priority
+from treedbd.tree.view import ValueView
+
+NOW = 1_700_000_000_123
+STAMP = {".sv": "timestamp"}
+ADD_TWO = {".sv": {"increment": 2}}
+
+
+def after(root: Value, *edits: Edit) -> Value:
+    """Return what becomes of `root` under the edits, one after the other."""
+    for one in edits:
+        root = edit.apply(root, one.changes)
+    return root
+
+
+def put(path: Path, body: Json) -> Edit:
+    return make_put(Place(path), body)
+
+
+def put_priority(path: Path, body: Json) -> Edit:
+    return make_put(Place(path, of_priority=True), body)
+
+
+def at(root: Value, path: Path) -> Value:
+    return ValueView(root).get(path)
+
+
+def are_apart(one: Path, other: Path) -> bool:
+    return not is_ancestor(one, other) and not is_ancestor(other, one)
+
+
+@given(VALUES, FEW_PATHS, BODIES)
+def test_what_was_put_is_what_is_got(root: Value, path: Path, body: Json) -> None:
+    changed = after(root, put(path, body))
+    assert at(changed, path) == normalise(body).value
+    assert_normal(changed)
+
+
+@given(VALUES, FEW_PATHS, FEW_PATHS, BODIES)
+def test_a_put_touches_nothing_beside_its_place(
+    root: Value, path: Path, other: Path, body: Json
+) -> None:
+    if are_apart(path, other):
+        before = at(root, other)
+        # A leaf on the way gives way to what is put below it; what lies beside was nothing.
+        assert at(after(root, put(path, body)), other) == before
+
+
+@given(VALUES, FEW_PATHS, BODIES)
+def test_an_edit_leaves_the_value_it_was_given(root: Value, path: Path, body: Json) -> None:
+    before = repr(root)
+    after(root, put(path, body), make_remove(Place(path)), put_priority(path, 1))
+    assert repr(root) == before
+
+
+@given(VALUES, FEW_PATHS, BODIES, BODIES)
+def test_the_last_put_wins(root: Value, path: Path, first: Json, last: Json) -> None:
+    # To remove is another matter: leaves on the way give way, emptied containers vanish.
+    assume(normalise(first).value is not None)
+    assume(normalise(last).value is not None)
+    assert after(root, put(path, first), put(path, last)) == after(root, put(path, last))
+
+
+@given(VALUES, FEW_PATHS)
+def test_putting_back_what_is_there_changes_nothing(root: Value, path: Path) -> None:
+    changed = after(root, put(path, at(root, path)))
+    assert printing.compact(changed) == printing.compact(root)
+
+
+@given(VALUES, FEW_PATHS)
+def test_what_was_removed_is_nothing_and_leaves_no_empty_container(root: Value, path: Path) -> None:
+    changed = after(root, make_remove(Place(path)))
+    assert at(changed, path) is None
+    assert_normal(changed)
+    assert changed == after(root, put(path, None)) == after(root, put(path, {"a": {"b": []}}))
+
+
+@given(VALUES, FEW_PATHS, BODIES)
+def test_a_put_that_is_removed_again_leaves_what_was_there_before(
+    root: Value, path: Path, body: Json
+) -> None:
+    inside_a_leaf = any(
+        at(root, path[:end]) is not None and not list(ValueView(root).keys(path[:end]))
+        for end in range(len(path))
+    )
+    if at(root, path) is None and not inside_a_leaf:
+        assert after(root, put(path, body), make_remove(Place(path))) == root
+
+
+@given(VALUES, FEW_PATHS, st.dictionaries(FEW_PATHS, BODIES, max_size=4))
+def test_a_patch_is_the_puts_of_its_members(
+    root: Value, path: Path, members: dict[Path, Json]
+) -> None:
+    paths = list(members)
+    apart = all(are_apart(one, other) for at, one in enumerate(paths) for other in paths[at + 1 :])
+    body = {"/".join(below): item for below, item in members.items()}
+    if not apart or () in members:
+        with pytest.raises(InvalidData):
+            make_patch(path, body)
+        return
+    puts = [put(path + below, item) for below, item in members.items()]
+    removals_last = sorted(puts, key=lambda one: one.changes[0].value is None)
+    patched = after(root, make_patch(path, body))
+    assert patched == after(root, *removals_last)
+    assert patched == after(root, make_patch(path, dict(reversed(body.items()))))
+    assert_normal(patched)
+
+
+@given(VALUES, FEW_PATHS, PRIORITIES | st.none())
+def test_a_priority_stays_beside_the_value(root: Value, path: Path, priority: Any) -> None:
+    changed = after(root, put_priority(path, priority))
+    assert_normal(changed)
+    assert without_priority(at(changed, path)) == without_priority(at(root, path))
+    expected = normalise({".value": 1, ".priority": priority}).value
+    if at(root, path) is None:
+        assert changed == root
+    else:
+        assert ValueView(changed).priority(path) == ValueView(expected).priority(())
+
+
+@pytest.mark.parametrize(
+    ("root", "path", "body", "changed"),
+    [
+        (None, (), None, None),
+        (None, ("a", "b"), 1, {"a": {"b": 1}}),
+        (None, ("a", "b"), None, None),
+        ({"a": {"b": 1}}, ("a", "b"), None, None),
+        ({"a": {"b": {"c": 1}}, "d": 1}, ("a", "b", "c"), None, {"d": 1}),
+        ({"a": 1}, ("a", "b"), 2, {"a": {"b": 2}}),
+        ({"a": 1}, ("a", "b"), None, {"a": 1}),
+        (5, ("a",), 1, {"a": 1}),
+        (5, ("a",), None, 5),
+        ({"b": 1, "c": 2}, ("a",), 0, {"a": 0, "b": 1, "c": 2}),
+        ({"10": 1}, ("9",), 0, {"9": 0, "10": 1}),
+        ({"a": {"b": 1, "c": 2}}, ("a",), {"d": 3}, {"a": {"d": 3}}),
+        ({"a": 1}, (), "x", "x"),
+        ({"0": 1, "1": 2}, ("0",), None, {"1": 2}),
+    ],
+)
+def test_a_put_replaces_what_is_at_its_place(
+    root: Value, path: Path, body: Json, changed: Value
+) -> None:
+    assert printing.compact(after(root, put(path, body))) == printing.compact(changed)
+
+
+@pytest.mark.parametrize(
+    ("root", "change", "changed"),
+    [
+        ({".priority": 1, "a": 2}, put((), {"a": 3}), {"a": 3}),
+        ({".value": 2, ".priority": 1}, put((), 3), 3),
+        ({".priority": 1, "a": 2}, put(("b",), 3), {".priority": 1, "a": 2, "b": 3}),
+        ({".priority": 1, "a": 2}, put(("a",), None), None),
+        ({".priority": 1, "a": 2, "b": 3}, put(("a",), None), {".priority": 1, "b": 3}),
+        ({".value": 2, ".priority": 1}, put(("a",), 3), {".priority": 1, "a": 3}),
+        ({".value": 2, ".priority": 1}, put(("a",), None), {".value": 2, ".priority": 1}),
+        ({"a": 2}, put_priority((), 1), {".priority": 1, "a": 2}),
+        ({"a": 2}, put_priority(("a",), "x"), {"a": {".value": 2, ".priority": "x"}}),
+        ({"a": 2}, put_priority(("b",), "x"), {"a": 2}),
+        ({"a": 2}, put_priority(("a", "b"), "x"), {"a": 2}),
+        (None, put_priority((), 1), None),
+        ({".priority": 1, "a": 2}, put_priority((), None), {"a": 2}),
+        ({"a": {".value": 2, ".priority": 1}}, put_priority(("a",), None), {"a": 2}),
+        ({".priority": 1, "a": 2}, make_patch((), {"b": 3}), {".priority": 1, "a": 2, "b": 3}),
+        ({"a": 2}, make_patch((), {".priority": 4}), {".priority": 4, "a": 2}),
+        ({"a": 2}, make_patch((), {".priority": 4, "a": None}), None),
+        (None, make_patch((), {".priority": 4, "a": 2}), {".priority": 4, "a": 2}),
+        (None, make_patch((), {".priority": 4}), None),
+        ({"a": 2}, make_patch((), {"a/.priority": 4}), {"a": {".value": 2, ".priority": 4}}),
+        ({".priority": 1, "a": 2}, make_patch((), {".priority": None}), {"a": 2}),
+        (
+            {".priority": 1, "a": {"b": 2}},
+            make_patch(("a",), {"b": 3}),
+            {".priority": 1, "a": {"b": 3}},
+        ),
+    ],
+)
+def test_a_put_drops_the_priority_and_a_patch_of_children_keeps_it(
+    root: Value, change: Edit, changed: Value
+) -> None:
+    assert printing.compact(after(root, change)) == printing.compact(changed)
+
+
+@pytest.mark.parametrize("body", [{"a/b": None, "a/c": 1}, {"a/c": 1, "a/b": None}])
+def test_a_patch_that_replaces_all_children_keeps_the_priority(body: Json) -> None:
+    root = {"a": {".priority": 1, "b": 2}}
+    assert after(root, make_patch((), body)) == {"a": {".priority": 1, "c": 1}}
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        ("a", "a/b"),
+        ("a/b", "a"),
+        ("a", "/a"),
+        ("a", "a/"),
+        ("a//b", "a/b"),
+        ("a/b", "a/b/c/d"),
+        ("a", "a/.priority"),
+        (".priority", "/.priority"),
+        ("a", "a-b", "a/b"),
+        ("a!", "a", "a/b"),
+    ],
+)
+def test_two_keys_of_a_patch_that_overlap_are_refused(keys: tuple[str, ...]) -> None:
+    with pytest.raises(InvalidData, match="overlap"):
+        make_patch(("x",), dict.fromkeys(keys, 1))
+
+
+def test_keys_that_only_begin_alike_do_not_overlap() -> None:
+    body = {"a": 1, "ab": 2, "a-b": 3, "b/a": 4, "b/ab": 5, ".priority": 6}
+    assert after(None, make_patch((), body)) == {
+        ".priority": 6,
+        "a": 1,
+        "a-b": 3,
+        "ab": 2,
+        "b": {"a": 4, "ab": 5},
+    }
+
+
+@pytest.mark.parametrize("key", ["", "/", "a.b", ".value", "a/.value", "$a", "a//#", "k" * 769])
+def test_an_illegal_key_of_a_patch_is_bad_data(key: str) -> None:
+    with pytest.raises(InvalidData):
+        make_patch((), {key: 1})
+
+
+@pytest.mark.parametrize("body", [1, "x", True, [], [1]])
+def test_the_body_of_a_patch_is_an_object_or_null(body: Json) -> None:
+    with pytest.raises(InvalidData, match="must be an object"):
+        make_patch((), body)
+
+
+def test_a_patch_with_null_removes_the_node() -> None:
+    assert make_patch(("a",), None) == make_remove(Place(("a",)))
+
+
+def test_an_empty_patch_changes_nothing() -> None:
+    empty = make_patch(("a",), {})
+    assert (empty.method, empty.changes) == ("patch", ())
+
+
+def test_an_edit_tells_what_was_sent_and_what_changes() -> None:
+    body = {".priority": 2, "/a/b": [1.0], "c": {}}
+    made = make_patch(("x",), body)
+    assert made == Edit(
+        "patch",
+        Place(("x",)),
+        body,
+        (
+            Change(Place(("x", "a", "b")), {"0": 1}),
+            Change(Place(("x", "c")), None),
+            Change(Place(("x",), of_priority=True), 2),
+        ),
+    )
+
+
+def test_no_edit_reaches_deeper_than_32_keys() -> None:
+    path = ("p",) * 20
+    assert after(None, make_patch(path, {"/".join("k" * 12): 1}))
+    assert after(None, make_patch(path, {"/".join("k" * 6): nest(6, 1)}))
+    bodies: list[Json] = [
+        {"/".join("k" * 13): 1},
+        {"/".join("k" * 13): None},
+        {"/".join("k" * 13) + "/.priority": 1},
+        {"/".join("k" * 6): nest(7, 1)},
+        {"/".join("k" * 12): [1]},
+    ]
+    for body in bodies:
+        with pytest.raises(InvalidData, match="deeper than 32"):
+            make_patch(path, body)
+    with pytest.raises(InvalidData, match="deeper than 32"):
+        put((*path, *path), 1)
+
+
+def test_strings_of_any_edit_are_limited() -> None:
+    for place in (Place(()), Place((), of_priority=True)):
+        with pytest.raises(InvalidData, match="longer than 4 bytes"):
+            make_put(place, "12345", 4)
+    for key in ("a", ".priority"):
+        with pytest.raises(InvalidData, match="longer than 4 bytes"):
+            make_patch((), {key: "12345"}, 4)
+
+
+@pytest.mark.parametrize("body", [True, {}, {"a": 1}, [1]])
+def test_what_is_put_at_a_priority_must_be_one(body: Json) -> None:
+    with pytest.raises(InvalidData, match="priority"):
+        put_priority(("a",), body)
+
+
+@pytest.mark.parametrize(
+    ("root", "change", "changed", "sent"),
+    [
+        (None, put(("a",), STAMP), {"a": NOW}, NOW),
+        ({"a": 1}, put(("a",), ADD_TWO), {"a": 3}, 3),
+        ({"a": "x"}, put(("a",), ADD_TWO), {"a": 2}, 2),
+        ({"a": {"b": 1}}, put((), {"a": {"b": ADD_TWO}}), {"a": {"b": 3}}, {"a": {"b": 3}}),
+        ({"a": 1}, put_priority(("a",), STAMP), {"a": {".value": 1, ".priority": NOW}}, NOW),
+        (
+            {"a": {".value": 1, ".priority": 5}},
+            put_priority(("a",), ADD_TWO),
+            {"a": {".value": 1, ".priority": 7}},
+            7,
+        ),
+        (
+            {"a": {"b": 1}},
+            make_patch(("a",), {"b": ADD_TWO, "c/d": STAMP, ".priority": ADD_TWO}),
+            {"a": {".priority": 2, "b": 3, "c": {"d": NOW}}},
+            {"b": 3, "c/d": NOW, ".priority": 2},
+        ),
+        ({"a": 1}, put(("a",), 5), {"a": 5}, 5),
+    ],
+)
+def test_server_values_are_resolved_against_the_tree_before_the_edit(
+    root: Value, change: Edit, changed: Value, sent: Json
+) -> None:
+    resolved = edit.resolve(change, NOW, ValueView(root))
+    assert after(root, resolved) == changed
+    assert resolved.sent == sent
+    assert not resolved.has_placeholders
+
+
+def test_an_increment_out_of_range_is_bad_data() -> None:
+    change = put((), {".sv": {"increment": 1.7e308}})
+    with pytest.raises(InvalidData, match="out of range"):
+        edit.resolve(change, NOW, ValueView(1.7e308))
+
+
+@given(VALUES, PRIORITIES)
+def test_a_priority_written_with_the_value_equals_one_written_after_it(
+    node: Value, priority: Any
+) -> None:
+    bare = without_priority(node)
+    at_once = after(None, put(("a",), with_priority(bare, priority)))
+    one_by_one = after(None, put(("a",), bare), put_priority(("a",), priority))
+    assert at_once == one_by_one

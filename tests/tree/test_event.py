@@ -1,0 +1,114 @@
+"""What is heard at a path of a write somewhere in the tree."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from treedbd.tree.edit import Edit, apply, make_patch, make_put, make_remove, set_value
+from treedbd.tree.event import Event, tell
+from treedbd.tree.path import Path, Place
+from treedbd.tree.value import Json, Value, normalise, plain
+from treedbd.tree.view import ValueView
+
+PUT_DEEP = make_put(Place(("a", "b")), {"c": 1})
+PATCH_A = make_patch(("a",), {"b": {"c": 1}, "/d/e": 2, "f": {}})
+
+
+def heard(edit: Edit, watched: Path, after: Value = None) -> list[tuple[str, Path, Json]]:
+    events = tell(7, edit, ValueView(after)).heard_at(watched)
+    return [(event.kind, event.path, event.data) for event in events]
+
+
+@pytest.mark.parametrize(
+    ("edit", "watched", "expected"),
+    [
+        (PUT_DEEP, (), [("put", ("a", "b"), {"c": 1})]),
+        (PUT_DEEP, ("a",), [("put", ("b",), {"c": 1})]),
+        (PUT_DEEP, ("a", "b"), [("put", (), {"c": 1})]),
+        (PUT_DEEP, ("a", "b", "c"), [("put", (), 1)]),
+        (PUT_DEEP, ("a", "b", "x", "y"), [("put", (), None)]),
+        (PUT_DEEP, ("a", "x"), []),
+        (PUT_DEEP, ("z",), []),
+        (make_remove(Place(("a",))), ("a", "b"), [("put", (), None)]),
+        (make_remove(Place(("a", "b"))), ("a",), [("put", ("b",), None)]),
+        (PATCH_A, (), [("patch", ("a",), {"b": {"c": 1}, "d/e": 2, "f": None})]),
+        (PATCH_A, ("a",), [("patch", (), {"b": {"c": 1}, "d/e": 2, "f": None})]),
+        (PATCH_A, ("a", "b"), [("put", (), {"c": 1})]),
+        (PATCH_A, ("a", "b", "c"), [("put", (), 1)]),
+        (PATCH_A, ("a", "d"), [("put", ("e",), 2)]),
+        (PATCH_A, ("a", "d", "e"), [("put", (), 2)]),
+        (PATCH_A, ("a", "d", "x"), []),
+        (PATCH_A, ("a", "x"), []),
+        (make_patch((), {"a/b": 1, "a/c": 2}), ("a",), [("put", ("b",), 1), ("put", ("c",), 2)]),
+        (make_patch(("a",), None), ("a", "b"), [("put", (), None)]),
+        (make_put(Place(("a",)), [1, 2]), (), [("put", ("a",), [1, 2])]),
+        (make_put(Place(("a",)), {".value": 1, ".priority": 2}), (), [("put", ("a",), 1)]),
+    ],
+)
+def test_a_watcher_hears_of_a_write_what_concerns_its_path(
+    edit: Edit, watched: Path, expected: list[tuple[str, Path, Json]]
+) -> None:
+    assert heard(edit, watched) == expected
+
+
+def test_a_write_to_a_priority_is_told_as_a_put_of_its_node() -> None:
+    edit = make_put(Place(("a",), of_priority=True), 5)
+    after = {"a": {".priority": 5, "b": 1}}
+    assert heard(edit, (), after) == [("put", ("a",), {"b": 1})]
+    assert heard(edit, ("a",), after) == [("put", (), {"b": 1})]
+    assert heard(edit, ("a", "b"), after) == []
+
+
+def test_a_patch_with_a_priority_tells_its_members_first() -> None:
+    edit = make_patch(("a",), {".priority": 5, "b": 2})
+    after = {"a": {".priority": 5, "b": 2}}
+    assert heard(edit, ("a",), after) == [("patch", (), {"b": 2}), ("put", (), {"b": 2})]
+
+
+def test_an_event_prints_its_path_before_its_data() -> None:
+    assert Event("put", (), None).print() == b'{"path":"/","data":null}'
+    assert (
+        Event("patch", ("é", "b"), {"x": 1.0}).print()
+        == '{"path":"/é/b","data":{"x":1.0}}'.encode()
+    )
+
+
+KEYS = st.sampled_from(["a", "b", "1", "10"])
+PATHS = st.lists(KEYS, max_size=3).map(tuple)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9),
+    lambda inner: st.dictionaries(KEYS, inner, max_size=3) | st.lists(inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def make_edit(path: Path, body: Json, is_patch: bool) -> Edit:
+    if is_patch and isinstance(body, dict):
+        return make_patch(path, body)
+    return make_put(Place(path), body)
+
+
+def follow(value: Value, events: list[tuple[str, Path, Json]]) -> Value:
+    for kind, path, data in events:
+        members = (
+            [((), data)] if kind == "put" else [(tuple(k.split("/")), v) for k, v in data.items()]
+        )
+        for below, member in members:
+            value = set_value(value, path + below, normalise(member).value)
+    return value
+
+
+@settings(max_examples=300, deadline=None)
+@given(JSON, st.lists(st.tuples(PATHS, JSON, st.booleans()), max_size=5), PATHS)
+def test_who_applies_what_is_heard_has_what_is_there(
+    start: Json, writes: list[tuple[Path, Json, bool]], watched: Path
+) -> None:
+    root = normalise(start).value
+    mine = ValueView(root).get(watched)
+    for path, body, is_patch in writes:
+        edit = make_edit(path, body, is_patch)
+        root = apply(root, edit.changes)
+        mine = follow(mine, heard(edit, watched, root))
+        assert plain(mine) == plain(ValueView(root).get(watched))

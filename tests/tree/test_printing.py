@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import rfc8785
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.tree.strategies import BODIES, VALUES
+from treedbd.tree import printing
+from treedbd.tree.number import settle
+from treedbd.tree.value import Value, normalise, plain
+
+
+@pytest.mark.parametrize(
+    ("shown", "text"),
+    [
+        (None, "null"),
+        (True, "true"),
+        ("", '""'),
+        ('"\\/\b\f\n\r\t\x00\x1f\x7f', '"\\"\\\\/\\b\\f\\n\\r\\t\\u0000\\u001f\x7f"'),
+        ("é日\U0001f600\u2028", '"é日\U0001f600\u2028"'),
+        ({"b": 1, "a": [1, 2]}, '{"b":1,"a":[1,2]}'),
+        (1e21, "1e+21"),
+        (1e-7, "1e-7"),
+        (1e-6, "0.000001"),
+        (1.5e-5, "0.000015"),
+        ([1e22, 1.25, "1e22"], '[1e+22,1.25,"1e22"]'),
+        ({"a": {"b": [1.5e-9]}, "c": 1e300}, '{"a":{"b":[1.5e-9]},"c":1e+300}'),
+        (2.0**64, "18446744073709552000"),
+        (-(2.0**64), "-18446744073709552000"),
+        ({"a": "x1e5,", "b": 1e-9}, '{"a":"x1e5,","b":1e-9}'),
+        ("1e5,", '"1e5,"'),
+        ("1e5}\n", '"1e5}\\n"'),
+    ],
+)
+def test_json_is_printed_compactly(shown: Any, text: str) -> None:
+    assert printing.compact(shown) == text.encode()
+
+
+def test_pretty_json_is_indented_by_two_spaces() -> None:
+    shown = {"a": {"b": [1, 1e21]}, "c": 1e-7}
+    expected = '{\n  "a": {\n    "b": [\n      1,\n      1e+21\n    ]\n  },\n  "c": 1e-7\n}'
+    assert printing.pretty(shown) == expected.encode()
+    assert printing.pretty(1e21) == b"1e+21"
+
+
+def test_sorted_members_stand_in_the_order_of_their_utf8_bytes() -> None:
+    shown = {"b": 1e21, "\U0001f600": 1, "\ufb33": {"d": 1, "c": 2}, "10": 1, "9": 1}
+    expected = '{"10":1,"9":1,"b":1e+21,"\ufb33":{"c":2,"d":1},"\U0001f600":1}'
+    assert printing.compact_sorted(shown) == expected.encode()
+
+
+def test_a_repeated_member_counts_once_with_its_last_value() -> None:
+    assert printing.parse(b'{"a":1,"b":2,"a":3}') == {"a": 3, "b": 2}
+
+
+@given(VALUES)
+def test_printed_json_reads_back(node: Value) -> None:
+    shown = plain(node)
+    for text in (printing.compact(shown), printing.pretty(shown), printing.compact_sorted(shown)):
+        assert normalise(printing.parse(text)).value == normalise(shown).value
+
+
+@given(BODIES)
+def test_every_way_to_print_shows_the_same_numbers(body: Any) -> None:
+    shown = plain(normalise(body).value)
+    kept_order = json.dumps(json.loads(printing.pretty(shown)), separators=(",", ":"))
+    assert kept_order == json.dumps(json.loads(printing.compact(shown)), separators=(",", ":"))
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False), st.text(max_size=5))
+def test_a_double_is_printed_alike_wherever_it_stands(double: float, beside: str) -> None:
+    settled = settle(double)
+    text = rfc8785.dumps(double)
+    assert printing.compact(settled) == text
+    assert printing.compact([settled, settled]) == b"[%b,%b]" % (text, text)
+    assert printing.compact({"a": settled}) == b'{"a":%b}' % text
+    assert printing.compact({beside: beside, "a": [settled]}).endswith(b"[%b]}" % text)
+    assert printing.pretty([settled]) == b"[\n  %b\n]" % text
+    assert printing.pretty({"a": settled}) == b'{\n  "a": %b\n}' % text

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import random
+from itertools import count, pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from treedbd.tree.order import as_integer, sort_keys
+from treedbd.tree.path import check_key
+from treedbd.tree.pushid import ALPHABET, PushIds
+
+NOW = 1_700_000_000_123
+LEAST, GREATEST = b"\x00" * 9, b"\xff" * 9
+
+
+def seeded(seed: int = 1) -> PushIds:
+    return PushIds(random.Random(seed).randbytes)
+
+
+def always(chance: bytes) -> PushIds:
+    return PushIds(lambda length: chance[:length])
+
+
+def test_the_alphabet_stands_in_ascii_order() -> None:
+    assert len(ALPHABET) == 64
+    assert sorted(ALPHABET) == list(ALPHABET)
+
+
+def test_an_id_is_twenty_characters_and_a_legal_key_that_sorts_as_text() -> None:
+    made = seeded().next(NOW)
+    assert len(made) == 20
+    assert set(made) <= set(ALPHABET)
+    assert check_key(made) == made
+    assert as_integer(made) is None
+
+
+def test_an_id_begins_with_its_milliseconds() -> None:
+    made = seeded().next(NOW)
+    stamp = 0
+    for character in made[:8]:
+        stamp = stamp * 64 + ALPHABET.index(character)
+    assert stamp == NOW
+
+
+def test_an_id_ends_with_what_chance_gave() -> None:
+    assert always(LEAST).next(0) == "-" * 20
+    assert always(GREATEST).next(NOW)[8:] == "z" * 12
+    assert always(b"\x00" * 8 + b"\x01").next(1) == "-" * 7 + "0" + "-" * 11 + "0"
+
+
+def test_within_a_millisecond_the_chance_part_is_incremented() -> None:
+    ids = always(b"\x00" * 8 + b"\x3e")
+    made = [ids.next(NOW) for _ in range(4)]
+    assert [one[8:] for one in made] == [
+        "-----------y",
+        "-----------z",
+        "----------0-",
+        "----------00",
+    ]
+    assert len({one[:8] for one in made}) == 1
+
+
+def test_a_new_millisecond_draws_new_chance() -> None:
+    drawn = count()
+    ids = PushIds(lambda length: next(drawn).to_bytes(length, "big"))
+    assert [ids.next(NOW + at)[8:] for at in range(3)] == ["-----------" + last for last in "-01"]
+
+
+def test_an_overflow_moves_to_the_next_millisecond() -> None:
+    ids = always(GREATEST)
+    first, second, third = ids.next(5), ids.next(5), ids.next(6)
+    assert first == "-------4" + "z" * 12
+    assert second == "-------5" + "-" * 12
+    assert first < second < third
+
+
+def test_ids_increase_while_the_clock_stands_back() -> None:
+    ids = seeded()
+    made = [ids.next(now) for now in (NOW, NOW - 1, NOW - 3_600_000, NOW, NOW, NOW + 1)]
+    assert made == sorted(set(made))
+    assert len({one[:8] for one in made[:5]}) == 1
+
+
+@given(st.lists(st.integers(0, 2**44) | st.integers(0, 3)), st.integers())
+def test_ids_increase_whatever_the_clock_does(clock: list[int], seed: int) -> None:
+    ids = seeded(seed)
+    made = [ids.next(now) for now in clock]
+    assert all(lower < upper for lower, upper in pairwise(made))
+    assert sort_keys(made) == made
+
+
+@given(st.integers(0, 2**44), st.integers(-5, 5), st.integers(), st.integers())
+def test_ids_increase_across_a_restart(now: int, step: int, seed: int, other_seed: int) -> None:
+    before = seeded(seed).next(now)
+    restarted = seeded(other_seed)
+    restarted.after(before)
+    assert restarted.next(max(0, now + step)) > before
+
+
+def test_an_older_id_seen_later_holds_nothing_back() -> None:
+    ids = seeded()
+    older = seeded(2).next(NOW - 1)
+    first = ids.next(NOW)
+    ids.after(older)
+    assert ids.next(NOW) > first
+
+
+@pytest.mark.parametrize("text", ["", "short", "-" * 19, "-" * 21, "-" * 19 + "é", "-" * 19 + "/"])
+def test_what_is_no_push_id_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="not a push id"):
+        seeded().after(text)

@@ -1,0 +1,98 @@
+"""A watched query's window: the events it tells bring a reader to what the query shows."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from treedbd.tree.edit import apply, make_put
+from treedbd.tree.event import Event
+from treedbd.tree.path import Place
+from treedbd.tree.query import Query, parse_query
+from treedbd.tree.value import Value, members, normalise, plain
+from treedbd.tree.view import ValueView
+from treedbd.tree.window import Window, written_children
+
+PATH = ("list",)
+
+
+def query(**parameters: str) -> Query:
+    parsed = parse_query(parameters)
+    assert parsed is not None
+    return parsed
+
+
+def shown(asked: Query, root: Value) -> dict[str, Value]:
+    return {key: plain(child) for key, child in asked.select(members(ValueView(root).get(PATH)))}
+
+
+def move(window: Window, asked: Query, root: Value, written: list[str] | None) -> list[Event]:
+    view = ValueView(root)
+    return list(window.move(written, PATH, view, lambda: asked.select(members(view.get(PATH)))))
+
+
+def test_a_child_that_comes_in_is_put_and_the_one_it_pushes_out_is_removed() -> None:
+    asked = query(orderBy='"$value"', limitToFirst="2")
+    window = Window(asked, [("a", 1), ("b", 3)])
+    events = move(window, asked, {"list": {"a": 1, "b": 3, "c": 2}}, ["c"])
+    assert {(event.path, event.data) for event in events} == {(("b",), None), (("c",), 2)}
+
+
+def test_a_child_outside_the_bounds_is_not_told() -> None:
+    asked = query(orderBy='"$value"', endAt="5")
+    window = Window(asked, [("a", 1)])
+    assert move(window, asked, {"list": {"a": 1, "b": 9}}, ["b"]) == []
+
+
+def test_a_child_that_leaves_the_bounds_is_removed() -> None:
+    asked = query(orderBy='"$value"', endAt="5")
+    window = Window(asked, [("a", 1)])
+    assert move(window, asked, {"list": {"a": 7}}, ["a"]) == [Event("put", ("a",), None)]
+
+
+def test_when_all_may_have_been_written_only_what_differs_is_told() -> None:
+    asked = query(orderBy='"$key"')
+    window = Window(asked, [("a", 1), ("b", 2)])
+    assert move(window, asked, {"list": {"a": 1, "b": 3}}, None) == [Event("put", ("b",), 3)]
+
+
+def test_the_children_that_events_wrote_are_known_unless_one_replaced_all() -> None:
+    events = [Event("put", ("a", "x"), 1), Event("patch", (), {"b": 1, "c/d": 2})]
+    assert written_children(events) == ["a", "b", "c"]
+    assert written_children([*events, Event("put", (), None)]) is None
+
+
+KEYS = st.sampled_from(["a", "b", "c", "d", "1", "2"])
+VALUES = st.none() | st.integers(0, 5) | st.booleans() | st.sampled_from(["x", {"v": 1}, {"v": 2}])
+QUERIES = st.sampled_from(
+    [
+        query(orderBy='"$value"', limitToFirst="2"),
+        query(orderBy='"$value"', limitToLast="2", startAt="1"),
+        query(orderBy='"$key"', limitToLast="3"),
+        query(orderBy='"$key"', startAt='"b"'),
+        query(orderBy='"v"', startAt="1", endAt="1"),
+        query(orderBy='"v"', limitToLast="1"),
+    ]
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    QUERIES,
+    st.dictionaries(KEYS, VALUES),
+    st.lists(st.tuples(KEYS, VALUES), max_size=8),
+)
+def test_who_applies_the_events_shows_what_the_query_shows(
+    asked: Query, start: dict[str, Value], writes: list[tuple[str, Value]]
+) -> None:
+    root = normalise({"list": start}).value
+    window = Window(asked, asked.select(members(ValueView(root).get(PATH))))
+    mine = shown(asked, root)
+    for key, value in writes:
+        root = apply(root, make_put(Place((*PATH, key)), value).changes)
+        for event in move(window, asked, root, [key]):
+            if event.data is None:
+                del mine[event.path[0]]
+            else:
+                mine[event.path[0]] = event.data
+        assert mine == shown(asked, root)

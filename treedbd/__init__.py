@@ -1,0 +1,1 @@
+"""treedb: a self-hosted JSON tree database, one Twisted daemon over HTTPS."""

@@ -1,0 +1,64 @@
+"""What may be asked about a tree without knowing where it lies.
+
+The rules, the queries and the conditions of writes ask a `View`; the store answers from its rows,
+`ValueView` from a value in memory. Paths that hold nothing answer None, never an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, Protocol
+
+from treedbd.tree.path import Path
+from treedbd.tree.value import Container, Leaf, Value, leaf_of, members, priority_of
+
+
+class View(Protocol):
+    """A tree at one moment."""
+
+    def get(self, path: Path) -> Value:
+        """Return the whole subtree at `path` with its priorities."""
+        ...
+
+    def peek(self, path: Path) -> Leaf | Container | None:
+        """Return the leaf at `path`, `CONTAINER` where it has children, None where nothing is.
+
+        Costs no more than the node itself, however much lies below it.
+        """
+        ...
+
+    def priority(self, path: Path) -> int | float | str | None:
+        """Return the priority of the node at `path`."""
+        ...
+
+    def keys(self, path: Path) -> Iterator[str]:
+        """Iterate over the keys of the children of `path` in key order."""
+        ...
+
+
+class ValueView:
+    """A `View` over one value in memory."""
+
+    def __init__(self, root: Value) -> None:
+        self.root: Final = root
+
+    def get(self, path: Path) -> Value:
+        """Return the subtree at `path`."""
+        node = self.root
+        for key in path:
+            if not isinstance(node, dict):
+                return None
+            node = node.get(key)
+        return node
+
+    def peek(self, path: Path) -> Leaf | Container | None:
+        """Return the leaf, `CONTAINER`, or None."""
+        return leaf_of(self.get(path))
+
+    def priority(self, path: Path) -> int | float | str | None:
+        """Return the priority of the node."""
+        return priority_of(self.get(path))
+
+    def keys(self, path: Path) -> Iterator[str]:
+        """Iterate over the children's keys."""
+        return iter([key for key, _ in members(self.get(path))])
