@@ -1,0 +1,495 @@
+"""The contract of `treedbd.store.mapping`, as tests that every engine's own test class inherits."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from treedbd.store.mapping import Entry, Mapping, Row, Rows, Transaction
+
+HIGH = b"\xff" * 500
+
+small_keys = st.binary(max_size=3) | st.sampled_from([b"\x00", b"\xff", b"a", b"a\x00", b"ab"])
+changes = st.lists(
+    st.one_of(
+        st.tuples(st.just("put"), small_keys, st.binary(max_size=4)),
+        st.tuples(st.just("delete"), small_keys),
+        st.tuples(st.just("delete_range"), small_keys, small_keys),
+    ),
+    max_size=20,
+)
+
+
+def put_all(mapping: Mapping, rows: Iterable[tuple[bytes, bytes]]) -> None:
+    transaction = mapping.begin()
+    for key, value in rows:
+        transaction.put(key, value)
+    transaction.commit()
+
+
+def append_all(mapping: Mapping, *contents: bytes) -> list[int]:
+    transaction = mapping.begin()
+    numbers = [transaction.append(b"op", content) for content in contents]
+    transaction.commit()
+    return numbers
+
+
+def everything(rows: Rows) -> dict[bytes, bytes]:
+    return dict(rows.scan(b"", HIGH))
+
+
+def change_model(model: dict[bytes, bytes], name: str, *arguments: bytes) -> None:
+    if name == "put":
+        model[arguments[0]] = arguments[1]
+    elif name == "delete":
+        model.pop(arguments[0], None)
+    else:
+        for key in [key for key in model if arguments[0] <= key < arguments[1]]:
+            del model[key]
+
+
+def assert_equal(rows: Rows, model: dict[bytes, bytes], probes: Iterable[bytes]) -> None:
+    ordered = [Row(key, model[key]) for key in sorted(model)]
+    assert list(rows.scan(b"", HIGH)) == ordered
+    assert list(rows.scan_keys(b"", HIGH, reverse=True)) == sorted(model, reverse=True)
+    for probe in probes:
+        below = [row for row in ordered if row.key <= probe]
+        assert rows.get(probe) == model.get(probe)
+        assert rows.floor(probe) == (below[-1] if below else None)
+        assert list(rows.scan(probe, HIGH)) == [row for row in ordered if row.key >= probe]
+        assert list(rows.scan(b"", probe, reverse=True)) == [
+            row for row in reversed(ordered) if row.key < probe
+        ]
+
+
+class MappingContract:
+    """Inherit, and give a fixture `mapping` that yields an empty mapping."""
+
+    @pytest.fixture
+    def letters(self, mapping: Mapping) -> Mapping:
+        """The mapping with the rows a, c, e, g."""
+        put_all(mapping, [(bytes([letter]), bytes([letter]) * 2) for letter in b"aceg"])
+        return mapping
+
+    # keys, values, ranges
+
+    def test_a_new_mapping_is_empty(self, mapping: Mapping) -> None:
+        assert mapping.read(everything) == {}
+        assert mapping.read(lambda rows: rows.get(b"a")) is None
+        assert mapping.read(lambda rows: rows.floor(HIGH)) is None
+        assert mapping.read(lambda rows: rows.sequence()) == 0
+        assert mapping.read(lambda rows: list(rows.entries(0))) == []
+
+    def test_it_behaves_as_a_sorted_dictionary(self, mapping: Mapping) -> None:
+        @given(parts=st.lists(changes, max_size=3), probes=st.lists(small_keys, max_size=4))
+        @settings(max_examples=60, deadline=None)
+        def behave(parts: list[Any], probes: list[bytes]) -> None:
+            model: dict[bytes, bytes] = {}
+            transaction = mapping.begin()
+            transaction.delete_range(b"", HIGH)
+            transaction.commit()
+            for part in parts:
+                transaction = mapping.begin()
+                for change in part:
+                    getattr(transaction, change[0])(*change[1:])
+                    change_model(model, *change)
+                assert_equal(transaction, model, probes)
+                transaction.commit()
+                mapping.read(lambda rows: assert_equal(rows, model, probes))
+
+        behave()
+
+    @pytest.mark.parametrize("size", [0, 1, 4096, 20 * 1024 * 1024])
+    def test_a_value_has_any_size(self, mapping: Mapping, size: int) -> None:
+        value = bytes(range(256)) * (size // 256) + b"\x00" * (size % 256)
+        put_all(mapping, [(b"k", value), (b"l", b"after")])
+        assert mapping.read(lambda rows: rows.get(b"k")) == value
+        assert mapping.read(lambda rows: rows.floor(b"kk")) == Row(b"k", value)
+        assert mapping.read(lambda rows: next(rows.scan(b"", HIGH)).value) == value
+
+    def test_a_key_has_up_to_480_bytes_or_none(self, mapping: Mapping) -> None:
+        keys = [b"", b"\x00", b"x" * 479, b"x" * 479 + b"\x00", b"x" * 479 + b"\xff", b"\xff" * 480]
+        put_all(mapping, [(key, key[-1:]) for key in reversed(keys)])
+        assert mapping.read(lambda rows: list(rows.scan_keys(b"", HIGH))) == keys
+        assert mapping.read(lambda rows: [rows.get(key) for key in keys]) == [
+            key[-1:] for key in keys
+        ]
+
+    @pytest.mark.parametrize(
+        ("key", "found"),
+        [(b"", None), (b"`", None), (b"a", b"a"), (b"b", b"a"), (b"e\x00", b"e"), (HIGH, b"g")],
+    )
+    def test_floor_is_the_greatest_key_at_most_the_given(
+        self, letters: Mapping, key: bytes, found: bytes | None
+    ) -> None:
+        row = letters.read(lambda rows: rows.floor(key))
+        assert row == (found and Row(found, found * 2))
+
+    @pytest.mark.parametrize(
+        ("low", "high", "keys"),
+        [
+            (b"", HIGH, b"aceg"),
+            (b"c", b"g", b"ce"),
+            (b"b", b"f", b"ce"),
+            (b"c", b"c", b""),
+            (b"g", b"a", b""),
+            (b"h", HIGH, b""),
+            (b"a\x00", b"c\x00", b"c"),
+        ],
+    )
+    def test_a_range_has_its_low_end_and_not_its_high_one(
+        self, letters: Mapping, low: bytes, high: bytes, keys: bytes
+    ) -> None:
+        def look(rows: Rows) -> None:
+            wanted = [bytes([key]) for key in keys]
+            assert list(rows.scan(low, high)) == [Row(key, key * 2) for key in wanted]
+            assert list(rows.scan_keys(low, high)) == wanted
+            assert list(rows.scan(low, high, reverse=True)) == [
+                Row(key, key * 2) for key in reversed(wanted)
+            ]
+            assert list(rows.scan_keys(low, high, reverse=True)) == wanted[::-1]
+
+        letters.read(look)
+        transaction = letters.begin()
+        look(transaction)
+        transaction.delete_range(low, high)
+        left = [bytes([key]) for key in b"aceg" if bytes([key]) not in set(wanted_keys(keys))]
+        assert list(transaction.scan_keys(b"", HIGH)) == left
+        transaction.rollback()
+
+    def test_scans_go_on_side_by_side(self, letters: Mapping) -> None:
+        def look(rows: Rows) -> list[tuple[bytes, bytes]]:
+            forward, back = rows.scan_keys(b"", HIGH), rows.scan_keys(b"", HIGH, reverse=True)
+            assert rows.get(b"c") == b"cc"
+            return list(zip(forward, back, strict=True))
+
+        assert letters.read(look) == [(b"a", b"g"), (b"c", b"e"), (b"e", b"c"), (b"g", b"a")]
+
+    def test_a_long_scan_gives_every_row_once(self, mapping: Mapping) -> None:
+        rows = [(number.to_bytes(2, "big"), b"x" * (number % 300)) for number in range(1000)]
+        put_all(mapping, rows)
+        assert mapping.read(lambda view: list(view.scan(b"", HIGH))) == rows
+        assert mapping.read(lambda view: list(view.scan(b"", HIGH, reverse=True))) == rows[::-1]
+
+    # moments
+
+    def test_nobody_sees_a_change_before_its_commit(self, letters: Mapping) -> None:
+        transaction = letters.begin()
+        transaction.put(b"a", b"new")
+        transaction.put(b"b", b"new")
+        transaction.delete(b"c")
+        transaction.append(b"op", b"entry")
+        for look in (letters.read, lambda work: with_snapshot(letters, work)):
+            assert look(everything) == {b"a": b"aa", b"c": b"cc", b"e": b"ee", b"g": b"gg"}
+            assert look(lambda rows: rows.sequence()) == 0
+        assert everything(transaction) == {b"a": b"new", b"b": b"new", b"e": b"ee", b"g": b"gg"}
+        assert transaction.sequence() == 1
+        transaction.commit()
+        assert letters.read(everything) == {b"a": b"new", b"b": b"new", b"e": b"ee", b"g": b"gg"}
+        assert letters.read(lambda rows: rows.sequence()) == 1
+
+    def test_what_is_rolled_back_has_never_been(self, letters: Mapping) -> None:
+        before = letters.read(everything)
+        transaction = letters.begin()
+        transaction.delete_range(b"", HIGH)
+        transaction.put(b"z", b"z")
+        transaction.append(b"op", b"entry")
+        transaction.rollback()
+        assert letters.read(everything) == before
+        assert letters.read(lambda rows: rows.sequence()) == 0
+        assert append_all(letters, b"first") == [1]
+
+    def test_a_read_shows_one_moment_while_a_commit_goes_on(self, letters: Mapping) -> None:
+        transaction = letters.begin()
+        transaction.put(b"a", b"new")
+        transaction.append(b"op", b"entry")
+        thread = threading.Thread(target=transaction.commit)
+
+        def look(rows: Rows) -> list[Any]:
+            seen = [rows.get(b"a")]
+            thread.start()
+            seen += [rows.get(b"a") for _ in range(2000)]
+            return [*seen, rows.sequence()]
+
+        assert letters.read(look) == [b"aa"] * 2001 + [0]
+        thread.join()
+        assert letters.read(lambda rows: (rows.get(b"a"), rows.sequence())) == (b"new", 1)
+
+    def test_a_snapshot_stays_while_a_thousand_commits_go_on(self, letters: Mapping) -> None:
+        append_all(letters, b"one", b"two")
+        before, log = letters.read(everything), letters.read(lambda rows: list(rows.entries(0)))
+        snapshot = letters.snapshot()
+        scan = snapshot.scan_keys(b"", HIGH)
+        assert next(scan) == b"a"
+        for number in range(1000):
+            transaction = letters.begin()
+            transaction.put(b"aceg"[number % 4 : number % 4 + 1], b"%d" % number)
+            transaction.put(b"n%d" % number, b"new")
+            transaction.trim(transaction.append(b"op", b"entry"))
+            transaction.commit()
+        assert list(scan) == [b"c", b"e", b"g"]
+        assert everything(snapshot) == before
+        assert (snapshot.sequence(), list(snapshot.entries(0))) == (2, log)
+        assert snapshot.floor(b"n5") == Row(b"g", b"gg")
+        snapshot.close()
+        assert letters.read(lambda rows: (rows.sequence(), rows.get(b"g"))) == (1002, b"999")
+
+    def test_each_snapshot_has_its_own_moment(self, mapping: Mapping) -> None:
+        snapshots = []
+        for number in range(8):
+            snapshots.append(mapping.snapshot())
+            put_all(mapping, [(b"k", b"%d" % number), (b"%d" % number, b"")])
+        looks = [(rows.get(b"k"), len(everything(rows))) for rows in snapshots]
+        assert looks == [(None, 0)] + [(b"%d" % number, number + 2) for number in range(7)]
+        for snapshot in snapshots:
+            snapshot.close()
+            snapshot.close()
+        again = mapping.snapshot()
+        assert again.get(b"k") == b"7"
+        again.close()
+
+    def test_what_a_read_raises_comes_out_and_does_no_harm(self, letters: Mapping) -> None:
+        def fail(rows: Rows) -> None:
+            next(rows.scan(b"", HIGH))
+            raise LookupError(b"from the work")
+
+        with pytest.raises(LookupError, match="from the work"):
+            letters.read(fail)
+        put_all(letters, [(b"a", b"new")])
+        assert letters.read(lambda rows: rows.get(b"a")) == b"new"
+
+    def test_rows_end_with_their_moment(self, letters: Mapping) -> None:
+        leaked: list[Rows] = []
+        letters.read(leaked.append)
+        snapshot = letters.snapshot()
+        snapshot.close()
+        for rows in [*leaked, snapshot, ended(letters.begin())]:
+            for use in (
+                lambda rows=rows: rows.get(b"a"),
+                lambda rows=rows: rows.floor(b"a"),
+                lambda rows=rows: rows.sequence(),
+                lambda rows=rows: next(rows.scan(b"", HIGH)),
+                lambda rows=rows: next(rows.entries(0)),
+            ):
+                with pytest.raises(RuntimeError, match="is over"):
+                    use()
+
+    def test_iterators_end_with_their_moment(self, letters: Mapping) -> None:
+        append_all(letters, b"one", b"two")
+        leaked: list[Iterator[Any]] = []
+
+        def leak(rows: Rows) -> None:
+            leaked.extend([rows.scan(b"", HIGH), rows.scan_keys(b"", HIGH), rows.entries(0)])
+            leaked.extend([rows.scan(b"", HIGH), rows.scan_keys(b"", HIGH), rows.entries(0)])
+            for iterator in leaked[-3:]:
+                next(iterator)
+
+        letters.read(leak)
+        snapshot = letters.snapshot()
+        leak(snapshot)
+        snapshot.close()
+        transaction = letters.begin()
+        leak(transaction)
+        transaction.commit()
+        for iterator in leaked:
+            with pytest.raises(RuntimeError, match="is over"):
+                next(iterator)
+
+    # transactions
+
+    def test_there_is_one_transaction_at_a_time(self, mapping: Mapping) -> None:
+        first = mapping.begin()
+        with pytest.raises(RuntimeError):
+            mapping.begin()
+        first.put(b"a", b"1")
+        first.commit()
+        mapping.begin().rollback()
+        mapping.begin().rollback()
+        assert mapping.read(lambda rows: rows.get(b"a")) == b"1"
+
+    def test_nothing_happens_to_a_transaction_that_has_ended(self, mapping: Mapping) -> None:
+        transactions = [mapping.begin()]
+        transactions[0].commit()
+        transactions.append(mapping.begin())
+        transactions[1].rollback()
+        for transaction in transactions:
+            transaction.rollback()
+            for use in (
+                lambda: transaction.put(b"a", b""),  # noqa: B023 - used at once
+                lambda: transaction.delete(b"a"),  # noqa: B023
+                lambda: transaction.delete_range(b"", HIGH),  # noqa: B023
+                lambda: transaction.append(b"", b""),  # noqa: B023
+                lambda: transaction.trim(1),  # noqa: B023
+                transaction.commit,
+            ):
+                with pytest.raises(RuntimeError, match="is over"):
+                    use()
+        assert mapping.read(everything) == {}
+        mapping.begin().rollback()
+
+    def test_a_commit_may_run_in_another_thread(self, mapping: Mapping) -> None:
+        for number in range(20):
+            transaction = mapping.begin()
+            transaction.put(b"%02d" % number, b"x" * 10000)
+            assert transaction.append(b"op", b"entry") == number + 1
+            thread = threading.Thread(target=transaction.commit)
+            thread.start()
+            while thread.is_alive():
+                assert mapping.read(lambda rows: rows.sequence()) in (number, number + 1)
+            thread.join()
+            assert mapping.read(lambda rows: len(everything(rows))) == number + 1
+
+    def test_a_transaction_that_changes_nothing_can_be_committed(self, mapping: Mapping) -> None:
+        mapping.begin().commit()
+        transaction = mapping.begin()
+        transaction.delete(b"missing")
+        transaction.delete_range(b"a", b"b")
+        transaction.trim(7)
+        transaction.commit()
+        assert mapping.read(lambda rows: rows.sequence()) == 0
+
+    @pytest.mark.parametrize("reverse", [False, True])
+    def test_rows_may_be_removed_while_they_are_scanned(
+        self, mapping: Mapping, reverse: bool
+    ) -> None:
+        keys = [b"%04d" % number for number in range(300)]
+        put_all(mapping, [(key, b"x" * 50) for key in keys])
+        transaction = mapping.begin()
+        seen = []
+        for row in transaction.scan(b"", HIGH, reverse=reverse):
+            transaction.delete(row.key)
+            seen.append(row.key)
+        assert seen == (keys[::-1] if reverse else keys)
+        assert everything(transaction) == {}
+        transaction.rollback()
+
+    @pytest.mark.parametrize("reverse", [False, True])
+    def test_a_scan_goes_on_behind_its_last_key_over_what_is_there_then(
+        self, letters: Mapping, reverse: bool
+    ) -> None:
+        transaction = letters.begin()
+        scan = transaction.scan_keys(b"", HIGH, reverse=reverse)
+        assert next(scan) == (b"g" if reverse else b"a")
+        assert next(scan) == (b"e" if reverse else b"c")
+        for key in (b"b", b"b\x00", b"d", b"d\x00", b"f"):
+            transaction.put(key, b"new")
+        transaction.delete(b"g")
+        transaction.delete(b"a")
+        wanted = [b"d\x00", b"d", b"c", b"b\x00", b"b"] if reverse else [b"d", b"d\x00", b"e", b"f"]
+        assert list(scan) == wanted
+        transaction.rollback()
+
+    def test_values_may_be_replaced_while_they_are_scanned(self, letters: Mapping) -> None:
+        transaction = letters.begin()
+        seen = []
+        for row in transaction.scan(b"", HIGH):
+            seen.append(row)
+            for key in (b"c", b"e", b"g"):
+                transaction.put(key, row.key * 3)
+        assert seen == [(b"a", b"aa"), (b"c", b"aaa"), (b"e", b"ccc"), (b"g", b"eee")]
+        transaction.rollback()
+
+    # the log
+
+    def test_entries_are_numbered_from_1_without_gaps(self, mapping: Mapping) -> None:
+        assert append_all(mapping, b"a", b"b") == [1, 2]
+        withdrawn = mapping.begin()
+        assert withdrawn.append(b"op", b"withdrawn") == 3
+        withdrawn.rollback()
+        assert append_all(mapping, b"c") == [3]
+        assert append_all(mapping, b"", b"e") == [4, 5]
+        assert mapping.read(lambda rows: rows.sequence()) == 5
+        assert mapping.read(lambda rows: list(rows.entries(0))) == [
+            Entry(number, b"op", content)
+            for number, content in enumerate([b"a", b"b", b"c", b"", b"e"], 1)
+        ]
+
+    def test_entries_are_those_above_a_number(self, mapping: Mapping) -> None:
+        append_all(mapping, *[b"%d" % number for number in range(1, 11)])
+
+        def look(rows: Rows) -> None:
+            for after in (0, 1, 5, 9, 10, 11, 1000):
+                numbers = [entry.sequence for entry in rows.entries(after)]
+                assert numbers == list(range(after + 1, 11))
+
+        mapping.read(look)
+
+    def test_trim_forgets_entries_and_never_numbers(self, mapping: Mapping) -> None:
+        append_all(mapping, b"a", b"b", b"c", b"d")
+        for upto, left in ((0, [1, 2, 3, 4]), (2, [3, 4]), (1, [3, 4]), (9, [])):
+            transaction = mapping.begin()
+            transaction.trim(upto)
+            assert [entry.sequence for entry in transaction.entries(0)] == left
+            transaction.commit()
+            assert mapping.read(lambda rows: [e.sequence for e in rows.entries(0)]) == left
+            assert mapping.read(lambda rows: rows.sequence()) == 4
+        assert append_all(mapping, b"e") == [5]
+        assert mapping.read(lambda rows: list(rows.entries(0))) == [Entry(5, b"op", b"e")]
+
+    def test_a_transaction_sees_its_own_entries(self, mapping: Mapping) -> None:
+        append_all(mapping, b"a")
+        transaction = mapping.begin()
+        transaction.append(b"\x00\xff", b"b" * 100_000)
+        transaction.append(b"", b"c")
+        assert [entry.sequence for entry in transaction.entries(1)] == [2, 3]
+        transaction.trim(2)
+        assert list(transaction.entries(0)) == [Entry(3, b"", b"c")]
+        assert transaction.append(b"", b"d") == 4
+        transaction.commit()
+        assert mapping.read(lambda rows: [e.content for e in rows.entries(0)]) == [b"c", b"d"]
+
+    # the whole
+
+    def test_a_sound_mapping_verifies_and_recovers(self, letters: Mapping) -> None:
+        append_all(letters, b"a", b"b")
+        before = letters.read(everything)
+        assert letters.verify() == []
+        letters.recover()
+        assert letters.read(everything) == before
+        assert append_all(letters, b"c") == [3]
+        assert letters.verify() == []
+
+    def test_size_grows_with_what_is_put(self, mapping: Mapping) -> None:
+        before = mapping.size()
+        put_all(mapping, [(b"k", b"x" * 3_000_000)])
+        assert before + 3_000_000 <= mapping.size() < before + 8_000_000
+
+    def test_the_reserve_can_be_given_up_and_taken_back(self, letters: Mapping) -> None:
+        letters.release_reserve()
+        letters.release_reserve()
+        put_all(letters, [(b"a", b"new")])
+        assert letters.restore_reserve() is True
+        assert letters.restore_reserve() is True
+
+    def test_close_ends_what_is_still_open(self, letters: Mapping) -> None:
+        snapshot = letters.snapshot()
+        scan = snapshot.scan(b"", HIGH)
+        next(scan)
+        transaction = letters.begin()
+        transaction.put(b"a", b"new")
+        letters.close()
+        for use in (snapshot.sequence, lambda: next(scan), transaction.commit):
+            with pytest.raises(RuntimeError, match="is over"):
+                use()
+
+
+def wanted_keys(keys: bytes) -> list[bytes]:
+    return [bytes([key]) for key in keys]
+
+
+def with_snapshot(mapping: Mapping, work: Any) -> Any:
+    snapshot = mapping.snapshot()
+    try:
+        return work(snapshot)
+    finally:
+        snapshot.close()
+
+
+def ended(transaction: Transaction) -> Transaction:
+    transaction.rollback()
+    return transaction

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from treedbd.store.changelog import NotRetained, decode, encode, time_of, trim_to
+from treedbd.tree.edit import Edit, make_patch, make_put, make_remove, resolve
+from treedbd.tree.path import Place
+from treedbd.tree.printing import compact
+from treedbd.tree.view import ValueView
+
+NOW = 1_700_000_000_123
+HERE = Place(("a", "b"))
+
+leaves = (
+    st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(alphabet=st.characters(exclude_categories=["Cs"]))
+    | st.none()
+)
+names = st.text(alphabet="ab01é", min_size=1, max_size=3)
+bodies = st.recursive(
+    leaves, lambda inner: st.lists(inner) | st.dictionaries(names, inner), max_leaves=10
+)
+
+
+def assert_same(done: Edit | NotRetained, edit: Edit) -> None:
+    """Compare as they act and print: a double may come back as the integer it is printed as."""
+    assert isinstance(done, Edit)
+    assert compact(done.sent) == compact(edit.sent)
+    assert attrs.evolve(done, sent=None) == attrs.evolve(edit, sent=None)
+
+
+@given(body=bodies)
+def test_a_put_comes_back_as_it_was(body: Any) -> None:
+    edit = make_put(HERE, body)
+    assert_same(decode(encode(edit, NOW, 1_000_000)), edit)
+
+
+@given(body=st.dictionaries(names, bodies, max_size=4))
+def test_a_patch_comes_back_as_it_was(body: Any) -> None:
+    edit = make_patch(HERE.path, body)
+    assert_same(decode(encode(edit, NOW, 1_000_000)), edit)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        make_remove(HERE),
+        make_remove(Place(())),
+        make_patch(("a",), None),
+        make_put(Place((), True), 5),
+        make_put(Place(("a",), True), None),
+        make_put(HERE, {".value": 1, ".priority": "p"}),
+        make_put(HERE, [1, None, {"x": [2]}]),
+        make_patch((), {"/a/b": {"c": 1}, ".priority": 3, "d/.priority": "q"}),
+        make_patch((), {}),
+    ],
+)
+def test_every_shape_of_edit_comes_back_as_it_was(edit: Edit) -> None:
+    assert decode(encode(edit, NOW)) == edit
+
+
+def test_what_was_sent_is_kept_with_its_server_values_resolved() -> None:
+    edit = make_patch((), {"at": {".sv": "timestamp"}, "n/m": {".sv": {"increment": 2}}})
+    done = decode(encode(resolve(edit, NOW, ValueView({"n": {"m": 5}})), NOW))
+    assert isinstance(done, Edit)
+    assert done.sent == {"at": NOW, "n/m": 7}
+
+
+def test_an_edit_with_server_values_left_is_refused() -> None:
+    with pytest.raises(ValueError, match="resolved"):
+        encode(make_put(HERE, {".sv": "timestamp"}), NOW)
+
+
+@pytest.mark.parametrize("body", ["x" * 100, {"k": ["x" * 50, "x" * 50]}, [1] * 100])
+def test_a_body_past_the_bound_is_left_out(body: Any) -> None:
+    content = encode(make_put(HERE, body), NOW, 120)
+    assert len(content) < 120
+    assert decode(content) == NotRetained("put", HERE)
+
+
+def test_a_patch_past_the_bound_tells_where_it_was() -> None:
+    content = encode(make_patch(HERE.path, {"x/.priority": "p" * 100}), NOW, 100)
+    assert decode(content) == NotRetained("patch", HERE)
+
+
+def test_a_priority_past_the_bound_tells_where_it_was() -> None:
+    place = Place(("a",), True)
+    assert decode(encode(make_put(place, "p" * 100), NOW, 90)) == NotRetained("put", place)
+
+
+def test_an_entry_of_exactly_the_bound_keeps_its_body() -> None:
+    edit = make_put(HERE, "x" * 50)
+    length = len(encode(edit, NOW))
+    assert decode(encode(edit, NOW, length)) == edit
+    assert decode(encode(edit, NOW, length - 1)) == NotRetained("put", HERE)
+
+
+def test_a_string_of_any_accepted_length_comes_back() -> None:
+    edit = make_put(HERE, "x" * 11_000_000, max_string_bytes=12_000_000)
+    assert decode(encode(edit, NOW, 20_000_000)) == edit
+
+
+def test_the_time_of_the_request_is_kept_without_the_body_too() -> None:
+    assert time_of(encode(make_put(HERE, 1), NOW)) == NOW
+    assert time_of(encode(make_put(HERE, "x" * 100), NOW, 90)) == NOW
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"1", b"[]", b"{}", b'{"method":"put"}', b'{"method":"get","path":[],"sent":1}'],
+)
+def test_bytes_that_are_no_entry_are_refused(content: bytes) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011
+        decode(content)
+
+
+@pytest.mark.parametrize(("last", "retain", "upto"), [(10, 3, 7), (3, 3, 0), (2, 3, 0), (0, 3, 0)])
+def test_trimming_keeps_the_newest_entries(last: int, retain: int, upto: int) -> None:
+    assert trim_to(last, retain) == upto

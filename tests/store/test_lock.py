@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import pathlib
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from treedbd.store.lock import DirectoryLock
+from treedbd.store.mapping import Refused
+
+HOLD = """
+import pathlib, sys
+from treedbd.store.lock import DirectoryLock
+lock = DirectoryLock(pathlib.Path(sys.argv[1]))
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_directory_is_locked_once(tmp_path: pathlib.Path) -> None:
+    lock = DirectoryLock(tmp_path)
+    for _ in range(2):
+        with pytest.raises(Refused, match="is in use by another treedb"):
+            DirectoryLock(tmp_path)
+    lock.release()
+    DirectoryLock(tmp_path).release()
+    DirectoryLock(tmp_path).release()
+
+
+def test_other_directories_are_not_locked(tmp_path: pathlib.Path) -> None:
+    locks = [DirectoryLock(tmp_path / name) for name in ("a", "b")]
+    for lock in locks:
+        lock.release()
+
+
+def test_the_refusal_names_the_directory_and_the_process(tmp_path: pathlib.Path) -> None:
+    with hold(tmp_path) as holder:
+        with pytest.raises(Refused) as refused:
+            DirectoryLock(tmp_path)
+        assert str(refused.value) == (
+            f"The data directory {tmp_path} is in use by another treedb (process {holder.pid}): "
+            "stop that one, or name another directory."
+        )
+
+
+def test_the_lock_of_a_killed_process_hinders_nobody(tmp_path: pathlib.Path) -> None:
+    with hold(tmp_path) as holder:
+        holder.send_signal(signal.SIGKILL)
+    assert (tmp_path / "lock").read_text() == f"{holder.pid}\n"
+    DirectoryLock(tmp_path).release()
+
+
+def test_the_directory_is_made_for_its_owner_alone(tmp_path: pathlib.Path) -> None:
+    directory = tmp_path / "new" / "data"
+    DirectoryLock(directory).release()
+    places = (directory.parent, directory, directory / "lock")
+    assert [place.stat().st_mode & 0o777 for place in places] == [0o700, 0o700, 0o600]
+
+
+def test_a_directory_that_is_there_keeps_its_mode(tmp_path: pathlib.Path) -> None:
+    tmp_path.chmod(0o750)
+    DirectoryLock(tmp_path).release()
+    assert tmp_path.stat().st_mode & 0o777 == 0o750
+
+
+def test_a_directory_that_cannot_be_used_is_refused(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    (tmp_path / "taken" / "lock").mkdir(parents=True)
+    for directory in (tmp_path / "file", tmp_path / "file" / "below", tmp_path / "taken"):
+        with pytest.raises(Refused, match=f"The data directory {directory} cannot be used"):
+            DirectoryLock(directory)
+
+
+def hold(directory: pathlib.Path) -> subprocess.Popen[str]:
+    """Hold the lock in a process of its own."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, directory],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    return process

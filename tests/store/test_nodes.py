@@ -1,0 +1,350 @@
+"""How the tree lies in rows, and what reading and writing it touches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from treedbd.store.layout import END, FIRST, KEY_BYTES, SPREAD_BYTES, Span
+from treedbd.store.mapping import Transaction
+from treedbd.store.memory import MemoryMapping
+from treedbd.store.node_writer import GATHER_ROWS, NodeWriter
+from treedbd.store.nodes import Nodes
+from treedbd.tree.edit import make_patch, make_put
+from treedbd.tree.order import decode_path, encode_path
+from treedbd.tree.path import Path, Place
+from treedbd.tree.value import CONTAINER, normalise
+
+ROW_BYTES = 100
+TEXT = "x" * 60
+
+
+@pytest.fixture
+def transaction() -> Transaction:
+    return MemoryMapping().begin()
+
+
+@pytest.fixture
+def nodes(transaction: Transaction) -> NodeWriter:
+    return NodeWriter(transaction, ROW_BYTES)
+
+
+def put(nodes: NodeWriter, path: str, body: Any) -> None:
+    nodes.apply(make_put(Place(keys_of(path)), body).changes)
+
+
+def put_priority(nodes: NodeWriter, path: str, priority: Any) -> None:
+    nodes.apply(make_put(Place(keys_of(path), True), priority).changes)
+
+
+def keys_of(path: str) -> Path:
+    return tuple(path.split("/")) if path else ()
+
+
+def rows_of(transaction: Transaction) -> dict[str, bytes]:
+    return {"/".join(decode_path(key)[0]): raw for key, raw in transaction.scan(FIRST, END)}
+
+
+# How it lies
+
+
+def test_a_small_tree_is_one_row_with_the_empty_key(
+    nodes: NodeWriter, transaction: Transaction
+) -> None:
+    put(nodes, "a/b", 1)
+    put(nodes, "a/c", [1, 2])
+    assert rows_of(transaction) == {"": b'{"a":{"b":1,"c":[1,2]}}'}
+
+
+def test_a_container_that_is_too_long_is_spread_one_level_deep(
+    nodes: NodeWriter, transaction: Transaction
+) -> None:
+    put(nodes, "", {"a": {"b": TEXT}, "c": {"d": TEXT}, "e": 1})
+    assert rows_of(transaction) == {
+        "a": b'{"b":"%b"}' % TEXT.encode(),
+        "c": b'{"d":"%b"}' % TEXT.encode(),
+        "e": b"1",
+    }
+
+
+def test_a_row_may_be_exactly_as_long_as_the_limit(
+    nodes: NodeWriter, transaction: Transaction
+) -> None:
+    put(nodes, "", {"a": "x" * (ROW_BYTES - 8)})
+    assert [len(raw) for raw in rows_of(transaction).values()] == [ROW_BYTES]
+    put(nodes, "", {"a": "x" * (ROW_BYTES - 7)})
+    assert list(rows_of(transaction)) == ["a"]
+
+
+def test_a_leaf_is_one_row_of_any_size(nodes: NodeWriter, transaction: Transaction) -> None:
+    put(nodes, "a", {".value": "x" * 1000, ".priority": 1})
+    put(nodes, "b", "y" * 1000)
+    assert sorted(map(len, rows_of(transaction).values())) == [1002, 1028]
+
+
+def test_a_spread_container_keeps_its_priority_in_a_row_of_its_own(
+    nodes: NodeWriter, transaction: Transaction
+) -> None:
+    put(nodes, "a", {"b": TEXT, "c": TEXT, ".priority": 5})
+    assert rows_of(transaction)["a"] == b' {".priority":5}'
+    assert nodes.priority(("a",)) == 5
+    put_priority(nodes, "a", "p")
+    assert rows_of(transaction)["a"] == b' {".priority":"p"}'
+    put_priority(nodes, "a", None)
+    assert list(rows_of(transaction)) == ["a/b", "a/c"]
+
+
+def test_children_whose_keys_are_too_long_share_a_bucket(
+    nodes: NodeWriter, transaction: Transaction
+) -> None:
+    names = ["k" * 500 + end for end in "ab"]
+    put(nodes, "p", {names[0]: TEXT, names[1]: {"deep": 1}, "k": TEXT, "z" * 500: 2})
+    assert [len(key) for key in transaction.scan_keys(FIRST, END)] == [6, KEY_BYTES, KEY_BYTES]
+    assert nodes.get(("p", names[1], "deep")) == 1
+    assert nodes.get(("p", "k" * 500 + "c")) is None
+    assert list(nodes.keys(("p",))) == ["k", *names, "z" * 500]
+    put(nodes, f"p/{names[1]}", None)
+    assert list(nodes.keys(("p",))) == ["k", names[0], "z" * 500]
+    put(nodes, f"p/{names[0]}", None)
+    assert list(nodes.keys(("p",))) == ["k", "z" * 500]
+
+
+def test_a_container_whose_key_is_too_long_is_never_spread(
+    nodes: NodeWriter, transaction: Transaction
+) -> None:
+    path = ("k" * (SPREAD_BYTES - 2),)
+    assert len(encode_path(path)) == SPREAD_BYTES
+    put(nodes, path[0], {"a": TEXT, "b": TEXT})
+    assert len(rows_of(transaction)) == 2
+    put(nodes, path[0], None)
+    put(nodes, path[0] + "k", {"a": TEXT, "b": TEXT})
+    assert list(rows_of(transaction)) == [path[0] + "k"]
+
+
+def test_the_longest_path_that_may_be_is_written_and_read(nodes: NodeWriter) -> None:
+    path = ("k" * 768,) * 32
+    nodes.apply(make_put(Place(path), TEXT).changes)
+    assert nodes.peek(path) == TEXT
+    assert nodes.peek(path[:31]) is CONTAINER
+    nodes.apply(make_put(Place(path), None).changes)
+    assert nodes.peek(()) is None
+
+
+# What a write touches
+
+
+def test_a_write_inside_a_spread_container_touches_one_row(
+    nodes: NodeWriter, transaction: Transaction
+) -> None:
+    put(nodes, "", {str(at): {"a": TEXT, "n": 1} for at in range(20)})
+    before = rows_of(transaction)
+    put(nodes, "7/n", 2)
+    after = rows_of(transaction)
+    assert {key for key in before if before[key] != after[key]} == {"7"}
+    assert after["7"] == b'{"a":"%b","n":2}' % TEXT.encode()
+
+
+def test_a_new_child_of_a_spread_container_gets_one_row(
+    nodes: NodeWriter, transaction: Transaction
+) -> None:
+    put(nodes, "a", {"b": TEXT, "d": TEXT})
+    put(nodes, "a/c/x/y", 1)
+    put(nodes, "0/x", 1)
+    put(nodes, "z", 1)
+    assert rows_of(transaction).keys() == {"0", "a/b", "a/c", "a/d", "z"}
+    assert rows_of(transaction)["a/c"] == b'{"x":{"y":1}}'
+
+
+@pytest.mark.parametrize("path", ["x", "a/x", "a/b/x", "a/b", "l/5", "long/x/y", "0", "k" * 600])
+def test_removing_what_is_not_there_changes_no_row(
+    nodes: NodeWriter, transaction: Transaction, path: str
+) -> None:
+    put(nodes, "", {"a": {"c": TEXT}, "l": [1, 2], "long": {"p": TEXT, "q": TEXT}})
+    before = rows_of(transaction)
+    put(nodes, path, None)
+    put_priority(nodes, path if path != "a/b" else "a/b/c", 5)
+    assert rows_of(transaction) == before
+
+
+def test_nothing_written_to_an_empty_tree_makes_no_row(
+    nodes: NodeWriter, transaction: Transaction
+) -> None:
+    put(nodes, "", None)
+    put(nodes, "a/b", None)
+    put_priority(nodes, "", 1)
+    put_priority(nodes, "a", 1)
+    nodes.apply(make_patch((), {"a/b": None, "c": {}}).changes)
+    assert rows_of(transaction) == {}
+
+
+def test_containers_left_empty_vanish_upwards_with_their_priorities(
+    nodes: NodeWriter, transaction: Transaction
+) -> None:
+    inner = {"c": "x" * 200, ".priority": 1}
+    put(nodes, "", {"a": {"b": inner, ".priority": 2}, "z": TEXT, ".priority": 3})
+    assert rows_of(transaction).keys() == {"", "a", "a/b", "a/b/c", "z"}
+    put(nodes, "a/b/c", None)
+    assert nodes.get(()) == {".priority": 3, "z": TEXT}
+    put(nodes, "z", None)
+    assert rows_of(transaction) == {}
+
+
+def test_a_container_whose_only_child_is_replaced_keeps_its_priority(
+    nodes: NodeWriter, transaction: Transaction
+) -> None:
+    put(nodes, "a", {"b": {"c": TEXT, "d": TEXT}, ".priority": 2})
+    put(nodes, "z", TEXT)
+    put(nodes, "a/b", 1)
+    assert nodes.get(("a",)) == {".priority": 2, "b": 1}
+    assert rows_of(transaction).keys() == {"a", "z"}
+
+
+def test_a_leaf_that_gets_a_child_becomes_a_container_and_keeps_its_priority(
+    nodes: NodeWriter,
+) -> None:
+    put(nodes, "", {"a": {".value": TEXT, ".priority": 1}, "b": TEXT})
+    put(nodes, "a/x", 2)
+    assert nodes.get(("a",)) == {".priority": 1, "x": 2}
+
+
+def test_a_container_that_is_short_again_is_gathered_into_one_row(
+    nodes: NodeWriter, transaction: Transaction
+) -> None:
+    put(nodes, "", {"a": TEXT, "b": {"c": 1, "d": [1, 2]}, "e": TEXT, ".priority": 9})
+    put(nodes, "a", None)
+    assert rows_of(transaction).keys() == {"", "b", "e"}
+    put(nodes, "e", None)
+    assert rows_of(transaction) == {"": b' {".priority":9,"b":{"c":1,"d":{"0":1,"1":2}}}'}
+
+
+def test_a_container_of_many_rows_is_left_spread_however_short(transaction: Transaction) -> None:
+    nodes = NodeWriter(transaction, 1000)
+    put(nodes, "", {f"k{at:03}": 1 for at in range(120)})
+    for at in range(120 - GATHER_ROWS - 1):
+        put(nodes, f"k{at:03}", None)
+        assert len(rows_of(transaction)) == 119 - at
+    put(nodes, "k119", None)
+    assert list(rows_of(transaction)) == [""]
+
+
+def test_a_container_that_is_not_much_shorter_than_the_limit_is_left_spread(
+    nodes: NodeWriter, transaction: Transaction
+) -> None:
+    put(nodes, "", {"a": "x" * 45, "b": "x" * 45, "c": "x" * 5})
+    put(nodes, "c", None)
+    assert list(rows_of(transaction)) == ["a", "b"]
+    put(nodes, "b", "")
+    put(nodes, "a", None)
+    assert list(rows_of(transaction)) == [""]
+
+
+def test_changes_are_made_one_after_the_other(nodes: NodeWriter) -> None:
+    body = {"a/b": TEXT, "a/c": TEXT, "d": {"e": 1}, "a/.priority": 1, "b/.priority": 2}
+    put(nodes, "b", 3)
+    nodes.apply(make_patch((), body).changes)
+    assert (
+        nodes.get(())
+        == normalise(
+            {
+                "a": {"b": TEXT, "c": TEXT, ".priority": 1},
+                "b": {".value": 3, ".priority": 2},
+                "d": {"e": 1},
+            }
+        ).value
+    )
+
+
+# What a read gives
+
+
+def test_a_plain_row_is_handed_on_as_it_lies(nodes: NodeWriter, transaction: Transaction) -> None:
+    put(nodes, "", {"a": {"t": TEXT}, "b": TEXT})
+    assert nodes.print(("a",)) is transaction.get(encode_path(("a",)))
+
+
+@pytest.mark.parametrize(
+    ("keys", "is_array"),
+    [
+        (["0", "1", "2"], True),
+        (["1", "3"], True),
+        (["0", "1", "4"], True),
+        (["3"], False),
+        (["1", "2", "6"], False),
+        (["-1", "0", "1"], False),
+        (["0", "1", "a"], False),
+        (["0", "1", "01"], False),
+        (["a", "b"], False),
+    ],
+)
+def test_a_spread_container_is_an_array_where_its_keys_are_indices(
+    nodes: NodeWriter, keys: list[str], is_array: bool
+) -> None:
+    put(nodes, "l/m", {key: {"t": "x" * ROW_BYTES, "u": [1]} for key in keys})
+    opening = b'{"m":[' if is_array else b'{"m":{'
+    assert nodes.print(("l",)).startswith(opening)
+    assert nodes.print(("l",)) == b'{"m":%b}' % nodes.print(("l", "m"))
+    assert nodes.print(("l", "m")).count(b"null") == (
+        int(keys[-1]) + 1 - len(keys) if is_array else 0
+    )
+    assert nodes.export(("l", "m")).startswith(b"{")
+
+
+def test_priorities_are_shown_by_an_export_only(nodes: NodeWriter) -> None:
+    put(nodes, "", {"a": {"b": TEXT, "c": {".value": TEXT, ".priority": 1}, ".priority": 2}})
+    text = TEXT.encode()
+    assert nodes.print(()) == b'{"a":{"b":"%b","c":"%b"}}' % (text, text)
+    assert nodes.export(()) == (
+        b'{"a":{".priority":2,"b":"%b","c":{".value":"%b",".priority":1}}}' % (text, text)
+    )
+
+
+@pytest.mark.parametrize("export", [False, True])
+def test_pieces_are_short_however_long_a_row(nodes: NodeWriter, export: bool) -> None:
+    put(nodes, "", {"long": "x" * 300_000, "many": {f"k{at}": TEXT for at in range(3000)}})
+    for path in [(), ("long",), ("many",)]:
+        pieces = list(nodes.pieces(path, export=export))
+        assert max(map(len, pieces)) <= 65_536
+        assert b"".join(pieces) == (nodes.export(path) if export else nodes.print(path))
+
+
+def test_pieces_are_read_as_they_are_asked_for_from_one_moment() -> None:
+    mapping = MemoryMapping()
+    transaction = mapping.begin()
+    put(NodeWriter(transaction), "", {f"k{at}": TEXT for at in range(3000)})
+    whole = NodeWriter(transaction).print(())
+    transaction.commit()
+    snapshot = mapping.snapshot()
+    pieces = Nodes(snapshot).pieces(())
+    first = next(pieces)
+    transaction = mapping.begin()
+    put(NodeWriter(transaction), "", None)
+    transaction.commit()
+    assert len(first) < 65_536 < len(whole)
+    assert first + b"".join(pieces) == whole
+    snapshot.close()
+
+
+def test_children_begin_at_any_key_from_either_end(nodes: NodeWriter) -> None:
+    put(nodes, "", {"a": 1, "b": {"c": TEXT, "d": TEXT}, "e": [TEXT]})
+    spread = b'{"c":"%b","d":"%b"}' % (TEXT.encode(), TEXT.encode())
+    assert list(nodes.children((), Span(after="a"))) == [
+        ("b", spread),
+        ("e", b'["%b"]' % TEXT.encode()),
+    ]
+    assert list(nodes.children((), Span(at="b", reverse=True))) == [("b", spread), ("a", b"1")]
+    assert next(nodes.children((), Span(after="b", reverse=True))) == ("a", b"1")
+    assert list(nodes.child_values(("b",), Span(at="bb"))) == [("c", TEXT), ("d", TEXT)]
+    assert list(nodes.outline(())) == [("a", b"1"), ("b", len(spread)), ("e", 64)]
+
+
+def test_nothing_has_no_children_and_reads_as_null(nodes: NodeWriter) -> None:
+    put(nodes, "", {"a": TEXT, "b": TEXT})
+    for path in [("c",), ("a", "b"), ("a",) * 32, ("0",)]:
+        assert nodes.print(path) == b"null"
+        assert list(nodes.pieces(path)) == [b"null"]
+        assert nodes.export(path) == b"null"
+        assert nodes.size(path) == 4
+        assert nodes.get(path) is nodes.peek(path) is nodes.priority(path) is None
+        assert list(nodes.keys(path)) == []
+        assert list(nodes.children(path)) == []

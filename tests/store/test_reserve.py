@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import resource
+from collections.abc import Iterator
+
+import pytest
+
+from treedbd.store.reserve import Reserve
+
+SIZE = 256 * 1024
+
+
+@pytest.fixture
+def path(tmp_path: pathlib.Path) -> pathlib.Path:
+    return tmp_path / "reserve"
+
+
+@contextlib.contextmanager
+def room(size: int) -> Iterator[None]:
+    """Let no file of this process grow beyond `size` bytes, as a quota does."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_a_reserve_takes_real_space_and_gives_it_up(path: pathlib.Path) -> None:
+    reserve = Reserve(path, SIZE)
+    assert not path.exists()
+    assert reserve.restore() is True
+    status = path.stat()
+    assert (status.st_size, status.st_mode & 0o777) == (SIZE, 0o600)
+    assert status.st_blocks * 512 >= SIZE
+    reserve.release()
+    reserve.release()
+    assert not path.exists()
+
+
+def test_a_reserve_that_is_held_is_left_as_it_is(path: pathlib.Path) -> None:
+    assert Reserve(path, SIZE).restore() is True
+    before = path.stat()
+    with room(SIZE):
+        assert Reserve(path, SIZE).restore() is True
+    assert path.stat() == before
+
+
+@pytest.mark.parametrize("available", [0, SIZE // 2, SIZE, 2 * SIZE - 1])
+def test_it_is_not_taken_back_without_room_for_it_twice(path: pathlib.Path, available: int) -> None:
+    with room(available):
+        assert Reserve(path, SIZE).restore() is False
+    assert not path.exists()
+    assert Reserve(path, SIZE).restore() is True
+
+
+@pytest.mark.parametrize("content", [b"", b"x" * SIZE * 2])
+def test_one_left_unfinished_is_made_anew(path: pathlib.Path, content: bytes) -> None:
+    path.write_bytes(content)
+    assert Reserve(path, SIZE).restore() is True
+    assert path.stat().st_size == SIZE
+
+
+def test_a_hole_is_no_reserve(path: pathlib.Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(SIZE)
+    assert Reserve(path, SIZE).restore() is True
+    assert path.stat().st_blocks * 512 >= SIZE
+
+
+def test_what_is_wrong_otherwise_is_raised(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        Reserve(tmp_path / "missing" / "reserve", SIZE).restore()

@@ -1,0 +1,189 @@
+"""Changing the tree on the shelf.
+
+Theory of operation (`nodes` tells how the tree lies in rows)
+---------------------------------------------------------------
+A change of a node that a row covers is made in memory, by `tree.edit`, on the value of that row,
+which is put back, or split where it has become longer than `row_bytes`: then the container is
+spread, its children get rows by the same rule, and so on down.
+
+A change of a node that no row covers, because it is spread or absent, first removes the rows that
+are the node. A new value then becomes a row (or rows) directly below the deepest container on the
+way that is spread: the row of the child through which the way leads on, with the value at the end
+of nested containers. That container is found from the two rows beside the node's key: whatever is
+spread above the node has one of them below it. An empty tree becomes one row at the root.
+
+Where rows have been removed, the containers above are looked at, upwards: one without rows below it
+is gone, with its crown; one with few rows (at most `GATHER_ROWS`) that together are short is
+gathered into one row of its own. Short means half of `row_bytes`, so that a container whose size
+moves to and fro around the limit is not split and gathered at every write; few, so that a look
+costs no more than reading a handful of keys. A container that became short through changes inside
+its rows is gathered when next a row below it is removed, or never; that is as good for readers.
+
+The cost of a change follows its own size and that of the row it touches, never that of the tree.
+The writer neither commits nor rolls back: it only changes the transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+from typing import Final
+
+from treedbd.store.layout import END, FIRST, KEY_BYTES, SPREAD_BYTES, below, shared_keys
+from treedbd.store.mapping import Transaction
+from treedbd.store.nodes import Cover, Nodes
+from treedbd.store.row import encode_crown, encode_row, is_surely_longer, load_row
+from treedbd.store.shelf import Shelf
+from treedbd.tree.edit import Change, set_priority, set_value
+from treedbd.tree.order import encode_key, encode_path
+from treedbd.tree.path import Path
+from treedbd.tree.value import CONTAINER, Priority, Value, leaf_of, members, priority_of
+
+ROW_BYTES: Final = 4096
+GATHER_ROWS: Final = 8
+
+
+class NodeWriter(Nodes):
+    """The tree in a transaction; reads see what has been applied."""
+
+    def __init__(self, transaction: Transaction, row_bytes: int = ROW_BYTES) -> None:
+        """`row_bytes` is how long the row of a container may be before it is spread."""
+        super().__init__(transaction)
+        self.shelf = Shelf.writing(transaction)
+        self._row_bytes = row_bytes
+
+    def apply(self, changes: Iterable[Change]) -> None:
+        """Make the changes one after the other, as `tree.edit.apply` does."""
+        for change in changes:
+            path = change.place.path
+            if change.place.of_priority:
+                self._set_priority(path, change.value)
+            else:
+                self._set_value(path, change.value)
+
+    def _set_value(self, path: Path, value: Value) -> None:
+        encoded, cover = self._find(path)
+        if cover is not None:
+            inside = cover.inside
+            self._replace(
+                path, cover, set_value(load_row(cover.raw), inside, value) if inside else value
+            )
+            return
+        was_spread = self._is_spread(encoded)
+        if was_spread:
+            self._remove_below(encoded)
+        if value is not None:
+            self._insert(path, encoded, value)
+        if was_spread:
+            self._settle(path)
+
+    def _set_priority(self, path: Path, priority: Priority | None) -> None:
+        encoded, cover = self._find(path)
+        if cover is not None:
+            self._replace(path, cover, set_priority(load_row(cover.raw), cover.inside, priority))
+        elif self._is_spread(encoded):
+            self._put_crown(encoded, priority)
+
+    def _replace(self, path: Path, cover: Cover, value: Value) -> None:
+        """Put another value into the row that covers `path`."""
+        key, raw, inside, is_bucket = cover
+        if value is None:
+            self.shelf.raw_delete(key)
+            depth = len(path) - len(inside)
+            self._settle(path[: depth + 1] if is_bucket else path[:depth])
+        elif is_bucket:
+            self.shelf.raw_put(key, encode_row(value))
+        else:
+            self._store(key, value, raw)
+
+    def _insert(self, path: Path, encoded: bytes, value: Value) -> None:
+        """Put a value where nothing is and no row covers."""
+        place = encoded[:KEY_BYTES]
+        before = self.shelf.raw_floor(place)
+        after = next(self.shelf.raw_keys(place, END), None)
+        if before is None and after is None:
+            self._store(FIRST, _nest(path, value))
+            return
+        depth_after = 0 if after is None else shared_keys(path, after)
+        depth = depth_after if before is None else max(shared_keys(path, before.key), depth_after)
+        key = encode_path(path[:depth])
+        if before is not None and before.key == key and (after is None or depth_after < depth):
+            self._store(key, set_value(load_row(before.value), path[depth:], value))
+            return
+        self._add_children(key, [(path[depth], _nest(path[depth + 1 :], value))])
+
+    def _store(self, key: bytes, value: Value, present: bytes | None = None) -> None:
+        """Make `value` the node of an encoded path that has no rows below it.
+
+        `present` is the row that it has, so that an equal one need not be written.
+        """
+        if leaf_of(value) is CONTAINER and len(key) <= SPREAD_BYTES:
+            if is_surely_longer(value, self._row_bytes):
+                self._spread(key, value)
+                return
+            raw = encode_row(value)
+            if len(raw) > self._row_bytes:
+                self._spread(key, value)
+                return
+        else:
+            raw = encode_row(value)
+        if raw != present:
+            self.shelf.raw_put(key, raw)
+
+    def _spread(self, key: bytes, value: Value) -> None:
+        self._put_crown(key, priority_of(value))
+        self._add_children(key, members(value))
+
+    def _add_children(self, container: bytes, children: Iterable[tuple[str, Value]]) -> None:
+        """Give rows to children of a spread container for which there are none."""
+        buckets: dict[bytes, dict[str, Value]] = {}
+        for name, child in children:
+            key = container + encode_key(name)
+            if len(key) <= KEY_BYTES:
+                self._store(key, child)
+            else:
+                buckets.setdefault(key[:KEY_BYTES], {})[name] = child
+        for key, bucket in buckets.items():
+            self.shelf.raw_put(key, encode_row(bucket))
+
+    def _put_crown(self, key: bytes, priority: Priority | None) -> None:
+        if priority is None:
+            self.shelf.raw_delete(key)
+        else:
+            self.shelf.raw_put(key, encode_crown(priority))
+
+    def _remove_below(self, key: bytes) -> None:
+        self.shelf.raw_delete(key)
+        self.shelf.raw_delete_range(*below(key))
+
+    def _settle(self, path: Path) -> None:
+        """Look at the containers above `path` after rows at or below it were removed."""
+        for depth in reversed(range(len(path))):
+            key = encode_path(path[:depth])
+            left = sum(1 for _ in islice(self.shelf.raw_keys(*below(key)), GATHER_ROWS + 1))
+            if left > GATHER_ROWS or (left and not self._gather(key)):
+                return
+            if not left and self._crown(key) is not None:
+                self.shelf.raw_delete(key)
+
+    def _gather(self, key: bytes) -> bool:
+        """Make one row of a spread container that is short; tell whether it is."""
+        limit = self._row_bytes // 2
+        size = 0
+        for row in self.shelf.raw_scan(*below(key)):
+            size += len(row.value)
+            if size > limit:
+                return False
+        raw = encode_row(self._assemble(key))
+        if len(raw) > limit:
+            return False
+        self._remove_below(key)
+        self.shelf.raw_put(key, raw)
+        return True
+
+
+def _nest(path: Path, value: Value) -> Value:
+    """Return the containers that lead to `value` along a path."""
+    for key in reversed(path):
+        value = {key: value}
+    return value

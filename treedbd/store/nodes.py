@@ -1,0 +1,239 @@
+"""The tree on the shelf: subtree rows, and how nodes are read from them.
+
+Theory of operation
+-------------------
+A row holds a whole subtree, as long as its bytes (see `row`) are at most `row_bytes`. A larger
+container is *spread*: it has no row, its children have rows of their own, each by the same rule,
+and so on down. A leaf is a row of any size. The root is no exception: a small database is one row
+with the empty key. A container that is spread and has a priority has one row more, its *crown*,
+which holds the priority and nothing else.
+
+The key of a row is the encoded path of its node (`tree.order`), so the rows below a path are one
+range, in key order. Nothing lies below a row that is not a crown. Therefore the row that covers a
+node, if there is one, is the row with the greatest key that is at most the node's, and its key is
+a beginning of the node's key; one look (`floor`) finds it or tells that there is none. In that
+case the rows below the node's key, if any, are the node; if there are none, nothing is there.
+
+Row keys have at most `KEY_BYTES` (480) bytes. A child of a spread container whose key would be
+longer lies in a *bucket*: a row whose key is the first 480 bytes and whose value is an object of
+all the container's children that begin so, in key order. A bucket's key ends inside a child's key,
+so it is never the key of a node, and since it is a beginning of the keys that it covers, `floor`
+finds it too. A container whose own key has more than `SPREAD_BYTES` (470) bytes is not spread,
+however large: its children would have too few bytes to tell them apart. It stays whole in its
+row or bucket, so rows of any size exist there; integers as keys (5 bytes) never lie in a bucket.
+
+What holds at all times (`verification` checks it):
+
+- no row lies below another that is not a crown; a crown has rows below it;
+- rows are printed in one way only: `encode_row(load_row(raw)) == raw`;
+- which containers are spread is history as well: a container that shrank may stay spread
+  (`node_writer` says when it is gathered again). Readers must not conclude anything from it.
+
+Reading needs one moment of the mapping (`Rows`): what is returned lazily must be consumed while
+that moment lasts. Nothing here writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from treedbd.store.children import Source, Spread, child_names, child_sources
+from treedbd.store.layout import ALL, KEY_BYTES, Span, below
+from treedbd.store.mapping import Rows
+from treedbd.store.row import (
+    encode_row,
+    export_row,
+    is_container,
+    is_crown,
+    is_marked,
+    load_crown,
+    load_part,
+    load_row,
+    print_part,
+    print_row,
+)
+from treedbd.store.shelf import Shelf
+from treedbd.store.splice import Splice, cut
+from treedbd.tree.order import encode_key
+from treedbd.tree.path import Path
+from treedbd.tree.printing import NULL, compact
+from treedbd.tree.value import (
+    CONTAINER,
+    Container,
+    Leaf,
+    Priority,
+    Value,
+    leaf_of,
+    members,
+    plain,
+    priority_of,
+    with_priority,
+)
+
+
+class Cover(NamedTuple):
+    """The row that a node lies in, and the path from that row's node down to it.
+
+    For a bucket the path begins at the container that the bucket's members are children of.
+    """
+
+    key: bytes
+    raw: bytes
+    inside: Path
+    is_bucket: bool
+
+
+class Nodes:
+    """The tree at one moment; a `View`. Paths that hold nothing read as null, never as an error."""
+
+    def __init__(self, rows: Rows) -> None:
+        self.shelf = Shelf(rows)
+
+    def get(self, path: Path) -> Value:
+        """Return the whole subtree at `path` with its priorities."""
+        encoded, cover = self._find(path)
+        if cover is not None:
+            return load_part(cover.raw, cover.inside)
+        return self._assemble(encoded)
+
+    def peek(self, path: Path) -> Leaf | Container | None:
+        """Return the leaf at `path`, `CONTAINER` where it has children, None where nothing is."""
+        encoded, cover = self._find(path)
+        if cover is None:
+            return CONTAINER if self._is_spread(encoded) else None
+        if not cover.inside and not is_marked(cover.raw) and is_container(cover.raw):
+            return CONTAINER
+        return leaf_of(load_part(cover.raw, cover.inside))
+
+    def priority(self, path: Path) -> Priority | None:
+        """Return the priority of the node at `path`."""
+        encoded, cover = self._find(path)
+        if cover is None:
+            return self._crown(encoded)
+        return priority_of(load_part(cover.raw, cover.inside)) if is_marked(cover.raw) else None
+
+    def keys(self, path: Path, span: Span = ALL) -> Iterator[str]:
+        """Iterate over the keys of the children of `path`; costs no more than what is read."""
+        encoded, cover = self._find(path)
+        if cover is None:
+            return child_names(self.shelf, encoded, span)
+        return (name for name, _ in _members(cover, span))
+
+    def print(self, path: Path) -> bytes:
+        """Return what a plain GET of `path` prints."""
+        encoded, cover = self._find(path)
+        if cover is None:
+            return b"".join(self._print_spread(encoded))
+        return print_part(cover.raw, cover.inside) if cover.inside else print_row(cover.raw)
+
+    def pieces(self, path: Path, *, export: bool = False) -> Iterator[bytes]:
+        """Print `path` piece by piece, each at most 64 KiB, reading rows as it is driven.
+
+        Together they are `print(path)`, or `export(path)`.
+        """
+        encoded, cover = self._find(path)
+        if cover is None:
+            yield from self._print_spread(encoded, export)
+        elif not export:
+            yield from cut(self.print(path))
+        elif cover.inside:
+            yield from cut(compact(load_part(cover.raw, cover.inside)))
+        else:
+            yield from cut(export_row(cover.raw))
+
+    def export(self, path: Path) -> bytes:
+        """Return what `format=export` prints of `path`: with priorities, without arrays."""
+        return b"".join(self.pieces(path, export=True))
+
+    def size(self, path: Path) -> int:
+        """Return the bytes that a plain GET of `path` prints, never holding more than a piece."""
+        return sum(map(len, self.pieces(path)))
+
+    def children(self, path: Path, span: Span = ALL) -> Iterator[tuple[str, bytes]]:
+        """Iterate over the children of `path`: key, and what a plain GET of the child prints.
+
+        Only what is taken is read. A leaf has no children.
+        """
+        encoded, sources = self._sources(path, span)
+        for name, source in sources:
+            if isinstance(source, Spread):
+                yield name, b"".join(self._print_spread(encoded + encode_key(name)))
+            elif isinstance(source, bytes):
+                yield name, print_row(source)
+            else:
+                yield name, compact(plain(source))
+
+    def child_values(self, path: Path, span: Span = ALL) -> Iterator[tuple[str, Value]]:
+        """Iterate over the children of `path`: key, and value in normal form."""
+        encoded, sources = self._sources(path, span)
+        for name, source in sources:
+            yield name, self._value(source, encoded, name)
+
+    def outline(self, path: Path, span: Span = ALL) -> Iterator[tuple[str, bytes | int]]:
+        """Iterate over the children of `path`: key, and a leaf's print or a container's `size`."""
+        encoded, sources = self._sources(path, span)
+        for name, source in sources:
+            if isinstance(source, Spread):
+                yield name, sum(map(len, self._print_spread(encoded + encode_key(name))))
+                continue
+            text = print_row(source if isinstance(source, bytes) else encode_row(source))
+            yield name, len(text) if is_container(text) else text
+
+    def _find(self, path: Path) -> tuple[bytes, Cover | None]:
+        """Return the encoded path, and the row that covers it; a spread node has none."""
+        segments = [encode_key(key) for key in path]
+        encoded = b"".join(segments)
+        row = self.shelf.raw_floor(encoded[:KEY_BYTES])
+        if row is None or not encoded.startswith(row[0]) or is_crown(row[1]):
+            return encoded, None
+        key, raw = row
+        left = len(encoded) - len(key)
+        depth = len(path)
+        while left > 0:
+            depth -= 1
+            left -= len(segments[depth])
+        return encoded, Cover(key, raw, path[depth:], left < 0)
+
+    def _is_spread(self, encoded: bytes) -> bool:
+        return next(self.shelf.raw_keys(*below(encoded)), None) is not None
+
+    def _crown(self, encoded: bytes) -> Priority | None:
+        """Return the priority of a spread container."""
+        raw = self.shelf.raw_get(encoded)
+        return load_crown(raw) if raw is not None and is_crown(raw) else None
+
+    def _print_spread(self, encoded: bytes, export: bool = False) -> Iterator[bytes]:
+        """Print a node that no row covers."""
+        if not self._is_spread(encoded):
+            return iter((NULL,))
+        return Splice(self.shelf, export).pieces(encoded, self._crown(encoded) if export else None)
+
+    def _assemble(self, encoded: bytes) -> Value:
+        """Build the value of a node that no row covers."""
+        children = {
+            name: self._value(source, encoded, name)
+            for name, source in child_sources(self.shelf, encoded)
+        }
+        return with_priority(children, self._crown(encoded)) if children else None
+
+    def _value(self, source: Source, container: bytes, name: str) -> Value:
+        if isinstance(source, Spread):
+            return self._assemble(container + encode_key(name))
+        return load_row(source) if isinstance(source, bytes) else source
+
+    def _sources(self, path: Path, span: Span) -> tuple[bytes, Iterator[tuple[str, Source]]]:
+        encoded, cover = self._find(path)
+        if cover is None:
+            return encoded, child_sources(self.shelf, encoded, span)
+        return encoded, _members(cover, span)
+
+
+def _members(cover: Cover, span: Span) -> Iterator[tuple[str, Value]]:
+    """Iterate over the children of a node that a row covers."""
+    found = [
+        member
+        for member in members(load_part(cover.raw, cover.inside))
+        if span is ALL or span.holds(member[0])
+    ]
+    return reversed(found) if span.reverse else iter(found)
