@@ -1,0 +1,136 @@
+"""A verdict's record: which paths it rests on, and which changes may turn it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.rules.asking import NOW, rules, view
+from treedbd.rules.dependencies import Dependencies, Recorder
+from treedbd.rules.evaluation import Context
+from treedbd.rules.ruleset import RuleSet
+from treedbd.tree.edit import Change, apply
+from treedbd.tree.path import Path, Place
+from treedbd.tree.value import Value, normalise
+from treedbd.tree.view import ValueView
+
+DATA = {"rooms": {"r": {"members": {"u": True}, "open": False}}, "admins": {"v": True}}
+MEMBERS = rules(
+    {
+        "rooms": {
+            "$r": {
+                ".read": "auth != null && (data.child('members/' + auth.uid).val() == true"
+                " || root.child('admins').hasChild(auth.uid))"
+            }
+        },
+        "mine": {"$u": {".read": "auth.uid == $u"}},
+        "late": {".read": "now > 5"},
+        "lazy": {".read": "auth == null || data.exists()"},
+    }
+)
+
+
+def record(rule_set: RuleSet, path: Path, uid: str | None) -> Dependencies:
+    auth = None if uid is None else {"uid": uid}
+    verdict = rule_set.may_read(path, Context(auth, NOW, view(DATA)), record=True)
+    assert verdict.dependencies is not None
+    return verdict.dependencies
+
+
+def test_what_a_rule_read_is_recorded() -> None:
+    members = ("rooms", "r", "members")
+    assert record(MEMBERS, ("rooms", "r"), "u").paths == {(*members, "u")}
+    assert record(MEMBERS, ("rooms", "r"), "v").paths == {(*members, "v"), ("admins", "v")}
+
+
+def test_what_was_not_evaluated_is_not_recorded() -> None:
+    assert record(MEMBERS, ("rooms", "r"), None).on_auth_alone
+    assert record(MEMBERS, ("mine", "u"), "u").on_auth_alone
+    assert record(MEMBERS, ("lazy",), None).on_auth_alone
+    assert not record(MEMBERS, ("lazy",), "u").on_auth_alone
+    assert record(MEMBERS, ("no", "rules"), "u").on_auth_alone
+
+
+def test_whether_the_time_was_asked_is_recorded() -> None:
+    late = record(MEMBERS, ("late",), None)
+    assert late.now
+    assert not late.on_auth_alone
+    assert late.paths == frozenset()
+    assert not record(MEMBERS, ("rooms", "r"), "u").now
+
+
+def test_every_question_is_recorded() -> None:
+    recorder = Recorder(view(DATA))
+    assert list(recorder.keys(("rooms",))) == ["r"]
+    assert recorder.get(("rooms", "r", "open")) is False
+    assert recorder.priority(("admins",)) is None
+    assert recorder.peek(("x",)) is None
+    assert recorder.paths == {("rooms",), ("rooms", "r", "open"), ("admins",), ("x",)}
+
+
+@pytest.mark.parametrize(
+    ("changed", "touched"),
+    [
+        (("a", "b"), True),
+        (("a",), True),
+        ((), True),
+        (("a", "b", "c", "d"), True),
+        (("a", "c"), False),
+        (("ab",), False),
+        (("x",), True),
+        (("x", "y"), True),
+    ],
+)
+def test_a_change_at_above_or_below_touches(changed: Path, touched: bool) -> None:
+    dependencies = Dependencies(frozenset({("a", "b"), ("x",)}), now=False)
+    assert dependencies.touched_by([changed]) is touched
+    assert dependencies.touched_by([("z",), changed]) is touched
+
+
+def test_nothing_touches_what_rests_on_nothing() -> None:
+    assert not Dependencies(frozenset(), now=True).touched_by([(), ("a",)])
+    assert Dependencies(frozenset({()}), now=False).touched_by([("a", "b")])
+
+
+KEYS = st.sampled_from(["a", "b", "c"])
+PATHS = st.lists(KEYS, max_size=3).map(tuple)
+TREES = st.recursive(
+    st.sampled_from([1, "a", True, None]),
+    lambda inner: st.dictionaries(KEYS, inner, max_size=3),
+    max_leaves=8,
+).map(lambda json: normalise(json).value)
+NODES = st.sampled_from(["data", "root", "data.parent()", "root.child('a/b')", "data.child('c')"])
+TESTS = st.tuples(
+    NODES,
+    st.sampled_from(
+        [
+            ".exists()",
+            ".hasChildren()",
+            ".isString()",
+            ".val() == root.child('b').val()",
+            ".child('b').val() == 1",
+            ".hasChildren(['a', 'b'])",
+            ".hasChild(data.child('a').val())",
+            ".getPriority() == null",
+        ]
+    ),
+).map("".join)
+RULES = st.lists(TESTS, min_size=1, max_size=3).flatmap(
+    lambda tests: st.sampled_from([" && ", " || "]).map(lambda joint: joint.join(tests))
+)
+
+
+@settings(max_examples=300)
+@given(RULES, TREES, st.lists(st.tuples(PATHS, TREES), max_size=3))
+def test_a_verdict_stands_while_nothing_it_rests_on_is_touched(
+    rule: str, before: Value, edits: list[tuple[Path, Value]]
+) -> None:
+    rule_set = rules({"a": {".read": rule}})
+    verdict = rule_set.may_read(("a",), Context(None, NOW, ValueView(before)), record=True)
+    assert verdict.dependencies is not None
+    changes = [Change(Place(path), value) for path, value in edits]
+    after = ValueView(apply(before, changes))
+    if not verdict.dependencies.touched_by([path for path, _ in edits]):
+        again = rule_set.may_read(("a",), Context(None, NOW, after))
+        assert again.allowed == verdict.allowed

@@ -1,0 +1,255 @@
+"""Whatever is put as rules: a verdict or a refusal, never a crash, and errors deny."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.rules.asking import (
+    ERROR,
+    NOW,
+    complaint,
+    holds,
+    may_read,
+    may_write,
+    refusal,
+    rules,
+    view,
+)
+from treedbd.rules.evaluation import Context, QueryFacts
+from treedbd.rules.ruleset import parse_rules
+from treedbd.tree.path import Path
+
+METHODS = st.sampled_from(
+    [
+        *("val", "child", "parent", "hasChild", "hasChildren", "exists", "getPriority"),
+        *("isNumber", "contains", "beginsWith", "endsWith", "replace", "toLowerCase", "matches"),
+        *("length", "foo"),
+    ]
+)
+PIECES: dict[str, st.SearchStrategy[str]] = {}
+"""Expressions by what they yield; `any` fits where it should not."""
+
+
+def form(pattern: str, *kinds: str) -> st.SearchStrategy[str]:
+    """Fill a pattern with expressions of these kinds, or now and then of any."""
+    holes = [st.deferred(lambda kind=kind: PIECES[kind]) for kind in kinds]  # type: ignore[misc]
+    return st.tuples(*holes).map(lambda parts: pattern.format(*parts))
+
+
+def one_of(leaves: list[str], *forms: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    return st.one_of(st.sampled_from(leaves), *forms)
+
+
+PIECES["boolean"] = one_of(
+    ["true", "false", "data.exists()", "query.orderByKey", "newData.isString()"],
+    *[form(f"({{}} {sign} {{}})", "boolean", "boolean") for sign in ("&&", "||", "==", "!=")],
+    *[form(f"({{}} {sign} {{}})", "value", "value") for sign in ("==", "!==", "<", ">=")],
+    form("!{}", "boolean"),
+    form("({} ? {} : {})", "boolean", "boolean", "boolean"),
+    form("{}.hasChild({})", "snapshot", "string"),
+    form("{}.hasChildren([{}, {}])", "snapshot", "string", "string"),
+    form("{}.exists()", "snapshot"),
+    form("{}.isNumber()", "snapshot"),
+    form("{}.contains({})", "string", "string"),
+    form("{}.matches(/a+|^b/)", "string"),
+    form("{}.matches(/[a-z]{{2}}$/i)", "string"),
+)
+PIECES["value"] = one_of(
+    ["null", "query.limitToFirst", "auth", "(true ? 1 : null)", "(false ? data : 1)"],
+    form("{}", "number"),
+    form("{}", "string"),
+    form("({} ? {} : {})", "boolean", "value", "value"),
+    form("({} + {})", "value", "value"),
+)
+PIECES["number"] = one_of(
+    ["now", "0", "1", "2.5", "9223372036854775807", "1e308", "data.val()", "auth.token.a"],
+    *[form(f"({{}} {sign} {{}})", "number", "number") for sign in "+-*/%"],
+    form("-{}", "number"),
+    form("({}).length", "string"),
+    form("{}.getPriority()", "snapshot"),
+)
+PIECES["string"] = one_of(
+    ["''", "'a'", "'a/b'", "'a.b'", "'😀'", "$uid", "auth.uid", "data.child('s').val()"],
+    form("({} + {})", "string", "value"),
+    form("{}.val()", "snapshot"),
+    form("{}.toUpperCase()", "string"),
+    form("{}.replace({}, {})", "string", "string", "string"),
+    form("auth[{}]", "string"),
+)
+PIECES["snapshot"] = one_of(
+    ["data", "newData", "root", "root.child('s')"],
+    form("{}.child({})", "snapshot", "string"),
+    form("{}.parent()", "snapshot"),
+    form("({} ? {} : {})", "boolean", "snapshot", "snapshot"),
+)
+ODD = one_of(
+    ["foo", "/a+/", "data.val", "query", "['a', 'b']", "auth()", "data.foo"],
+    st.tuples(st.deferred(lambda: EXPRESSIONS), METHODS).map(".".join),
+    st.tuples(st.deferred(lambda: EXPRESSIONS), METHODS).map(lambda both: "{}.{}()".format(*both)),
+    st.deferred(lambda: form("({} && {})", *["snapshot", "value"])),
+    st.deferred(lambda: form("{}[{}]", *["value", "string"])),
+)
+EXPRESSIONS: st.SearchStrategy[str] = st.one_of(*PIECES.values(), PIECES["boolean"], ODD)
+JSON: st.SearchStrategy[Any] = st.recursive(
+    st.sampled_from([None, True, False, 0, 1, 2.5, "", "a", "s", "é😀", 2**63 - 1]),
+    lambda inner: st.one_of(
+        st.dictionaries(st.sampled_from(["a", "b", "s", "uid", "token"]), inner, max_size=3),
+        st.lists(inner, max_size=2),
+    ),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(EXPRESSIONS, JSON, JSON, JSON, st.booleans())
+def test_any_expression_is_refused_or_has_a_truth(
+    expression: str, data: Any, after: Any, auth: Any, queried: bool
+) -> None:
+    """Made boolean, so that most of what is drawn gets as far as running."""
+    whole = next(
+        (text for text in (expression, f"{expression} == 1") if complaint(text) is None), None
+    )
+    if whole is None:
+        return
+    query = QueryFacts(limit_to_first=3) if queried else None
+    path: Path = ("a", "b")
+    found = holds(
+        whole,
+        data,
+        after=view(after),
+        auth=auth,
+        path=path,
+        query=query,
+        captures={"$uid": 1},
+    )
+    assert found is True or found is False or found == ERROR
+
+
+@settings(max_examples=150, deadline=None)
+@given(EXPRESSIONS, JSON, JSON)
+def test_a_rule_that_fails_denies(expression: str, data: Any, auth: Any) -> None:
+    whole = next(
+        (text for text in (expression, f"{expression} == 1") if complaint(text) is None), None
+    )
+    if whole is None or "$uid" in whole:
+        return
+    truth = holds(whole, data, auth=auth)
+    assert may_write(rules({".write": whole}), {"": data}, data, auth=auth) is (truth is True)
+    nothing_there = truth is True or view(data).peek(()) is None
+    validating = rules({".write": True, ".validate": whole})
+    assert may_write(validating, {"": data}, data, auth=auth) is nothing_there
+    if "newData" not in whole:
+        assert may_read(rules({".read": whole}), "", data, auth=auth) is (truth is True)
+
+
+TOKENS = st.sampled_from(
+    [
+        *"()[]{}.,;:?!=<>&|+-*/%'\"\\$#@~^ \n0aé",
+        "&&",
+        "==",
+        "auth",
+        "data",
+        "null",
+        "/a/",
+        "//",
+        "/*",
+    ]
+)
+
+
+@settings(max_examples=600, deadline=None)
+@given(st.lists(TOKENS, max_size=14).map("".join))
+def test_any_text_is_an_expression_or_is_refused_where_it_stands(text: str) -> None:
+    document = json.dumps({"rules": {".read": text}})
+    complained = refusal(document)
+    if complained is not None:
+        line, column, _ = complained.split(":", 2)
+        assert line == "1"
+        assert document.index(".read") < int(column) <= len(document)
+
+
+MEMBERS = st.sampled_from(
+    [".read", ".write", ".validate", ".indexOn", ".foo", "$a", "$b", "a", "b", "a.b", "", "rules"]
+)
+ITEMS = st.recursive(
+    st.sampled_from([True, False, None, 1, "true", "auth != null", "$a == 'a'", "x", ["a"], "=="]),
+    lambda inner: st.dictionaries(MEMBERS, inner, max_size=4),
+    max_leaves=10,
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(ITEMS, st.lists(MEMBERS, max_size=3))
+def test_any_json_is_a_rule_set_or_is_refused(nodes: Any, keys: list[str]) -> None:
+    document = json.dumps({"rules": nodes}, indent=1)
+    complained = refusal(document)
+    if complained is not None:
+        assert 1 <= int(complained.split(":")[0]) <= document.count("\n") + 1
+        return
+    rule_set = parse_rules(document)
+    context = Context(None, NOW, view({"a": {"b": 1}}))
+    path = tuple(key for key in keys if "." not in key and key)
+    assert rule_set.may_read(path, context).allowed in (True, False)
+    assert rule_set.as_json() == json.loads(document)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(st.sampled_from([*'{}[]":,/* \n\\tru.read', "rules", "true"]), max_size=20))
+def test_any_text_is_a_document_or_is_refused(pieces: list[str]) -> None:
+    text = "".join(['{"rules":', *pieces, "}"])
+    assert refusal(text) is None or ": " in str(refusal(text))
+
+
+def with_stack(frames: int, work: Callable[[], object]) -> object:
+    return work() if frames == 0 else with_stack(frames - 1, work)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "!(true && " * 200 + "auth == null" + ")" * 200 + " || true",
+        "-(1 + " * 200 + "1" + ")" * 200 + " != 7",
+        "(true ? " * 200 + "true" + " : false)" * 200,
+        "'a'" + ".replace('a', 'a')" * 200 + " == 'a'",
+    ],
+)
+def test_the_deepest_rule_runs_on_a_stack_that_is_already_deep(text: str) -> None:
+    rule_set = rules({".read": text})
+    context = Context(None, NOW, view(None))
+    assert with_stack(300, lambda: parse_rules(rule_set.text).may_read((), context).allowed)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        '{"rules":' * 100_000,
+        "[" * 1_000_000,
+        '{"rules":{' + '"a":{' * 200_000,
+        "/*" * 500_000,
+        '"' + "\\u" * 300_000,
+        '{"rules":{".read":"' + "(" * 1_000_000 + '"}}',
+        '{"rules":{".read":"' + "true&&" * 100_000 + 'true"}}',
+        '{"rules":{".read":"' + "a." * 300_000 + 'a"}}',
+        '{"rules":{' + ",".join(f'"k{at}":{{}}' for at in range(20_000)) + ',"k1":{}}}',
+        '{"rules":{".read":"auth.a.matches(/' + "(a*)*" * 3_000 + '/)"}}',
+        '{"rules":{".read":"auth.a.matches(/' + "[^a]{1000}" * 100 + '/)"}}',
+    ],
+)
+def test_large_and_hostile_documents_are_refused_quickly(document: str) -> None:
+    begin = time.perf_counter()
+    assert refusal(document) is not None
+    assert time.perf_counter() - begin < 10
+
+
+def test_many_rules_are_put_in_force_in_bearable_time() -> None:
+    nodes = {f"k{at}": {".read": f"auth.uid == 'u{at}'"} for at in range(1_000)}
+    begin = time.perf_counter()
+    assert may_read(rules(nodes), "k7", auth={"uid": "u7"})
+    assert time.perf_counter() - begin < 20

@@ -1,0 +1,176 @@
+"""The overlay shows what an edit makes of a tree, without making it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.tree.strategies import FEW_PATHS, PRIORITIES, VALUES
+from treedbd.rules.overlay import Overlay
+from treedbd.tree.edit import Change, apply
+from treedbd.tree.path import PRIORITY, Path, Place, is_ancestor
+from treedbd.tree.value import CONTAINER, VALUE, Value, members
+from treedbd.tree.view import ValueView
+
+
+def put(path: str, value: Value) -> Change:
+    return Change(Place(tuple(path.split())), value)
+
+
+def rank(path: str, priority: Value) -> Change:
+    return Change(Place(tuple(path.split()), of_priority=True), priority)
+
+
+BASE = {
+    PRIORITY: 1,
+    "a": {PRIORITY: 2, "b": 1, "c": {"d": 2}},
+    "leaf": {VALUE: 5, PRIORITY: "p"},
+    "z": 0,
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "path", "value"),
+    [
+        ([], "a b", 1),
+        ([put("a b", 9)], "a", {PRIORITY: 2, "b": 9, "c": {"d": 2}}),
+        ([put("a b", 9)], "a b", 9),
+        ([put("a b", 9)], "a c d", 2),
+        ([put("a", {"x": 1})], "a", {"x": 1}),
+        ([put("a", {"x": 1})], "a x", 1),
+        ([put("a", {"x": 1})], "a b", None),
+        ([put("a", {"x": 1})], "a x y", None),
+        ([put("a b", None)], "a", {PRIORITY: 2, "c": {"d": 2}}),
+        ([put("a c d", None)], "a", {PRIORITY: 2, "b": 1}),
+        ([put("a b", None), put("a c", None)], "a", None),
+        ([put("a b", None), put("a c d", None), put("leaf", None), put("z", None)], "", None),
+        ([put("a b", None), put("a c", None), put("a x", 1)], "a", {PRIORITY: 2, "x": 1}),
+        ([put("leaf x", 1)], "leaf", {PRIORITY: "p", "x": 1}),
+        ([put("leaf x", None)], "leaf", {VALUE: 5, PRIORITY: "p"}),
+        ([put("leaf x y", None)], "leaf", {VALUE: 5, PRIORITY: "p"}),
+        ([put("z x", 1)], "z", {"x": 1}),
+        ([put("gone x", None)], "gone", None),
+        ([put("new x y", 1)], "new", {"x": {"y": 1}}),
+        ([rank("a", 7)], "a", {PRIORITY: 7, "b": 1, "c": {"d": 2}}),
+        ([rank("a", None)], "a", {"b": 1, "c": {"d": 2}}),
+        ([rank("z", 7)], "z", {VALUE: 0, PRIORITY: 7}),
+        ([rank("gone", 7)], "gone", None),
+        ([rank("gone deeper", 7)], "", BASE),
+        ([put("a b", 3), rank("a", 7)], "a", {PRIORITY: 7, "b": 3, "c": {"d": 2}}),
+        ([put("new x", 3), rank("new", 7)], "new", {PRIORITY: 7, "x": 3}),
+        ([put("a b", None), put("a c", None), rank("a", 7)], "a", None),
+        ([put("a", {"x": 1}), rank("a", 7)], "a", {PRIORITY: 7, "x": 1}),
+        ([put("a", {"x": 1}), rank("a x", 7)], "a x", {VALUE: 1, PRIORITY: 7}),
+        ([put("", None)], "a", None),
+        ([put("", {"q": 1})], "", {"q": 1}),
+    ],
+)
+def test_an_edit_shows(changes: list[Change], path: str, value: Value) -> None:
+    overlay = Overlay(ValueView(BASE), changes)
+    assert overlay.get(tuple(path.split())) == value
+
+
+def test_keys_come_in_order() -> None:
+    base = ValueView({"2": 1, "10": 1, "b": 1})
+    changes = [put("1", 1), put("a", 1), put("10", None), put("c d", 1), put("2 x", None)]
+    assert list(Overlay(base, changes).keys(())) == ["1", "2", "a", "b", "c"]
+    assert list(Overlay(base, changes).keys(("c",))) == ["d"]
+    assert list(Overlay(base, changes).keys(("b",))) == []
+
+
+def is_apart(place: Place, others: list[Place]) -> bool:
+    """Tell whether a place is at, above or below none of the others, as a PATCH demands."""
+    full = (*place.path, PRIORITY) if place.of_priority else place.path
+    for other in others:
+        whole = (*other.path, PRIORITY) if other.of_priority else other.path
+        if is_ancestor(full, whole) or is_ancestor(whole, full):
+            return False
+    return True
+
+
+@st.composite
+def edits(draw: st.DrawFn) -> list[Change]:
+    """Draw the changes of one edit: apart from each other, values set before others vanish."""
+    changes: list[Change] = []
+    for path in draw(st.lists(FEW_PATHS, max_size=6)):
+        place = Place(path, draw(st.integers(0, 3)) == 0)
+        if is_apart(place, [change.place for change in changes]):
+            values = st.one_of(st.none(), PRIORITIES) if place.of_priority else VALUES
+            changes.append(Change(place, draw(values)))
+    return sorted(changes, key=lambda change: (change.place.of_priority, change.value is None))
+
+
+def paths_of(value: Value, path: Path = ()) -> Iterator[Path]:
+    yield path
+    for key, child in members(value):
+        yield from paths_of(child, (*path, key))
+
+
+@settings(max_examples=500, deadline=None)
+@given(VALUES, edits(), FEW_PATHS)
+def test_an_overlay_says_what_the_edited_tree_says(
+    base: Value, changes: list[Change], elsewhere: Path
+) -> None:
+    after = apply(base, changes)
+    expected, overlay = ValueView(after), Overlay(ValueView(base), changes)
+    places = {elsewhere, *paths_of(after), *paths_of(base)}
+    for path in (*places, *(change.place.path for change in changes)):
+        assert overlay.peek(path) == expected.peek(path)
+        assert (overlay.peek(path) is CONTAINER) == (expected.peek(path) is CONTAINER)
+        assert overlay.priority(path) == expected.priority(path)
+        assert list(overlay.keys(path)) == list(expected.keys(path))
+        assert repr(overlay.get(path)) == repr(expected.get(path))
+
+
+@settings(max_examples=300, deadline=None)
+@given(VALUES, st.lists(st.tuples(FEW_PATHS, VALUES), max_size=4))
+def test_changes_that_do_meet_apply_one_after_the_other_where_one_lies_below(
+    base: Value, drawn: list[tuple[Path, Value]]
+) -> None:
+    """A later change inside an earlier one is made in its value."""
+    changes: list[Change] = []
+    for path, value in drawn:
+        inside = any(is_ancestor(change.place.path, path) for change in changes)
+        outside = not any(is_ancestor(path, change.place.path) for change in changes)
+        if value is not None and (inside or outside):
+            changes.append(Change(Place(path), value))
+    assert repr(Overlay(ValueView(base), changes).get(())) == repr(apply(base, changes))
+
+
+class Untouched(ValueView):
+    """A view whose subtrees must not be read."""
+
+    def get(self, path: Path) -> Value:
+        raise AssertionError(f"{path} was read")
+
+
+class Counted(ValueView):
+    """A view that counts how many keys it gives away."""
+
+    given = 0
+
+    def keys(self, path: Path) -> Iterator[str]:
+        for key in super().keys(path):
+            self.given += 1
+            yield key
+
+
+def test_a_large_base_is_neither_copied_nor_walked() -> None:
+    base = Counted({f"k{at:05}": 1 for at in range(10_000)})
+    overlay = Overlay(base, [put("k00000", None), put("k00001", None)])
+    assert overlay.peek(()) is CONTAINER
+    assert base.given == 3
+    keys = overlay.keys(())
+    assert next(keys) == "k00002"
+    assert base.given < 10
+
+
+def test_many_removals_are_looked_through_once() -> None:
+    base = Counted({"a": {f"k{at:04}": 1 for at in range(2_000)}})
+    overlay = Overlay(base, [put(f"a k{at:04}", None) for at in range(2_000)])
+    for _ in range(50):
+        assert overlay.peek(("a",)) is None
+    assert base.given <= 2_000

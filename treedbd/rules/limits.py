@@ -1,0 +1,32 @@
+"""How large rules may be, each bound a number that the operator can lower or raise.
+
+Bounds on depth have a ceiling: expressions are checked, compiled and evaluated by functions that
+call each other, and the interpreter's stack carries no more.
+"""
+
+from __future__ import annotations
+
+import attrs
+from attrs import validators
+
+MAX_NESTING = 200
+
+
+@attrs.frozen
+class RulesLimits:
+    """Bounds on one rules document."""
+
+    document_bytes: int = attrs.field(default=1_048_576, validator=validators.ge(1))
+    node_depth: int = attrs.field(default=32, validator=[validators.ge(1), validators.le(32)])
+    """Keys on the longest path of the document; no data lies deeper."""
+    expression_bytes: int = attrs.field(default=16_384, validator=validators.ge(1))
+    nesting: int = attrs.field(
+        default=MAX_NESTING, validator=[validators.ge(1), validators.le(MAX_NESTING)]
+    )
+    """Levels of brackets, prefixes, members and calls around the innermost operand."""
+    chain_terms: int = attrs.field(default=2_000, validator=validators.ge(2))
+    """Operands that operators of one level join."""
+    regex_size: int = attrs.field(
+        default=10_000, validator=[validators.ge(1), validators.le(20_000)]
+    )
+    """Instructions of one compiled regular expression, by the estimate of `regex`."""
