@@ -111,16 +111,17 @@ def resolve(edit: Edit, now: int, view: View) -> Edit:
         return view.priority(path) if of_priority else view.peek(path)
 
     try:
+        body = _resolve_body(edit, now, current)
         if edit.method == "put":
-            return make_put(edit.place, _resolve_at(edit.place, edit.sent, now, current))
-        path = edit.place.path
-        body = {
-            key: _resolve_at(_patch_place(path, key), item, now, current)
-            for key, item in edit.sent.items()
-        }
-        return make_patch(path, body)
+            return make_put(edit.place, body)
+        return make_patch(edit.place.path, body)
     except ValueError as error:
         raise InvalidData(str(error)) from None
+
+
+def resolve_times(edit: Edit, now: int) -> Json:
+    """Return what was sent with its timestamps replaced, and its increments as they were sent."""
+    return _resolve_body(edit, now, None)
 
 
 def apply(root: Value, changes: Iterable[Change]) -> Value:
@@ -173,6 +174,16 @@ def _patch_place(path: Path, key: str) -> Place:
         return Place(check_depth(path + place.path), place.of_priority)
     except InvalidPath as error:
         raise InvalidData(str(error)) from None
+
+
+def _resolve_body(edit: Edit, now: int, current: placeholder.Current) -> Json:
+    if edit.method == "put":
+        return _resolve_at(edit.place, edit.sent, now, current)
+    path = edit.place.path
+    return {
+        key: _resolve_at(_patch_place(path, key), item, now, current)
+        for key, item in edit.sent.items()
+    }
 
 
 def _resolve_at(place: Place, item: Json, now: int, current: placeholder.Current) -> Json:

@@ -18,8 +18,11 @@ from treedbd.tree.path import PRIORITY, Path
 PLACEHOLDER: Final = ".sv"
 _VALUE: Final = ".value"
 
-Current: TypeAlias = Callable[[Path, bool], object]
-"""Asked with a path and whether its priority is meant: the leaf or priority there, or None."""
+Current: TypeAlias = Callable[[Path, bool], object] | None
+"""Asked with a path and whether its priority is meant: the leaf or priority there, or None.
+
+Where nobody may be asked, increments stay as they were sent.
+"""
 
 
 @attrs.frozen
@@ -70,6 +73,8 @@ def fill(what: Placeholder, path: Path, of_priority: bool, now: int, current: Cu
     """Return what one placeholder becomes at the node `path` or at its priority."""
     if isinstance(what, Timestamp):
         return now
+    if current is None:
+        return {PLACEHOLDER: {"increment": what.by}}
     present = current(path, of_priority)
     if isinstance(present, bool) or not isinstance(present, int | float):
         return what.by

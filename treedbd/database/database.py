@@ -1,0 +1,249 @@
+"""One database: read what is durable, write through the batch, close.
+
+A write travels: its server values are resolved against the transaction's view, its condition is
+checked there, it is applied to the rows and its entry appended to the change log. The `Batcher`
+decides when that happens and tells the outcome once it is durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from twisted.internet.defer import Deferred
+
+from treedbd.database.batch import Batcher
+from treedbd.database.permit import Claim, Permit, Permits
+from treedbd.database.platform import Platform
+from treedbd.database.question import (
+    Condition,
+    ConditionFailed,
+    Outcome,
+    PermissionDenied,
+    Write,
+)
+from treedbd.database.rulebook import Rulebook
+from treedbd.database.watchers import Watcher, Watchers
+from treedbd.rules.evaluation import Context
+from treedbd.rules.judge import Verdict
+from treedbd.store import changelog
+from treedbd.store.mapping import Entry, Mapping, Rows, Transaction
+from treedbd.store.node_writer import NodeWriter
+from treedbd.store.nodes import Nodes
+from treedbd.tree import edit, value
+from treedbd.tree.canonical import tag
+from treedbd.tree.event import Event, Telling, tell
+from treedbd.tree.path import Path, Place, is_ancestor
+from treedbd.tree.pushid import PushIds
+from treedbd.tree.value import Json
+from treedbd.tree.view import ValueView
+
+T = TypeVar("T")
+
+NOTHING = ValueView(None)
+TRIM_EVERY = 64
+"""Old log entries are forgotten this many at a time."""
+MOST_RESUMED = 1000
+"""Who missed more entries than this starts anew; that is cheaper than hearing all of them."""
+
+
+class Database:
+    """A tree of JSON and everyone who reads and writes it.
+
+    Belongs to the reactor's thread.
+    """
+
+    def __init__(
+        self,
+        mapping: Mapping,
+        rulebook: Rulebook,
+        platform: Platform,
+        retain_events: int,
+    ) -> None:
+        """Serve `mapping`, which from now on belongs to this database, as `rulebook` allows."""
+        self.push_ids = PushIds(platform.entropy)
+        self._mapping = mapping
+        self._entropy = platform.entropy
+        self._retain_events = retain_events
+        self._rulebook = rulebook
+        self._watchers = Watchers()
+        self._permits = Permits(rulebook, self.read)
+        self._batcher = Batcher(mapping, self._apply, self._tell, platform)
+
+    @property
+    def trouble(self) -> str | None:
+        """Why writes are refused at present; None while all is well."""
+        return self._batcher.trouble
+
+    def read(self, work: Callable[[Nodes], T]) -> T:
+        """Run `work` on the last durable state and return what it returns."""
+        return self._mapping.read(lambda rows: work(Nodes(rows)))
+
+    def hold(self) -> HeldNodes:
+        """Hold the last durable state open, for a reader that needs many turns."""
+        return HeldNodes(self._mapping)
+
+    def write(self, write: Write) -> Deferred[Outcome]:
+        """Do a write.
+
+        Fires with its outcome once it is durable; errbacks with `ConditionFailed`, `InvalidData`,
+        `PermissionDenied`, `DeadlinePassed` or `Unavailable`, and then nothing was applied.
+        """
+        return self._batcher.submit(write)
+
+    def judge(self, write: Write) -> Verdict:
+        """Tell what the rules say of a write, and which of them ran; nothing is written."""
+
+        def work(nodes: Nodes) -> Verdict:
+            resolved = edit.resolve(write.edit, write.now, nodes)
+            context = Context(write.caller.auth, write.now, nodes)
+            return self._rulebook.rules.may_write(resolved.changes, context, explain=True)
+
+        return self.read(work)
+
+    def permit(self, claim: Claim, revoked: Callable[[], None]) -> Permit:
+        """Return the right to watch, yet to be judged; `revoked` is called when it is withdrawn."""
+        return Permit(self._permits, claim, revoked)
+
+    def recheck_permits(self) -> None:
+        """Judge everyone who watches anew: the rules have changed."""
+        self._permits.recheck()
+
+    def watch(self, path: Path, watcher: Watcher, work: Callable[[Nodes], T]) -> tuple[T, int]:
+        """Let `watcher` hear what concerns `path` from now on.
+
+        Returns what `work` made of the present state, and its sequence number: the watcher hears
+        every later write, and no earlier one. One that watches already starts anew.
+        """
+        answer, sequence = self._mapping.read(lambda rows: (work(Nodes(rows)), rows.sequence()))
+        self._watchers.add(path, watcher, sequence)
+        return answer, sequence
+
+    def watch_held(self, path: Path, watcher: Watcher) -> HeldNodes:
+        """Do as `watch`, with the present state held open."""
+        held = self.hold()
+        self._watchers.add(path, watcher, held.sequence)
+        return held
+
+    def resume(self, path: Path, watcher: Watcher, after: int) -> list[tuple[int, Event]] | None:
+        """Do as `watch` for one that has heard everything up to the sequence number `after`.
+
+        Returns what it missed, or None, and then does not watch, where that is not known any more.
+        """
+        entries = self._mapping.read(lambda rows: _entries_since(rows, after))
+        if entries is None:
+            return None
+        missed: list[tuple[int, Event]] = []
+        for entry in entries:
+            done = changelog.decode(entry.content)
+            if not (is_ancestor(path, done.place.path) or is_ancestor(done.place.path, path)):
+                continue
+            if isinstance(done, changelog.NotRetained) or _sets_priority(done):
+                return None
+            events = tell(entry.sequence, done, NOTHING).heard_at(path)
+            missed += [(entry.sequence, event) for event in events]
+        self._watchers.add(path, watcher, entries[-1].sequence if entries else after)
+        return missed
+
+    def unwatch(self, path: Path, watcher: Watcher) -> None:
+        """Let `watcher` hear no more; one that does not watch is no error."""
+        self._watchers.remove(path, watcher)
+
+    def size(self) -> int:
+        """Return the bytes that the database takes on its medium."""
+        return self._mapping.size()
+
+    def close(self) -> Deferred[None]:
+        """Answer the writes under way, then close the store."""
+        return self._batcher.close().addCallback(lambda _: self._mapping.close())
+
+    def _apply(self, transaction: Transaction, write: Write) -> Outcome:
+        nodes = NodeWriter(transaction)
+        resolved = edit.resolve(write.edit, write.now, nodes)
+        may_see = self._judge(nodes, write, resolved)
+        if write.condition is not None:
+            _check(nodes, write.condition)
+        telling = None
+        if resolved.changes:
+            nodes.apply(resolved.changes)
+            content = changelog.encode(resolved, write.now)
+            sequence = transaction.append(self._entropy(16), content)
+            if sequence % TRIM_EVERY == 0:
+                transaction.trim(changelog.trim_to(sequence, self._retain_events))
+            telling = tell(sequence, resolved, nodes)
+        echo = new_tag = None
+        if write.wants_echo:
+            echo = _echo(nodes, resolved) if may_see else edit.resolve_times(write.edit, write.now)
+        if write.wants_tag and may_see:
+            new_tag = tag(shown_at(nodes, resolved.place))
+        return Outcome(resolved, telling, echo, new_tag)
+
+    def _judge(self, nodes: Nodes, write: Write, resolved: edit.Edit) -> bool:
+        """Raise `PermissionDenied`, or tell whether the caller may see what its answer would tell.
+
+        A tag tells of everything below a place, and the echo of an increment what it added to.
+        """
+        caller, now = write.caller, write.now
+        if caller.is_admin:
+            return True
+        context = Context(caller.auth, now, nodes)
+        if not self._rulebook.rules.may_write(resolved.changes, context).allowed:
+            raise PermissionDenied("The rules do not allow this write.")
+        if write.condition is not None:
+            self._rulebook.check_read(write.condition.place.path, caller, now, nodes)
+        if not (write.wants_tag or (write.wants_echo and write.edit.has_placeholders)):
+            return True
+        return self._rulebook.may_read(write.edit.place.path, caller, now, nodes)
+
+    def _tell(self, tellings: Sequence[Telling]) -> None:
+        """Tell everyone; those whose right to hear it is gone are told of that first."""
+        self._permits.guards.tell(tellings)
+        self._watchers.tell(tellings)
+
+
+class HeldNodes:
+    """One moment of a database, held until `close`."""
+
+    def __init__(self, mapping: Mapping) -> None:
+        self._snapshot = mapping.snapshot()
+        self.nodes = Nodes(self._snapshot)
+        self.sequence = self._snapshot.sequence()
+
+    def close(self) -> None:
+        """Let the moment go."""
+        self._snapshot.close()
+
+
+def shown_at(nodes: Nodes, place: Place) -> Json:
+    """Return what a plain GET of `place` shows."""
+    if place.of_priority:
+        return nodes.priority(place.path)
+    return value.plain(nodes.get(place.path))
+
+
+def _check(nodes: Nodes, condition: Condition) -> None:
+    current = shown_at(nodes, condition.place)
+    present = tag(current)
+    if not condition.tags.matches(present, current is not None):
+        raise ConditionFailed(current, present)
+
+
+def _entries_since(rows: Rows, after: int) -> list[Entry] | None:
+    """Return the log entries after a sequence number, None where some are not there any more."""
+    missed = rows.sequence() - after
+    if after < 0 or not 0 <= missed <= MOST_RESUMED:
+        return None
+    entries = list(rows.entries(after))
+    return entries if len(entries) == missed else None
+
+
+def _sets_priority(done: edit.Edit) -> bool:
+    return any(change.place.of_priority for change in done.changes)
+
+
+def _echo(nodes: Nodes, done: edit.Edit) -> Json:
+    if done.method == "patch":
+        return done.sent
+    if done.place.of_priority:
+        return nodes.priority(done.place.path)
+    return value.plain(done.changes[0].value)

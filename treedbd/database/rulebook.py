@@ -1,0 +1,114 @@
+"""The rules in force of one project: judging by them, keeping them, and telling when they change.
+
+Rules that were put over HTTP lie beside the project's databases, in `rules.json`, written whole or
+not at all. A project whose configuration names a rules file is *governed* by it: then nothing is
+kept here, and a PUT is a conflict.
+"""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from treedbd.database.platform import RunCommit
+from treedbd.database.question import Caller, PermissionDenied, Unavailable
+from treedbd.rules.evaluation import Context, QueryFacts
+from treedbd.rules.refusal import InvalidRules
+from treedbd.rules.ruleset import DENY, RuleSet, parse_rules
+from treedbd.store.files import make_directory, write_new
+from treedbd.tree.path import Path
+from treedbd.tree.view import View
+
+RULES_FILE = "rules.json"
+
+
+class Governed(Exception):
+    """The rules of this project are set by its configuration; they cannot be put."""
+
+
+class Rulebook:
+    """What one project's rules allow."""
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        rules: RuleSet,
+        *,
+        is_governed: bool,
+        folder: pathlib.Path | None,
+        run_commit: RunCommit,
+        changed: Callable[[], None],
+    ) -> None:
+        """Begin with `rules`, or with those kept in `folder`; None keeps them in memory only.
+
+        `changed` is called whenever other rules have come into force.
+        """
+        self.rules = rules
+        self.is_governed = is_governed
+        self._file = None if folder is None else folder / RULES_FILE
+        self._run_commit = run_commit
+        self._changed = changed
+        if not is_governed:
+            self._load()
+
+    def check_read(
+        self, path: Path, caller: Caller, now: int, view: View, query: QueryFacts | None = None
+    ) -> None:
+        """Raise `PermissionDenied` unless `caller` may read `path`, by a query where there is one.
+
+        `now` is in milliseconds since 1970; `view` is what is there.
+        """
+        if caller.is_admin:
+            return
+        if not self.rules.may_read(path, Context(caller.auth, now, view, query)).allowed:
+            raise PermissionDenied("The rules do not allow this read.")
+
+    def may_read(self, path: Path, caller: Caller, now: int, view: View) -> bool:
+        """Tell whether `caller` may read `path`."""
+        if caller.is_admin:
+            return True
+        return self.rules.may_read(path, Context(caller.auth, now, view)).allowed
+
+    def put(self, text: bytes) -> Deferred[None]:
+        """Put rules in force; fires once they are durable and hold.
+
+        Raises `InvalidRules` or `Governed`; errbacks with `Unavailable`.
+        """
+        if self.is_governed:
+            raise Governed("The rules of this project are set by a file in its configuration.")
+        rules = parse_rules(text)
+        kept = self._run_commit(lambda: self._keep(text))
+        return kept.addCallback(lambda _: self.enforce(rules))
+
+    def enforce(self, rules: RuleSet) -> None:
+        """Put rules in force at once, and tell."""
+        self.rules = rules
+        self._changed()
+
+    def _keep(self, text: bytes) -> None:
+        if self._file is None:
+            return
+        try:
+            make_directory(self._file.parent)
+            write_new(self._file, text)
+        except OSError as error:
+            raise Unavailable(f"The rules cannot be kept: {error.strerror}.") from None
+
+    def _load(self) -> None:
+        if self._file is None:
+            return
+        try:
+            self.rules = parse_rules(self._file.read_bytes())
+        except FileNotFoundError:
+            return
+        except (OSError, InvalidRules) as error:
+            self.rules = DENY
+            self._log.error(
+                "The rules in {file} are no good, and everything is denied: {error}",
+                file=str(self._file),
+                error=error,
+            )
