@@ -1,0 +1,119 @@
+"""From a value or an exception to the bytes of a reply: the one table of status codes.
+
+Every error of the interface is a JSON object with a code and a sentence. What is not in the table
+is an error of ours: it is logged, and the caller learns nothing of it.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+
+import attrs
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from treedbd.database.catalog import UnknownDatabase
+from treedbd.database.question import (
+    ConditionFailed,
+    DeadlinePassed,
+    PermissionDenied,
+    Unavailable,
+)
+from treedbd.database.rulebook import Governed
+from treedbd.rules.refusal import InvalidRules
+from treedbd.store.mapping import Failed, Full, Refused
+from treedbd.tree import printing
+from treedbd.tree.path import InvalidPath, MissingSuffix
+from treedbd.tree.query import InvalidQuery
+from treedbd.tree.value import InvalidData, Json
+from treedbd.web.identity import AuthRequired, NotAdmin
+from treedbd.web.providers import ProviderUnavailable
+from treedbd.web.site import Misdirected
+from treedbd.web.streams import NoRoomForStreams, TooManyStreams
+from treedbd.web.tokens import BadToken
+
+Header: TypeAlias = tuple[bytes, bytes]
+
+ALLOWED: Final = b"GET, HEAD, PUT, POST, PATCH, DELETE, OPTIONS"
+JSON_TYPE: Final = (b"Content-Type", b"application/json; charset=utf-8")
+SCRIPT_TYPE: Final = (b"Content-Type", b"application/javascript; charset=utf-8")
+NO_SNIFF: Final = (b"X-Content-Type-Options", b"nosniff")
+NO_CACHE: Final = (b"Cache-Control", b"no-cache")
+NO_STORE: Final = (b"Cache-Control", b"no-store")
+
+_log = Logger()
+
+
+class MethodNotAllowed(Exception):
+    """A method that the addressed resource does not have."""
+
+
+class PayloadTooLarge(Exception):
+    """A body larger than this service takes."""
+
+
+_STATUS: Final[dict[type[Exception], tuple[int, str]]] = {
+    InvalidData: (400, "invalid_data"),
+    InvalidPath: (400, "invalid_path"),
+    InvalidQuery: (400, "invalid_query"),
+    MissingSuffix: (404, "not_found"),
+    UnknownDatabase: (404, "not_found"),
+    BadToken: (401, "auth_required"),
+    AuthRequired: (401, "auth_required"),
+    PermissionDenied: (403, "permission_denied"),
+    NotAdmin: (403, "permission_denied"),
+    InvalidRules: (400, "invalid_data"),
+    Governed: (409, "conflict"),
+    ProviderUnavailable: (503, "unavailable"),
+    MethodNotAllowed: (405, "method_not_allowed"),
+    ConditionFailed: (412, "condition_failed"),
+    PayloadTooLarge: (413, "payload_too_large"),
+    Misdirected: (421, "misdirected"),
+    TooManyStreams: (429, "too_many_requests"),
+    NoRoomForStreams: (503, "unavailable"),
+    Unavailable: (503, "unavailable"),
+    DeadlinePassed: (504, "timeout"),
+}
+_STORE_TROUBLE: Final = {
+    Failed: "The store is being recovered after a failure.",
+    Full: "The disk is full.",
+    Refused: "The database cannot be opened.",
+}
+
+
+@attrs.frozen
+class Reply:
+    """A whole reply; the headers that every reply carries are added when it is sent."""
+
+    status: int
+    body: bytes
+    headers: tuple[Header, ...] = (JSON_TYPE,)
+
+
+def refuse(error: BaseException) -> Reply:
+    """Return the reply that tells of an error."""
+    trouble = _STORE_TROUBLE.get(type(error))  # type: ignore[arg-type]
+    if trouble is not None:
+        _log.error("A store is in trouble: {error}", error=error)
+        return error_reply(503, "unavailable", trouble)
+    known = _STATUS.get(type(error))  # type: ignore[arg-type]
+    if known is None:
+        _log.failure("A request broke.", Failure(error))
+        return error_reply(500, "internal_error", "The server made an error; it has been logged.")
+    status, code = known
+    if isinstance(error, ConditionFailed):
+        body = _error_body(code, str(error)) | {"data": error.current}
+        tag = (b"ETag", error.tag.encode())
+        return Reply(status, printing.compact(body), (JSON_TYPE, tag))
+    if status == 405:
+        return error_reply(status, code, str(error), (b"Allow", ALLOWED))
+    return error_reply(status, code, str(error))
+
+
+def error_reply(status: int, code: str, message: str, *headers: Header) -> Reply:
+    """Return an error reply in the documented form."""
+    return Reply(status, printing.compact(_error_body(code, message)), (JSON_TYPE, *headers))
+
+
+def _error_body(code: str, message: str) -> dict[str, Json]:
+    return {"error": code, "message": message}

@@ -1,0 +1,183 @@
+"""From a request to a typed question, or a refusal.
+
+Everything that can be known without a database is parsed here, once: where (host, `ns`, path),
+what (method and its overrides), how (parameters, headers), until when. Refusals come in the order
+that the interface promises: no such place or method, too large, then malformed.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final, Literal, TypeAlias
+
+import attrs
+from twisted.web.server import Request
+
+from treedbd.database.catalog import Catalog, DatabaseName
+from treedbd.tree.canonical import Tags, parse_tags
+from treedbd.tree.path import ROOT, InvalidPath, Place, parse_address
+from treedbd.tree.query import InvalidQuery
+from treedbd.web.answer import ALLOWED, MethodNotAllowed, PayloadTooLarge
+from treedbd.web.head import Head, first, head_of
+from treedbd.web.identity import Override, find_token, parse_override
+from treedbd.web.options import WebOptions
+from treedbd.web.parameters import (
+    OVERRIDE,
+    Parameters,
+    parse_choice,
+    parse_parameters,
+    parse_timeout,
+)
+from treedbd.web.site import Addressing, split_target
+
+Print: TypeAlias = Literal["compact", "pretty", "silent"]
+
+READING: Final = frozenset({b"GET", b"HEAD"})
+WRITING: Final = frozenset({b"PUT", b"POST", b"PATCH", b"DELETE"})
+METHODS: Final = READING | WRITING | {b"OPTIONS"}
+EVENTS: Final = "text/event-stream"
+_OVERRIDES: Final = frozenset({b"GET", b"PUT", b"PATCH", b"DELETE"})
+
+
+@attrs.frozen
+class Ask:
+    """A question about data: parsed, not yet judged.
+
+    `timeout` is in seconds. `condition` is what If-Match demands on a write, or If-None-Match on
+    a read.
+    """
+
+    method: bytes
+    name: DatabaseName
+    place: Place
+    parameters: Parameters
+    print: Print
+    timeout: float
+    wants_tag: bool
+    condition: Tags | None
+    token: str | None = attrs.field(repr=False)
+    override: Override | None
+    wants_explanation: bool
+    accepts_events: bool
+    last_event_id: str | None
+
+
+class Reader:
+    """Reads requests by the settings of one service."""
+
+    def __init__(self, options: WebOptions, catalog: Catalog) -> None:
+        self._options = options
+        self._catalog = catalog
+        self._addressing = Addressing(options.domains, options.default_project)
+        self._tag_headers = tuple(
+            f"x-{name}-etag".lower().encode() for name in options.etag_headers
+        )
+
+    def check_host(self, request: Request) -> None:
+        """Refuse a request whose host cannot be read, or is not served here."""
+        authority, _ = split_target(request.uri)
+        hosts = head_of(request).get(b"host", [])
+        self._addressing.name_of_host(self._addressing.check_host(hosts, authority))
+
+    def read(self, request: Request, *, is_reserved: bool = False) -> Ask:
+        """Return what a request asks; raises every refusal that needs no database.
+
+        A path that `is_reserved` names no place in the tree, and is not looked at.
+        """
+        head = head_of(request)
+        authority, target = split_target(request.uri)
+        raw_path, _, raw_query = target.partition(b"?")
+        malformed: list[Exception] = []
+        parameters: Parameters = {}
+        place = Place(ROOT)
+        try:
+            parameters = parse_parameters(raw_query)
+        except InvalidQuery as error:
+            malformed.append(error)
+        name = self._addressing.find(head.get(b"host", []), authority, parameters.get("ns"))
+        self._catalog.check(name)
+        try:
+            if not is_reserved:
+                place = parse_path(raw_path, len(request.prepath or ()))
+        except InvalidPath as error:
+            malformed.insert(0, error)
+        method = _method(request.method, head, parameters)
+        self._check_size(request)
+        if malformed:
+            raise malformed[0]
+        return self._details(head, method, name, place, parameters)
+
+    def _details(
+        self,
+        head: Head,
+        method: bytes,
+        name: DatabaseName,
+        place: Place,
+        parameters: Parameters,
+    ) -> Ask:
+        is_reading = method in READING
+        condition = first(head, b"if-none-match" if is_reading else b"if-match")
+        return Ask(
+            method=method,
+            name=name,
+            place=place,
+            parameters=parameters,
+            print=_print(method, parameters, first(head, b"print")),
+            timeout=parse_timeout(parameters.get("timeout")),
+            wants_tag=any(_is_true(first(head, name)) for name in self._tag_headers),
+            condition=None if condition is None else parse_tags(condition, is_weak=is_reading),
+            token=find_token(head, parameters),
+            override=parse_override(parameters.get("auth_variable_override")),
+            wants_explanation=_is_true(first(head, b"x-treedb-explain")),
+            accepts_events=is_reading and _accepts_events(first(head, b"accept")),
+            last_event_id=first(head, b"last-event-id"),
+        )
+
+    def _check_size(self, request: Request) -> None:
+        body = request.content
+        if body is None:
+            return
+        size = body.seek(0, 2)
+        body.seek(0)
+        if size > self._options.write_body_bytes:
+            raise PayloadTooLarge(
+                f"A body may have at most {self._options.write_body_bytes} bytes."
+            )
+
+
+@lru_cache(maxsize=4096)
+def parse_path(raw_path: bytes, mounted_at: int) -> Place:
+    """Return the place that a raw path names, below the `mounted_at` segments of a prefix."""
+    return parse_address(raw_path[1:].split(b"/")[mounted_at:])
+
+
+def _method(method: bytes, head: Head, parameters: Parameters) -> bytes:
+    if method == b"POST":
+        override = first(head, b"x-http-method-override") or parameters.get(OVERRIDE)
+        if override:
+            method = override.upper().encode()
+            if method not in _OVERRIDES:
+                raise MethodNotAllowed("A POST may be overridden to GET, PUT, PATCH or DELETE.")
+    if method not in METHODS:
+        raise MethodNotAllowed(f"The methods are {ALLOWED.decode()}.")
+    return method
+
+
+def _print(method: bytes, parameters: Parameters, header: str | None) -> Print:
+    by_parameter = parse_choice(parameters, "print", "pretty", "silent")
+    if header is not None and header != "silent" and method in WRITING:
+        raise InvalidQuery("The header print must be silent.")
+    if by_parameter == "silent" or (header == "silent" and method in WRITING):
+        return "silent"
+    return "pretty" if by_parameter == "pretty" else "compact"
+
+
+def _accepts_events(accept: str | None) -> bool:
+    """Tell whether an Accept header asks for a stream: it names the type itself."""
+    if accept is None or EVENTS not in accept:
+        return False
+    return any(media.partition(";")[0].strip() == EVENTS for media in accept.lower().split(","))
+
+
+def _is_true(value: str | None) -> bool:
+    return value is not None and value.lower() == "true"

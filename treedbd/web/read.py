@@ -1,0 +1,169 @@
+"""Reads: which form of the data is asked for, and the JSON bytes of that form, piece by piece.
+
+A form is parsed before any database is touched. Its pieces are drawn from the rows as they are
+needed, so that whoever sends them decides how much is in memory at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice, takewhile
+from typing import TypeAlias
+
+import attrs
+
+from treedbd.rules.evaluation import QueryFacts
+from treedbd.store.layout import Span
+from treedbd.store.nodes import Nodes
+from treedbd.tree import printing
+from treedbd.tree.path import Path, Place
+from treedbd.tree.query import Bound, InvalidQuery, Query, Scalar, parse_query
+from treedbd.tree.shallow import Shallow, parse_shallow
+from treedbd.tree.value import Container, plain
+from treedbd.web.parameters import Parameters, parse_callback, parse_choice
+
+Pieces: TypeAlias = Callable[[Nodes], Iterator[bytes]]
+
+
+@attrs.frozen
+class Form:
+    """What of the data at a place is shown, and how it is wrapped.
+
+    At most one of `shallow`, `query` and `is_export` holds.
+    """
+
+    shallow: Shallow | None
+    query: Query | None
+    is_export: bool
+    callback: str | None
+    download: str | None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the value itself is shown, so that it has a tag."""
+        return self.shallow is None and self.query is None
+
+
+PLAIN = Form(None, None, False, None, None)
+
+
+def parse_form(parameters: Parameters) -> Form:
+    """Return the form that the parameters of a read ask for; raise `InvalidQuery`."""
+    if not parameters:
+        return PLAIN
+    is_export = parse_choice(parameters, "format", "export") is not None
+    shallow = parse_shallow(parameters)
+    query = None if shallow is not None else parse_query(parameters)
+    if is_export and shallow is not None:
+        raise InvalidQuery("format=export does not go with shallow.")
+    callback = parameters.get("callback")
+    return Form(
+        shallow,
+        query,
+        is_export,
+        None if callback is None else parse_callback(callback),
+        parameters.get("download"),
+    )
+
+
+def facts_of(form: Form) -> QueryFacts | None:
+    """Return what the rules may know of a read that is a query; None for a plain one."""
+    if form.shallow is not None and form.shallow.limit is not None:
+        return QueryFacts(limit_to_first=form.shallow.limit)
+    query = form.query
+    if query is None:
+        return None
+    kind = query.order.kind
+    exact = query.low is not None and query.low is query.high
+    low = query.low if query.low is not None and query.low.is_inclusive else None
+    high = query.high if query.high is not None and query.high.is_inclusive else None
+    return QueryFacts(
+        order_by_key=kind == "key",
+        order_by_priority=kind == "priority",
+        order_by_value=kind == "value",
+        order_by_child="/".join(query.order.path) if kind == "child" else None,
+        start_at=None if exact or low is None else _bound_value(kind, low),
+        end_at=None if exact or high is None else _bound_value(kind, high),
+        equal_to=_bound_value(kind, low) if exact and low is not None else None,
+        limit_to_first=query.limit_to_first,
+        limit_to_last=query.limit_to_last,
+    )
+
+
+def index_of(query: Query) -> str | None:
+    """Return the name of the index that a query would use; None where the store needs none."""
+    if query.order.kind == "child":
+        return "/".join(query.order.path)
+    return ".value" if query.order.kind == "value" else None
+
+
+def pieces_of(form: Form, place: Place) -> Pieces:
+    """Return what draws the JSON of a form, piece by piece, from the nodes of one moment."""
+    path = place.path
+    if place.of_priority:
+        return lambda nodes: iter((printing.compact(nodes.priority(path)),))
+    shallow, query = form.shallow, form.query
+    if shallow is not None:
+        return lambda nodes: _shallow(nodes, path, shallow)
+    if query is not None:
+        return lambda nodes: _selected(nodes, path, query, form.is_export)
+    return lambda nodes: nodes.pieces(path, export=form.is_export)
+
+
+def _bound_value(kind: str, bound: Bound) -> Scalar:
+    return bound.key if kind == "key" else bound.value
+
+
+def _shallow(nodes: Nodes, path: Path, shallow: Shallow) -> Iterator[bytes]:
+    found = nodes.peek(path)
+    if not isinstance(found, Container):
+        return iter((printing.compact(found),))
+    span = Span(after=shallow.start_after)
+    members: Iterator[tuple[str, bytes]]
+    if shallow.version == 1:
+        members = ((key, b"true") for key in nodes.keys(path, span))
+    else:
+        members = (
+            (key, shown if isinstance(shown, bytes) else b'{".sz":%d}' % shown)
+            for key, shown in nodes.outline(path, span)
+        )
+    return _object(islice(members, shallow.limit))
+
+
+def _selected(nodes: Nodes, path: Path, query: Query, is_export: bool) -> Iterator[bytes]:
+    if query.order.kind == "key":
+        return _object(_key_range(nodes, path, query, is_export))
+    return _object(
+        (key, printing.compact(child if is_export else plain(child)))
+        for key, child in query.select(nodes.child_values(path))
+    )
+
+
+def _key_range(
+    nodes: Nodes, path: Path, query: Query, is_export: bool
+) -> Iterable[tuple[str, bytes]]:
+    """Answer a query by key with a range scan that reads only what it returns."""
+    is_reverse = query.limit_to_last is not None
+    near, far = (query.high, query.low) if is_reverse else (query.low, query.high)
+    span = Span(reverse=is_reverse)
+    if near is not None:
+        edge = {"at" if near.is_inclusive else "after": near.key}
+        span = Span(reverse=is_reverse, **edge)
+    children = _exported(nodes, path, span) if is_export else nodes.children(path, span)
+    if far is not None:
+        children = takewhile(lambda child: query.admits(far.rank, child[0]), children)
+    found = islice(children, query.limit_to_last or query.limit_to_first)
+    return reversed(list(found)) if is_reverse else found
+
+
+def _exported(nodes: Nodes, path: Path, span: Span) -> Iterator[tuple[str, bytes]]:
+    return ((key, printing.compact(child)) for key, child in nodes.child_values(path, span))
+
+
+def _object(members: Iterable[tuple[str, bytes]]) -> Iterator[bytes]:
+    """Print members as an object in the order in which they come; none at all is null."""
+    joint = b"{"
+    for key, shown in members:
+        yield b"%b%b:%b" % (joint, printing.compact(key), shown)
+        joint = b","
+    yield b"null" if joint == b"{" else b"}"

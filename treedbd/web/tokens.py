@@ -1,0 +1,267 @@
+"""JSON Web Tokens (RFC 7515, 7519): parsed strictly, verified with a secret, minted.
+
+A token is parsed whole before anything in it is believed, and nothing in it chooses how it is
+verified: who calls `verify_by_secret` has decided that it is to be HS256 over one of these secrets.
+Where a token was found and who it makes of its bearer is not known here.
+
+No message, `repr` or traceback of this module holds a token, a part of one, or a secret.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import pathlib
+import re
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, TypeAlias
+
+import attrs
+import jwt
+import orjson
+from jwt.algorithms import HMACAlgorithm
+
+from treedbd.tree.value import Json
+
+Claims: TypeAlias = dict[str, Json]
+
+MAX_TOKEN_CHARACTERS: Final = 8192
+MAX_CLAIM_LEVELS: Final = 32
+"""Levels of objects and arrays that claims may be nested, the outermost counted."""
+MIN_SECRET_BYTES: Final = 32
+"""What RFC 7518, section 3.2, demands of a key for HS256."""
+MAX_SECRET_BYTES: Final = 65_536
+LEEWAY_S: Final = 10.0
+MAX_TIME_S: Final = 253_402_300_799.0
+"""The end of the year 9999: a time beyond it is no time, mostly one in milliseconds."""
+
+_PARTS = re.compile(r"([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]*)")
+# Members that would have a token say how it is to be verified or read.
+_REFUSED_MEMBERS: Final = frozenset({"crit", "jku", "jwk", "x5u", "x5c", "b64", "zip", "enc"})
+_HS256: Final = HMACAlgorithm(HMACAlgorithm.SHA256)
+
+
+class BadToken(Exception):
+    """A token that proves nothing; the message is a sentence that says why, without the token."""
+
+
+class BadSecret(ValueError):
+    """A secret that must not be used; the message is a sentence that says why, without it."""
+
+
+@attrs.frozen
+class Token:
+    """A token taken apart, of which nothing is verified yet."""
+
+    algorithm: str
+    key_id: str | None = attrs.field(repr=False)
+    claims: Claims = attrs.field(repr=False)
+    signed: bytes = attrs.field(repr=False)
+    signature: bytes = attrs.field(repr=False)
+
+
+@attrs.frozen
+class Lifetime:
+    """When a token is good, leeway included: from `since` until just before `until`.
+
+    Both in seconds since 1970; infinite where the token does not say.
+    """
+
+    since: float
+    until: float
+
+
+def parse(text: str) -> Token:
+    """Take a token in compact serialisation apart; raise `BadToken` for any other text."""
+    if len(text) > MAX_TOKEN_CHARACTERS:
+        raise _malformed(f"it is longer than {MAX_TOKEN_CHARACTERS} characters")
+    found = _PARTS.fullmatch(text)
+    if found is None:
+        raise _malformed("it must be three parts of base64url without padding, joined by dots")
+    raw = [_decode(part) for part in found.groups()]
+    header, claims = _parse_object(raw[0]), _parse_object(raw[1])
+    signature = raw[2]
+    if header is None:
+        raise _malformed("its header is not a JSON object without repeated members")
+    if claims is None:
+        raise _malformed("its claims are not a JSON object without repeated members")
+    if signature is None:
+        raise _malformed("its signature is not base64url")
+    refused = sorted(_REFUSED_MEMBERS & header.keys())
+    if refused:
+        raise _malformed(f"its header must not hold {refused[0]}")
+    algorithm, key_id = header.get("alg"), header.get("kid")
+    if type(algorithm) is not str:
+        raise _malformed("its header must name its algorithm")
+    if "kid" in header and type(key_id) is not str:
+        raise _malformed("the kid in its header must be a string")
+    if exceeds_levels(claims, MAX_CLAIM_LEVELS):
+        raise _malformed(f"its claims are nested deeper than {MAX_CLAIM_LEVELS} levels")
+    return Token(algorithm, key_id, claims, text[: found.end(2)].encode(), signature)
+
+
+def lifetime(claims: Claims, now: float, max_life_s: float | None = None) -> Lifetime:
+    """Return when a token with these claims is good; raise `BadToken` if it is not good `now`.
+
+    With `max_life_s` it lives no longer than that after it was issued; one that does not say when
+    it was issued must end within that time from now.
+    """
+    expires, not_before, issued = (_time(claims, name) for name in ("exp", "nbf", "iat"))
+    until = math.inf if expires is None else expires
+    if max_life_s is not None:
+        until = min(until, _longest(expires, issued, now, max_life_s))
+    if now >= until + LEEWAY_S:
+        raise BadToken("The token is expired.")
+    since = max(*(-math.inf if time is None else time for time in (not_before, issued)))
+    if now < since - LEEWAY_S:
+        raise BadToken("The token is not yet valid.")
+    return Lifetime(since - LEEWAY_S, until + LEEWAY_S)
+
+
+def verify_by_secret(token: Token, secrets: Iterable[bytes]) -> bytes:
+    """Return that one of the secrets by which the token is signed with HS256; raise `BadToken`."""
+    if token.algorithm != "HS256":
+        raise BadToken("The token's signature must be made with HS256.")
+    for secret in secrets:
+        if _HS256.verify(token.signed, secret, token.signature):
+            return secret
+    raise BadToken("The token's signature is wrong.")
+
+
+def mint(
+    secret: bytes, claims: Mapping[str, Json], *, now: float, ttl_s: float | None = None
+) -> str:
+    """Return a token with these claims, signed with HS256.
+
+    `iat` is `now` unless the claims hold one; with `ttl_s` the token expires that many seconds
+    after `now`. Raises `BadToken` for claims that no verifier would take, `BadSecret`.
+    """
+    check_secret(secret)
+    whole: dict[str, Any] = {"iat": int(now), **claims}
+    if ttl_s is not None:
+        whole["exp"] = math.ceil(now + ttl_s)
+    try:
+        text = jwt.encode(whole, secret, algorithm="HS256")
+    except (TypeError, ValueError, RecursionError, jwt.PyJWTError):
+        text = ""
+    parse(text)
+    return text
+
+
+def check_secret(secret: bytes) -> None:
+    """Raise `BadSecret` for a secret that is too short, or that is no secret at all."""
+    if len(secret) < MIN_SECRET_BYTES:
+        raise BadSecret(
+            f"The secret has {len(secret)} bytes, and needs at least {MIN_SECRET_BYTES}."
+        )
+    if not _is_opaque(secret):
+        raise BadSecret("The secret is a key, a certificate or a JWK; it must be random bytes.")
+
+
+def read_secret(file: pathlib.Path) -> bytes:
+    """Return the secret in a file: all of it but for one final line end; raise `BadSecret`."""
+    try:
+        with file.open("rb") as opened:
+            content = opened.read(MAX_SECRET_BYTES + 1)
+    except OSError as error:
+        raise BadSecret(f"The secret cannot be read: {error.strerror}.") from None
+    if len(content) > MAX_SECRET_BYTES:
+        raise BadSecret(f"The secret has more than {MAX_SECRET_BYTES} bytes.")
+    secret = content.removesuffix(b"\n")
+    if secret != content:
+        secret = secret.removesuffix(b"\r")
+    check_secret(secret)
+    return secret
+
+
+def fingerprint(*parts: bytes) -> str:
+    """Return a name for these bytes that does not give them away."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(b"%d:" % len(part) + part)
+    return digest.hexdigest()
+
+
+def exceeds_levels(json: Json, levels: int) -> bool:
+    """Tell whether JSON is nested deeper than so many levels."""
+    level = [json]
+    for _ in range(levels):
+        level = [child for parent in level for child in _children(parent)]
+        if not level:
+            return False
+    return any(isinstance(node, dict | list) for node in level)
+
+
+def _children(json: Json) -> Iterable[Json]:
+    if isinstance(json, dict):
+        return json.values()
+    return json if isinstance(json, list) else ()
+
+
+def _malformed(why: str) -> BadToken:
+    return BadToken(f"The token is malformed: {why}.")
+
+
+def _decode(part: str) -> bytes | None:
+    """Decode base64url in its one canonical form (RFC 4648, section 3.5)."""
+    try:
+        raw = urlsafe_b64decode(part + "=" * (-len(part) % 4))
+    except ValueError:
+        return None
+    return raw if urlsafe_b64encode(raw).rstrip(b"=") == part.encode() else None
+
+
+def _refuse_repetition(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    unique = dict(members)
+    if len(unique) != len(members):
+        raise ValueError
+    return unique
+
+
+_REPETITION: Final = json.JSONDecoder(
+    object_pairs_hook=_refuse_repetition, parse_int=str, parse_float=str
+)
+
+
+def _parse_object(raw: bytes | None) -> Claims | None:
+    """Return the JSON object that `raw` is, None where it is none.
+
+    orjson parses, being strict about text and numbers; the second decoder only looks for members
+    that are there twice. The errors of both hold the text, so none of them leaves here.
+    """
+    try:
+        parsed = orjson.loads(raw or b"")
+        if isinstance(parsed, dict):
+            _REPETITION.decode((raw or b"").decode())
+            return parsed
+    except (ValueError, RecursionError):
+        pass
+    return None
+
+
+def _time(claims: Claims, name: str) -> float | None:
+    if name not in claims:
+        return None
+    time = claims[name]
+    if type(time) not in (int, float) or not -MAX_TIME_S <= time <= MAX_TIME_S:
+        raise _malformed(f"{name} must be a number of seconds since 1970")
+    return float(time)
+
+
+def _longest(expires: float | None, issued: float | None, now: float, max_life_s: float) -> float:
+    """Return the latest end that a longest life allows."""
+    if issued is not None:
+        return issued + max_life_s
+    if expires is not None and expires <= now + max_life_s + LEEWAY_S:
+        return expires
+    raise BadToken(f"The token lives longer than the {max_life_s:g} seconds that are allowed here.")
+
+
+def _is_opaque(secret: bytes) -> bool:
+    try:
+        _HS256.prepare_key(secret)
+    except jwt.InvalidKeyError:
+        return False
+    return True

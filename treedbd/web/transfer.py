@@ -1,0 +1,70 @@
+"""Long reads: drawn slice by slice from one moment into a file, then sent at the client's speed.
+
+The moment is held only while rows are read, which goes at the speed of the disk; how slowly a
+client takes the bytes costs a temporary file and nothing else. Between two slices everyone else
+gets a turn.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from typing import IO, Final
+
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import deferLater
+
+from treedbd.database.database import HeldNodes
+from treedbd.database.question import DeadlinePassed
+from treedbd.store.nodes import Nodes
+from treedbd.web.read import Pieces
+
+FIRST_SLICE_BYTES: Final = 2 * 1_048_576
+SLICE_SECONDS: Final = 0.004
+IN_MEMORY_BYTES: Final = 1_048_576
+CHUNK_BYTES: Final = 65_536
+
+
+def draw_at_once(nodes: Nodes, pieces: Pieces) -> bytes | None:
+    """Return the whole body if it is short, None if it is a long read."""
+    drawn: list[bytes] = []
+    size = 0
+    for piece in pieces(nodes):
+        drawn.append(piece)
+        size += len(piece)
+        if size > FIRST_SLICE_BYTES:
+            return None
+    return b"".join(drawn)
+
+
+async def draw_in_slices(
+    held: HeldNodes, pieces: Pieces, clock: IReactorTime, deadline: float | None
+) -> IO[bytes]:
+    """Draw a body into a temporary file, set to its beginning, and let go of the moment.
+
+    Raises `DeadlinePassed`; None waits for as long as it takes.
+    """
+    file = tempfile.SpooledTemporaryFile(IN_MEMORY_BYTES)  # noqa: SIM115 - outlives this call
+    try:
+        drawing = pieces(held.nodes)
+        while _draw_slice(drawing, file, clock):
+            if deadline is not None and clock.seconds() >= deadline:
+                raise DeadlinePassed("The time of the request was over before the data was read.")
+            await deferLater(clock, 0)
+    except BaseException:
+        file.close()
+        raise
+    finally:
+        held.close()
+    file.seek(0)
+    return file
+
+
+def _draw_slice(drawing: Iterator[bytes], file: IO[bytes], clock: IReactorTime) -> bool:
+    """Draw for one slice of time; return whether anything is left."""
+    end = clock.seconds() + SLICE_SECONDS
+    for piece in drawing:
+        file.write(piece)
+        if clock.seconds() >= end:
+            return True
+    return False

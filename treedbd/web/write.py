@@ -1,0 +1,69 @@
+"""Writes: from a body to an edit, and from an outcome to a reply."""
+
+from __future__ import annotations
+
+from treedbd.database.database import Database
+from treedbd.database.question import Caller, Condition, Outcome, Write
+from treedbd.tree import edit, printing
+from treedbd.tree.path import InvalidPath, Place, check_depth
+from treedbd.tree.value import InvalidData, Json
+from treedbd.web.answer import JSON_TYPE, Reply
+from treedbd.web.ask import Ask
+
+
+def make_edit(ask: Ask, body: bytes, push_key: str, max_string_bytes: int) -> edit.Edit:
+    """Return the edit that a write asks for; raise `InvalidData` or `InvalidPath`.
+
+    `push_key` is the key of the child that a POST makes; other writes have none.
+    """
+    place = ask.place
+    if ask.method == b"DELETE":
+        return edit.make_remove(place)
+    if ask.method == b"PUT":
+        return edit.make_put(place, _parse(body), max_string_bytes)
+    if place.of_priority:
+        raise InvalidPath("A priority can be read, set and removed, nothing else.")
+    if ask.method == b"PATCH":
+        return edit.make_patch(place.path, _parse(body), max_string_bytes)
+    child = Place(check_depth((*place.path, push_key)))
+    return edit.make_put(child, _parse(body), max_string_bytes)
+
+
+def make_write(ask: Ask, change: edit.Edit, now: int, caller: Caller, deadline: float) -> Write:
+    """Return the write that a database is to do.
+
+    `now` is in milliseconds since 1970, `deadline` in seconds of the database's clock.
+    """
+    condition = None if ask.condition is None else Condition(ask.place, ask.condition)
+    return Write(
+        change,
+        now,
+        caller,
+        condition,
+        deadline,
+        wants_echo=ask.print != "silent" and ask.method != b"POST",
+        wants_tag=ask.wants_tag or condition is not None,
+    )
+
+
+def write_reply(ask: Ask, outcome: Outcome) -> Reply:
+    """Return the reply to a write that is durable."""
+    tag = () if outcome.tag is None else ((b"ETag", outcome.tag.encode()),)
+    if ask.print == "silent":
+        return Reply(204, b"", tag)
+    echo = outcome.echo
+    if ask.method == b"POST":
+        echo = {"name": outcome.edit.place.path[-1]}
+    body = printing.pretty(echo) if ask.print == "pretty" else printing.compact(echo)
+    return Reply(200, body, (JSON_TYPE, *tag))
+
+
+def next_push_key(database: Database, ask: Ask, now: int) -> str:
+    """Return the key of the child that a POST makes, an empty one for any other write."""
+    return database.push_ids.next(now) if ask.method == b"POST" else ""
+
+
+def _parse(body: bytes) -> Json:
+    if not body.strip():
+        raise InvalidData("The request needs a JSON body.")
+    return printing.parse(body)
