@@ -1,0 +1,105 @@
+"""Requests a second over HTTP, beside a bare Klein route and a bare `twisted.web` Resource.
+
+    python bench/rates.py [--seconds S] [--rounds N]
+
+Each server has one core, the load another. All are measured in turn, round by round, so that a
+machine that slows down slows all of them; what is printed are medians and ratios. The references
+answer the same number of bytes from memory; treedb reads them from its store at a deep path.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+from load import measure, pin
+
+HERE = Path(__file__).parent
+DEEP = "apps/shop/users/u0000001/profile"
+SIZES = {"50 B": 50, "10 KB": 10_240, "1 MB": 1_048_576}
+SERVER_CORE, LOAD_CORE = 0, (os.cpu_count() or 2) - 1
+
+
+@contextlib.contextmanager
+def serve(*command: str) -> Iterator[str]:
+    """Run a server; yield the last line of what it says first, and end it at the end."""
+    with subprocess.Popen(
+        [*pin(SERVER_CORE), *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as server:
+        try:
+            assert server.stdout is not None
+            for line in server.stdout:
+                if line.strip().isdigit() or "treedb ready" in line:
+                    yield line.strip()
+                    break
+        finally:
+            server.terminate()
+
+
+@contextlib.contextmanager
+def serve_treedb(folder: str) -> Iterator[str]:
+    """Run treedb in development mode on a free port; yield its base URL."""
+    twistd = str(Path(sys.executable).with_name("twistd"))
+    listen = "tcp:0:interface=127.0.0.1"
+    pid = f"--pidfile={folder}/pid"
+    with serve(twistd, "-n", pid, "treedb", "--listen", listen, "--data", folder) as ready:
+        yield ready.split()[-1]
+
+
+def put(url: str, body: str) -> None:
+    """Write one value."""
+    request = urllib.request.Request(url, body.encode(), method="PUT")
+    urllib.request.urlopen(request).close()
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
+    wanted = parser.parse_args()
+    reference = [sys.executable, str(HERE / "reference.py")]
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        serve_treedb(folder) as base,
+        serve(*reference, "klein") as klein,
+        serve(*reference, "web") as web,
+    ):
+        cases: dict[str, tuple[str, int, str | None]] = {}
+        for name, size in SIZES.items():
+            put(f"{base}/{DEEP}/{size}/value.json", '"%s"' % ("x" * (size - 2)))
+            cases[f"GET {name}, treedb"] = (f"{base}/{DEEP}/{size}/value.json", 32, None)
+            cases[f"GET {name}, Klein"] = (f"http://127.0.0.1:{klein}/{size}", 32, None)
+            cases[f"GET {name}, twisted.web"] = (f"http://127.0.0.1:{web}/{size}", 32, None)
+        cases["PUT durable, 1 connection"] = (f"{base}/{DEEP}/put.json", 1, '"small"')
+        cases["PUT durable, 32 connections"] = (f"{base}/{DEEP}/put.json", 32, '"small"')
+        rates: dict[str, list[float]] = {name: [] for name in cases}
+        for _ in range(wanted.rounds):
+            for name, (url, connections, body) in cases.items():
+                rates[name].append(measure(url, connections, wanted.seconds, LOAD_CORE, body))
+    report({name: statistics.median(found) for name, found in rates.items()})
+
+
+def report(rates: dict[str, float]) -> None:
+    """Print the rates, and the ratios that matter."""
+    for name, rate in rates.items():
+        print(f"{name:32} {rate:10,.0f}/s")
+    print()
+    for size in SIZES:
+        for other in ("Klein", "twisted.web"):
+            ratio = rates[f"GET {size}, treedb"] / rates[f"GET {size}, {other}"]
+            print(f"GET {size}: treedb is {ratio:.2f} of {other}")
+    for name in ("PUT durable, 1 connection", "PUT durable, 32 connections"):
+        print(f"{name}: {rates[name] / rates['GET 50 B, treedb']:.2f} of GET 50 B")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,252 @@
+"""A real daemon for tests: `twistd -n treedb` as a process of its own, on free loopback ports."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import pathlib
+import re
+import signal
+import ssl
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from http.client import HTTPConnection, HTTPSConnection
+from types import TracebackType
+from typing import NamedTuple, Self
+from urllib.parse import urlsplit
+
+from treedbd.certificate import LOCAL_CERTIFICATE, keep_local_certificate
+from treedbd.store.files import make_directory
+
+TWISTD = pathlib.Path(sys.executable).parent / "twistd"
+START_SECONDS = 60
+STOP_SECONDS = 20
+
+_READY = re.compile(r"treedb ready (.+)$")
+
+
+class Answer(NamedTuple):
+    """What came back for a request."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Daemon:
+    """A daemon with the data directory `<folder>/data`.
+
+    Without `config` it runs in development mode; `config` is the text of its TOML file. It listens
+    with TLS and without at ports of the system's choice, unless `listen` says otherwise. `prefix`
+    is a command that runs the command, such as strace (with its option -D, so that signals reach
+    the daemon and not strace). A context that is left with the daemon running kills it.
+    """
+
+    def __init__(
+        self,
+        folder: pathlib.Path,
+        *,
+        config: str | None = None,
+        listen: Sequence[str] | None = None,
+        arguments: Sequence[str] = (),
+        prefix: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Prepare; `start` starts it."""
+        self.folder = folder
+        self.data = folder / "data"
+        self.prefix = list(prefix)
+        self.urls: list[str] = []
+        self._environment = {**os.environ, **(environment or {})}
+        self._lines: list[str] = []
+        self._news = threading.Condition()
+        self._is_at_end = True
+        self._process: subprocess.Popen[str] | None = None
+        self._reader: threading.Thread | None = None
+        endpoints = self._make_endpoints(config) if listen is None else listen
+        self._command = [str(TWISTD), "-n", "--pidfile=", "treedb", "--data", str(self.data)]
+        if config is not None:
+            (folder / "treedb.toml").write_text(config)
+            self._command += ["--config", "treedb.toml"]
+        for endpoint in endpoints:
+            self._command += ["--listen", endpoint]
+        self._command += arguments
+
+    def __enter__(self) -> Self:
+        """Start."""
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Kill it if it runs."""
+        self.kill()
+
+    @property
+    def http(self) -> str:
+        """The first plain URL, without a slash at its end."""
+        return next(url for url in self.urls if url.startswith("http:"))
+
+    @property
+    def https(self) -> str:
+        """The first URL with TLS, without a slash at its end."""
+        return next(url for url in self.urls if url.startswith("https:"))
+
+    @property
+    def ca(self) -> pathlib.Path:
+        """The certificate that verifies the daemon, in PEM."""
+        return self.data / LOCAL_CERTIFICATE
+
+    @property
+    def log(self) -> str:
+        """All that it has written so far, over all its lives."""
+        return "".join(self._lines)
+
+    @property
+    def pid(self) -> int:
+        """The number of its process."""
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start and wait until it is ready; raise AssertionError with its log if it is not."""
+        begun = len(self._lines)
+        self.launch()
+        try:
+            line = self.await_line(_READY, begun)
+        except AssertionError:
+            self.kill()
+            raise
+        self.urls = line[1].split()
+
+    def launch(self) -> None:
+        """Start and wait for nothing."""
+        self.urls = []
+        self._is_at_end = False
+        self._process = subprocess.Popen(
+            [*self.prefix, *self._command],
+            cwd=self.folder,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+        self._reader = threading.Thread(target=self._read, args=(self._process,), daemon=True)
+        self._reader.start()
+
+    def run(self) -> subprocess.CompletedProcess[str]:
+        """Run it to its end, for a start that fails; its two outputs apart."""
+        return subprocess.run(
+            [*self.prefix, *self._command],
+            cwd=self.folder,
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            timeout=START_SECONDS,
+            check=False,
+        )
+
+    def await_line(
+        self, pattern: str | re.Pattern[str], begin: int = 0, seconds: float = START_SECONDS
+    ) -> re.Match[str]:
+        """Wait until it has written a line that holds `pattern`, from line `begin` of its log on.
+
+        Raises AssertionError with the log if the line does not come.
+        """
+        found: list[re.Match[str]] = []
+
+        def look() -> bool:
+            nonlocal begin
+            for line in self._lines[begin:]:
+                found.extend(filter(None, [re.search(pattern, line)]))
+            begin = len(self._lines)
+            return bool(found) or self._is_at_end
+
+        with self._news:
+            self._news.wait_for(look, seconds)
+        if not found:
+            raise AssertionError(f"The daemon did not say {pattern!r}:\n{self.log}")
+        return found[0]
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def wait(self, seconds: float = STOP_SECONDS) -> int:
+        """Wait for its end and return the exit status."""
+        assert self._process is not None
+        assert self._reader is not None
+        status = self._process.wait(seconds)
+        self._reader.join(seconds)
+        return status
+
+    def stop(self) -> int:
+        """End it by SIGTERM and return the exit status."""
+        self.signal(signal.SIGTERM)
+        return self.wait()
+
+    def kill(self) -> None:
+        """End it by SIGKILL, if it runs."""
+        if self._process is not None and self._process.poll() is None:
+            self.signal(signal.SIGKILL)
+            self.wait()
+
+    def restart(self) -> None:
+        """Stop it in good order, then start it again, at ports that may be other ones."""
+        assert self.stop() == 0, self.log
+        self.start()
+
+    def connect(self, *, secure: bool = False) -> HTTPConnection:
+        """Open a connection to it; with TLS the certificate is verified."""
+        url = urlsplit(self.https if secure else self.http)
+        assert url.hostname is not None
+        if secure:
+            context = ssl.create_default_context(cafile=str(self.ca))
+            return HTTPSConnection(url.hostname, url.port, timeout=30, context=context)
+        return HTTPConnection(url.hostname, url.port, timeout=30)
+
+    def request(
+        self,
+        method: str,
+        target: str,
+        body: bytes | str | None = None,
+        headers: Mapping[str, str] | None = None,
+        *,
+        secure: bool = False,
+    ) -> Answer:
+        """Ask once over a connection of its own."""
+        connection = self.connect(secure=secure)
+        try:
+            connection.request(method, target, body, dict(headers or {}))
+            response = connection.getresponse()
+            return Answer(response.status, dict(response.getheaders()), response.read())
+        finally:
+            connection.close()
+
+    def _make_endpoints(self, config: str | None) -> list[str]:
+        secure = "ssl:0:interface=127.0.0.1"
+        if config is not None:
+            make_directory(self.data)
+            files = keep_local_certificate(self.data, datetime.datetime.now(datetime.UTC))
+            secure += f":privateKey={files.key}:certKey={files.certificate}"
+        return [secure, "tcp:0:interface=127.0.0.1"]
+
+    def _read(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        with process.stdout as lines:
+            for line in lines:
+                with self._news:
+                    self._lines.append(line)
+                    self._news.notify_all()
+        with self._news:
+            self._is_at_end = True
+            self._news.notify_all()

@@ -1,0 +1,165 @@
+"""What the interface promises to show, worked out a second time and as plainly as possible.
+
+JSON is what the standard library parses. No priorities and no server values: what these become
+stands in the tests that write them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeAlias
+
+import rfc8785
+
+Json: TypeAlias = Any
+Rank: TypeAlias = tuple[Any, ...]
+
+INT32: Final = range(-(2**31), 2**31)
+
+
+def number(written: int | float) -> int | float:
+    """Return the number that is kept: an integer of 64 bits, or a double."""
+    if isinstance(written, int) and -(2**63) <= written < 2**63:
+        return written
+    double = float(written)
+    return int(double) if double.is_integer() and abs(double) < 2**53 else double
+
+
+def tree(body: Json) -> Json:
+    """Return what a body makes of a place: arrays become objects, what holds nothing is gone."""
+    if isinstance(body, list):
+        body = {str(at): item for at, item in enumerate(body)}
+    if isinstance(body, dict):
+        children = {key: tree(item) for key, item in body.items()}
+        return {key: child for key, child in children.items() if child is not None} or None
+    if isinstance(body, int | float) and not isinstance(body, bool):
+        return number(body)
+    return body
+
+
+def printed(value: Json) -> Json:
+    """Return how a tree is printed: objects that look like arrays are arrays again."""
+    if not isinstance(value, dict):
+        return value
+    items = {key: printed(child) for key, child in value.items()}
+    if not all(key.isascii() and key.isdecimal() and str(int(key)) == key for key in items):
+        return items
+    numbers = [int(key) for key in items]
+    if max(numbers) >= 2 * len(numbers):
+        return items
+    return [items.get(str(at)) for at in range(max(numbers) + 1)]
+
+
+def shown(body: Json) -> Json:
+    """Return what a GET shows after a body was PUT."""
+    return printed(tree(body))
+
+
+def compact(value: Json) -> bytes:
+    """Print a value without white space, its members as they stand, numbers as RFC 8785 does."""
+    if isinstance(value, dict):
+        members = (b"%b:%b" % (compact(key), compact(child)) for key, child in value.items())
+        return b"{%b}" % b",".join(members)
+    if isinstance(value, list):
+        return b"[%b]" % b",".join(map(compact, value))
+    if isinstance(value, float):
+        return rfc8785.dumps(value)
+    return json.dumps(value, ensure_ascii=False).encode()
+
+
+def entity_tag(value: Json) -> str:
+    """Return the tag of a value as a GET shows it."""
+    return f'"{hashlib.sha256(rfc8785.dumps(value)).hexdigest()}"'
+
+
+def rank_key(key: str) -> Rank:
+    """Return what keys sort by: 32-bit integers in canonical form by number, then UTF-8 bytes."""
+    digits = key.removeprefix("-")
+    if digits.isascii() and digits.isdecimal() and str(int(key)) == key and int(key) in INT32:
+        return (0, int(key))
+    return (1, key.encode())
+
+
+def rank_value(value: Json) -> Rank:
+    """Return what values sort by: nothing, false, true, numbers, strings, containers."""
+    if value is None:
+        return (0,)
+    if isinstance(value, bool):
+        return (2,) if value else (1,)
+    if isinstance(value, int | float):
+        return (3, value)
+    if isinstance(value, str):
+        return (4, value.encode())
+    return (5,)
+
+
+def child_at(value: Json, path: str) -> Json:
+    """Return what stands at a slash path below a tree, None for nothing."""
+    for key in path.split("/"):
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+class Question:
+    """A query over the children of a tree, by the letter of the interface."""
+
+    def __init__(self, order: str, parameters: Mapping[str, Json]) -> None:
+        """Order by `order`; bounds are `(value,)` or `(value, key)`, by `$key` `(key,)`."""
+        self.order = order
+        self.parameters = parameters
+
+    def answer(self, value: Json) -> dict[str, Json] | None:
+        """Return the members of the result, in order."""
+        members = value.items() if isinstance(value, dict) else ()
+        ranked = sorted(members, key=lambda member: self._rank(*member))
+        kept = [member for member in ranked if self._admits(self._rank(*member))]
+        first, last = (self.parameters.get(f"limitTo{end}") for end in ("First", "Last"))
+        if first is not None:
+            kept = kept[:first]
+        if last is not None:
+            kept = kept[-last:]
+        return {key: printed(child) for key, child in kept} or None
+
+    def query(self) -> str:
+        """Print the query string, its JSON raw but for what would end it."""
+        parts = [f"orderBy={_raw(self.order)}"]
+        for name, bound in self.parameters.items():
+            text = str(bound) if isinstance(bound, int) else ",".join(map(_raw, bound))
+            parts.append(f"{name}={text}")
+        return "&".join(parts)
+
+    def _rank(self, key: str, child: Json) -> Rank:
+        if self.order == "$key":
+            return (rank_key(key),)
+        if self.order == "$value":
+            return (rank_value(child), rank_key(key))
+        return (rank_value(child_at(child, self.order)), rank_key(key))
+
+    def _admits(self, rank: Rank) -> bool:
+        tests: dict[str, Callable[[Rank, Rank], bool]] = {
+            "startAt": lambda place, bound: place >= bound,
+            "startAfter": lambda place, bound: place > bound,
+            "endAt": lambda place, bound: place <= bound,
+            "endBefore": lambda place, bound: place < bound,
+            "equalTo": lambda place, bound: place == bound,
+        }
+        for name, passes in tests.items():
+            if name in self.parameters:
+                bound = self._rank_bound(self.parameters[name])
+                if not passes(rank[: len(bound)], bound):
+                    return False
+        return True
+
+    def _rank_bound(self, bound: tuple[Json, ...]) -> Rank:
+        if self.order == "$key":
+            return (rank_key(bound[0]),)
+        return (rank_value(bound[0]), *map(rank_key, bound[1:]))
+
+
+def _raw(value: Json) -> str:
+    text = compact(value).decode()
+    for character in "%&+# ":
+        text = text.replace(character, f"%{ord(character):02X}")
+    return text

@@ -1,0 +1,222 @@
+"""The configuration: what is read, what wins, and what every refusal says."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+import tomllib
+
+import attrs
+import pytest
+
+from treedbd.config import Http, Limits, Project, Settings, Streaming, load_settings
+from treedbd.keys import ConfigError
+
+EXAMPLE = pathlib.Path(__file__).parent.parent / "conf" / "treedb.toml"
+
+
+def load(folder: pathlib.Path, text: str, **flags: object) -> Settings:
+    (folder / "treedb.toml").write_text(text)
+    return load_settings(pathlib.Path("treedb.toml"), flags, folder)
+
+
+def refusal(folder: pathlib.Path, text: str, **flags: object) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load(folder, text, **flags)
+    return str(caught.value)
+
+
+def test_an_empty_file_leaves_every_default(tmp_path: pathlib.Path) -> None:
+    assert load(tmp_path, "") == Settings()
+
+
+def test_every_key_of_the_file_reaches_its_setting(tmp_path: pathlib.Path) -> None:
+    settings = load(
+        tmp_path,
+        """
+        listen = ["ssl:443:privateKey=key.pem:certKey=cert.pem", "tcp:80:interface=127.0.0.1"]
+        domains = ["DB.example.com"]
+        default_project = "shop"
+        data = "store"
+        engine = "memory"
+        [limits]
+        write_body_bytes = 268_435_456
+        head_s = 3
+        [http]
+        etag_headers = ["Mine"]
+        cors_origins = ["https://app.example.com"]
+        access_log = true
+        [projects.shop]
+        databases = ["default", "eu"]
+        dialect = "firebase"
+        require_index = true
+        [projects.all]
+        databases = "*"
+        """,
+    )
+    assert [endpoint.port for endpoint in settings.listen] == [443, 80]
+    assert settings.domains == ("db.example.com",)
+    assert settings.default_project == "shop"
+    assert settings.data == tmp_path / "store"
+    assert settings.engine == "memory"
+    assert settings.limits == Limits(write_body_bytes=268_435_456, head_s=3.0)
+    assert settings.http == Http(("Mine",), ("https://app.example.com",), True)
+    assert settings.projects == {
+        "shop": Project(frozenset({"default", "eu"}), "firebase", True),
+        "all": Project(None),
+    }
+    assert not settings.development
+
+
+def test_paths_of_the_file_start_from_its_folder_and_paths_of_flags_from_ours(
+    tmp_path: pathlib.Path,
+) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc" / "treedb.toml").write_text('listen = ["ssl:1:privateKey=a.pem"]\ndata="d"')
+    file = pathlib.Path("etc/treedb.toml")
+    settings = load_settings(file, {}, tmp_path)
+    assert settings.data == tmp_path / "etc" / "d"
+    certificate = settings.listen[0].certificate
+    assert certificate is not None
+    assert certificate.key == certificate.certificate == tmp_path / "etc" / "a.pem"
+    flags = {"data": "e", "listen": ["ssl:1:privateKey=b.pem"]}
+    settings = load_settings(file, flags, tmp_path)
+    assert settings.data == tmp_path / "e"
+    certificate = settings.listen[0].certificate
+    assert certificate is not None
+    assert certificate.key == tmp_path / "b.pem"
+
+
+def test_a_flag_wins_over_the_file(tmp_path: pathlib.Path) -> None:
+    text = 'listen = ["tcp:1", "tcp:2"]\nengine = "sqlite"'
+    settings = load(tmp_path, text, listen=["tcp:3"], engine="memory")
+    assert [endpoint.port for endpoint in settings.listen] == [3]
+    assert settings.engine == "memory"
+
+
+def test_without_a_file_it_is_development_mode_on_loopback(tmp_path: pathlib.Path) -> None:
+    settings = load_settings(None, {}, tmp_path)
+    assert settings.development
+    assert settings.emulator
+    assert [(each.kind, each.interface, each.port) for each in settings.listen] == [
+        ("ssl", "127.0.0.1", 8443),
+        ("tcp", "127.0.0.1", 9000),
+    ]
+    assert settings.domains == ("localhost",)
+    assert settings.default_project == "demo"
+    assert settings.data == tmp_path / "treedb-data"
+    assert settings.projects == {"demo": Project(None)}
+
+
+def test_development_mode_takes_flags_too(tmp_path: pathlib.Path) -> None:
+    flags = {"listen": ["ssl:0:interface=127.0.0.1"], "data": "x", "engine": "memory"}
+    settings = load_settings(None, flags, tmp_path)
+    assert settings.development
+    assert settings.listen[0].certificate is None
+    assert (settings.data, settings.engine) == (tmp_path / "x", "memory")
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "remedy"),
+    [
+        ("lissten = []", "lissten", "did you mean listen"),
+        ("zzz = 1", "zzz", "the keys are listen, domains"),
+        ("workers = 1", "workers", "is not a key"),
+        ("[limits]\nwrite_body_byte = 1", "limits.write_body_byte", "write_body_bytes"),
+        ("[projects.shop]\nsecret = 1", "projects.shop.secret", "is not a key"),
+        ("listen = 8080", "listen", "must be a list"),
+        ("listen = [8080]", "listen", "must be a string"),
+        ('listen = ["8080"]', "listen", "tcp:8080"),
+        ('listen = ["tcp:http"]', "listen", "from 0 to 65535"),
+        ('listen = ["ssl:443"]', "listen", "add privateKey= and certKey="),
+        ('listen = ["ssl:443:key=k.pem"]', "listen", "privateKey"),
+        ('domains = ["a b"]', "domains", "host names"),
+        ("domains = [1]", "domains", "host names"),
+        ('default_project = "shop"', "default_project", "add [projects.shop]"),
+        ('default_project = "Shop"', "default_project", "names are made of"),
+        ("data = 1", "data", "must be a string"),
+        ('data = ""', "data", "path of a directory"),
+        ('engine = "oracle"', "engine", "sqlite, memory"),
+        ("engine = 1", "engine", "sqlite, memory"),
+        ('emulator = "no"', "emulator", "true or false"),
+        ('emulator = true\nlisten = ["tcp:80"]', "listen", "interface=127.0.0.1"),
+        ("limits = 1", "limits", "must be a table"),
+        ("[limits]\nwrite_body_bytes = 268_435_457", "limits.write_body_bytes", "268435456"),
+        ("[limits]\nwrite_body_bytes = 0", "limits.write_body_bytes", "from 1 to"),
+        ("[limits]\nwrite_body_bytes = true", "limits.write_body_bytes", "integer"),
+        ("[limits]\nwrite_body_bytes = 1.5", "limits.write_body_bytes", "integer"),
+        ("[limits]\nidle_s = 0", "limits.idle_s", "above 0"),
+        ("[limits]\nidle_s = nan", "limits.idle_s", "above 0"),
+        ("[limits]\nidle_s = true", "limits.idle_s", "seconds"),
+        ('[http]\netag_headers = ["a:b"]', "http.etag_headers", "Vendor"),
+        ('[http]\ncors_origins = ["app.example.com"]', "http.cors_origins", "https://"),
+        ('[http]\naccess_log = "on"', "http.access_log", "true or false"),
+        ("projects = 1", "projects", "[projects.<name>]"),
+        ("[projects.Shop]", "projects", "names are made of"),
+        ("[projects.a--b]", "projects", "names are made of"),
+        ("[projects.a-]", "projects", "names are made of"),
+        (f"[projects.{'a' * 64}]", "projects", "names are made of"),
+        ("[projects]\nshop = 1", "projects.shop", "must be a table"),
+        ("[projects.shop]\ndatabases = 1", "projects.shop.databases", "must be a list"),
+        ('[projects.shop]\ndatabases = ["_"]', "projects.shop.databases", "names are made of"),
+        (
+            f'[projects.{"a" * 40}]\ndatabases = ["{"b" * 40}"]',
+            f"projects.{'a' * 40}.databases",
+            "at most 63",
+        ),
+        ('[projects.shop]\ndialect = "x"', "projects.shop.dialect", "auto, standard, firebase"),
+    ],
+)
+def test_a_refusal_names_file_key_and_remedy_in_one_sentence(
+    tmp_path: pathlib.Path, text: str, key: str, remedy: str
+) -> None:
+    sentence = refusal(tmp_path, text)
+    assert sentence.startswith(f"treedb.toml: {key} ")
+    assert remedy in sentence
+    assert sentence.endswith(".")
+    assert "\n" not in sentence
+
+
+def test_a_bad_flag_is_told_as_one(tmp_path: pathlib.Path) -> None:
+    sentence = refusal(tmp_path, "", engine="oracle")
+    assert sentence.startswith("the command line: engine ")
+
+
+def test_a_listener_of_emulator_mode_may_come_from_a_flag_only_on_loopback(
+    tmp_path: pathlib.Path,
+) -> None:
+    assert refusal(tmp_path, "emulator = true", listen=["tcp:0"]).startswith("the command line: ")
+    with pytest.raises(ConfigError, match="the command line: listen opens"):
+        load_settings(None, {"listen": ["tcp:0:interface=192.0.2.1"]}, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [(b"listen = [", "not TOML"), (b"\xff", "not UTF-8"), (None, "No such file")],
+)
+def test_a_file_that_cannot_be_read_is_named(
+    tmp_path: pathlib.Path, content: bytes | None, problem: str
+) -> None:
+    if content is not None:
+        (tmp_path / "x.toml").write_bytes(content)
+    with pytest.raises(ConfigError, match=rf"^x\.toml: .*{problem}.*: .*\.$"):
+        load_settings(pathlib.Path("x.toml"), {}, tmp_path)
+
+
+def test_the_example_file_shows_every_key_at_its_default(tmp_path: pathlib.Path) -> None:
+    text = EXAMPLE.read_text()
+    assert load(tmp_path, text) == Settings()
+    shown = re.sub(r"(?m)^#(?=\S)", "", text)
+    settings = load(tmp_path, shown)
+    assert settings == attrs.evolve(Settings(), projects={"shop": Project()})
+    tables = tomllib.loads(shown)
+    tables["project"] = tables.pop("projects")["shop"]
+    keys = {
+        name for table in (tables, *tables.values()) if isinstance(table, dict) for name in table
+    }
+    fields = {
+        field.name
+        for kind in (Settings, Limits, Streaming, Http, Project)
+        for field in attrs.fields(kind)
+    }
+    assert fields - keys == {"development", "projects"}

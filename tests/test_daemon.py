@@ -1,0 +1,389 @@
+"""The daemon as an operator sees it: the real `twistd treedb`, from the outside."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import pathlib
+import re
+import shutil
+import signal
+import socket
+import ssl
+import stat
+import subprocess
+import threading
+import time
+from urllib.parse import urlsplit
+
+import pytest
+from cryptography import x509
+
+from tests.daemon import TWISTD, Answer, Daemon
+from treedbd.certificate import LOCAL_CERTIFICATE, LOCAL_KEY, keep_local_certificate
+
+LOOPBACK = "127.0.0.1"
+TEN_SECONDS = 10.0
+CONFIG = """
+default_project = "shop"
+[projects.shop]
+"""
+
+
+def served_certificate(url: str) -> bytes:
+    host, port = urlsplit(url).hostname, urlsplit(url).port
+    assert host is not None
+    assert port is not None
+    return ssl.get_server_certificate((host, port)).encode()
+
+
+def failed_start(daemon: Daemon) -> str:
+    """Run a daemon that cannot start; return the one sentence it leaves."""
+    done = daemon.run()
+    assert done.returncode == 1
+    assert "Traceback" not in done.stdout + done.stderr
+    assert "treedb ready" not in done.stdout
+    sentence = done.stderr
+    assert sentence.startswith("treedb: ")
+    assert sentence.endswith(".\n")
+    assert sentence.count("\n") == 1
+    return sentence
+
+
+def test_without_a_configuration_it_answers_with_tls_and_without(daemon: Daemon) -> None:
+    assert [urlsplit(url).scheme for url in daemon.urls] == ["https", "http"]
+    assert daemon.request("PUT", "/a.json", "1", secure=True).status == 200
+    assert daemon.request("GET", "/a.json").body == b"1"
+    assert "Development mode" in daemon.log
+
+
+def test_development_mode_makes_any_project_on_use(daemon: Daemon) -> None:
+    port = urlsplit(daemon.http).port
+    host = {"Host": f"eu--shop.localhost:{port}"}
+    assert daemon.request("PUT", "/a.json", "2", host).status == 200
+    assert daemon.request("GET", "/a.json?ns=eu--shop").body == b"2"
+    assert daemon.request("GET", "/a.json").body == b"null"
+    assert (daemon.data / "shop" / "eu.shelf").is_file()
+
+
+def test_the_command_that_it_prints_works_when_pasted(tmp_path: pathlib.Path) -> None:
+    folder = tmp_path / "a 'folder' $HOME"
+    folder.mkdir()
+    with Daemon(folder) as daemon:
+        printed = re.search(r"curl .*", daemon.log)
+        assert printed is not None
+        done = subprocess.run(
+            ["sh", "-c", printed[0]], cwd="/", capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stdout) == (0, '"world"'), done.stderr
+
+
+def test_what_it_keeps_is_for_its_owner_alone(daemon: Daemon) -> None:
+    assert daemon.request("PUT", "/a.json", "1").status == 200
+    for path in (daemon.data, *daemon.data.rglob("*")):
+        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
+
+
+def test_an_empty_directory_that_others_could_read_is_closed_to_them(
+    tmp_path: pathlib.Path,
+) -> None:
+    (tmp_path / "data").mkdir(mode=0o755)
+    with Daemon(tmp_path) as daemon:
+        assert stat.S_IMODE(daemon.data.stat().st_mode) == 0o700
+
+
+def test_a_certificate_that_has_run_out_is_made_again(tmp_path: pathlib.Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir(mode=0o700)
+    long_ago = datetime.datetime(2001, 1, 1, tzinfo=datetime.UTC)
+    old = keep_local_certificate(data, long_ago).certificate.read_bytes()
+    with Daemon(tmp_path) as daemon:
+        assert daemon.ca.read_bytes() != old
+        assert daemon.request("GET", "/a.json", secure=True).status == 200
+
+
+def test_the_certificate_is_kept_from_start_to_start(daemon: Daemon) -> None:
+    before = daemon.ca.read_bytes()
+    daemon.restart()
+    assert daemon.ca.read_bytes() == before
+
+
+def test_a_value_outlives_a_restart_and_a_kill(daemon: Daemon) -> None:
+    assert daemon.request("PUT", "/a.json", "1").status == 200
+    daemon.restart()
+    assert daemon.request("PUT", "/b.json", "2").status == 200
+    daemon.kill()
+    daemon.start()
+    assert json.loads(daemon.request("GET", "/.json").body) == {"a": 1, "b": 2}
+    assert daemon.stop() == 0
+    assert "Traceback" not in daemon.log
+
+
+def test_a_configuration_is_served(tmp_path: pathlib.Path) -> None:
+    config = 'domains = ["db.example.com"]\n[projects.shop]\ndatabases = ["default", "eu"]\n'
+    with Daemon(tmp_path, config=config) as daemon:
+        assert "Development mode" not in daemon.log
+        host = {"Host": "eu--shop.db.example.com"}
+        assert daemon.request("GET", "/a.json", headers=host, secure=True).status != 404
+        unknown = {"Host": "other.db.example.com"}
+        assert daemon.request("GET", "/a.json", headers=unknown).status == 404
+        assert daemon.request("GET", "/a.json").status == 404
+        stranger = {"Host": "db.example.net"}
+        assert daemon.request("GET", "/a.json", headers=stranger).status == 421
+
+
+def test_the_memory_engine_leaves_no_database(tmp_path: pathlib.Path) -> None:
+    with Daemon(tmp_path, arguments=["--engine", "memory"]) as daemon:
+        assert daemon.request("PUT", "/a.json", "1").status == 200
+        assert not list(daemon.data.rglob("*.shelf"))
+        daemon.restart()
+        assert daemon.request("GET", "/a.json").body == b"null"
+
+
+def test_a_port_in_use_is_one_sentence(tmp_path: pathlib.Path) -> None:
+    with socket.create_server((LOOPBACK, 0)) as taken:
+        port = taken.getsockname()[1]
+        endpoint = f"tcp:{port}:interface={LOOPBACK}"
+        sentence = failed_start(Daemon(tmp_path, listen=[endpoint]))
+        assert endpoint in sentence
+        assert "Address already in use" in sentence
+
+
+def test_a_data_directory_in_use_is_one_sentence(daemon: Daemon) -> None:
+    assert str(daemon.data) in failed_start(Daemon(daemon.folder))
+    assert daemon.request("GET", "/a.json").status == 200
+
+
+def test_a_damaged_store_is_one_sentence(daemon: Daemon) -> None:
+    assert daemon.request("PUT", "/a.json", "1").status == 200
+    assert daemon.stop() == 0
+    (daemon.data / "demo" / "default.shelf").write_bytes(b"x" * 8192)
+    assert "default.shelf" in failed_start(daemon)
+
+
+def test_a_data_directory_that_cannot_be_made_is_one_sentence(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "data").write_bytes(b"")
+    assert str(tmp_path / "data") in failed_start(Daemon(tmp_path))
+
+
+@pytest.mark.parametrize("content", [None, b"", b"-----BEGIN CERTIFICATE-----\nx"])
+def test_an_unreadable_certificate_is_one_sentence(
+    tmp_path: pathlib.Path, content: bytes | None
+) -> None:
+    keep_local_certificate(tmp_path, datetime.datetime.now(datetime.UTC))
+    if content is None:
+        (tmp_path / LOCAL_CERTIFICATE).unlink()
+    else:
+        (tmp_path / LOCAL_CERTIFICATE).write_bytes(content)
+    endpoint = f"ssl:0:interface={LOOPBACK}:privateKey={LOCAL_KEY}:certKey={LOCAL_CERTIFICATE}"
+    sentence = failed_start(Daemon(tmp_path, config="", listen=[endpoint]))
+    assert str(tmp_path / LOCAL_CERTIFICATE) in sentence
+
+
+@pytest.mark.parametrize(
+    ("config", "listen", "arguments", "words"),
+    [
+        ("lissten = 1", [f"tcp:0:interface={LOOPBACK}"], [], ["treedb.toml: lissten", "listen"]),
+        ("", [], [], ["treedb.toml: listen", "--listen"]),
+        (None, ["tcp:0"], [], ["listen", "interface=127.0.0.1"]),
+        (None, None, ["--engine", "tape"], ["engine", "sqlite"]),
+        (None, None, ["--color"], ["--color", "--help"]),
+        (None, None, ["more"], ["arguments", "--help"]),
+        (None, None, ["--config", "missing.toml"], ["missing.toml", "No such file"]),
+    ],
+)
+def test_a_bad_setting_is_one_sentence(
+    tmp_path: pathlib.Path,
+    config: str | None,
+    listen: list[str] | None,
+    arguments: list[str],
+    words: list[str],
+) -> None:
+    daemon = Daemon(tmp_path, config=config, listen=listen, arguments=arguments)
+    sentence = failed_start(daemon)
+    for word in words:
+        assert word in sentence
+
+
+def drip_a_head(connection: socket.socket) -> None:
+    connection.sendall(b"GET /a.json HTTP/1.1\r\nHost: localhost\r\nX: ")
+
+
+def drip_a_body(connection: socket.socket) -> None:
+    connection.sendall(
+        b"PUT /a.json HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n[1,"
+    )
+
+
+def stay_idle(connection: socket.socket) -> None:
+    connection.sendall(b"GET /a.json HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert connection.recv(4096).startswith(b"HTTP/1.1 200 ")
+
+
+def say_nothing(connection: socket.socket) -> None:
+    """Stand for a TLS handshake that never comes, where TLS is spoken."""
+
+
+def test_no_client_keeps_it_from_ending_with_status_0(daemon: Daemon) -> None:
+    context = ssl.create_default_context(cafile=str(daemon.ca))
+    with contextlib.ExitStack() as clients:
+        for behave in (drip_a_head, drip_a_body, stay_idle, say_nothing):
+            for url in (urlsplit(daemon.http), urlsplit(daemon.https)):
+                connection = socket.create_connection((LOOPBACK, url.port), timeout=30)
+                if url.scheme == "https" and behave is not say_nothing:
+                    connection = context.wrap_socket(connection, server_hostname=LOOPBACK)
+                clients.enter_context(connection)
+                behave(connection)
+        asked = time.monotonic()
+        assert daemon.stop() == 0
+        assert time.monotonic() - asked < TEN_SECONDS
+    assert "Traceback" not in daemon.log
+
+
+def test_a_second_sigterm_changes_nothing(daemon: Daemon) -> None:
+    with socket.create_connection((LOOPBACK, urlsplit(daemon.http).port), timeout=30) as client:
+        drip_a_body(client)
+        daemon.signal(signal.SIGTERM)
+        daemon.await_line("TCP Port .* Closed")
+        assert daemon.stop() == 0
+    assert "Traceback" not in daemon.log
+
+
+def test_a_write_under_way_is_finished_and_answered_before_it_ends(
+    tmp_path: pathlib.Path,
+) -> None:
+    trace = tmp_path / "trace"
+    slow_disk = [
+        *("strace", "-D", "-f", "-qq", "-o", str(trace), "-e", "trace=fsync,fdatasync"),
+        *("-e", "inject=fsync,fdatasync:delay_enter=700000"),
+    ]
+    with Daemon(tmp_path) as daemon:
+        assert daemon.request("PUT", "/warm.json", "0").status == 200
+        assert daemon.stop() == 0
+    with Daemon(tmp_path, prefix=slow_disk) as daemon:
+        answers: list[Answer] = []
+        before = trace.read_text().count("sync(")
+        writer = threading.Thread(
+            target=lambda: answers.append(daemon.request("PUT", "/a.json", "1"))
+        )
+        writer.start()
+        watch = subprocess.Popen(
+            ["tail", "-n", "+1", "-f", str(trace)], stdout=subprocess.PIPE, text=True
+        )
+        assert watch.stdout is not None
+        for _ in range(before + 1):
+            while "sync(" not in watch.stdout.readline():
+                pass
+        assert daemon.stop() == 0
+        writer.join(TEN_SECONDS)
+        watch.kill()
+        watch.communicate()
+        assert [answer.status for answer in answers] == [200]
+    with Daemon(tmp_path) as daemon:
+        assert daemon.request("GET", "/a.json").body == b"1"
+
+
+def test_sighup_serves_the_new_certificate_and_drops_nobody(tmp_path: pathlib.Path) -> None:
+    with Daemon(tmp_path, config=CONFIG) as daemon:
+        connection = daemon.connect(secure=True)
+        connection.request("GET", "/.health")
+        assert connection.getresponse().read()
+        old = served_certificate(daemon.https)
+        daemon.ca.unlink()
+        keep_local_certificate(daemon.data, datetime.datetime.now(datetime.UTC))
+        daemon.signal(signal.SIGHUP)
+        connection.request("GET", "/.health")
+        assert connection.getresponse().read()
+        new = served_certificate(daemon.https)
+        assert new != old
+        assert x509.load_pem_x509_certificate(new) == x509.load_pem_x509_certificate(
+            daemon.ca.read_bytes()
+        )
+        connection.close()
+
+
+def test_sighup_with_a_broken_certificate_keeps_the_old_and_says_so(
+    tmp_path: pathlib.Path,
+) -> None:
+    with Daemon(tmp_path, config=CONFIG) as daemon:
+        old = served_certificate(daemon.https)
+        daemon.ca.write_bytes(b"broken")
+        daemon.signal(signal.SIGHUP)
+        assert served_certificate(daemon.https) == old
+        assert daemon.stop() == 0
+        assert f"{daemon.ca} holds no certificate" in daemon.log
+        assert "Traceback" not in daemon.log
+
+
+@pytest.mark.parametrize("access_log", ["true", "false"])
+def test_no_token_and_no_query_reaches_the_log(tmp_path: pathlib.Path, access_log: str) -> None:
+    config = CONFIG + f"[http]\naccess_log = {access_log}\n"
+    with Daemon(tmp_path, config=config) as daemon:
+        for method in ("GET", "PUT", "BREW"):
+            daemon.request(method, "/seen.json?auth=hush.hush.hush&x=hush", "1")
+            daemon.request(method, "/seen.json", "{", {"Authorization": "Bearer hush"})
+        with socket.create_connection((LOOPBACK, urlsplit(daemon.http).port), timeout=30) as raw:
+            raw.sendall(b"GET /\xff.json?auth=hush HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert raw.recv(4096).startswith(b"HTTP/1.1 400 ")
+        assert daemon.stop() == 0
+        assert "hush" not in daemon.log
+        assert ("/seen.json" in daemon.log) is (access_log == "true")
+
+
+def test_it_runs_in_the_background_too(tmp_path: pathlib.Path) -> None:
+    log, pid = tmp_path / "log", tmp_path / "pid"
+    log.touch()
+    command = [
+        *(str(TWISTD), f"--logfile={log}", f"--pidfile={pid}", "treedb"),
+        *("--data", str(tmp_path / "data"), "--listen", f"tcp:0:interface={LOOPBACK}"),
+    ]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    number = pid.read_text()
+    watch = subprocess.Popen(
+        ["tail", "-n", "+1", "-f", f"--pid={number}", str(log)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert watch.stdout is not None
+        while "treedb ready http://127.0.0.1:" not in (line := watch.stdout.readline()):
+            assert line, "It ended early."
+    finally:
+        subprocess.run(["kill", number], check=True)
+        rest, _ = watch.communicate(timeout=20)
+    assert "Server Shut Down." in rest
+    assert not pid.exists()
+
+
+def test_a_start_that_fails_in_the_background_has_status_1_and_is_logged(
+    tmp_path: pathlib.Path,
+) -> None:
+    (tmp_path / "data").write_bytes(b"")
+    log, pid = tmp_path / "log", tmp_path / "pid"
+    command = [
+        *(str(TWISTD), f"--logfile={log}", f"--pidfile={pid}", "treedb"),
+        *("--data", str(tmp_path / "data"), "--listen", f"tcp:0:interface={LOOPBACK}"),
+    ]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert f"The data directory {tmp_path / 'data'} cannot be used" in log.read_text()
+    assert not pid.exists()
+
+
+def test_two_daemons_of_one_machine_do_not_disturb_each_other(
+    daemon: Daemon, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    with Daemon(tmp_path_factory.mktemp("other")) as other:
+        assert daemon.request("PUT", "/a.json", "1").status == 200
+        assert other.request("GET", "/a.json").body == b"null"
+
+
+def test_a_data_directory_can_be_copied_while_it_is_stopped(
+    daemon: Daemon, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    assert daemon.request("PUT", "/a.json", "1").status == 200
+    assert daemon.stop() == 0
+    folder = tmp_path_factory.mktemp("copy")
+    shutil.copytree(daemon.data, folder / "data")
+    with Daemon(folder) as copy:
+        assert copy.request("GET", "/a.json").body == b"1"

@@ -1,0 +1,216 @@
+"""Which projects and databases there are, by a configuration file: nothing is made on use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.daemon import Daemon
+from tests.rest import Client, check_error
+
+DOMAIN = "db.example.com"
+CONFIG = """
+domains = ["db.example.com", "Other.Example"]
+[projects.shop]
+databases = ["default", "eu"]
+[projects.open]
+databases = "*"
+[projects.plain]
+[projects.listed]
+databases = ["eu"]
+"""
+WRITES = [("PUT", "1"), ("POST", "1"), ("PATCH", '{"a":1}')]
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    with Daemon(tmp_path_factory.mktemp("daemon"), config=CONFIG) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def with_default(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    config = f'default_project = "shop"\n{CONFIG}'
+    with Daemon(tmp_path_factory.mktemp("daemon"), config=config) as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    ("host", "query", "file"),
+    [
+        ("shop.db.example.com", "", "shop/default.shelf"),
+        ("SHOP.DB.example.COM:8443", "", "shop/default.shelf"),
+        ("default--shop.db.example.com", "", "shop/default.shelf"),
+        ("eu--shop.db.example.com", "", "shop/eu.shelf"),
+        ("eu--shop.other.example", "", "shop/eu.shelf"),
+        ("plain.OTHER.example", "", "plain/default.shelf"),
+        ("db.example.com", "?ns=plain", "plain/default.shelf"),
+        ("other.example:1", "?ns=eu--shop", "shop/eu.shelf"),
+        ("127.0.0.1", "?ns=eu--shop", "shop/eu.shelf"),
+        ("localhost", "?ns=shop", "shop/default.shelf"),
+        ("[::1]:9000", "?ns=eu--listed", "listed/eu.shelf"),
+        ("us--open.db.example.com", "", "open/us.shelf"),
+    ],
+)
+def test_a_configured_database_is_addressed(
+    daemon: Daemon, host: str, query: str, file: str
+) -> None:
+    with Client(daemon, host) as client:
+        assert client.ask("PUT", f"/a.json{query}", '"here"').status == 200
+        assert client.ask("GET", f"/a.json{query}").body == b'"here"'
+        assert (daemon.data / file).is_file()
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        *("shop.localhost", "demo.localhost", "shop.example.com", "example.com", "db.example.org"),
+        *("xdb.example.com", "shop.db.example.com.evil.net", "evil", "shop"),
+    ],
+)
+@pytest.mark.parametrize("query", ["", "?ns=shop"])
+def test_a_name_outside_the_domains_is_misdirected(daemon: Daemon, host: str, query: str) -> None:
+    with Client(daemon, host) as client:
+        check_error(client.ask("GET", f"/a.json{query}"), 421, "misdirected")
+        check_error(client.ask("PUT", f"/a.json{query}", "1"), 421, "misdirected")
+        assert client.ask("GET", "/.health").status == 200
+
+
+@pytest.mark.parametrize("host", ["other", "eu--other", "default--other", "localhost", "demo"])
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "BREW"])
+def test_an_unknown_project_is_not_found(daemon: Daemon, host: str, method: str) -> None:
+    with Client(daemon, f"{host}.{DOMAIN}") as client:
+        check_error(client.ask(method, "/a.json", "1"), 404, "not_found")
+    with Client(daemon, "127.0.0.1") as client:
+        check_error(client.ask(method, f"/a.json?ns={host}", "1"), 404, "not_found")
+
+
+@pytest.mark.parametrize("label", ["us--shop", "eu--plain", "us--listed", "listed"])
+@pytest.mark.parametrize(("method", "body"), [("GET", None), ("DELETE", None), *WRITES])
+def test_a_database_that_is_not_listed_is_not_found(
+    daemon: Daemon, label: str, method: str, body: str | None
+) -> None:
+    with Client(daemon, f"{label}.{DOMAIN}") as client:
+        check_error(client.ask(method, "/a.json", body), 404, "not_found")
+    database, _, project = label.rpartition("--")
+    assert not (daemon.data / project / f"{database or 'default'}.shelf").exists()
+
+
+@pytest.mark.parametrize("label", ["a_b", "-shop", "a--b--shop", "eu.shop", "x" * 64])
+def test_an_illegal_label_is_not_found_in_a_host_and_refused_in_ns(
+    daemon: Daemon, label: str
+) -> None:
+    with Client(daemon, f"{label}.{DOMAIN}") as client:
+        check_error(client.ask("GET", "/a.json"), 404, "not_found")
+    with Client(daemon, "127.0.0.1") as client:
+        check_error(client.ask("GET", f"/a.json?ns={label}"), 400, "invalid_query")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]", "localhost", DOMAIN, "other.example"])
+def test_where_nothing_names_a_project_the_answer_says_how(daemon: Daemon, host: str) -> None:
+    with Client(daemon, host) as client:
+        message = check_error(client.ask("GET", "/a.json"), 404, "not_found")
+        assert "ns=" in message
+        check_error(client.ask("PUT", "/a.json", "1"), 404, "not_found")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]", "localhost", DOMAIN, "other.example:80"])
+def test_where_nothing_names_a_project_the_default_one_answers(
+    with_default: Daemon, host: str
+) -> None:
+    with Client(with_default, f"shop.{DOMAIN}") as shop, Client(with_default, host) as client:
+        shop.put("/a.json", "shop")
+        assert client.get("/a.json") == "shop"
+        check_error(client.ask("GET", "/a.json?ns=none"), 404, "not_found")
+
+
+@pytest.mark.parametrize(("method", "body"), WRITES)
+def test_the_first_write_makes_a_database_where_any_may_be_made(
+    daemon: Daemon, method: str, body: str
+) -> None:
+    name = f"made-by-{method.lower()}"
+    file = daemon.data / "open" / f"{name}.shelf"
+    with Client(daemon, f"{name}--open.{DOMAIN}") as client:
+        assert client.get("/a.json") is None
+        assert client.get("/.json?shallow=true") is None
+        assert not file.exists()
+        assert client.ask(method, "/a.json", body).status == 200
+        assert file.is_file()
+        assert client.get("/a.json") is not None
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "body", "headers", "status"),
+    [
+        ("PUT", "/a.json", "{", {}, 400),
+        ("PUT", "/a.json", "", {}, 400),
+        ("PUT", "/a.json", '{"a.b":1}', {}, 400),
+        ("PUT", "/a.b.json", "1", {}, 400),
+        ("PUT", "/a.json?timeout=1h", "1", {}, 400),
+        ("PUT", "/a.json", "1", {"If-Match": '"nothing like it"'}, 412),
+        ("PUT", "/a.json", "1", {"If-Match": "*"}, 412),
+        ("POST", "/a.json", '{".sv":"nonsense"}', {}, 400),
+        ("PATCH", "/a.json", '{"a":1,"a/b":1}', {}, 400),
+        ("DELETE", "/a.json", None, {"If-Match": "*"}, 412),
+        ("PUT", "/a", "1", {}, 404),
+        ("BREW", "/a.json", "1", {}, 405),
+    ],
+)
+def test_a_write_that_fails_leaves_no_file(
+    daemon: Daemon,
+    method: str,
+    target: str,
+    body: str | None,
+    headers: dict[str, str],
+    status: int,
+) -> None:
+    with Client(daemon, f"unmade--open.{DOMAIN}") as client:
+        assert client.ask(method, target, body, headers).status == status
+        assert not list(daemon.data.glob("*/unmade.*"))
+
+
+def test_databases_share_nothing(daemon: Daemon) -> None:
+    names = ["one--open", "two--open", "open"]
+    with (
+        Client(daemon, f"{names[0]}.{DOMAIN}") as one,
+        Client(daemon, f"{names[1]}.{DOMAIN}") as two,
+        Client(daemon, f"{names[2]}.{DOMAIN}") as three,
+    ):
+        for client, name in zip((one, two, three), names, strict=True):
+            client.put("/who.json", name)
+        assert [client.get("/who.json") for client in (one, two, three)] == names
+        assert two.ask("DELETE", "/.json").body == b"null"
+        assert [client.get("/who.json") for client in (one, two, three)] == [
+            names[0],
+            None,
+            names[2],
+        ]
+
+
+def test_an_absolute_target_names_the_database_as_its_host_does(daemon: Daemon) -> None:
+    with Client(daemon, f"eu--shop.{DOMAIN}") as client:
+        client.put("/abs.json", 1)
+        assert client.get(f"https://eu--shop.{DOMAIN}/abs.json") == 1
+        assert client.get(f"http://EU--shop.{DOMAIN.upper()}/abs.json") == 1
+        assert client.ask("GET", f"https://shop.{DOMAIN}/abs.json").status == 400
+
+
+def test_what_was_made_on_use_is_there_after_a_restart(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    with Daemon(tmp_path_factory.mktemp("restarted"), config=CONFIG) as daemon:
+        with Client(daemon, f"later--open.{DOMAIN}") as client:
+            client.put("/a.json", [1, 2])
+        daemon.restart()
+        with Client(daemon, f"later--open.{DOMAIN}") as client:
+            assert client.get("/a.json") == [1, 2]
+
+
+def test_the_interface_is_the_same_over_tls(daemon: Daemon) -> None:
+    with Client(daemon, f"shop.{DOMAIN}", secure=True) as client:
+        client.put("/tls.json", {"a": 1})
+        assert client.get("/tls.json?shallow=true") == {"a": True}
+        check_error(client.ask("GET", "/tls"), 404, "not_found")
+    with Client(daemon, "evil.example", secure=True) as client:
+        check_error(client.ask("GET", "/a.json"), 421, "misdirected")

@@ -1,0 +1,404 @@
+"""Queries: every order, bound and limit, compared with a plain model of the interface."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests import expected
+from tests.daemon import Daemon
+from tests.expected import Question
+from tests.rest import Client, check_error, escape
+
+KEYS = [
+    *("0", "1", "2", "10", "9", "-1", "-2147483648", "2147483647", "2147483648", "01", "-0", "+5"),
+    *("a", "b", "B", "aa", "é", "z z", "\U0001f600", "\ufb33", '"', "10000000000"),
+]
+LEAVES: list[Any] = [
+    *(False, True, 0, 1, -1, 1.5, 10, 9, 1e300, -1e300, 9007199254740993, 9007199254740992),
+    *("", "a", "b", "B", "10", "9", "é", "\U0001f600", "\ufb33", "a b", "true", "\x00"),
+]
+CONTAINERS: list[Any] = [{"x": 1}, [1, 2], {"v": {"v": 1}}]
+RECORD_KEYS = st.sampled_from(KEYS)
+VALUES = st.sampled_from([*LEAVES, *CONTAINERS])
+RECORDS = st.fixed_dictionaries(
+    {}, optional={"v": VALUES, "w": st.fixed_dictionaries({}, optional={"v": VALUES})}
+)
+COLLECTIONS = st.dictionaries(RECORD_KEYS, RECORDS | VALUES, max_size=12)
+ORDERS = ["$key", "$value", "v", "w/v", "none"]
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    with Daemon(tmp_path_factory.mktemp("daemon")) as running:
+        yield running
+
+
+@pytest.fixture
+def tree(daemon: Daemon) -> Iterator[Client]:
+    with Client.of_new_tree(daemon) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def shared_tree(daemon: Daemon) -> Iterator[Client]:
+    with Client.of_new_tree(daemon) as client:
+        yield client
+
+
+@st.composite
+def bounds(draw: st.DrawFn, order: str) -> tuple[Any, ...]:
+    if order == "$key":
+        return (draw(RECORD_KEYS),)
+    value = draw(st.sampled_from([None, *LEAVES]))
+    return (value, draw(RECORD_KEYS)) if draw(st.booleans()) else (value,)
+
+
+@st.composite
+def questions(draw: st.DrawFn) -> Question:
+    order = draw(st.sampled_from(ORDERS))
+    parameters: dict[str, Any] = {}
+    if draw(st.integers(0, 4)) == 0:
+        parameters["equalTo"] = draw(bounds(order))
+    else:
+        for names in (["startAt", "startAfter"], ["endAt", "endBefore"]):
+            name = draw(st.sampled_from([None, *names]))
+            if name is not None:
+                parameters[name] = draw(bounds(order))
+    limit = draw(st.sampled_from([None, "limitToFirst", "limitToLast"]))
+    if limit is not None:
+        parameters[limit] = draw(st.integers(1, 6))
+    return Question(order, parameters)
+
+
+def check(client: Client, target: str, value: Any, question: Question) -> None:
+    answer = client.ask("GET", f"{target}?{question.query()}")
+    assert answer.status == 200, (question.query(), answer)
+    assert answer.body == expected.compact(question.answer(value)), question.query()
+
+
+@settings(max_examples=100, deadline=None)
+@given(collection=COLLECTIONS, asked=st.lists(questions(), min_size=1, max_size=8))
+def test_every_query_answers_as_the_model_does(
+    shared_tree: Client, collection: dict[str, Any], asked: list[Question]
+) -> None:
+    shared_tree.put("/a.json", collection)
+    value = expected.tree(collection)
+    for question in asked:
+        check(shared_tree, "/a.json", value, question)
+
+
+def make_large_collection() -> dict[str, Any]:
+    chosen = random.Random(7)
+    keys = [*KEYS, *(f"record {at:04}" for at in range(400)), *map(str, range(100, 300))]
+    return {
+        key: {
+            "v": chosen.choice([*LEAVES, *range(20)]),
+            "w": {"v": chosen.choice(LEAVES)},
+            "fill": "x" * chosen.randrange(0, 300),
+        }
+        for key in keys
+    }
+
+
+def make_questions(count: int) -> Iterator[Question]:
+    chosen = random.Random(8)
+    keys = [*KEYS, "record 0200", "record 9", "150", "150.", "zzz"]
+
+    def bound(order: str) -> tuple[Any, ...]:
+        if order == "$key":
+            return (chosen.choice(keys),)
+        value = chosen.choice([None, *LEAVES, *range(20)])
+        return (value, chosen.choice(keys)) if chosen.random() < 0.5 else (value,)
+
+    for _ in range(count):
+        order = chosen.choice(ORDERS)
+        parameters: dict[str, Any] = {}
+        if chosen.random() < 0.2:
+            parameters["equalTo"] = bound(order)
+        else:
+            for names in (("startAt", "startAfter"), ("endAt", "endBefore")):
+                if chosen.random() < 0.6:
+                    parameters[chosen.choice(names)] = bound(order)
+        if chosen.random() < 0.6:
+            parameters[chosen.choice(["limitToFirst", "limitToLast"])] = chosen.choice([1, 5, 100])
+        yield Question(order, parameters)
+
+
+def test_a_large_collection_is_queried_as_the_model_does(tree: Client) -> None:
+    collection = make_large_collection()
+    tree.put("/a/b.json", collection)
+    value = expected.tree(collection)
+    for question in make_questions(250):
+        check(tree, "/a/b.json", value, question)
+
+
+def test_a_large_collection_of_leaves_is_queried_as_the_model_does(tree: Client) -> None:
+    chosen = random.Random(9)
+    keys = [*KEYS, *(f"record {at:04}" for at in range(800))]
+    collection = {key: chosen.choice([*LEAVES, *range(20)]) for key in keys}
+    tree.put("/a.json", collection)
+    value = expected.tree(collection)
+    for question in make_questions(120):
+        check(tree, "/a.json", value, question)
+
+
+def test_a_large_array_is_queried_as_the_model_does(tree: Client) -> None:
+    array = [{"v": at % 7, "fill": "x" * (at % 90)} for at in range(500)]
+    tree.put("/a.json", array)
+    value = expected.tree(array)
+    for question in make_questions(60):
+        check(tree, "/a.json", value, question)
+
+
+# The orders, once more by hand
+
+
+def test_keys_are_ordered_integers_first_then_utf_8(tree: Client) -> None:
+    tree.put("/a.json", dict.fromkeys(KEYS, 1))
+    answer = tree.ask("GET", '/a.json?orderBy="$key"').json
+    assert list(answer) == [
+        *("-2147483648", "-1", "0", "1", "2", "9", "10", "2147483647"),
+        *('"', "+5", "-0", "01", "10000000000", "2147483648"),
+        *("B", "a", "aa", "b", "z z", "é", "\ufb33", "\U0001f600"),
+    ]
+
+
+def test_values_are_ordered_by_kind_then_by_value(tree: Client) -> None:
+    values = {
+        "nothing": {"w": 0},
+        "no": {"v": False},
+        "yes": {"v": True},
+        "minus": {"v": -5},
+        "half": {"v": 0.5},
+        "nine": {"v": 9},
+        "ten": {"v": 10},
+        "empty": {"v": ""},
+        "text ten": {"v": "10"},
+        "text nine": {"v": "9"},
+        "upper": {"v": "B"},
+        "lower": {"v": "a"},
+        "accent": {"v": "é"},
+        "container a": {"v": {"x": 1}},
+        "container b": {"v": [1]},
+    }
+    tree.put("/a.json", dict(reversed(values.items())))
+    assert list(tree.ask("GET", '/a.json?orderBy="v"').json) == list(values)
+    leaves = {key: record["v"] for key, record in values.items() if "v" in record}
+    tree.put("/b.json", leaves)
+    assert list(tree.ask("GET", '/b.json?orderBy="$value"').json) == list(leaves)
+
+
+def test_priorities_are_ordered_none_then_numbers_then_strings(tree: Client) -> None:
+    ranked = {
+        "a none": {"x": 1},
+        "b none": 2,
+        "minus": {".value": 1, ".priority": -1},
+        "one": {"x": 1, ".priority": 1},
+        "1.5": {".value": "x", ".priority": 1.5},
+        "ten": {"x": {"y": 1}, ".priority": 10},
+        "text 10": {".value": 5, ".priority": "10"},
+        "text 9": {"x": 1, ".priority": "9"},
+        "text a": {".value": True, ".priority": "a"},
+    }
+    tree.put("/a.json", dict(reversed(ranked.items())))
+    answer = tree.ask("GET", '/a.json?orderBy="$priority"')
+    assert list(answer.json) == list(ranked)
+    assert answer.json["one"] == {"x": 1}
+
+    def asked(query: str) -> list[str]:
+        return list(tree.get(f'/a.json?orderBy="$priority"&{query}') or ())
+
+    in_order = list(ranked)
+    assert asked("startAt=1") == in_order[3:]
+    assert asked("endAt=1") == in_order[:4]
+    assert asked("equalTo=null") == in_order[:2]
+    assert asked('equalTo="10"') == ["text 10"]
+    assert asked("startAfter=1&limitToFirst=2") == ["1.5", "ten"]
+    assert asked('limitToLast=1&endBefore="9"') == ["text 10"]
+    assert asked('startAt=null,"b none"&limitToFirst=2') == ["b none", "minus"]
+    exported = tree.ask("GET", '/a.json?orderBy="$priority"&startAt=10&format=export').json
+    assert exported == {key: ranked[key] for key in in_order[5:]}
+
+
+def test_bounds_cut_one_total_order(tree: Client) -> None:
+    tree.put("/a.json", {"n": {"x": 1}, "f": {"v": False}, "5": {"v": 5}, "s": {"v": "s"}})
+
+    def asked(query: str) -> list[str]:
+        return list(tree.get(f'/a.json?orderBy="v"&{query}') or ())
+
+    assert asked("endAt=5") == ["n", "f", "5"]
+    assert asked("startAt=5") == ["5", "s"]
+    assert asked("startAt=false&endAt=5") == ["f", "5"]
+    assert asked("equalTo=null") == ["n"]
+    assert asked("startAfter=null") == ["f", "5", "s"]
+    assert asked("endBefore=false") == ["n"]
+    assert asked("equalTo=true") == []
+
+
+def test_a_one_part_bound_that_excludes_leaves_out_all_equal_values(tree: Client) -> None:
+    tree.put("/a.json", {key: {"v": at // 2} for at, key in enumerate("abcdef")})
+
+    def asked(query: str) -> str:
+        return "".join(tree.get(f'/a.json?orderBy="v"&{query}') or ())
+
+    assert asked("startAfter=0") == "cdef"
+    assert asked("endBefore=2") == "abcd"
+    assert asked('startAfter=1,"c"') == "def"
+    assert asked('startAt=1,"d"') == "def"
+    assert asked('endBefore=1,"d"') == "abc"
+    assert asked('endAt=1,"c"') == "abc"
+    assert asked('equalTo=1,"c"') == "c"
+    assert asked('equalTo=1,"a"') == ""
+    assert asked('startAt=1,"bb"&limitToFirst=1') == "c"
+    assert asked('startAfter=0&endBefore=2&limitToLast=1') == "d"
+
+
+def test_limits_take_the_beginning_or_the_end(tree: Client) -> None:
+    tree.put("/a.json", {key: at for at, key in enumerate("abcdef")})
+
+    def asked(query: str) -> str:
+        return "".join(tree.get(f"/a.json?{query}") or ())
+
+    for order in ('"$key"', '"$value"'):
+        assert asked(f"orderBy={order}&limitToFirst=2") == "ab"
+        assert asked(f"orderBy={order}&limitToLast=2") == "ef"
+        assert asked(f"orderBy={order}&limitToFirst=100") == "abcdef"
+        assert asked(f"orderBy={order}&limitToLast=100") == "abcdef"
+    assert asked('orderBy="$key"&startAt="b"&limitToFirst=2') == "bc"
+    assert asked('orderBy="$key"&startAt="b"&endAt="d"&limitToLast=2') == "cd"
+    assert asked('orderBy="$value"&startAfter=3&limitToFirst=1') == "e"
+
+
+def test_a_bound_may_be_a_deep_child(tree: Client) -> None:
+    tree.put("/a.json", {key: {"b": {"c": {"d": at}}} for at, key in enumerate("zyx")})
+    assert list(tree.get('/a.json?orderBy="b/c/d"')) == ["z", "y", "x"]
+    assert list(tree.get('/a.json?orderBy="b%2Fc%2Fd"&startAt=1')) == ["y", "x"]
+    assert list(tree.get('/a.json?orderBy="b/c"&limitToFirst=1')) == ["x"]
+
+
+def test_the_result_is_an_object_in_order_whatever_its_keys(tree: Client) -> None:
+    tree.put("/a.json", [30, 10, 20])
+    assert tree.ask("GET", '/a.json?orderBy="$value"').body == b'{"1":10,"2":20,"0":30}'
+    assert tree.ask("GET", '/a.json?orderBy="$key"').body == b'{"0":30,"1":10,"2":20}'
+    tree.put("/b.json", [[1, 2], {"0": "x"}])
+    assert tree.ask("GET", '/b.json?orderBy="$key"').body == b'{"0":[1,2],"1":["x"]}'
+    exported = tree.ask("GET", '/b.json?orderBy="$key"&format=export')
+    assert exported.body == b'{"0":{"0":1,"1":2},"1":{"0":"x"}}'
+
+
+@pytest.mark.parametrize("value", [None, "leaf", 1, True])
+@pytest.mark.parametrize("order", ["$key", "$value", "$priority", "x"])
+def test_a_leaf_has_no_children_and_nothing_has_none(
+    tree: Client, value: object, order: str
+) -> None:
+    tree.put("/a.json", value)
+    answer = tree.ask("GET", f'/a.json?orderBy="{order}"&limitToFirst=3')
+    assert (answer.status, answer.body) == (200, b"null")
+
+
+def test_an_empty_result_is_null(tree: Client) -> None:
+    tree.put("/a.json", {"x": {"v": 1}})
+    for query in ('"v"&equalTo=2', '"v"&startAfter=1', '"$key"&startAt="y"', '"$value"&endAt=1'):
+        assert tree.ask("GET", f"/a.json?orderBy={query}").body == b"null"
+
+
+def test_json_in_the_query_may_be_escaped_anyhow(tree: Client) -> None:
+    tree.put("/a.json", {"x": {"full name": "Ada"}, "y": {"full name": "Bob & Co"}})
+    for order in ('"full+name"', '"full%20name"', "%22full%20name%22", r'"full\u0020name"'):
+        found = tree.get(f'/a.json?orderBy={order}&equalTo="Bob%20%26%20Co"')
+        assert list(found) == ["y"]
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        # limits and bounds without orderBy
+        *("limitToFirst=1", "limitToLast=1", "startAt=1", "endAt=1", "equalTo=1"),
+        *('startAfter="a"', "endBefore=1", "limitToFirst=1&startAfter=a"),
+        # what excludes one another
+        'orderBy="v"&limitToFirst=1&limitToLast=1',
+        'orderBy="v"&equalTo=1&startAt=1',
+        'orderBy="v"&equalTo=1&startAfter=1',
+        'orderBy="v"&equalTo=1&endAt=1',
+        'orderBy="v"&equalTo=1&endBefore=1',
+        'orderBy="v"&startAt=1&startAfter=1',
+        'orderBy="v"&endAt=1&endBefore=1',
+        # orderBy
+        *("orderBy=v", "orderBy=$key", "orderBy=", "orderBy='v'", "orderBy=1", "orderBy=null"),
+        *('orderBy="v', 'orderBy=v"', 'orderBy=["v"]', 'orderBy={"v":1}', 'orderBy=""'),
+        *('orderBy="$other"', 'orderBy="$"', 'orderBy="a.b"', 'orderBy="a/$key"', 'orderBy="/"'),
+        *('orderBy="a[0]"', 'orderBy="v"x', 'orderBy="v","w"', 'orderBy=".priority"'),
+        # limits
+        *(f'orderBy="v"&limitToFirst={text}' for text in ("0", "-1", "1.0", "1e2", "x", '"1"')),
+        *(f'orderBy="v"&limitToLast={text}' for text in ("0", "-1", "1.5", "", "null", "0x1")),
+        *(f'orderBy="v"&limitToFirst={text}' for text in ("%201", "1%20", "+1", "%D9%A1", "true")),
+        # bounds
+        *(f'orderBy="v"&startAt={text}' for text in ("", "x", "'a'", "{}", "[]", "[1]", "NaN")),
+        *(f'orderBy="v"&endAt={text}' for text in ('"a', "1,2", '1,"a",2', ",", '1,', '{"a":1}')),
+        *(f'orderBy="v"&equalTo={text}' for text in ("1,null", "1,true", "1e999", "undefined")),
+        *(f'orderBy="$key"&startAt={text}' for text in ("1", "null", "true", "a", '"a","b"')),
+        *(f'orderBy="$key"&equalTo={text}' for text in ("1", "1.5", "{}", '["a"]')),
+    ],
+)
+def test_a_query_that_means_nothing_is_refused(tree: Client, query: str) -> None:
+    tree.put("/a.json", {"x": {"v": 1}})
+    check_error(tree.ask("GET", f"/a.json?{query}"), 400, "invalid_query")
+    check_error(tree.ask("GET", f"/none.json?{query}"), 400, "invalid_query")
+
+
+def test_a_query_without_an_index_is_answered_all_the_same(tree: Client) -> None:
+    tree.put("/a.json", {"x": {"v": 1}})
+    assert tree.get('/a.json?orderBy="v"&equalTo=1') == {"x": {"v": 1}}
+
+
+def test_bounds_on_numbers_are_exact_beyond_doubles(tree: Client) -> None:
+    numbers: Mapping[str, int] = {"a": 2**53, "b": 2**53 + 1, "c": 2**53 + 2, "d": 2**63 - 1}
+    tree.put("/a.json", numbers)
+    for first, second in itertools.combinations(numbers, 2):
+        found = tree.get(
+            f'/a.json?orderBy="$value"&startAt={numbers[first]}&endBefore={numbers[second]}'
+        )
+        assert list(found) == [key for key in numbers if first <= key < second]
+    assert tree.get(f'/a.json?orderBy="$value"&equalTo={2**53 + 1}') == {"b": 2**53 + 1}
+
+
+def test_the_examples_of_the_interface_work(tree: Client) -> None:
+    dinosaurs = {
+        "bruhathkayosaurus": {"height": 25, "length": 44},
+        "lambeosaurus": {"height": 2.1, "length": 12.5},
+        "linhenykus": {"height": 0.6, "length": 1},
+        "pterodactyl": {"height": 0.6, "length": 0.8},
+        "stegosaurus": {"height": 4, "length": 9},
+        "triceratops": {"height": 3, "length": 8},
+    }
+    tree.put("/dinosaurs.json", dinosaurs)
+
+    def asked(query: str) -> list[str]:
+        return list(tree.get(f"/dinosaurs.json?{query}"))
+
+    assert asked('orderBy="height"&startAt=3') == [
+        "triceratops",
+        "stegosaurus",
+        "bruhathkayosaurus",
+    ]
+    assert asked(f"orderBy={escape(json.dumps('height'))}&equalTo=0.6") == [
+        "linhenykus",
+        "pterodactyl",
+    ]
+    assert asked('orderBy="$key"&startAt="a"&endAt="m"') == [
+        "bruhathkayosaurus",
+        "lambeosaurus",
+        "linhenykus",
+    ]
+    assert asked('orderBy="height"&limitToLast=1') == ["bruhathkayosaurus"]

@@ -1,0 +1,439 @@
+"""Reads: shallow, paging, print, JSONP, download, HEAD and OPTIONS, and reads that are large."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests import expected
+from tests.daemon import Daemon
+from tests.rest import JSON_TYPE, Client, check_error, escape, print_request
+
+SCRIPT_TYPE = "application/javascript; charset=utf-8"
+METHODS = {"GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "OPTIONS"}
+MIXED = {
+    "text": "x",
+    "number": 1.5,
+    "yes": True,
+    "list": [1, {"a": "é"}, None, 4],
+    "object": {"deep": {"er": "x" * 100}},
+    "7": "seven",
+}
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    with Daemon(tmp_path_factory.mktemp("daemon")) as running:
+        yield running
+
+
+@pytest.fixture
+def tree(daemon: Daemon) -> Iterator[Client]:
+    with Client.of_new_tree(daemon) as client:
+        yield client
+
+
+def sized(value: Any) -> Any:
+    if isinstance(value, dict | list):
+        return {".sz": len(expected.compact(value))}
+    return value
+
+
+# Shallow
+
+
+def test_a_shallow_read_shows_true_for_each_child(tree: Client) -> None:
+    tree.put("/a.json", MIXED)
+    answer = tree.ask("GET", "/a.json?shallow=true")
+    assert answer.json == dict.fromkeys(MIXED, True)
+    assert answer.headers["Content-Type"] == JSON_TYPE
+    assert tree.get("/.json?shallow=true") == {"a": True}
+    assert tree.get("/a.json?shallow=false") == tree.get("/a.json")
+
+
+def test_a_shallow_read_of_the_second_version_shows_leaves_and_sizes(tree: Client) -> None:
+    tree.put("/a.json", MIXED)
+    answer = tree.get("/a.json?shallow=true&v=2")
+    assert answer == {key: sized(value) for key, value in MIXED.items()}
+    for key, value in MIXED.items():
+        if isinstance(value, dict | list):
+            size = len(tree.ask("GET", f"/a/{key}.json").body)
+            assert answer[key] == {".sz": size}
+    whole = len(tree.ask("GET", "/a.json").body)
+    assert tree.get("/.json?shallow=true&v=2") == {"a": {".sz": whole}}
+
+
+def test_sizes_are_those_of_a_plain_get_however_large_the_child(tree: Client) -> None:
+    large = {
+        "spread": {f"key {at}": {"text": "é" * at, "at": at} for at in range(300)},
+        "array": [{"n": at, "t": "x" * 50} for at in range(300)],
+        "sparse": {str(at): at for at in range(0, 500, 2)},
+        "gaps": {str(at): at for at in range(0, 500, 3)},
+        "string": "y" * 100_000,
+        "ranked": {"a": {".value": 1, ".priority": 7}, ".priority": "p"},
+    }
+    tree.put("/.json", large)
+    shown = tree.get("/.json?shallow=true&v=2")
+    for key in large:
+        body = tree.ask("GET", f"/{key}.json").body
+        assert shown[key] == (large[key] if key == "string" else {".sz": len(body)}), key
+    assert isinstance(tree.get("/sparse.json"), list)
+    assert isinstance(tree.get("/gaps.json"), dict)
+
+
+@pytest.mark.parametrize("leaf", ["x", 1, 0, True, False, ""])
+@pytest.mark.parametrize("query", ["shallow=true", "shallow=true&v=2"])
+def test_a_shallow_read_of_a_leaf_is_the_leaf(tree: Client, leaf: Any, query: str) -> None:
+    tree.put("/a.json", leaf)
+    assert tree.ask("GET", f"/a.json?{query}").body == json.dumps(leaf).encode()
+    tree.put("/a.json", {".value": leaf, ".priority": 1})
+    assert tree.ask("GET", f"/a.json?{query}").body == json.dumps(leaf).encode()
+
+
+@pytest.mark.parametrize("query", ["shallow=true", "shallow=true&v=2"])
+def test_a_shallow_read_of_nothing_is_null(tree: Client, query: str) -> None:
+    assert tree.ask("GET", f"/none.json?{query}").body == b"null"
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        *("shallow=true&v=1", "shallow=true&v=3", "shallow=true&v=", "shallow=true&v=02"),
+        *("v=1", "v=3", "shallow=1", "shallow=yes", "shallow=TRUE"),
+        *('shallow=true&orderBy="$key"', 'shallow=true&orderBy="$key"&limitToFirst=1'),
+        *("shallow=true&limitToLast=1", 'shallow=true&startAt="a"', 'shallow=true&endAt="a"'),
+        *('shallow=true&equalTo="a"', 'shallow=true&endBefore="a"'),
+        *("shallow=true&limitToFirst=0", "shallow=true&limitToFirst=x"),
+        *("shallow=true&startAfter=", "shallow=true&startAfter=a.b", 'shallow=true&startAfter="a'),
+        "shallow=true&startAfter=a/b",
+    ],
+)
+def test_what_does_not_go_with_shallow_is_refused(tree: Client, query: str) -> None:
+    tree.put("/a.json", {"x": 1})
+    check_error(tree.ask("GET", f"/a.json?{query}"), 400, "invalid_query")
+
+
+@pytest.mark.parametrize("version", ["", "&v=2"])
+@pytest.mark.parametrize("fill", [0, 400])
+def test_the_keys_are_paged_in_their_order(tree: Client, version: str, fill: int) -> None:
+    keys = [*map(str, range(0, 40, 3)), "-3", "01", "a", "b", "B", "é", "z z", '"q"', "\U0001f600"]
+    keys += ["2147483648", "10", "100", "-"]
+    tree.put("/a.json", {key: {"x": key * 3 + "y" * fill} for key in set(keys)})
+    in_order = sorted(set(keys), key=expected.rank_key)
+    seen: list[str] = []
+    start = ""
+    while page := tree.get(f"/a.json?shallow=true{version}&limitToFirst=7{start}"):
+        assert len(page) <= 7
+        seen += page
+        start = f"&startAfter={escape(json.dumps(seen[-1]))}"
+    assert seen == in_order
+    assert list(tree.get(f"/a.json?shallow=true{version}")) == in_order
+    after_b = in_order[in_order.index("b") + 1 :]
+    assert list(tree.get(f"/a.json?shallow=true{version}&startAfter=b")) == after_b
+    assert list(tree.get(f"/a.json?shallow=true{version}&startAfter=aa")) == ["b", *after_b]
+    assert list(tree.get(f"/a.json?shallow=true{version}&startAfter=-3&limitToFirst=1")) == ["0"]
+
+
+# print, callback, download
+
+
+def test_print_pretty_indents_by_two_spaces(tree: Client) -> None:
+    tree.put("/a.json", {"b": {"c": [1, "é"]}, "d": 1})
+    pretty = '{\n  "b": {\n    "c": [\n      1,\n      "é"\n    ]\n  },\n  "d": 1\n}'
+    assert tree.ask("GET", "/a.json?print=pretty").body == pretty.encode()
+    assert tree.ask("GET", "/a/d.json?print=pretty").body == b"1"
+    assert tree.ask("GET", "/none.json?print=pretty").body == b"null"
+    assert tree.ask("GET", "/a.json?print=pretty&shallow=true").body == (
+        b'{\n  "b": true,\n  "d": true\n}'
+    )
+    assert tree.ask("GET", '/a.json?print=pretty&orderBy="$key"&limitToLast=1').body == (
+        b'{\n  "d": 1\n}'
+    )
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "POST", "PATCH", "DELETE"])
+def test_print_silent_is_204_on_every_method(tree: Client, method: str) -> None:
+    tree.put("/a.json", {"x": 1})
+    body = '{"y":1}' if method in ("PUT", "POST", "PATCH") else None
+    answer = tree.ask(method, "/a.json?print=silent", body)
+    assert (answer.status, answer.body) == (204, b"")
+
+
+@pytest.mark.parametrize("text", ["", "Pretty", "compact", "silent ", "1"])
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
+def test_another_value_of_print_is_refused(tree: Client, method: str, text: str) -> None:
+    answer = tree.ask(method, f"/a.json?print={escape(text)}", "1")
+    check_error(answer, 400, "invalid_query")
+    assert tree.get("/.json") is None
+
+
+@pytest.mark.parametrize("name", ["f", "$", "_a1", "a.b.c", "$.$", "jQuery_1.cb2", "a" * 128])
+def test_a_callback_wraps_the_json(tree: Client, name: str) -> None:
+    tree.put("/a.json", {"x": "\u2028</script>"})
+    answer = tree.ask("GET", f"/a.json?callback={name}")
+    assert answer.status == 200
+    assert answer.headers["Content-Type"] == SCRIPT_TYPE
+    assert answer.body.startswith(f"/**/{name}(".encode())
+    assert answer.body.endswith(b");")
+    inner = answer.body[len(f"/**/{name}(") : -2]
+    assert json.loads(inner) == {"x": "\u2028</script>"}
+    assert tree.ask("GET", f"/none.json?callback={name}").body == f"/**/{name}(null);".encode()
+    assert tree.ask("GET", f"/a.json?callback={name}&shallow=true").body == (
+        f'/**/{name}({{"x":true}});'.encode()
+    )
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("", "1a", "a-b", "a b", "a..b", ".a", "a.", "a(b)", "a;b", "a[0]", "alert(1)//", "é"),
+        *("a.1", "a" * 129, "a%0a", "a\t", "<script>", "a.b-c"),
+    ],
+)
+def test_a_callback_that_is_no_identifier_is_refused(tree: Client, name: str) -> None:
+    text = name if "%" in name else escape(name)
+    answer = tree.ask("GET", f"/a.json?callback={text}")
+    check_error(answer, 400, "invalid_query")
+
+
+@pytest.mark.parametrize(
+    ("name", "encoded"),
+    [
+        ("report.json", "report.json"),
+        ("a b.json", "a%20b.json"),
+        ("é€.json", "%C3%A9%E2%82%AC.json"),
+        ('a"b.json', "a%22b.json"),
+        ("a;b,c'd(e)*.json", "a%3Bb%2Cc%27d%28e%29%2A.json"),
+        ("100%.json", "100%25.json"),
+    ],
+)
+def test_a_download_names_its_file(tree: Client, name: str, encoded: str) -> None:
+    tree.put("/a.json", {"x": 1})
+    answer = tree.ask("GET", f"/a.json?download={escape(name)}")
+    assert (answer.status, answer.body) == (200, b'{"x":1}')
+    disposition = answer.headers["Content-Disposition"]
+    assert disposition.isascii()
+    assert disposition.startswith("attachment;")
+    assert disposition.count('"') % 2 == 0
+    assert disposition.endswith(f"filename*=UTF-8''{encoded}")
+
+
+@pytest.mark.parametrize(
+    ("name", "encoded"),
+    [
+        ("../../etc/passwd", "....etcpasswd"),
+        ("a\\b.json", "ab.json"),
+        ("a\r\nSet-Cookie: x=1.json", "aSet-Cookie%3A%20x%3D1.json"),
+        ("a\x00b\x7f.json", "ab.json"),
+    ],
+)
+def test_a_download_loses_separators_and_control_characters(
+    tree: Client, name: str, encoded: str
+) -> None:
+    answer = tree.ask("GET", f"/a.json?download={escape(name)}")
+    assert answer.status == 200
+    assert "Set-Cookie" not in answer.headers
+    assert answer.headers["Content-Disposition"].endswith(f"filename*=UTF-8''{encoded}")
+
+
+def test_a_download_without_a_usable_name_is_still_a_download(tree: Client) -> None:
+    for name in ("", "%2F", "%00"):
+        answer = tree.ask("GET", f"/a.json?download={name}")
+        assert answer.status == 200
+        assert answer.headers["Content-Disposition"].startswith("attachment")
+
+
+# HEAD, OPTIONS and CORS
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        *("/a.json", "/none.json", "/a.json?shallow=true", "/a.json?print=pretty", "/a"),
+        *('/a.json?orderBy="$key"&limitToFirst=1', "/a.json?callback=f", "/a.b.json"),
+        *("/a.json?download=x", "/a.json?print=nonsense", "/large.json", "/.health"),
+    ],
+)
+def test_head_is_get_without_the_body(tree: Client, target: str) -> None:
+    tree.put("/a.json", {"x": 1, "y": 2})
+    tree.put("/large.json", {f"k{at}": "x" * 1000 for at in range(1000)})
+    got = tree.ask("GET", target)
+    head = tree.ask("HEAD", target)
+    assert head.status == got.status
+    assert head.body == b""
+    assert head.headers["Content-Length"] == str(len(got.body))
+    left_out = {"Date"}
+    assert {name: head.headers[name] for name in head.headers if name not in left_out} == {
+        name: got.headers[name] for name in got.headers if name not in left_out
+    }
+    assert tree.ask("HEAD", target).status == got.status
+
+
+def test_options_tells_the_methods(tree: Client) -> None:
+    answer = tree.ask("OPTIONS", "/a.json")
+    assert answer.status in (200, 204)
+    assert {name.strip() for name in answer.headers["Allow"].split(",")} == METHODS
+
+
+@pytest.mark.parametrize("target", ["/a.json", "/", "/a", "/a.json?orderBy=nonsense"])
+def test_a_preflight_is_answered(tree: Client, target: str) -> None:
+    asked = {
+        "Origin": "https://app.example.com",
+        "Access-Control-Request-Method": "PATCH",
+        "Access-Control-Request-Headers": "if-match, x-vendor-etag, authorization",
+    }
+    answer = tree.ask("OPTIONS", target, headers=asked)
+    assert answer.status in (200, 204)
+    assert answer.headers["Access-Control-Allow-Origin"] == "*"
+    allowed = answer.headers["Access-Control-Allow-Methods"]
+    assert METHODS - {"OPTIONS", "HEAD"} <= {name.strip() for name in allowed.split(",")}
+    allowed = answer.headers["Access-Control-Allow-Headers"].lower()
+    assert {"if-match", "x-vendor-etag", "authorization"} <= {
+        name.strip() for name in allowed.split(",")
+    }
+    assert "Access-Control-Allow-Credentials" not in answer.headers
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "status"),
+    [
+        ("GET", "/a.json", 200),
+        ("PUT", "/a.json", 200),
+        ("GET", "/a", 404),
+        ("PUT", "/a.b.json", 400),
+        ("BREW", "/a.json", 405),
+    ],
+)
+def test_every_answer_may_be_read_by_pages_from_anywhere(
+    tree: Client, method: str, target: str, status: int
+) -> None:
+    answer = tree.ask(method, target, "1", {"Origin": "https://app.example.com"})
+    assert answer.status == status
+    assert answer.headers.get_all("Access-Control-Allow-Origin") == ["*"]
+    exposed = answer.headers["Access-Control-Expose-Headers"]
+    assert "etag" in {name.strip().lower() for name in exposed.split(",")}
+    assert "Access-Control-Allow-Credentials" not in answer.headers
+
+
+def test_origins_can_be_configured(tmp_path_factory: pytest.TempPathFactory) -> None:
+    origins = '["https://app.example.com", "http://localhost:3000"]'
+    config = f'default_project = "shop"\n[http]\ncors_origins = {origins}\n[projects.shop]\n'
+    folder = tmp_path_factory.mktemp("origins")
+    with Daemon(folder, config=config) as daemon, Client(daemon) as client:
+        for origin in json.loads(origins):
+            for method in ("GET", "OPTIONS"):
+                answer = client.ask(method, "/a.json", headers={"Origin": origin})
+                assert answer.headers.get_all("Access-Control-Allow-Origin") == [origin]
+                assert "origin" in answer.headers["Vary"].lower()
+        for headers in ({}, {"Origin": "https://evil.example"}, {"Origin": "null"}):
+            answer = client.ask("GET", "/a.json", headers=headers)
+            assert answer.status == 200
+            assert "Access-Control-Allow-Origin" not in answer.headers
+            assert "origin" in answer.headers["Vary"].lower()
+
+
+# Large reads
+
+
+def resident_bytes(pid: int) -> int:
+    status = pathlib.Path(f"/proc/{pid}/status").read_text()
+    (line,) = (line for line in status.splitlines() if line.startswith("VmHWM:"))
+    return int(line.split()[1]) * 1024
+
+
+def test_a_large_read_is_sent_in_bounded_memory_while_others_are_answered(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """Thirty megabytes to slow readers: memory grows by little, and nobody else waits."""
+    with Daemon(tmp_path_factory.mktemp("large")) as daemon, Client(daemon) as client:
+        part = {f"record {at}": {"text": f"{at:05}" * 60, "n": at} for at in range(9000)}
+        parts = {f"part{at}": part for at in range(10)}
+        for name in parts:
+            client.put(f"/big/{name}.json", part)
+        client.put("/small.json", "small")
+        whole = len(expected.compact(parts))
+        assert whole > 30 * 1_000_000
+        client.ask("GET", "/big/part0.json")
+        before = resident_bytes(daemon.pid)
+        readers = [client.connect() for _ in range(4)]
+        for reader in readers:
+            reader.send(print_request("GET", "/big.json"))
+        slowest = 0.0
+        for at in range(200):
+            asked = time.perf_counter()
+            assert client.get("/small.json") == "small"
+            client.put("/n.json", at)
+            slowest = max(slowest, time.perf_counter() - asked)
+        assert slowest < 1.0
+        answers: list[Any] = []
+        threads = [
+            threading.Thread(target=lambda reader=reader: answers.append(reader.receive()))
+            for reader in readers
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert [len(answer.body) for answer in answers] == [whole] * 4
+        assert answers[0].json == parts
+        assert resident_bytes(daemon.pid) - before < 25_000_000
+        for reader in readers:
+            reader.close()
+
+
+def test_a_large_read_shows_one_moment(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with Daemon(tmp_path_factory.mktemp("moment")) as daemon, Client(daemon) as client:
+        keys = [f"k{at:04}" for at in range(2000)]
+        client.put("/big.json", {key: {"n": 0, "fill": "x" * 2000} for key in keys})
+        done = threading.Event()
+
+        def write() -> None:
+            with Client(daemon) as writer:
+                at = 0
+                while not done.is_set():
+                    at += 1
+                    body = {f"{key}/n": at for key in (keys[0], keys[999], keys[-1])}
+                    assert writer.ask("PATCH", "/big.json", json.dumps(body)).status == 200
+
+        writing = threading.Thread(target=write)
+        writing.start()
+        seen: list[set[int]] = []
+        try:
+            for _ in range(8):
+                read = client.get("/big.json")
+                seen.append({read[key]["n"] for key in (keys[0], keys[999], keys[-1])})
+        finally:
+            done.set()
+            writing.join()
+        assert all(len(moment) == 1 for moment in seen), seen
+        assert len(set(map(tuple, seen))) > 1
+
+
+@pytest.mark.parametrize("query", ["callback=f", "print=pretty", "format=export", "download=x"])
+def test_a_large_read_takes_every_form(tree: Client, query: str) -> None:
+    large = {f"k{at}": {"text": "x" * 500, "n": at} for at in range(2000)}
+    tree.put("/a.json", large)
+    answer = tree.ask("GET", f"/a.json?{query}")
+    body = answer.body
+    if query == "callback=f":
+        assert body[:6] == b"/**/f("
+        assert body[-2:] == b");"
+        body = body[6:-2]
+    assert answer.status == 200
+    assert json.loads(body) == large
+
+
+def test_a_reader_that_leaves_disturbs_nobody(daemon: Daemon, tree: Client) -> None:
+    tree.put("/a.json", {f"k{at}": "x" * 1000 for at in range(5000)})
+    for _ in range(5):
+        with tree.connect() as leaving:
+            leaving.send(print_request("GET", "/a.json", host=tree.host))
+            assert leaving.socket.recv(10)
+    assert tree.get("/a/k1.json") == "x" * 1000
+    assert "Traceback" not in daemon.log

@@ -1,0 +1,366 @@
+"""Entity tags: when one is given, what it is made of, and the conditions that name it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import rfc8785
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests import expected
+from tests.daemon import Daemon
+from tests.rest import JSON_TYPE, Client
+
+ASK = {"X-Vendor-ETag": "true"}
+NULL_TAG = f'"{hashlib.sha256(b"null").hexdigest()}"'
+OTHER_TAG = f'"{hashlib.sha256(b"other").hexdigest()}"'
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
+KEYS = st.one_of(
+    st.integers(0, 5).map(str),
+    st.sampled_from(["a", "é", "\u20ac", "\ufb33", "\U0001f600", "10", "9"]),
+    st.text(
+        st.characters(
+            exclude_categories=["Cs"],
+            exclude_characters=[*map(chr, range(0x20)), "\x7f", *".#$[]/"],
+        ),
+        min_size=1,
+        max_size=3,
+    ),
+)
+EXACT = 2**53 - 1
+BODIES = st.recursive(
+    st.none()
+    | st.booleans()
+    | TEXTS
+    | st.integers(-EXACT, EXACT)
+    | st.floats(allow_nan=False, allow_infinity=False),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=5),
+    max_leaves=15,
+)
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    with Daemon(tmp_path_factory.mktemp("daemon")) as running:
+        yield running
+
+
+@pytest.fixture
+def tree(daemon: Daemon) -> Iterator[Client]:
+    with Client.of_new_tree(daemon) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def shared_tree(daemon: Daemon) -> Iterator[Client]:
+    with Client.of_new_tree(daemon) as client:
+        yield client
+
+
+def tag_of(tree: Client, target: str) -> str:
+    tag = tree.ask("GET", target, headers=ASK).headers["ETag"]
+    assert isinstance(tag, str)
+    return tag
+
+
+# When a tag is given, and what it is
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        *("X-Vendor-ETag", "X-Firebase-ETag", "X-TreeDB-ETag"),
+        *("x-vendor-etag", "X-FIREBASE-ETAG", "x-treedb-ETag"),
+    ],
+)
+def test_a_tag_is_given_where_it_is_asked_for(tree: Client, header: str) -> None:
+    tree.put("/a.json", {"x": 1})
+    for method in ("GET", "HEAD"):
+        answer = tree.ask(method, "/a.json", headers={header: "true"})
+        assert answer.status == 200
+        assert answer.headers.get_all("ETag") == [expected.entity_tag({"x": 1})]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"X-Vendor-ETag": "false"},
+        {"X-Other-ETag": "true"},
+        {"ETag": "true"},
+        {"X-ETag": "true"},
+    ],
+)
+def test_no_tag_is_given_where_it_is_not_asked_for(tree: Client, headers: dict[str, str]) -> None:
+    for method, body in (("PUT", "1"), ("GET", None), ("PATCH", '{"a":1}'), ("DELETE", None)):
+        assert "ETag" not in tree.ask(method, "/a.json", body, headers).headers
+
+
+def test_the_names_that_ask_can_be_configured(tmp_path_factory: pytest.TempPathFactory) -> None:
+    config = 'default_project = "shop"\n[http]\netag_headers = ["Acme"]\n[projects.shop]\n'
+    folder = tmp_path_factory.mktemp("acme")
+    with Daemon(folder, config=config) as daemon, Client(daemon) as client:
+        answer = client.ask("GET", "/a.json", headers={"X-ACME-Etag": "true"})
+        assert answer.headers["ETag"] == NULL_TAG
+        assert "ETag" not in client.ask("GET", "/a.json", headers=ASK).headers
+
+
+@settings(max_examples=150, deadline=None)
+@given(body=BODIES)
+def test_a_tag_is_the_hash_of_the_canonical_form_of_what_a_get_shows(
+    shared_tree: Client, body: Any
+) -> None:
+    answer = shared_tree.ask("PUT", "/a/b.json", json.dumps(body), ASK)
+    assert answer.status == 200
+    shown = expected.shown(body)
+    assert answer.headers["ETag"] == expected.entity_tag(_as_doubles(shown))
+    read = shared_tree.ask("GET", "/a/b.json", headers=ASK)
+    assert read.headers["ETag"] == answer.headers["ETag"]
+    assert tag_of(shared_tree, "/a.json") == expected.entity_tag(_as_doubles({"b": shown}))
+
+
+def _as_doubles(value: Any) -> Any:
+    """Let the reference print every number that is not exact as the double that it is."""
+    if isinstance(value, dict):
+        return {key: _as_doubles(child) for key, child in value.items()} or None
+    if isinstance(value, list):
+        return [_as_doubles(item) for item in value]
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) > EXACT:
+        return float(value)
+    return value
+
+
+@pytest.mark.parametrize(
+    ("body", "canonical"),
+    [
+        ("null", b"null"),
+        ("{}", b"null"),
+        ('{"b":1,"a":2}', b'{"a":2,"b":1}'),
+        ('{"10":"x","9":"y","a":1}', b'{"10":"x","9":"y","a":1}'),
+        ('{"1":"b","0":"a"}', b'["a","b"]'),
+        ("[1,null,3]", b"[1,null,3]"),
+        ("9007199254740993", b"9007199254740993"),
+        ("9223372036854775807", b"9223372036854775807"),
+        ("-9223372036854775808", b"-9223372036854775808"),
+        ("9223372036854775808", b"9223372036854776000"),
+        ("1e21", b"1e+21"),
+        ("1.0", b"1"),
+        ('{"\ufb33":1,"\U0001f600":2}', '{"\U0001f600":2,"\ufb33":1}'.encode()),
+        (r'"\u0007\u000a\u2028\u00e9\/"', '"\\u0007\\n\u2028\u00e9/"'.encode()),
+        ('{".value":1,".priority":2}', b"1"),
+        ('{"a":{".value":1,".priority":2},".priority":3}', b'{"a":1}'),
+    ],
+)
+def test_the_canonical_form_is_that_of_rfc_8785(tree: Client, body: str, canonical: bytes) -> None:
+    tag = f'"{hashlib.sha256(canonical).hexdigest()}"'
+    assert tree.ask("PUT", "/a.json", body, ASK).headers["ETag"] == tag
+    assert tag_of(tree, "/a.json") == tag
+    assert tag_of(tree, "/a.json?format=export") == tag
+    assert tag_of(tree, "/a.json?print=pretty") == tag
+    assert tag_of(tree, "/a.json?callback=f") == tag
+    assert tree.ask("GET", "/a.json?print=silent", headers=ASK).headers["ETag"] == tag
+
+
+def test_the_example_of_rfc_8785_has_its_tag(tree: Client) -> None:
+    numbers = "[333333333.33333329, 1E30, 4.50, 2e-3, 0.000000000000000000000000001]"
+    text = r'"\u20ac$\u000F\u000aA' + "'" + r'\u0042\u0022\u005c\\\"\/"'
+    body = f'{{"numbers": {numbers}, "string": {text}, "literals": [null, true, false]}}'
+    canonical = rfc8785.dumps(json.loads(body))
+    assert canonical.startswith(b'{"literals":[null,true,false],"numbers":[333333333.3333333,1e+30')
+    tag = f'"{hashlib.sha256(canonical).hexdigest()}"'
+    assert tree.ask("PUT", "/a.json", body, ASK).headers["ETag"] == tag
+
+
+def test_a_priority_has_a_tag_at_its_own_place(tree: Client) -> None:
+    tree.put("/a.json", {".value": 1, ".priority": "p"})
+    assert tag_of(tree, "/a/.priority.json") == expected.entity_tag("p")
+    assert tag_of(tree, "/none/.priority.json") == NULL_TAG
+
+
+def test_the_tag_of_a_large_value_is_as_good(tree: Client) -> None:
+    large = {f"k{at}": {"name": "x" * 100, "at": at, "l": [at, at / 7]} for at in range(5000)}
+    answer = tree.ask("PUT", "/a.json", json.dumps(large), ASK)
+    assert answer.headers["ETag"] == expected.entity_tag(large)
+    assert tag_of(tree, "/a.json") == expected.entity_tag(large)
+    assert tag_of(tree, "/.json") == expected.entity_tag({"a": large})
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["shallow=true", "shallow=true&v=2", 'orderBy="$key"', 'orderBy="$value"&limitToFirst=1'],
+)
+def test_shallow_reads_and_queries_have_no_tag(tree: Client, query: str) -> None:
+    tree.put("/a.json", {"x": 1})
+    answer = tree.ask("GET", f"/a.json?{query}", headers=ASK)
+    assert (answer.status, answer.headers["ETag"]) == (200, None)
+    answer = tree.ask("GET", f"/a.json?{query}", headers={**ASK, "If-None-Match": "*"})
+    assert (answer.status, answer.headers["ETag"]) == (200, None)
+
+
+@pytest.mark.parametrize("query", ["", "?print=silent", "?print=pretty"])
+@pytest.mark.parametrize("extra", [ASK, {"If-Match": "*"}, {**ASK, "If-Match": "*"}])
+def test_a_write_gives_the_tag_of_the_new_value_at_its_path(
+    tree: Client, query: str, extra: dict[str, str]
+) -> None:
+    tree.put("/a.json", {"x": 1})
+    answer = tree.ask("PUT", f"/a.json{query}", '{"y":[1]}', extra)
+    assert answer.headers["ETag"] == expected.entity_tag({"y": [1]})
+    answer = tree.ask("PATCH", f"/a.json{query}", '{"z/deep":2,"y":null}', extra)
+    assert answer.headers["ETag"] == expected.entity_tag({"z": {"deep": 2}})
+    answer = tree.ask("POST", f"/a.json{query}", '{"pushed":true}', extra)
+    assert answer.headers["ETag"] == expected.entity_tag({"pushed": True})
+    answer = tree.ask("DELETE", f"/a.json{query}", None, extra)
+    assert answer.headers["ETag"] == NULL_TAG
+
+
+def test_the_tag_of_a_write_counts_server_values_resolved(tree: Client) -> None:
+    tree.put("/a.json", {"n": 41})
+    answer = tree.ask("PATCH", "/a.json", '{"n":{".sv":{"increment":1}}}', ASK)
+    assert answer.headers["ETag"] == expected.entity_tag({"n": 42})
+    answer = tree.ask("PUT", "/t.json", '{".sv":"timestamp"}', ASK)
+    assert answer.headers["ETag"] == expected.entity_tag(answer.json)
+
+
+# If-None-Match
+
+
+@pytest.mark.parametrize("value", [None, 1, {"x": [1, 2]}])
+@pytest.mark.parametrize(
+    "form", ["{tag}", "{bare}", "{other}, {tag}", "{bare_other},{bare}", '"", {tag} ,{other}']
+)
+def test_a_read_of_what_is_known_is_304(tree: Client, value: Any, form: str) -> None:
+    tree.put("/a.json", value)
+    tag = expected.entity_tag(value)
+    condition = form.format(
+        tag=tag, bare=tag.strip('"'), other=OTHER_TAG, bare_other=OTHER_TAG.strip('"')
+    )
+    for method in ("GET", "HEAD"):
+        answer = tree.ask(method, "/a.json", headers={"If-None-Match": condition})
+        assert (answer.status, answer.body) == (304, b"")
+        assert answer.headers["ETag"] == tag
+    assert tree.get("/a.json") == value
+
+
+@pytest.mark.parametrize(
+    "condition", [OTHER_TAG, OTHER_TAG.strip('"'), f"{OTHER_TAG}, x", "x", '""']
+)
+def test_a_read_of_what_is_not_known_is_200_with_the_tag(tree: Client, condition: str) -> None:
+    tree.put("/a.json", {"x": 1})
+    answer = tree.ask("GET", "/a.json", headers={"If-None-Match": condition})
+    assert (answer.status, answer.body) == (200, b'{"x":1}')
+    assert answer.headers["ETag"] == expected.entity_tag({"x": 1})
+
+
+def test_a_star_stands_for_whatever_is_there(tree: Client) -> None:
+    answer = tree.ask("GET", "/a.json", headers={"If-None-Match": "*"})
+    assert (answer.status, answer.body, answer.headers["ETag"]) == (200, b"null", NULL_TAG)
+    tree.put("/a.json", False)
+    answer = tree.ask("GET", "/a.json", headers={"If-None-Match": "*"})
+    assert (answer.status, answer.headers["ETag"]) == (304, expected.entity_tag(False))
+
+
+# If-Match
+
+
+WRITES = [("PUT", "2"), ("POST", "2"), ("PATCH", '{"y":2}'), ("DELETE", None)]
+
+
+@pytest.mark.parametrize(("method", "body"), WRITES)
+@pytest.mark.parametrize(
+    "form", ["{tag}", "{bare}", "*", "{other}, {tag}", "{tag},{other}", "{bare_other} , {bare}"]
+)
+def test_a_write_whose_condition_holds_is_done(
+    tree: Client, method: str, body: str | None, form: str
+) -> None:
+    tree.put("/a.json", {"x": 1})
+    tag = expected.entity_tag({"x": 1})
+    condition = form.format(
+        tag=tag, bare=tag.strip('"'), other=OTHER_TAG, bare_other=OTHER_TAG.strip('"')
+    )
+    answer = tree.ask(method, "/a.json", body, {"If-Match": condition})
+    assert answer.status == 200, answer
+    assert answer.headers["ETag"]
+    assert tree.get("/a.json") != {"x": 1}
+
+
+@pytest.mark.parametrize(("method", "body"), WRITES)
+@pytest.mark.parametrize("condition", [OTHER_TAG, "x", NULL_TAG, f'{OTHER_TAG}, "x"', '""'])
+@pytest.mark.parametrize("query", ["", "?print=silent"])
+def test_a_write_whose_condition_fails_is_412_with_what_is_there(
+    tree: Client, method: str, body: str | None, condition: str, query: str
+) -> None:
+    tree.put("/a.json", {"x": [1, "é"]})
+    answer = tree.ask(method, f"/a.json{query}", body, {"If-Match": condition})
+    assert answer.status == 412
+    assert answer.headers["Content-Type"] == JSON_TYPE
+    assert answer.headers["ETag"] == expected.entity_tag({"x": [1, "é"]})
+    body_bytes = '{"error":"condition_failed","message":"ETag mismatch","data":{"x":[1,"é"]}}'
+    assert answer.body == body_bytes.encode()
+    assert tree.get("/a.json") == {"x": [1, "é"]}
+
+
+@pytest.mark.parametrize(("method", "body"), WRITES)
+@pytest.mark.parametrize("condition", ["*", OTHER_TAG])
+def test_a_condition_on_nothing_fails_with_the_tag_of_nothing(
+    tree: Client, method: str, body: str | None, condition: str
+) -> None:
+    answer = tree.ask(method, "/a.json", body, {"If-Match": condition})
+    assert answer.status == 412
+    assert answer.headers["ETag"] == NULL_TAG
+    assert answer.body == b'{"error":"condition_failed","message":"ETag mismatch","data":null}'
+    assert tree.get("/.json") is None
+
+
+@pytest.mark.parametrize(("method", "body"), WRITES)
+def test_the_tag_of_nothing_lets_create_what_is_not_there(
+    tree: Client, method: str, body: str | None
+) -> None:
+    assert tree.ask(method, "/a.json", body, {"If-Match": NULL_TAG}).status == 200
+
+
+def test_several_lines_of_a_condition_are_one_list(tree: Client) -> None:
+    tree.put("/a.json", 1)
+    tag = expected.entity_tag(1)
+    lines = [("If-Match", OTHER_TAG), ("If-Match", tag)]
+    assert tree.ask("PUT", "/a.json", "1", lines).status == 200
+    lines = [("If-None-Match", OTHER_TAG), ("If-None-Match", tag)]
+    assert tree.ask("GET", "/a.json", None, lines).status == 304
+
+
+def test_a_condition_looks_at_the_path_of_the_request(tree: Client) -> None:
+    tree.put("/.json", {"a": {"x": 1}, "b": 1})
+    tag = tag_of(tree, "/a.json")
+    tree.put("/b.json", 2)
+    assert tree.ask("PATCH", "/a.json", '{"y":1}', {"If-Match": tag}).status == 200
+    assert tree.ask("PATCH", "/a.json", '{"y":2}', {"If-Match": tag}).status == 412
+    name = tree.ask("POST", "/list.json", "1").json["name"]
+    tag = tag_of(tree, "/list.json")
+    assert tree.ask("POST", "/list.json", "2", {"If-Match": tag}).status == 200
+    assert tree.ask("POST", "/list.json", "3", {"If-Match": tag}).status == 412
+    tag = tag_of(tree, f"/list/{name}.json")
+    assert tree.ask("DELETE", f"/list/{name}.json", None, {"If-Match": tag}).status == 200
+
+
+def test_a_priority_does_not_change_a_tag(tree: Client) -> None:
+    tree.put("/a.json", {"x": 1})
+    tag = tag_of(tree, "/a.json")
+    assert tree.ask("PUT", "/a/.priority.json", "5").status == 200
+    assert tag_of(tree, "/a.json") == tag
+
+
+def test_the_intended_loop_of_read_write_retry_works(tree: Client) -> None:
+    tree.put("/a.json", 10)
+    stale = tag_of(tree, "/a.json")
+    tree.put("/a.json", 20)
+    failed = tree.ask("PUT", "/a.json", "11", {"If-Match": stale})
+    assert (failed.status, failed.json["data"]) == (412, 20)
+    again = tree.ask("PUT", "/a.json", "21", {"If-Match": failed.headers["ETag"]})
+    assert (again.status, again.body) == (200, b"21")
+    last = tree.ask("PUT", "/a.json", "22", {"If-Match": again.headers["ETag"]})
+    assert (last.status, last.body) == (200, b"22")

@@ -1,0 +1,121 @@
+"""What is installed is what twistd finds: wheel, source distribution and editable install."""
+
+from __future__ import annotations
+
+import pathlib
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import venv
+import zipfile
+
+import pytest
+
+PROJECT = pathlib.Path(__file__).parent.parent
+PLUGIN = "twisted/plugins/treedb_plugin.py"
+ASK_TWISTD = """
+import sys
+from twisted.scripts.twistd import run
+from twisted.plugins import treedb_plugin
+print(treedb_plugin.__file__)
+sys.argv = ["twistd", "--help"]
+run()
+"""
+
+
+def run(*command: str | pathlib.Path) -> str:
+    done = subprocess.run(
+        [str(word) for word in command], cwd="/", capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def pip(environment: pathlib.Path, *arguments: str | pathlib.Path) -> None:
+    python = environment / "bin" / "python"
+    run(python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", *arguments)
+
+
+def site_packages(environment: pathlib.Path) -> pathlib.Path:
+    (folder,) = (environment / "lib").glob("python*/site-packages")
+    return folder
+
+
+def lend_dependencies(environment: pathlib.Path) -> None:
+    """Let an environment import what is installed beside this project, but not the project."""
+    lender = sysconfig.get_path("purelib")
+    (site_packages(environment) / "lent.pth").write_text(f"{lender}\n")
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A folder with a source distribution and a wheel, as a build in isolation makes them."""
+    folder = tmp_path_factory.mktemp("built")
+    hatchling = pathlib.Path(sys.executable).parent / "hatchling"
+    subprocess.run(
+        [str(hatchling), "build", "-d", str(folder), "-t", "sdist", "-t", "wheel"],
+        cwd=PROJECT,
+        capture_output=True,
+        check=True,
+    )
+    return folder
+
+
+@pytest.fixture
+def environment(tmp_path: pathlib.Path) -> pathlib.Path:
+    """A fresh virtual environment."""
+    folder = tmp_path / "environment"
+    venv.create(folder, with_pip=True)
+    return folder
+
+
+def only(folder: pathlib.Path, pattern: str) -> pathlib.Path:
+    (file,) = folder.glob(pattern)
+    return file
+
+
+def test_the_wheel_holds_the_package_the_plugin_and_nothing_else(built: pathlib.Path) -> None:
+    with zipfile.ZipFile(only(built, "*.whl")) as wheel:
+        names = wheel.namelist()
+    outside = [name for name in names if not name.startswith("treedbd/")]
+    assert PLUGIN in outside
+    assert [name for name in outside if name.startswith("twisted/")] == [PLUGIN]
+    assert all(".dist-info/" in name for name in outside if name != PLUGIN)
+    sources = {str(file.relative_to(PROJECT)) for file in (PROJECT / "treedbd").rglob("*.py")}
+    assert {name for name in names if name.startswith("treedbd/")} >= sources
+    assert not [name for name in names if name.endswith(("dropin.cache", ".pyc"))]
+
+
+def test_the_source_distribution_holds_all_that_a_build_needs(built: pathlib.Path) -> None:
+    with tarfile.open(only(built, "*.tar.gz")) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"pyproject.toml", "README.md", "LICENSE", PLUGIN, "conf/treedb.toml"} <= names
+    assert not [name for name in names if name.endswith("dropin.cache") or ".venv" in name]
+
+
+def test_the_wheel_alone_makes_twistd_know_treedb(
+    built: pathlib.Path, environment: pathlib.Path
+) -> None:
+    pip(environment, only(built, "*.whl"))
+    known = run(environment / "bin" / "twistd", "--help")
+    assert "treedb" in known.split("Commands:")[1]
+    assert "--listen" in run(environment / "bin" / "twistd", "treedb", "--help")
+
+
+def test_the_source_distribution_makes_twistd_know_treedb(
+    built: pathlib.Path, environment: pathlib.Path
+) -> None:
+    lend_dependencies(environment)
+    pip(environment, "--no-deps", "--no-build-isolation", only(built, "*.tar.gz"))
+    where, known = run(environment / "bin" / "python", "-c", ASK_TWISTD).split("\n", 1)
+    assert pathlib.Path(where) == site_packages(environment) / PLUGIN
+    assert "treedb" in known.split("Commands:")[1]
+
+
+def test_an_editable_install_makes_twistd_know_treedb(environment: pathlib.Path) -> None:
+    lend_dependencies(environment)
+    pip(environment, "--no-deps", "--no-build-isolation", "--editable", PROJECT)
+    where, known = run(environment / "bin" / "python", "-c", ASK_TWISTD).split("\n", 1)
+    assert pathlib.Path(where) == PROJECT / PLUGIN
+    assert "treedb" in known.split("Commands:")[1]

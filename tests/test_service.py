@@ -1,0 +1,265 @@
+"""The service inside a host program: start and stop in order, and nothing left behind."""
+
+from __future__ import annotations
+
+import pathlib
+import socket
+from collections.abc import Generator
+from typing import Any
+
+import attrs
+import pytest
+import pytest_twisted
+import treq
+from twisted.application.service import MultiService
+from twisted.internet import reactor as installed_reactor
+from twisted.internet.defer import Deferred, inlineCallbacks, maybeDeferred
+from twisted.internet.endpoints import clientFromString
+from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.task import deferLater
+from twisted.web.http_headers import Headers
+from twisted.web.resource import Resource
+from twisted.web.server import Site
+
+from treedbd.config import Http, Limits, Project, Settings
+from treedbd.endpoints import parse_endpoint
+from treedbd.service import CannotStart, TreeService
+from treedbd.store.lock import DirectoryLock
+from treedbd.store.mapping import Refused
+
+LOOPBACK = "127.0.0.1"
+EVENTS = Headers({"Accept": ["text/event-stream"]})
+reactor: Any = installed_reactor
+Steps = Generator[Deferred[Any], Any, None]
+
+
+@pytest.fixture
+def settings(tmp_path: pathlib.Path) -> Settings:
+    """A service that opens no port."""
+    return Settings(
+        default_project="shop", data=tmp_path / "data", projects={"shop": Project(None)}
+    )
+
+
+def listening(settings: Settings, *endpoints: str) -> Settings:
+    parsed = tuple(parse_endpoint(each, settings.data) for each in endpoints)
+    return attrs.evolve(settings, listen=parsed)
+
+
+def is_open(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex((LOOPBACK, port)) == 0
+
+
+def free_port() -> int:
+    with socket.create_server((LOOPBACK, 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+def is_locked(folder: pathlib.Path) -> bool:
+    try:
+        DirectoryLock(folder).release()
+    except Refused:
+        return True
+    return False
+
+
+@pytest_twisted.inlineCallbacks
+def test_it_is_mounted_under_any_prefix_of_a_host(settings: Settings) -> Steps:
+    host = MultiService()
+    host.startService()
+    tree = TreeService(settings)
+    tree.setServiceParent(host)
+    root = Resource()
+    api = Resource()
+    root.putChild(b"api", api)
+    api.putChild(b"db", tree.resource())
+    port = reactor.listenTCP(0, Site(root), interface=LOOPBACK)
+    url = f"http://{LOOPBACK}:{port.getHost().port}/api/db"
+    put = yield treq.put(f"{url}/a/b.json", b"1", persistent=False)
+    assert put.code == 200
+    got = yield treq.get(f"{url}/a.json", persistent=False)
+    assert (yield got.content()) == b'{"b":1}'
+    assert tree.urls() == []
+    yield port.stopListening()
+    yield maybeDeferred(host.stopService)
+    assert not is_locked(settings.data)
+
+
+def test_nothing_is_opened_before_it_starts(settings: Settings) -> None:
+    port = free_port()
+    tree = TreeService(listening(settings, f"tcp:{port}:interface={LOOPBACK}"))
+    assert tree.resource() is tree.resource()
+    assert not is_open(port)
+    assert not settings.data.exists()
+
+
+@pytest_twisted.inlineCallbacks
+def test_it_says_where_it_listens(settings: Settings, tmp_path: pathlib.Path) -> Steps:
+    tree = TreeService(
+        listening(
+            settings,
+            "tcp:0",
+            r"tcp6:0:interface=\:\:1",
+            f"tcp:0:interface={LOOPBACK}",
+            f"unix:{tmp_path}/socket",
+        )
+    )
+    tree.privilegedStartService()
+    tree.startService()
+    anywhere, six, four, unix = tree.urls()
+    assert anywhere.startswith("http://127.0.0.1:")
+    assert six.startswith("http://[::1]:")
+    assert four.startswith("http://127.0.0.1:")
+    assert unix == f"unix:{tmp_path}/socket"
+    got = yield treq.get(f"{four}/a.json", persistent=False)
+    assert (yield got.content()) == b"null"
+    yield tree.stopService()
+
+
+@pytest_twisted.inlineCallbacks
+def test_a_stopped_service_has_let_everything_go(settings: Settings) -> Steps:
+    port = free_port()
+    tree = TreeService(listening(settings, f"tcp:{port}:interface={LOOPBACK}"))
+    tree.privilegedStartService()
+    tree.startService()
+    assert is_locked(settings.data)
+    put = yield treq.put(f"http://{LOOPBACK}:{port}/a.json", b"1", persistent=False)
+    assert put.code == 200
+    yield tree.stopService()
+    assert not is_open(port)
+    assert not is_locked(settings.data)
+    assert tree.urls() == []
+
+
+@pytest_twisted.inlineCallbacks
+def test_a_service_that_never_started_can_be_stopped(settings: Settings) -> Steps:
+    yield TreeService(settings).stopService()
+    assert not settings.data.exists()
+
+
+@pytest_twisted.inlineCallbacks
+def test_a_port_that_is_taken_leaves_the_others_closed(settings: Settings) -> Steps:
+    port = free_port()
+    taken = reactor.listenTCP(0, Factory.forProtocol(Protocol), interface=LOOPBACK)
+    number = taken.getHost().port
+    tree = TreeService(
+        listening(
+            settings, f"tcp:{port}:interface={LOOPBACK}", f"tcp:{number}:interface={LOOPBACK}"
+        )
+    )
+    with pytest.raises(CannotStart, match=f"tcp:{number}:.*Address already in use"):
+        tree.privilegedStartService()
+    yield deferLater(reactor, 0)
+    assert not is_open(port)
+    yield maybeDeferred(taken.stopListening)
+
+
+@pytest_twisted.inlineCallbacks
+def test_a_locked_directory_leaves_the_ports_closed(settings: Settings) -> Steps:
+    port = free_port()
+    lock = DirectoryLock(settings.data)
+    tree = TreeService(listening(settings, f"tcp:{port}:interface={LOOPBACK}"))
+    tree.privilegedStartService()
+    with pytest.raises(CannotStart, match="in use"):
+        tree.startService()
+    yield deferLater(reactor, 0)
+    assert not is_open(port)
+    lock.release()
+
+
+@pytest_twisted.inlineCallbacks
+def test_a_damaged_store_leaves_the_directory_unlocked(settings: Settings) -> Steps:
+    (settings.data / "shop").mkdir(parents=True)
+    (settings.data / "shop" / "default.shelf").write_bytes(b"x" * 8192)
+    tree = TreeService(settings)
+    with pytest.raises(CannotStart, match=r"default\.shelf"):
+        tree.startService()
+    assert not is_locked(settings.data)
+    yield tree.stopService()
+
+
+class Talk(Protocol):
+    """A client that speaks bytes; `heard` fires with what has come once it holds `awaited`."""
+
+    def connectionMade(self) -> None:
+        self.received = b""
+        self.awaited = b""
+        self.heard: Deferred[bytes] = Deferred()
+
+    def expect(self, awaited: bytes) -> Deferred[bytes]:
+        self.awaited, self.received, self.heard = awaited, b"", Deferred()
+        return self.heard
+
+    def dataReceived(self, data: bytes) -> None:
+        self.received += data
+        if self.awaited in self.received and not self.heard.called:
+            self.heard.callback(self.received)
+
+
+@pytest_twisted.inlineCallbacks
+def test_a_stream_hears_of_the_last_write_and_is_then_ended(settings: Settings) -> Steps:
+    tree = TreeService(listening(settings, f"tcp:0:interface={LOOPBACK}"))
+    tree.privilegedStartService()
+    tree.startService()
+    (url,) = tree.urls()
+    stream = yield treq.get(f"{url}/a.json", headers=EVENTS, persistent=False)
+    heard: list[bytes] = []
+    ended = treq.collect(stream, heard.append)
+    there = clientFromString(reactor, f"tcp:{LOOPBACK}:{url.rpartition(':')[2]}")
+    writer = yield there.connect(Factory.forProtocol(Talk))
+    invited = writer.expect(b"100 Continue")
+    writer.transport.write(
+        b"PUT /a.json HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n"
+        b"Content-Length: 2\r\n\r\n"
+    )
+    yield invited
+    answered = writer.expect(b"\r\n\r\n12")
+    stopped = tree.stopService()
+    writer.transport.write(b"12")
+    assert (yield answered).startswith(b"HTTP/1.1 200 ")
+    yield stopped
+    yield ended
+    assert b'event: put\ndata: {"path":"/","data":12}\n\n' in b"".join(heard)
+
+
+@pytest_twisted.inlineCallbacks
+def test_the_limits_of_the_settings_reach_the_rooms_below(settings: Settings) -> Steps:
+    tree = TreeService(
+        attrs.evolve(
+            listening(settings, f"tcp:0:interface={LOOPBACK}"),
+            limits=Limits(
+                write_body_bytes=100, string_bytes=10, streams=1, request_line_bytes=2048
+            ),
+            http=Http(etag_headers=("Mine",), cors_origins=("https://app.example.com",)),
+        )
+    )
+    tree.privilegedStartService()
+    tree.startService()
+    (url,) = tree.urls()
+
+    @inlineCallbacks
+    def status(method: str, path: str, **more: Any) -> Generator[Deferred[Any], Any, int]:
+        response = yield treq.request(method, url + path, persistent=False, **more)
+        yield response.content()
+        code: int = response.code
+        return code
+
+    assert (yield status("PUT", "/a.json", data=b"[" + b" " * 99 + b"]")) == 413
+    assert (yield status("PUT", "/a.json", data=b'"' + b"x" * 11 + b'"')) == 400
+    assert (yield status("GET", f"/{'a' * 2048}.json")) == 414
+    tagged = yield treq.get(
+        f"{url}/a.json", headers=Headers({"X-Mine-ETag": ["true"]}), persistent=False
+    )
+    assert tagged.headers.hasHeader("ETag")
+    origin = "https://app.example.com"
+    allowed = yield treq.get(
+        f"{url}/a.json", headers=Headers({"Origin": [origin]}), persistent=False
+    )
+    assert allowed.headers.getRawHeaders("Access-Control-Allow-Origin") == [origin]
+    stream = yield treq.get(f"{url}/a.json", headers=EVENTS, persistent=False)
+    assert (yield status("GET", "/a.json", headers=EVENTS)) in {429, 503}
+    ended = stream.content()
+    yield tree.stopService()
+    yield ended

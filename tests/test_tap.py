@@ -1,0 +1,99 @@
+"""What twistd's command line becomes, before anything runs."""
+
+from __future__ import annotations
+
+import pathlib
+import shlex
+import subprocess
+import sys
+import time
+
+import pytest
+from twisted.internet.epollreactor import EPollReactor
+
+from treedbd.service import CannotStart
+from treedbd.tap import Options, curl_command, makeService, tell_in_one_sentence, use_steady_time
+
+
+def parse(*arguments: str) -> Options:
+    options = Options()
+    options.parseOptions(arguments)
+    return options
+
+
+def test_only_what_was_given_becomes_a_flag() -> None:
+    assert parse().flags == {}
+    given = parse("--listen", "tcp:1", "-l", "tcp:2", "--data", "d", "--engine", "memory")
+    assert given.flags == {"listen": ["tcp:1", "tcp:2"], "data": "d", "engine": "memory"}
+
+
+@pytest.mark.parametrize("arguments", [["--colour"], ["--data"], ["more"]])
+def test_a_usage_error_ends_with_one_sentence(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit, match=r"^treedb: .*: see twistd treedb --help\.$"):
+        parse(*arguments)
+
+
+def test_a_setting_that_cannot_be_used_ends_with_one_sentence(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match=r"^treedb: the command line: engine must be .*\.$"):
+        makeService(parse("--engine", "tape"))
+
+
+def test_a_daemon_without_an_endpoint_does_not_start(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "treedb.toml").touch()
+    with pytest.raises(SystemExit, match=r"^treedb: treedb\.toml: listen names no endpoint: "):
+        makeService(parse("--config", "treedb.toml"))
+
+
+def test_timers_follow_the_monotonic_clock() -> None:
+    reactor = EPollReactor()
+    use_steady_time(reactor)
+    call = reactor.callLater(60, int)
+    assert call.getTime() == pytest.approx(time.monotonic() + 60, abs=30)
+    call.cancel()
+
+
+def test_the_timers_of_the_daemon_are_steady_before_anything_is_scheduled(
+    tmp_path: pathlib.Path,
+) -> None:
+    program = (
+        "import time\n"
+        "from treedbd.tap import Options, makeService\n"
+        "options = Options()\n"
+        "options.parseOptions([])\n"
+        "makeService(options)\n"
+        "from twisted.internet import reactor\n"
+        "assert reactor.seconds is time.monotonic\n"
+        "assert not reactor.getDelayedCalls()\n"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_curl_command_survives_any_path() -> None:
+    data = pathlib.Path("/it's $HOME")
+    words = shlex.split(curl_command(["https://127.0.0.1:8443", "http://127.0.0.1:9000"], data))
+    assert words[words.index("--cacert") + 1] == "/it's $HOME/localhost.cert.pem"
+    assert words[-1] == "https://localhost:8443/hello.json"
+
+
+def test_the_curl_command_of_a_plain_endpoint_needs_no_certificate() -> None:
+    assert "--cacert" not in curl_command(["http://127.0.0.1:9000"], pathlib.Path("/d"))
+
+
+def test_the_reason_of_a_failed_start_is_told_without_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    others: list[BaseException] = []
+    monkeypatch.setattr(sys, "excepthook", lambda kind, error, trace: others.append(error))
+    tell_in_one_sentence(CannotStart)
+    sys.excepthook(CannotStart, CannotStart("It is late."), None)
+    other = ValueError("other")
+    sys.excepthook(ValueError, other, None)
+    assert capfd.readouterr().err == "treedb: It is late.\n"
+    assert others == [other]

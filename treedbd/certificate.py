@@ -1,0 +1,197 @@
+"""The TLS side of an endpoint: certificates read from files, read again, or made for development.
+
+A `ServerContext` hands every new connection the certificate that was read last; connections that
+are open keep theirs. Nothing below TLS 1.2 is spoken.
+"""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import pathlib
+from typing import Any, Final, TypeAlias, cast
+
+import attrs
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from OpenSSL import SSL
+from twisted.internet.interfaces import IOpenSSLServerConnectionCreator
+from twisted.internet.ssl import CertificateOptions, DiffieHellmanParameters, TLSVersion
+from twisted.protocols.tls import TLSMemoryBIOProtocol
+from twisted.python.filepath import FilePath
+from zope.interface import implementer
+
+from treedbd.store.files import write_new
+
+LOCAL_KEY: Final = "localhost.key.pem"
+LOCAL_CERTIFICATE: Final = "localhost.cert.pem"
+LOCAL_LIFE: Final = datetime.timedelta(days=365)
+
+# Clients of OpenSSL do not take a wildcard directly under a top-level name, so the project that
+# development mode names stands there in full as well.
+_LOCAL_NAMES: Final = ("localhost", "*.localhost", "demo.localhost", "default--demo.localhost")
+_LOCAL_ADDRESSES: Final = ("127.0.0.1", "::1")
+_RENEW_BEFORE: Final = datetime.timedelta(days=1)
+
+_Key: TypeAlias = (
+    rsa.RSAPrivateKey
+    | ec.EllipticCurvePrivateKey
+    | ed25519.Ed25519PrivateKey
+    | ed448.Ed448PrivateKey
+)
+
+
+class Unusable(Exception):
+    """A certificate or key that cannot be served; one sentence says which file and why."""
+
+
+@attrs.frozen
+class CertificateFiles:
+    """Files in PEM: a private key, its certificate (others of the chain may follow it), and more.
+
+    `chain` holds further certificates of the chain, `parameters` those of Diffie-Hellman.
+    """
+
+    key: pathlib.Path
+    certificate: pathlib.Path
+    chain: pathlib.Path | None = None
+    parameters: pathlib.Path | None = None
+
+
+@implementer(IOpenSSLServerConnectionCreator)
+class ServerContext:
+    """What TLS connections of one endpoint are made of; replaced as a whole by `reload`."""
+
+    def __init__(self, files: CertificateFiles) -> None:
+        """Read the files; raise `Unusable`."""
+        self._files = files
+        self._context = read_context(files)
+
+    def reload(self) -> None:
+        """Read the files again for connections to come; on `Unusable` the old stay in force."""
+        self._context = read_context(self._files)
+
+    def serverConnectionForTLS(self, protocol: TLSMemoryBIOProtocol) -> SSL.Connection:
+        """Make the TLS side of one connection."""
+        return SSL.Connection(self._context, None)
+
+
+def read_context(files: CertificateFiles) -> SSL.Context:
+    """Read a certificate and its key; raise `Unusable`."""
+    key = _read_key(files.key)
+    certificate, *chain = _read_certificates(files.certificate)
+    if files.chain is not None:
+        chain += _read_certificates(files.chain)
+    if certificate.public_key() != key.public_key():
+        raise Unusable(
+            f"The key in {files.key} is not that of the certificate in {files.certificate}."
+        )
+    parameters = None
+    if files.parameters is not None:
+        _read(files.parameters)
+        parameters = DiffieHellmanParameters.fromFile(FilePath(str(files.parameters)))
+    try:
+        # pyOpenSSL takes the objects of cryptography and would rather not have its own any more,
+        # which the types of Twisted do not know yet.
+        return CertificateOptions(
+            privateKey=cast(Any, key),
+            certificate=cast(Any, certificate),
+            extraCertChain=cast(Any, chain),
+            raiseMinimumTo=TLSVersion.TLSv1_2,
+            dhParameters=parameters,
+        ).getContext()
+    except (SSL.Error, ValueError, TypeError):
+        raise Unusable(
+            f"TLS does not accept the certificate in {files.certificate} with what belongs to it."
+        ) from None
+
+
+def keep_local_certificate(folder: pathlib.Path, now: datetime.datetime) -> CertificateFiles:
+    """Return development mode's own certificate; make it where it is missing or has run out.
+
+    `now` is in UTC. The files lie in `folder`, for their owner alone. Raises `Unusable`.
+    """
+    files = CertificateFiles(folder / LOCAL_KEY, folder / LOCAL_CERTIFICATE)
+    if not _is_current(files, now):
+        key = ec.generate_private_key(ec.SECP256R1())
+        certificate = _make_local_certificate(key, now)
+        try:
+            write_new(
+                files.key,
+                key.private_bytes(
+                    serialization.Encoding.PEM,
+                    serialization.PrivateFormat.PKCS8,
+                    serialization.NoEncryption(),
+                ),
+            )
+            write_new(files.certificate, certificate.public_bytes(serialization.Encoding.PEM))
+        except OSError as error:
+            raise Unusable(
+                f"The certificate cannot be kept in {folder}: {error.strerror}."
+            ) from None
+    return files
+
+
+def _is_current(files: CertificateFiles, now: datetime.datetime) -> bool:
+    try:
+        read_context(files)
+    except Unusable:
+        return False
+    certificate = _read_certificates(files.certificate)[0]
+    return certificate.not_valid_before_utc <= now < certificate.not_valid_after_utc - _RENEW_BEFORE
+
+
+def _make_local_certificate(
+    key: ec.EllipticCurvePrivateKey, now: datetime.datetime
+) -> x509.Certificate:
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "treedb development")])
+    names = [x509.DNSName(each) for each in _LOCAL_NAMES]
+    addresses = [x509.IPAddress(ipaddress.ip_address(each)) for each in _LOCAL_ADDRESSES]
+    identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+    return (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + LOCAL_LIFE)
+        .add_extension(x509.SubjectAlternativeName([*names, *addresses]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(identifier, critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier),
+            critical=False,
+        )
+        .sign(key, hashes.SHA256())
+    )
+
+
+def _read(file: pathlib.Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise Unusable(f"{file} cannot be read: {error.strerror}.") from None
+
+
+def _read_key(file: pathlib.Path) -> _Key:
+    try:
+        key = serialization.load_pem_private_key(_read(file), password=None)
+    except TypeError:
+        raise Unusable(f"The private key in {file} must not have a passphrase.") from None
+    except (ValueError, UnsupportedAlgorithm):
+        raise Unusable(f"{file} holds no private key in PEM.") from None
+    if not isinstance(key, _Key):
+        raise Unusable(f"The private key in {file} is of a kind that TLS servers do not use.")
+    return key
+
+
+def _read_certificates(file: pathlib.Path) -> list[x509.Certificate]:
+    try:
+        return x509.load_pem_x509_certificates(_read(file))
+    except ValueError:
+        raise Unusable(f"{file} holds no certificate in PEM.") from None

@@ -1,0 +1,188 @@
+"""The daemon: what `twistd treedb` takes from the command line and makes of it.
+
+Here, and nowhere below, stands what concerns the whole process: signals, the clock of the timers,
+the exit status and what an operator reads. `makeService` runs before twistd daemonises, so nothing
+is opened in it but the configuration.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from types import FrameType, TracebackType
+from typing import Any, Final
+
+from twisted.application.service import Service
+from twisted.internet.defer import Deferred
+from twisted.internet.error import ReactorNotRunning
+from twisted.logger import Logger
+from twisted.python.reflect import namedAny
+from twisted.python.usage import Options as UsageOptions
+from twisted.python.usage import UsageError
+
+from treedbd.certificate import LOCAL_CERTIFICATE
+from treedbd.config import Settings, load_settings
+from treedbd.keys import ConfigError
+from treedbd.service import CannotStart, TreeService
+
+FLAGS: Final = ("data", "engine", "listen")
+
+
+class Options(UsageOptions):
+    """The command line after `twistd treedb`; what is not given does not stand in `flags`."""
+
+    synopsis = "[options]"
+    longdesc = (
+        "Serves a JSON tree database over HTTPS. Without --config it runs in development mode: "
+        "on this machine alone, open to everybody on it, data in ./treedb-data."
+    )
+    optParameters = (
+        ("config", "c", None, "The configuration, a TOML file."),
+        ("data", "d", None, "The directory that holds the databases."),
+        ("engine", "e", None, "What stores them: sqlite or memory."),
+    )
+
+    def opt_listen(self, endpoint: str) -> None:
+        """Listen on this Twisted endpoint, such as tcp:8080; may be given several times."""
+        self.setdefault("listen", []).append(endpoint)
+
+    opt_l = opt_listen
+
+    def parseOptions(self, options: Sequence[str] | None = None) -> None:
+        """Parse; end the process with one sentence where that fails."""
+        try:
+            UsageOptions.parseOptions(self, options)
+        except UsageError as error:
+            reason = str(error).rstrip(".")
+            raise SystemExit(f"treedb: {reason}: see twistd treedb --help.") from None
+
+    @property
+    def flags(self) -> dict[str, object]:
+        """The settings that were given."""
+        return {name: self[name] for name in FLAGS if self.get(name) is not None}
+
+
+def makeService(options: Options) -> Daemon:
+    """Read the configuration and make the service that twistd runs."""
+    file = options["config"]
+    try:
+        settings = load_settings(
+            None if file is None else pathlib.Path(file), options.flags, pathlib.Path.cwd()
+        )
+        if not settings.listen:
+            raise ConfigError(
+                f"{file}: listen names no endpoint: set it there, or give --listen ENDPOINT."
+            )
+    except ConfigError as error:
+        raise SystemExit(f"treedb: {error}") from None
+    # Not imported at the top, because importing the reactor chooses it.
+    reactor = namedAny("twisted.internet.reactor")
+    use_steady_time(reactor)
+    in_foreground = options.parent is None or bool(options.parent["nodaemon"])
+    return Daemon(settings, reactor, in_foreground=in_foreground)
+
+
+def use_steady_time(reactor: Any) -> None:
+    """Let timers follow the monotonic clock: a step of the wall clock must not freeze them.
+
+    To be called before anything is scheduled.
+    """
+    reactor.seconds = time.monotonic
+
+
+class Daemon(Service):
+    """A `TreeService` that has a process to itself.
+
+    SIGTERM ends it with status 0, SIGHUP makes it read certificates again. A start that fails ends
+    the process with status 1 and one sentence on standard error; a daemonised one has none, so the
+    sentence goes to the log, and the beginning of it to who started it.
+    """
+
+    _log = Logger()
+
+    def __init__(self, settings: Settings, reactor: Any, *, in_foreground: bool) -> None:
+        """Prepare; nothing is opened."""
+        self.tree = TreeService(settings, reactor)
+        self._settings = settings
+        self._reactor = reactor
+        self._in_foreground = in_foreground
+
+    def privilegedStartService(self) -> None:
+        """Take the ports."""
+        self._start(self.tree.privilegedStartService)
+
+    def startService(self) -> None:
+        """Open the stores; say so when requests are being answered."""
+        self._start(self.tree.startService)
+        Service.startService(self)
+        signal.signal(signal.SIGHUP, self._call_in_turn(self.tree.reload))
+        # Twisted sets its own handlers when the reactor starts, and its SIGTERM would make twistd
+        # end by that signal instead of with status 0.
+        self._reactor.callWhenRunning(
+            signal.signal, signal.SIGTERM, self._call_in_turn(self._stop_reactor)
+        )
+        self._reactor.callWhenRunning(self._announce)
+
+    def stopService(self) -> Deferred[None]:
+        """Close everything in order."""
+        Service.stopService(self)
+        return self.tree.stopService()
+
+    def _start(self, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except CannotStart as error:
+            if not self._in_foreground:
+                self._log.critical("{reason}", reason=str(error))
+            tell_in_one_sentence(CannotStart)
+            raise
+
+    def _call_in_turn(self, call: Callable[[], None]) -> Callable[[int, FrameType | None], None]:
+        def handle(_signal: int, _frame: FrameType | None) -> None:
+            self._reactor.callFromThread(call)
+
+        return handle
+
+    def _stop_reactor(self) -> None:
+        with contextlib.suppress(ReactorNotRunning):  # asked twice
+            self._reactor.stop()
+
+    def _announce(self) -> None:
+        urls = self.tree.urls()
+        if self._settings.development:
+            self._log.info(
+                "Development mode: only this machine can connect, whoever does may read and write "
+                "everything, and any project comes into being on use. Data: {data}",
+                data=str(self._settings.data),
+            )
+            self._log.info("Try: {command}", command=curl_command(urls, self._settings.data))
+        line = " ".join(("treedb ready", *urls))
+        if self._in_foreground and sys.__stdout__ is not None:
+            print(line, file=sys.__stdout__, flush=True)
+        else:
+            self._log.info("{line}", line=line)
+
+
+def curl_command(urls: Sequence[str], data: pathlib.Path) -> str:
+    """Return a command that writes to the first URL; its certificate is the one kept in `data`."""
+    url = urls[0].replace("127.0.0.1", "localhost")
+    trust = ["--cacert", str(data / LOCAL_CERTIFICATE)] if url.startswith("https:") else []
+    return shlex.join(["curl", *trust, "-X", "PUT", "-d", '"world"', f"{url}/hello.json"])
+
+
+def tell_in_one_sentence(*kinds: type[Exception]) -> None:
+    """Make the interpreter end with a sentence, not a traceback, where one of `kinds` ends it."""
+    previous = sys.excepthook
+
+    def tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if isinstance(error, kinds):
+            print(f"treedb: {error}", file=sys.__stderr__, flush=True)
+        else:
+            previous(kind, error, trace)
+
+    sys.excepthook = tell
