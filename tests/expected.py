@@ -69,6 +69,14 @@ def compact(value: Json) -> bytes:
     return json.dumps(value, ensure_ascii=False).encode()
 
 
+def spell(value: Json) -> str:
+    """Print a value so that two are printed alike only if they are the same, `1` and `true` not.
+
+    Members are sorted, and numbers are those that a reader of the value's own print would see.
+    """
+    return json.dumps(json.loads(compact(value)), sort_keys=True)
+
+
 def entity_tag(value: Json) -> str:
     """Return the tag of a value as a GET shows it."""
     return f'"{hashlib.sha256(rfc8785.dumps(value)).hexdigest()}"'

@@ -25,6 +25,7 @@ Headers: TypeAlias = Mapping[str, str] | Iterable[tuple[str, str]]
 PATIENCE_S: Final = 30
 BODILESS: Final = frozenset({204, 304})
 JSON_TYPE: Final = "application/json; charset=utf-8"
+OPEN_RULES: Final = '{"rules": {".read": true, ".write": true}}'
 
 _hosts = (f"t{number}.localhost" for number in itertools.count())
 
@@ -189,6 +190,12 @@ class Client:
             self._wire = None
 
 
+def configured(folder: pathlib.Path, config: str) -> Daemon:
+    """Return a daemon with a configuration; the file `open.json` beside it lets all do all."""
+    (folder / "open.json").write_text(OPEN_RULES)
+    return Daemon(folder, config=config)
+
+
 def print_request(
     method: str,
     target: str,
@@ -223,6 +230,13 @@ def check_promises(answer: Answer) -> None:
     if answer.status in BODILESS:
         assert "Content-Type" not in answer.headers, answer
         assert answer.headers.get("Content-Length", "0") == "0", answer
+
+
+def check_refused(answer: Answer, status: int) -> None:
+    """Check an error for what it has in every dialect: a status, and JSON that says why."""
+    assert answer.status == status, answer
+    assert answer.headers["Content-Type"] == JSON_TYPE
+    assert answer.json["error"], answer
 
 
 def check_error(answer: Answer, status: int, code: str) -> str:

@@ -81,7 +81,9 @@ def questions(draw: st.DrawFn) -> Question:
 def check(client: Client, target: str, value: Any, question: Question) -> None:
     answer = client.ask("GET", f"{target}?{question.query()}")
     assert answer.status == 200, (question.query(), answer)
-    assert answer.body == expected.compact(question.answer(value)), question.query()
+    shown = question.answer(value)
+    assert expected.spell(answer.json) == expected.spell(shown), question.query()
+    assert list(answer.json or ()) == list(shown or ()), question.query()
 
 
 @settings(max_examples=100, deadline=None)
@@ -202,7 +204,7 @@ def test_priorities_are_ordered_none_then_numbers_then_strings(tree: Client) -> 
         "b none": 2,
         "minus": {".value": 1, ".priority": -1},
         "one": {"x": 1, ".priority": 1},
-        "1.5": {".value": "x", ".priority": 1.5},
+        "half": {".value": "x", ".priority": 1.5},
         "ten": {"x": {"y": 1}, ".priority": 10},
         "text 10": {".value": 5, ".priority": "10"},
         "text 9": {"x": 1, ".priority": "9"},
@@ -221,9 +223,9 @@ def test_priorities_are_ordered_none_then_numbers_then_strings(tree: Client) -> 
     assert asked("endAt=1") == in_order[:4]
     assert asked("equalTo=null") == in_order[:2]
     assert asked('equalTo="10"') == ["text 10"]
-    assert asked("startAfter=1&limitToFirst=2") == ["1.5", "ten"]
+    assert asked("startAfter=1&limitToFirst=2") == ["half", "ten"]
     assert asked('limitToLast=1&endBefore="9"') == ["text 10"]
-    assert asked('startAt=null,"b none"&limitToFirst=2') == ["b none", "minus"]
+    assert asked('startAt=null,"b%20none"&limitToFirst=2') == ["b none", "minus"]
     exported = tree.ask("GET", '/a.json?orderBy="$priority"&startAt=10&format=export').json
     assert exported == {key: ranked[key] for key in in_order[5:]}
 

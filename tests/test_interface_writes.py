@@ -435,16 +435,6 @@ def test_refusals_come_in_the_promised_order(
     assert tree.get("/.json") is None
 
 
-@pytest.mark.parametrize(
-    ("method", "target", "status", "code"),
-    [("PUT", "/a", 404, "not_found"), ("BREW", "/a.json", 405, "method_not_allowed")],
-)
-def test_no_such_place_or_method_is_said_even_of_a_body_too_large(
-    tree: Client, method: str, target: str, status: int, code: str
-) -> None:
-    check_error(tree.ask(method, target, TOO_LARGE), status, code)
-
-
 def test_a_body_may_come_in_chunks(tree: Client) -> None:
     with Wire(tree.daemon.http) as wire:
         head = print_request(

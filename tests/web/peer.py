@@ -112,7 +112,7 @@ def send_small(request: LeanRequest) -> None:
 
 
 class CountingTransport(StringTransport):
-    """A transport in memory that counts writes."""
+    """A transport in memory that counts writes and can be closed by halves."""
 
     def __init__(self, host: str = "192.0.2.1") -> None:
         super().__init__(
@@ -120,6 +120,11 @@ class CountingTransport(StringTransport):
             peerAddress=IPv4Address("TCP", host, 4321),
         )
         self.writes = 0
+        self.half_closed = False
+
+    def loseWriteConnection(self) -> None:
+        """Send no more, read on."""
+        self.half_closed = True
 
     def write(self, data: bytes) -> None:
         """Keep what is written."""
@@ -189,8 +194,9 @@ class Peer:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the server closed in good order."""
-        return self.transport.disconnecting and not self.transport.disconnected
+        """Whether the server closed in good order and lets the peer close too."""
+        closed = self.transport.disconnecting or self.transport.half_closed
+        return closed and self.transport.producer is None and not self.is_dropped
 
     @property
     def is_dropped(self) -> bool:

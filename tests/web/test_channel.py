@@ -188,6 +188,19 @@ async def test_large_replies_arrive_whole_and_in_order(site: Site) -> None:
 
 
 @pytest_twisted.ensureDeferred
+async def test_what_is_written_past_the_request_keeps_its_place(site: Site) -> None:
+    def warn_and_send(request: LeanRequest) -> None:
+        request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        send_small(request)
+
+    await site.listen(Scripted(warn_and_send))
+    client = await site.connect()
+    client.transport.write(LAST)
+    answers = parse_answers(bytes(await client.closed))
+    assert [answer.status for answer in answers] == [100, 200]
+
+
+@pytest_twisted.ensureDeferred
 async def test_a_header_that_is_too_long_is_answered_at_once(site: Site) -> None:
     await site.listen(Scripted(send_small))
     client = await site.connect()

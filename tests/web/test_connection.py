@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import socket
 from typing import Any
 
 import pytest
 from twisted.internet.interfaces import IPushProducer
 
 from tests.web.peer import BODY, GET, Peer, Scripted, Server, send_small
+from tests.web.test_shortcut import Wire
 from treedbd.web.lean import LeanRequest
 from treedbd.web.limits import ChannelLimits
 
@@ -75,6 +77,7 @@ def test_close_is_obeyed_and_said() -> None:
     (answer,) = peer.ask(CLOSE)
     assert answer[b"connection"] == b"close"
     assert peer.is_closed
+    assert not peer.transport.half_closed
     assert peer.ask(GET) == []
 
 
@@ -82,6 +85,7 @@ def test_nothing_is_answered_after_close() -> None:
     peer = connect()
     assert len(peer.ask(CLOSE + GET)) == 1
     assert peer.is_closed
+    assert peer.transport.half_closed
 
 
 def test_an_old_client_is_kept_only_if_it_asks() -> None:
@@ -151,6 +155,7 @@ def test_refusals_are_json_and_end_the_connection(data: bytes, status: int, code
     assert answer[b"date"]
     assert b"server" not in answer
     assert peer.is_closed
+    assert peer.transport.half_closed
     assert peer.server.factory.refusals == {status: 1}
     assert peer.ask(GET) == []
 
@@ -302,6 +307,30 @@ def test_idleness_does_not_count_while_the_peer_is_still_reading() -> None:
     assert peer.is_closed
 
 
+def test_idleness_does_not_count_while_a_little_is_left_to_read() -> None:
+    wire = Wire()
+    wire.tcp.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    server = Server(Scripted(lambda request: request.send(200, [], b"x" * 40_000)))
+    channel = server.factory.buildProtocol(None)
+    channel.makeConnection(wire.tcp)
+    channel.dataReceived(GET)
+    assert wire.waits
+    assert not channel.outlet.choked
+    for _ in range(3):
+        server.pass_time(50)
+        wire.receive_some()
+        wire.turn()
+    assert not wire.tcp.disconnecting
+    while wire.waits:
+        wire.receive()
+        wire.turn()
+    server.pass_time(70)
+    assert not wire.tcp.disconnecting
+    server.pass_time(6)
+    assert wire.tcp.disconnecting
+    wire.close()
+
+
 def test_requests_wait_while_the_peer_does_not_read() -> None:
     peer = connect()
     pace = choke(peer)
@@ -328,6 +357,15 @@ def test_what_is_held_is_bounded() -> None:
 
 
 # The end.
+
+
+def test_a_connection_that_was_not_read_from_is_read_from_while_it_closes() -> None:
+    peer, requests = connect_open()
+    peer.send(CLOSE, GET * 2000)
+    assert peer.transport.producerState == "paused"
+    requests[0].send(200, [], BODY)
+    assert peer.is_closed
+    assert peer.transport.producerState == "producing"
 
 
 def test_a_refused_peer_may_finish_sending_but_not_for_ever() -> None:
@@ -388,7 +426,7 @@ def test_a_peer_may_go_while_others_have_their_turn() -> None:
     peer = connect()
     peer.send(GET * 200)
     peer.hang_up()
-    peer.server.clock.advance(0)
+    assert peer.server.clock.getDelayedCalls() == []
     assert len(peer.read()) == 64
 
 

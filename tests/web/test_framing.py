@@ -308,6 +308,9 @@ def test_a_client_that_waits_for_continue_is_recognised() -> None:
     impatient = RequestReader(LIMITS)
     impatient.receive(head + b"a")
     assert not impatient.awaits_continue
+    begun = RequestReader(LIMITS)
+    begun.receive(CHUNKED[:-2] + b"Expect: 100-continue\r\n\r\n5")
+    assert not begun.awaits_continue
     old = RequestReader(LIMITS)
     old.receive(head.replace(b"HTTP/1.1", b"HTTP/1.0"))
     assert not old.awaits_continue

@@ -80,6 +80,7 @@ def test_closing_sends_what_waits_first(wire: Wire) -> None:
     received = b""
     outcome = None
     while outcome is None:
+        assert wire.waits
         received += wire.receive()
         outcome = wire.turn()
     received += wire.receive()

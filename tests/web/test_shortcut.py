@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from twisted.internet.address import IPv4Address
 from twisted.internet.protocol import Protocol
 from twisted.internet.task import Clock
 from twisted.internet.tcp import Connection
@@ -14,13 +15,26 @@ from treedbd.web.outgoing import Outlet
 from treedbd.web.shortcut import find_shortcut
 
 
+class _Connected(Connection):
+    """A pair of sockets is quicker than TCP to show what is read, but has no addresses."""
+
+    def getPeer(self) -> IPv4Address:
+        return IPv4Address("TCP", "192.0.2.1", 4321)
+
+    def getHost(self) -> IPv4Address:
+        return IPv4Address("TCP", "127.0.0.1", 80)
+
+    def setTcpNoDelay(self, enabled: bool) -> None:
+        pass
+
+
 class Wire:
     """A TCP transport of Twisted over a pair of sockets, whose reactor does nothing by itself."""
 
     def __init__(self) -> None:
         ours, self.theirs = socket.socketpair()
         self.reactor = MemoryReactorClock()
-        self.tcp = Connection(ours, Protocol(), self.reactor)
+        self.tcp = _Connected(ours, Protocol(), self.reactor)
         self.tcp.connected = 1
         self.theirs.setblocking(False)
 
@@ -40,6 +54,10 @@ class Wire:
             if not piece:
                 return data
             data += piece
+
+    def receive_some(self) -> bytes:
+        """Return a little of what has arrived."""
+        return self.theirs.recv(2000)
 
     def turn(self) -> Any:
         """Let the transport write as the reactor would."""
@@ -102,6 +120,22 @@ def test_a_transport_without_the_known_attributes_has_no_shortcut(
     monkeypatch.delattr(wire.tcp, "_tempDataBuffer")
     assert find_shortcut(wire.tcp)(b"x") == 0
     wire.tcp._tempDataBuffer = []
+
+
+def test_nothing_is_sent_past_what_was_sent_in_part(wire: Wire) -> None:
+    wire.tcp.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    outlet = Outlet(wire.tcp, Clock(), lambda: None)
+    outlet.write(b"x" * 2_000_000)
+    wire.turn()
+    received = wire.receive()
+    assert wire.tcp.dataBuffer
+    assert not wire.tcp._tempDataBuffer
+    outlet.write(b"end")
+    while wire.waits:
+        received += wire.receive()
+        wire.turn()
+    received += wire.receive()
+    assert received == b"x" * 2_000_000 + b"end"
 
 
 def test_what_the_socket_does_not_take_follows_in_order(wire: Wire) -> None:

@@ -20,6 +20,7 @@ from treedbd.database.question import (
     ConditionFailed,
     Outcome,
     PermissionDenied,
+    TagDenied,
     Write,
 )
 from treedbd.database.rulebook import Rulebook
@@ -189,8 +190,11 @@ class Database:
         context = Context(caller.auth, now, nodes)
         if not self._rulebook.rules.may_write(resolved.changes, context).allowed:
             raise PermissionDenied("The rules do not allow this write.")
-        if write.condition is not None:
-            self._rulebook.check_read(write.condition.place.path, caller, now, nodes)
+        condition = write.condition
+        if condition is not None and not self._rulebook.may_read(
+            condition.place.path, caller, now, nodes
+        ):
+            raise TagDenied("The rules do not allow this caller to ask for a tag.")
         if not (write.wants_tag or (write.wants_echo and write.edit.has_placeholders)):
             return True
         return self._rulebook.may_read(write.edit.place.path, caller, now, nodes)

@@ -19,6 +19,10 @@ class PermissionDenied(Exception):
     """The rules do not allow it."""
 
 
+class TagDenied(PermissionDenied):
+    """The condition of a write would tell its caller something that the rules keep from him."""
+
+
 class Unavailable(Exception):
     """The database cannot write now; nothing was applied. The message says why."""
 

@@ -17,15 +17,16 @@ from treedbd.database.question import (
     ConditionFailed,
     DeadlinePassed,
     PermissionDenied,
+    TagDenied,
     Unavailable,
 )
 from treedbd.database.rulebook import Governed
 from treedbd.rules.refusal import InvalidRules
 from treedbd.store.mapping import Failed, Full, Refused
-from treedbd.tree import printing
 from treedbd.tree.path import InvalidPath, MissingSuffix
 from treedbd.tree.query import InvalidQuery
-from treedbd.tree.value import InvalidData, Json
+from treedbd.tree.value import InvalidData
+from treedbd.web.dialect import Dialect
 from treedbd.web.identity import AuthRequired, NotAdmin
 from treedbd.web.providers import ProviderUnavailable
 from treedbd.web.site import Misdirected
@@ -61,6 +62,7 @@ _STATUS: Final[dict[type[Exception], tuple[int, str]]] = {
     BadToken: (401, "auth_required"),
     AuthRequired: (401, "auth_required"),
     PermissionDenied: (403, "permission_denied"),
+    TagDenied: (403, "permission_denied"),
     NotAdmin: (403, "permission_denied"),
     InvalidRules: (400, "invalid_data"),
     Governed: (409, "conflict"),
@@ -90,30 +92,29 @@ class Reply:
     headers: tuple[Header, ...] = (JSON_TYPE,)
 
 
-def refuse(error: BaseException) -> Reply:
+def refuse(error: BaseException, dialect: Dialect) -> Reply:
     """Return the reply that tells of an error."""
     trouble = _STORE_TROUBLE.get(type(error))  # type: ignore[arg-type]
     if trouble is not None:
         _log.error("A store is in trouble: {error}", error=error)
-        return error_reply(503, "unavailable", trouble)
+        return _error(dialect, 503, "unavailable", trouble)
     known = _STATUS.get(type(error))  # type: ignore[arg-type]
     if known is None:
         _log.failure("A request broke.", Failure(error))
-        return error_reply(500, "internal_error", "The server made an error; it has been logged.")
+        return _error(
+            dialect, 500, "internal_error", "The server made an error; it has been logged."
+        )
     status, code = known
+    message = dialect.rules_fault(str(error)) if isinstance(error, InvalidRules) else str(error)
     if isinstance(error, ConditionFailed):
-        body = _error_body(code, str(error)) | {"data": error.current}
-        tag = (b"ETag", error.tag.encode())
-        return Reply(status, printing.compact(body), (JSON_TYPE, tag))
-    if status == 405:
-        return error_reply(status, code, str(error), (b"Allow", ALLOWED))
-    return error_reply(status, code, str(error))
+        body = dialect.mismatch_body(code, message, error.current)
+        return Reply(status, body, (JSON_TYPE, (b"ETag", dialect.tag(error.tag))))
+    if isinstance(error, PermissionDenied | NotAdmin) and not isinstance(error, TagDenied):
+        status = dialect.denied_status
+    if isinstance(error, MethodNotAllowed):
+        return _error(dialect, status, code, message, (b"Allow", ALLOWED))
+    return _error(dialect, status, code, message)
 
 
-def error_reply(status: int, code: str, message: str, *headers: Header) -> Reply:
-    """Return an error reply in the documented form."""
-    return Reply(status, printing.compact(_error_body(code, message)), (JSON_TYPE, *headers))
-
-
-def _error_body(code: str, message: str) -> dict[str, Json]:
-    return {"error": code, "message": message}
+def _error(dialect: Dialect, status: int, code: str, message: str, *headers: Header) -> Reply:
+    return Reply(status, dialect.error_body(code, message), (JSON_TYPE, *headers))

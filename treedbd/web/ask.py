@@ -14,10 +14,11 @@ import attrs
 from twisted.web.server import Request
 
 from treedbd.database.catalog import Catalog, DatabaseName
-from treedbd.tree.canonical import Tags, parse_tags
+from treedbd.tree.canonical import Tags
 from treedbd.tree.path import ROOT, InvalidPath, Place, parse_address
 from treedbd.tree.query import InvalidQuery
 from treedbd.web.answer import ALLOWED, MethodNotAllowed, PayloadTooLarge
+from treedbd.web.dialect import Choice, Dialect, choose
 from treedbd.web.head import Head, first, head_of
 from treedbd.web.identity import Override, find_token, parse_override
 from treedbd.web.options import WebOptions
@@ -57,6 +58,7 @@ class Ask:
     condition: Tags | None
     token: str | None = attrs.field(repr=False)
     override: Override | None
+    dialect: Dialect
     wants_explanation: bool
     accepts_events: bool
     last_event_id: str | None
@@ -72,6 +74,21 @@ class Reader:
         self._tag_headers = tuple(
             f"x-{name}-etag".lower().encode() for name in options.etag_headers
         )
+
+    def dialect_of(self, request: Request) -> Dialect:
+        """Return the dialect in which an error is told, whatever is wrong with the request."""
+        head = head_of(request)
+        choice: Choice = "auto"
+        parameters: Parameters = {}
+        try:
+            authority, target = split_target(request.uri)
+            parameters = parse_parameters(target.partition(b"?")[2])
+            hosts = head.get(b"host", [])
+            name = self._addressing.find(hosts, authority, parameters.get("ns"))
+            choice = self._catalog.project(name.project).dialect
+        except (ValueError, LookupError):
+            pass
+        return choose(choice, parameters, head)
 
     def check_host(self, request: Request) -> None:
         """Refuse a request whose host cannot be read, or is not served here."""
@@ -116,7 +133,8 @@ class Reader:
         parameters: Parameters,
     ) -> Ask:
         is_reading = method in READING
-        condition = first(head, b"if-none-match" if is_reading else b"if-match")
+        dialect = choose(self._catalog.project(name.project).dialect, parameters, head)
+        condition = _joined(head, b"if-none-match" if is_reading else b"if-match")
         return Ask(
             method=method,
             name=name,
@@ -125,7 +143,8 @@ class Reader:
             print=_print(method, parameters, first(head, b"print")),
             timeout=parse_timeout(parameters.get("timeout")),
             wants_tag=any(_is_true(first(head, name)) for name in self._tag_headers),
-            condition=None if condition is None else parse_tags(condition, is_weak=is_reading),
+            condition=dialect.parse_tags(condition, is_weak=is_reading),
+            dialect=dialect,
             token=find_token(head, parameters),
             override=parse_override(parameters.get("auth_variable_override")),
             wants_explanation=_is_true(first(head, b"x-treedb-explain")),
@@ -177,6 +196,12 @@ def _accepts_events(accept: str | None) -> bool:
     if accept is None or EVENTS not in accept:
         return False
     return any(media.partition(";")[0].strip() == EVENTS for media in accept.lower().split(","))
+
+
+def _joined(head: Head, name: bytes) -> str | None:
+    """Return a field that is a list as one line, however many it came in; None if absent."""
+    values = head.get(name)
+    return b", ".join(values).decode("latin-1") if values else None
 
 
 def _is_true(value: str | None) -> bool:

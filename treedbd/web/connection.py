@@ -174,7 +174,7 @@ class Channel(Protocol):
                 log_access(request)
             except Exception:
                 _log.failure("A request could not be logged.")
-        if not request.persistent or self._register.draining:
+        if not request.persistent:
             self._close(linger=self._reader.unread_bytes > 0)
         else:
             self._go_on()

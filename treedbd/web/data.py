@@ -88,7 +88,8 @@ class DataRoute:
 
     def refuse(self, request: Request, error: BaseException) -> None:
         """Answer with an error."""
-        self.sender.send(request, refuse(error), no_store=True)
+        reply = refuse(error, self.reader.dialect_of(request))
+        self.sender.send(request, reply, no_store=True)
 
     def _identified(self, request: Request, ask: Ask, go_on: Callable[[Identity], None]) -> None:
         """Go on when it is known who asks, as an admin wants the rules to see it."""

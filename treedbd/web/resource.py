@@ -77,4 +77,5 @@ class TreeResource(KleinResource):
         return self._data.sender.prepare(request, Reply(200, b'{"status":"ok"}'))
 
     def _refuse(self, request: Request, failure: Failure) -> bytes:
-        return self._data.sender.prepare(request, refuse(failure.value or Exception()))
+        dialect = self._data.reader.dialect_of(request)
+        return self._data.sender.prepare(request, refuse(failure.value or Exception(), dialect))

@@ -23,13 +23,13 @@ def read_reply(ask: Ask, form: Form, body: bytes) -> Reply:
     if _is_tagged(ask, form):
         json = printing.parse(body)
         present = tag(value.plain(json) if form.is_export else json)
-        tags = ((b"ETag", present.encode()),)
+        tags = ((b"ETag", ask.dialect.tag(present)),)
         if ask.condition is not None and ask.condition.matches(present, json is not None):
             return Reply(304, b"", tags)
     if ask.print == "silent":
         return Reply(204, b"", tags)
     if ask.print == "pretty":
-        body = printing.pretty(printing.parse(body))
+        body = ask.dialect.pretty(printing.parse(body))
     before, after, content_type = _wrapping(form)
     return Reply(200, before + body + after, (content_type, *_download(form), *tags))
 

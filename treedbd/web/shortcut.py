@@ -34,7 +34,6 @@ _TLS_NAMES: Final = (
     "disconnecting",
     "_aggregator",
     "_appSendBuffer",
-    "_handshakeDone",
     "_lostTLSConnection",
     "_tlsConnection",
 )
@@ -85,7 +84,6 @@ class _TlsShortcut:
         tls = self._tls
         if (
             len(data) > _RECORD_BYTES
-            or not tls._handshakeDone
             or tls._lostTLSConnection
             or tls.disconnecting
             or tls._appSendBuffer

@@ -48,13 +48,13 @@ def make_write(ask: Ask, change: edit.Edit, now: int, caller: Caller, deadline: 
 
 def write_reply(ask: Ask, outcome: Outcome) -> Reply:
     """Return the reply to a write that is durable."""
-    tag = () if outcome.tag is None else ((b"ETag", outcome.tag.encode()),)
+    tag = () if outcome.tag is None else ((b"ETag", ask.dialect.tag(outcome.tag)),)
     if ask.print == "silent":
         return Reply(204, b"", tag)
     echo = outcome.echo
     if ask.method == b"POST":
         echo = {"name": outcome.edit.place.path[-1]}
-    body = printing.pretty(echo) if ask.print == "pretty" else printing.compact(echo)
+    body = ask.dialect.pretty(echo) if ask.print == "pretty" else printing.compact(echo)
     return Reply(200, body, (JSON_TYPE, *tag))
 
 
