@@ -123,12 +123,15 @@ class Bench:
 
     def begin_round(self, number: int) -> None:
         """Start with a new file."""
-        self._mapping = SqliteMapping.create(self._folder / f"{self.name}-{number}.shelf")
+        self._mapping = SqliteMapping.create(self._file(number))
 
-    def end_round(self) -> None:
-        """Note the size of the file and close it."""
-        self.bytes = self.mapping.size()
+    def end_round(self, number: int) -> None:
+        """Close the file and note its size."""
         self.mapping.close()
+        self.bytes = self._file(number).stat().st_size
+
+    def _file(self, number: int) -> File:
+        return self._folder / f"{self.name}-{number}.shelf"
 
     def measure(self, task: str, work: Callable[[Bench], Any], operations: int) -> None:
         """Do `work` and note the seconds of one operation."""
@@ -200,7 +203,7 @@ def run(options: argparse.Namespace, folder: File) -> list[Bench]:
                 if task == "load" and bench.read(()) != whole:
                     raise SystemExit(f"{bench.name} do not read back what was loaded.")
         for bench in benches:
-            bench.end_round()
+            bench.end_round(number)
     return sorted(benches, key=lambda bench: bench.name, reverse=True)
 
 

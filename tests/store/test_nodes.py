@@ -46,9 +46,6 @@ def rows_of(transaction: Transaction) -> dict[str, bytes]:
     return {"/".join(decode_path(key)[0]): raw for key, raw in transaction.scan(FIRST, END)}
 
 
-# How it lies
-
-
 def test_a_small_tree_is_one_row_with_the_empty_key(
     nodes: NodeWriter, transaction: Transaction
 ) -> None:
@@ -131,9 +128,6 @@ def test_the_longest_path_that_may_be_is_written_and_read(nodes: NodeWriter) -> 
     assert nodes.peek(()) is None
 
 
-# What a write touches
-
-
 def test_a_write_inside_a_spread_container_touches_one_row(
     nodes: NodeWriter, transaction: Transaction
 ) -> None:
@@ -154,6 +148,15 @@ def test_a_new_child_of_a_spread_container_gets_one_row(
     put(nodes, "z", 1)
     assert rows_of(transaction).keys() == {"0", "a/b", "a/c", "a/d", "z"}
     assert rows_of(transaction)["a/c"] == b'{"x":{"y":1}}'
+
+
+def test_a_new_first_child_lies_beside_the_priority_of_its_container(
+    nodes: NodeWriter, transaction: Transaction
+) -> None:
+    put(nodes, "a", {"c": TEXT, "d": TEXT, ".priority": 1})
+    put(nodes, "a/b", 2)
+    assert rows_of(transaction).keys() == {"a", "a/b", "a/c", "a/d"}
+    assert nodes.priority(("a",)) == 1
 
 
 @pytest.mark.parametrize("path", ["x", "a/x", "a/b/x", "a/b", "l/5", "long/x/y", "0", "k" * 600])
@@ -239,6 +242,14 @@ def test_a_container_that_is_not_much_shorter_than_the_limit_is_left_spread(
     assert list(rows_of(transaction)) == [""]
 
 
+def test_a_container_is_not_gathered_where_its_keys_are_long(
+    nodes: NodeWriter, transaction: Transaction
+) -> None:
+    put(nodes, "", {"k" * 200 + "a": 1, "k" * 200 + "b": 2, "x": 3})
+    put(nodes, "x", None)
+    assert len(rows_of(transaction)) == 2
+
+
 def test_changes_are_made_one_after_the_other(nodes: NodeWriter) -> None:
     body = {"a/b": TEXT, "a/c": TEXT, "d": {"e": 1}, "a/.priority": 1, "b/.priority": 2}
     put(nodes, "b", 3)
@@ -253,9 +264,6 @@ def test_changes_are_made_one_after_the_other(nodes: NodeWriter) -> None:
             }
         ).value
     )
-
-
-# What a read gives
 
 
 def test_a_plain_row_is_handed_on_as_it_lies(nodes: NodeWriter, transaction: Transaction) -> None:

@@ -35,34 +35,43 @@ Commit: TypeAlias = tuple[Change, ...]
 
 LONG = "k" * 300
 LONGER = LONG + "é" * 100
-KEYS = [
-    *("a", "b", 'é"\\', "0", "1", "2", "3", "-5", "01", "11111111111"),
-    *(LONG, LONG + "1", LONGER, LONGER + "a", "z" * 470, "z" * 768),
+ALPHABETS = [
+    ["a", "b", "c", 'é"\\'],
+    ["0", "1", "2", "3"],
+    ["-5", "0", "1", "01", "11111111111", "a"],
+    ["a", LONG, LONG + "1", "z" * 470],
+    ["0", "b", LONGER, LONGER + "a", "z" * 768],
 ]
-EDGES = [*KEYS, "", "a\x00b", "5\x00", LONGER + "\x00", "m" * 500]
+EDGES = [*itertools.chain(*ALPHABETS), "", "a\x00b", "5\x00", LONGER + "\x00", "m" * 500]
 
-keys = st.sampled_from(KEYS)
-paths = st.lists(keys, max_size=4).map(tuple)
 leaves = st.sampled_from([True, 1, -0.5, 1e300, 2**63, "", "s", 'é[{"1":', "x" * 70, None])
 priorities = st.sampled_from([1, 2.5, "p"])
 
 
-def containers(children: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    plain_ones = st.dictionaries(keys, children, max_size=6)
-    return plain_ones | st.builds(lambda c, p: {**c, ".priority": p}, plain_ones, priorities)
+def bodies(keys: st.SearchStrategy[str]) -> st.SearchStrategy[Any]:
+    def containers(children: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+        plain_ones = st.dictionaries(keys, children, max_size=6)
+        return plain_ones | st.builds(lambda c, p: {**c, ".priority": p}, plain_ones, priorities)
+
+    alone = st.builds(lambda v, p: {".value": v, ".priority": p}, leaves, priorities)
+    return st.recursive(leaves | alone, containers, max_leaves=10)
 
 
-bodies = st.recursive(
-    leaves | st.builds(lambda v, p: {".value": v, ".priority": p}, leaves, priorities),
-    containers,
-    max_leaves=10,
-)
-changes = st.one_of(
-    st.builds(lambda path, body: Change(Place(path), normalise(body).value), paths, bodies),
-    st.builds(lambda path: Change(Place(path), None), paths),
-    st.builds(lambda path, to: Change(Place(path, True), to), paths, priorities | st.none()),
-)
-commits = st.lists(st.lists(changes, min_size=1, max_size=3).map(tuple), max_size=7)
+def histories(alphabet: list[str]) -> st.SearchStrategy[list[Commit]]:
+    """Make commits that use few keys, so that they meet."""
+    keys = st.sampled_from(alphabet)
+    paths = st.lists(keys, max_size=3).map(tuple)
+    changes = st.one_of(
+        st.builds(
+            lambda path, body: Change(Place(path), normalise(body).value), paths, bodies(keys)
+        ),
+        st.builds(lambda path: Change(Place(path), None), paths),
+        st.builds(lambda path, to: Change(Place(path, True), to), paths, priorities | st.none()),
+    )
+    return st.lists(st.lists(changes, min_size=1, max_size=3).map(tuple), max_size=7)
+
+
+commits = st.sampled_from(ALPHABETS).flatmap(histories)
 spans = st.builds(
     lambda edge, inclusive, reverse: (
         Span(at=edge, reverse=reverse) if inclusive else Span(after=edge, reverse=reverse)

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 
-from treedbd.store.mapping import Transaction
+from treedbd.store.mapping import Row, Rows, Transaction
 from treedbd.store.memory import MemoryMapping
 from treedbd.store.node_writer import NodeWriter
 from treedbd.store.verification import verify
@@ -38,6 +40,7 @@ def test_an_empty_store_is_sound() -> None:
     ("content", "finding"),
     [
         ({A: b"{"}, "The row /a cannot be read."),
+        ({A: b' {".priority":'}, "The row /a cannot be read."),
         ({A: b""}, "The row /a is not in normal form."),
         ({A: b"null"}, "The row /a is not in normal form."),
         ({A: b"{}"}, "The row /a is not in normal form."),
@@ -68,6 +71,14 @@ def test_an_empty_store_is_sound() -> None:
 )
 def test_what_is_malformed_is_said(content: dict[bytes, bytes], finding: str) -> None:
     assert verify(rows_of(content)) == [finding]
+
+
+def test_rows_out_of_order_are_said() -> None:
+    class Disordered:
+        def scan(self, low: bytes, high: bytes) -> list[Row]:
+            return [Row(encode_path((name,)), b"1") for name in "acbd"]
+
+    assert verify(cast(Rows, Disordered())) == ["The row /b is out of order."]
 
 
 def test_damage_does_not_hide_other_damage() -> None:

@@ -10,7 +10,8 @@ A change of a node that no row covers, because it is spread or absent, first rem
 are the node. A new value then becomes a row (or rows) directly below the deepest container on the
 way that is spread: the row of the child through which the way leads on, with the value at the end
 of nested containers. That container is found from the two rows beside the node's key: whatever is
-spread above the node has one of them below it. An empty tree becomes one row at the root.
+spread above the node has one of them below it, or is left with its crown alone and gets a child
+again. An empty tree becomes one row at the root.
 
 Where rows have been removed, the containers above are looked at, upwards: one without rows below it
 is gone, with its crown; one with few rows (at most `GATHER_ROWS`) that together are short is
@@ -86,7 +87,7 @@ class NodeWriter(Nodes):
 
     def _replace(self, path: Path, cover: Cover, value: Value) -> None:
         """Put another value into the row that covers `path`."""
-        key, raw, inside, is_bucket = cover
+        key, _, inside, is_bucket = cover
         if value is None:
             self.shelf.raw_delete(key)
             depth = len(path) - len(inside)
@@ -94,40 +95,32 @@ class NodeWriter(Nodes):
         elif is_bucket:
             self.shelf.raw_put(key, encode_row(value))
         else:
-            self._store(key, value, raw)
+            self._store(key, value)
 
     def _insert(self, path: Path, encoded: bytes, value: Value) -> None:
         """Put a value where nothing is and no row covers."""
-        place = encoded[:KEY_BYTES]
-        before = self.shelf.raw_floor(place)
-        after = next(self.shelf.raw_keys(place, END), None)
+        before = self.shelf.raw_floor(encoded)
+        after = next(self.shelf.raw_keys(encoded, END), None)
         if before is None and after is None:
             self._store(FIRST, _nest(path, value))
             return
-        depth_after = 0 if after is None else shared_keys(path, after)
-        depth = depth_after if before is None else max(shared_keys(path, before.key), depth_after)
-        key = encode_path(path[:depth])
-        if before is not None and before.key == key and (after is None or depth_after < depth):
-            self._store(key, set_value(load_row(before.value), path[depth:], value))
+        depth = max(
+            0 if before is None else shared_keys(path, before.key),
+            0 if after is None else shared_keys(path, after),
+        )
+        container = encode_path(path[:depth])
+        self._add_children(container, [(path[depth], _nest(path[depth + 1 :], value))])
+
+    def _store(self, key: bytes, value: Value) -> None:
+        """Make `value` the node of an encoded path that has no rows below it."""
+        may_spread = leaf_of(value) is CONTAINER and len(key) <= SPREAD_BYTES
+        if may_spread and is_surely_longer(value, self._row_bytes):
+            self._spread(key, value)
             return
-        self._add_children(key, [(path[depth], _nest(path[depth + 1 :], value))])
-
-    def _store(self, key: bytes, value: Value, present: bytes | None = None) -> None:
-        """Make `value` the node of an encoded path that has no rows below it.
-
-        `present` is the row that it has, so that an equal one need not be written.
-        """
-        if leaf_of(value) is CONTAINER and len(key) <= SPREAD_BYTES:
-            if is_surely_longer(value, self._row_bytes):
-                self._spread(key, value)
-                return
-            raw = encode_row(value)
-            if len(raw) > self._row_bytes:
-                self._spread(key, value)
-                return
+        raw = encode_row(value)
+        if may_spread and len(raw) > self._row_bytes:
+            self._spread(key, value)
         else:
-            raw = encode_row(value)
-        if raw != present:
             self.shelf.raw_put(key, raw)
 
     def _spread(self, key: bytes, value: Value) -> None:

@@ -39,7 +39,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from treedbd.store.children import Source, Spread, child_names, child_sources
-from treedbd.store.layout import ALL, KEY_BYTES, Span, below
+from treedbd.store.layout import ALL, Span, below
 from treedbd.store.mapping import Rows
 from treedbd.store.row import (
     encode_row,
@@ -184,7 +184,7 @@ class Nodes:
         """Return the encoded path, and the row that covers it; a spread node has none."""
         segments = [encode_key(key) for key in path]
         encoded = b"".join(segments)
-        row = self.shelf.raw_floor(encoded[:KEY_BYTES])
+        row = self.shelf.raw_floor(encoded)
         if row is None or not encoded.startswith(row[0]) or is_crown(row[1]):
             return encoded, None
         key, raw = row
