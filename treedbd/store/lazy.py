@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
+from treedbd.store.layout import KEY_BYTES
 from treedbd.store.mapping import Entry, Mapping, Row, Rows, Snapshot, Transaction
 from treedbd.store.memory import MemoryMapping
 
 T = TypeVar("T")
 
-_ALL = (b"", b"\xff")
+_ALL = (b"", b"\xff" * (KEY_BYTES + 1))
+"""A range that takes in every key."""
 
 
 class LazyMapping:
