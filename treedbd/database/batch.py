@@ -40,6 +40,7 @@ Tell: TypeAlias = Callable[[Sequence[Telling]], None]
 
 BATCH_WRITES = 1024
 BATCH_SECONDS = 0.02
+ROOM_PAUSE = 0.5
 RECOVERY_PAUSES = (0.0, 0.1, 0.5, 1.0, 2.0, 5.0)
 
 _REFUSALS = (PermissionDenied, ConditionFailed, InvalidData)
@@ -88,6 +89,7 @@ class Batcher:
         self._is_full = False
         self._failure: str | None = None
         self._recovery: IDelayedCall | None = None
+        self._room: IDelayedCall | None = None
         self._closed: Deferred[None] | None = None
         self.commits = 0
         self.writes = 0
@@ -144,8 +146,6 @@ class Batcher:
     def _take(self) -> list[_Turn]:
         """Take the next batch off the queue, refusing what cannot be done now."""
         self._withdraw_late()
-        if self._is_full and self.mapping.restore_reserve():
-            self._is_full = False
         turns: list[_Turn] = []
         while self._waiting and len(turns) < BATCH_WRITES:
             turn = self._waiting.popleft()
@@ -218,6 +218,7 @@ class Batcher:
         if isinstance(error, Full):
             self._is_full = True
             self.mapping.release_reserve()
+            self._await_room()
             reason = "The disk is full."
         else:
             self._log.error("The store failed: {error}", error=error)
@@ -229,6 +230,21 @@ class Batcher:
             self._refuse_waiting()
             self._recover(0)
         self._go_on()
+
+    def _await_room(self) -> None:
+        """See to it that writes are taken again when the disk has room for the reserve."""
+        if self._room is None and self._closed is None:
+            self._room = self._clock.callLater(ROOM_PAUSE, self._look_for_room)
+
+    def _look_for_room(self) -> None:
+        self._room = None
+        if self._is_committing:
+            self._await_room()
+        elif self.mapping.restore_reserve():
+            self._is_full = False
+            self._log.info("The disk has room again; writes are taken again.")
+        else:
+            self._await_room()
 
     def _refuse_waiting(self) -> None:
         while self._waiting:
@@ -267,7 +283,7 @@ class Batcher:
     def _finish_closing(self) -> None:
         if self._closed is None or self._closed.called or self._is_committing or self._waiting:
             return
-        for call in (self._alarm, self._recovery):
+        for call in (self._alarm, self._recovery, self._room):
             if call is not None and call.active():
                 call.cancel()
         self._closed.callback(None)

@@ -1,0 +1,319 @@
+"""Group commit: what is answered is durable, what fails was not applied, and it goes on after."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.logger import globalLogPublisher
+from twisted.python.failure import Failure
+
+from treedbd.database.batch import ROOM_PAUSE
+from treedbd.database.database import Database
+from treedbd.database.platform import Platform
+from treedbd.database.question import (
+    Caller,
+    Condition,
+    ConditionFailed,
+    DeadlinePassed,
+    Outcome,
+    Unavailable,
+    Write,
+)
+from treedbd.database.rulebook import Rulebook
+from treedbd.database.watchers import Notice
+from treedbd.rules.ruleset import OPEN
+from treedbd.store.mapping import Failed, Full, Transaction
+from treedbd.store.memory import MemoryMapping
+from treedbd.tree.canonical import parse_tags
+from treedbd.tree.edit import Edit, make_patch, make_put, make_remove
+from treedbd.tree.path import Place
+from treedbd.tree.value import Json, plain
+
+ADMIN = Caller(None, is_admin=True)
+
+
+class Disk:
+    """Runs commits when the test says so, and fails those that the test says."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[Callable[[], None], Deferred[None]]] = []
+
+    def run(self, commit: Callable[[], None]) -> Deferred[None]:
+        done: Deferred[None] = Deferred()
+        self.waiting.append((commit, done))
+        return done
+
+    def finish(self, error: Exception | None = None) -> None:
+        commit, done = self.waiting.pop(0)
+        if error is None:
+            commit()
+            done.callback(None)
+        else:
+            transaction: Transaction = commit.__self__  # type: ignore[attr-defined]
+            transaction.rollback()
+            done.errback(Failure(error))
+
+
+class SmallDisk(MemoryMapping):
+    """A mapping whose reserve and recovery can be out of reach."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_room = True
+        self.can_recover = True
+        self.released = 0
+
+    def release_reserve(self) -> None:
+        self.released += 1
+
+    def restore_reserve(self) -> bool:
+        return self.has_room
+
+    def recover(self) -> None:
+        if not self.can_recover:
+            raise Failed("the test says so")
+
+
+@attrs.define
+class House:
+    """A database with its disk and its clock in the test's hands."""
+
+    clock: Clock = attrs.field(factory=Clock)
+    disk: Disk = attrs.field(factory=Disk)
+    mapping: SmallDisk = attrs.field(factory=SmallDisk)
+    database: Database = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        platform = Platform(self.clock, bytes, self.disk.run)
+        rulebook = Rulebook(
+            OPEN, is_governed=False, folder=None, run_commit=self.disk.run, changed=lambda: None
+        )
+        self.database = Database(self.mapping, rulebook, platform, 100)
+
+    def write(
+        self, edit: Edit, condition: Condition | None = None, deadline: float | None = None
+    ) -> Deferred[Outcome]:
+        return self.database.write(Write(edit, 0, ADMIN, condition, deadline))
+
+    def turn(self, seconds: float = 0) -> None:
+        self.clock.advance(seconds)
+
+    def shown(self) -> Json:
+        return self.database.read(lambda nodes: plain(nodes.get(())))
+
+
+def put(value: Json, *path: str) -> Edit:
+    return make_put(Place(path), value)
+
+
+def result(waiting: Deferred[Outcome]) -> Outcome | Exception | None:
+    """Return what a write has come to, None while it waits."""
+    found: list[Outcome | Exception] = []
+    waiting.addCallbacks(found.append, lambda failure: found.append(failure.value))
+    return found[0] if found else None
+
+
+def test_nothing_is_answered_or_seen_before_the_commit_is_durable() -> None:
+    house = House()
+    write = house.write(put(1, "a"))
+    house.turn()
+    assert not write.called
+    assert house.shown() is None
+    house.disk.finish()
+    assert write.called
+    assert house.shown() == {"a": 1}
+
+
+def test_writes_that_wait_for_a_commit_go_down_together() -> None:
+    house = House()
+    first = house.write(put(1, "a"))
+    house.turn()
+    others = [house.write(put(number, "b", str(number))) for number in range(5)]
+    house.turn()
+    assert len(house.disk.waiting) == 1
+    house.disk.finish()
+    assert first.called
+    house.turn()
+    assert len(house.disk.waiting) == 1
+    house.disk.finish()
+    assert all(other.called for other in others)
+    assert house.shown() == {"a": 1, "b": [0, 1, 2, 3, 4]}
+
+
+def test_a_failed_condition_disturbs_no_other_write_of_the_batch() -> None:
+    house = House()
+    good = house.write(put(1, "a"))
+    condition = Condition(Place(("a",)), parse_tags('"other"'))
+    bad = house.write(put(2, "a"), condition)
+    also_good = house.write(put(3, "b"))
+    house.turn()
+    assert not bad.called
+    house.disk.finish()
+    refusal = result(bad)
+    assert isinstance(refusal, ConditionFailed)
+    assert refusal.current == 1
+    assert isinstance(result(good), Outcome)
+    assert isinstance(result(also_good), Outcome)
+    assert house.shown() == {"a": 1, "b": 3}
+
+
+def test_refusals_alone_are_answered_without_a_commit() -> None:
+    house = House()
+    bad = house.write(put(2, "a"), Condition(Place(("a",)), parse_tags("*")))
+    house.turn()
+    assert house.disk.waiting == []
+    assert isinstance(result(bad), ConditionFailed)
+
+
+def test_a_patch_without_members_is_done_and_tells_nobody() -> None:
+    house = House()
+    write = house.write(make_patch((), {}))
+    house.turn()
+    done = result(write)
+    assert isinstance(done, Outcome)
+    assert done.telling is None
+    assert house.disk.waiting == []
+
+
+def test_a_write_whose_time_is_over_before_its_turn_is_withdrawn() -> None:
+    house = House()
+    house.write(put(1, "a"))
+    house.turn()
+    late = house.write(put(2, "a"), deadline=house.clock.seconds() + 5)
+    in_time = house.write(put(3, "b"), deadline=house.clock.seconds() + 50)
+    house.turn(5)
+    assert isinstance(result(late), DeadlinePassed)
+    house.disk.finish()
+    house.turn()
+    house.disk.finish()
+    assert isinstance(result(in_time), Outcome)
+    assert house.shown() == {"a": 1, "b": 3}
+
+
+def test_a_write_that_is_being_made_durable_is_answered_with_its_outcome() -> None:
+    house = House()
+    write = house.write(put(1, "a"), deadline=house.clock.seconds() + 5)
+    house.turn()
+    house.turn(10)
+    assert not write.called
+    house.disk.finish()
+    assert isinstance(result(write), Outcome)
+
+
+def test_on_a_full_disk_nothing_was_applied_and_only_removals_are_taken() -> None:
+    house = House()
+    house.write(put({"b": 1, "c": 2}, "a"))
+    house.turn()
+    house.disk.finish()
+    house.mapping.has_room = False
+    failed = house.write(put(2, "x"))
+    house.turn()
+    house.disk.finish(Full("no room"))
+    assert isinstance(result(failed), Unavailable)
+    assert house.mapping.released == 1
+    refused, removal = house.write(put(3, "x")), house.write(make_remove(Place(("a", "b"))))
+    house.turn()
+    house.disk.finish()
+    assert isinstance(result(refused), Unavailable)
+    assert isinstance(result(removal), Outcome)
+    assert house.shown() == {"a": {"c": 2}}
+    assert house.database.trouble == "The disk is full; only removals are taken."
+
+
+def test_writes_are_taken_again_when_the_disk_has_room() -> None:
+    house = House()
+    house.mapping.has_room = False
+    house.write(put(2, "x")).addErrback(lambda _: None)
+    house.turn()
+    house.disk.finish(Full("no room"))
+    house.turn(ROOM_PAUSE)
+    assert house.database.trouble is not None
+    house.mapping.has_room = True
+    house.turn(ROOM_PAUSE)
+    assert house.database.trouble is None
+    write = house.write(put(3, "x"))
+    house.turn()
+    house.disk.finish()
+    assert isinstance(result(write), Outcome)
+
+
+def test_after_a_failed_sync_nothing_is_acknowledged_until_recovery() -> None:
+    house = House()
+    house.mapping.can_recover = False
+    failed = house.write(put(1, "a"))
+    house.turn()
+    waiting = house.write(put(2, "b"))
+    house.disk.finish(Failed("a sync failed"))
+    assert isinstance(result(failed), Unavailable)
+    assert isinstance(result(waiting), Unavailable)
+    assert isinstance(result(house.write(put(3, "c"))), Unavailable)
+    house.turn()
+    house.disk.waiting[0][1].errback(Failure(Failed("still bad")))
+    house.disk.waiting.clear()
+    assert isinstance(result(house.write(put(4, "d"))), Unavailable)
+    house.mapping.can_recover = True
+    house.turn(1)
+    house.disk.finish()
+    assert house.database.trouble is None
+    write = house.write(put(5, "e"))
+    house.turn()
+    house.disk.finish()
+    assert isinstance(result(write), Outcome)
+    assert house.shown() == {"e": 5}
+
+
+def test_a_write_that_breaks_is_alone_in_it() -> None:
+    house = House()
+    logged: list[object] = []
+    globalLogPublisher.addObserver(logged.append)
+    before = house.write(put(1, "a"))
+    broken = house.write(attrs.evolve(put(2, "b"), changes=(None,)))
+    after = house.write(put(3, "c"))
+    house.turn()
+    house.disk.finish()
+    globalLogPublisher.removeObserver(logged.append)
+    assert isinstance(result(broken), AttributeError)
+    assert isinstance(result(before), Outcome)
+    assert isinstance(result(after), Outcome)
+    assert house.shown() == {"a": 1, "c": 3}
+    assert logged
+
+
+def test_closing_answers_what_is_under_way_and_takes_no_more() -> None:
+    house = House()
+    under_way = house.write(put(1, "a"))
+    house.turn()
+    waiting = house.write(put(2, "b"))
+    closed = house.database.close()
+    late = house.write(put(3, "c"))
+    assert isinstance(result(late), Unavailable)
+    house.disk.finish()
+    house.turn()
+    assert not closed.called
+    house.disk.finish()
+    assert closed.called
+    assert isinstance(result(under_way), Outcome)
+    assert isinstance(result(waiting), Outcome)
+    assert house.clock.getDelayedCalls() == []
+
+
+def test_watchers_hear_a_batch_after_its_writers_and_never_a_failed_one() -> None:
+    house = House()
+    heard: list[str] = []
+
+    class Listener:
+        def notify(self, notice: Notice) -> None:
+            heard.append(f"told {[event.data for _, event in notice.events]}")
+
+    house.database.watch(("a",), Listener(), lambda nodes: None)
+    house.write(put(1, "a")).addErrback(lambda _: heard.append("refused"))
+    house.turn()
+    house.disk.finish(Full("no room"))
+    house.turn(ROOM_PAUSE)
+    house.write(put(2, "a")).addCallback(lambda _: heard.append("answered"))
+    house.turn()
+    house.disk.finish()
+    assert heard == ["refused", "answered", "told [2]"]
