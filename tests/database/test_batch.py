@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import attrs
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
-from twisted.logger import globalLogPublisher
+from twisted.logger import ILogObserver, LogEvent, globalLogPublisher
 from twisted.python.failure import Failure
+from zope.interface import implementer
 
 from treedbd.database.batch import ROOM_PAUSE
 from treedbd.database.database import Database
@@ -32,6 +34,7 @@ from treedbd.tree.edit import Edit, make_patch, make_put, make_remove
 from treedbd.tree.path import Place
 from treedbd.tree.value import Json, plain
 
+NO_CHANGES: Any = (None,)
 ADMIN = Caller(None, is_admin=True)
 
 
@@ -267,14 +270,19 @@ def test_after_a_failed_sync_nothing_is_acknowledged_until_recovery() -> None:
 
 def test_a_write_that_breaks_is_alone_in_it() -> None:
     house = House()
-    logged: list[object] = []
-    globalLogPublisher.addObserver(logged.append)
+    logged: list[LogEvent] = []
+
+    @implementer(ILogObserver)
+    def observe(event: LogEvent) -> None:
+        logged.append(event)
+
+    globalLogPublisher.addObserver(observe)
     before = house.write(put(1, "a"))
-    broken = house.write(attrs.evolve(put(2, "b"), changes=(None,)))
+    broken = house.write(attrs.evolve(put(2, "b"), changes=NO_CHANGES))
     after = house.write(put(3, "c"))
     house.turn()
     house.disk.finish()
-    globalLogPublisher.removeObserver(logged.append)
+    globalLogPublisher.removeObserver(observe)
     assert isinstance(result(broken), AttributeError)
     assert isinstance(result(before), Outcome)
     assert isinstance(result(after), Outcome)

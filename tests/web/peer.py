@@ -107,7 +107,7 @@ class Scripted(Resource):
 
 
 def send_small(request: LeanRequest) -> None:
-    """Answer with a small value, and say how often the channel wrote."""
+    """Answer with a small value, whole."""
     request.send(200, [(b"Content-Type", b"application/json")], BODY)
 
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import gc
 import socket
+import weakref
 from typing import Any
 
 import pytest
@@ -410,6 +412,22 @@ def test_a_request_learns_that_its_client_has_gone() -> None:
     assert len(lost) == 1
     requests[0].finish()
     assert len(requests) == 1
+
+
+def test_a_closed_connection_leaves_nothing_to_the_garbage_collector() -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        resource = Scripted(send_small)
+        peer = Server(resource).connect()
+        peer.ask(GET, GET[:10])
+        resource.requests.clear()
+        channel = weakref.ref(peer.channel)
+        peer.hang_up()
+        del peer
+        assert channel() is None
+    finally:
+        gc.enable()
 
 
 def test_a_request_may_close_its_connection() -> None:

@@ -152,7 +152,7 @@ class Channel(Protocol):
         """Tell the request under way that its client is gone."""
         self._closing = True
         self._release_body()
-        self.outlet.stopProducing()
+        self.outlet.release()
         if self._resting is not None:
             self._resting.cancel()
             self._resting = None

@@ -146,6 +146,15 @@ class Outlet:
         """Drop the connection and whatever waits."""
         self._transport.abortConnection()
 
+    def release(self) -> None:
+        """Let go of everyone who was to be told of something: the connection is gone."""
+        self.stopProducing()
+        self._on_room = _tell_nobody
+
+
+def _tell_nobody() -> None:
+    pass
+
 
 def _find_descriptor(transport: object) -> FileDescriptor | None:
     """Return what `transport` finally writes to, None if that cannot be looked into."""
