@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
+import resource
 import shlex
 import signal
 import sys
@@ -70,10 +71,13 @@ class Options(UsageOptions):
 def makeService(options: Options) -> Daemon:
     """Read the configuration and make the service that twistd runs."""
     file = options["config"]
+    folder = pathlib.Path.cwd()
+
+    def read() -> Settings:
+        return load_settings(None if file is None else pathlib.Path(file), options.flags, folder)
+
     try:
-        settings = load_settings(
-            None if file is None else pathlib.Path(file), options.flags, pathlib.Path.cwd()
-        )
+        settings = read()
         if not settings.listen:
             raise ConfigError(
                 f"{file}: listen names no endpoint: set it there, or give --listen ENDPOINT."
@@ -84,7 +88,7 @@ def makeService(options: Options) -> Daemon:
     reactor = namedAny("twisted.internet.reactor")
     use_steady_time(reactor)
     in_foreground = options.parent is None or bool(options.parent["nodaemon"])
-    return Daemon(settings, reactor, in_foreground=in_foreground)
+    return Daemon(settings, reactor, read, in_foreground=in_foreground)
 
 
 def use_steady_time(reactor: Any) -> None:
@@ -95,32 +99,48 @@ def use_steady_time(reactor: Any) -> None:
     reactor.seconds = time.monotonic
 
 
+def allow_open_files() -> None:
+    """Take as many open files as the process may have: each connection is one."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
 class Daemon(Service):
     """A `TreeService` that has a process to itself.
 
-    SIGTERM ends it with status 0, SIGHUP makes it read certificates again. A start that fails ends
-    the process with status 1 and one sentence on standard error; a daemonised one has none, so the
+    SIGTERM ends it with status 0. SIGHUP makes it read again whom it trusts: certificates, rules
+    files, and the secrets and providers that the configuration names. A start that fails ends the
+    process with status 1 and one sentence on standard error; a daemonised one has none, so the
     sentence goes to the log, and the beginning of it to who started it.
     """
 
     _log = Logger()
 
-    def __init__(self, settings: Settings, reactor: Any, *, in_foreground: bool) -> None:
-        """Prepare; nothing is opened."""
+    def __init__(
+        self,
+        settings: Settings,
+        reactor: Any,
+        read_settings: Callable[[], Settings],
+        *,
+        in_foreground: bool,
+    ) -> None:
+        """Prepare; nothing is opened. `read_settings` reads the settings again."""
         self.tree = TreeService(settings, reactor)
         self._settings = settings
+        self._read_settings = read_settings
         self._reactor = reactor
         self._in_foreground = in_foreground
 
     def privilegedStartService(self) -> None:
         """Take the ports."""
+        allow_open_files()
         self._start(self.tree.privilegedStartService)
 
     def startService(self) -> None:
         """Open the stores; say so when requests are being answered."""
         self._start(self.tree.startService)
         Service.startService(self)
-        signal.signal(signal.SIGHUP, self._call_in_turn(self.tree.reload))
+        signal.signal(signal.SIGHUP, self._call_in_turn(self._reload))
         # Twisted sets its own handlers when the reactor starts, and its SIGTERM would make twistd
         # end by that signal instead of with status 0.
         self._reactor.callWhenRunning(
@@ -141,6 +161,15 @@ class Daemon(Service):
                 self._log.critical("{reason}", reason=str(error))
             tell_in_one_sentence(CannotStart)
             raise
+
+    def _reload(self) -> None:
+        settings = None
+        try:
+            settings = self._read_settings()
+        except ConfigError as error:
+            self._log.error("{reason} What it said before stays in force.", reason=str(error))
+        self.tree.reload(settings)
+        self._log.info("Certificates, secrets, providers and rules files have been looked at.")
 
     def _call_in_turn(self, call: Callable[[], None]) -> Callable[[int, FrameType | None], None]:
         def handle(_signal: int, _frame: FrameType | None) -> None:

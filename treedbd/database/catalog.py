@@ -104,6 +104,8 @@ class Catalog:
                 self._log.warn("{file} belongs to no project here; left alone.", file=str(file))
                 continue
             self._open[name] = self._make(name, SqliteMapping.open(file))
+        for project in self._projects:
+            self.rulebook(project)  # so that what is wrong with rules is said at once
 
     def project(self, name: str) -> ProjectSpec:
         """Return a project; raise `UnknownDatabase`."""
@@ -136,26 +138,36 @@ class Catalog:
     def names(self, project: str) -> list[DatabaseName]:
         """Return the databases of a project that exist or are configured, in order."""
         configured = self.project(project).databases or frozenset({DEFAULT_DATABASE})
-        written = {name.database for name in self._open if name.project == project}
+        written = {name.database for name in list(self._open) if name.project == project}
         return [DatabaseName(project, database) for database in sorted(configured | written)]
 
     def troubles(self) -> dict[str, str]:
         """Return, by label, why databases refuse writes at present; empty while all is well."""
         return {
             name.label: trouble
-            for name, database in self._open.items()
+            for name, database in list(self._open.items())
             if (trouble := database.trouble) is not None
         }
 
     def close(self) -> Deferred[None]:
         """Answer the writes under way and close every store."""
-        databases = [*self._open.values(), *self._unwritten.values()]
-        closing = gatherResults([database.close() for database in databases], consumeErrors=True)
+        closing = gatherResults(
+            [database.close() for _, database in self._live()], consumeErrors=True
+        )
         return closing.addCallback(lambda _: None)
+
+    def _live(self) -> list[tuple[DatabaseName, Database]]:
+        """Return every database there is, those that nobody has written too.
+
+        A first commit may add to the open ones meanwhile, in its thread: iterate over copies.
+        """
+        written = list(self._open.items())
+        names = {name for name, _ in written}
+        return written + [each for each in self._unwritten.items() if each[0] not in names]
 
     def _make_rulebook(self, project: ProjectSpec) -> Rulebook:
         def changed() -> None:
-            for name, database in [*self._open.items(), *self._unwritten.items()]:
+            for name, database in self._live():
                 if name.project == project.name:
                     database.recheck_permits()
 

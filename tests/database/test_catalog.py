@@ -1,0 +1,141 @@
+"""The catalogue: which databases there are, when their files come into being, and their end."""
+
+from __future__ import annotations
+
+import gc
+import pathlib
+from collections.abc import Callable
+
+import pytest
+from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.task import Clock
+
+from treedbd.database.catalog import Catalog, DatabaseName, ProjectSpec, UnknownDatabase
+from treedbd.database.database import Database
+from treedbd.database.platform import Platform
+from treedbd.database.question import Caller, Outcome, PermissionDenied, Write
+from treedbd.rules.ruleset import DENY, OPEN
+from treedbd.tree.edit import make_put
+from treedbd.tree.path import Place
+from treedbd.tree.value import Json, plain
+
+NOBODY = Caller(None)
+
+
+def run_here(commit: Callable[[], None]) -> Deferred[None]:
+    return maybeDeferred(commit)
+
+
+def make_catalog(
+    folder: pathlib.Path, *projects: ProjectSpec, any_project: bool = False, is_open: bool = True
+) -> tuple[Catalog, Clock]:
+    clock = Clock()
+    catalog = Catalog(
+        folder,
+        "sqlite",
+        {project.name: project for project in projects},
+        any_project=any_project,
+        first_rules=OPEN if is_open else DENY,
+        platform=Platform(clock, bytes, run_here),
+        retain_events=10,
+    )
+    catalog.open()
+    return catalog, clock
+
+
+def put(database: Database, clock: Clock, value: Json) -> Outcome | Exception:
+    found: list[Outcome | Exception] = []
+    waiting = database.write(Write(make_put(Place(("a",)), value), 0, NOBODY))
+    waiting.addCallbacks(found.append, lambda failure: found.append(failure.value))
+    clock.advance(0)
+    (result,) = found
+    return result
+
+
+def read(database: Database) -> Json:
+    return database.read(lambda nodes: plain(nodes.get(())))
+
+
+def shelves(folder: pathlib.Path) -> list[str]:
+    return sorted(str(file.relative_to(folder)) for file in folder.glob("*/*.shelf"))
+
+
+def test_reading_a_database_that_nobody_wrote_creates_nothing(tmp_path: pathlib.Path) -> None:
+    catalog, _ = make_catalog(tmp_path, ProjectSpec("p", None))
+    assert read(catalog.database(DatabaseName("p", "d"))) is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_denied_write_leaves_no_file_and_one_that_succeeds_makes_it(
+    tmp_path: pathlib.Path,
+) -> None:
+    catalog, clock = make_catalog(tmp_path, ProjectSpec("p", None), is_open=False)
+    name = DatabaseName("p", "d")
+    assert isinstance(put(catalog.database(name), clock, 1), PermissionDenied)
+    assert shelves(tmp_path) == []
+    catalog.rulebook("p").govern(OPEN)
+    assert isinstance(put(catalog.database(name), clock, 1), Outcome)
+    assert shelves(tmp_path) == ["p/d.shelf"]
+
+
+def test_everyone_is_given_the_same_database_before_and_after_its_first_write(
+    tmp_path: pathlib.Path,
+) -> None:
+    catalog, clock = make_catalog(tmp_path, any_project=True)
+    before = catalog.database(DatabaseName("p"))
+    assert catalog.database(DatabaseName("p")) is before
+    put(before, clock, 1)
+    assert catalog.database(DatabaseName("p")) is before
+    assert read(before) == {"a": 1}
+
+
+def test_an_unwritten_database_is_forgotten_with_the_last_who_holds_it(
+    tmp_path: pathlib.Path,
+) -> None:
+    catalog, _ = make_catalog(tmp_path, any_project=True)
+    for number in range(100):
+        catalog.database(DatabaseName(f"p{number}"))
+    gc.collect()
+    assert len(catalog._unwritten) == 0
+
+
+def test_what_was_written_is_there_for_the_next_catalogue(tmp_path: pathlib.Path) -> None:
+    catalog, clock = make_catalog(tmp_path, ProjectSpec("p", None))
+    put(catalog.database(DatabaseName("p", "d")), clock, 7)
+    closed: list[None] = []
+    catalog.close().addCallback(closed.append)
+    assert closed == [None]
+    again, _ = make_catalog(tmp_path, ProjectSpec("p", None))
+    assert [name.label for name in again.names("p")] == ["d--p", "p"]
+    assert read(again.database(DatabaseName("p", "d"))) == {"a": 7}
+    again.close()
+
+
+def test_files_of_a_project_that_is_not_configured_are_left_alone(tmp_path: pathlib.Path) -> None:
+    catalog, clock = make_catalog(tmp_path, any_project=True)
+    put(catalog.database(DatabaseName("old")), clock, 1)
+    catalog.close()
+    again, _ = make_catalog(tmp_path, ProjectSpec("new"))
+    with pytest.raises(UnknownDatabase):
+        again.project("old")
+    assert shelves(tmp_path) == ["old/default.shelf"]
+
+
+@pytest.mark.parametrize(
+    ("name", "is_known"),
+    [
+        (DatabaseName("p"), True),
+        (DatabaseName("p", "eu"), True),
+        (DatabaseName("p", "us"), False),
+        (DatabaseName("q"), False),
+    ],
+)
+def test_only_configured_databases_of_configured_projects_are_known(
+    tmp_path: pathlib.Path, name: DatabaseName, is_known: bool
+) -> None:
+    catalog, _ = make_catalog(tmp_path, ProjectSpec("p", frozenset({"default", "eu"})))
+    if is_known:
+        catalog.check(name)
+    else:
+        with pytest.raises(UnknownDatabase):
+            catalog.check(name)
