@@ -16,11 +16,12 @@ run: $(INSTALLED)
 
 test: $(TESTABLE)
 	@.ci/packages curl=curl strace=strace
+	@tests/clients/install
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest --cov
+	$(BIN)/pytest --numprocesses 2 --dist loadfile --cov
 
 $(BIN)/python:
 	@.ci/environment $(VENV)

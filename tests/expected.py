@@ -39,6 +39,20 @@ def tree(body: Json) -> Json:
     return body
 
 
+def set_at(value: Json, path: str, below: Json) -> Json:
+    """Return a tree with another tree at a slash path; None removes, and may leave an empty dict."""
+    if not path:
+        return below
+    key, _, rest = path.partition("/")
+    children = value if isinstance(value, dict) else {}
+    child = set_at(children.get(key), rest, below)
+    if child not in (None, {}):
+        return {**children, key: child}
+    if key not in children:
+        return value
+    return {name: item for name, item in children.items() if name != key}
+
+
 def printed(value: Json) -> Json:
     """Return how a tree is printed: objects that look like arrays are arrays again."""
     if not isinstance(value, dict):

@@ -1,8 +1,8 @@
-"""System calls of a daemon made to fail, to wait or to kill it, by strace.
+"""Trouble made for a daemon: system calls that fail, wait or kill it, and a disk that is full.
 
-Two ways: `attached` takes hold of a daemon that runs and lets go of it again; `prefix` starts one
-under strace. strace counts calls for each thread and each kind of call by itself, so `when=N`
-means the Nth call of one kind in whichever thread comes to it first.
+strace does the first, in two ways: `attached` takes hold of a daemon that runs and lets go of it
+again; `prefix` starts one under it. It counts calls for each thread and each kind of call by
+itself, so `when=N` means the Nth call of one kind in whichever thread comes to it first.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import pathlib
 import signal
 import subprocess
 from collections.abc import Iterable, Iterator
-from typing import Final
+from types import TracebackType
+from typing import Final, Self
 
 DETACH_S: Final = 20
-_FOLLOW: Final = ("strace", "-f", "-qq", "--decode-fds=path")
 
 
 def shelf_files(data: pathlib.Path, label: str = "demo/default") -> list[pathlib.Path]:
@@ -26,16 +26,23 @@ def shelf_files(data: pathlib.Path, label: str = "demo/default") -> list[pathlib
 
 @contextlib.contextmanager
 def attached(
-    pid: int, calls: str, effect: str, paths: Iterable[pathlib.Path], trace: pathlib.Path
+    pid: int,
+    calls: str,
+    effect: str,
+    paths: Iterable[pathlib.Path],
+    trace: pathlib.Path,
+    *,
+    watched: str = "",
 ) -> Iterator[None]:
     """Let `calls` on `paths` have an effect for as long as the context lasts.
 
     `calls` are names with commas, `effect` is what strace calls an injection (`error=EIO`,
-    `delay_enter=500ms:when=1`); the calls concerned are written to `trace`.
+    `delay_enter=500ms:when=1`). These calls, and those that are `watched`, are written to `trace`.
     """
+    seen = ",".join(filter(None, [calls, watched]))
     command = [
-        *("strace", "-f", "--decode-fds=path", "-o", str(trace), "-p", str(pid)),
-        *("-e", f"trace={calls}", "-e", f"inject={calls}:{effect}", *_limited_to(paths)),
+        *("strace", "-f", "--decode-fds=path", "-s", "1000", "-o", str(trace), "-p", str(pid)),
+        *("-e", f"trace={seen}", "-e", f"inject={calls}:{effect}", *_limited_to(paths)),
     ]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as tracer:
         assert tracer.stderr is not None
@@ -53,12 +60,75 @@ def attached(
             tracer.communicate(timeout=DETACH_S)
 
 
+class SmallDisk:
+    """A file system of a few megabytes at a folder that only programs with its `prefix` see.
+
+    It lives in a mount namespace that a process holds, and ends with that process. Whoever is not
+    root gets one in a user namespace. Fails with AssertionError where neither may be made.
+    """
+
+    def __init__(self, folder: pathlib.Path, size: int) -> None:
+        """Make it, empty, `size` bytes large; the folder must be there."""
+        mount = f'mount -t tmpfs -o size={size},mode=700 tmpfs "$0" && echo mounted && exec cat'
+        said = []
+        for flags in (["-m"], ["-m", "-U", "-r"]):
+            holder = subprocess.Popen(
+                ["unshare", *flags, "sh", "-c", mount, str(folder)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            assert holder.stdout is not None
+            line = holder.stdout.readline()
+            if line == "mounted\n":
+                break
+            said.append(line)
+            holder.communicate()
+        else:
+            raise AssertionError(
+                "This test fills a small disk, and may mount none: run it as root, or where user "
+                f"namespaces are allowed. {''.join(said)}"
+            )
+        self._holder = holder
+        self.prefix = ["nsenter", "-t", str(holder.pid), "-m", f"--wd={folder.parent}"]
+        if "-U" in flags:
+            self.prefix += ["-U", "--preserve-credentials"]
+        self.folder = pathlib.Path(f"/proc/{holder.pid}/root{folder}")
+        """The folder as seen from outside."""
+
+    def __enter__(self) -> Self:
+        """Use it."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Let it go, with all that is on it."""
+        self._holder.communicate()
+
+    def fill(self, name: str = "filler", *, leave: int = 0) -> None:
+        """Take all the room that there is but `leave` bytes."""
+        with (self.folder / name).open("wb", buffering=0) as filler:
+            with contextlib.suppress(OSError):
+                while filler.write(bytes(4096)):
+                    pass
+            filler.truncate(max(0, filler.tell() - leave))
+
+    def empty(self, name: str = "filler") -> None:
+        """Give the room back."""
+        (self.folder / name).unlink()
+
+
 def prefix(
     calls: str, effect: str, paths: Iterable[pathlib.Path], trace: pathlib.Path
 ) -> list[str]:
     """Return the command that starts a daemon with such an effect from its first call on."""
     return [
-        *(*_FOLLOW, "-D", "--seccomp-bpf", "-o", str(trace)),
+        *("strace", "-D", "-f", "-qq", "--decode-fds=path", "-o", str(trace)),
         *("-e", f"trace={calls}", "-e", f"inject={calls}:{effect}", *_limited_to(paths)),
     ]
 

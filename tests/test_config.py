@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import pathlib
 import re
-import tomllib
 
 import attrs
 import pytest
 
-from treedbd.config import Http, Limits, Project, Settings, Streaming, load_settings
+from treedbd.config import (
+    Http,
+    Limits,
+    Project,
+    Settings,
+    Streaming,
+    TrustedProvider,
+    load_settings,
+)
 from treedbd.keys import ConfigError
 
 EXAMPLE = pathlib.Path(__file__).parent.parent / "conf" / "treedb.toml"
@@ -66,6 +73,35 @@ def test_every_key_of_the_file_reaches_its_setting(tmp_path: pathlib.Path) -> No
         "all": Project(None),
     }
     assert not settings.development
+
+
+def test_what_a_project_trusts_is_read(tmp_path: pathlib.Path) -> None:
+    settings = load(
+        tmp_path,
+        """
+        [projects.shop]
+        secret_files = ["/etc/a.secret", "b.secret"]
+        rules_file = "shop.rules.json"
+        max_token_life_s = 3600
+        [[projects.shop.providers]]
+        issuer = "https://accounts.example.com"
+        audience = "shop"
+        jwks_uri = "https://accounts.example.com/keys"
+        ca_file = "ca.pem"
+        """,
+    )
+    shop = settings.projects["shop"]
+    assert shop.secret_files == (pathlib.Path("/etc/a.secret"), tmp_path / "b.secret")
+    assert shop.rules_file == tmp_path / "shop.rules.json"
+    assert shop.max_token_life_s == 3600.0
+    assert shop.providers == (
+        TrustedProvider(
+            "https://accounts.example.com",
+            "shop",
+            "https://accounts.example.com/keys",
+            tmp_path / "ca.pem",
+        ),
+    )
 
 
 def test_paths_of_the_file_start_from_its_folder_and_paths_of_flags_from_ours(
@@ -164,6 +200,16 @@ def test_development_mode_takes_flags_too(tmp_path: pathlib.Path) -> None:
             f"projects.{'a' * 40}.databases",
             "at most 63",
         ),
+        ("[projects.shop]\nsecret_files = 1", "projects.shop.secret_files", "must be a list"),
+        ("[projects.shop]\nsecret_files = [1]", "projects.shop.secret_files", "must be a string"),
+        ("[projects.shop]\nrules_file = []", "projects.shop.rules_file", "must be a string"),
+        ("[projects.shop]\nproviders = [1]", "projects.shop.providers", "must be a table"),
+        (
+            '[[projects.shop.providers]]\nissuer = "https://a.example.com"',
+            "projects.shop.providers",
+            "name both",
+        ),
+        ("[projects.shop]\nmax_token_life_s = 0", "projects.shop.max_token_life_s", "above 0"),
         ('[projects.shop]\ndialect = "x"', "projects.shop.dialect", "auto, standard, firebase"),
     ],
 )
@@ -209,14 +255,11 @@ def test_the_example_file_shows_every_key_at_its_default(tmp_path: pathlib.Path)
     shown = re.sub(r"(?m)^#(?=\S)", "", text)
     settings = load(tmp_path, shown)
     assert settings == attrs.evolve(Settings(), projects={"shop": Project()})
-    tables = tomllib.loads(shown)
-    tables["project"] = tables.pop("projects")["shop"]
-    keys = {
-        name for table in (tables, *tables.values()) if isinstance(table, dict) for name in table
-    }
+    keys = set(re.findall(r"(?m)^# ?([a-z_]+) = ", text))
     fields = {
         field.name
-        for kind in (Settings, Limits, Streaming, Http, Project)
+        for kind in (Settings, Limits, Streaming, Http, Project, TrustedProvider)
         for field in attrs.fields(kind)
     }
-    assert fields - keys == {"development", "projects"}
+    sections = {"limits", "streams", "http", "projects"}
+    assert fields - keys - sections == {"development"}

@@ -171,7 +171,9 @@ def test_the_health_answers_to_any_host(daemon: Daemon, host: str) -> None:
         assert answer.status == 200
         assert client.ask("HEAD", "/.health").status == 200
         assert client.ask("GET", "/.health?x=1").status == 200
-        check_error(client.ask("PUT", "/.health", "1"), 405, "method_not_allowed")
+        refused = client.ask("PUT", "/.health", "1")
+        check_error(refused, 405, "method_not_allowed")
+        assert refused.headers["Allow"] == "GET, HEAD"
 
 
 @pytest.mark.parametrize("scheme", ["http", "https", "HTTP"])

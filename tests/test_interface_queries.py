@@ -174,7 +174,7 @@ def test_keys_are_ordered_integers_first_then_utf_8(tree: Client) -> None:
 
 
 def test_values_are_ordered_by_kind_then_by_value(tree: Client) -> None:
-    values = {
+    values: dict[str, dict[str, Any]] = {
         "nothing": {"w": 0},
         "no": {"v": False},
         "yes": {"v": True},
@@ -260,7 +260,7 @@ def test_a_one_part_bound_that_excludes_leaves_out_all_equal_values(tree: Client
     assert asked('equalTo=1,"c"') == "c"
     assert asked('equalTo=1,"a"') == ""
     assert asked('startAt=1,"bb"&limitToFirst=1') == "c"
-    assert asked('startAfter=0&endBefore=2&limitToLast=1') == "d"
+    assert asked("startAfter=0&endBefore=2&limitToLast=1") == "d"
 
 
 def test_limits_take_the_beginning_or_the_end(tree: Client) -> None:
@@ -347,7 +347,7 @@ def test_json_in_the_query_may_be_escaped_anyhow(tree: Client) -> None:
         *(f'orderBy="v"&limitToFirst={text}' for text in ("%201", "1%20", "+1", "%D9%A1", "true")),
         # bounds
         *(f'orderBy="v"&startAt={text}' for text in ("", "x", "'a'", "{}", "[]", "[1]", "NaN")),
-        *(f'orderBy="v"&endAt={text}' for text in ('"a', "1,2", '1,"a",2', ",", '1,', '{"a":1}')),
+        *(f'orderBy="v"&endAt={text}' for text in ('"a', "1,2", '1,"a",2', ",", "1,", '{"a":1}')),
         *(f'orderBy="v"&equalTo={text}' for text in ("1,null", "1,true", "1e999", "undefined")),
         *(f'orderBy="$key"&startAt={text}' for text in ("1", "null", "true", "a", '"a","b"')),
         *(f'orderBy="$key"&equalTo={text}' for text in ("1", "1.5", "{}", '["a"]')),
@@ -359,9 +359,36 @@ def test_a_query_that_means_nothing_is_refused(tree: Client, query: str) -> None
     check_error(tree.ask("GET", f"/none.json?{query}"), 400, "invalid_query")
 
 
-def test_a_query_without_an_index_is_answered_all_the_same(tree: Client) -> None:
-    tree.put("/a.json", {"x": {"v": 1}})
-    assert tree.get('/a.json?orderBy="v"&equalTo=1') == {"x": {"v": 1}}
+def test_a_query_without_an_index_is_answered_all_the_same_and_logged(
+    daemon: Daemon, tree: Client
+) -> None:
+    tree.put("/unindexed.json", {"x": {"v": 1}})
+    assert tree.get('/unindexed.json?orderBy="v"&equalTo=1') == {"x": {"v": 1}}
+    daemon.await_line(r'".indexOn".*/unindexed')
+
+
+def test_a_project_may_require_indexes(tmp_path_factory: pytest.TempPathFactory) -> None:
+    config = """
+default_project = "shop"
+[projects.shop]
+rules_file = "rules.json"
+require_index = true
+"""
+    folder = tmp_path_factory.mktemp("strict")
+    rules = {".read": True, ".write": True, "indexed": {".indexOn": ["v", "w/v", ".value"]}}
+    (folder / "rules.json").write_text(json.dumps({"rules": rules}))
+    with Daemon(folder, config=config) as daemon, Client(daemon) as client:
+        for place in ("indexed", "plain"):
+            client.put(f"/{place}.json", {"x": {"v": 1, "w": {"v": 2}}})
+        for order, name in (("v", "v"), ("w/v", "w/v"), ("$value", ".value")):
+            question = f'orderBy="{order}"&limitToFirst=1'
+            assert list(client.get(f"/indexed.json?{question}")) == ["x"]
+            message = check_error(
+                client.ask("GET", f"/plain.json?{question}"), 400, "invalid_query"
+            )
+            text = f'Index not defined, add ".indexOn": "{name}", for path "/plain", to the rules'
+            assert message == text
+        assert list(client.get('/plain.json?orderBy="$key"')) == ["x"]
 
 
 def test_bounds_on_numbers_are_exact_beyond_doubles(tree: Client) -> None:

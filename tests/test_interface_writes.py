@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import random
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from tests import expected
 from tests.daemon import Daemon
-from tests.rest import JSON_TYPE, Client, Wire, check_error, print_request
+from tests.rest import JSON_TYPE, Client, Wire, check_error, escape, print_request
 
 PUSH_ALPHABET = "-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"
 TOO_LARGE = b"x" * (16 * 1_048_576 + 1)
@@ -103,8 +106,7 @@ def test_pushes_of_many_clients_never_share_a_key(daemon: Daemon) -> None:
 
     def push(mine: list[str]) -> None:
         with Client(daemon, host) as client:
-            for at in range(50):
-                mine.append(client.ask("POST", "/list.json", str(at)).json["name"])
+            mine += [client.ask("POST", "/list.json", str(at)).json["name"] for at in range(50)]
 
     threads = [threading.Thread(target=push, args=(mine,)) for mine in names]
     for thread in threads:
@@ -444,6 +446,62 @@ def test_a_body_may_come_in_chunks(tree: Client) -> None:
         assert wire.receive().body == b'{"a":[1,2]}'
         wire.send(print_request("GET", "/a.json", host=tree.host))
         assert wire.receive().body == b'{"a":[1,2]}'
+
+
+def make_value(chosen: random.Random, depth: int = 0) -> Any:
+    kind = chosen.random()
+    if depth > 3 or kind < 0.3:
+        leaves = [None, True, 7, -1.5, "x", "é" * chosen.randrange(3000)]
+        return chosen.choice(leaves)
+    count = chosen.choice([0, 1, 2, 3, 12])
+    if kind < 0.45:
+        return [make_value(chosen, depth + 1) for _ in range(count)]
+    return {make_key(chosen): make_value(chosen, depth + 1) for _ in range(count)}
+
+
+def make_key(chosen: random.Random) -> str:
+    return chosen.choice(["0", "1", "2", "7", "a", "b", "é", "z z", f"k{chosen.randrange(40)}"])
+
+
+def make_path(chosen: random.Random) -> str:
+    return "/".join(make_key(chosen) for _ in range(chosen.randrange(1, 5)))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_long_history_of_writes_reads_as_the_model_does(tree: Client, seed: int) -> None:
+    """Values of all shapes at places that meet, and rows of the store that split and join."""
+    chosen = random.Random(seed)
+    value: Any = {}
+    for _ in range(120):
+        path, body = make_path(chosen), make_value(chosen)
+        kind = chosen.random()
+        if kind < 0.2:
+            assert tree.ask("DELETE", f"/{escape_path(path)}.json").status == 200
+            value = expected.set_at(value, path, None)
+        elif kind < 0.5:
+            places = {f"p{at}/{make_path(chosen)}": make_value(chosen) for at in range(4)}
+            answer = tree.ask("PATCH", f"/{escape_path(path)}.json", json.dumps(places))
+            assert answer.status == 200, answer
+            for place, item in places.items():
+                value = expected.set_at(value, f"{path}/{place}", expected.tree(item))
+        else:
+            tree.put(f"/{escape_path(path)}.json", body)
+            value = expected.set_at(value, path, expected.tree(body))
+        looked_at = make_path(chosen)
+        read = tree.ask("GET", f"/{escape_path(looked_at)}.json", headers={"X-Vendor-ETag": "true"})
+        shown = expected.printed(expected.child_at(value, looked_at))
+        assert expected.spell(read.json) == expected.spell(shown)
+        assert read.headers["ETag"] == expected.entity_tag(shown)
+    assert expected.spell(tree.get("/.json")) == expected.spell(expected.printed(value) or None)
+    sizes = tree.get("/.json?shallow=true&v=2")
+    for key, size in sizes.items():
+        child = expected.printed(value[key])
+        is_container = isinstance(child, dict | list)
+        assert size == ({".sz": len(expected.compact(child))} if is_container else child)
+
+
+def escape_path(path: str) -> str:
+    return "/".join(map(escape, path.split("/")))
 
 
 def test_a_write_is_seen_by_whoever_reads_after_its_answer(daemon: Daemon) -> None:

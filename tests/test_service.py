@@ -28,6 +28,7 @@ from treedbd.store.lock import DirectoryLock
 from treedbd.store.mapping import Refused
 
 LOOPBACK = "127.0.0.1"
+SECONDS = 20
 EVENTS = Headers({"Accept": ["text/event-stream"]})
 reactor: Any = installed_reactor
 Steps = Generator[Deferred[Any], Any, None]
@@ -35,9 +36,12 @@ Steps = Generator[Deferred[Any], Any, None]
 
 @pytest.fixture
 def settings(tmp_path: pathlib.Path) -> Settings:
-    """A service that opens no port."""
+    """A service that opens no port, and lets everybody read and write."""
     return Settings(
-        default_project="shop", data=tmp_path / "data", projects={"shop": Project(None)}
+        default_project="shop",
+        data=tmp_path / "data",
+        projects={"shop": Project(None)},
+        development=True,
     )
 
 
@@ -77,9 +81,9 @@ def test_it_is_mounted_under_any_prefix_of_a_host(settings: Settings) -> Steps:
     api.putChild(b"db", tree.resource())
     port = reactor.listenTCP(0, Site(root), interface=LOOPBACK)
     url = f"http://{LOOPBACK}:{port.getHost().port}/api/db"
-    put = yield treq.put(f"{url}/a/b.json", b"1", persistent=False)
+    put = yield treq.put(f"{url}/a/b.json", b"1", persistent=False, timeout=SECONDS)
     assert put.code == 200
-    got = yield treq.get(f"{url}/a.json", persistent=False)
+    got = yield treq.get(f"{url}/a.json", persistent=False, timeout=SECONDS)
     assert (yield got.content()) == b'{"b":1}'
     assert tree.urls() == []
     yield port.stopListening()
@@ -113,7 +117,7 @@ def test_it_says_where_it_listens(settings: Settings, tmp_path: pathlib.Path) ->
     assert six.startswith("http://[::1]:")
     assert four.startswith("http://127.0.0.1:")
     assert unix == f"unix:{tmp_path}/socket"
-    got = yield treq.get(f"{four}/a.json", persistent=False)
+    got = yield treq.get(f"{four}/a.json", persistent=False, timeout=SECONDS)
     assert (yield got.content()) == b"null"
     yield tree.stopService()
 
@@ -125,7 +129,9 @@ def test_a_stopped_service_has_let_everything_go(settings: Settings) -> Steps:
     tree.privilegedStartService()
     tree.startService()
     assert is_locked(settings.data)
-    put = yield treq.put(f"http://{LOOPBACK}:{port}/a.json", b"1", persistent=False)
+    put = yield treq.put(
+        f"http://{LOOPBACK}:{port}/a.json", b"1", persistent=False, timeout=SECONDS
+    )
     assert put.code == 200
     yield tree.stopService()
     assert not is_open(port)
@@ -190,7 +196,7 @@ class Talk(Protocol):
 
     def expect(self, awaited: bytes) -> Deferred[bytes]:
         self.awaited, self.received, self.heard = awaited, b"", Deferred()
-        return self.heard
+        return self.heard.addTimeout(SECONDS, reactor)
 
     def dataReceived(self, data: bytes) -> None:
         self.received += data
@@ -204,7 +210,7 @@ def test_a_stream_hears_of_the_last_write_and_is_then_ended(settings: Settings) 
     tree.privilegedStartService()
     tree.startService()
     (url,) = tree.urls()
-    stream = yield treq.get(f"{url}/a.json", headers=EVENTS, persistent=False)
+    stream = yield treq.get(f"{url}/a.json", headers=EVENTS, persistent=False, timeout=SECONDS)
     heard: list[bytes] = []
     ended = treq.collect(stream, heard.append)
     there = clientFromString(reactor, f"tcp:{LOOPBACK}:{url.rpartition(':')[2]}")
@@ -220,7 +226,7 @@ def test_a_stream_hears_of_the_last_write_and_is_then_ended(settings: Settings) 
     writer.transport.write(b"12")
     assert (yield answered).startswith(b"HTTP/1.1 200 ")
     yield stopped
-    yield ended
+    yield ended.addTimeout(SECONDS, reactor)
     assert b'event: put\ndata: {"path":"/","data":12}\n\n' in b"".join(heard)
 
 
@@ -241,7 +247,7 @@ def test_the_limits_of_the_settings_reach_the_rooms_below(settings: Settings) ->
 
     @inlineCallbacks
     def status(method: str, path: str, **more: Any) -> Generator[Deferred[Any], Any, int]:
-        response = yield treq.request(method, url + path, persistent=False, **more)
+        response = yield treq.request(method, url + path, persistent=False, timeout=SECONDS, **more)
         yield response.content()
         code: int = response.code
         return code
@@ -258,8 +264,8 @@ def test_the_limits_of_the_settings_reach_the_rooms_below(settings: Settings) ->
         f"{url}/a.json", headers=Headers({"Origin": [origin]}), persistent=False
     )
     assert allowed.headers.getRawHeaders("Access-Control-Allow-Origin") == [origin]
-    stream = yield treq.get(f"{url}/a.json", headers=EVENTS, persistent=False)
+    stream = yield treq.get(f"{url}/a.json", headers=EVENTS, persistent=False, timeout=SECONDS)
     assert (yield status("GET", "/a.json", headers=EVENTS)) in {429, 503}
     ended = stream.content()
     yield tree.stopService()
-    yield ended
+    yield ended.addTimeout(SECONDS, reactor)

@@ -133,15 +133,20 @@ class TreeService(MultiService):
         """Close everything in the order that the module states; never fails."""
         yield self._close_endpoints()
         yield self._drain()
+        self._trust.close()
         closed = yield self._close_stores()
         if closed:
             self._unlock()
         yield maybeDeferred(MultiService.stopService, self)
 
-    def reload(self) -> None:
-        """Read certificates, secrets, providers and rules again; a bad file changes nothing."""
+    def reload(self, settings: Settings | None = None) -> None:
+        """Read certificates, secrets, providers and rules again; a bad file changes nothing.
+
+        `settings` say anew which files of secrets and rules and which providers the projects have;
+        nothing else in them is looked at.
+        """
         try:
-            self._trust.read()
+            self._trust.read(None if settings is None else settings.projects)
         except Untrustworthy as error:
             self._log.error("{reason} What was read before stays in force.", reason=str(error))
         else:

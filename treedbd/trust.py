@@ -1,7 +1,8 @@
 """Whom and what the projects trust: secrets, providers and rules files, read and read again.
 
 Everything is read before anything is put in force: a file that is no good stops the start, and at
-a later reading leaves what is in force as it is.
+a later reading leaves what is in force as it is. A file of secrets that is gone by then is no such
+fault: whoever removes it wants its secret trusted no more.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import pathlib
 import secrets
 import stat
+from collections.abc import Mapping
 from typing import Any, Final
 
 import attrs
@@ -37,7 +39,7 @@ class Untrustworthy(Exception):
 class _Contents:
     """What the files of one project hold."""
 
-    secrets: tuple[bytes, ...] = attrs.field(repr=False)
+    secrets: dict[pathlib.Path, bytes] = attrs.field(repr=False)
     providers: tuple[Provider, ...]
     rules: RuleSet | None
 
@@ -52,25 +54,32 @@ class Trust:
         self._settings = settings
         self._catalog = catalog
         self._reactor = reactor
+        self._has_read = False
         self.verifiers: Final = {
             name: self._make_verifier(project) for name, project in settings.projects.items()
         }
         self.any_project: Final = self._make_verifier(Project()) if settings.development else None
 
-    def read(self) -> None:
-        """Read all files and put in force what they say; raise `Untrustworthy` before that."""
-        contents = {
-            name: self._read_project(project) for name, project in self._settings.projects.items()
-        }
+    def read(self, projects: Mapping[str, Project] | None = None) -> None:
+        """Read all files and put in force what they say; raise `Untrustworthy` before that.
+
+        `projects` says anew which files and providers each project has. Which projects there are
+        stays as it was; one that is not among them any more trusts nobody.
+        """
+        named = self._settings.projects if projects is None else projects
+        contents = {name: self._read_project(named.get(name, Project())) for name in self.verifiers}
+        _refuse_shared_secrets(contents)
         own: tuple[bytes, ...] = ()
         if self._settings.development:
             own = (keep_development_secret(self._settings.data),)
         for name, content in contents.items():
-            self.verifiers[name].reload((*content.secrets, *own), content.providers)
+            self.verifiers[name].reload((*content.secrets.values(), *own), content.providers)
+            self.verifiers[name].prefetch()
             if content.rules is not None:
-                self._catalog.rulebook(name).enforce(content.rules)
+                self._catalog.rulebook(name).govern(content.rules)
         if self.any_project is not None:
             self.any_project.reload(own)
+        self._has_read = True
 
     def close(self) -> None:
         """Fetch nothing any more."""
@@ -90,12 +99,25 @@ class Trust:
         return providers.ProviderKeys(provider, fetch, self._reactor)
 
     def _read_project(self, project: Project) -> _Contents:
-        for file in project.secret_files:
-            self._warn_if_open(file)
+        found = {file: self._read_secret(file) for file in project.secret_files}
         rules = None if project.rules_file is None else _read_rules(project.rules_file)
         return _Contents(
-            read_secrets(project.secret_files), tuple(map(_provider, project.providers)), rules
+            {file: secret for file, secret in found.items() if secret is not None},
+            tuple(map(_provider, project.providers)),
+            rules,
         )
+
+    def _read_secret(self, file: pathlib.Path) -> bytes | None:
+        """Return the secret in a file, None where the file has been removed since the start."""
+        if self._has_read and not file.exists():
+            self._log.warn(
+                "{file} is gone, and its secret is not trusted any more: remove it from "
+                "secret_files before the next start.",
+                file=str(file),
+            )
+            return None
+        self._warn_if_open(file)
+        return _read_secret(file)
 
     def _warn_if_open(self, file: pathlib.Path) -> None:
         try:
@@ -121,6 +143,19 @@ def keep_development_secret(data: pathlib.Path) -> bytes:
     except OSError as error:
         raise Untrustworthy(f"{file} cannot be made ({error.strerror}).") from None
     return _read_secret(file)
+
+
+def _refuse_shared_secrets(contents: Mapping[str, _Contents]) -> None:
+    """Refuse two projects with one secret: each would take the tokens of the other."""
+    owners: dict[bytes, str] = {}
+    for name, content in contents.items():
+        for file, secret in content.secrets.items():
+            owner = owners.setdefault(secret, name)
+            if owner != name:
+                raise Untrustworthy(
+                    f"{file}: The projects {owner} and {name} have this secret in common, so that "
+                    "each would take the tokens of the other: give every project its own."
+                )
 
 
 def _read_secret(file: pathlib.Path) -> bytes:

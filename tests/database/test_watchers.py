@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from treedbd.database.watchers import Notice, Watchers
 from treedbd.tree.edit import Edit, make_patch, make_put
-from treedbd.tree.event import Event, Telling, tell
+from treedbd.tree.event import Event, Position, Telling, tell
 from treedbd.tree.path import Path, Place
 from treedbd.tree.view import ValueView
 
@@ -23,7 +23,7 @@ class Listener:
 
     @property
     def events(self) -> list[tuple[int, Event]]:
-        return [numbered for notice in self.notices for numbered in notice.events]
+        return [(at.sequence, event) for notice in self.notices for at, event in notice.events]
 
 
 class Broken(Listener):
@@ -46,9 +46,17 @@ def test_a_batch_is_one_notice_with_its_events_in_order() -> None:
     watchers, listener = Watchers(), Listener()
     watchers.add(("a",), listener, 0)
     watchers.tell([put(1, "a"), put(2, "b"), put(3, "a", "x")])
-    (notice,) = listener.notices
-    assert notice.events == ((1, Event("put", (), 1)), (3, Event("put", ("x",), 3)))
-    assert notice.sequence == 3
+    assert len(listener.notices) == 1
+    assert listener.events == [(1, Event("put", (), 1)), (3, Event("put", ("x",), 3))]
+
+
+def test_every_event_of_a_write_has_a_position_and_the_last_is_that_of_all() -> None:
+    watchers, listener = Watchers(), Listener()
+    watchers.add(("a",), listener, 0)
+    patch = make_patch((), {"a/b": 1, "a/c": 2, "a/d": 3})
+    watchers.tell([tell(5, patch, ValueView(None), b"op")])
+    positions = [position for notice in listener.notices for position, _ in notice.events]
+    assert positions == [Position(5, b"op", 1), Position(5, b"op", 2), Position(5, b"op")]
 
 
 def test_a_watcher_hears_nothing_that_its_first_state_already_held() -> None:
@@ -121,5 +129,7 @@ def test_everyone_hears_exactly_what_concerns_its_path(
     tellings = [told(number, edit) for number, edit in enumerate(edits, 1)]
     watchers.tell(tellings)
     for path, listener in listeners:
-        expected = [(one.sequence, event) for one in tellings for event in one.heard_at(path)]
+        expected = [
+            (one.position.sequence, event) for one in tellings for event in one.heard_at(path)
+        ]
         assert listener.events == expected

@@ -33,7 +33,7 @@ from treedbd.store.node_writer import NodeWriter
 from treedbd.store.nodes import Nodes
 from treedbd.tree import edit, value
 from treedbd.tree.canonical import tag
-from treedbd.tree.event import Event, Telling, tell
+from treedbd.tree.event import Event, Position, Telling, tell
 from treedbd.tree.path import Path, Place, is_ancestor
 from treedbd.tree.pushid import PushIds
 from treedbd.tree.value import Json
@@ -45,6 +45,7 @@ NOTHING = ValueView(None)
 TRIM_EVERY = 64
 """Old log entries are forgotten this many at a time."""
 MOST_RESUMED = 1000
+MOST_RESUMED_BYTES = 16 * 1_048_576
 """Who missed more entries than this starts anew; that is cheaper than hearing all of them."""
 
 
@@ -69,6 +70,7 @@ class Database:
         self._rulebook = rulebook
         self._watchers = Watchers()
         self._permits = Permits(rulebook, self.read)
+        self._rules_since = 0
         self._batcher = Batcher(mapping, self._apply, self._tell, platform)
 
     @property
@@ -108,6 +110,7 @@ class Database:
 
     def recheck_permits(self) -> None:
         """Judge everyone who watches anew: the rules have changed."""
+        self._rules_since = self._mapping.read(lambda rows: rows.sequence())
         self._permits.recheck()
 
     def watch(self, path: Path, watcher: Watcher, work: Callable[[Nodes], T]) -> tuple[T, int]:
@@ -126,25 +129,42 @@ class Database:
         self._watchers.add(path, watcher, held.sequence)
         return held
 
-    def resume(self, path: Path, watcher: Watcher, after: int) -> list[tuple[int, Event]] | None:
-        """Do as `watch` for one that has heard everything up to the sequence number `after`.
+    def resume(
+        self, path: Path, watcher: Watcher, after: Position, permit: Permit
+    ) -> list[tuple[Position, Event]] | None:
+        """Do as `watch` for one that has heard everything up to the position `after`.
 
-        Returns what it missed, or None, and then does not watch, where that is not known any more.
+        Returns what it missed, or None, and then does not watch, where that is not known any more
+        or where `permit`, granted by what is there now, may not have held all the time.
         """
+        if after.sequence < self._rules_since:
+            return None
         entries = self._mapping.read(lambda rows: _entries_since(rows, after))
         if entries is None:
             return None
-        missed: list[tuple[int, Event]] = []
+        missed: list[tuple[Position, Event]] = []
         for entry in entries:
+            is_heard = entry.sequence == after.sequence
+            if is_heard and after.events is None:
+                continue
             done = changelog.decode(entry.content)
+            if not permit.held_through(_written(done)):
+                return None
             if not (is_ancestor(path, done.place.path) or is_ancestor(done.place.path, path)):
                 continue
             if isinstance(done, changelog.NotRetained) or _sets_priority(done):
                 return None
-            events = tell(entry.sequence, done, NOTHING).heard_at(path)
-            missed += [(entry.sequence, event) for event in events]
-        self._watchers.add(path, watcher, entries[-1].sequence if entries else after)
+            telling = tell(entry.sequence, done, NOTHING, entry.op_id)
+            events = list(telling.numbered(telling.heard_at(path)))
+            missed += events[after.events if is_heard else 0 :]
+        self._watchers.add(path, watcher, entries[-1].sequence if entries else after.sequence)
         return missed
+
+    def position(self, sequence: int) -> Position:
+        """Return the position of one that has heard everything up to a sequence number."""
+        entry = self._mapping.read(lambda rows: next(rows.entries(sequence - 1), None))
+        is_known = entry is not None and entry.sequence == sequence
+        return Position(sequence, entry.op_id if entry is not None and is_known else b"")
 
     def unwatch(self, path: Path, watcher: Watcher) -> None:
         """Let `watcher` hear no more; one that does not watch is no error."""
@@ -168,10 +188,11 @@ class Database:
         if resolved.changes:
             nodes.apply(resolved.changes)
             content = changelog.encode(resolved, write.now)
-            sequence = transaction.append(self._entropy(16), content)
+            op_id = self._entropy(16)
+            sequence = transaction.append(op_id, content)
             if sequence % TRIM_EVERY == 0:
                 transaction.trim(changelog.trim_to(sequence, self._retain_events))
-            telling = tell(sequence, resolved, nodes)
+            telling = tell(sequence, resolved, nodes, op_id)
         echo = new_tag = None
         if write.wants_echo:
             echo = _echo(nodes, resolved) if may_see else edit.resolve_times(write.edit, write.now)
@@ -232,13 +253,33 @@ def _check(nodes: Nodes, condition: Condition) -> None:
         raise ConditionFailed(current, present)
 
 
-def _entries_since(rows: Rows, after: int) -> list[Entry] | None:
-    """Return the log entries after a sequence number, None where some are not there any more."""
-    missed = rows.sequence() - after
-    if after < 0 or not 0 <= missed <= MOST_RESUMED:
+def _entries_since(rows: Rows, after: Position) -> list[Entry] | None:
+    """Return the log entries after a position, headed by the one that it names.
+
+    Returns None where some are not there any more, or where the one named is not the one meant.
+    Nothing was written before the first entry, so that nothing has to be there for that position.
+    """
+    missed = rows.sequence() - after.sequence
+    if not 0 <= missed <= MOST_RESUMED:
         return None
-    entries = list(rows.entries(after))
-    return entries if len(entries) == missed else None
+    entries: list[Entry] = []
+    size = 0
+    for entry in rows.entries(max(0, after.sequence - 1)):
+        size += len(entry.content)
+        if size > MOST_RESUMED_BYTES:
+            return None
+        entries.append(entry)
+    if after.sequence == 0:
+        return entries if len(entries) == missed else None
+    is_whole = len(entries) == missed + 1
+    is_meant = is_whole and after.op_id and entries[0].op_id.startswith(after.op_id)
+    return entries if is_meant else None
+
+
+def _written(done: edit.Edit | changelog.NotRetained) -> list[Path]:
+    if isinstance(done, changelog.NotRetained):
+        return [done.place.path]
+    return [change.place.path for change in done.changes]
 
 
 def _sets_priority(done: edit.Edit) -> bool:

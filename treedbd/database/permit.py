@@ -4,14 +4,17 @@ A permit records what the rules read to grant it. It hangs on those paths like a
 judged again when a commit touches one of them, before anyone hears of that commit; a rule that
 reads nothing but `auth` costs nothing per commit. Rules that ask for the time are judged again
 whenever something is about to be sent: `is_timed` says so to whoever sends.
+
+A permit is judged by what a whole batch left behind. One that cannot be judged is withdrawn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, TypeAlias
 
 import attrs
+from twisted.logger import Logger
 
 from treedbd.database.question import Caller, PermissionDenied
 from treedbd.database.rulebook import Rulebook
@@ -55,6 +58,8 @@ class Permits:
 class Permit:
     """One claim; granted from the first `judge` that does not raise until it is closed."""
 
+    _log = Logger()
+
     def __init__(self, permits: Permits, claim: Claim, revoked: Callable[[], None]) -> None:
         """Call `revoked` when the right is taken away later."""
         self._permits = permits
@@ -66,6 +71,13 @@ class Permit:
     def is_timed(self) -> bool:
         """Whether the time alone may take the right away."""
         return self._rests_on.now
+
+    def held_through(self, written: Iterable[Path]) -> bool:
+        """Tell whether the right, if it is there now, was there before these paths were written.
+
+        Only where the rules have been the same all the time.
+        """
+        return not self.is_timed and not self._rests_on.touched_by(written)
 
     def judge(self, view: View) -> None:
         """Judge by what is there now; raise `PermissionDenied`."""
@@ -90,7 +102,10 @@ class Permit:
             return self._claim.caller.is_admin
         try:
             self._permits.read(self.judge)
-        except PermissionDenied:
+        except Exception as error:
+            if not isinstance(error, PermissionDenied):
+                self._log.failure("A permit cannot be judged.")
+            self.close()
             self._revoked()
             return False
         return True

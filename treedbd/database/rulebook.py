@@ -10,7 +10,7 @@ from __future__ import annotations
 import pathlib
 from collections.abc import Callable
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, DeferredLock
 from twisted.logger import Logger
 
 from treedbd.database.platform import RunCommit
@@ -52,6 +52,7 @@ class Rulebook:
         self._file = None if folder is None else folder / RULES_FILE
         self._run_commit = run_commit
         self._changed = changed
+        self._putting = DeferredLock()
         if not is_governed:
             self._load()
 
@@ -76,18 +77,40 @@ class Rulebook:
     def put(self, text: bytes) -> Deferred[None]:
         """Put rules in force; fires once they are durable and hold.
 
-        Raises `InvalidRules` or `Governed`; errbacks with `Unavailable`.
+        Raises `InvalidRules` or `Governed`; errbacks with `Unavailable` or `Governed`. Whoever
+        cancels waits no longer, and the rules are put all the same.
         """
+        self._check_ungoverned()
+        rules = parse_rules(text)
+        done: Deferred[None] = Deferred()
+        # One after the other, so that those in force are those that were kept.
+        self._putting.run(self._put, rules, text).addCallbacks(done.callback, done.errback)
+        return done
+
+    def govern(self, rules: RuleSet) -> None:
+        """Put rules in force that a file of the configuration sets; none can be put from now on."""
+        if self.is_governed and self.rules is DENY:
+            # The first reading: nobody has been let in by other rules.
+            self.rules = rules
+        self.is_governed = True
+        self._enforce(rules)
+
+    def _put(self, rules: RuleSet, text: bytes) -> Deferred[None]:
+        def enforce(_: None) -> None:
+            self._check_ungoverned()
+            self._enforce(rules)
+
+        self._check_ungoverned()
+        return self._run_commit(lambda: self._keep(text)).addCallback(enforce)
+
+    def _check_ungoverned(self) -> None:
         if self.is_governed:
             raise Governed("The rules of this project are set by a file in its configuration.")
-        rules = parse_rules(text)
-        kept = self._run_commit(lambda: self._keep(text))
-        return kept.addCallback(lambda _: self.enforce(rules))
 
-    def enforce(self, rules: RuleSet) -> None:
-        """Put rules in force at once, and tell."""
-        self.rules = rules
-        self._changed()
+    def _enforce(self, rules: RuleSet) -> None:
+        if rules.text != self.rules.text:
+            self.rules = rules
+            self._changed()
 
     def _keep(self, text: bytes) -> None:
         if self._file is None:

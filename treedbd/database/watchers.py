@@ -14,25 +14,24 @@ disturbs nobody.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import attrs
 from twisted.logger import Logger
 
-from treedbd.tree.event import Event, Telling
+from treedbd.tree.event import Event, Position, Telling
 from treedbd.tree.path import Path
 
 
 @attrs.frozen
 class Notice:
-    """What one batch means at one watched path: events, each with its sequence number.
+    """What one batch means at one watched path: events, each with its position.
 
-    `rendered` is for those who print it: what one observer printed, the next can send.
+    `shared` is for those who hear it: what one observer made of it, the next can use.
     """
 
-    events: tuple[tuple[int, Event], ...]
-    sequence: int
-    rendered: dict[object, bytes] = attrs.field(factory=dict, eq=False)
+    events: tuple[tuple[Position, Event], ...]
+    shared: dict[object, Any] = attrs.field(factory=dict, eq=False)
 
 
 class Watcher(Protocol):
@@ -87,17 +86,16 @@ class Watchers:
         """Notify everyone whom the writes of one batch concern."""
         if not self.count:
             return
-        heard: dict[_Spot, list[tuple[int, Event]]] = {}
+        heard: dict[_Spot, list[tuple[Position, Event]]] = {}
         for telling in tellings:
             for spot, events in self._concerned(telling):
-                heard.setdefault(spot, []).extend((telling.sequence, event) for event in events)
-        last = tellings[-1].sequence
+                heard.setdefault(spot, []).extend(telling.numbered(events))
         for spot, numbered in heard.items():
             if numbered:
-                self._notify(spot, Notice(tuple(numbered), last))
+                self._notify(spot, Notice(tuple(numbered)))
 
     def _notify(self, spot: _Spot, notice: Notice) -> None:
-        first = notice.events[0][0]
+        first = notice.events[0][0].sequence
         for watcher, since in list(spot.watchers.items()):
             if since >= first:
                 continue

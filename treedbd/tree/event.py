@@ -14,12 +14,15 @@ own keys are relative to a path that the watcher cannot see.
 
 Events show values as a plain GET does: no priorities, arrays where the keys are indices. A write
 to a priority is told as a `put` of the node that has it.
+
+One write may be several events. Each therefore has a `Position` of its own, so that who is cut off
+between two of them can go on with the second.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Literal, TypeAlias
+from collections.abc import Iterable, Iterator
+from typing import Literal, NamedTuple, TypeAlias
 
 import attrs
 
@@ -46,6 +49,18 @@ class Event:
         return b'{"path":%s,"data":%s}' % (path, printing.compact(self.data))
 
 
+class Position(NamedTuple):
+    """How far somebody has heard: every write up to `sequence`, of that one maybe `events` only.
+
+    `op_id`, or how it begins, is that of the write with this number: it tells the history that is
+    meant from another one, which has the same numbers. `events` is None for all of them.
+    """
+
+    sequence: int
+    op_id: bytes = b""
+    events: int | None = None
+
+
 @attrs.frozen
 class Part:
     """One place that a write set, with the value it got, in normal form.
@@ -62,10 +77,11 @@ class Part:
 class Telling:
     """A committed write, as far as watchers are concerned; made once for all of them.
 
-    `path` is where a PATCH was sent, or the place of any other write.
+    `position` is that of one who has heard all of it; `path` is where a PATCH was sent, or the
+    place of any other write.
     """
 
-    sequence: int
+    position: Position
     method: Method
     path: Path
     parts: tuple[Part, ...]
@@ -104,8 +120,15 @@ class Telling:
             return self.above(watched)
         return iter(())
 
+    def numbered(self, events: Iterable[Event]) -> Iterator[tuple[Position, Event]]:
+        """Give each of the events that are heard at one path its position."""
+        all_of_them = list(events)
+        for number, event in enumerate(all_of_them, 1):
+            is_last = number == len(all_of_them)
+            yield self.position if is_last else self.position._replace(events=number), event
 
-def tell(sequence: int, edit: Edit, after: View) -> Telling:
+
+def tell(sequence: int, edit: Edit, after: View, op_id: bytes = b"") -> Telling:
     """Return what watchers are told of a resolved edit; `after` is the tree it left behind."""
     parts = tuple(
         Part(change.place.path, after.get(change.place.path), True)
@@ -113,7 +136,7 @@ def tell(sequence: int, edit: Edit, after: View) -> Telling:
         else Part(change.place.path, change.value)
         for change in edit.changes
     )
-    return Telling(sequence, edit.method, edit.place.path, parts)
+    return Telling(Position(sequence, op_id), edit.method, edit.place.path, parts)
 
 
 def _within(value: Value, path: Path) -> Value:

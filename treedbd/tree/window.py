@@ -5,6 +5,8 @@ at the children that were written, and tells the events that bring a reader from
 the new one: `put` for a child that came in or changed, `put` null for one that left. Without a
 limit only the written children are looked at; with one, the query is asked again as soon as a
 written child lies in the window or would come into it, since another may have to move up.
+
+Those who watch the same query may share a window: whoever hears of a commit first moves it.
 """
 
 from __future__ import annotations
@@ -34,6 +36,10 @@ class Window:
         self._query = query
         self._is_limited = query.limit_to_first is not None or query.limit_to_last is not None
         self._shown = {key: _digest(plain(child)) for key, child in selected}
+
+    def shows_same_as(self, other: Window) -> bool:
+        """Tell whether another window of the same query shows the same."""
+        return self._shown == other._shown
 
     def move(
         self, written: Iterable[str] | None, path: Path, view: View, select: Select

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from klein import Klein
 from twisted.internet.defer import Deferred
@@ -11,14 +11,16 @@ from twisted.web.server import Request
 from treedbd.database.catalog import Catalog
 from treedbd.rules.ruleset import parse_rules
 from treedbd.tree import printing
-from treedbd.web.answer import MethodNotAllowed, Reply
-from treedbd.web.ask import READING, Ask, Reader
+from treedbd.web.answer import Reply
+from treedbd.web.ask import Ask, Reader
 from treedbd.web.gate import Gate
 from treedbd.web.identity import require_admin
 from treedbd.web.parameters import parse_choice
 from treedbd.web.send import Sender
 
-_DONE = Reply(200, b'{"status":"ok"}')
+RULES_METHODS: Final = b"GET, HEAD, PUT, OPTIONS"
+DATABASES_METHODS: Final = b"GET, HEAD, OPTIONS"
+_DONE: Final = Reply(200, b'{"status":"ok"}')
 
 
 class AdminRoutes:
@@ -39,37 +41,36 @@ class AdminRoutes:
     async def _rules(self, request: Request) -> bytes:
         if request.method == b"OPTIONS":
             return self._preflight(request)
-        ask = await self._ask(request, b"PUT", "Access to the rules")
+        ask = self._reader.read(request, RULES_METHODS)
+        is_dry = parse_choice(ask.parameters, "dryRun", "true", "false") == "true"
+        is_strict = parse_choice(ask.parameters, "format", "strict") is not None
+        await self._admit(ask, "Access to the rules")
         rulebook = self._catalog.rulebook(ask.name.project)
         if ask.method == b"PUT":
             body = request.content.read() if request.content is not None else b""
-            if parse_choice(ask.parameters, "dryRun", "true", "false") == "true":
+            if is_dry:
                 parse_rules(body)
             else:
                 await rulebook.put(body)
             return self._sender.prepare(request, _DONE)
         rules = rulebook.rules
-        is_strict = parse_choice(ask.parameters, "format", "strict") is not None
         text = printing.compact(rules.as_json()) if is_strict else rules.text.encode()
         return self._sender.prepare(request, Reply(200, text))
 
     async def _databases(self, request: Request) -> bytes:
         if request.method == b"OPTIONS":
             return self._preflight(request)
-        ask = await self._ask(request, None, "Access to the list of databases")
+        ask = self._reader.read(request, DATABASES_METHODS)
+        await self._admit(ask, "Access to the list of databases")
         names = self._catalog.names(ask.name.project)
         body = printing.compact([{"name": name.label} for name in names])
         return self._sender.prepare(request, Reply(200, body))
 
-    async def _ask(self, request: Request, writing: bytes | None, what: str) -> Ask:
-        """Return what an admin asks; raises every refusal."""
-        ask = self._reader.read(request, is_reserved=True)
-        if ask.method not in READING and ask.method != writing:
-            raise MethodNotAllowed(f"{what} cannot be asked with {ask.method.decode()}.")
+    async def _admit(self, ask: Ask, what: str) -> None:
+        """Raise whatever keeps who asks from being an admin."""
         found: Any = self._gate.identify(ask.name.project, ask.token, None)
         identity = await found if isinstance(found, Deferred) else found
         require_admin(identity, what)
-        return ask
 
     def _preflight(self, request: Request) -> bytes:
         self._reader.check_host(request)

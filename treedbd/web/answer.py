@@ -46,7 +46,11 @@ _log = Logger()
 
 
 class MethodNotAllowed(Exception):
-    """A method that the addressed resource does not have."""
+    """A method that the addressed resource does not have; `allowed` are those that it has."""
+
+    def __init__(self, message: str, allowed: bytes = ALLOWED) -> None:
+        super().__init__(message)
+        self.allowed = allowed
 
 
 class PayloadTooLarge(Exception):
@@ -112,7 +116,7 @@ def refuse(error: BaseException, dialect: Dialect) -> Reply:
     if isinstance(error, PermissionDenied | NotAdmin) and not isinstance(error, TagDenied):
         status = dialect.denied_status
     if isinstance(error, MethodNotAllowed):
-        return _error(dialect, status, code, message, (b"Allow", ALLOWED))
+        return _error(dialect, status, code, message, (b"Allow", error.allowed))
     return _error(dialect, status, code, message)
 
 

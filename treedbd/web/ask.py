@@ -82,7 +82,7 @@ class Reader:
         parameters: Parameters = {}
         try:
             authority, target = split_target(request.uri)
-            parameters = parse_parameters(target.partition(b"?")[2])
+            parameters = _parse_leniently(target.partition(b"?")[2])
             hosts = head.get(b"host", [])
             name = self._addressing.find(hosts, authority, parameters.get("ns"))
             choice = self._catalog.project(name.project).dialect
@@ -96,10 +96,11 @@ class Reader:
         hosts = head_of(request).get(b"host", [])
         self._addressing.name_of_host(self._addressing.check_host(hosts, authority))
 
-    def read(self, request: Request, *, is_reserved: bool = False) -> Ask:
+    def read(self, request: Request, reserved: bytes | None = None) -> Ask:
         """Return what a request asks; raises every refusal that needs no database.
 
-        A path that `is_reserved` names no place in the tree, and is not looked at.
+        `reserved` are the methods of a path that names no place in the tree, as `Allow` tells them;
+        the path is not looked at then.
         """
         head = head_of(request)
         authority, target = split_target(request.uri)
@@ -114,11 +115,13 @@ class Reader:
         name = self._addressing.find(head.get(b"host", []), authority, parameters.get("ns"))
         self._catalog.check(name)
         try:
-            if not is_reserved:
+            if reserved is None:
                 place = parse_path(raw_path, len(request.prepath or ()))
         except InvalidPath as error:
             malformed.insert(0, error)
         method = _method(request.method, head, parameters)
+        if reserved is not None and method not in reserved.split(b", "):
+            raise MethodNotAllowed(f"The methods here are {reserved.decode()}.", reserved)
         self._check_size(request)
         if malformed:
             raise malformed[0]
@@ -168,6 +171,18 @@ class Reader:
 def parse_path(raw_path: bytes, mounted_at: int) -> Place:
     """Return the place that a raw path names, below the `mounted_at` segments of a prefix."""
     return parse_address(raw_path[1:].split(b"/")[mounted_at:])
+
+
+def _parse_leniently(raw_query: bytes) -> Parameters:
+    """Return the parameters of a query; of one that is broken its `ns` alone, if it has one."""
+    try:
+        return parse_parameters(raw_query)
+    except InvalidQuery:
+        for part in raw_query.split(b"&"):
+            name, _, label = part.partition(b"=")
+            if name == b"ns":
+                return {"ns": label.decode("latin-1")}
+        return {}
 
 
 def _method(method: bytes, head: Head, parameters: Parameters) -> bytes:

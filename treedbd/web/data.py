@@ -8,7 +8,7 @@ only its answer is dropped.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import IO, Final, TypeVar
+from typing import IO, Final, NoReturn, TypeVar
 
 import attrs
 from twisted.internet.defer import Deferred
@@ -19,7 +19,7 @@ from twisted.web.server import Request
 
 from treedbd.database.catalog import Catalog
 from treedbd.database.permit import Claim
-from treedbd.database.question import Caller, PermissionDenied
+from treedbd.database.question import Caller, DeadlinePassed, PermissionDenied
 from treedbd.rules.evaluation import Context
 from treedbd.rules.judge import Verdict
 from treedbd.store.nodes import Nodes
@@ -95,6 +95,7 @@ class DataRoute:
         """Go on when it is known who asks, as an admin wants the rules to see it."""
         found = self.gate.identify(ask.name.project, ask.token, ask.override)
         if isinstance(found, Deferred):
+            found.addTimeout(ask.timeout, self._clock, _give_up)
             self._later(request, found, go_on)
         else:
             go_on(found)
@@ -264,3 +265,7 @@ class DataRoute:
                 self.refuse(request, reason.value)
 
         waiting.addCallback(answer).addErrback(refuse)
+
+
+def _give_up(_: object, seconds: float) -> NoReturn:
+    raise DeadlinePassed(f"The identity provider did not answer within {seconds:g} s.")

@@ -2,36 +2,56 @@
 
 A frame is `event:` and `data:`, where asked for `id:`, and an empty line. A comment would end some
 clients and an event without data reaches no browser, so that a keep-alive carries `data: null`.
+
+An identifier is a position, printed as `42-9f3ac1d2e4b5a697`: the number of the write and the
+beginning of its operation's id, without which a number of another database would be taken for one
+of this. Events that are not the last of their write add how many of them it makes: `…-1`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Final
 
-from treedbd.tree.event import Event
+from treedbd.tree.event import Event, Position
 
 KEEP_ALIVE: Final = b"event: keep-alive\ndata: null\n\n"
 CANCEL: Final = b"event: cancel\ndata: null\n\n"
 AUTH_REVOKED: Final = b"event: auth_revoked\ndata: credential is no longer valid\n\n"
 FIRST_PUT: Final = (b'event: put\ndata: {"path":"/","data":', b"}\n")
 
+_OP_ID_BYTES: Final = 8
+_ID = re.compile(r"([0-9]{1,18})(?:-([0-9a-f]{16})(?:-([1-9][0-9]{0,8}))?)?")
 
-def print_frames(numbered: Iterable[tuple[int, Event]], *, with_ids: bool) -> bytes:
-    """Print events, each with its sequence number, one frame after the other."""
+
+def print_frames(events: Iterable[tuple[Position, Event]], *, with_ids: bool) -> bytes:
+    """Print events, each with its position, one frame after the other."""
     return b"".join(
-        b"event: %b\ndata: %b\n%b" % (event.kind.encode(), event.print(), end(sequence, with_ids))
-        for sequence, event in numbered
+        b"event: %b\ndata: %b\n%b"
+        % (event.kind.encode(), event.print(), end(position if with_ids else None))
+        for position, event in events
     )
 
 
-def end(sequence: int, with_ids: bool) -> bytes:
-    """Return what stands behind the data of a frame."""
-    return b"id: %d\n\n" % sequence if with_ids else b"\n"
+def end(position: Position | None) -> bytes:
+    """Return what stands behind the data of a frame; None for one without an identifier."""
+    return b"\n" if position is None else b"id: %b\n\n" % _print_id(position).encode()
 
 
-def parse_id(text: str | None) -> int | None:
-    """Return the sequence number that a `Last-Event-ID` names, None for one that is not ours."""
-    if text is None or not text.isascii() or not text.isdigit() or len(text) > 18:
+def parse_id(text: str | None) -> Position | None:
+    """Return the position that a `Last-Event-ID` names, None for one that is not ours."""
+    found = _ID.fullmatch(text or "")
+    if found is None:
         return None
-    return int(text)
+    sequence, op_id, events = found.groups()
+    return Position(int(sequence), bytes.fromhex(op_id or ""), int(events) if events else None)
+
+
+def _print_id(position: Position) -> str:
+    parts = [str(position.sequence)]
+    if position.op_id:
+        parts.append(position.op_id[:_OP_ID_BYTES].hex())
+    if position.events is not None:
+        parts.append(str(position.events))
+    return "-".join(parts)

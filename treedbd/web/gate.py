@@ -8,6 +8,7 @@ from twisted.internet.defer import Deferred
 
 from treedbd.database.question import Caller
 from treedbd.web.identity import ANONYMOUS, Identity, Override, override_auth
+from treedbd.web.tokens import BadToken
 from treedbd.web.verifier import Verifier
 
 
@@ -32,17 +33,15 @@ class Gate:
 
         Fails with or raises `BadToken`, `ProviderUnavailable`, `AuthRequired` or `NotAdmin`.
         """
-        verifier = self._verifier(project)
-        if token is None or verifier is None:
+        if token is None:
             return override_auth(ANONYMOUS, override)
+        verifier = self._verifier(project)
+        if verifier is None:
+            raise BadToken("The token has an unknown issuer.")
         found = verifier.verify(token, self._wall_clock())
         if isinstance(found, Deferred):
             return found.addCallback(override_auth, override)
         return override_auth(found, override)
-
-    def has_expired(self, identity: Identity) -> bool:
-        """Tell whether the token of an identity is past its time."""
-        return identity.expires_at is not None and identity.expires_at <= self._wall_clock()
 
     def trusts(self, project: str, identity: Identity) -> bool:
         """Tell whether what vouches for an identity is still trusted."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice, takewhile
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import attrs
 
@@ -46,6 +46,9 @@ class Form:
 
 PLAIN = Form(None, None, False, None, None)
 
+_EDGES: Final = {"[MIN_NAME]": False, "[MAX_NAME]": True}
+"""How clients name what lies before all keys and what lies after them; neither can be a key."""
+
 
 def parse_form(parameters: Parameters) -> Form:
     """Return the form that the parameters of a read ask for; raise `InvalidQuery`."""
@@ -53,7 +56,7 @@ def parse_form(parameters: Parameters) -> Form:
         return PLAIN
     is_export = parse_choice(parameters, "format", "export") is not None
     shallow = parse_shallow(parameters)
-    query = None if shallow is not None else parse_query(parameters)
+    query = None if shallow is not None else _without_edges(parse_query(parameters))
     if is_export and shallow is not None:
         raise InvalidQuery("format=export does not go with shallow.")
     callback = parameters.get("callback")
@@ -64,6 +67,21 @@ def parse_form(parameters: Parameters) -> Form:
         None if callback is None else parse_callback(callback),
         parameters.get("download"),
     )
+
+
+def _without_edges(query: Query | None) -> Query | None:
+    """Return a query with bounds before or after all keys of a value as bounds of that value.
+
+    `startAfter=5,"[MAX_NAME]"` leaves out all children at 5, and so does `startAfter=5`.
+    """
+    if query is None or query.order.kind == "key" or query.low is query.high:
+        return query
+    low, high = query.low, query.high
+    if low is not None and low.key in _EDGES:
+        low = Bound(low.value, None, not _EDGES[low.key])
+    if high is not None and high.key in _EDGES:
+        high = Bound(high.value, None, _EDGES[high.key])
+    return attrs.evolve(query, low=low, high=high)
 
 
 def facts_of(form: Form) -> QueryFacts | None:

@@ -70,7 +70,7 @@ class TreeResource(KleinResource):
 
     def _health(self, request: Request) -> bytes:
         if request.method not in (b"GET", b"HEAD"):
-            raise MethodNotAllowed("The health can be read, nothing else.")
+            raise MethodNotAllowed("The health can be read, nothing else.", b"GET, HEAD")
         troubles = self._catalog.troubles()
         if troubles:
             raise Unavailable(" ".join(f"{label}: {why}" for label, why in troubles.items()))

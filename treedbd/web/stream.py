@@ -2,25 +2,23 @@
 
 Theory of operation. A stream begins with one `put` of the present value and registers as a watcher
 in the same call, so that nothing falls between. From then on each notice becomes frames, rendered
-once for all streams of a path, and is written to the request at once.
+once for all streams of a path, and goes to the request through the `Backlog`. When that went stale,
+because the reader did not read, its stream begins once more: with one `put` of the value as it is
+then. A long first value is drawn into a file first.
 
-When the transport asks for a pause, frames wait, up to a bound. Past the bound they are dropped and
-the stream is *stale*: when its reader reads again it gets one `put` of the value as it is then, and
-goes on from there. The same happens to what is written while a long first value is on its way.
-
-A stream of a query keeps the window that it showed last, and tells what moved in it.
+A stream of a query keeps the window that it showed last, and tells what moved in it; streams of
+the same query share one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import IO, Any, Final
 
 import attrs
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IPushProducer, IReactorTime
 from twisted.logger import Logger
-from twisted.protocols.basic import FileSender
 from twisted.python.failure import Failure
 from twisted.web.server import Request
 from zope.interface import implementer
@@ -31,14 +29,17 @@ from treedbd.database.question import PermissionDenied
 from treedbd.database.watchers import Notice
 from treedbd.store.nodes import Nodes
 from treedbd.tree import printing
+from treedbd.tree.event import Event, Position
 from treedbd.tree.path import InvalidPath, Path, Place
 from treedbd.tree.query import InvalidQuery, Query, Selection, print_selection
 from treedbd.tree.window import Window, written_children
 from treedbd.web import frame
 from treedbd.web.answer import Header
+from treedbd.web.backlog import PIECE_BYTES, Backlog, cut
 from treedbd.web.identity import Identity
 from treedbd.web.parameters import Parameters, parse_choice
 from treedbd.web.read import PLAIN, pieces_of
+from treedbd.web.selection import select
 from treedbd.web.send import abort, write_head
 from treedbd.web.streams import Streams
 from treedbd.web.transfer import draw_at_once, draw_in_slices
@@ -79,81 +80,91 @@ class Watch:
 class Stream:
     """A watcher that writes to its request; also what produces for the request's transport."""
 
+    __slots__ = (
+        "_backlog",
+        "_clock",
+        "_drawing",
+        "_file",
+        "_is_ending",
+        "_is_over",
+        "_permit",
+        "_request",
+        "_streams",
+        "_watch",
+        "_window",
+    )
     _log = Logger()
 
     def __init__(
         self, request: Request, watch: Watch, streams: Streams, clock: IReactorTime
     ) -> None:
         """Write to `request`."""
-        self.last_sent = clock.seconds()
         self._request = request
         self._watch = watch
         self._streams = streams
         self._clock = clock
+        self._backlog = Backlog(request, streams.limits.buffer_bytes, self, clock)
         self._permit = watch.database.permit(watch.claim, self._deny)
         self._window: Window | None = None
         self._drawing: Deferred[Any] | None = None
-        self._is_paused = False
+        self._file: IO[bytes] | None = None
+        self._is_ending = False
         self._is_over = False
-        self._is_stale = False
-        self._waiting: list[bytes] = []
-        self._waiting_bytes = 0
 
-    def start(self, headers: tuple[Header, ...], last_id: int | None) -> None:
-        """Begin: with what was missed since `last_id` if that is known, else with a first `put`.
+    @property
+    def last_sent(self) -> float:
+        """When something was sent last, in seconds of the clock."""
+        return self._backlog.last_sent
+
+    def start(self, headers: tuple[Header, ...], last_heard: Position | None) -> None:
+        """Begin: with what was missed since `last_heard` if that is known, else with a first `put`.
 
         Raises `PermissionDenied` before anything is sent.
         """
         watch, request = self._watch, self._request
+        request.notifyFinish().addBoth(self._leave)
         watch.database.read(self._permit.judge)
         write_head(request, 200, headers, None)
-        request.notifyFinish().addBoth(self._leave)
         if request.method == b"HEAD":
             request.finish()
             return
         request.registerProducer(self, True)
         missed = None
-        if last_id is not None and watch.with_ids and watch.query is None:
-            missed = watch.database.resume(watch.path, self, last_id)
+        if last_heard is not None and watch.with_ids and watch.query is None:
+            missed = watch.database.resume(watch.path, self, last_heard, self._permit)
         if missed is None:
-            self._begin()
+            self.refill()
+            self._backlog.resume()
         else:
-            self._write(frame.print_frames(missed, with_ids=True))
+            self._backlog.send(frame.print_frames(missed, with_ids=True))
 
     def notify(self, notice: Notice) -> None:
         """Hear what was written."""
-        if self._is_over or not self._may_go_on() or self._is_stale:
-            return
         try:
+            if self._is_over or not self._may_go_on() or self._backlog.is_stale:
+                return
             frames = self._render(notice)
+            if frames:
+                self._backlog.send(frames)
+                self._streams.went_stale += self._backlog.is_stale
         except Exception:
-            self._log.failure("A stream broke.")
-            self.abort()
-            return
-        if not frames:
-            return
-        if self._is_paused or self._drawing is not None:
-            self._wait(frames)
-        else:
-            self._write(frames)
+            self.fail()
 
     def keep_alive(self) -> None:
         """Send a keep-alive, unless something waits to be sent anyway."""
-        if self._may_go_on() and not self._is_paused and self._drawing is None:
-            self._write(frame.KEEP_ALIVE)
+        try:
+            if self._may_go_on() and self._backlog.is_idle:
+                self._backlog.send(frame.KEEP_ALIVE)
+        except Exception:
+            self.fail()
 
     def end(self, last_words: bytes = b"") -> None:
-        """End in good order, saying why; a value that is on its way is cut off."""
-        if self._is_over:
+        """End in good order, saying why, behind the frame that is on its way."""
+        if self._is_over or self._is_ending:
             return
-        if self._drawing is not None:
-            self.abort()
-            return
-        self._leave(None)
-        self._request.unregisterProducer()
-        if last_words:
-            self._request.write(last_words)
-        self._request.finish()
+        self._is_ending = True
+        self._hear_no_more()
+        self._backlog.finish(lambda: self._finish(last_words))
 
     def abort(self) -> None:
         """Drop the connection."""
@@ -161,29 +172,49 @@ class Stream:
             self._leave(None)
             abort(self._request)
 
+    def fail(self) -> None:
+        """End after an error of ours, so that the reader begins anew."""
+        self._log.failure("A stream broke.")
+        self.abort()
+
     def pauseProducing(self) -> None:
         """Write no more until the reader has taken what is on its way."""
-        self._is_paused = True
+        self._backlog.is_paused = True
         self._streams.pause(self)
 
     def resumeProducing(self) -> None:
         """Write what waits, or the present value where too much came to wait."""
-        self._is_paused = False
+        self._backlog.is_paused = False
         self._streams.resume(self)
-        self._catch_up()
+        self._backlog.resume()
 
     def stopProducing(self) -> None:
         """Write no more at all: the connection is gone."""
         self._leave(None)
 
+    # The end.
+
+    def _finish(self, last_words: bytes) -> None:
+        self._leave(None)
+        self._request.unregisterProducer()
+        if last_words:
+            self._request.write(last_words)
+        self._request.finish()
+
     def _leave(self, _: object) -> None:
         if self._is_over:
             return
         self._is_over = True
+        self._hear_no_more()
+        self._streams.remove(self)
+        self._backlog.close()
+        if self._file is not None:
+            self._file.close()
+
+    def _hear_no_more(self) -> None:
         self._watch.database.unwatch(self._watch.path, self)
         self._permit.close()
-        self._streams.remove(self)
-        self._waiting.clear()
+        self._window = None
         if self._drawing is not None:
             self._drawing.cancel()
 
@@ -197,86 +228,71 @@ class Stream:
     def _deny(self) -> None:
         self.end(frame.CANCEL)
 
-    def _begin(self) -> None:
-        """Send one `put` of the present value and watch from there."""
+    # The first value.
+
+    def refill(self) -> None:
+        """Watch, and let one `put` of the present value be what is sent next."""
+        watch = self._watch
         try:
-            self._begin_judged()
+            if watch.query is None:
+                body, sequence = watch.database.watch(
+                    watch.path, self, lambda nodes: draw_at_once(nodes, self._pieces)
+                )
+            else:
+                selected, sequence = watch.database.watch(watch.path, self, self._select_judged)
+                window = Window(watch.query, selected)
+                self._window = self._streams.share(self._window_key(), window)
+                body = printing.compact(print_selection(selected))
         except PermissionDenied:
             self._deny()
+            return
+        if body is None:
+            self._begin_long()
+        else:
+            before, after = frame.FIRST_PUT
+            put = before + body + after + self._end_of_first(sequence)
+            self._backlog.put_first(cut((put,)))
+
+    def _begin_long(self) -> None:
+        self._backlog.is_held = True
+        held = self._watch.database.watch_held(self._watch.path, self)
+        drawing = draw_in_slices(held, self._pieces, self._clock, None)
+        self._drawing = Deferred.fromCoroutine(drawing)
+        self._drawing.addCallback(self._drawn, held.sequence).addErrback(self._not_drawn)
+
+    def _drawn(self, file: IO[bytes], sequence: int) -> None:
+        self._drawing = None
+        self._file = file
+        self._backlog.is_held = False
+        self._backlog.put_first(self._file_pieces(file, sequence))
+        self._backlog.resume()
+
+    def _not_drawn(self, failure: Failure) -> None:
+        self._drawing = None
+        if self._is_ending or self._is_over:
+            return
+        if failure.check(PermissionDenied):
+            self._deny()
+        else:
+            self._log.failure("A stream broke.", failure)
+            self.abort()
+
+    def _file_pieces(self, file: IO[bytes], sequence: int) -> Iterator[bytes]:
+        before, after = frame.FIRST_PUT
+        yield before
+        while piece := file.read(PIECE_BYTES):
+            yield piece
+        file.close()
+        self._file = None
+        yield after + self._end_of_first(sequence)
+
+    def _end_of_first(self, sequence: int) -> bytes:
+        watch = self._watch
+        return frame.end(watch.database.position(sequence) if watch.with_ids else None)
 
     def _pieces(self, nodes: Nodes) -> Iterator[bytes]:
         self._permit.judge(nodes)
         return pieces_of(PLAIN, Place(self._watch.path))(nodes)
-
-    def _begin_judged(self) -> None:
-        watch = self._watch
-        body: bytes | None
-        if watch.query is None:
-            body, sequence = watch.database.watch(
-                watch.path, self, lambda nodes: draw_at_once(nodes, self._pieces)
-            )
-            if body is None:
-                self._begin_long()
-                return
-        else:
-            selected, sequence = watch.database.watch(watch.path, self, self._select_judged)
-            self._window = Window(watch.query, selected)
-            body = printing.compact(print_selection(selected))
-        before, after = frame.FIRST_PUT
-        self._write(before + body + after + frame.end(sequence, watch.with_ids))
-
-    def _begin_long(self) -> None:
-        held = self._watch.database.watch_held(self._watch.path, self)
-        drawing = draw_in_slices(held, self._pieces, self._clock, None)
-        self._drawing = Deferred.fromCoroutine(drawing)
-        self._drawing.addCallback(self._send_file, held.sequence)
-        self._drawing.addCallbacks(self._drawn, self._drawing_failed)
-
-    def _send_file(self, file: IO[bytes], sequence: int) -> Deferred[None]:
-        """Send a first `put` whose value lies in a file, at the speed of the reader."""
-        before, after = frame.FIRST_PUT
-        self._request.write(before)
-        self._request.unregisterProducer()
-
-        def finish(result: object) -> object:
-            file.close()
-            if not isinstance(result, Failure) and not self._is_over:
-                self._write(after + frame.end(sequence, self._watch.with_ids))
-                self._request.registerProducer(self, True)
-            return result
-
-        sending: Deferred[Any] = FileSender().beginFileTransfer(file, self._request)
-        return sending.addBoth(finish)
-
-    def _drawn(self, _: object) -> None:
-        self._drawing = None
-        self._catch_up()
-
-    def _drawing_failed(self, failure: Failure) -> None:
-        if not self._is_over:
-            if not failure.check(PermissionDenied):
-                self._log.failure("A stream broke.", failure)
-            self.abort()
-
-    def _render(self, notice: Notice) -> bytes:
-        watch = self._watch
-        self._streams.events_sent += len(notice.events)
-        if self._window is not None:
-            written = written_children(event for _, event in notice.events)
-            window = self._window
-            moved = watch.database.read(
-                lambda nodes: list(
-                    window.move(written, watch.path, nodes, lambda: self._select(nodes))
-                )
-            )
-            numbered = [(notice.sequence, event) for event in moved]
-            return frame.print_frames(numbered, with_ids=watch.with_ids)
-        key = ("frames", watch.with_ids)
-        frames = notice.rendered.get(key)
-        if frames is None:
-            frames = frame.print_frames(notice.events, with_ids=watch.with_ids)
-            notice.rendered[key] = frames
-        return frames
 
     def _select_judged(self, nodes: Nodes) -> Selection:
         self._permit.judge(nodes)
@@ -284,32 +300,38 @@ class Stream:
 
     def _select(self, nodes: Nodes) -> Selection:
         query = self._watch.query
-        return [] if query is None else query.select(nodes.child_values(self._watch.path))
+        return [] if query is None else select(nodes, self._watch.path, query)
 
-    def _wait(self, frames: bytes) -> None:
-        self._waiting_bytes += len(frames)
-        if self._waiting_bytes <= self._streams.limits.buffer_bytes:
-            self._waiting.append(frames)
-            return
-        self._is_stale = True
-        self._streams.went_stale += 1
-        self._forget_waiting()
+    # What comes after it.
 
-    def _catch_up(self) -> None:
-        if self._is_over or self._is_paused or self._drawing is not None:
-            return
-        if self._is_stale:
-            self._is_stale = False
-            self._begin()
-        elif self._waiting:
-            frames = b"".join(self._waiting)
-            self._forget_waiting()
-            self._write(frames)
+    def _render(self, notice: Notice) -> bytes:
+        with_ids = self._watch.with_ids
+        events: Sequence[tuple[Position, Event]] = notice.events
+        if self._window is not None:
+            events = self._move(self._window, notice)
+        self._streams.events_sent += len(events)
+        key = (self._window, with_ids)
+        frames: bytes | None = notice.shared.get(key)
+        if frames is None:
+            frames = notice.shared[key] = frame.print_frames(events, with_ids=with_ids)
+        return frames
 
-    def _forget_waiting(self) -> None:
-        self._waiting.clear()
-        self._waiting_bytes = 0
+    def _move(self, window: Window, notice: Notice) -> list[tuple[Position, Event]]:
+        """Move the window, unless another stream has done so; return what is told of that."""
+        moved: list[tuple[Position, Event]] | None = notice.shared.get(window, [])
+        if window not in notice.shared:
+            notice.shared[window] = None  # what stays if it breaks half way
+            path = self._watch.path
+            written = written_children(event for _, event in notice.events)
+            events = self._watch.database.read(
+                lambda nodes: list(window.move(written, path, nodes, lambda: self._select(nodes)))
+            )
+            last, _ = notice.events[-1]
+            moved = notice.shared[window] = [(last, event) for event in events]
+        if moved is None:
+            raise RuntimeError("The window of this query broke.")
+        return moved
 
-    def _write(self, data: bytes) -> None:
-        self.last_sent = self._clock.seconds()
-        self._request.write(data)
+    def _window_key(self) -> object:
+        watch = self._watch
+        return watch.database, watch.path, watch.query

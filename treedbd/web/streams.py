@@ -1,28 +1,31 @@
 """All open streams of a service: how many there may be, and the one clock that keeps them alive.
 
 A stream that has sent nothing for a while gets a keep-alive; one whose reader has not read for too
-long is closed. Both are found by one timer that runs once a second while there are streams.
+long is closed; one whose token has run out is told so. One timer finds them, which looks at all
+streams once a second while there are any.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from heapq import heappop, heappush
-from itertools import count
 from typing import Final, Protocol, TypeVar
+from weakref import WeakValueDictionary
 
 import attrs
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import LoopingCall
 
 from treedbd.database.catalog import DatabaseName
+from treedbd.tree.window import Window
 from treedbd.web.frame import AUTH_REVOKED
 from treedbd.web.identity import Identity
 
 K = TypeVar("K")
 
 TICK_S: Final = 1.0
+SENT_AT_ONCE: Final = 256
+"""So many keep-alives go out before others get their turn."""
 
 
 class TooManyStreams(Exception):
@@ -37,9 +40,9 @@ class NoRoomForStreams(Exception):
 class StreamLimits:
     """Bounds on streams: how many, how long silent, how much waits for a slow reader."""
 
-    streams: int = 100_000
-    streams_per_database: int = 50_000
-    streams_per_address: int = 10_000
+    streams: int = 16_000
+    streams_per_database: int = 16_000
+    streams_per_address: int = 4000
     keep_alive_s: float = 30.0
     buffer_bytes: int = 1_048_576
     stalled_s: float = 60.0
@@ -48,7 +51,10 @@ class StreamLimits:
 class Live(Protocol):
     """What this room knows of a stream."""
 
-    last_sent: float
+    @property
+    def last_sent(self) -> float:
+        """When something was sent last, in seconds of the clock."""
+        ...
 
     def keep_alive(self) -> None:
         """Send a keep-alive."""
@@ -88,10 +94,9 @@ class Streams:
         self._holders: dict[Live, Holder] = {}
         self._of_database: Counter[DatabaseName] = Counter()
         self._of_address: Counter[str] = Counter()
-        self._expiring: list[tuple[float, int, Live]] = []
-        self._silent: list[tuple[float, int, Live]] = []
+        self._expiring: dict[Live, float] = {}
         self._paused: dict[Live, float] = {}
-        self._number = count()
+        self._windows: WeakValueDictionary[object, Window] = WeakValueDictionary()
         self._ticking = LoopingCall(self._tick)
         self._ticking.clock = clock
 
@@ -116,8 +121,7 @@ class Streams:
         self.opened += 1
         expires_at = holder.identity.expires_at
         if expires_at is not None:
-            heappush(self._expiring, (expires_at, next(self._number), stream))
-        self._await_silence(stream, self._clock.seconds())
+            self._expiring[stream] = expires_at
         if not self._ticking.running:
             self._ticking.start(min(TICK_S, self.limits.keep_alive_s), now=False)
 
@@ -127,11 +131,10 @@ class Streams:
         if holder is None:
             return
         self._paused.pop(stream, None)
+        self._expiring.pop(stream, None)
         _decrease(self._of_database, holder.name)
         _decrease(self._of_address, holder.address)
         if not self._holders:
-            self._silent.clear()
-            self._expiring.clear()
             self._ticking.stop()
 
     def pause(self, stream: Live) -> None:
@@ -141,6 +144,14 @@ class Streams:
     def resume(self, stream: Live) -> None:
         """Note that the reader reads again."""
         self._paused.pop(stream, None)
+
+    def share(self, key: object, window: Window) -> Window:
+        """Return a window of the same query that shows the same: one that others have, or this."""
+        known = self._windows.get(key)
+        if known is not None and known.shows_same_as(window):
+            return known
+        self._windows[key] = window
+        return window
 
     def end(self) -> None:
         """End every stream in good order."""
@@ -157,30 +168,24 @@ class Streams:
         """Tell whether the token of an identity is past its time."""
         return identity.expires_at is not None and identity.expires_at <= self._wall_clock()
 
-    def _await_silence(self, stream: Live, since: float) -> None:
-        heappush(self._silent, (since + self.limits.keep_alive_s, next(self._number), stream))
-
     def _tick(self) -> None:
-        self._end_expired()
-        now = self._clock.seconds()
-        while self._silent and self._silent[0][0] <= now:
-            _, _, stream = heappop(self._silent)
-            if stream not in self._holders:
-                continue
-            if stream.last_sent + self.limits.keep_alive_s <= now:
-                stream.keep_alive()
-                self._await_silence(stream, now)
-            else:
-                self._await_silence(stream, stream.last_sent)
-        late = now - self.limits.stalled_s
-        for stream in [stream for stream, since in self._paused.items() if since <= late]:
-            stream.abort()
-
-    def _end_expired(self) -> None:
-        now = self._wall_clock()
-        while self._expiring and self._expiring[0][0] <= now:
-            _, _, stream = heappop(self._expiring)
+        expired_at = self._wall_clock()
+        for stream in [each for each, at in self._expiring.items() if at <= expired_at]:
             stream.end(AUTH_REVOKED)
+        now = self._clock.seconds()
+        late = now - self.limits.stalled_s
+        for stream in [each for each, since in self._paused.items() if since <= late]:
+            stream.abort()
+        silent = now - self.limits.keep_alive_s
+        self._keep_alive([each for each in self._holders if each.last_sent <= silent])
+
+    def _keep_alive(self, streams: list[Live]) -> None:
+        for stream in streams[:SENT_AT_ONCE]:
+            if stream in self._holders:
+                stream.keep_alive()
+        rest = streams[SENT_AT_ONCE:]
+        if rest:
+            self._clock.callLater(0, self._keep_alive, rest)
 
 
 def _decrease(counter: Counter[K], key: K) -> None:

@@ -1,0 +1,223 @@
+"""What the tests of identity and rules share: daemons with projects, tokens, and streams to read.
+
+A project has one secret, in the file `<project>.secret`; tokens are made by a library that is none
+of the product's.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import signal
+import time
+from collections.abc import Iterable, Mapping
+from email.message import Message
+from http.client import parse_headers
+from typing import Any, Final, NamedTuple
+
+import jwt
+
+from tests.daemon import Daemon
+from tests.rest import Answer, Client, Headers, Wire, escape, print_request
+
+DOMAIN: Final = "db.test"
+RULES: Final = "/.settings/rules.json"
+DATABASES: Final = "/.inspect/databases.json"
+EVENTS: Final = {"Accept": "text/event-stream"}
+LEEWAY_S: Final = 10
+
+
+class Event(NamedTuple):
+    """One event of a stream; `data` is parsed where it is JSON."""
+
+    kind: str
+    data: Any
+    id: str | None = None
+
+
+CANCEL: Final = Event("cancel", None)
+AUTH_REVOKED: Final = Event("auth_revoked", "credential is no longer valid")
+KEEP_ALIVE: Final = Event("keep-alive", None)
+
+
+def put_event(path: str, data: Any) -> Event:
+    """The event of a value that was put."""
+    return Event("put", {"path": path, "data": data})
+
+
+def secret_of(project: str) -> str:
+    """The secret of a project."""
+    return f"the secret of the project {project} ".ljust(48, "-")
+
+
+def write_secret(folder: pathlib.Path, project: str, secret: str | None = None) -> pathlib.Path:
+    """Write the file of a secret, that of the project unless another is given."""
+    file = folder / f"{project}.secret"
+    file.write_text((secret or secret_of(project)) + "\n")
+    file.chmod(0o600)
+    return file
+
+
+def token(project: str, secret: str | None = None, **claims: Any) -> str:
+    """A token of a project, signed by its secret unless another is given."""
+    return jwt.encode(claims, secret or secret_of(project), "HS256")
+
+
+def admin(project: str) -> str:
+    """A token of an administrator of a project."""
+    return token(project, admin=True)
+
+
+def user(project: str, uid: str, **claims: Any) -> str:
+    """A token of a user of a project."""
+    return token(project, uid=uid, **claims)
+
+
+def ending(seconds: float) -> int:
+    """The `exp` of a token that is taken for about so many seconds more, leeway included."""
+    return int(time.time() + seconds - LEEWAY_S)
+
+
+def at(path: str, token: str = "", **parameters: Any) -> str:
+    """The target of a path, with a token and other parameters; those not text are put as JSON."""
+    shown = {"auth": token} if token else {}
+    for name, value in parameters.items():
+        shown[name] = value if isinstance(value, str) else json.dumps(value)
+    query = "&".join(f"{name}={escape(value)}" for name, value in shown.items())
+    return f"{path}{'&' if '?' in path else '?'}{query}" if query else path
+
+
+class Tree(Client):
+    """A client of one project, under the domain of the tests."""
+
+    def __init__(self, daemon: Daemon, project: str, database: str = "") -> None:
+        """Connect when something is asked."""
+        label = f"{database}--{project}" if database else project
+        super().__init__(daemon, f"{label}.{DOMAIN}")
+        self.project: Final = project
+        self.admin: Final = admin(project)
+
+    def status(self, method: str, target: str, body: str | None = None) -> int:
+        """Ask, and return the status alone."""
+        return self.ask(method, target, body).status
+
+    def seed(self, path: str, value: Any) -> None:
+        """Set a value as an administrator."""
+        self.put(at(path, self.admin), value)
+
+    def see(self, path: str) -> Any:
+        """Return a value as an administrator."""
+        return self.get(at(path, self.admin))
+
+    def put_rules(self, rules: Any) -> None:
+        """Put rules in force, given without their top."""
+        answer = self.ask("PUT", at(RULES, self.admin), json.dumps({"rules": rules}))
+        assert (answer.status, answer.json) == (200, {"status": "ok"}), answer
+
+    def listen(self, target: str, headers: Mapping[str, str] | None = None) -> Stream:
+        """Open a stream that must be let in."""
+        stream = self.try_to_listen(target, headers)
+        assert stream.status == 200, stream.refusal
+        return stream
+
+    def try_to_listen(self, target: str, headers: Mapping[str, str] | None = None) -> Stream:
+        """Open a stream, or be refused."""
+        request = print_request("GET", target, None, {**EVENTS, **(headers or {})}, self.host)
+        return Stream(self.daemon, request)
+
+
+class Stream(Wire):
+    """A stream, read event by event."""
+
+    def __init__(self, daemon: Daemon, request: bytes) -> None:
+        """Ask for it; `refusal` is what came where it was not opened."""
+        super().__init__(daemon.http)
+        self.refusal: Answer | None = None
+        self._rest = b""
+        self.send(request)
+        self.status, self.headers = self._read_head()
+        if self.status != 200:
+            body = self._read_body("GET", self.status, self.headers)
+            self.refusal = Answer(self.status, self.headers, body)
+
+    def next(self) -> Event:
+        """Wait for the next event; raise ConnectionError where the stream ends instead."""
+        event = self._next()
+        if event is None:
+            raise ConnectionError("The stream has ended.")
+        return event
+
+    def expect(self, *expected: Event) -> None:
+        """Check that these events come next, keep-alives aside."""
+        for event in expected:
+            heard = self.next()
+            while heard == KEEP_ALIVE and event != KEEP_ALIVE:
+                heard = self.next()
+            assert heard == event
+
+    def expect_end(self, *last: Event) -> None:
+        """Check that these events come next and that the stream ends with them."""
+        self.expect(*last)
+        assert self._next() is None
+
+    def _read_head(self) -> tuple[int, Message]:
+        line = self._file.readline()
+        if not line:
+            raise ConnectionError("The connection ended without an answer.")
+        return int(line.split(b" ", 2)[1]), parse_headers(self._file)
+
+    def _next(self) -> Event | None:
+        while b"\n\n" not in self._rest:
+            chunk = self._read_chunk()
+            if not chunk:
+                assert self._rest == b""
+                return None
+            self._rest += chunk
+        frame, _, self._rest = self._rest.partition(b"\n\n")
+        fields = dict(line.split(": ", 1) for line in frame.decode().split("\n"))
+        return Event(fields["event"], _parsed(fields["data"]), fields.get("id"))
+
+
+def trusting(folder: pathlib.Path, config: str, projects: Iterable[str]) -> Daemon:
+    """Return a daemon with projects that have a secret each, and whatever `config` says besides.
+
+    `config` may hold `[projects.<name>]` tables for more; a project of `projects` has its table
+    made here, in the standard dialect unless its name says `firebase` or `auto`.
+    """
+    lines = [f'domains = ["{DOMAIN}"]', config]
+    for project in projects:
+        write_secret(folder, project)
+        dialect = project if project in ("firebase", "auto") else "standard"
+        lines += [f"[projects.{project}]", f'secret_files = ["{project}.secret"]']
+        lines += [f'dialect = "{dialect}"', 'databases = "*"']
+    return Daemon(folder, config="\n".join(lines) + "\n")
+
+
+def reload(daemon: Daemon) -> str:
+    """Have a daemon read its files again, and wait until it has; return what it said of it."""
+    begin = daemon.log.count("\n")
+    daemon.signal(signal.SIGHUP)
+    daemon.await_line("have been looked at", begin)
+    return "\n".join(daemon.log.split("\n")[begin:])
+
+
+def ask_all_ways(
+    client: Tree, path: str, secret_token: str, headers: Headers = ()
+) -> dict[str, int]:
+    """Ask with every method and for a stream, a token in the query; return the statuses."""
+    bodies = {"GET": None, "HEAD": None, "PUT": "1", "POST": "1", "PATCH": '{"a":1}'}
+    target = at(path, secret_token)
+    found = {
+        method: client.ask(method, target, bodies.get(method), headers).status
+        for method in (*bodies, "DELETE")
+    }
+    with client.try_to_listen(target, dict(headers)) as stream:
+        found["stream"] = stream.status
+    return found
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

@@ -1,0 +1,1 @@
+"""Clients of the vendor's service, as their registries have them, against a real daemon."""

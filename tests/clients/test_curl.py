@@ -1,0 +1,58 @@
+"""The curl lines of the README, as they stand there, but for the ports and where things lie."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+import shlex
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.clients.stage import run_client
+from tests.daemon import TWISTD, Daemon
+
+README = pathlib.Path(__file__).parents[2] / "README.md"
+REFUSED = {"curl http://localhost:9000/notes/ada.json": 403}
+STREAMED_FOR_S = 1
+
+
+def find_lines() -> list[str]:
+    """Return the lines of the README that call curl, and those that make what curl needs."""
+    lines = re.findall(r"^    ((?:curl|[A-Z]+=\$\(.*treedb) .*)$", README.read_text(), re.MULTILINE)
+    assert len(lines) > 10
+    return lines
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    """A daemon in development mode, in a folder that looks as the README says."""
+    with Daemon(tmp_path_factory.mktemp("readme")) as daemon:
+        (daemon.folder / "treedb-data").symlink_to(daemon.data)
+        (daemon.folder / ".venv").mkdir()
+        (daemon.folder / ".venv/bin").symlink_to(TWISTD.parent)
+        yield daemon
+
+
+def as_here(line: str, daemon: Daemon) -> str:
+    """Return a line with the daemon's ports, that tells the status after its answer."""
+    ports = {"9000": daemon.http, "8443": daemon.https}
+    for port, url in ports.items():
+        line = line.replace(f"localhost:{port}", f"localhost:{urlsplit(url).port}")
+    if "curl" not in shlex.split(line)[0]:
+        return line
+    options = ["-sS", "-w", r"\n%{http_code}\n"]
+    if "text/event-stream" in line:
+        options += ["-m", str(STREAMED_FOR_S)]
+    return line.replace("curl", f"curl {shlex.join(options)}", 1)
+
+
+def test_every_line_does_what_the_readme_says(folder: Daemon) -> None:
+    lines = find_lines()
+    script = "\n".join(as_here(line, folder) for line in lines)
+    said = run_client(["bash", "-c", f"{script}\ntrue"], folder.folder, {})
+    statuses = [int(status) for status in re.findall(r"^([1-5][0-9][0-9])$", said, re.MULTILINE)]
+    calls = [line for line in lines if line.startswith("curl")]
+    assert statuses == [REFUSED.get(line, 200) for line in calls], said
+    assert "\n".join(["event: put", 'data: {"path":"/","data":{"ada":{"age":38}']) in said

@@ -1,0 +1,172 @@
+"""The vendor's command line tool, from its registry.
+
+What it would ask of the vendor's own services, it is told by its environment, as `docs/clients.md`
+says: which database a project has, and where that is. Nothing leaves this machine, and the way of
+the data is the tool's own.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+from typing import Any
+from urllib.parse import urlsplit
+
+import attrs
+import pytest
+
+from tests.clients.stage import HERE, RULES, Domain, play_node, sign_token
+from tests.daemon import Daemon
+from tests.rest import Client
+
+PROGRAM = HERE / "node_modules/firebase-tools/lib/bin/firebase.js"
+PEOPLE = {
+    "ada": {"age": 36, "tags": ["x", "y"]},
+    "alan": {"age": 41, "name": "čaj"},
+    "grace": {"age": 85},
+}
+
+
+@attrs.frozen
+class Tool:
+    """The tool in a folder of its own, for one project at one origin."""
+
+    folder: pathlib.Path
+    project: str
+    origin: str
+    variables: dict[str, str]
+
+    def run(self, *arguments: str, status: int = 0) -> str:
+        """Run a command; return what it printed."""
+        options = ["--project", self.project, "--non-interactive"]
+        return play_node([str(PROGRAM), *arguments, *options], self.folder, self.variables, status)
+
+    def get(self, path: str, *options: str) -> Any:
+        """Return what `database:get` prints, parsed."""
+        return json.loads(self.run("database:get", path, *options))
+
+    def write(self, name: str, text: str) -> str:
+        """Write a file into its folder; return its name."""
+        (self.folder / name).write_text(text)
+        return name
+
+
+def prepare_tool(
+    folder: pathlib.Path, project: str, origin: str, token: str, variables: dict[str, str]
+) -> Tool:
+    """Return the tool as a user prepares it who has the token of an admin."""
+    settings = folder / "settings"
+    (settings / "configstore").mkdir(parents=True)
+    login = {
+        "user": {"email": "me"},
+        "tokens": {
+            "access_token": token,
+            "refresh_token": "none",
+            "expires_at": 4_102_444_800_000,
+            "scopes": [],
+        },
+    }
+    (settings / "configstore/firebase-tools.json").write_text(json.dumps(login))
+    known = {"resources": {"realtimeDatabaseInstance": project}}
+    instance = {
+        "name": f"projects/{project}/locations/us-central1/instances/{project}",
+        "databaseUrl": origin,
+    }
+    (folder / "firebase.json").write_text('{"database": {"rules": "rules.json"}}')
+    return Tool(
+        folder,
+        project,
+        origin,
+        {
+            "XDG_CONFIG_HOME": str(settings),
+            "FIREBASE_REALTIME_URL": origin,
+            "FIREBASE_RESOURCEMANAGER_URL": origin,
+            "FIREBASE_API_URL": f"data:application/json,{json.dumps(known)}#",
+            "FIREBASE_RTDB_MANAGEMENT_URL": f"data:application/json,{json.dumps(instance)}#",
+            **variables,
+        },
+    )
+
+
+@pytest.fixture
+def local(development: Daemon, tmp_path: pathlib.Path) -> Tool:
+    """The tool for a project in development mode."""
+    origin = f"http://tools.localhost:{urlsplit(development.http).port}"
+    return prepare_tool(tmp_path, "tools", origin, "none", {"PLAY_DOMAIN": "localhost"})
+
+
+@pytest.fixture
+def remote(domain: Domain, tmp_path: pathlib.Path) -> Tool:
+    """The tool for a project of a domain, over TLS."""
+    token = sign_token("guarded", admin=True)
+    trust = {"NODE_EXTRA_CA_CERTS": str(domain.ca)}
+    return prepare_tool(tmp_path, "guarded", domain.url("guarded"), token, trust)
+
+
+def test_the_tool_sets_gets_pushes_and_updates(local: Tool, development: Daemon) -> None:
+    local.run("database:set", "/people", local.write("people.json", json.dumps(PEOPLE)), "--force")
+    with Client(development, "tools.localhost") as client:
+        assert client.get("/people.json") == PEOPLE
+    printed = local.run("database:get", "/people/alan", "--pretty")
+    assert printed == '{\n  "age" : 41,\n  "name" : "čaj"\n}\n'
+    oldest = local.get("/people", "--order-by", "age", "--start-at", "41", "--limit-to-last", "1")
+    assert oldest == {"grace": PEOPLE["grace"]}
+    assert local.get("/people", "--shallow") == dict.fromkeys(PEOPLE, True)
+    local.run("database:update", "/people", "--data", '{"ada/age": 37, "grace": null}', "--force")
+    local.run("database:push", "/people/ada/log", "--data", '{"at": 1}')
+    found = local.get("/people", "--export")
+    assert list(found) == ["ada", "alan"]
+    assert found["ada"]["age"] == 37
+    assert list(found["ada"]["log"].values()) == [{"at": 1}]
+
+
+def test_the_tool_imports_a_file_and_removes_a_large_tree(local: Tool, development: Daemon) -> None:
+    large = {
+        f"k{number:04}": {"text": "x" * 3000, "list": [number, {"deep": True}], "n": number / 8}
+        for number in range(1500)
+    }
+    file = local.write("large.json", json.dumps(large))
+    local.run("database:import", "/imported/here", file, "--force")
+    with Client(development, "tools.localhost") as client:
+        assert client.get("/imported/here.json") == large
+        client.put("/imported/beside.json", 1)
+        said = local.run("database:import", "/imported/here", file, "--force", status=2)
+        assert "only allowed for an empty location" in said
+        local.run("database:remove", "/imported/here", "--force", "--disable-triggers")
+        assert client.get("/imported.json") == {"beside": 1}
+
+
+def test_the_tool_removes_piece_by_piece_where_it_must(local: Tool, development: Daemon) -> None:
+    with Client(development, "tools.localhost") as client:
+        client.put("/pieces/here.json", {f"k{at}": {"a": [at, {"b": "c"}]} for at in range(900)})
+        client.put("/pieces/beside.json", 1)
+        script = str(HERE / "play_removal.cjs")
+        arguments = [script, local.origin, "tools", "/pieces/here"]
+        said = play_node(arguments, local.folder, local.variables)
+        assert client.get("/pieces.json") == {"beside": 1}
+    assert int(said.split()[2]) > 5, said
+
+
+def test_the_tool_deploys_rules(local: Tool, development: Daemon) -> None:
+    local.write("rules.json", RULES.replace("===", "="))
+    said = local.run("deploy", "--only", "database", status=1)
+    assert re.search(r"Syntax error in database rules:\n\n4:\d+: .", said), said
+    with Client(development, "tools.localhost") as client:
+        owner = {"Authorization": "Bearer owner"}
+        before = client.ask("GET", "/.settings/rules.json", headers=owner)
+        assert b"users" not in before.body
+        local.write("rules.json", RULES)
+        local.run("deploy", "--only", "database")
+        after = client.ask("GET", "/.settings/rules.json", headers=owner)
+        assert after.body.decode() == RULES
+        client.ask("PUT", "/.settings/rules.json", before.body, headers=owner)
+
+
+def test_the_tool_works_over_tls_with_a_token(remote: Tool, domain: Domain) -> None:
+    remote.write("rules.json", RULES)
+    remote.run("deploy", "--only", "database")
+    remote.run("database:set", "/people", "--data", json.dumps(PEOPLE), "--force")
+    assert remote.get("/people/ada", "--order-by-key", "--limit-to-first", "1") == {"age": 36}
+    remote.run("database:remove", "/people", "--force")
+    assert remote.get("/people") is None

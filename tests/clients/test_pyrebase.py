@@ -1,0 +1,31 @@
+"""The database part of pyrebase4, from its registry."""
+
+from __future__ import annotations
+
+import pathlib
+from urllib.parse import urlsplit
+
+from tests.clients.stage import Domain, play_python, sign_token
+from tests.daemon import Daemon
+
+SCRIPT = "play_pyrebase.py"
+
+
+def test_pyrebase_works_in_development_mode(development: Daemon, tmp_path: pathlib.Path) -> None:
+    variables = {
+        "PLAY_DOMAIN": "localhost",
+        "PLAY_URL": f"http://pyrebase.localhost:{urlsplit(development.http).port}",
+        "PLAY_TOKEN": "",
+        "PLAY_DIALECT": "auto",
+    }
+    play_python(SCRIPT, tmp_path, variables)
+
+
+def test_pyrebase_works_over_tls_with_a_token(domain: Domain, tmp_path: pathlib.Path) -> None:
+    variables = {
+        "REQUESTS_CA_BUNDLE": str(domain.ca),
+        "PLAY_URL": domain.url("devices"),
+        "PLAY_TOKEN": sign_token("devices", admin=True),
+        "PLAY_DIALECT": "firebase",
+    }
+    play_python(SCRIPT, tmp_path, variables)

@@ -1,0 +1,135 @@
+"""The `treedb` command as a process of its own, for tests."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import queue
+import re
+import signal
+import subprocess
+import sys
+import threading
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from treedbd.cli.options import TOKEN_VARIABLE
+
+COMMAND = (sys.executable, "-m", "treedbd.cli")
+PATIENCE_S = 30
+
+
+class Done(NamedTuple):
+    """What became of a command."""
+
+    status: int
+    output: bytes
+    errors: str
+
+    @property
+    def text(self) -> str:
+        """What it printed, without the line end; raise AssertionError if it failed."""
+        assert (self.status, self.errors) == (0, ""), self
+        assert self.output.endswith(b"\n")
+        return self.output.decode().removesuffix("\n")
+
+    @property
+    def sentence(self) -> str:
+        """Why it failed; raise AssertionError unless it failed as it should."""
+        assert (self.status, self.output) == (1, b""), self
+        found = re.fullmatch(r"treedb: (.+)\n", self.errors)
+        assert found, self
+        return found[1]
+
+
+def environment(token: str = "") -> dict[str, str]:
+    """The environment of this process, with this token and no other."""
+    return {**os.environ, TOKEN_VARIABLE: token}
+
+
+def treedb(
+    *words: str | pathlib.Path,
+    token: str = "",
+    given: bytes = b"",
+    folder: pathlib.Path | None = None,
+) -> Done:
+    """Run a command to its end; `given` is its standard input."""
+    done = subprocess.run(
+        [*COMMAND, *map(str, words)],
+        input=given,
+        capture_output=True,
+        cwd=folder,
+        env=environment(token),
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    return Done(done.returncode, done.stdout, done.stderr.decode())
+
+
+class Running:
+    """A command that goes on; a context that is left with it running kills it."""
+
+    def __init__(self, *words: str | pathlib.Path, token: str = "") -> None:
+        """Start."""
+        self._process = subprocess.Popen(
+            [*COMMAND, *map(str, words)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment(token),
+        )
+        self.lines = Lines(self._process.stdout)
+        self.errors = Lines(self._process.stderr)
+
+    def __enter__(self) -> Self:
+        """Use it."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Kill it if it runs."""
+        if self._process.poll() is None:
+            self._process.kill()
+        self.wait()
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal."""
+        self._process.send_signal(number)
+
+    def wait(self) -> int:
+        """Wait for its end; return the exit status."""
+        return self._process.wait(PATIENCE_S)
+
+
+class Lines:
+    """The lines of an output as they come."""
+
+    def __init__(self, stream: Any) -> None:
+        """Read in a thread."""
+        self._stream = stream
+        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def next(self) -> str:
+        """Wait for a line; raise EOFError at the end, queue.Empty if none comes."""
+        line = self._lines.get(timeout=PATIENCE_S)
+        if line is None:
+            raise EOFError
+        return line
+
+    def rest(self) -> list[str]:
+        """Wait for the end; return all lines until there."""
+        lines = []
+        while (line := self._lines.get(timeout=PATIENCE_S)) is not None:
+            lines.append(line)
+        return lines
+
+    def _read(self) -> None:
+        with self._stream as stream:
+            for line in stream:
+                self._lines.put(line.decode().removesuffix("\n"))
+        self._lines.put(None)

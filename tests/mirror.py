@@ -1,0 +1,57 @@
+"""What somebody knows who only listens: a value that follows the events of a stream.
+
+Written apart from the product on purpose, from the words of the interface alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class Mirror:
+    """A value kept up to date by events; `paths` are relative to what is watched."""
+
+    def __init__(self) -> None:
+        self.tree: Any = None
+
+    def apply(self, kind: str, path: str, data: Any) -> None:
+        """Take in one event."""
+        keys = _split(path)
+        if kind == "put":
+            self._put(keys, data)
+            return
+        assert kind == "patch", kind
+        for key, value in data.items():
+            self._put(keys + _split(key), value)
+
+    def shows(self, json: Any) -> bool:
+        """Tell whether what is known is what a GET returned."""
+        return bool(self.tree == to_tree(json))
+
+    def _put(self, keys: list[str], data: Any) -> None:
+        self.tree = _replace(self.tree, keys, to_tree(data))
+
+
+def to_tree(json: Any) -> Any:
+    """Return JSON with arrays as objects, and without anything empty."""
+    if isinstance(json, list):
+        json = {str(at): item for at, item in enumerate(json)}
+    if not isinstance(json, dict):
+        return json
+    members = {key: to_tree(item) for key, item in json.items()}
+    return {key: item for key, item in members.items() if item is not None} or None
+
+
+def _replace(tree: Any, keys: list[str], value: Any) -> Any:
+    if not keys:
+        return value
+    members = dict(tree) if isinstance(tree, dict) else {}
+    child = _replace(members.pop(keys[0], None), keys[1:], value)
+    if child is not None:
+        return members | {keys[0]: child}
+    # What was a leaf stays one where nothing is put below it.
+    return members or (None if isinstance(tree, dict) else tree)
+
+
+def _split(path: str) -> list[str]:
+    return [key for key in path.split("/") if key]

@@ -1,0 +1,202 @@
+"""Tokens from the command line: for whom, of what kind, for how long."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import time
+from typing import Any
+
+import pytest
+
+from tests.command import treedb
+from treedbd.cli.main import main
+from treedbd.trust import DEVELOPMENT_SECRET
+from treedbd.web.tokens import parse, verify_by_secret
+
+FIRST, SECOND = b"first" * 8, b"second" * 8
+CONFIG = """
+[projects.shop]
+secret_files = ["new.secret", "old.secret"]
+[projects.bare]
+[projects.short]
+secret_files = ["short.secret"]
+"""
+NOTHING: dict[str, Any] = {}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    """A working directory with a configuration."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "new.secret").write_bytes(FIRST + b"\n")
+    (tmp_path / "old.secret").write_bytes(SECOND)
+    (tmp_path / "short.secret").write_bytes(b"short")
+    (tmp_path / "treedb.toml").write_text(CONFIG)
+    return tmp_path
+
+
+def minted(capsys: pytest.CaptureFixture[str], *words: str, secret: bytes = FIRST) -> Any:
+    """Return the claims of the token that a command prints."""
+    command = ["token", "--config", "treedb.toml", "--project", "shop", "--uid", "ada", *words]
+    assert main(command) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    token = parse(captured.out.removesuffix("\n"))
+    assert verify_by_secret(token, [secret]) == secret
+    return token.claims
+
+
+def failure(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main(["token", *words]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("treedb: ")
+    assert captured.err.count("\n") == 1
+    return captured.err
+
+
+def test_a_token_is_signed_by_the_first_secret_and_lives_for_an_hour(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    before = time.time()
+    claims = minted(capsys)
+    assert set(claims) == {"uid", "iat", "exp"}
+    assert claims["uid"] == "ada"
+    assert before - 1 <= claims["iat"] <= time.time()
+    assert before + 3600 <= claims["exp"] <= time.time() + 3601
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("30s", 30), ("5m", 300), ("2h", 7200), ("7d", 604_800)]
+)
+def test_it_lives_as_long_as_it_is_told_to(
+    capsys: pytest.CaptureFixture[str], text: str, seconds: int
+) -> None:
+    before = time.time()
+    assert before + seconds <= minted(capsys, "--ttl", text)["exp"] <= time.time() + seconds + 1
+
+
+def test_a_token_without_an_end_must_be_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "exp" not in minted(capsys, "--ttl", "never")
+
+
+def test_claims_are_merged_and_options_win(capsys: pytest.CaptureFixture[str]) -> None:
+    given = '{"uid": "eve", "provider": "robots", "roles": {"editor": true}, "iat": 7}'
+    claims = minted(capsys, "--claims", given, "--admin", "--ttl", "never")
+    assert claims == {
+        "uid": "ada",
+        "provider": "robots",
+        "roles": {"editor": True},
+        "iat": 7,
+        "admin": True,
+    }
+
+
+def test_a_token_is_an_admin_s_only_where_that_was_asked_for(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert "admin" not in minted(capsys)
+    assert minted(capsys, "--admin")["admin"] is True
+
+
+def test_an_end_in_the_claims_holds(capsys: pytest.CaptureFixture[str]) -> None:
+    assert minted(capsys, "--claims", '{"exp": 4102444800}')["exp"] == 4_102_444_800
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["--project", "shop"],
+        ["--uid", "ada"],
+        *(
+            ["--project", "shop", "--uid", "ada", *more]
+            for more in (
+                ["more"],
+                ["--adm"],
+                ["--secret", "x"],
+                ["--ttl", "0s"],
+                ["--ttl", "1"],
+                ["--ttl", "1w"],
+                ["--ttl", "-1h"],
+                ["--ttl", "1.5h"],
+                ["--ttl", "٣h"],
+                ["--ttl", "9999999999d"],
+                ["--claims", "{"],
+                ["--claims", "[]"],
+                ["--claims", "NaN"],
+                ["--ttl", "1h", "--claims", '{"exp": 4102444800}'],
+            )
+        ),
+    ],
+)
+def test_a_wrong_command_line_ends_with_2(
+    capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["token", "--config", "treedb.toml", *words])
+    assert ended.value.code == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert re.search("^treedb( token)?: error: ", captured.err, re.MULTILINE)
+
+
+def test_the_secret_of_a_project_must_be_there_and_good(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    config = ["--config", "treedb.toml", "--uid", "ada", "--project"]
+    assert "no project none; those that are configured: shop, bare, short" in failure(
+        capsys, *config, "none"
+    )
+    assert "bare has no secret" in failure(capsys, *config, "bare")
+    assert "short.secret: The secret has 5 bytes" in failure(capsys, *config, "short")
+    pathlib.Path("new.secret").unlink()
+    assert "new.secret: The secret cannot be read" in failure(capsys, *config, "shop")
+
+
+def test_claims_that_no_daemon_takes_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    deep = '{"a":' * 40 + "1" + "}" * 40
+    words = ["--config", "treedb.toml", "--uid", "ada", "--project", "shop", "--claims", deep]
+    assert "nested deeper" in failure(capsys, *words)
+
+
+def test_a_configuration_that_cannot_be_read_is_one_sentence(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["--uid", "ada", "--project", "shop"]
+    assert "none.toml: No such file" in failure(capsys, "--config", "none.toml", *words)
+
+
+def test_the_configuration_may_stand_before_the_command(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["--config", "treedb.toml", "token", "--project", "shop", "--uid", "ada"]) == 0
+    token = parse(capsys.readouterr().out.removesuffix("\n"))
+    assert verify_by_secret(token, [FIRST]) == FIRST
+
+
+@pytest.mark.parametrize("options", [[], ["--data", "elsewhere"]])
+def test_development_mode_has_a_secret_for_every_project(
+    folder: pathlib.Path, capsys: pytest.CaptureFixture[str], options: list[str]
+) -> None:
+    data = folder / (options[1] if options else "treedb-data")
+    for project in ("demo", "shop"):
+        assert main(["token", "--project", project, "--uid", "ada", *options]) == 0
+        captured = capsys.readouterr()
+        secret = (data / DEVELOPMENT_SECRET).read_bytes()
+        assert verify_by_secret(parse(captured.out.removesuffix("\n")), [secret])
+        # The first one made the secret, which is worth a word to who is in a wrong directory.
+        assert captured.err.count("\n") == (project == "demo")
+        assert secret.decode() not in captured.err
+
+
+def test_no_secret_is_ever_said(folder: pathlib.Path) -> None:
+    words = ["--project", "shop", "--uid", "ada", "--config", "treedb.toml"]
+    done = treedb("token", *words, "--claims", "-", given=b'{"a": 1}', folder=folder)
+    assert parse(done.text).claims["a"] == 1
+    os.chmod(folder / "new.secret", 0o644)
+    everything = done.output + done.errors.encode()
+    assert FIRST not in everything
+    assert SECOND not in everything

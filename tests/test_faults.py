@@ -1,0 +1,351 @@
+"""The disk fails or is full: refusals in JSON, no false acknowledgement, and recovery by itself."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.daemon import Daemon
+from tests.injection import SmallDisk, attached, shelf_files
+from tests.rest import Answer, Client, check_error
+
+MIB = 1_048_576
+RECOVERY_S = 30
+CLIENTS = 8
+WRITES = [("PUT", "2"), ("POST", "2"), ("PATCH", '{"x":2}'), ("DELETE", None)]
+
+
+@pytest.fixture
+def daemon(tmp_path: pathlib.Path) -> Iterator[Daemon]:
+    with Daemon(tmp_path) as running:
+        yield running
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    pause = threading.Event()
+    end = time.monotonic() + RECOVERY_S
+    while not is_so():
+        assert time.monotonic() < end, "It does not recover."
+        pause.wait(0.05)
+
+
+def is_well(client: Client) -> bool:
+    return client.ask("GET", "/.health").status == 200
+
+
+def check_health(client: Client, *words: str) -> None:
+    """Check that the health says what is wrong."""
+    answer = client.ask("GET", "/.health")
+    message = check_error(answer, 503, "unavailable")
+    for word in words:
+        assert word in message
+    assert client.ask("HEAD", "/.health").status == 503
+
+
+# A sync that fails
+
+
+@pytest.mark.parametrize("error", ["EIO", "ENOSPC"])
+def test_after_a_failed_sync_nothing_is_acknowledged_until_the_store_is_open_again(
+    daemon: Daemon, tmp_path: pathlib.Path, error: str
+) -> None:
+    files = shelf_files(daemon.data)
+    with Client(daemon) as client, Client(daemon, "other.localhost") as other:
+        client.put("/.json", {"kept": {"a": 1}, "b": 2})
+        with attached(daemon.pid, "fdatasync", f"error={error}", files, tmp_path / "trace"):
+            for _ in range(3):
+                for method, body in WRITES:
+                    check_error(client.ask(method, "/b.json", body), 503, "unavailable")
+                assert client.get("/.json") == {"kept": {"a": 1}, "b": 2}
+                assert client.get("/kept.json?shallow=true") == {"a": True}
+                check_health(client, "demo")
+            other.put("/a.json", "nothing wrong here")
+        wait_until(lambda: is_well(client))
+        assert client.get("/.json") == {"kept": {"a": 1}, "b": 2}
+        for at in range(5):
+            client.put("/after.json", at)
+        daemon.kill()
+    daemon.start()
+    with Client(daemon) as client:
+        assert client.get("/.json") == {"kept": {"a": 1}, "b": 2, "after": 4}
+
+
+def test_one_failed_sync_is_enough_to_open_the_store_again(
+    daemon: Daemon, tmp_path: pathlib.Path
+) -> None:
+    """The next sync would succeed, without having written what the failed one did not."""
+    trace = tmp_path / "trace"
+    files = shelf_files(daemon.data)
+    with Client(daemon) as client:
+        client.put("/a.json", "before")
+        watched = "openat,sendto,write"
+        with attached(daemon.pid, "fdatasync", "error=EIO:when=1", [], trace, watched=watched):
+            check_error(client.ask("PUT", "/a.json", '"failed"'), 503, "unavailable")
+            wait_until(lambda: is_well(client))
+            assert client.get("/a.json") == "before"
+            client.put("/a.json", "acknowledged")
+    told = []
+    for line in trace.read_text().splitlines():
+        if "INJECTED" in line:
+            told.append("failed")
+        elif "openat(" in line and f'"{files[0]}"' in line and told:
+            told.append("opened")
+        elif "acknowledged" in line and "HTTP/1.1 200" in line:
+            told.append("acknowledged")
+    assert told[0] == "failed"
+    assert told.index("opened") < told.index("acknowledged")
+
+
+def test_a_crash_in_the_middle_of_the_failure_loses_nothing(
+    daemon: Daemon, tmp_path: pathlib.Path
+) -> None:
+    with Client(daemon) as client:
+        for at in range(20):
+            client.put(f"/k{at}.json", {"n": at, "fill": "x" * 700})
+        before = client.get("/.json")
+        with attached(
+            daemon.pid, "fdatasync", "error=EIO", shelf_files(daemon.data), tmp_path / "trace"
+        ):
+            check_error(client.ask("PUT", "/k1.json", '"failed"'), 503, "unavailable")
+            daemon.kill()
+    daemon.start()
+    with Client(daemon) as client:
+        assert client.get("/.json") == before
+        client.put("/k1.json", 1)
+
+
+class Writers:
+    """Clients that write numbers, each to its own place, through whatever happens."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+        self._done = threading.Event()
+        self.refused = threading.Semaphore(0)
+        self.written = threading.Semaphore(0)
+        self.last = [-1] * CLIENTS
+        self.strange: list[Answer] = []
+        self._threads = [
+            threading.Thread(target=self._write, args=(number,)) for number in range(CLIENTS)
+        ]
+
+    def __enter__(self) -> Writers:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _write(self, number: int) -> None:
+        at = 0
+        with Client(self._daemon) as client:
+            while not self._done.is_set():
+                body = json.dumps({f"w{number}/n": at, f"w{number}/fill": "x" * (at % 3000)})
+                answer = client.ask("PATCH", "/.json", body)
+                if answer.status == 200:
+                    self.last[number] = at
+                    self.written.release()
+                elif answer.status == 503 and answer.json["error"] == "unavailable":
+                    self.refused.release()
+                else:
+                    self.strange.append(answer)
+                at += 1
+
+    def check(self, client: Client) -> None:
+        """Check that what was acknowledged last is what is there."""
+        assert not self.strange
+        found = client.get("/.json")
+        assert [found[f"w{number}"]["n"] for number in range(CLIENTS)] == self.last
+
+
+@pytest.mark.parametrize(
+    ("call", "effect", "only_the_shelf"),
+    [
+        ("fdatasync", "error=EIO:when=3", False),
+        ("fdatasync", "error=EIO:when=5+4", False),
+        ("fdatasync", "error=ENOSPC:when=2+7", False),
+        ("pwrite64", "error=EIO:when=40+200", False),
+        ("pwrite64", "error=ENOSPC:when=30+170", False),
+        # When the log is folded into the shelf, its writes are durable already.
+        ("fdatasync", "error=EIO:when=1", True),
+        ("pwrite64", "error=EIO:when=2+40", True),
+        ("pwrite64", "error=ENOSPC:when=2+40", True),
+    ],
+)
+def test_under_load_every_write_is_either_acknowledged_and_there_or_refused_and_not(
+    daemon: Daemon, tmp_path: pathlib.Path, call: str, effect: str, only_the_shelf: bool
+) -> None:
+    files = shelf_files(daemon.data)
+    with Client(daemon) as client:
+        client.put("/first.json", 1)
+        with Writers(daemon) as writers:
+            for _ in range(100):
+                assert writers.written.acquire(timeout=RECOVERY_S)
+            concerned = files[:1] if only_the_shelf else files
+            with attached(daemon.pid, call, effect, concerned, tmp_path / "trace"):
+                for _ in range(300):
+                    assert writers.written.acquire(timeout=RECOVERY_S)
+                if not only_the_shelf:
+                    assert writers.refused.acquire(timeout=RECOVERY_S)
+            wait_until(lambda: is_well(client))
+            for _ in range(50):
+                assert writers.written.acquire(timeout=RECOVERY_S)
+        assert "INJECTED" in (tmp_path / "trace").read_text()
+        writers.check(client)
+        daemon.kill()
+    daemon.start()
+    with Client(daemon) as client:
+        writers.check(client)
+        assert is_well(client)
+
+
+def test_a_shelf_that_cannot_be_read_is_503_and_not_a_lie(
+    daemon: Daemon, tmp_path: pathlib.Path
+) -> None:
+    with Client(daemon) as client:
+        part = {f"k{at}": "x" * 1000 for at in range(1500)}
+        for at in range(12):
+            client.put(f"/big/{at}.json", part)
+        daemon.restart()
+    with Client(daemon) as client:
+        with attached(
+            daemon.pid, "pread64", "error=EIO", shelf_files(daemon.data), tmp_path / "trace"
+        ):
+            for target in ("/big.json", "/big/3/k7.json", "/big/4.json?shallow=true"):
+                check_error(client.ask("GET", target), 503, "unavailable")
+        assert "INJECTED" in (tmp_path / "trace").read_text()
+        wait_until(lambda: client.ask("GET", "/big/3/k7.json").status == 200)
+        assert client.get("/big.json") == [part] * 12
+        wait_until(lambda: client.ask("PUT", "/a.json", "1").status == 200)
+
+
+# A full disk
+
+
+@pytest.fixture
+def disk(tmp_path: pathlib.Path) -> Iterator[SmallDisk]:
+    folder = tmp_path / "data"
+    folder.mkdir(mode=0o700)
+    with SmallDisk(folder, 12 * MIB) as small:
+        yield small
+
+
+def fill_up(client: Client, disk: SmallDisk) -> dict[str, str]:
+    """Leave no room at all, and write until that is noticed; return what was still taken."""
+    disk.fill()
+    taken: dict[str, str] = {}
+    for at in range(200):
+        answer = client.ask("PUT", f"/filling/f{at}.json", f'"{at:05}{"x" * 20_000}"')
+        if answer.status != 200:
+            check_error(answer, 503, "unavailable")
+            return taken
+        taken[f"f{at}"] = f"{at:05}{'x' * 20_000}"
+    raise AssertionError("A full disk takes everything.")
+
+
+def test_a_full_disk_refuses_writes_reads_on_and_recovers_when_there_is_room(
+    tmp_path: pathlib.Path, disk: SmallDisk
+) -> None:
+    with Daemon(tmp_path, prefix=disk.prefix) as daemon:
+        with Client(daemon) as client:
+            kept = {f"k{at}": {"n": at, "fill": "y" * 3000} for at in range(50)}
+            client.put("/kept.json", kept)
+            client.put("/gone.json", kept)
+            taken = fill_up(client, disk)
+
+            for method, body in WRITES[:3]:
+                check_error(client.ask(method, "/no.json", body), 503, "unavailable")
+            assert client.get("/no.json") is None
+            assert client.get("/kept.json") == kept
+            assert (client.get("/filling.json") or {}) == taken
+            check_health(client, "full")
+
+            answer = client.ask("DELETE", "/gone/k7.json")
+            assert (answer.status, answer.body) == (200, b"null")
+            assert client.get("/gone/k7.json") is None
+            assert client.ask("DELETE", "/gone.json").status == 200
+            assert client.ask("PUT", "/kept/k1.json", "null").status == 200
+            assert client.ask("PATCH", "/kept.json", '{"k2":null,"k3/n":null}').status == 200
+            for key in ("k1", "k2"):
+                del kept[key]
+            kept["k3"] = {"fill": kept["k3"]["fill"]}
+            assert client.get("/.json") == {"kept": kept, **({"filling": taken} if taken else {})}
+
+            disk.empty()
+            wait_until(lambda: client.ask("PUT", "/after.json", "1").status == 200)
+            wait_until(lambda: is_well(client))
+            client.put("/large.json", ["z" * 100_000] * 5)
+            daemon.kill()
+        daemon.start()
+        with Client(daemon) as client:
+            assert client.get("/kept.json") == kept
+            assert client.get("/gone.json") is None
+            assert (client.get("/filling.json") or {}) == taken
+            assert client.get("/after.json") == 1
+        assert daemon.stop() == 0
+
+
+def test_a_daemon_killed_on_a_full_disk_starts_there_and_has_everything(
+    tmp_path: pathlib.Path, disk: SmallDisk
+) -> None:
+    with Daemon(tmp_path, prefix=disk.prefix) as daemon:
+        with Client(daemon) as client:
+            kept = {f"k{at}": {"n": at, "fill": "y" * 3000} for at in range(50)}
+            client.put("/kept.json", kept)
+            taken = fill_up(client, disk)
+            daemon.kill()
+        disk.fill("more")
+        daemon.start()
+        with Client(daemon) as client:
+            assert client.get("/kept.json") == kept
+            assert (client.get("/filling.json") or {}) == taken
+            assert client.ask("DELETE", "/kept/k1.json").status == 200
+            disk.empty()
+            disk.empty("more")
+            wait_until(lambda: client.ask("PUT", "/after.json", "1").status == 200)
+            wait_until(lambda: is_well(client))
+
+
+def test_a_new_database_on_a_full_disk_is_refused_and_leaves_nothing(
+    tmp_path: pathlib.Path, disk: SmallDisk
+) -> None:
+    with Daemon(tmp_path, prefix=disk.prefix) as daemon, Client(daemon, "new.localhost") as client:
+        disk.fill()
+        for _ in range(3):
+            check_error(client.ask("PUT", "/a.json", "1"), 503, "unavailable")
+            assert client.get("/a.json") is None
+        assert not list(disk.folder.glob("new/*.shelf"))
+        disk.empty()
+        wait_until(lambda: client.ask("PUT", "/a.json", "1").status == 200)
+        assert client.get("/a.json") == 1
+        wait_until(lambda: is_well(client))
+
+
+def test_clients_at_work_on_a_disk_that_fills_up_and_empties_lose_nothing(
+    tmp_path: pathlib.Path, disk: SmallDisk
+) -> None:
+    with Daemon(tmp_path, prefix=disk.prefix) as daemon:
+        with Client(daemon) as client:
+            client.put("/first.json", 1)
+            with Writers(daemon) as writers:
+                for _ in range(3):
+                    for _ in range(100):
+                        assert writers.written.acquire(timeout=RECOVERY_S)
+                    disk.fill()
+                    assert writers.refused.acquire(timeout=RECOVERY_S)
+                    disk.empty()
+                    wait_until(lambda: is_well(client))
+                for _ in range(100):
+                    assert writers.written.acquire(timeout=RECOVERY_S)
+            writers.check(client)
+            daemon.kill()
+        daemon.start()
+        with Client(daemon) as client:
+            writers.check(client)

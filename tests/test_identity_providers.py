@@ -1,0 +1,287 @@
+"""Tokens of OpenID providers, by a daemon that fetches keys over TLS from real ones."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from tests.access import DATABASES, RULES, Tree, ask_all_ways, at, token, trusting, user
+from tests.oidc import AUDIENCE, DISCOVERY, KEYS, Answer, OidcProvider, authority_pem, private_key
+from tests.rest import check_error
+from tests.web.test_tokens import forge
+
+PATIENCE_S = 20
+FETCH_S = 5
+RULE_SET = {
+    "nobody": {".read": "auth == null"},
+    "mine": {"$uid": {".read": "auth.uid == $uid", ".write": "auth.uid == $uid"}},
+    "provider": {"$provider": {".read": "auth.provider == $provider"}},
+    "role": {"$role": {".read": "auth.token.role == $role"}},
+    "d": {".read": "auth.d.uid == 'alice' || auth.uid == null"},
+}
+
+
+class World:
+    """A daemon and its providers, which keep their ports."""
+
+    def __init__(self) -> None:
+        self.usual = OidcProvider()
+        self.direct = OidcProvider(algorithm="ES256")
+        self.rotating = OidcProvider()
+        self.misnamed = OidcProvider()
+        self.uncertified = OidcProvider(certified_for="elsewhere.example")
+        self.dead = OidcProvider()
+        self.hanging = OidcProvider()
+        self.strange = OidcProvider()
+
+    @property
+    def providers(self) -> list[OidcProvider]:
+        return [each for each in vars(self).values() if isinstance(each, OidcProvider)]
+
+    def config(self) -> str:
+        lines = ["[projects.shop]", 'secret_files = ["shop.secret"]', 'dialect = "standard"']
+        for provider in self.providers:
+            lines += ["[[projects.shop.providers]]", f'issuer = "{provider.issuer}"']
+            lines += [f'audience = "{AUDIENCE}"', 'ca_file = "ca.pem"']
+            if provider is self.direct:
+                lines.append(f'jwks_uri = "{provider.keys_uri}"')
+        lines += ["[[projects.other.providers]]", f'issuer = "{self.usual.issuer}"']
+        lines += ['audience = "other"', 'ca_file = "ca.pem"']
+        return "\n".join(lines)
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    found = World()
+    with contextlib.ExitStack() as running:
+        for provider in found.providers:
+            running.enter_context(provider)
+        yield found
+
+
+@pytest.fixture(scope="module")
+def shop(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tree]:
+    folder = tmp_path_factory.mktemp("providers")
+    (folder / "ca.pem").write_bytes(authority_pem())
+    (folder / "shop.secret").write_text("the secret of the project shop ".ljust(48, "-"))
+    (folder / "shop.secret").chmod(0o600)
+    world.misnamed.announced_issuer = "https://127.0.0.1:1"
+    world.strange.answers[KEYS] = Answer(b'{"keys": 7}')
+    world.dead.stop()
+    world.hanging.hang()
+    with trusting(folder, world.config(), []) as daemon, Tree(daemon, "shop") as tree:
+        tree.put_rules(RULE_SET)
+        yield tree
+
+
+def mine(bearer: str, uid: str = "alice", **parameters: Any) -> str:
+    return at(f"/mine/{uid}.json", bearer, **parameters)
+
+
+def everybody_else_is_served(shop: Tree, world: World) -> bool:
+    targets = ["/nobody.json", mine(user("shop", "alice")), mine(world.usual.token())]
+    return [shop.status("GET", target) for target in targets] == [200] * 3
+
+
+# What a good token is worth.
+
+
+def test_the_token_of_a_provider_is_taken_with_every_method(shop: Tree, world: World) -> None:
+    for provider in (world.usual, world.direct):
+        assert set(ask_all_ways(shop, "/mine/alice.json", provider.token()).values()) == {200}
+        assert set(ask_all_ways(shop, "/mine/bob.json", provider.token()).values()) == {403}
+
+
+@pytest.mark.parametrize(
+    ("path", "claims"),
+    [
+        ("/mine/bob.json", {"sub": "bob"}),
+        ("/mine/bob.json", {"sub": "alice", "uid": "bob"}),
+        ("/provider/custom.json", {}),
+        ("/provider/x.json", {"provider": "x"}),
+        ("/role/cook.json", {"role": "cook"}),
+        ("/mine/alice.json", {"aud": ["elsewhere", AUDIENCE]}),
+        ("/mine/alice.json", {"nbf": int(time.time())}),
+    ],
+)
+def test_the_rules_see_the_claims(
+    shop: Tree, world: World, path: str, claims: dict[str, Any]
+) -> None:
+    assert shop.status("GET", at(path, world.usual.token(**claims))) == 200
+
+
+def test_a_provider_makes_no_admins_and_no_legacy_tokens(shop: Tree, world: World) -> None:
+    bearer = world.usual.token(admin=True, v=0, d={"uid": "alice"}, sub="bob")
+    assert shop.status("GET", at("/denied.json", bearer)) == 403
+    assert shop.status("GET", at("/d.json", bearer)) == 403
+    assert shop.status("GET", mine(bearer, "bob")) == 200
+    for place in (RULES, DATABASES):
+        check_error(shop.ask("GET", at(place, bearer)), 403, "permission_denied")
+    override = at("/nobody.json", bearer, auth_variable_override="null")
+    assert shop.status("GET", override) == 403
+
+
+def test_the_keys_are_fetched_once(shop: Tree, world: World) -> None:
+    for number in range(20):
+        assert shop.status("GET", mine(world.usual.token(nonce=number))) == 200
+        assert shop.status("GET", mine(world.direct.token(nonce=number))) == 200
+    # Two projects trust it, for an audience each.
+    assert sorted(world.usual.requests) == [DISCOVERY, DISCOVERY, KEYS, KEYS]
+    assert world.direct.requests == [KEYS]
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize(
+    ("word", "changes"),
+    [
+        ("audience", {"aud": "other"}),
+        ("audience", {"aud": None}),
+        ("audience", {"aud": ["a", "b"]}),
+        ("audience", {"aud": {"shop": 1}}),
+        ("issuer", {"iss": "https://127.0.0.1:1"}),
+        ("issuer", {"iss": None}),
+        ("issuer", {"iss": 7}),
+        ("expired", {"exp": 1, "iat": 0}),
+        ("exp", {"exp": None}),
+        ("malformed", {"exp": "never"}),
+        ("not yet valid", {"nbf": int(time.time()) + 3600}),
+        ("malformed", {"sub": 7}),
+    ],
+)
+def test_a_token_that_is_not_good_is_refused_and_says_why(
+    shop: Tree, world: World, word: str, changes: dict[str, Any]
+) -> None:
+    bad = world.usual.token(**changes)
+    assert set(ask_all_ways(shop, "/nobody.json", bad).values()) == {401}
+    assert word in check_error(shop.ask("GET", at("/nobody.json", bad)), 401, "auth_required")
+
+
+def test_the_key_decides_how_a_token_is_verified(shop: Tree, world: World) -> None:
+    usual = world.usual
+    now = int(time.time())
+    claims: dict[str, Any] = {"iss": usual.issuer, "aud": AUDIENCE, "sub": "alice", "iat": now, "exp": now + 60}
+    pem = (
+        private_key("RS256")
+        .public_key()
+        .public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    )
+    kid = usual.signing.key_id
+    for forged in (
+        token("shop", **claims),
+        forge({"alg": "HS256", "kid": kid}, claims, pem),
+        forge({"alg": "none", "kid": kid}, claims),
+        forge({"alg": "RS256", "kid": kid}, claims, pem),
+        usual.token(header={"kid": world.direct.signing.key_id}),
+        usual.token(header={"jku": usual.keys_uri}),
+        usual.token(header={"crit": ["exp"]}),
+        world.direct.token(iss=usual.issuer),
+        usual.token() + "=",
+    ):
+        check_error(shop.ask("GET", at("/nobody.json", forged)), 401, "auth_required")
+
+
+def test_a_token_for_one_project_is_worth_nothing_at_another(shop: Tree, world: World) -> None:
+    with Tree(shop.daemon, "other") as other:
+        check_error(other.ask("GET", at("/a.json", world.usual.token())), 401, "auth_required")
+        assert other.status("GET", at("/a.json", world.usual.token(aud="other"))) != 401
+        assert shop.status("GET", at("/nobody.json", world.usual.token(aud="other"))) == 401
+
+
+# Keys that change.
+
+
+def test_a_new_key_is_found_and_a_withdrawn_one_is_worth_nothing(shop: Tree, world: World) -> None:
+    rotating = world.rotating
+    before = rotating.token()
+    assert shop.status("GET", mine(before)) == 200
+    asked = len(rotating.requests)
+    rotating.rotate()
+    assert shop.status("GET", mine(rotating.token())) == 200
+    assert rotating.requests[asked:] == [DISCOVERY, KEYS]
+    check_error(shop.ask("GET", mine(before)), 401, "auth_required")
+    # Whoever makes key ids up cannot have the provider asked again and again.
+    for number in range(5):
+        unknown = rotating.token(header={"kid": f"made up {number}"})
+        check_error(shop.ask("GET", mine(unknown)), 401, "auth_required")
+    assert len(rotating.requests) == asked + 2
+
+
+# Providers out of reach.
+
+
+def check_unavailable(shop: Tree, bearer: str) -> None:
+    answer = shop.ask("GET", mine(bearer))
+    assert "out of reach" in check_error(answer, 503, "unavailable")
+    with shop.try_to_listen(mine(bearer)) as stream:
+        assert stream.status == 503
+    assert shop.status("PUT", mine(bearer), "1") == 503
+
+
+@pytest.mark.parametrize("name", ["misnamed", "uncertified", "strange", "dead"])
+def test_a_provider_that_gives_no_good_keys_is_out_of_reach_for_its_tokens_alone(
+    shop: Tree, world: World, name: str
+) -> None:
+    provider: OidcProvider = getattr(world, name)
+    check_unavailable(shop, provider.token())
+    assert everybody_else_is_served(shop, world)
+    assert f"The keys of the provider {provider.issuer} could not be fetched" in shop.daemon.log
+
+
+def test_what_needs_no_key_is_refused_while_the_provider_is_out_of_reach(
+    shop: Tree, world: World
+) -> None:
+    for changes in ({"exp": 1, "iat": 0}, {"aud": "other"}):
+        assert shop.status("GET", mine(world.dead.token(**changes))) == 401
+
+
+def test_a_provider_that_comes_back_is_asked_again(shop: Tree, world: World) -> None:
+    bearer = world.dead.token()
+    check_unavailable(shop, bearer)
+    world.dead.start()
+    until = time.monotonic() + PATIENCE_S
+    while shop.status("GET", mine(bearer)) == 503:
+        assert time.monotonic() < until
+    assert shop.status("GET", mine(bearer)) == 200
+
+
+def test_a_provider_that_dies_is_missed_by_nobody_whose_key_is_known(
+    shop: Tree, world: World
+) -> None:
+    assert shop.status("GET", mine(world.direct.token())) == 200
+    world.direct.stop()
+    assert shop.status("GET", mine(world.direct.token(nonce=1))) == 200
+    world.direct.start()
+
+
+def test_a_provider_that_hangs_keeps_nobody_waiting_but_its_own(shop: Tree, world: World) -> None:
+    bearer = world.hanging.token()
+    begun = time.monotonic()
+    with ThreadPoolExecutor() as threads, Tree(shop.daemon, "shop") as waiting:
+        unavailable = threads.submit(waiting.ask, "GET", mine(bearer))
+        for _ in range(50):
+            assert everybody_else_is_served(shop, world)
+        check_error(unavailable.result(), 503, "unavailable")
+    assert time.monotonic() - begun < FETCH_S * 2
+    impatient = mine(bearer, timeout="300ms")
+    while (answer := shop.ask("PUT", impatient, "1")).status == 503:  # before it is asked again
+        assert time.monotonic() < begun + PATIENCE_S
+    check_error(answer, 504, "timeout")
+    assert shop.see("/mine/alice.json") is None
+    world.hanging.go_on()
+    while shop.status("PUT", mine(bearer), "1") == 503:
+        assert time.monotonic() < begun + PATIENCE_S
+    assert shop.see("/mine/alice.json") == 1
+
+
+def test_nothing_that_concerns_a_provider_is_a_fault_of_ours(shop: Tree) -> None:
+    assert "Traceback" not in shop.daemon.log
+    assert json.dumps("eyJ")[1:-1] not in shop.daemon.log

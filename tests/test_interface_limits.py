@@ -1,0 +1,521 @@
+"""What reaches the daemon as raw bytes: broken requests, limits, slow clients, and plain HTTP/1.1.
+
+Every refusal is JSON in the one form of errors; none is HTML, and none is waited for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import select
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.daemon import Daemon
+from tests.rest import JSON_TYPE, Client, Wire, check_error, configured, print_request
+
+KIB = 1024
+MIB = 1_048_576
+AT_ONCE_S = 5.0
+HOST = "raw.localhost"
+GET = print_request("GET", "/a.json", host=HOST)
+PATIENT = """
+default_project = "shop"
+[limits]
+head_s = 1.0
+body_s = 1.0
+body_bytes_per_s = 100_000
+idle_s = 1.0
+handshake_s = 1.0
+linger_s = 0.5
+write_stalled_s = 1.0
+[projects.shop]
+rules_file = "open.json"
+"""
+NARROW = """
+default_project = "shop"
+[limits]
+write_body_bytes = 10_000
+header_bytes = 2048
+header_count = 20
+request_line_bytes = 2048
+connections = 6
+connections_per_address = 4
+[projects.shop]
+rules_file = "open.json"
+"""
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    with Daemon(tmp_path_factory.mktemp("daemon")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    """A daemon whose patience is short."""
+    with configured(tmp_path_factory.mktemp("patient"), PATIENT) as running:
+        yield running
+
+
+@pytest.fixture(params=["tcp", "tls"])
+def wire(daemon: Daemon, request: pytest.FixtureRequest) -> Iterator[Wire]:
+    url = daemon.https if request.param == "tls" else daemon.http
+    with Wire(url, daemon.ca) as connected:
+        yield connected
+
+
+def check_refused_at_once(wire: Wire, data: bytes, status: int, code: str) -> None:
+    """Send bytes; check that the refusal comes at once, whole, and that the connection ends."""
+    asked = time.monotonic()
+    wire.send(data)
+    answer = wire.receive()
+    check_error(answer, status, code)
+    assert wire.is_ended()
+    assert time.monotonic() - asked < AT_ONCE_S
+
+
+# Broken requests
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        *(b"NONSENSE\r\n\r\n", b"GET\r\n\r\n", b"GET /a.json\r\n\r\n", b" GET / HTTP/1.1\r\n\r\n"),
+        *(b"GET  /a.json HTTP/1.1\r\nHost: x\r\n\r\n", b"GET /a.json HTTP/1.1 \r\nHost: x\r\n\r\n"),
+        *(b"GET /a.json HTTP/2.0\r\nHost: x\r\n\r\n", b"GET /a.json HTTP/1.2\r\nHost: x\r\n\r\n"),
+        *(b"GET /a.json http/1.1\r\nHost: x\r\n\r\n", b"GET /a.json HTTP/0.9\r\nHost: x\r\n\r\n"),
+        *(b"GET /a.json FTP/1.1\r\n\r\n", b"G\x00T /a.json HTTP/1.1\r\nHost: x\r\n\r\n"),
+        *(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", b"\x00\x00\x00\x00\r\n\r\n"),
+        *(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"GET /a\tb.json HTTP/1.1\r\nHost: x\r\n\r\n"),
+        *(b"GET /a.json HTTP/1.1\nHost: x\n\n", b"{}\r\n\r\n", b"GE(T /a.json HTTP/1.1\r\n\r\n"),
+        b"GET /a.json HTTP/1.1\r\nHost: localhost\r\nBroken\r\n\r\n",
+        b"GET /a.json HTTP/1.1\r\nHost: localhost\r\n: empty\r\n\r\n",
+        b"GET /a.json HTTP/1.1\r\nHost: localhost\r\nA b: c\r\n\r\n",
+        b"GET /a.json HTTP/1.1\r\nHost: localhost\r\nA : b\r\n\r\n",
+        b"GET /a.json HTTP/1.1\r\nHost: localhost\r\nA: b\r\n folded\r\n\r\n",
+        b"GET /a.json HTTP/1.1\r\nHost: localhost\r\nA: b\x00c\r\n\r\n",
+        b"GET /a.json HTTP/1.1\r\nHost: localhost\r\nA: b\rc\r\n\r\n",
+        b"PUT /a.json HTTP/1.1\r\nHost: localhost\r\nContent-Length: x\r\n\r\n1",
+        b"PUT /a.json HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n1",
+        b"PUT /a.json HTTP/1.1\r\nHost: localhost\r\nContent-Length: +1\r\n\r\n1",
+        b"PUT /a.json HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1, 1\r\n\r\n1",
+        b"PUT /a.json HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n"
+        b"Content-Length: 2\r\n\r\n1",
+        b"PUT /a.json HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n"
+        b"Transfer-Encoding: chunked\r\n\r\n1\r\n1\r\n0\r\n\r\n",
+        b"PUT /a.json HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip\r\n\r\n1",
+        b"PUT /a.json HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip, chunked\r\n\r\n"
+        b"0\r\n\r\n",
+        b"PUT /a.json HTTP/1.0\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"PUT /a.json HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nx\r\n1\r\n",
+        b"PUT /a.json HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n-1\r\n1\r\n",
+        b"PUT /a.json HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n12\r\n",
+    ],
+)
+def test_a_broken_request_is_refused_at_once(wire: Wire, data: bytes) -> None:
+    asked = time.monotonic()
+    wire.send(data)
+    answer = wire.receive()
+    assert answer.status == 400
+    assert answer.headers["Content-Type"] == JSON_TYPE
+    assert answer.json["error"].startswith("invalid_")
+    assert answer.json["message"]
+    assert wire.is_ended()
+    assert time.monotonic() - asked < AT_ONCE_S
+
+
+@pytest.mark.parametrize(
+    "target",
+    [b"/\xff.json", b"/a/\xc3.json", b"/\xed\xa0\x80.json", b"/\xc0\xaf/a.json", b"/a\x80b.json"],
+)
+@pytest.mark.parametrize("method", [b"GET", b"PUT", b"HEAD"])
+def test_a_raw_path_that_is_not_utf_8_is_refused(wire: Wire, method: bytes, target: bytes) -> None:
+    head = b"%b %b HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\n1" % (method, target)
+    wire.send(head)
+    answer = wire.receive(method.decode())
+    assert answer.status == 400
+    if method != b"HEAD":
+        check_error(answer, 400, "invalid_path")
+
+
+def test_a_raw_query_that_is_not_utf_8_is_refused(wire: Wire) -> None:
+    wire.send(b"GET /a.json?x=\xff HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    check_error(wire.receive(), 400, "invalid_query")
+
+
+def test_a_raw_space_in_the_target_is_refused(wire: Wire) -> None:
+    wire.send(b"GET /a b.json HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert wire.receive().status == 400
+
+
+def test_a_raw_utf_8_path_and_raw_quotes_are_taken(wire: Wire) -> None:
+    target = '/rå/"{x}".json?orderBy="å"&limitToFirst=1'.encode()
+    wire.send(b"GET %b HTTP/1.1\r\nHost: %b\r\n\r\n" % (target, HOST.encode()))
+    answer = wire.receive()
+    assert (answer.status, answer.body) == (200, b"null")
+
+
+# Limits of the head
+
+
+@pytest.mark.parametrize("secure", [False, True])
+@pytest.mark.parametrize("length", [64 * KIB, 100 * KIB, MIB, 8 * MIB])
+def test_headers_too_large_are_431_at_once(daemon: Daemon, secure: bool, length: int) -> None:
+    head = b"GET /a.json HTTP/1.1\r\nHost: localhost\r\nX-Long: "
+    with Wire(daemon.https if secure else daemon.http, daemon.ca) as wire:
+        receive_while_sending(wire, head + b"x" * length, 431)
+
+
+def receive_while_sending(wire: Wire, data: bytes, status: int) -> None:
+    """Send bytes that the peer may stop reading; check the refusal that comes meanwhile."""
+    asked = time.monotonic()
+
+    def send() -> None:
+        with contextlib.suppress(OSError):
+            wire.send(data)
+
+    sending = threading.Thread(target=send)
+    sending.start()
+    check_error(wire.receive(), status, "too_long" if status != 413 else "payload_too_large")
+    assert time.monotonic() - asked < AT_ONCE_S
+    wire.close()
+    sending.join()
+
+
+def test_many_headers_are_431_too(wire: Wire) -> None:
+    lines = b"".join(b"X-%d: %b\r\n" % (at, b"y" * 50) for at in range(2000))
+    head = b"GET /a.json HTTP/1.1\r\nHost: localhost\r\n" + lines + b"\r\n"
+    receive_while_sending(wire, head, 431)
+
+
+def test_headers_that_are_large_but_legal_are_taken(wire: Wire) -> None:
+    wire.send(print_request("GET", "/a.json", headers={"X-Long": "x" * 60 * KIB}))
+    assert wire.receive().status == 200
+
+
+@pytest.mark.parametrize("length", [97 * KIB, 200 * KIB, 8 * MIB])
+@pytest.mark.parametrize("has_end", [True, False])
+def test_a_request_line_too_long_is_414_at_once(wire: Wire, length: int, has_end: bool) -> None:
+    line = b"GET /" + b"a" * length
+    if has_end:
+        line += b".json HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    receive_while_sending(wire, line, 414)
+
+
+def test_a_request_line_has_96_kib(wire: Wire) -> None:
+    longest = 96 * KIB - len("GET  HTTP/1.1\r\n")
+    target = "/a.json?x="
+    wire.send(print_request("GET", target + "y" * (longest - len(target))))
+    assert wire.receive().status == 200
+    wire.send(print_request("GET", target + "y" * (longest - len(target) + 2)))
+    check_error(wire.receive(), 414, "too_long")
+
+
+def test_the_limits_of_the_head_can_be_set(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with configured(tmp_path_factory.mktemp("narrow"), NARROW) as daemon:
+        for data, status in (
+            (print_request("GET", "/a.json", headers={"X": "x" * 2100}), 431),
+            (print_request("GET", "/a.json", headers={f"X{at}": "" for at in range(30)}), 431),
+            (print_request("GET", "/a.json?x=" + "y" * 2100), 414),
+            (print_request("PUT", "/a.json", b"1".ljust(10_001)), 413),
+        ):
+            with Wire(daemon.http) as wire:
+                wire.send(data)
+                assert wire.receive().status == status
+        check_connections(daemon)
+
+
+def check_connections(daemon: Daemon) -> None:
+    """Check that the fifth connection of one address is refused, and goes when one goes."""
+    held = [Wire(daemon.http) for _ in range(4)]
+    for wire in held:
+        wire.send(print_request("GET", "/a.json"))
+        assert wire.receive().status == 200
+    with Wire(daemon.http) as refused:
+        check_error(refused.receive(), 429, "too_many_requests")
+        assert refused.is_ended()
+    for wire in held:
+        wire.close()
+    for _ in range(100):
+        with Wire(daemon.http) as wire:
+            wire.send(print_request("GET", "/a.json"))
+            if wire.receive().status == 200:
+                return
+        threading.Event().wait(0.05)
+    raise AssertionError("Connections that have ended still count.")
+
+
+# Bodies
+
+
+@pytest.mark.parametrize("method", ["PUT", "POST", "PATCH", "DELETE"])
+def test_a_body_too_large_is_413_before_it_is_sent(wire: Wire, method: str) -> None:
+    head = print_request(method, "/a.json", headers={"Content-Length": str(16 * MIB + 1)})
+    check_refused_at_once(wire, head, 413, "payload_too_large")
+
+
+def test_a_body_too_large_is_413_while_it_is_sent(wire: Wire) -> None:
+    receive_while_sending(wire, print_request("PUT", "/a.json", b"x" * (40 * MIB)), 413)
+
+
+def test_a_chunked_body_too_large_is_413(wire: Wire) -> None:
+    head = print_request("PUT", "/a.json", headers={"Transfer-Encoding": "chunked"})
+    chunk = b"%x\r\n%b\r\n" % (MIB, b" " * MIB)
+    receive_while_sending(wire, head + chunk * 20, 413)
+
+
+def test_a_chunk_that_says_it_is_too_large_is_413_at_once(wire: Wire) -> None:
+    head = print_request("PUT", "/a.json", headers={"Transfer-Encoding": "chunked"})
+    check_refused_at_once(wire, head + b"7fffffff\r\n1", 413, "payload_too_large")
+
+
+def test_who_waits_to_be_told_to_go_on_is_told(wire: Wire) -> None:
+    request = print_request("PUT", "/c.json", b'{"a":1}', {"Expect": "100-continue"}, HOST)
+    head, body = request[:-7], request[-7:]
+    wire.send(head)
+    assert wire.receive().status == 100
+    wire.send(body)
+    answer = wire.receive("PUT")
+    assert (answer.status, answer.body) == (200, b'{"a":1}')
+
+
+def test_who_waits_with_a_body_too_large_is_refused_without_it(wire: Wire) -> None:
+    headers = {"Expect": "100-continue", "Content-Length": str(17 * MIB)}
+    check_refused_at_once(
+        wire, print_request("PUT", "/c.json", headers=headers), 413, "payload_too_large"
+    )
+
+
+def test_a_body_may_come_in_small_pieces(wire: Wire) -> None:
+    for byte in print_request("PUT", "/p.json", b'{"a":[1,2,3]}', host=HOST):
+        wire.send(bytes([byte]))
+    answer = wire.receive("PUT")
+    assert (answer.status, answer.body) == (200, b'{"a":[1,2,3]}')
+
+
+def test_a_body_cut_short_writes_nothing(daemon: Daemon) -> None:
+    with Client(daemon, HOST) as client:
+        client.put("/cut.json", "before")
+        for piece in (b"", b"1", b"12"):
+            with Wire(daemon.http) as wire:
+                head = print_request("PUT", "/cut.json", b"123", host=HOST)[:-3]
+                wire.send(head + piece)
+                wire.socket.shutdown(socket.SHUT_WR)
+                assert not wire.socket.recv(4096).startswith(b"HTTP/1.1 2")
+        assert client.get("/cut.json") == "before"
+
+
+# Several requests on one connection
+
+
+def test_requests_may_be_sent_without_waiting_for_answers(wire: Wire) -> None:
+    requests = [
+        print_request("PUT", "/q.json", b'"first"', host=HOST),
+        print_request("GET", "/q.json", host=HOST),
+        print_request("HEAD", "/q.json", host=HOST),
+        print_request("PUT", "/q.json", b'"second"', host=HOST),
+        print_request("PATCH", "/q.json", b"{", host=HOST),
+        print_request("GET", "/q.json", host=HOST),
+        print_request("DELETE", "/q.json", host=HOST),
+        print_request("GET", "/q.json", host=HOST),
+    ]
+    wire.send(b"".join(requests))
+    got = [
+        (answer.status, answer.body)
+        for answer in (wire.receive(request.split()[0].decode()) for request in requests)
+        if answer.status != 400
+    ]
+    assert got == [
+        (200, b'"first"'),
+        (200, b'"first"'),
+        (200, b""),
+        (200, b'"second"'),
+        (200, b'"second"'),
+        (200, b"null"),
+        (200, b"null"),
+    ]
+
+
+def test_hundreds_of_requests_in_one_piece_are_answered_in_order(wire: Wire) -> None:
+    wire.send(b"".join(print_request("PUT", "/n.json", str(at), host=HOST) for at in range(300)))
+    assert [wire.receive("PUT").json for _ in range(300)] == list(range(300))
+
+
+def test_a_connection_is_kept_and_closed_as_the_client_asks(wire: Wire) -> None:
+    wire.send(GET)
+    assert wire.receive().headers.get("Connection", "keep-alive").lower() == "keep-alive"
+    wire.send(print_request("GET", "/a.json", headers={"Connection": "close"}))
+    answer = wire.receive()
+    assert (answer.status, answer.headers["Connection"].lower()) == (200, "close")
+    assert wire.is_ended()
+
+
+def test_http_1_0_is_answered_and_closed(wire: Wire) -> None:
+    wire.send(b"GET /a.json HTTP/1.0\r\nHost: localhost\r\n\r\n")
+    assert wire.receive().status == 200
+    assert wire.is_ended()
+
+
+def test_http_1_0_may_ask_to_be_kept(wire: Wire) -> None:
+    for _ in range(2):
+        wire.send(b"GET /a.json HTTP/1.0\r\nHost: localhost\r\nConnection: keep-alive\r\n\r\n")
+        answer = wire.receive()
+        assert (answer.status, answer.headers["Connection"].lower()) == (200, "keep-alive")
+
+
+def test_an_error_of_the_interface_keeps_the_connection(wire: Wire) -> None:
+    for target, status in (("/a", 404), ("/a.b.json", 400), ("/a.json?x=%zz", 400)):
+        wire.send(print_request("GET", target, host=HOST))
+        assert wire.receive().status == status
+    wire.send(GET)
+    assert wire.receive().status == 200
+
+
+def test_an_upgrade_is_not_taken(wire: Wire) -> None:
+    headers = {
+        "Connection": "Upgrade",
+        "Upgrade": "websocket",
+        "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+        "Sec-WebSocket-Version": "13",
+    }
+    wire.send(print_request("GET", "/a.json", headers=headers))
+    assert wire.receive().status == 200
+
+
+def test_http_2_is_not_negotiated(daemon: Daemon) -> None:
+    with Wire(daemon.https, daemon.ca) as wire:
+        wire.send(GET)
+        assert wire.receive().status == 200
+
+
+def test_plain_http_where_tls_is_spoken_ends(daemon: Daemon) -> None:
+    with Wire(daemon.https.replace("https:", "http:")) as wire:
+        wire.send(GET)
+        with pytest.raises((OSError, ValueError, AssertionError)):
+            wire.receive()
+
+
+# Slow and silent clients
+
+
+@pytest.mark.parametrize("secure", [False, True])
+@pytest.mark.parametrize(
+    "begun",
+    [
+        b"G",
+        b"GET /a.json HTTP/1.1\r\nHost: localhost\r\nX: ",
+        b"PUT /a.json HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n[1,",
+    ],
+)
+def test_a_request_that_never_ends_is_ended(patient: Daemon, secure: bool, begun: bytes) -> None:
+    """One that drips a byte from time to time is ended just the same."""
+    answered = threading.Event()
+
+    def drip(wire: Wire) -> None:
+        with contextlib.suppress(OSError):
+            while not answered.wait(0.1):
+                wire.send(b"1")
+
+    with Wire(patient.https if secure else patient.http, patient.ca) as wire:
+        began = time.monotonic()
+        wire.send(begun)
+        dripping = threading.Thread(target=drip, args=(wire,))
+        dripping.start()
+        answer = wire.receive()
+        answered.set()
+        dripping.join()
+        assert 0.5 < time.monotonic() - began < 15
+        assert (answer.status, answer.json["error"]) == (408, "timeout")
+
+
+def test_a_slow_body_is_taken_as_long_as_it_comes_fast_enough(patient: Daemon) -> None:
+    with Wire(patient.http) as wire:
+        body = b" " * 400_000 + b"1"
+        request = print_request("PUT", "/slow.json", body)
+        for start in range(0, len(request), 40_000):
+            wire.send(request[start : start + 40_000])
+            threading.Event().wait(0.15)
+        assert wire.receive("PUT").status == 200
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_a_connection_that_says_nothing_is_closed(patient: Daemon, secure: bool) -> None:
+    with Wire(patient.https if secure else patient.http, patient.ca) as wire:
+        wire.send(print_request("GET", "/a.json"))
+        assert wire.receive().status == 200
+        began = time.monotonic()
+        assert wire.is_ended()
+        assert 0.5 < time.monotonic() - began < 15
+
+
+def test_a_handshake_that_never_comes_is_ended(patient: Daemon) -> None:
+    with Wire(patient.https.replace("https:", "http:")) as wire:
+        began = time.monotonic()
+        assert wire.is_ended()
+        assert 0.5 < time.monotonic() - began < 15
+
+
+def test_a_reader_that_reads_nothing_is_dropped(patient: Daemon) -> None:
+    with Client(patient) as client:
+        for at in range(10):
+            client.put(f"/big/{at}.json", ["x" * MIB, "y" * MIB])
+    with Wire(patient.http) as wire:
+        wire.send(print_request("GET", "/big.json"))
+        end = select.poll()
+        end.register(wire.socket, select.POLLHUP | select.POLLERR | select.POLLRDHUP)
+        assert end.poll(20_000)
+
+
+# Every error, in its form
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "body", "headers", "status", "code"),
+    [
+        ("PUT", "/a.json", "{", {}, 400, "invalid_data"),
+        ("PUT", "/a.json", None, {}, 400, "invalid_data"),
+        ("GET", "/a.b.json", None, {}, 400, "invalid_path"),
+        ("GET", "/a.json?print=x", None, {}, 400, "invalid_query"),
+        ("GET", "/a", None, {}, 404, "not_found"),
+        ("GET", "/", None, {}, 404, "not_found"),
+        ("GET", "/favicon.ico", None, {}, 404, "not_found"),
+        ("BREW", "/a.json", None, {}, 405, "method_not_allowed"),
+        ("TRACE", "/a.json", None, {}, 405, "method_not_allowed"),
+        ("CONNECT", "/a.json", None, {}, 405, "method_not_allowed"),
+        ("PUT", "/a.json", b"x" * (16 * MIB + 1), {}, 413, "payload_too_large"),
+        ("GET", "/a.json?x=" + "y" * 97 * KIB, None, {}, 414, "too_long"),
+        ("GET", "/a.json", None, {"X": "y" * 65 * KIB}, 431, "too_long"),
+        ("POST", "/.health", "1", {}, 405, "method_not_allowed"),
+    ],
+)
+@pytest.mark.parametrize("secure", [False, True])
+def test_every_error_has_the_one_form(
+    daemon: Daemon,
+    method: str,
+    target: str,
+    body: bytes | str | None,
+    headers: dict[str, str],
+    status: int,
+    code: str,
+    secure: bool,
+) -> None:
+    with Client(daemon, HOST, secure=secure) as client:
+        answer = client.ask(method, target, body, headers)
+        check_error(answer, status, code)
+        assert answer.headers["Content-Length"] == str(len(answer.body))
+        assert json.loads(answer.body)["message"].endswith(".")
+        assert "Traceback" not in answer.body.decode()
+
+
+def test_nothing_of_this_broke_the_daemon(daemon: Daemon) -> None:
+    with Client(daemon, HOST) as client:
+        assert client.ask("GET", "/a.json").status == 200
+        assert client.ask("GET", "/.health").status == 200
+    assert "Traceback" not in daemon.log
+    assert "Unhandled" not in daemon.log

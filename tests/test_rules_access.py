@@ -1,0 +1,553 @@
+"""What rules allow and deny over HTTP: reads, writes, queries, conditions, explanations."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tests.access import Tree, ask_all_ways, at, token, trusting, user
+from tests.daemon import Daemon
+from tests.expected import entity_tag
+from tests.rest import Client, check_error, escape
+
+DENIED_BODY = b'{\n  "error" : "Permission denied"\n}\n'
+EXPLAIN = {"X-TreeDB-Explain": "true"}
+TIMESTAMP = {".sv": "timestamp"}
+RULE_SET: dict[str, Any] = {
+    "open": {".read": True, ".write": True},
+    "readable": {".read": True},
+    "drop": {".write": True},
+    "users": {
+        "$uid": {
+            ".read": "auth.uid == $uid",
+            ".write": "auth.uid == $uid",
+            "public": {".read": True},
+            "secret": {".read": False, ".write": False},
+        }
+    },
+    "owned": {
+        "$id": {
+            ".read": "data.child('owner').val() == auth.uid",
+            ".write": "!data.exists() || data.child('owner').val() == auth.uid",
+            ".validate": "newData.hasChildren(['owner', 'n'])",
+            "n": {".validate": "newData.isNumber() && newData.val() <= 10"},
+            "owner": {".validate": "newData.val() == auth.uid"},
+            "$other": {".validate": False},
+        }
+    },
+    "members": {".write": "root.child('roles/' + auth.uid).val() == 'chief'"},
+    "roles": {},
+    "once": {"$id": {".read": True, ".write": "!data.exists()"}},
+    "pairs": {
+        ".read": True,
+        "$id": {
+            "a": {".write": "newData.val() == newData.parent().child('b').val()"},
+            "b": {".write": "newData.parent().child('a').exists()"},
+            "c": {".write": False},
+        },
+    },
+    "clock": {
+        ".read": "now > 1700000000000 && now < 9000000000000",
+        "$id": {
+            ".write": True,
+            "at": {".validate": "newData.val() == now"},
+            "until": {".validate": "newData.val() > now"},
+            "high": {".validate": "newData.getPriority() == now"},
+        },
+    },
+    "counted": {".read": True, ".write": "newData.val() <= 5", ".validate": "newData.isNumber()"},
+    "list": {
+        "byKey": {".read": "query.orderByKey && query.limitToFirst <= 10"},
+        "byLast": {".read": "query.orderByKey == true && query.limitToLast == 3"},
+        "byChild": {".read": "query.orderByChild == 'a/b' && query.equalTo == auth.uid"},
+        "byValue": {".read": "query.orderByValue && query.startAt == 1 && query.endAt == 'x'"},
+        "byPriority": {".read": "query.orderByPriority"},
+        "plain": {".read": "query.orderByKey == false && query.limitToFirst == null"},
+    },
+    "kept": {
+        ".read": True,
+        ".write": True,
+        ".validate": "newData.hasChildren(['a', 'b'])",
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    folder = tmp_path_factory.mktemp("access")
+    config = "[limits]\nwrite_body_bytes = 10_000"
+    with trusting(folder, config, ["shop", "firebase"]) as running:
+        for project in ("shop", "firebase"):
+            with Tree(running, project) as tree:
+                tree.put_rules(RULE_SET)
+        yield running
+
+
+@pytest.fixture
+def shop(daemon: Daemon) -> Iterator[Tree]:
+    with Tree(daemon, "shop") as tree:
+        yield tree
+        assert tree.status("DELETE", at("/.json", tree.admin)) == 200
+
+
+@pytest.fixture
+def firebase(daemon: Daemon) -> Iterator[Tree]:
+    with Tree(daemon, "firebase") as tree:
+        yield tree
+
+
+@pytest.fixture(scope="module")
+def alice() -> str:
+    return user("shop", "alice")
+
+
+def put(tree: Tree, path: str, value: Any, bearer: str = "") -> int:
+    return tree.status("PUT", at(path, bearer), json.dumps(value))
+
+
+def patch(tree: Tree, path: str, value: Any, bearer: str = "") -> int:
+    return tree.status("PATCH", at(path, bearer), json.dumps(value))
+
+
+# Denied and allowed, in every way to ask.
+
+
+def test_what_no_rule_allows_is_denied_in_every_way(shop: Tree, firebase: Tree) -> None:
+    for path in ("/.json", "/nowhere.json", "/users.json", "/users/bob.json"):
+        for tree, bearer, status in (
+            (shop, "", 403),
+            (shop, user("shop", "alice"), 403),
+            (firebase, "", 401),
+            (firebase, user("firebase", "alice"), 401),
+        ):
+            assert set(ask_all_ways(tree, path, bearer).values()) == {status}
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "POST", "PATCH", "DELETE"])
+def test_a_denial_is_told_in_the_words_of_the_dialect(
+    shop: Tree, firebase: Tree, method: str
+) -> None:
+    answer = shop.ask(method, "/nowhere.json", '{"a":1}')
+    check_error(answer, 403, "permission_denied")
+    answer = firebase.ask(method, "/nowhere.json", '{"a":1}')
+    assert (answer.status, answer.body) == (401, DENIED_BODY)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        *("shallow=true", "shallow=true&v=2", "print=pretty", "print=silent", "callback=f"),
+        *("download=a.json", "format=export", 'orderBy="$key"', 'orderBy="a"&limitToFirst=1'),
+        *("shallow=true&limitToFirst=1", "timeout=1s"),
+    ],
+)
+def test_a_denied_read_is_denied_in_every_form(shop: Tree, firebase: Tree, query: str) -> None:
+    for method in ("GET", "HEAD"):
+        assert shop.status(method, f"/nowhere.json?{query}") == 403
+        assert firebase.status(method, f"/nowhere.json?{query}") == 401
+        assert shop.status(method, f"/readable.json?{query}") in (200, 204)
+
+
+def test_a_denied_write_is_denied_in_every_form(shop: Tree) -> None:
+    for query in ("print=silent", "print=pretty", "timeout=1s"):
+        for method in ("PUT", "POST", "PATCH", "DELETE"):
+            assert shop.status(method, f"/readable.json?{query}", '{"a":1}') == 403
+    for method in ("PUT", "PATCH", "DELETE"):
+        override = {"X-HTTP-Method-Override": method}
+        assert shop.ask("POST", "/readable.json", '{"a":1}', override).status == 403
+        target = f"/readable.json?x-http-method-override={method}"
+        assert shop.status("POST", target, '{"a":1}') == 403
+    assert shop.see("/readable.json") is None
+
+
+def test_rules_are_no_filters_and_what_is_granted_above_holds_below(shop: Tree, alice: str) -> None:
+    shop.seed("/users.json", {"alice": {"public": 1, "secret": 2}, "bob": {"public": 3}})
+    for path, status in (
+        ("/users.json", 403),
+        ("/users/alice.json", 200),
+        ("/users/alice/secret.json", 200),
+        ("/users/bob.json", 403),
+        ("/users/bob/public.json", 200),
+        ("/users/bob/public/deeper.json", 200),
+    ):
+        assert shop.status("GET", at(path, alice)) == status, path
+    assert put(shop, "/users/alice/secret.json", 3, alice) == 200
+    assert put(shop, "/users/bob/public.json", 3, alice) == 403
+
+
+# In which order refusals come.
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "body", "status"),
+    [
+        ("PUT", "/readable?timeout=soon&auth=rubbish", "x" * 500, 404),
+        ("BREW", "/readable.json?timeout=soon&auth=rubbish", "x" * 500, 405),
+        ("PUT", "/readable.json?timeout=soon&auth=rubbish", "x" * 20_000, 413),
+        ("PUT", "/readable.json?timeout=soon&auth=rubbish", "{", 400),
+        ("PUT", "/readable.json?auth=rubbish", "{", 400),
+        ("PUT", "/read.able.json?auth=rubbish", "1", 400),
+        ("POST", "/readable.json?auth=rubbish", "{", 400),
+        ("PATCH", "/readable.json?auth=rubbish", '{"a":1,"a/b":2}', 400),
+        ("PUT", "/readable.json?auth=rubbish", '{"a.b":1}', 400),
+        ("PUT", "/readable.json?auth=rubbish", '{".sv":"x"}', 400),
+        ("PUT", "/readable.json?auth=rubbish", "1", 401),
+        ("DELETE", "/readable.json?auth=rubbish", None, 401),
+        ("PUT", "/readable.json", "1", 403),
+        ("PUT", "/open.json", "1", 412),
+        ("GET", "/nowhere.json?orderBy=a&auth=rubbish", None, 400),
+        ("GET", "/nowhere.json?limitToFirst=1", None, 400),
+        ("GET", "/nowhere.json?auth=rubbish", None, 401),
+        ("GET", "/nowhere.json", None, 403),
+    ],
+)
+def test_refusals_come_in_their_order(
+    shop: Tree, method: str, target: str, body: str | None, status: int
+) -> None:
+    answer = shop.ask(method, target, body, {"If-Match": '"nothing like it"'})
+    assert answer.status == status, answer
+
+
+# Conditions.
+
+
+def test_a_condition_is_checked_after_the_rules(shop: Tree, alice: str) -> None:
+    shop.seed("/users/alice.json", 1)
+    good, bad = entity_tag(1), entity_tag(2)
+    for path, tag, status in (
+        ("/users/alice.json", bad, 412),
+        ("/users/alice.json", good, 200),
+        ("/users/bob.json", entity_tag(None), 403),
+        ("/users/bob.json", bad, 403),
+        ("/users/bob.json", "*", 403),
+    ):
+        answer = shop.ask("PUT", at(path, alice), "2", {"If-Match": tag})
+        assert answer.status == status, (path, tag, answer)
+    answer = shop.ask("PUT", at("/users/alice.json", alice), "3", {"If-Match": good})
+    assert (answer.status, answer.json["data"]) == (412, 2)
+    assert shop.see("/users/alice.json") == 2
+
+
+def test_of_many_who_may_write_once_one_does(daemon: Daemon, shop: Tree) -> None:
+    def write(number: int) -> int:
+        with Tree(daemon, "shop") as tree:
+            return put(tree, f"/once/{number // 16}.json", number)
+
+    with ThreadPoolExecutor(16) as threads:
+        statuses = list(threads.map(write, range(64)))
+    assert sorted(statuses) == [200] * 4 + [403] * 60
+
+
+# Who may write but not read.
+
+
+@pytest.mark.parametrize("method", ["PUT", "POST", "PATCH", "DELETE"])
+@pytest.mark.parametrize("tag", ["*", entity_tag(None), entity_tag(7), '"no tag"'])
+@pytest.mark.parametrize("holds", [None, 7])
+def test_whoever_may_not_read_asks_no_tag(
+    shop: Tree, firebase: Tree, method: str, tag: str, holds: Any
+) -> None:
+    for tree in (shop, firebase):
+        tree.seed("/drop.json", holds)
+        answer = tree.ask(method, "/drop.json", '{"a":1}', {"If-Match": tag})
+        assert answer.status == 403
+        assert "ETag" not in answer.headers
+        assert tree.see("/drop.json") == holds
+    check_error(
+        shop.ask(method, "/drop.json", '{"a":1}', {"If-Match": tag}), 403, "permission_denied"
+    )
+
+
+@pytest.mark.parametrize("method", ["PUT", "POST", "PATCH", "DELETE"])
+def test_whoever_may_not_read_is_told_no_tag(shop: Tree, method: str) -> None:
+    headers = {"X-TreeDB-ETag": "true"}
+    answer = shop.ask(method, "/drop.json", '{"a":1}', headers)
+    assert answer.status == 200
+    assert "ETag" not in answer.headers
+    assert "ETag" in shop.ask(method, "/open.json", '{"a":1}', headers).headers
+
+
+@pytest.mark.parametrize("method", ["PUT", "PATCH"])
+def test_whoever_may_not_read_is_not_told_what_an_increment_came_to(
+    shop: Tree, firebase: Tree, method: str
+) -> None:
+    add = {".sv": {"increment": 5}}
+    sent = {"n": add, "deep": {"n": add, "at": TIMESTAMP}, "k": 1, "at": TIMESTAMP}
+    for tree in (shop, firebase):
+        tree.seed("/drop.json", {"n": 10, "deep": {"n": 20}})
+        tree.seed("/open.json", {"n": 10, "deep": {"n": 20}})
+        blind = tree.ask(method, "/drop.json", json.dumps(sent))
+        assert blind.status == 200
+        at = blind.json["at"]
+        assert abs(at - time.time() * 1000) < 60_000
+        assert blind.json == {"n": add, "deep": {"n": add, "at": at}, "k": 1, "at": at}
+        kept = tree.see("/drop.json")
+        assert (kept["n"], kept["deep"]["n"], kept["at"]) == (15, 25, at)
+        seeing = tree.ask(method, "/open.json", json.dumps(sent))
+        assert (seeing.json["n"], seeing.json["deep"]["n"]) == (15, 25)
+    assert shop.ask("PUT", "/drop/n.json", json.dumps(add)).json == add
+    assert shop.ask("PUT", "/open/n.json", json.dumps(add)).json == 20
+
+
+def test_whoever_may_not_read_is_told_everything_else(shop: Tree) -> None:
+    assert shop.ask("PUT", "/drop/a.json", "[1,null,{}]").json == [1]
+    assert len(shop.ask("POST", "/drop/a.json", "1").json["name"]) == 20
+    assert shop.ask("PATCH", "/drop/a.json", '{"b/c":1}').json == {"b/c": 1}
+    assert shop.ask("DELETE", "/drop/a.json").body == b"null"
+    assert shop.ask("PUT", "/drop/a.json?print=silent", "1").status == 204
+    assert shop.status("GET", "/drop/a.json") == 403
+
+
+# What a write is judged by.
+
+
+def test_data_and_root_are_what_was_before_and_new_data_what_is_after(
+    shop: Tree, alice: str
+) -> None:
+    bob = user("shop", "bob")
+    assert put(shop, "/owned/1.json", {"owner": "alice", "n": 1}, bob) == 403
+    assert put(shop, "/owned/1.json", {"owner": "alice", "n": 1}, alice) == 200
+    assert put(shop, "/owned/1.json", {"owner": "bob", "n": 1}, bob) == 403
+    assert put(shop, "/members/bob.json", 1, alice) == 403
+    shop.seed("/roles/alice.json", "chief")
+    assert put(shop, "/members/bob.json", 1, alice) == 200
+    assert put(shop, "/members/bob.json", 1, bob) == 403
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "value", "status"),
+    [
+        ("PUT", "/owned/1.json", {"owner": "alice", "n": 10}, 200),
+        ("PUT", "/owned/1.json", {"owner": "alice", "n": 11}, 403),
+        ("PUT", "/owned/1.json", {"owner": "alice", "n": "1"}, 403),
+        ("PUT", "/owned/1.json", {"owner": "alice"}, 403),
+        ("PUT", "/owned/1.json", {"owner": "alice", "n": 1, "more": 1}, 403),
+        ("PATCH", "/owned/1.json", {"n": 2}, 200),
+        ("PATCH", "/owned/1.json", {"n": None}, 403),
+        ("PATCH", "/owned/1.json", {"more": 1}, 403),
+        ("PUT", "/owned/1/n.json", 3, 200),
+        ("PUT", "/owned/1/n.json", 30, 403),
+        ("DELETE", "/owned/1/n.json", None, 403),
+        ("PUT", "/owned/1.json", {}, 200),
+        ("DELETE", "/owned/1.json", None, 200),
+        ("PATCH", "/owned.json", {"1/n": 4}, 200),
+        ("PATCH", "/owned.json", {"1/n": 4, "2/n": 4}, 403),
+        ("PATCH", "/owned.json", {"1/n": 4, "2/n": 4, "2/owner": "alice"}, 200),
+        ("POST", "/owned.json", {"owner": "alice", "n": 1}, 200),
+        ("POST", "/owned.json", {"owner": "alice"}, 403),
+        ("PUT", "/owned/1/n.json", {".sv": {"increment": 9}}, 200),
+        ("PUT", "/owned/1/n.json", {".sv": {"increment": 10}}, 403),
+        ("PUT", "/owned.json", {"1": {"owner": "alice", "n": 1}}, 403),
+    ],
+)
+def test_validation_runs_on_the_way_and_below(
+    shop: Tree, alice: str, method: str, path: str, value: Any, status: int
+) -> None:
+    before = {"1": {"owner": "alice", "n": 1}}
+    shop.seed("/owned.json", before)
+    answer = shop.ask(method, at(path, alice), json.dumps(value))
+    assert answer.status == status, answer
+    if status == 403:
+        assert shop.see("/owned.json?format=export") == before
+
+
+def test_an_administrator_skips_validation_too(shop: Tree) -> None:
+    shop.seed("/owned/1.json", "nonsense")
+    assert shop.see("/owned/1.json") == "nonsense"
+
+
+def test_removing_what_others_need_is_denied_and_removing_all_is_not(shop: Tree) -> None:
+    assert put(shop, "/kept.json", {"a": 1, "b": 2}) == 200
+    assert shop.status("DELETE", "/kept/a.json") == 403
+    assert patch(shop, "/kept.json", {"a": None}) == 403
+    assert patch(shop, "/kept.json", {"a": None, "b": None}) == 200
+    assert put(shop, "/kept.json", {"a": 1, "b": 2}) == 200
+    assert shop.status("DELETE", "/kept.json") == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("/pairs/1.json", {"a": 1, "b": 1}, 200),
+        ("/pairs/1.json", {"a": 1, "b": 2}, 403),
+        ("/pairs/1.json", {"a": 1}, 403),
+        ("/pairs/1.json", {"b": 1}, 403),
+        ("/pairs.json", {"1/a": 1, "1/b": 1, "2/a": 5, "2/b": 5}, 200),
+        ("/pairs.json", {"1/a": 1, "1/b": 1, "2/a": 5}, 403),
+        ("/pairs.json", {"1/a": 1, "1/b": 1, "1/c": 1}, 403),
+        ("/.json", {"pairs/1/a": 1, "pairs/1/b": 1, "open/x": 1}, 200),
+        ("/.json", {"pairs/1/a": 1, "pairs/1/b": 1, "readable/x": 1}, 403),
+        ("/pairs.json", {}, 200),
+        ("/nowhere.json", {}, 200),
+    ],
+)
+def test_a_patch_is_judged_key_by_key_and_done_whole_or_not_at_all(
+    shop: Tree, path: str, body: Any, status: int
+) -> None:
+    assert patch(shop, path, body) == status
+    if status == 403:
+        assert shop.see("/.json") is None
+
+
+def test_a_patch_with_null_is_a_removal(shop: Tree) -> None:
+    shop.seed("/open.json", 1)
+    shop.seed("/readable.json", 1)
+    assert shop.status("PATCH", "/readable.json", "null") == 403
+    assert shop.status("PATCH", "/open.json", "null") == 200
+    assert shop.see("/open.json") is None
+
+
+# The time.
+
+
+def test_now_is_the_timestamp_that_the_same_request_writes(shop: Tree) -> None:
+    assert put(shop, "/clock/1.json", {"at": TIMESTAMP}) == 200
+    assert put(shop, "/clock/1/at.json", TIMESTAMP) == 200
+    assert patch(shop, "/clock.json", {"2/at": TIMESTAMP, "3/at": TIMESTAMP}) == 200
+    assert put(shop, "/clock/1/high.json", {".value": 1, ".priority": TIMESTAMP}) == 200
+    assert put(shop, "/clock/1/at.json", int(time.time() * 1000) - 1) == 403
+    assert put(shop, "/clock/1/until.json", TIMESTAMP) == 403
+    assert put(shop, "/clock/1/until.json", (time.time() + 60) * 1000) == 200
+    assert shop.status("GET", "/clock.json") == 200
+    told = shop.ask("PUT", "/clock/1.json", json.dumps({"at": TIMESTAMP})).json["at"]
+    assert shop.see("/clock/1/at.json") == told
+
+
+def test_an_increment_is_judged_by_what_it_comes_to(shop: Tree) -> None:
+    one = {".sv": {"increment": 1}}
+    statuses = [put(shop, "/counted.json", one) for _ in range(7)]
+    assert statuses == [200] * 5 + [403] * 2
+    assert shop.see("/counted.json") == 5
+
+
+# Queries.
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "status"),
+    [
+        ("byKey", 'orderBy="$key"&limitToFirst=10', 200),
+        ("byKey", 'orderBy="$key"&limitToFirst=11', 403),
+        ("byKey", 'orderBy="$key"', 403),
+        ("byKey", "shallow=true&limitToFirst=10", 200),
+        ("byKey", "shallow=true&limitToFirst=11", 403),
+        ("byKey", "", 403),
+        ("byLast", 'orderBy="$key"&limitToLast=3', 200),
+        ("byLast", 'orderBy="$key"&limitToFirst=3', 403),
+        ("byLast", 'orderBy="a"&limitToLast=3', 403),
+        ("byChild", 'orderBy="a/b"&equalTo="alice"', 200),
+        ("byChild", 'orderBy="a/b"&equalTo="bob"', 403),
+        ("byChild", 'orderBy="a"&equalTo="alice"', 403),
+        ("byChild", 'orderBy="a/b"&startAt="alice"&endAt="alice"', 403),
+        ("byValue", 'orderBy="$value"&startAt=1&endAt="x"', 200),
+        ("byValue", 'orderBy="$value"&startAt=1', 403),
+        ("byValue", 'orderBy="$key"&startAt="1"&endAt="x"', 403),
+        ("byPriority", 'orderBy="$priority"', 200),
+        ("byPriority", 'orderBy="$key"', 403),
+        ("plain", "", 200),
+        ("plain", 'orderBy="$key"', 403),
+        ("plain", 'orderBy="a"', 200),
+    ],
+)
+def test_rules_see_the_query_of_a_read_and_of_a_stream(
+    shop: Tree, alice: str, path: str, query: str, status: int
+) -> None:
+    target = at(f"/list/{path}.json?{query}" if query else f"/list/{path}.json", alice)
+    assert shop.status("GET", target.replace('"', escape('"'))) == status
+    if "shallow" not in query:
+        with shop.try_to_listen(target.replace('"', escape('"'))) as stream:
+            assert stream.status == status
+
+
+# Explanations.
+
+
+def explain(tree: Tree, method: str, target: str, body: Any = None) -> dict[str, Any]:
+    answer = tree.ask(method, target, None if body is None else json.dumps(body), EXPLAIN)
+    assert answer.status == 200, answer
+    assert answer.headers["Content-Type"] == "application/json; charset=utf-8"
+    found: dict[str, Any] = answer.json
+    return found
+
+
+def as_user(tree: Tree, path: str, auth: Any) -> str:
+    return at(path, tree.admin, auth_variable_override=json.dumps(auth))
+
+
+def test_an_explanation_tells_which_rules_ran_where_and_with_which_result(shop: Tree) -> None:
+    found = explain(shop, "GET", as_user(shop, "/users/bob/public/x.json", {"uid": "alice"}))
+    assert found["allowed"] is True
+    assert found["admin"] is False
+    ran = [(rule["rule"], rule["path"], rule["result"]) for rule in found["rules"]]
+    assert ran == [
+        ("rules/users/$uid/.read", "/users/bob", False),
+        ("rules/users/$uid/public/.read", "/users/bob/public", True),
+    ]
+    assert all(rule["line"] == 1 and rule["column"] > 1 for rule in found["rules"])
+
+
+def test_an_explanation_tells_errors(shop: Tree) -> None:
+    found = explain(shop, "GET", as_user(shop, "/list/byKey.json", None))
+    assert found["allowed"] is False
+    (rule,) = found["rules"]
+    assert rule["result"] is False
+    found = explain(shop, "GET", at("/list/byKey.json?orderBy=%22$key%22", shop.admin))
+    assert (found["allowed"], found["admin"]) == (True, True)
+    (rule,) = found["rules"]
+    assert rule["result"] is False
+    assert rule["error"]
+
+
+def test_an_explanation_of_a_write_writes_nothing(shop: Tree) -> None:
+    value = {"owner": "alice", "n": 99}
+    target = as_user(shop, "/owned/1.json", {"uid": "alice"})
+    for method in ("PUT", "PATCH"):
+        found = explain(shop, method, target, value)
+        assert found["allowed"] is False
+        denied = [rule["rule"] for rule in found["rules"] if not rule["result"]]
+        assert denied == ["rules/owned/$id/n/.validate"]
+    found = explain(shop, "POST", as_user(shop, "/owned.json", {"uid": "alice"}), {**value, "n": 1})
+    assert found["allowed"] is True
+    assert explain(shop, "DELETE", at("/open.json", shop.admin))["allowed"] is True
+    assert shop.see("/.json") is None
+
+
+def test_an_explanation_is_for_administrators_alone(shop: Tree, firebase: Tree, alice: str) -> None:
+    for method in ("GET", "PUT"):
+        check_error(shop.ask(method, "/open.json", "1", EXPLAIN), 401, "auth_required")
+        answer = shop.ask(method, at("/open.json", alice), "1", EXPLAIN)
+        check_error(answer, 403, "permission_denied")
+        target = at("/open.json", user("firebase", "alice"))
+        assert firebase.ask(method, target, "1", EXPLAIN).status == 401
+    assert shop.see("/open.json") is None
+    assert shop.ask("GET", "/open.json", None, {"X-TreeDB-Explain": "no"}).status == 200
+
+
+def test_a_stream_is_explained_like_a_read(shop: Tree) -> None:
+    headers = {**EXPLAIN, "Accept": "text/event-stream"}
+    answer = shop.ask("GET", at("/open.json", shop.admin), None, headers)
+    assert answer.json["rules"][0]["rule"] == "rules/open/.read"
+
+
+# No trace of what was denied.
+
+
+def test_a_denied_write_makes_no_database(daemon: Daemon) -> None:
+    with Tree(daemon, "shop", "never-made") as tree:
+        for method in ("PUT", "POST", "PATCH", "DELETE"):
+            assert tree.status(method, "/readable.json", '{"a":1}') == 403
+            assert tree.status(method, at("/drop.json", "rubbish"), '{"a":1}') == 401
+        assert not (daemon.data / "shop" / "never-made.shelf").exists()
+        assert put(tree, "/drop.json", 1) == 200
+        assert (daemon.data / "shop" / "never-made.shelf").exists()
+
+
+def test_an_unknown_project_is_not_found_whoever_asks(daemon: Daemon) -> None:
+    with Client(daemon, "unknown.db.test") as client:
+        for bearer in ("", "rubbish", token("shop", admin=True)):
+            check_error(client.ask("GET", at("/a.json", bearer)), 404, "not_found")

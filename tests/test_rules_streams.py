@@ -1,0 +1,439 @@
+"""Streams under rules: judged at the start, and ended when the right to hear is gone."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.access import (
+    AUTH_REVOKED,
+    CANCEL,
+    KEEP_ALIVE,
+    RULES,
+    Event,
+    Stream,
+    Tree,
+    at,
+    ending,
+    put_event,
+    token,
+    trusting,
+    user,
+)
+from tests.daemon import Daemon
+from tests.rest import print_request
+
+RACES = 1000
+PATIENCE_S = 20
+ALLOWED = "root.child('allowed/' + auth.uid).val() == true"
+RULE_SET: dict[str, Any] = {
+    "mine": {"$uid": {".read": "auth.uid == $uid"}},
+    "rooms": {"$room": {".read": "data.child('members/' + auth.uid).exists()"}},
+    "watched": {".read": ALLOWED, "$child": {"public": {".read": True}}},
+    "chained": {
+        ".read": "root.child('teams').child(root.child('teamOf').child(auth.uid).val())"
+        ".child('may').val() == true"
+    },
+    "prioritised": {".read": "root.child('allowed').getPriority() == 1"},
+    "counted": {".read": f"query.limitToFirst == 2 && {ALLOWED}"},
+    "timed": {".read": "now < root.child('until').val()"},
+    "public": {".read": True},
+}
+CONFIG = "[streams]\nkeep_alive_s = 0.2\n"
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    folder = tmp_path_factory.mktemp("streams")
+    with trusting(folder, "", ["shop"]) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def lively(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tree]:
+    """A project whose streams get a keep-alive every fifth of a second."""
+    folder = tmp_path_factory.mktemp("lively")
+    with trusting(folder, CONFIG, ["shop"]) as running, Tree(running, "shop") as tree:
+        tree.put_rules(RULE_SET)
+        yield tree
+
+
+@pytest.fixture
+def shop(daemon: Daemon) -> Iterator[Tree]:
+    with Tree(daemon, "shop") as tree:
+        tree.seed("/.json", None)
+        tree.put_rules(RULE_SET)
+        yield tree
+
+
+@pytest.fixture(scope="module")
+def alice() -> str:
+    return user("shop", "alice")
+
+
+def allow(tree: Tree, uid: str, allowed: bool = True) -> None:
+    tree.seed(f"/allowed/{uid}.json", allowed)
+
+
+# The start.
+
+
+def test_a_stream_that_is_denied_is_an_ordinary_denial(shop: Tree, alice: str) -> None:
+    for target, status in (
+        ("/mine/bob.json", 403),
+        ("/.json", 403),
+        ("/mine/alice.json", 200),
+        ("/mine/alice/deeper/still.json", 200),
+    ):
+        with shop.try_to_listen(at(target, alice)) as stream:
+            assert stream.status == status
+            if stream.refusal is not None:
+                assert stream.refusal.json["error"] == "permission_denied"
+                assert stream.headers["Content-Type"].startswith("application/json")
+
+
+# New rules.
+
+
+def test_new_rules_end_the_streams_that_they_deny_and_no_others(shop: Tree, alice: str) -> None:
+    with (
+        shop.listen(at("/mine/alice.json", alice)) as ended,
+        shop.listen("/public.json") as kept,
+        shop.listen(at("/mine.json", shop.admin)) as of_admin,
+        shop.listen(
+            at("/mine/bob.json", shop.admin, auth_variable_override={"uid": "bob"})
+        ) as of_bob,
+    ):
+        for stream in (ended, kept, of_admin, of_bob):
+            stream.expect(put_event("/", None))
+        shop.put_rules({"public": {".read": "auth == null"}})
+        ended.expect_end(CANCEL)
+        of_bob.expect_end(CANCEL)
+        shop.seed("/public.json", 1)
+        shop.seed("/mine.json", {"alice": 2})
+        kept.expect(put_event("/", 1))
+        of_admin.expect(put_event("/", {"alice": 2}))
+
+
+def test_new_rules_end_streams_of_every_database_of_the_project(daemon: Daemon, shop: Tree) -> None:
+    with Tree(daemon, "shop", "eu") as eu, Tree(daemon, "shop", "unwritten") as unwritten:
+        eu.seed("/public.json", 1)
+        with eu.listen("/public.json") as one, unwritten.listen("/public.json") as two:
+            one.expect(put_event("/", 1))
+            two.expect(put_event("/", None))
+            shop.put_rules({})
+            one.expect_end(CANCEL)
+            two.expect_end(CANCEL)
+
+
+# Data that the rules read.
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("DELETE", "/rooms/1/members/alice.json", None),
+        ("DELETE", "/rooms/1/members.json", None),
+        ("DELETE", "/rooms/1.json", None),
+        ("PUT", "/rooms/1.json", {"secret": 1}),
+        ("PUT", "/rooms.json", {"1": {"secret": 1}}),
+        ("PUT", "/.json", {"rooms": {"1": {"secret": 1}}}),
+        ("PATCH", "/rooms/1.json", {"members/alice": None, "secret": 1}),
+        ("PATCH", "/.json", {"rooms/1/members": {"bob": 1}, "rooms/1/secret": 1}),
+        ("PATCH", "/rooms/1/members.json", {"alice": None, "bob": 1}),
+        ("PUT", "/rooms/1/members.json", "nobody"),
+    ],
+)
+def test_a_write_that_takes_the_right_away_is_not_heard_itself(
+    shop: Tree, alice: str, method: str, path: str, body: Any
+) -> None:
+    shop.seed("/rooms/1.json", {"members": {"alice": 1, "carol": 1}})
+    with (
+        shop.listen(at("/rooms/1.json", alice)) as stream,
+        shop.listen(at("/rooms/1/secret.json", alice)) as below,
+    ):
+        stream.expect(put_event("/", {"members": {"alice": 1, "carol": 1}}))
+        below.expect(put_event("/", None))
+        shop.seed("/rooms/1/text.json", "heard")
+        stream.expect(put_event("/text", "heard"))
+        text = None if body is None else json.dumps(body)
+        assert shop.status(method, at(path, shop.admin), text) == 200
+        stream.expect_end(CANCEL)
+        below.expect_end(CANCEL)
+    assert shop.status("GET", at("/rooms/1.json", alice)) == 403
+
+
+def test_a_write_that_leaves_the_right_is_heard(shop: Tree, alice: str) -> None:
+    shop.seed("/rooms/1/members.json", {"alice": 1})
+    with shop.listen(at("/rooms/1.json", alice)) as stream:
+        stream.expect(put_event("/", {"members": {"alice": 1}}))
+        for number in range(5):
+            shop.seed("/rooms/1/members/alice.json", number)
+            stream.expect(put_event("/members/alice", number))
+        shop.seed("/rooms/1/members/alice.json", None)
+        stream.expect_end(CANCEL)
+
+
+def test_a_right_that_lies_elsewhere_is_watched_too(shop: Tree, alice: str) -> None:
+    allow(shop, "alice")
+    with shop.listen(at("/watched.json", alice)) as stream:
+        stream.expect(put_event("/", None))
+        allow(shop, "bob", False)
+        shop.seed("/watched.json", 1)
+        stream.expect(put_event("/", 1))
+        allow(shop, "alice", False)
+        stream.expect_end(CANCEL)
+
+
+def test_a_right_that_comes_back_needs_a_new_stream(shop: Tree, alice: str) -> None:
+    for number in range(3):
+        allow(shop, "alice")
+        with shop.listen(at("/watched.json", alice)) as stream:
+            stream.expect(put_event("/", number or None))
+            allow(shop, "alice", False)
+            stream.expect_end(CANCEL)
+        shop.seed("/watched.json", number + 1)
+
+
+def test_what_a_rule_comes_to_read_is_watched_from_then_on(shop: Tree, alice: str) -> None:
+    shop.seed("/teamOf/alice.json", "red")
+    shop.seed("/teams.json", {"red": {"may": True}, "blue": {"may": True}})
+    with shop.listen(at("/chained.json", alice)) as stream:
+        stream.expect(put_event("/", None))
+        shop.seed("/teamOf/alice.json", "blue")
+        shop.seed("/teams/red/may.json", False)
+        shop.seed("/chained.json", "still heard")
+        stream.expect(put_event("/", "still heard"))
+        shop.seed("/teams/blue/may.json", False)
+        stream.expect_end(CANCEL)
+
+
+def test_a_priority_that_a_rule_reads_is_watched(shop: Tree) -> None:
+    shop.seed("/allowed.json", {"x": 1, ".priority": 1})
+    with shop.listen("/prioritised.json") as stream:
+        stream.expect(put_event("/", None))
+        shop.seed("/allowed/.priority.json", 2)
+        stream.expect_end(CANCEL)
+
+
+def test_a_stream_of_a_query_is_ended_as_well(shop: Tree, alice: str) -> None:
+    allow(shop, "alice")
+    target = at("/counted.json?orderBy=%22$key%22&limitToFirst=2", alice)
+    with shop.listen(target) as stream:
+        stream.expect(put_event("/", None))
+        shop.seed("/counted/a.json", 1)
+        stream.expect(put_event("/a", 1))
+        patch = json.dumps({"allowed/alice": False, "counted/b": "secret"})
+        assert shop.status("PATCH", at("/.json", shop.admin), patch) == 200
+        stream.expect_end(CANCEL)
+
+
+def test_a_right_to_what_lies_below_is_another_one(shop: Tree, alice: str) -> None:
+    allow(shop, "alice")
+    with (
+        shop.listen(at("/watched/x.json", alice)) as ended,
+        shop.listen(at("/watched/x/public.json", alice)) as kept,
+    ):
+        for stream in (ended, kept):
+            stream.expect(put_event("/", None))
+        allow(shop, "alice", False)
+        ended.expect_end(CANCEL)
+        shop.seed("/watched/x/public.json", 1)
+        kept.expect(put_event("/", 1))
+
+
+# The time.
+
+
+def test_a_right_that_runs_out_ends_a_stream_at_a_keep_alive(lively: Tree) -> None:
+    lively.seed("/until.json", (time.time() + 1) * 1000)
+    with lively.listen("/timed.json") as stream:
+        stream.expect(put_event("/", None))
+        while (event := stream.next()) == KEEP_ALIVE:
+            pass
+        assert event == CANCEL
+        assert time.time() * 1000 >= lively.see("/until.json")
+    assert lively.status("GET", "/timed.json") == 403
+
+
+def test_a_right_that_ran_out_ends_a_stream_before_the_next_event(shop: Tree) -> None:
+    shop.seed("/until.json", (time.time() + 1) * 1000)
+    with shop.listen("/timed.json") as stream:
+        stream.expect(put_event("/", None))
+        shop.seed("/timed.json", "heard")
+        stream.expect(put_event("/", "heard"))
+        await_denial(shop, "/timed.json")
+        shop.seed("/timed.json", "not heard")
+        stream.expect_end(CANCEL)
+
+
+def test_a_right_that_is_prolonged_goes_on(lively: Tree) -> None:
+    lively.seed("/until.json", (time.time() + 0.5) * 1000)
+    with lively.listen("/timed.json") as stream:
+        stream.next()
+        lively.seed("/until.json", (time.time() + 1.5) * 1000)
+        begun = time.time()
+        while (event := stream.next()) == KEEP_ALIVE:
+            pass
+        assert event == CANCEL
+        assert time.time() > begun + 1
+
+
+def await_denial(tree: Tree, target: str) -> None:
+    until = time.monotonic() + PATIENCE_S
+    while tree.status("GET", target) != 403:
+        assert time.monotonic() < until
+
+
+# Tokens that run out.
+
+
+def test_a_token_that_runs_out_ends_its_streams(lively: Tree) -> None:
+    soon = ending(2)
+    with (
+        lively.listen(at("/mine/alice.json", user("shop", "alice", exp=soon))) as of_alice,
+        lively.listen(at("/mine/bob.json", token("shop", admin=True, exp=soon))) as of_admin,
+        lively.listen(at("/mine/carol.json", user("shop", "carol"))) as kept,
+    ):
+        for stream in (of_alice, of_admin, kept):
+            stream.expect(put_event("/", None))
+        lively.seed("/mine/alice.json", 1)
+        of_alice.expect(put_event("/", 1))
+        of_alice.expect_end(AUTH_REVOKED)
+        assert time.time() >= soon + 10
+        of_admin.expect_end(AUTH_REVOKED)
+        lively.seed("/mine/carol.json", 1)
+        kept.expect(put_event("/", 1))
+
+
+def test_nothing_is_heard_after_the_time_of_a_token(shop: Tree) -> None:
+    bearer = user("shop", "alice", exp=ending(1.2))
+    target = at("/mine/alice.json", bearer)
+    with shop.listen(target) as stream:
+        until = time.monotonic() + PATIENCE_S
+        while shop.status("GET", target) != 401:
+            assert time.monotonic() < until
+        shop.seed("/mine/alice.json", "not heard")
+        stream.expect(put_event("/", None))
+        stream.expect_end(AUTH_REVOKED)
+
+
+# Resumed streams.
+
+
+def test_what_was_written_without_the_right_is_not_told_later(shop: Tree, alice: str) -> None:
+    allow(shop, "alice")
+    target = at("/watched.json?resume=true", alice)
+    with shop.listen(target) as stream:
+        first = stream.next()
+        assert first.id is not None
+    shop.seed("/watched.json", "heard later")
+    resume = {"Last-Event-ID": first.id}
+    with shop.listen(target, resume) as stream:
+        heard = stream.next()
+        assert heard[:2] == put_event("/", "heard later")[:2]
+    allow(shop, "alice", False)
+    shop.seed("/watched.json", "secret")
+    shop.seed("/watched.json", "after all")
+    allow(shop, "alice")
+    with shop.listen(target, resume) as stream:
+        assert stream.next()[:2] == put_event("/", "after all")[:2]
+        shop.seed("/watched.json", "the next")
+        assert stream.next()[:2] == put_event("/", "the next")[:2]
+
+
+def test_what_was_written_under_other_rules_is_not_told_later(shop: Tree, alice: str) -> None:
+    target = at("/mine/alice.json?resume=true", alice)
+    with shop.listen(target) as stream:
+        first = stream.next()
+    shop.put_rules({})
+    shop.seed("/mine/alice.json", "secret")
+    shop.seed("/mine/alice.json", "after all")
+    shop.put_rules(RULE_SET)
+    with shop.listen(target, {"Last-Event-ID": first.id or ""}) as stream:
+        assert stream.next()[:2] == put_event("/", "after all")[:2]
+
+
+def test_whoever_had_no_right_before_hears_nothing_of_that_time(shop: Tree, alice: str) -> None:
+    allow(shop, "bob")
+    with shop.listen(at("/watched.json?resume=true", user("shop", "bob"))) as stream:
+        first = stream.next()
+    shop.seed("/watched.json", "secret")
+    shop.seed("/watched.json", "after all")
+    allow(shop, "alice")
+    resume = {"Last-Event-ID": first.id or ""}
+    with shop.listen(at("/watched.json?resume=true", alice), resume) as stream:
+        assert stream.next()[:2] == put_event("/", "after all")[:2]
+
+
+# Readers that do not read.
+
+
+def test_what_waits_for_a_slow_reader_is_lost_with_the_right(shop: Tree, alice: str) -> None:
+    allow(shop, "alice")
+    with shop.listen(at("/watched.json", alice)) as stream:
+        for number in range(16):
+            shop.seed(f"/watched/{number}.json", "x" * 1_000_000)
+        allow(shop, "alice", False)
+        shop.seed("/watched/secret.json", "the secret")
+        heard: list[Event] = [stream.next()]
+        while heard[-1] != CANCEL:
+            heard.append(stream.next())
+        assert "the secret" not in json.dumps(heard)
+        stream.expect_end()
+
+
+# The race.
+
+
+def withdraw_then_write(tree: Tree, number: int) -> None:
+    allow(tree, "alice", False)
+    tree.seed("/watched.json", f"secret {number}")
+
+
+def withdraw_while_writing(tree: Tree, number: int) -> None:
+    body = json.dumps({"allowed/alice": False, "watched": f"secret {number}"})
+    assert tree.status("PATCH", at("/.json", tree.admin), body) == 200
+
+
+def withdraw_and_write_without_waiting(tree: Tree, number: int) -> None:
+    with tree.connect() as wire:
+        wire.send(
+            print_request("PUT", at("/allowed/alice.json", tree.admin), "false", host=tree.host)
+            + print_request(
+                "PUT", at("/watched.json", tree.admin), f'"secret {number}"', host=tree.host
+            )
+        )
+        assert [wire.receive().status for _ in range(2)] == [200, 200]
+
+
+def withdraw_by_new_rules(tree: Tree, number: int) -> None:
+    tree.put_rules({})
+    tree.seed("/watched.json", f"secret {number}")
+    tree.put_rules(RULE_SET)
+
+
+WITHDRAWALS: list[Callable[[Tree, int], None]] = [
+    withdraw_then_write,
+    withdraw_while_writing,
+    withdraw_and_write_without_waiting,
+    withdraw_by_new_rules,
+]
+
+
+def test_the_write_after_a_withdrawal_is_never_heard(shop: Tree, alice: str) -> None:
+    target = at("/watched.json", alice)
+    for number in range(RACES):
+        reset = json.dumps({"allowed/alice": True, "watched": None})
+        assert shop.status("PATCH", at("/.json", shop.admin), reset) == 200
+        stream: Stream
+        with shop.listen(target) as stream:
+            stream.expect(put_event("/", None))
+            shop.seed("/watched.json", number)
+            WITHDRAWALS[number % len(WITHDRAWALS)](shop, number)
+            stream.expect_end(put_event("/", number), CANCEL)
+    assert shop.ask("GET", at(RULES, shop.admin)).status == 200

@@ -1,0 +1,311 @@
+"""Whom the projects trust: every file is good before any is put in force."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import stat
+import time
+from typing import Any
+
+import attrs
+import pytest
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.logger import capturedLogs, eventAsText
+
+from tests.access import secret_of, token, write_secret
+from tests.web.test_tokens import PEM
+from treedbd.config import Project, Settings, TrustedProvider
+from treedbd.database.catalog import Catalog, ProjectSpec
+from treedbd.database.platform import Platform
+from treedbd.rules.ruleset import DENY
+from treedbd.trust import (
+    DEVELOPMENT_SECRET,
+    Trust,
+    Untrustworthy,
+    keep_development_secret,
+    read_secrets,
+)
+from treedbd.web.identity import Identity
+from treedbd.web.tokens import BadToken
+
+ISSUER = "https://accounts.example.com"
+
+
+class World:
+    """The trust of some projects, whose files lie in one folder."""
+
+    def __init__(self, folder: pathlib.Path, *, development: bool = False, **projects: Project):
+        self.folder = folder
+        self.projects = projects
+        self.catalog = Catalog(
+            folder,
+            "memory",
+            {
+                name: ProjectSpec(name, is_governed=project.rules_file is not None)
+                for name, project in projects.items()
+            },
+            any_project=development,
+            first_rules=DENY,
+            platform=Platform(Clock(), os.urandom, lambda _: Deferred()),
+            retain_events=1,
+        )
+        settings = Settings(data=folder / "data", projects=projects, development=development)
+        self.trust = Trust(settings, self.catalog, Clock())
+
+    def takes(self, project: str, bearer: str) -> bool:
+        try:
+            found = self.trust.verifiers[project].verify(bearer, time.time())
+        except BadToken:
+            return False
+        assert isinstance(found, Identity)
+        return True
+
+    def rules(self, project: str) -> str:
+        return self.catalog.rulebook(project).rules.text
+
+
+def with_secrets(folder: pathlib.Path, *names: str, **more: Any) -> Project:
+    for name in names:
+        write_secret(folder, name)
+    return Project(secret_files=tuple(folder / f"{name}.secret" for name in names), **more)
+
+
+def refusal(world: World) -> str:
+    with pytest.raises(Untrustworthy) as found:
+        world.trust.read()
+    sentence = str(found.value)
+    assert sentence.endswith(".")
+    assert "\n" not in sentence
+    return sentence
+
+
+def signed(name: str) -> str:
+    return token("shop", secret_of(name), uid="alice")
+
+
+# Secrets.
+
+
+def test_nobody_is_trusted_before_the_files_are_read(tmp_path: pathlib.Path) -> None:
+    world = World(tmp_path, shop=with_secrets(tmp_path, "a"))
+    assert not world.takes("shop", signed("a"))
+    world.trust.read()
+    assert world.takes("shop", signed("a"))
+
+
+def test_any_secret_of_a_project_vouches_and_no_other(tmp_path: pathlib.Path) -> None:
+    world = World(
+        tmp_path, shop=with_secrets(tmp_path, "a", "b"), other=with_secrets(tmp_path, "c")
+    )
+    world.trust.read()
+    assert [world.takes("shop", signed(name)) for name in "abc"] == [True, True, False]
+    assert [world.takes("other", signed(name)) for name in "abc"] == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, ["No such file"]),
+        (b"", ["0 bytes", "32"]),
+        (b"x" * 31, ["31 bytes"]),
+        (b"x" * 31 + b"\n", ["31 bytes"]),
+        (b"x" * 31 + b"\r\n", ["31 bytes"]),
+        (b"x" * 70_000, ["more than"]),
+        (PEM, ["random bytes"]),
+    ],
+)
+def test_a_secret_that_is_no_good_is_named(
+    tmp_path: pathlib.Path, content: bytes | None, words: list[str]
+) -> None:
+    file = tmp_path / "bad.secret"
+    if content is not None:
+        file.write_bytes(content)
+    world = World(
+        tmp_path,
+        good=with_secrets(tmp_path, "a"),
+        shop=Project(secret_files=(file,)),
+    )
+    sentence = refusal(world)
+    for word in [str(file), *words]:
+        assert word in sentence
+    assert not world.takes("good", signed("a"))
+
+
+@pytest.mark.parametrize("copy", ["a", "b"])
+def test_two_projects_with_one_secret_are_refused(tmp_path: pathlib.Path, copy: str) -> None:
+    one = with_secrets(tmp_path, "c", "a")
+    write_secret(tmp_path, "b", secret_of("a"))
+    other = Project(secret_files=(tmp_path / f"{copy}.secret",))
+    sentence = refusal(World(tmp_path, one=one, other=other))
+    for word in (f"{tmp_path / copy}.secret", "projects one and other", "each"):
+        assert word in sentence
+    assert secret_of("a").strip("- ") not in sentence
+
+
+def test_one_project_may_name_a_secret_twice(tmp_path: pathlib.Path) -> None:
+    write_secret(tmp_path, "b", secret_of("a"))
+    shop = with_secrets(tmp_path, "a", "a")
+    twice = attrs.evolve(shop, secret_files=(*shop.secret_files, tmp_path / "b.secret"))
+    world = World(tmp_path, shop=twice)
+    world.trust.read()
+    assert world.takes("shop", signed("a"))
+
+
+@pytest.mark.parametrize(("mode", "warned"), [(0o600, False), (0o640, True), (0o604, True)])
+def test_a_secret_that_others_may_read_is_warned_of(
+    tmp_path: pathlib.Path, mode: int, warned: bool
+) -> None:
+    world = World(tmp_path, shop=with_secrets(tmp_path, "a"))
+    (tmp_path / "a.secret").chmod(mode)
+    with capturedLogs() as logged:
+        world.trust.read()
+    said = [eventAsText(event) for event in logged]
+    assert any(f"Others may read {tmp_path / 'a.secret'}" in line for line in said) is warned
+    assert world.takes("shop", signed("a"))
+
+
+# Reading again.
+
+
+def test_what_is_bad_at_a_later_reading_leaves_everything_as_it_is(
+    tmp_path: pathlib.Path,
+) -> None:
+    rules = tmp_path / "rules.json"
+    rules.write_text('{"rules": {}}')
+    world = World(
+        tmp_path,
+        first=with_secrets(tmp_path, "a", rules_file=rules),
+        second=with_secrets(tmp_path, "b"),
+    )
+    world.trust.read()
+    write_secret(tmp_path, "a", secret_of("new"))
+    rules.write_text('{"rules": {".read": true}}')
+    (tmp_path / "b.secret").write_text("short")
+    refusal(world)
+    assert world.takes("first", signed("a"))
+    assert world.takes("second", signed("b"))
+    assert world.rules("first") == '{"rules": {}}'
+    write_secret(tmp_path, "b")
+    world.trust.read()
+    assert not world.takes("first", signed("a"))
+    assert world.takes("first", signed("new"))
+    assert world.rules("first") == '{"rules": {".read": true}}'
+
+
+def test_a_secret_whose_file_is_gone_is_withdrawn(tmp_path: pathlib.Path) -> None:
+    world = World(tmp_path, shop=with_secrets(tmp_path, "a", "b"))
+    world.trust.read()
+    (tmp_path / "a.secret").unlink()
+    with capturedLogs() as logged:
+        world.trust.read()
+    assert [world.takes("shop", signed(name)) for name in "ab"] == [False, True]
+    assert [str(tmp_path / "a.secret")] == [event["file"] for event in logged]
+
+
+def test_what_is_configured_no_more_is_trusted_no_more(tmp_path: pathlib.Path) -> None:
+    shop = with_secrets(tmp_path, "a", "b")
+    other = with_secrets(tmp_path, "c")
+    world = World(tmp_path, shop=shop, other=other)
+    world.trust.read()
+    world.trust.read({"shop": attrs.evolve(shop, secret_files=shop.secret_files[1:])})
+    assert [world.takes("shop", signed(name)) for name in "ab"] == [False, True]
+    assert not world.takes("other", signed("c"))
+    world.trust.read({"shop": shop, "other": other, "new": with_secrets(tmp_path, "d")})
+    assert world.takes("shop", signed("a"))
+    assert world.takes("other", signed("c"))
+    assert "new" not in world.trust.verifiers
+
+
+def test_once_closed_nobody_is_trusted(tmp_path: pathlib.Path) -> None:
+    world = World(tmp_path, shop=with_secrets(tmp_path, "a"))
+    world.trust.read()
+    world.trust.close()
+    assert not world.takes("shop", signed("a"))
+
+
+# Rules files.
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, ["No such file"]),
+        (b"", [":1:1: "]),
+        (b'{"rules": {\n".read": "auth.uid = 1"}}', [":2:", "assignments"]),
+        (b"\xff", [":1:1: ", "UTF-8"]),
+    ],
+)
+def test_a_rules_file_with_a_fault_is_named_with_its_place(
+    tmp_path: pathlib.Path, content: bytes | None, words: list[str]
+) -> None:
+    file = tmp_path / "rules.json"
+    if content is not None:
+        file.write_bytes(content)
+    world = World(tmp_path, shop=Project(rules_file=file))
+    sentence = refusal(world)
+    for word in [str(file), *words]:
+        assert word in sentence
+    assert world.rules("shop") == DENY.text
+
+
+def test_a_rules_file_governs_its_project(tmp_path: pathlib.Path) -> None:
+    file = tmp_path / "rules.json"
+    file.write_text('{"rules": {".read": true}}')
+    world = World(tmp_path, shop=Project(rules_file=file), other=Project())
+    world.trust.read()
+    assert world.rules("shop") == file.read_text()
+    assert world.catalog.rulebook("shop").is_governed
+    assert not world.catalog.rulebook("other").is_governed
+
+
+# Providers.
+
+
+@pytest.mark.parametrize(
+    ("provider", "words"),
+    [
+        (TrustedProvider("http://a.example", "shop"), ["http://a.example", "https"]),
+        (TrustedProvider(ISSUER, "shop", "http://a.example/keys"), [ISSUER, "https"]),
+        (TrustedProvider(ISSUER, "shop", "", pathlib.Path("/none.pem")), [ISSUER, "No such file"]),
+        (TrustedProvider(ISSUER, "shop", "", pathlib.Path("/dev/null")), [ISSUER, "PEM"]),
+    ],
+)
+def test_a_provider_that_is_no_good_is_named(
+    tmp_path: pathlib.Path, provider: TrustedProvider, words: list[str]
+) -> None:
+    sentence = refusal(World(tmp_path, shop=Project(providers=(provider,))))
+    for word in words:
+        assert word in sentence
+
+
+# Development mode.
+
+
+def test_development_mode_makes_a_secret_of_its_own_and_keeps_it(tmp_path: pathlib.Path) -> None:
+    world = World(tmp_path, development=True, demo=Project(None))
+    world.trust.read()
+    file = tmp_path / "data" / DEVELOPMENT_SECRET
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    secret = file.read_text()
+    assert len(secret) >= 32
+    assert world.takes("demo", token("demo", secret, uid="a"))
+    any_project = world.trust.any_project
+    assert any_project is not None
+    assert any_project.verify(token("x", secret, uid="a"), time.time())
+    assert keep_development_secret(tmp_path / "data") == secret.encode()
+    assert read_secrets((file,)) == (secret.encode(),)
+
+
+def test_elsewhere_there_is_no_such_secret(tmp_path: pathlib.Path) -> None:
+    world = World(tmp_path, shop=Project())
+    world.trust.read()
+    assert world.trust.any_project is None
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_development_secret_that_cannot_be_made_is_said(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(Untrustworthy, match="cannot be made"):
+        keep_development_secret(tmp_path / "file" / "data")

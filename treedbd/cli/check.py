@@ -1,0 +1,130 @@
+"""`treedb check`: reads all that lies in the data directory, and says what is damaged.
+
+No daemon may be running meanwhile: the directory is locked. A log that a daemon left behind when it
+died is folded first, as every start does it; else nothing is changed.
+"""
+
+from __future__ import annotations
+
+import pathlib
+from argparse import Namespace
+from collections.abc import Iterator
+from typing import Any, Final
+
+from treedbd.cli.options import read_settings, settings_options
+from treedbd.cli.outcome import DONE, CommandFailed, Status, print_line, printable
+from treedbd.database.catalog import SHELF
+from treedbd.database.rulebook import RULES_FILE
+from treedbd.rules.refusal import InvalidRules
+from treedbd.rules.ruleset import parse_rules
+from treedbd.store import changelog
+from treedbd.store.lock import DirectoryLock
+from treedbd.store.mapping import Failed, Refused, Rows
+from treedbd.store.sqlite import SqliteMapping
+from treedbd.store.verification import MAX_FINDINGS, verify
+
+_LOG: Final = f"{SHELF}-wal"
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to a parser."""
+    check = commands.add_parser(
+        "check",
+        help="read the whole store and say what is damaged",
+        parents=[settings_options()],
+    )
+    check.set_defaults(run=_check)
+
+
+def _check(arguments: Namespace) -> Status:
+    settings = read_settings(arguments)
+    if settings.engine == "memory":
+        raise CommandFailed("The memory engine keeps nothing that could be checked.")
+    if not settings.data.is_dir():
+        raise CommandFailed(
+            f"There is no data directory {settings.data}: name the configuration with --config."
+        )
+    try:
+        lock = DirectoryLock(settings.data)
+    except Refused as error:
+        raise CommandFailed(str(error)) from None
+    try:
+        verdicts = [_report(name, findings) for name, findings in check_store(settings.data)]
+    finally:
+        lock.release()
+    bad = verdicts.count(False)
+    if bad:
+        verb = "is" if bad == 1 else "are"
+        raise CommandFailed(
+            f"{bad} of the {len(verdicts)} files in {settings.data} {verb} damaged."
+        )
+    return DONE
+
+
+def check_store(folder: pathlib.Path) -> Iterator[tuple[str, list[str]]]:
+    """Iterate over all that lies in a data directory: its name, and what is wrong with it."""
+    for project in sorted(each for each in folder.iterdir() if each.is_dir()):
+        try:
+            files = sorted(project.iterdir())
+        except OSError as error:
+            yield project.name, [f"It cannot be looked into ({error.strerror})."]
+            continue
+        for file in files:
+            name = f"{project.name}/{file.name}"
+            if file.name.endswith(SHELF):
+                yield name, check_file(file)
+            elif file.name == RULES_FILE:
+                yield name, _check_rules(file)
+            elif (
+                file.name.endswith(_LOG) and file.with_name(file.name[: -len("-wal")]) not in files
+            ):
+                yield name, ["The log is there, but not the database that it belongs to."]
+
+
+def check_file(file: pathlib.Path) -> list[str]:
+    """Return what is wrong with the file of a database, a sentence each."""
+    try:
+        mapping = SqliteMapping.open(file)
+    except Refused as error:
+        return [str(error)]
+    except OSError as error:
+        return [f"It cannot be opened ({error.strerror})."]
+    findings = mapping.verify()
+    try:
+        findings += mapping.read(_check_rows)
+    except Failed as error:
+        findings.append(f"Not all of it can be read: {error}.")
+    finally:
+        mapping.close()
+    return findings
+
+
+def _check_rows(rows: Rows) -> list[str]:
+    findings = verify(rows)
+    for entry in rows.entries(0):
+        try:
+            changelog.decode(entry.content)
+        except ValueError:
+            findings.append(f"Entry {entry.sequence} of the change log cannot be read.")
+    return findings
+
+
+def _check_rules(file: pathlib.Path) -> list[str]:
+    try:
+        parse_rules(file.read_bytes())
+    except OSError as error:
+        return [f"The rules cannot be read ({error.strerror})."]
+    except InvalidRules as error:
+        return [f"The rules are no good: {error}"]
+    return []
+
+
+def _report(name: str, findings: list[str]) -> bool:
+    """Print what was found in one file; tell whether it is sound."""
+    if not findings:
+        print_line(printable(f"{name}: ok"))
+    for finding in findings:
+        print_line(printable(f"{name}: {finding}"))
+    if len(findings) >= MAX_FINDINGS:
+        print_line(printable(f"{name}: There may be more; {MAX_FINDINGS} are shown."))
+    return not findings

@@ -1,0 +1,125 @@
+"""The URLs that commands are given: read once, as forgivingly as a browser, sent byte for byte.
+
+A place may be written with or without `.json`; what a URL cannot hold as it is (quotation marks,
+blanks, letters beyond ASCII) is percent-encoded, and what is encoded already is left alone. A URL
+never holds a token: command lines are seen by everybody on the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ipaddress
+import re
+from collections.abc import Mapping
+from typing import Final
+from urllib.parse import SplitResult, parse_qsl, quote, urlsplit
+
+import attrs
+
+SUFFIX: Final = ".json"
+RULES: Final = "/.settings/rules.json"
+LOCALHOST: Final = "localhost"
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+_KEPT: Final = "/%:@!$&'()*+,;=-._~"
+_PORTS: Final = {"http": 80, "https": 443}
+_TOKENS: Final = frozenset({"auth", "access_token"})
+
+
+class InvalidUrl(argparse.ArgumentTypeError):
+    """A text that is no URL of a treedb; the message says why, without the text."""
+
+
+@attrs.frozen
+class Url:
+    """An http or https URL in ASCII; `host` stands without the brackets of IPv6."""
+
+    scheme: str
+    host: str
+    port: int
+    path: str
+    query: str = ""
+
+    def __str__(self) -> str:
+        """Return it as it is sent."""
+        query = f"?{self.query}" if self.query else ""
+        return f"{self.origin}{self.path}{query}"
+
+    @property
+    def origin(self) -> str:
+        """Whom it addresses: scheme, host and port."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        port = "" if self.port == _PORTS[self.scheme] else f":{self.port}"
+        return f"{self.scheme}://{host}{port}"
+
+    @property
+    def is_secure(self) -> bool:
+        """Whether TLS is spoken."""
+        return self.scheme == "https"
+
+    def place(self) -> Url:
+        """Return the URL of the JSON at this place of the tree."""
+        has_suffix = self.path.endswith(SUFFIX)
+        return self if has_suffix else attrs.evolve(self, path=(self.path or "/") + SUFFIX)
+
+    def rules(self) -> Url:
+        """Return the URL of the rules of the project whose root this is."""
+        root = self.path.removesuffix(RULES).removesuffix(f"/{SUFFIX}").rstrip("/")
+        return attrs.evolve(self, path=root + RULES)
+
+    def has(self, name: str) -> bool:
+        """Tell whether a parameter stands in the query."""
+        return any(name == given for given, _ in parse_qsl(self.query, keep_blank_values=True))
+
+    def ask(self, parameters: Mapping[str, str]) -> Url:
+        """Return this URL with more parameters."""
+        more = (f"{name}={quote(value, safe='')}" for name, value in parameters.items())
+        return attrs.evolve(self, query="&".join(filter(None, (self.query, *more))))
+
+
+def parse_url(text: str) -> Url:
+    """Parse a URL of a command line; raise `InvalidUrl`."""
+    if _CONTROL.search(text):
+        raise InvalidUrl("a URL holds no control characters")
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+        path, query = quote(parts.path, safe=_KEPT), quote(parts.query, safe=_KEPT + "?")
+    except ValueError:  # and UnicodeEncodeError among them
+        raise InvalidUrl("this is no URL") from None
+    if parts.scheme not in _PORTS:
+        raise InvalidUrl("a URL begins with https:// or http://")
+    if parts.fragment:
+        raise InvalidUrl("a URL of a place has no #; write %23 in a query")
+    url = Url(parts.scheme, _host(parts), port or _PORTS[parts.scheme], path, query)
+    if parts.username is not None or any(map(url.has, _TOKENS)):
+        raise InvalidUrl("a token never stands in a URL; use TREEDB_TOKEN or --token-file")
+    return url
+
+
+def is_local_name(host: str) -> bool:
+    """Tell whether a name means this machine by itself (RFC 6761, section 6.3)."""
+    name = host.lower().removesuffix(".")
+    return name == LOCALHOST or name.endswith("." + LOCALHOST)
+
+
+def is_local(host: str) -> bool:
+    """Tell whether a name or an address means this machine."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return is_local_name(host)
+
+
+def _host(parts: SplitResult) -> str:
+    host = parts.hostname or ""
+    try:
+        if ":" in host:
+            return str(ipaddress.IPv6Address(host))
+        encoded = host.encode("idna").decode()
+    except ValueError:
+        encoded = ""
+    if not _NAME.fullmatch(encoded):
+        raise InvalidUrl("a URL names a host, as in https://localhost:8443/a.json")
+    return encoded
