@@ -24,7 +24,7 @@ from treedbd.service import TreeService
 SETTINGS = Settings(
     data=Path("embedded-data"),
     default_project="app",
-    projects={"app": Project()},
+    projects={"app": Project(rules_file=Path(__file__).with_name("embedding.rules.json"))},
 )
 
 

@@ -1,0 +1,68 @@
+"""The example of the documentation: an application of its own that carries the tree."""
+
+from __future__ import annotations
+
+import http.client
+import pathlib
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+EXAMPLE = pathlib.Path(__file__).parent.parent / "docs" / "embedding.py"
+
+
+@pytest.fixture
+def port(tmp_path: pathlib.Path) -> Iterator[int]:
+    """The port of the running example, which keeps its data in a folder of the test's own."""
+    command = [sys.executable, str(EXAMPLE), "tcp:0:interface=127.0.0.1"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            lines = (re.search(r"Site starting on (\d+)", line) for line in process.stdout)
+            yield next(int(found[1]) for found in lines if found)
+        finally:
+            process.terminate()
+
+
+def ask(port: int, method: str, path: str, body: str | None = None) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    try:
+        connection.request(method, path, body)
+        reply = connection.getresponse()
+        return reply.status, reply.read()
+    finally:
+        connection.close()
+
+
+def test_the_tree_is_served_under_a_prefix_beside_the_applications_own_pages(port: int) -> None:
+    assert ask(port, "GET", "/")[1] == b"The application's own page.\n"
+    assert ask(port, "PUT", "/db/people.json", '{"ada": 36}') == (200, b'{"ada":36}')
+    assert ask(port, "GET", "/db/people/ada.json") == (200, b"36")
+    assert ask(port, "GET", "/db//.json") == (200, b'{"people":{"ada":36}}')
+    assert ask(port, "GET", "/db/.health") == (200, b'{"status":"ok"}')
+    assert ask(port, "GET", "/db/a%2Fb.json")[0] == 400
+    assert ask(port, "GET", "/people.json")[0] == 404
+
+
+def test_a_stream_is_written_through_the_applications_own_channel(port: int) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection.request("GET", "/db/people.json", headers={"Accept": "text/event-stream"})
+    stream = connection.getresponse()
+    assert stream.getheader("Content-Type") == "text/event-stream; charset=utf-8"
+    assert [stream.readline() for _ in range(3)] == [
+        b"event: put\n",
+        b'data: {"path":"/","data":null}\n',
+        b"\n",
+    ]
+    ask(port, "PUT", "/db/people/ada.json", "36")
+    assert [stream.readline() for _ in range(3)] == [
+        b"event: put\n",
+        b'data: {"path":"/ada","data":36}\n',
+        b"\n",
+    ]
+    connection.close()
