@@ -1,7 +1,8 @@
-"""The `treedb` command as a process of its own, for tests."""
+"""The `treedb` command for tests: done in this process, or run as one of its own."""
 
 from __future__ import annotations
 
+import io
 import os
 import pathlib
 import queue
@@ -10,10 +11,19 @@ import signal
 import subprocess
 import sys
 import threading
+from argparse import Namespace
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+import pytest
+from twisted.internet import reactor as installed_reactor
+
+from treedbd.cli.main import parse
+from treedbd.cli.online import make_client, online
 from treedbd.cli.options import TOKEN_VARIABLE
+from treedbd.cli.outcome import CommandFailed, ReaderLeft, conclude
+
+reactor: Any = installed_reactor
 
 COMMAND = (sys.executable, "-m", "treedbd.cli")
 PATIENCE_S = 30
@@ -47,13 +57,53 @@ def environment(token: str = "") -> dict[str, str]:
     return {**os.environ, TOKEN_VARIABLE: token}
 
 
-def treedb(
+async def treedb(*words: str | pathlib.Path, token: str = "", given: bytes = b"") -> Done:
+    """Do what a command does, in this process; `given` is its standard input.
+
+    All is as in a process of its own, but that the reactor runs already and signals are left alone.
+    """
+    buffer, errors = io.BytesIO(), io.StringIO()
+    output = io.TextIOWrapper(buffer)
+    status: Any
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(TOKEN_VARIABLE, token)
+        patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))
+        patch.setattr(sys, "stdout", output)
+        patch.setattr(sys, "stderr", errors)
+        try:
+            status = await _do(parse([str(word) for word in words]))
+        except (CommandFailed, ReaderLeft) as error:
+            status = conclude(error)
+        except SystemExit as end:
+            status = end.code
+        output.flush()
+    return Done(status, buffer.getvalue(), errors.getvalue())
+
+
+async def _do(arguments: Namespace) -> Any:
+    if arguments.run is not online:
+        return arguments.run(arguments)
+    await arguments.work(reactor, make_client(reactor, arguments), arguments)
+    return 0
+
+
+async def text(*words: str | pathlib.Path, token: str = "", given: bytes = b"") -> str:
+    """Return what a command prints that does its work."""
+    return (await treedb(*words, token=token, given=given)).text
+
+
+async def sentence(*words: str | pathlib.Path, token: str = "", given: bytes = b"") -> str:
+    """Return why a command fails."""
+    return (await treedb(*words, token=token, given=given)).sentence
+
+
+def process(
     *words: str | pathlib.Path,
     token: str = "",
     given: bytes = b"",
     folder: pathlib.Path | None = None,
 ) -> Done:
-    """Run a command to its end; `given` is its standard input."""
+    """Run a command to its end in a process of its own; `given` is its standard input."""
     done = subprocess.run(
         [*COMMAND, *map(str, words)],
         input=given,

@@ -40,7 +40,7 @@ def tree(body: Json) -> Json:
 
 
 def set_at(value: Json, path: str, below: Json) -> Json:
-    """Return a tree with another tree at a slash path; None removes, and may leave an empty dict."""
+    """Return a tree with another tree at a slash path; None removes, maybe to an empty dict."""
     if not path:
         return below
     key, _, rest = path.partition("/")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import apsw
 import pytest
 
-from tests.command import treedb
+from tests.command import process
 from tests.daemon import Daemon
 from treedbd.cli.main import main
 from treedbd.store.lock import DirectoryLock
@@ -85,7 +85,7 @@ def test_a_sound_store_is_said_to_be(
         (change("UPDATE log SET entry = CAST('{' AS BLOB)"), "Entry 1 of the change log cannot"),
         (change("UPDATE dbs SET seq = 7"), "The log has 1 entries"),
         (change("PRAGMA user_version = 99"), "99"),
-        (spoil_pages, "The file is damaged"),
+        (spoil_pages, "cannot be read"),
         (spoil_head, "restore the database from a backup"),
         (empty, "is empty, which no database is"),
         (lose, "The log is there, but not the database"),
@@ -155,9 +155,9 @@ def test_what_a_killed_daemon_leaves_is_sound_and_a_running_one_is_left_alone(
     daemon: Daemon,
 ) -> None:
     assert daemon.request("PUT", "/a.json", "[1, 2]").status == 200
-    in_use = treedb("check", "--data", daemon.data).sentence
+    in_use = process("check", "--data", daemon.data).sentence
     assert f"process {daemon.pid}" in in_use
     daemon.kill()
-    assert treedb("check", "--data", daemon.data).text == "demo/default.shelf: ok"
+    assert process("check", "--data", daemon.data).text == "demo/default.shelf: ok"
     daemon.start()
     assert daemon.request("GET", "/a.json").body == b"[1,2]"

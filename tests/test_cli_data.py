@@ -13,8 +13,9 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+import pytest_twisted
 
-from tests.command import COMMAND, environment, treedb
+from tests.command import COMMAND, environment, process, sentence, text, treedb
 from tests.daemon import Daemon
 
 MIB = 1_048_576
@@ -45,67 +46,81 @@ def tree(daemon: Daemon) -> str:
     return daemon.http.replace("127.0.0.1", f"cli{next(_numbers)}.localhost")
 
 
-def test_a_place_is_set_read_pushed_to_updated_and_removed(tree: str) -> None:
-    assert treedb("get", tree).text == "null"
-    assert treedb("set", f"{tree}/users/ada", '{"age": 36}').text == '{"age":36}'
-    key = json.loads(treedb("push", f"{tree}/log.json", '"hello"').text)["name"]
+def test_a_command_is_a_process_that_ends_with_a_status(tree: str) -> None:
+    assert process("set", tree, "-", given=b'"x"').text == '"x"'
+    assert process("get", f"{tree}/a").text == "null"
+    assert "auth_required" in process("rules", "get", tree).sentence
+    assert process("get", tree, "--silent").status == 2
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_place_is_set_read_pushed_to_updated_and_removed(tree: str) -> None:
+    assert await text("get", tree) == "null"
+    assert await text("set", f"{tree}/users/ada", '{"age": 36}') == '{"age":36}'
+    key = json.loads(await text("push", f"{tree}/log.json", '"hello"'))["name"]
     changes = '{"users/ada/age": 37, "x": -1}'
-    assert json.loads(treedb("update", tree, changes).text) == json.loads(changes)
-    assert treedb("remove", f"{tree}/x").text == "null"
+    assert json.loads(await text("update", tree, changes)) == json.loads(changes)
+    assert await text("remove", f"{tree}/x") == "null"
     expected = {"log": {key: "hello"}, "users": {"ada": {"age": 37}}}
-    assert json.loads(treedb("get", f"{tree}/.json").text) == expected
+    assert json.loads(await text("get", f"{tree}/.json")) == expected
 
 
-def test_a_silent_write_prints_nothing(tree: str) -> None:
-    done = treedb("set", tree, "1", "--silent")
+@pytest_twisted.ensureDeferred
+async def test_a_silent_write_prints_nothing(tree: str) -> None:
+    done = await treedb("set", tree, "1", "--silent")
     assert (done.status, done.output, done.errors) == (0, b"", "")
-    assert treedb("get", tree).text == "1"
+    assert await text("get", tree) == "1"
 
 
-def test_a_value_may_come_from_standard_input(tree: str, tmp_path: pathlib.Path) -> None:
+@pytest_twisted.ensureDeferred
+async def test_a_value_may_come_from_standard_input(tree: str, tmp_path: pathlib.Path) -> None:
     file = tmp_path / "value.json"
     file.write_text('{"from": "a file"}')
-    assert treedb("set", tree, "-", given='"grüße"'.encode()).text == '"grüße"'
+    assert await text("set", tree, "-", given='"grüße"'.encode()) == '"grüße"'
     with file.open("rb") as opened:
         subprocess.run([*COMMAND, "set", tree, "-"], stdin=opened, check=True, capture_output=True)
-    assert treedb("get", tree).text == '{"from":"a file"}'
+    assert await text("get", tree) == '{"from":"a file"}'
 
 
-def test_a_value_that_looks_like_an_option_is_one_behind_two_hyphens(tree: str) -> None:
-    assert treedb("set", tree, "-5").text == "-5"
-    assert treedb("set", tree, "--", "-1e400").sentence.startswith("400 invalid_data: ")
+@pytest_twisted.ensureDeferred
+async def test_a_value_that_looks_like_an_option_is_one_behind_two_hyphens(tree: str) -> None:
+    assert await text("set", tree, "-5") == "-5"
+    assert "400 invalid_data: " in await sentence("set", tree, "--", "-1e400")
 
 
-def test_options_make_a_query(tree: str) -> None:
+@pytest_twisted.ensureDeferred
+async def test_options_make_a_query(tree: str) -> None:
     people = {"ada": {"age": 36}, "alan": {"age": 41}, "grace": {"age": 85}, "5": {"age": "old"}}
-    assert treedb("set", tree, json.dumps(people), "--silent").status == 0
+    assert (await treedb("set", tree, json.dumps(people), "--silent")).status == 0
 
-    def keys(*options: str) -> list[str]:
-        return list(json.loads(treedb("get", tree, *options).text))
+    async def keys(*options: str) -> list[str]:
+        return list(json.loads(await text("get", tree, *options)))
 
-    assert keys("--order-by", "age", "--limit-to-first", "2") == ["ada", "alan"]
-    assert keys("--order-by", "age", "--start-at", "41", "--end-at", "85") == ["alan", "grace"]
-    assert keys("--order-by", "age", "--equal-to", "old") == ["5"]
-    assert keys("--order-by", "$key", "--start-after", "ada", "--limit-to-last", "1") == ["grace"]
-    assert keys("--order-by", '"$key"', "--end-before", '"alan"') == ["5", "ada"]
-    assert keys("--order-by", "age", "--start-at", '41,"b"') == ["grace", "5"]
-    assert keys("--order-by", "$key", "--equal-to", '"5"') == ["5"]
-    assert treedb("get", f'{tree}?orderBy="age"', "--limit-to-first", "1").status == 0
-
-
-def test_a_read_may_be_shallow_or_pretty(tree: str) -> None:
-    assert treedb("set", tree, '{"a": {"b": 1}}', "--silent").status == 0
-    assert treedb("get", tree, "--shallow").text == '{"a":true}'
-    assert treedb("get", tree, "--pretty").text == '{\n  "a": {\n    "b": 1\n  }\n}'
+    assert await keys("--order-by", "age", "--limit-to-first", "2") == ["ada", "alan"]
+    assert await keys("--order-by", "age", "--end-at", "40") == ["ada"]
+    assert await keys("--order-by", "age", "--equal-to", "old") == ["5"]
+    assert await keys("--order-by", "$key", "--start-after", "ada") == ["alan", "grace"]
+    assert await keys("--order-by", "$key", "--limit-to-last", "1") == ["grace"]
+    assert await keys("--order-by", '"$key"', "--end-before", '"alan"') == ["5", "ada"]
+    assert await keys("--order-by", "age", "--start-at", '41,"b"') == ["grace", "5"]
+    assert await keys("--order-by", "$key", "--equal-to", '"5"') == ["5"]
+    assert (await treedb("get", f'{tree}?orderBy="age"', "--limit-to-first", "1")).status == 0
 
 
-def test_what_the_daemon_refuses_is_one_sentence(tree: str) -> None:
-    assert re.match("400 invalid_data: .+", treedb("set", tree, "{").sentence)
-    assert re.match("400 invalid_query: .+", treedb("get", tree, "--start-at", "1").sentence)
-    assert re.match("400 invalid_path: .+", treedb("get", f"{tree}/a%23").sentence)
-    assert re.match(
-        "413 payload_too_large: .+", treedb("set", tree, "-", given=b" " * 17 * MIB)[2][8:]
-    )
+@pytest_twisted.ensureDeferred
+async def test_a_read_may_be_shallow_or_pretty(tree: str) -> None:
+    assert (await treedb("set", tree, '{"a": {"b": 1}}', "--silent")).status == 0
+    assert await text("get", tree, "--shallow") == '{"a":true}'
+    assert await text("get", tree, "--pretty") == '{\n  "a": {\n    "b": 1\n  }\n}'
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_the_daemon_refuses_is_one_sentence(tree: str) -> None:
+    assert "400 invalid_data: " in await sentence("set", tree, "{")
+    assert "400 invalid_query: " in await sentence("get", tree, "--start-at", "1")
+    assert "400 invalid_path: " in await sentence("get", f"{tree}/a%23")
+    too_much = b" " * 17 * MIB
+    assert "413 payload_too_large: " in await sentence("set", tree, "-", given=too_much)
 
 
 @pytest.mark.parametrize(
@@ -129,59 +144,72 @@ def test_what_the_daemon_refuses_is_one_sentence(tree: str) -> None:
         ["check", "x"],
     ],
 )
-def test_a_wrong_command_line_ends_with_2(words: list[str]) -> None:
-    done = treedb(*words)
+@pytest_twisted.ensureDeferred
+async def test_a_wrong_command_line_ends_with_2(words: list[str]) -> None:
+    done = await treedb(*words)
     assert (done.status, done.output) == (2, b"")
     assert "error: " in done.errors
     assert "hidden" not in done.errors
 
 
-def test_nobody_there_is_one_sentence() -> None:
-    assert treedb("get", "http://localhost:1/a").sentence == "Nobody listens at http://localhost:1."
+@pytest_twisted.ensureDeferred
+async def test_nobody_there_is_one_sentence() -> None:
+    assert await sentence("get", "http://localhost:1/a") == "Nobody listens at http://localhost:1."
 
 
-def test_development_mode_s_certificate_is_trusted_on_this_machine(daemon: Daemon) -> None:
+@pytest_twisted.ensureDeferred
+async def test_development_mode_s_certificate_is_trusted_on_this_machine(daemon: Daemon) -> None:
     for host in ("localhost", "127.0.0.1", "shop.localhost"):
         url = daemon.https.replace("127.0.0.1", host)
-        assert treedb("get", f"{url}/none", "--data", daemon.data).text == "null"
+        assert await text("get", f"{url}/none", "--data", daemon.data) == "null"
 
 
-def test_without_a_certificate_to_trust_nothing_is_sent(
-    daemon: Daemon, tmp_path: pathlib.Path
+@pytest_twisted.ensureDeferred
+async def test_without_a_certificate_to_trust_nothing_is_sent(
+    daemon: Daemon, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = f"{daemon.https}/none"
-    assert "nobody who is trusted here" in treedb("get", url, folder=tmp_path).sentence
+    monkeypatch.chdir(tmp_path)
+    assert "nobody who is trusted here" in await sentence("get", url)
     (tmp_path / "treedb.toml").write_text(f'data = "{daemon.data}"\n')
-    config = ["--config", tmp_path / "treedb.toml"]
-    assert "nobody who is trusted here" in treedb("get", url, *config).sentence
-    assert treedb("get", url, "--cacert", daemon.ca).text == "null"
-    assert "no certificate in PEM" in treedb("get", url, "--cacert", __file__).sentence
+    assert "nobody who is trusted here" in await sentence("get", url, "--config", "treedb.toml")
+    assert await text("get", url, "--cacert", daemon.ca) == "null"
+    assert "no certificate in PEM" in await sentence("get", url, "--cacert", __file__)
 
 
-def test_a_token_comes_from_a_variable_or_a_file(daemon: Daemon, tmp_path: pathlib.Path) -> None:
+@pytest_twisted.ensureDeferred
+async def test_a_token_comes_from_a_variable_or_a_file(
+    daemon: Daemon, tmp_path: pathlib.Path
+) -> None:
     url = f"{daemon.http}/.settings/rules"
-    token = treedb(
+    token = await text(
         *("token", "--project", "demo", "--uid", "me", "--admin", "--data", daemon.data)
-    ).text
+    )
     file = tmp_path / "token"
     file.write_text(token + "\n")
-    assert "auth_required" in treedb("get", url).sentence
-    assert "rules" in treedb("get", url, token=token).text
-    assert "rules" in treedb("get", url, "--token-file", file, token="wrong").text
-    assert treedb("get", url, token="wrong").sentence.startswith("401")
+    assert "auth_required" in await sentence("get", url)
+    assert "rules" in await text("get", url, token=token)
+    assert "rules" in await text("get", url, "--token-file", file, token="wrong")
+    assert "401" in await sentence("get", url, token="wrong")
     assert token not in daemon.log
 
 
 @pytest.mark.parametrize("content", [b"", b"two words", b"a\nb", b"\xff", b"a\0b"])
-def test_what_is_no_token_is_not_sent_and_not_said(tmp_path: pathlib.Path, content: bytes) -> None:
+@pytest_twisted.ensureDeferred
+async def test_what_is_no_token_is_not_sent_and_not_said(
+    tmp_path: pathlib.Path, content: bytes
+) -> None:
     file = tmp_path / "token"
     file.write_bytes(content)
-    sentence = treedb("get", "http://localhost:1/a", "--token-file", file).sentence
-    assert sentence == f"{file} does not hold a token, which is one word."
+    told = await sentence("get", "http://localhost:1/a", "--token-file", file)
+    assert told == f"{file} does not hold a token, which is one word."
 
 
-def test_a_reader_who_has_enough_ends_it_without_a_word(tree: str) -> None:
-    assert treedb("set", tree, "-", "--silent", given=b'"%b"' % (b"x" * 5 * MIB)).status == 0
+@pytest_twisted.ensureDeferred
+async def test_a_reader_who_has_enough_ends_it_without_a_word(tree: str) -> None:
+    assert (
+        await treedb("set", tree, "-", "--silent", given=b'"%b"' % (b"x" * 5 * MIB))
+    ).status == 0
     process = subprocess.Popen(
         [*COMMAND, "get", tree], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
     )
@@ -202,8 +230,11 @@ def test_a_full_disk_is_one_sentence(tree: str) -> None:
     assert done.stderr == b"treedb: The output cannot be written (No space left on device).\n"
 
 
-def test_an_interrupted_command_ends_by_the_signal(tree: str) -> None:
-    assert treedb("set", tree, "-", "--silent", given=b'"%b"' % (b"x" * 5 * MIB)).status == 0
+@pytest_twisted.ensureDeferred
+async def test_an_interrupted_command_ends_by_the_signal(tree: str) -> None:
+    assert (
+        await treedb("set", tree, "-", "--silent", given=b'"%b"' % (b"x" * 5 * MIB))
+    ).status == 0
     for number in (signal.SIGINT, signal.SIGTERM):
         process = subprocess.Popen(
             [*COMMAND, "get", tree], stdout=subprocess.PIPE, stderr=subprocess.PIPE

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.command import treedb
+from tests.command import process
 from treedbd.cli.main import main
 from treedbd.trust import DEVELOPMENT_SECRET
 from treedbd.web.tokens import parse, verify_by_secret
@@ -194,7 +194,7 @@ def test_development_mode_has_a_secret_for_every_project(
 
 def test_no_secret_is_ever_said(folder: pathlib.Path) -> None:
     words = ["--project", "shop", "--uid", "ada", "--config", "treedb.toml"]
-    done = treedb("token", *words, "--claims", "-", given=b'{"a": 1}', folder=folder)
+    done = process("token", *words, "--claims", "-", given=b'{"a": 1}', folder=folder)
     assert parse(done.text).claims["a"] == 1
     os.chmod(folder / "new.secret", 0o644)
     everything = done.output + done.errors.encode()

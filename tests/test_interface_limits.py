@@ -519,3 +519,22 @@ def test_nothing_of_this_broke_the_daemon(daemon: Daemon) -> None:
         assert client.ask("GET", "/.health").status == 200
     assert "Traceback" not in daemon.log
     assert "Unhandled" not in daemon.log
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "status", "code"),
+    [
+        ("PUT", "/a", 404, "not_found"),
+        ("BREW", "/a.json", 405, "method_not_allowed"),
+        ("PUT", "/a.json?timeout=never", 413, "payload_too_large"),
+    ],
+)
+def test_no_such_place_or_method_comes_before_too_large_and_malformed_after(
+    wire: Wire, method: str, target: str, status: int, code: str
+) -> None:
+    headers = {"Content-Length": str(17 * MIB)}
+    wire.send(print_request(method, target, headers=headers))
+    answer = wire.receive()
+    check_error(answer, status, code)
+    assert answer.headers["Access-Control-Allow-Origin"] == "*"
+    assert wire.is_ended()

@@ -106,7 +106,7 @@ def play_node(
 ) -> str:
     """Run Node.js in `folder`, which is its home too; return what it said, fail if not `status`."""
     asked = folder / "asked"
-    settings = {"HOME": str(folder), "PLAY_ASKED": str(asked), "CI": "1", **variables}
+    settings = {"HOME": str(folder), "PLAY_ASKED": str(asked), **variables}
     command = [str(NODE), "--require", str(HERE / "names.cjs"), *arguments]
     said = run_client(command, folder, settings, status)
     assert not asked.exists(), f"The client wanted to reach {asked.read_text()}"

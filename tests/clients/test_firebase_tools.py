@@ -1,8 +1,8 @@
 """The vendor's command line tool, from its registry.
 
-What it would ask of the vendor's own services, it is told by its environment, as `docs/clients.md`
-says: which database a project has, and where that is. Nothing leaves this machine, and the way of
-the data is the tool's own.
+What it would ask of the vendor's own services, it is told by its environment, by the very lines of
+`docs/clients.md`: who asks, which database a project has, where that is. Nothing leaves this
+machine, and the way of the data is the tool's own.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from urllib.parse import urlsplit
 import attrs
 import pytest
 
-from tests.clients.stage import HERE, RULES, Domain, play_node, sign_token
+from tests.clients.stage import HERE, RULES, Domain, play_node, run_client, sign_token
 from tests.daemon import Daemon
 from tests.rest import Client
 
+DOCUMENTATION = HERE.parents[1] / "docs/clients.md"
+PREPARATION = re.compile(r"^    umask 077\n(?:    .*\n)+", re.MULTILINE)
 PROGRAM = HERE / "node_modules/firebase-tools/lib/bin/firebase.js"
 PEOPLE = {
     "ada": {"age": 36, "tags": ["x", "y"]},
@@ -55,45 +57,25 @@ class Tool:
 def prepare_tool(
     folder: pathlib.Path, project: str, origin: str, token: str, variables: dict[str, str]
 ) -> Tool:
-    """Return the tool as a user prepares it who has the token of an admin."""
-    settings = folder / "settings"
-    (settings / "configstore").mkdir(parents=True)
-    login = {
-        "user": {"email": "me"},
-        "tokens": {
-            "access_token": token,
-            "refresh_token": "none",
-            "expires_at": 4_102_444_800_000,
-            "scopes": [],
-        },
-    }
-    (settings / "configstore/firebase-tools.json").write_text(json.dumps(login))
-    known = {"resources": {"realtimeDatabaseInstance": project}}
-    instance = {
-        "name": f"projects/{project}/locations/us-central1/instances/{project}",
-        "databaseUrl": origin,
-    }
+    """Return the tool, prepared by the lines for a shell that the documentation has."""
+    found = PREPARATION.search(DOCUMENTATION.read_text())
+    assert found is not None
+    lines = found[0].splitlines()
+    script = "\n".join(["set -eu", *lines, "env -0"])
+    given = {"HOME": str(folder), "PROJECT": project, "ORIGIN": origin, "TOKEN": token}
+    prepared = run_client(["sh", "-c", script], folder, given)
+    exported = dict(line.split("=", 1) for line in prepared.split("\0") if "=" in line)
+    names = ["XDG_CONFIG_HOME", "CI", *(name for name in exported if name.startswith("FIREBASE_"))]
     (folder / "firebase.json").write_text('{"database": {"rules": "rules.json"}}')
-    return Tool(
-        folder,
-        project,
-        origin,
-        {
-            "XDG_CONFIG_HOME": str(settings),
-            "FIREBASE_REALTIME_URL": origin,
-            "FIREBASE_RESOURCEMANAGER_URL": origin,
-            "FIREBASE_API_URL": f"data:application/json,{json.dumps(known)}#",
-            "FIREBASE_RTDB_MANAGEMENT_URL": f"data:application/json,{json.dumps(instance)}#",
-            **variables,
-        },
-    )
+    chosen = {name: exported[name] for name in names}
+    return Tool(folder, project, origin, {**chosen, **variables})
 
 
 @pytest.fixture
 def local(development: Daemon, tmp_path: pathlib.Path) -> Tool:
     """The tool for a project in development mode."""
     origin = f"http://tools.localhost:{urlsplit(development.http).port}"
-    return prepare_tool(tmp_path, "tools", origin, "none", {"PLAY_DOMAIN": "localhost"})
+    return prepare_tool(tmp_path, "tools", origin, "owner", {"PLAY_DOMAIN": "localhost"})
 
 
 @pytest.fixture

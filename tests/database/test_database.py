@@ -324,7 +324,8 @@ def with_priority(pair: tuple[Any, int]) -> Any:
 
 
 KEYS = st.sampled_from(["a", "b", "1", "2"])
-PATHS = st.lists(KEYS, max_size=3).map(tuple)
+UPPER_PATHS = st.sampled_from([(), ("a",)])
+PATHS = UPPER_PATHS | st.lists(KEYS, max_size=3).map(tuple)
 LEAVES = st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from(["x", "y"])
 BODIES = st.recursive(
     LEAVES,
@@ -368,6 +369,14 @@ class DatabaseMachine(RuleBasedStateMachine):
     @rule(path=PATHS)
     def increment(self, path: Path) -> None:
         self.model.write(make_put(Place(path), {".sv": {"increment": 1}}))
+
+    @rule(path=UPPER_PATHS, body=st.dictionaries(KEYS, st.integers(-3, 3), min_size=3))
+    def fill(self, path: Path, body: Json) -> None:
+        self.model.write(make_put(Place(path), body))
+
+    @rule(path=UPPER_PATHS, key=KEYS, body=LEAVES)
+    def put_child(self, path: Path, key: str, body: Json) -> None:
+        self.model.write(make_put(Place((*path, key)), body))
 
     @rule(path=PATHS)
     def remove(self, path: Path) -> None:
@@ -414,8 +423,15 @@ class DatabaseMachine(RuleBasedStateMachine):
     def let_disk_tell(self) -> None:
         self.model.disk.tell_one()
 
-    @rule(path=PATHS, asked=st.none() | QUERIES)
-    def watch(self, path: Path, asked: Query | None) -> None:
+    @rule(path=PATHS)
+    def watch(self, path: Path) -> None:
+        self.follow(path, None)
+
+    @rule(path=UPPER_PATHS, asked=QUERIES)
+    def watch_query(self, path: Path, asked: Query) -> None:
+        self.follow(path, asked)
+
+    def follow(self, path: Path, asked: Query | None) -> None:
         follower = Follower(self.model, path, asked)
         follower.start()
         self.followers.append(follower)
@@ -468,7 +484,7 @@ class DatabaseMachine(RuleBasedStateMachine):
 
 
 DatabaseMachine.TestCase.settings = settings(
-    max_examples=150, stateful_step_count=40, deadline=None
+    max_examples=250, stateful_step_count=50, deadline=None
 )
 TestDatabase = DatabaseMachine.TestCase
 

@@ -53,7 +53,7 @@ def test_shallow_goes_with_no_query(name: str) -> None:
         parse_shallow({"shallow": "true", name: "1", "limitToFirst": "1"})
 
 
-@pytest.mark.parametrize("text", ["", "0", "-1", "5.0", "+5", "1e3", "9" * 100])
+@pytest.mark.parametrize("text", ["", "0", "-1", "5.0", "+5", "1e3", "9" * 101])
 def test_the_limit_of_a_page_is_a_whole_number_from_1_on(text: str) -> None:
     with pytest.raises(InvalidQuery, match="limitToFirst"):
         parse_shallow({"shallow": "true", "limitToFirst": text})

@@ -34,14 +34,24 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(arguments: Sequence[str] | None = None) -> Status:
-    """Run one command; return its exit status."""
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Parse a command line, that of the process for None; exit with 2 where it is wrong."""
     parser = make_parser()
     parsed, more = parser.parse_known_args(arguments)
+    spare = getattr(parsed, "spare", None)
+    if spare and getattr(parsed, spare) is None and len(more) == 1 and more[0][:2] != "--":
+        # Before Python 3.13 argparse did not find an optional word that stands behind an option.
+        setattr(parsed, spare, more.pop())
     if more:
         # Only the names of options are repeated: what else was typed may be a token.
         names = " ".join(word.partition("=")[0] for word in more if word.startswith("--"))
         parser.error(f"unknown options: {names}" if names else "too many words")
+    return parsed
+
+
+def main(arguments: Sequence[str] | None = None) -> Status:
+    """Run one command; return its exit status."""
+    parsed = parse(arguments)
     try:
         status: Status = parsed.run(parsed)
     except (CommandFailed, ReaderLeft) as error:

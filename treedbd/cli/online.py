@@ -29,20 +29,24 @@ def online(arguments: Namespace) -> NoReturn:
 
     Raises `CommandFailed` for what is wrong before anybody is asked.
     """
-    settings = read_settings(arguments)
-    trust = choose_trust(arguments, arguments.url, settings)
-    token = read_token(arguments)
-    work: Work = arguments.work
     # Not imported at the top, because importing the reactor chooses it.
     reactor = namedAny("twisted.internet.reactor")
     reactor.seconds = time.monotonic  # a step of the wall clock must not freeze a timer
+    work: Work = arguments.work
+    client = make_client(reactor, arguments)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     reactor.callWhenRunning(signal.signal, signal.SIGTERM, signal.SIG_DFL)
 
     async def work_to_the_end() -> None:
         try:
-            await work(reactor, Client(reactor, trust, token), arguments)
+            await work(reactor, client, arguments)
         except (CommandFailed, ReaderLeft) as error:
             raise SystemExit(conclude(error)) from None
 
     react(lambda _: Deferred.fromCoroutine(work_to_the_end()))
+
+
+def make_client(reactor: Any, arguments: Namespace) -> Client:
+    """Return the client that a command line describes; raise `CommandFailed`."""
+    trust = choose_trust(arguments, arguments.url, read_settings(arguments))
+    return Client(reactor, trust, read_token(arguments))

@@ -52,12 +52,11 @@ def add_to(commands: Any) -> None:
         "rules",
         metavar="RULES",
         nargs="?",
-        default=STANDARD_INPUT,
         help="a file, or the document itself, which begins with {, or - for standard input "
         "(which is the default)",
     )
     put.add_argument("--dry-run", action="store_true", help="only let the daemon check them")
-    put.set_defaults(run=online, work=_put)
+    put.set_defaults(run=online, work=_put, spare="rules")
     _add_explain(commands, shared)
 
 
@@ -81,7 +80,7 @@ def _add_explain(commands: Any, shared: list[ArgumentParser]) -> None:
         help="what auth is in the rules, an object or null (default: the token's)",
     )
     explain.add_argument("--json", action="store_true", help="print the answer as it comes")
-    explain.set_defaults(run=online, work=_explain)
+    explain.set_defaults(run=online, work=_explain, spare="value")
 
 
 def _add_root(parser: ArgumentParser) -> None:
@@ -104,7 +103,7 @@ async def _get(_: object, client: Client, arguments: Namespace) -> None:
 
 
 async def _put(_: object, client: Client, arguments: Namespace) -> None:
-    given: str = arguments.rules
+    given: str = arguments.rules or STANDARD_INPUT
     document = given.encode() if given.lstrip().startswith("{") else _read_file(given)
     url = arguments.url.rules().ask({"dryRun": "true"} if arguments.dry_run else {})
     await print_answer(client, "PUT", url, _body(document))

@@ -181,8 +181,13 @@ async def _watch(reactor: Any, client: Client, arguments: Namespace) -> None:
         url = url.ask({"resume": "true"})
     keep_alive_s = arguments.keep_alive or read_settings(arguments).streams.keep_alive_s
     show = _print_json if arguments.json else _print_text
-    wish = Wish(url, keep_alive_s, show, warn)
     over: Deferred[None] = Deferred()
+
+    def note(sentence: str) -> None:
+        if not over.called:  # the reactor, too, ends streams when it stops
+            warn(sentence)
+
+    wish = Wish(url, keep_alive_s, show, note)
 
     def end(result: Any) -> None:
         if not over.called:

@@ -14,8 +14,17 @@ from treedbd.rules.evaluation import EvaluationError, Scope
 from treedbd.rules.expression import Binary, Conditional, Expression, Literal
 from treedbd.rules.operators import BINARY, claim, replace
 from treedbd.rules.regex import Regex
-from treedbd.rules.snapshot import Snapshot, split_path
-from treedbd.tree.path import ROOT
+from treedbd.rules.snapshot import (
+    Snapshot,
+    exists_at,
+    is_boolean_at,
+    is_number_at,
+    is_string_at,
+    split_path,
+    value_at,
+)
+from treedbd.tree.path import ROOT, Path
+from treedbd.tree.view import View
 
 Evaluate: TypeAlias = Callable[[Scope], Any]
 
@@ -46,6 +55,14 @@ SNAPSHOT_QUESTIONS: Final[Mapping[str, Callable[[Snapshot], Any]]] = {
     "isNumber": Snapshot.is_number,
     "isString": Snapshot.is_string,
     "isBoolean": Snapshot.is_boolean,
+}
+# The same questions, asked of the node at the place of the rule without making a snapshot of it.
+_QUESTIONS_HERE: Final[Mapping[Callable[[Snapshot], Any], Callable[[View, Path], Any]]] = {
+    Snapshot.val: value_at,
+    Snapshot.exists: exists_at,
+    Snapshot.is_number: is_number_at,
+    Snapshot.is_string: is_string_at,
+    Snapshot.is_boolean: is_boolean_at,
 }
 STRING_OPERATIONS: Final[Mapping[str, Callable[..., Any]]] = {
     "contains": lambda text, part: part in text,
@@ -86,6 +103,11 @@ def read_claim(target: Evaluate, name: str) -> Evaluate:
 
 def ask_snapshot(target: Evaluate, ask: Callable[[Snapshot], Any]) -> Evaluate:
     """Make a call of a snapshot method without arguments."""
+    here = _QUESTIONS_HERE.get(ask)
+    if here is not None and target is VARIABLES["newData"]:
+        return lambda scope: here(scope.after, scope.path)
+    if here is not None and target is VARIABLES["data"]:
+        return lambda scope: here(scope.before, scope.path)
     return lambda scope: ask(target(scope))
 
 
@@ -96,7 +118,7 @@ def ask_known_children(target: Evaluate, names: list[str]) -> Evaluate:
     def evaluate(scope: Scope) -> bool:
         node = target(scope)
         for keys, beyond in paths:  # noqa: SIM110 - a generator would cost more than the test
-            if not node.descend(keys, beyond).exists():
+            if not node.has(keys, beyond):
                 return False
         return True
 

@@ -6,6 +6,9 @@ question walks down that tree as long as it reaches: if it ends at or below a re
 answer lies in the new value; if it leaves the tree, nothing there has changed and the view before
 the edit answers; if it ends above changed nodes, the two are put together.
 
+Most edits set one value, and most questions are asked at or below it. Those are answered without
+that tree, which is made when it is first needed.
+
 The changes are those of one edit, in which none lies at or below another and priorities come last.
 They happen at once: a container that loses all its children and gets new ones in the same edit
 keeps its priority.
@@ -65,13 +68,23 @@ class Overlay:
 
     def __init__(self, base: View, changes: Iterable[Change]) -> None:
         self._base: Final = base
-        self._top: Final = _Node()
-        for change in changes:
-            self._add(change)
+        self._changes: Final = tuple(changes)
+        self._top: _Node | None = None
+        self._only: Path | None = None
+        self._only_node = _Node()
+        if len(self._changes) == 1 and not self._changes[0].place.of_priority:
+            (change,) = self._changes
+            self._only = change.place.path
+            self._only_node.replaced, self._only_node.value = True, change.value
 
-    def _add(self, change: Change) -> None:
+    def _make_top(self) -> _Node:
+        self._top = _Node()
+        for change in self._changes:
+            self._add(self._top, change)
+        return self._top
+
+    def _add(self, node: _Node, change: Change) -> None:
         path, of_priority = change.place
-        node = self._top
         for at, key in enumerate(path):
             if node.replaced:
                 alter = set_priority if of_priority else set_value
@@ -137,7 +150,14 @@ class Overlay:
 
         None where no change is at, above or below the path.
         """
-        node = self._top
+        only = self._only
+        if only is not None:
+            depth = len(only)
+            if path[:depth] == only:
+                return self._only_node, path[depth:]
+            if only[: len(path)] != path:
+                return None, ()
+        node = self._top or self._make_top()
         for at, key in enumerate(path):
             if node.replaced:
                 return node, path[at:]

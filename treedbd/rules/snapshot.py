@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from treedbd.rules.evaluation import EvaluationError
 from treedbd.tree.path import MAX_DEPTH, MAX_KEY_BYTES, InvalidPath, Path, check_key
-from treedbd.tree.value import Container, Value, members
+from treedbd.tree.value import CONTAINER, Container, Value, members
 from treedbd.tree.view import View
 
 _MAX_PATH = MAX_DEPTH * (MAX_KEY_BYTES + 1)
@@ -49,10 +49,16 @@ class Snapshot:
             raise EvaluationError("The root has no parent.")
         return Snapshot(self.view, self.path[:-1], max(self.beyond - 1, 0))
 
+    def has(self, keys: Path, beyond: int) -> bool:
+        """Tell whether anything is at the keys below this one, as `split_path` gives them."""
+        if self.beyond or beyond:
+            return False
+        path = self.path + keys
+        return len(path) <= MAX_DEPTH and self.view.peek(path) is not None
+
     def val(self) -> Any:
         """Return the leaf, a `Subtree` for a container, None for nothing."""
-        value = None if self.beyond else self.view.peek(self.path)
-        return Subtree(self.view, self.path) if isinstance(value, Container) else value
+        return None if self.beyond else value_at(self.view, self.path)
 
     def exists(self) -> bool:
         """Tell whether anything is there."""
@@ -72,16 +78,42 @@ class Snapshot:
 
     def is_number(self) -> bool:
         """Tell whether a number is there."""
-        value = self.val()
-        return isinstance(value, int | float) and not isinstance(value, bool)
+        return not self.beyond and is_number_at(self.view, self.path)
 
     def is_string(self) -> bool:
         """Tell whether a string is there."""
-        return isinstance(self.val(), str)
+        return not self.beyond and is_string_at(self.view, self.path)
 
     def is_boolean(self) -> bool:
         """Tell whether true or false is there."""
-        return isinstance(self.val(), bool)
+        return not self.beyond and is_boolean_at(self.view, self.path)
+
+
+def value_at(view: View, path: Path) -> Any:
+    """Return the leaf at a path that can be, a `Subtree` for a container, None for nothing."""
+    value = view.peek(path)
+    return Subtree(view, path) if value is CONTAINER else value
+
+
+def exists_at(view: View, path: Path) -> bool:
+    """Tell whether anything is at a path that can be."""
+    return view.peek(path) is not None
+
+
+def is_number_at(view: View, path: Path) -> bool:
+    """Tell whether a number is at a path that can be."""
+    kind = type(view.peek(path))
+    return kind is int or kind is float
+
+
+def is_string_at(view: View, path: Path) -> bool:
+    """Tell whether a string is at a path that can be."""
+    return type(view.peek(path)) is str
+
+
+def is_boolean_at(view: View, path: Path) -> bool:
+    """Tell whether true or false is at a path that can be."""
+    return type(view.peek(path)) is bool
 
 
 class Subtree:

@@ -47,7 +47,8 @@ _RIVALS: Final = (
     ("startAt", "startAfter"),
     ("endAt", "endBefore"),
 )
-_LIMIT = re.compile(r"[1-9][0-9]{0,14}")
+_LIMIT = re.compile(r"[1-9][0-9]{0,99}")
+_HIGHEST_LIMIT: Final = 2**53
 _SAME_RANK: ValueRank = rank_value(None)
 
 
@@ -209,9 +210,9 @@ def parse_limit(parameters: Mapping[str, str], name: str) -> int | None:
         return None
     if not _LIMIT.fullmatch(text):
         raise InvalidQuery(
-            f"{name} must be a whole number from 1 on, in digits alone, 15 of them at most."
+            f"{name} must be a whole number from 1 on, in digits alone, 100 of them at most."
         )
-    return int(text)
+    return min(int(text), _HIGHEST_LIMIT)
 
 
 def print_selection(selected: Iterable[tuple[str, Value]], *, is_export: bool = False) -> Json:

@@ -44,7 +44,8 @@ class ChannelFactory(Factory):
         of replies. `log_access` is called with every answered request, and must not show a query.
         """
         site = Site(resource, reactor=clock)
-        self._served = Served(resource, bool(resource.isLeaf), site, log_access)
+        judges_size = bool(getattr(resource, "judges_size", False))
+        self._served = Served(resource, bool(resource.isLeaf), judges_size, site, log_access)
         self._register = Register(limits, clock, wall_clock)
 
     @property

@@ -44,6 +44,7 @@ from treedbd.web.lazy import LazyRequest
 from treedbd.web.lean import LeanRequest
 from treedbd.web.outgoing import Outlet
 from treedbd.web.refusal import (
+    BODY_TOO_LARGE,
     NO_ROOM_FOR_BODY,
     Refusal,
     Refused,
@@ -60,10 +61,15 @@ _log = Logger()
 
 @frozen
 class Served:
-    """What answers the requests, and who is told of each answer."""
+    """What answers the requests, and who is told of each answer.
+
+    One that `judges_size` is also asked about a request whose body is too large to be taken; it
+    finds the request marked `is_oversized`, its content empty, and must refuse it.
+    """
 
     resource: IResource
     is_leaf: bool
+    judges_size: bool
     site: Site
     log_access: Callable[[LazyRequest], None] | None
 
@@ -175,7 +181,7 @@ class Channel(Protocol):
             except Exception:
                 _log.failure("A request could not be logged.")
         if not request.persistent:
-            self._close(linger=self._reader.unread_bytes > 0)
+            self._close(linger=request.is_oversized or self._reader.unread_bytes > 0)
         else:
             self._go_on()
 
@@ -234,11 +240,24 @@ class Channel(Protocol):
                     break
                 data = b""
         except Refused as refused:
-            self._refuse(refused.refusal)
+            if refused.refusal is BODY_TOO_LARGE and self._served.judges_size:
+                self._refuse_oversized()
+            else:
+                self._refuse(refused.refusal)
         finally:
             self._pumping = False
         if self._request is None and not self._closing:
             self._await_more()
+
+    def _refuse_oversized(self) -> None:
+        """Let the resource refuse a request, whose body is dropped as far as it still comes."""
+        self._release_body()
+        self._register.refusals[BODY_TOO_LARGE.status] += 1
+        request = self._request = LeanRequest(self, self._reader)
+        request.is_oversized = True
+        request.persistent = False
+        self._deadline.await_answer()
+        request.render(self._served.resource)
 
     def _wake(self) -> None:
         self._resting = None

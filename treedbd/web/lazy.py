@@ -74,9 +74,11 @@ class LazyRequest(Request):
         head: the header fields by their names in lower case, values in the order they came.
         conversation: the connection it came over.
         persistent: whether the connection lives on after the reply; may be set to False.
+        is_oversized: whether its body was too large to be taken.
 
     """
 
+    is_oversized = False
     channel: Any  # the conversation, None once the reply is complete or cannot be sent
 
     # Attributes of the stock request, made when asked for.

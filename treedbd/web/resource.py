@@ -32,7 +32,14 @@ RESERVED: Final = (
 
 
 class TreeResource(KleinResource):
-    """The whole interface as an `IResource`, to be mounted under any prefix."""
+    """The whole interface as an `IResource`, to be mounted under any prefix.
+
+    Attributes:
+        judges_size: tells the channel to let a request be refused here whose body is too large.
+
+    """
+
+    judges_size = True
 
     def __init__(
         self,
