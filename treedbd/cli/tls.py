@@ -76,7 +76,8 @@ class _Creator:
             try:
                 is_named(certificate.to_cryptography(), self._ids)
             except Exception:  # an error that left this callback would count as consent
-                return True
+                protocol.failVerification(Failure())
+                return False
             return True
 
         connection.set_verify(_MUST, check)
