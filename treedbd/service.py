@@ -43,7 +43,7 @@ from treedbd.endpoints import CannotListen, Endpoint, open_endpoint
 from treedbd.rules.ruleset import DENY, OPEN
 from treedbd.store.files import make_directory
 from treedbd.store.lock import DirectoryLock
-from treedbd.store.mapping import Refused
+from treedbd.store.mapping import Failed, Refused
 from treedbd.trust import Trust, Untrustworthy
 from treedbd.web.channel import ChannelFactory
 from treedbd.web.gate import Gate
@@ -122,7 +122,7 @@ class TreeService(MultiService):
         try:
             self._open_stores()
             self._read_trust()
-        except Refused as error:
+        except (Refused, Failed) as error:
             self._close_endpoints()
             self._unlock()
             raise CannotStart(str(error)) from None

@@ -12,7 +12,7 @@ from twisted.logger import ILogObserver, LogEvent, globalLogPublisher
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from treedbd.database.batch import ROOM_PAUSE
+from treedbd.database.care import ROOM_PAUSE
 from treedbd.database.database import Database
 from treedbd.database.platform import Platform
 from treedbd.database.question import (
@@ -216,6 +216,7 @@ def test_on_a_full_disk_nothing_was_applied_and_only_removals_are_taken() -> Non
     house.turn()
     house.disk.finish(Full("no room"))
     assert isinstance(result(failed), Unavailable)
+    house.disk.finish()
     assert house.mapping.released == 1
     refused, removal = house.write(put(3, "x")), house.write(make_remove(Place(("a", "b"))))
     house.turn()
@@ -232,10 +233,13 @@ def test_writes_are_taken_again_when_the_disk_has_room() -> None:
     house.write(put(2, "x")).addErrback(lambda _: None)
     house.turn()
     house.disk.finish(Full("no room"))
+    house.disk.finish()
     house.turn(ROOM_PAUSE)
+    house.disk.finish()
     assert house.database.trouble is not None
     house.mapping.has_room = True
     house.turn(ROOM_PAUSE)
+    house.disk.finish()
     assert house.database.trouble is None
     write = house.write(put(3, "x"))
     house.turn()
@@ -320,7 +324,9 @@ def test_watchers_hear_a_batch_after_its_writers_and_never_a_failed_one() -> Non
     house.write(put(1, "a")).addErrback(lambda _: heard.append("refused"))
     house.turn()
     house.disk.finish(Full("no room"))
+    house.disk.finish()
     house.turn(ROOM_PAUSE)
+    house.disk.finish()
     house.write(put(2, "a")).addCallback(lambda _: heard.append("answered"))
     house.turn()
     house.disk.finish()

@@ -30,7 +30,6 @@ from treedbd.rules.refusal import InvalidRules
 from treedbd.rules.ruleset import parse_rules
 
 _METHODS: Final = ("GET", "PUT", "POST", "PATCH", "DELETE")
-_BODILESS: Final = frozenset({"GET", "DELETE"})
 
 
 def add_to(commands: Any) -> None:

@@ -5,9 +5,8 @@ thread, and only to wait. While it waits the next batch collects: the slower the
 the batch. Whatever a write sees in its transaction is told to nobody before that transaction is
 durable, refusals included.
 
-When a commit fails, none of its writes was applied and all of them are told so. A full disk frees
-the reserve and from then on takes removals only, until the reserve can be made again. A failed
-sync stops every acknowledgement until the mapping has been recovered from disk and verified.
+When a commit fails, none of its writes was applied and all of them are told so; what is done about
+it then is the affair of `care`.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from treedbd.database.care import Care
 from treedbd.database.platform import Platform
 from treedbd.database.question import (
     ConditionFailed,
@@ -40,8 +40,6 @@ Tell: TypeAlias = Callable[[Sequence[Telling]], None]
 
 BATCH_WRITES = 1024
 BATCH_SECONDS = 0.02
-ROOM_PAUSE = 0.5
-RECOVERY_PAUSES = (0.0, 0.1, 0.5, 1.0, 2.0, 5.0)
 
 _REFUSALS = (PermissionDenied, ConditionFailed, InvalidData)
 
@@ -86,10 +84,7 @@ class Batcher:
         self._is_committing = False
         self._scheduled: IDelayedCall | None = None
         self._alarm: IDelayedCall | None = None
-        self._is_full = False
-        self._failure: str | None = None
-        self._recovery: IDelayedCall | None = None
-        self._room: IDelayedCall | None = None
+        self._care = Care(mapping, platform, lambda: self._is_committing, self._go_on)
         self._closed: Deferred[None] | None = None
         self.commits = 0
         self.writes = 0
@@ -97,16 +92,14 @@ class Batcher:
     @property
     def trouble(self) -> str | None:
         """Why writes are refused at present, in a sentence; None while all is well."""
-        if self._failure is not None:
-            return f"The store is being recovered after a failure: {self._failure}"
-        return "The disk is full; only removals are taken." if self._is_full else None
+        return self._care.trouble
 
     def submit(self, write: Write) -> Deferred[Outcome]:
         """Queue a write; fires once it is durable, or with why it is not done."""
         turn = _Turn(write, Deferred())
         if self._closed is not None:
             turn.refuse(Unavailable("The database is shutting down."))
-        elif self._failure is not None:
+        elif not self._care.takes_writes:
             turn.refuse(Unavailable(self.trouble or ""))
         else:
             self._waiting.append(turn)
@@ -122,11 +115,14 @@ class Batcher:
         return self._closed
 
     def _schedule(self) -> None:
-        if not self._is_committing and self._scheduled is None:
+        is_free = not (self._is_committing or self._care.is_busy)
+        if is_free and self._scheduled is None:
             self._scheduled = self._clock.callLater(0, self._run)
 
     def _run(self) -> None:
         self._scheduled = None
+        if self._care.is_busy:
+            return
         turns = self._take()
         try:
             turns, transaction = self._judge(turns)
@@ -149,7 +145,7 @@ class Batcher:
         turns: list[_Turn] = []
         while self._waiting and len(turns) < BATCH_WRITES:
             turn = self._waiting.popleft()
-            if self._is_full and not _only_removes(turn.write):
+            if self._care.is_full and not _only_removes(turn.write):
                 turn.refuse(Unavailable(self.trouble or ""))
             else:
                 turns.append(turn)
@@ -209,71 +205,23 @@ class Batcher:
         for turn in turns:
             turn.answer()
         tellings = [telling for turn in turns if (telling := _telling(turn.result)) is not None]
-        if tellings:
-            self._tell(tellings)
-        self._go_on()
+        try:
+            if tellings:
+                self._tell(tellings)
+        except Exception:
+            self._log.failure("Watchers could not be told.")
+        finally:
+            self._go_on()
 
     def _fail(self, turns: list[_Turn], error: BaseException) -> None:
         self._is_committing = False
-        if isinstance(error, Full):
-            self._is_full = True
-            self.mapping.release_reserve()
-            self._await_room()
-            reason = "The disk is full."
-        else:
-            self._log.error("The store failed: {error}", error=error)
-            self._failure = str(error) if isinstance(error, Failed) else "unexpected error"
-            reason = self.trouble or ""
+        reason = self._care.take(error)
         for turn in turns:
             turn.refuse(Unavailable(reason))
-        if self._failure is not None:
-            self._refuse_waiting()
-            self._recover(0)
+        if not self._care.takes_writes:
+            while self._waiting:
+                self._waiting.popleft().refuse(Unavailable(reason))
         self._go_on()
-
-    def _await_room(self) -> None:
-        """See to it that writes are taken again when the disk has room for the reserve."""
-        if self._room is None and self._closed is None:
-            self._room = self._clock.callLater(ROOM_PAUSE, self._look_for_room)
-
-    def _look_for_room(self) -> None:
-        self._room = None
-        if self._is_committing:
-            self._await_room()
-        elif self.mapping.restore_reserve():
-            self._is_full = False
-            self._log.info("The disk has room again; writes are taken again.")
-        else:
-            self._await_room()
-
-    def _refuse_waiting(self) -> None:
-        while self._waiting:
-            self._waiting.popleft().refuse(Unavailable(self.trouble or ""))
-
-    def _recover(self, attempt: int) -> None:
-        if self._closed is not None:
-            self._go_on()
-            return
-        pause = RECOVERY_PAUSES[min(attempt, len(RECOVERY_PAUSES) - 1)]
-        self._recovery = self._clock.callLater(pause, self._try_recovery, attempt)
-
-    def _try_recovery(self, attempt: int) -> None:
-        self._recovery = None
-        self._is_committing = True
-        self._run_commit(self.mapping.recover).addCallbacks(
-            lambda _: self._recovered(), lambda failure: self._not_recovered(failure, attempt)
-        )
-
-    def _recovered(self) -> None:
-        self._is_committing = False
-        self._failure = None
-        self._log.info("The store has been recovered and verified; it takes writes again.")
-        self._go_on()
-
-    def _not_recovered(self, failure: Failure, attempt: int) -> None:
-        self._is_committing = False
-        self._log.error("The store could not be recovered: {error}", error=failure.value)
-        self._recover(attempt + 1)
 
     def _go_on(self) -> None:
         if self._waiting:
@@ -281,11 +229,12 @@ class Batcher:
         self._finish_closing()
 
     def _finish_closing(self) -> None:
-        if self._closed is None or self._closed.called or self._is_committing or self._waiting:
+        is_busy = self._is_committing or self._care.is_busy
+        if self._closed is None or self._closed.called or is_busy or self._waiting:
             return
-        for call in (self._alarm, self._recovery, self._room):
-            if call is not None and call.active():
-                call.cancel()
+        self._care.close()
+        if self._alarm is not None and self._alarm.active():
+            self._alarm.cancel()
         self._closed.callback(None)
 
     def _arm(self, deadline: float | None) -> None:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import pathlib
 from collections.abc import Mapping
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 from weakref import WeakValueDictionary
 
 import attrs
-from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.defer import Deferred, DeferredList
 from twisted.logger import Logger
 
 from treedbd.database.database import Database
@@ -137,9 +137,11 @@ class Catalog:
 
     def names(self, project: str) -> list[DatabaseName]:
         """Return the databases of a project that exist or are configured, in order."""
-        configured = self.project(project).databases or frozenset({DEFAULT_DATABASE})
-        written = {name.database for name in list(self._open) if name.project == project}
-        return [DatabaseName(project, database) for database in sorted(configured | written)]
+        configured = self.project(project).databases
+        if configured is None:
+            written = {name.database for name in list(self._open) if name.project == project}
+            configured = frozenset({DEFAULT_DATABASE} | written)
+        return [DatabaseName(project, database) for database in sorted(configured)]
 
     def troubles(self) -> dict[str, str]:
         """Return, by label, why databases refuse writes at present; empty while all is well."""
@@ -151,10 +153,13 @@ class Catalog:
 
     def close(self) -> Deferred[None]:
         """Answer the writes under way and close every store."""
-        closing = gatherResults(
-            [database.close() for _, database in self._live()], consumeErrors=True
-        )
-        return closing.addCallback(lambda _: None)
+        closing = DeferredList([database.close() for _, database in self._live()])
+        return closing.addCallback(self._report_failures)
+
+    def _report_failures(self, results: list[tuple[bool, Any]]) -> None:
+        for is_closed, result in results:
+            if not is_closed:
+                self._log.failure("A store could not be closed.", result)
 
     def _live(self) -> list[tuple[DatabaseName, Database]]:
         """Return every database there is, those that nobody has written too.

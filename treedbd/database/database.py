@@ -270,10 +270,10 @@ def _entries_since(rows: Rows, after: Position) -> list[Entry] | None:
             return None
         entries.append(entry)
     if after.sequence == 0:
-        return entries if len(entries) == missed else None
-    is_whole = len(entries) == missed + 1
-    is_meant = is_whole and after.op_id and entries[0].op_id.startswith(after.op_id)
-    return entries if is_meant else None
+        is_known = len(entries) == missed
+    else:
+        is_known = bool(after.op_id and entries) and entries[0].op_id.startswith(after.op_id)
+    return entries if is_known else None
 
 
 def _written(done: edit.Edit | changelog.NotRetained) -> list[Path]:

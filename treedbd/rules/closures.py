@@ -23,7 +23,7 @@ from treedbd.rules.snapshot import (
     split_path,
     value_at,
 )
-from treedbd.tree.path import ROOT, Path
+from treedbd.tree.path import MAX_DEPTH, ROOT, Path
 from treedbd.tree.view import View
 
 Evaluate: TypeAlias = Callable[[Scope], Any]
@@ -93,6 +93,10 @@ def literal_text(part: Expression) -> str | None:
 
 def read_claim(target: Evaluate, name: str) -> Evaluate:
     """Make `target.name` on `auth` and below."""
+    if target is VARIABLES["auth"]:
+        return lambda scope: (
+            scope.auth.get(name) if type(scope.auth) is dict else claim(scope.auth, name)
+        )
 
     def evaluate(scope: Scope) -> Any:
         value = target(scope)
@@ -141,6 +145,9 @@ def reach_child(target: Evaluate, argument: Expression, path: Evaluate) -> Evalu
     known = literal_text(argument)
     if known is not None:
         keys, beyond = split_path(known)
+        if target is VARIABLES["root"]:
+            excess = max(beyond, len(keys) - MAX_DEPTH)
+            return lambda scope: Snapshot(scope.before, keys, excess)
         return lambda scope: target(scope).descend(keys, beyond)
     return lambda scope: target(scope).child(take_text(path(scope)))
 
@@ -200,6 +207,9 @@ def operate_once(part: Binary, left: Evaluate, right: Evaluate) -> Evaluate:
             return lambda scope: left(scope) is not None
         return lambda scope: left(scope) is None
     operate = BINARY[operator]
+    if isinstance(right_part, Literal):
+        value = right_part.value
+        return lambda scope: operate(left(scope), value)
     return lambda scope: operate(left(scope), right(scope))
 
 

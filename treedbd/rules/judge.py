@@ -63,7 +63,7 @@ class Trial:
         self.scope: Final = scope
         self.trace: list[RuleResult] | None = [] if explain else None
         self.asked_time = False
-        self._known: dict[tuple[Rule, Path], bool] | None = {} if shared else None
+        self._known: Final[dict[tuple[Rule, Path], bool] | None] = {} if shared else None
 
     def read(self, node: RuleNode | None, path: Path) -> bool:
         """Tell whether the rules from `node`, the root, allow to read `path`."""
@@ -97,7 +97,7 @@ class Trial:
                 validations.append((node.validate, path[:depth]))
             if depth == len(path):
                 break
-            node = node.child(path[depth])
+            node = node.literals.get(path[depth], node.capture)
             depth += 1
         if not granted:
             return False

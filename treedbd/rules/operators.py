@@ -93,9 +93,10 @@ def _as_members(value: Any) -> dict[str, Any]:
 
 def _ordering(name: str, test: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
     def ordered(left: Any, right: Any) -> bool:
-        if (is_number(left) and is_number(right)) or (
-            isinstance(left, str) and isinstance(right, str)
-        ):
+        if is_number(left):
+            if is_number(right):
+                return test(left, right)
+        elif isinstance(left, str) and isinstance(right, str):
             return test(left, right)
         raise EvaluationError(f"{name} compares two numbers or two strings.")
 

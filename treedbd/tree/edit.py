@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import pairwise
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import attrs
 
@@ -39,6 +39,9 @@ from treedbd.tree.value import (
 from treedbd.tree.view import View
 
 Method: TypeAlias = Literal["put", "patch"]
+
+MAX_PATCH_MEMBERS: Final = 100_000
+"""More places than this are not written one by one; a PUT sets as many as it likes."""
 
 
 @attrs.frozen
@@ -89,6 +92,8 @@ def make_patch(path: Path, body: Json, max_string_bytes: int = MAX_STRING_BYTES)
         return make_remove(Place(path))
     if not isinstance(body, dict):
         raise InvalidData("The body of a PATCH must be an object, or null.")
+    if len(body) > MAX_PATCH_MEMBERS:
+        raise InvalidData(f"A PATCH may have at most {MAX_PATCH_MEMBERS} members.")
     parts = [
         make_put(_patch_place(path, key), item, max_string_bytes) for key, item in body.items()
     ]

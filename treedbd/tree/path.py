@@ -87,7 +87,7 @@ def parse_address(segments: list[bytes]) -> Place:
     Empty segments collapse. Raises `MissingSuffix` where `.json` is missing at the end, and
     `InvalidPath` for anything no node can be called.
     """
-    decoded = [decode_segment(segment) for segment in segments]
+    decoded = [decode_segment(segment) for segment in segments if segment]
     if not decoded or not decoded[-1].endswith(SUFFIX):
         raise MissingSuffix("Append .json to the path to address data: /a/b.json.")
     decoded[-1] = decoded[-1][: -len(SUFFIX)]

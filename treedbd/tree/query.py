@@ -235,8 +235,6 @@ def _parse_bound(
         if rest or not isinstance(value, str):
             raise InvalidQuery(f'{name} must be one JSON string, a key, with orderBy="$key".')
         return Bound(None, value, is_inclusive)
-    if order.kind == "priority" and isinstance(value, bool):
-        raise InvalidQuery(f'{name} must be a number, a string or null with orderBy="$priority".')
     if not rest:
         return Bound(value, None, is_inclusive)
     key = rest[0]

@@ -37,6 +37,8 @@ READING: Final = frozenset({b"GET", b"HEAD"})
 WRITING: Final = frozenset({b"PUT", b"POST", b"PATCH", b"DELETE"})
 METHODS: Final = READING | WRITING | {b"OPTIONS"}
 EVENTS: Final = "text/event-stream"
+CACHED_PATH_BYTES: Final = 256
+"""Longer paths are parsed anew each time: what clients send must not fill the memory."""
 _OVERRIDES: Final = frozenset({b"GET", b"PUT", b"PATCH", b"DELETE"})
 
 
@@ -51,7 +53,7 @@ class Ask:
     method: bytes
     name: DatabaseName
     place: Place
-    parameters: Parameters
+    parameters: Parameters = attrs.field(repr=False)
     print: Print
     timeout: float
     wants_tag: bool
@@ -116,7 +118,9 @@ class Reader:
         self._catalog.check(name)
         try:
             if reserved is None:
-                place = parse_path(raw_path, len(request.prepath or ()))
+                depth = len(request.prepath or ())
+                is_short = len(raw_path) <= CACHED_PATH_BYTES
+                place = (_parse_short_path if is_short else parse_path)(raw_path, depth)
         except InvalidPath as error:
             malformed.insert(0, error)
         method = _method(request.method, head, parameters)
@@ -164,10 +168,12 @@ class Reader:
             )
 
 
-@lru_cache(maxsize=4096)
 def parse_path(raw_path: bytes, mounted_at: int) -> Place:
     """Return the place that a raw path names, below the `mounted_at` segments of a prefix."""
     return parse_address(raw_path[1:].split(b"/")[mounted_at:])
+
+
+_parse_short_path = lru_cache(maxsize=4096)(parse_path)
 
 
 def _parse_leniently(raw_query: bytes) -> Parameters:

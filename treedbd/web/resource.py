@@ -58,8 +58,11 @@ class TreeResource(KleinResource):
 
     def render(self, request: Any) -> Any:
         """Answer a request: at once where that is possible."""
-        if request.postpath in RESERVED:
-            return super().render(request)
+        if b"/." in request.path or b"%" in request.path:
+            segments = [segment for segment in request.postpath if segment]
+            if segments in RESERVED:
+                request.postpath = segments
+                return super().render(request)
         self._data.answer(request)
         return NOT_DONE_YET
 
@@ -76,6 +79,8 @@ class TreeResource(KleinResource):
         return app
 
     def _health(self, request: Request) -> bytes:
+        if request.method == b"OPTIONS":
+            return self._data.sender.prepare(request, self._data.sender.preflight(request))
         if request.method not in (b"GET", b"HEAD"):
             raise MethodNotAllowed("The health can be read, nothing else.", b"GET, HEAD")
         troubles = self._catalog.troubles()

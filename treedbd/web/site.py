@@ -16,6 +16,7 @@ from treedbd.tree.path import InvalidPath
 from treedbd.tree.query import InvalidQuery
 
 MAX_LABEL: Final = 63
+MAX_HOST_BYTES: Final = 255 + len(":65535")
 
 _NAME = r"[a-z0-9](?:-?[a-z0-9])*"
 _LABEL = re.compile(rf"(?:(?P<database>{_NAME})--)?(?P<project>{_NAME})", re.ASCII)
@@ -101,8 +102,14 @@ class Addressing:
         raise Misdirected(f"The host {host} is not served here.")
 
 
-@lru_cache(maxsize=1024)
 def _parse_host(raw: bytes) -> str:
+    if len(raw) > MAX_HOST_BYTES:
+        raise InvalidPath("The Host header is too long for a host name.")
+    return _parse_short_host(raw)
+
+
+@lru_cache(maxsize=1024)
+def _parse_short_host(raw: bytes) -> str:
     found = _HOST.fullmatch(raw.decode("latin-1"))
     if found is None:
         raise InvalidPath("The Host header is not a host name.")

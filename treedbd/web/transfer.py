@@ -19,7 +19,7 @@ from treedbd.database.question import DeadlinePassed
 from treedbd.store.nodes import Nodes
 from treedbd.web.read import Pieces
 
-FIRST_SLICE_BYTES: Final = 2 * 1_048_576
+FIRST_SLICE_BYTES: Final = 1_200_000
 SLICE_SECONDS: Final = 0.004
 IN_MEMORY_BYTES: Final = 1_048_576
 CHUNK_BYTES: Final = 65_536

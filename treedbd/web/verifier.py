@@ -162,7 +162,7 @@ class Verifier:
                 raise BadToken("The token's signature is by a key that its issuer does not have.")
             if not key.verify(token.signed, token.signature):
                 raise BadToken("The token's signature is wrong.")
-            if not self.trusts(identity):
+            if self._providers.get(keys.provider) is not keys:
                 raise BadToken("The token has an unknown issuer.")
             return self._remember(text, _Known(identity, life, keys, keys.generation()))
 
