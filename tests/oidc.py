@@ -89,11 +89,13 @@ class Answer:
 class OidcProvider:
     """A provider that serves while its context is open.
 
-    `certified_for` is the name in its certificate. `requests` are the paths it was asked for;
-    `answers` are given instead of its documents, by path.
+    `certified_for` is the name in its certificate, or a certificate. `requests` are the paths it
+    was asked for; `answers` are given instead of its documents, by path.
     """
 
-    def __init__(self, certified_for: str = LOOPBACK, algorithm: str = "RS256") -> None:
+    def __init__(
+        self, certified_for: str | trustme.LeafCert = LOOPBACK, algorithm: str = "RS256"
+    ) -> None:
         """Prepare; `start` starts it, at a port that it keeps."""
         self.requests: list[str] = []
         self.answers: dict[str, Answer] = {}
@@ -101,7 +103,9 @@ class OidcProvider:
         self.signing = SigningKey("", "", private_key("ES256"))
         self.published: list[SigningKey] = []
         self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        authority().issue_cert(certified_for).configure_cert(self._tls)
+        if isinstance(certified_for, str):
+            certified_for = authority().issue_cert(certified_for)
+        certified_for.configure_cert(self._tls)
         self.port = 0
         self._server: http.server.ThreadingHTTPServer | None = None
         self._is_going_on = threading.Event()

@@ -12,15 +12,13 @@ import pytest
 import pytest_twisted
 import trustme
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
-from cryptography.x509.oid import NameOID
 from twisted.internet import reactor as installed_reactor
 from twisted.internet.defer import Deferred
 from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.ssl import CertificateOptions
 
+from tests.authority import dns, issue
 from tests.script import Script, answer, begin, cut_off
 from treedbd.certificate import keep_local_certificate
 from treedbd.cli.client import Client, NoAnswer, content, describe
@@ -172,32 +170,13 @@ class Authority:
     """Signs certificates for any names, bad ones too."""
 
     def __init__(self) -> None:
-        self._key = ec.generate_private_key(ec.SECP256R1())
         self._ca = trustme.CA()
         self.pem = self._ca.cert_pem.bytes()
 
     def server(self, names: Sequence[str]) -> CertificateOptions:
         """Return a server's side with a certificate for exactly these names."""
-        signer = load_pem_private_key(self._ca.private_key_pem.bytes(), None)
-        issuer = x509.load_pem_x509_certificate(self.pem)
-        assert isinstance(signer, ec.EllipticCurvePrivateKey)
-        now = datetime.datetime.now(datetime.UTC)
-        day = datetime.timedelta(days=1)
-        builder = (
-            x509.CertificateBuilder()
-            .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")]))
-            .issuer_name(issuer.subject)
-            .public_key(self._key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - day)
-            .not_valid_after(now + day)
-        )
-        if names:
-            every = x509.SubjectAlternativeName([x509.DNSName(name) for name in names])
-            builder = builder.add_extension(every, critical=False)
-        key: Any = self._key
-        certificate: Any = builder.sign(signer, hashes.SHA256())
-        return CertificateOptions(privateKey=key, certificate=certificate)
+        own = issue(self._ca, dns(*names) if names else None)
+        return tls_of(own.private_key_pem.bytes(), own.cert_chain_pems[0].bytes())
 
 
 @pytest.mark.parametrize(

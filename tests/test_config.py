@@ -157,7 +157,7 @@ def test_development_mode_takes_flags_too(tmp_path: pathlib.Path) -> None:
     [
         ("lissten = []", "lissten", "did you mean listen"),
         ("zzz = 1", "zzz", "the keys are listen, domains"),
-        ("workers = 1", "workers", "is not a key"),
+        ("workers = 2", "workers", "must be an integer from 1 to 1"),
         ("[limits]\nwrite_body_byte = 1", "limits.write_body_byte", "write_body_bytes"),
         ("[projects.shop]\nsecret = 1", "projects.shop.secret", "is not a key"),
         ("listen = 8080", "listen", "must be a list"),

@@ -197,6 +197,7 @@ class Settings:
     default_project: str = key("", _default_project)
     data: pathlib.Path = key(pathlib.Path("/var/lib/treedb"), folder)
     engine: Engine = key("sqlite", choice("sqlite", "memory"))
+    workers: int = key(1, integer(1, 1))
     emulator: bool = key(False, switch)
     limits: Limits = key(Limits(), record(Limits))
     streams: Streaming = key(Streaming(), record(Streaming))

@@ -356,11 +356,14 @@ def test_a_bound_by_key_is_one_string(name: str, text: str) -> None:
         ask(orderBy='"$key"', **{name: text})
 
 
-@pytest.mark.parametrize("name", BOUNDS)
-@pytest.mark.parametrize("text", ["true", "false", 'true,"a"'])
-def test_a_bound_by_priority_is_no_boolean(name: str, text: str) -> None:
-    with pytest.raises(InvalidQuery, match=name):
-        ask(orderBy='"$priority"', **{name: text})
+def test_a_boolean_bound_by_priority_has_its_place_between_none_and_the_numbers() -> None:
+    members = [
+        ("a", 1),
+        ("b", {".value": 2, ".priority": -1}),
+        ("c", {".value": 3, ".priority": "p"}),
+    ]
+    assert keys_of(dict(members), orderBy='"$priority"', startAt="true") == ["b", "c"]
+    assert keys_of(dict(members), orderBy='"$priority"', endAt="false") == ["a"]
 
 
 @pytest.mark.parametrize(

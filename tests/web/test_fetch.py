@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import ipaddress
 import pathlib
 from collections.abc import Iterator
 from typing import Any
@@ -10,12 +11,15 @@ from typing import Any
 import pytest
 import pytest_twisted
 import trustme
+from cryptography import x509
+from cryptography.x509.oid import ExtensionOID
 from twisted.internet import error
 from twisted.internet import reactor as installed_reactor
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.web.client import ResponseFailed, ResponseNeverReceived
 
-from tests.oidc import KEYS, Answer, OidcProvider, authority_pem
+from tests.authority import dns, issue
+from tests.oidc import KEYS, Answer, OidcProvider, authority, authority_pem
 from treedbd.web.fetch import (
     MAX_BODY_BYTES,
     BadAuthority,
@@ -58,11 +62,59 @@ async def test_without_an_authority_the_system_decides(server: OidcProvider) -> 
         await fetcher(reactor)(server.keys_uri)
 
 
+ADDRESS = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+
+
+def url_at(host: str, server: OidcProvider) -> str:
+    return f"https://{host}:{server.port}{KEYS}"
+
+
+@pytest.mark.parametrize(
+    ("names", "host"),
+    [
+        (dns("localhost"), "localhost"),
+        (dns("LocalHost"), "localhost"),
+        (dns("*.x", "", "localhost"), "localhost"),
+        (x509.SubjectAlternativeName([ADDRESS]), "127.0.0.1"),
+        (x509.SubjectAlternativeName([x509.DNSName("*.x"), ADDRESS]), "127.0.0.1"),
+    ],
+)
 @pytest_twisted.ensureDeferred
-async def test_the_certificate_must_be_for_the_host() -> None:
-    with OidcProvider("other.example") as server:
+async def test_a_server_is_believed_whose_certificate_carries_the_host(
+    names: x509.SubjectAlternativeName, host: str
+) -> None:
+    with OidcProvider(issue(authority(), names)) as server:
+        assert await fetch(url_at(host, server))
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
+@pytest.mark.parametrize(
+    "names",
+    [
+        None,
+        dns("other.example"),
+        dns("*.localhost"),
+        dns("*.x"),
+        dns("*.0.0.1"),
+        dns("*"),
+        dns(""),
+        dns("a b"),
+        dns("127.0.0.1"),
+        x509.SubjectAlternativeName([x509.RFC822Name("root@localhost")]),
+        x509.SubjectAlternativeName([x509.UniformResourceIdentifier("https://localhost")]),
+        x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_network("127.0.0.0/8"))]),
+        x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.2"))]),
+        x509.UnrecognizedExtension(ExtensionOID.SUBJECT_ALTERNATIVE_NAME, b"no names"),
+    ],
+    ids=lambda names: str(getattr(names, "value", names)),
+)
+@pytest_twisted.ensureDeferred
+async def test_a_server_whose_certificate_does_not_carry_the_host_is_asked_nothing(
+    names: x509.ExtensionType | None, host: str
+) -> None:
+    with OidcProvider(issue(authority(), names)) as server:
         with pytest.raises(ResponseNeverReceived, match="VerificationError"):
-            await fetch(server.keys_uri)
+            await fetch(url_at(host, server))
         assert not server.requests
 
 

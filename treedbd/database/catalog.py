@@ -7,7 +7,7 @@ nothing; it comes into being with the first write that succeeds.
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from typing import Any, Literal, TypeAlias
 from weakref import WeakValueDictionary
 
@@ -88,7 +88,8 @@ class Catalog:
         self._projects = dict(projects)
         self._any_project = any_project
         self._first_rules = first_rules
-        self._rulebooks: dict[str, Rulebook] = {}
+        self._rulebooks: MutableMapping[str, Rulebook] = WeakValueDictionary()
+        self._kept_rulebooks: list[Rulebook] = []
         self._platform = platform
         self._retain_events = retain_events
         self._open: dict[DatabaseName, Database] = {}
@@ -133,6 +134,9 @@ class Catalog:
         rulebook = self._rulebooks.get(project)
         if rulebook is None:
             rulebook = self._rulebooks[project] = self._make_rulebook(self.project(project))
+            if project in self._projects or self._engine == "memory":
+                # Others are forgotten with their databases; what was put for them is in a file.
+                self._kept_rulebooks.append(rulebook)
         return rulebook
 
     def names(self, project: str) -> list[DatabaseName]:

@@ -195,7 +195,7 @@ class Database:
             telling = tell(sequence, resolved, nodes, op_id)
         echo = new_tag = None
         if write.wants_echo:
-            echo = _echo(nodes, resolved) if may_see else edit.resolve_times(write.edit, write.now)
+            echo = _echo(nodes, resolved) if may_see else edit.show_blind(write.edit, write.now)
         if write.wants_tag and may_see:
             new_tag = tag(shown_at(nodes, resolved.place))
         return Outcome(resolved, telling, echo, new_tag)

@@ -32,6 +32,7 @@ from treedbd.tree.value import (
     check_priority,
     leaf_of,
     normalise,
+    plain,
     priority_of,
     sort_members,
     with_priority,
@@ -124,9 +125,17 @@ def resolve(edit: Edit, now: int, view: View) -> Edit:
         raise InvalidData(str(error)) from None
 
 
-def resolve_times(edit: Edit, now: int) -> Json:
-    """Return what was sent with its timestamps replaced, and its increments as they were sent."""
-    return _resolve_body(edit, now, None)
+def show_blind(edit: Edit, now: int) -> Json:
+    """Return the echo of a write for one who may not know what was there before.
+
+    It is the echo of any other write, but increments stand in it as they were sent.
+    """
+    body = _resolve_body(edit, now, None)
+    if edit.method == "patch":
+        return body
+    if edit.place.of_priority:
+        return _show_increments(check_priority(body))
+    return plain(_show_increments(normalise(body, len(edit.place.path)).value))
 
 
 def apply(root: Value, changes: Iterable[Change]) -> Value:
@@ -189,6 +198,14 @@ def _resolve_body(edit: Edit, now: int, current: placeholder.Current) -> Json:
         key: _resolve_at(_patch_place(path, key), item, now, current)
         for key, item in edit.sent.items()
     }
+
+
+def _show_increments(value: Value) -> Value:
+    if isinstance(value, placeholder.Increment):
+        return {placeholder.PLACEHOLDER: {"increment": value.by}}
+    if isinstance(value, dict):
+        return {key: _show_increments(child) for key, child in value.items()}
+    return value
 
 
 def _resolve_at(place: Place, item: Json, now: int, current: placeholder.Current) -> Json:

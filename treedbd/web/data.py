@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterator
 from typing import IO, Final, NoReturn, TypeVar
 
 import attrs
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, DeferredSemaphore
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web.server import Request
 
 from treedbd.database.catalog import Catalog
+from treedbd.database.database import Database
 from treedbd.database.permit import Claim
 from treedbd.database.question import Caller, DeadlinePassed, PermissionDenied
 from treedbd.rules.evaluation import Context
@@ -41,6 +42,9 @@ from treedbd.web.transfer import draw_at_once, draw_in_slices
 from treedbd.web.write import make_edit, make_write, next_push_key, write_reply
 
 T = TypeVar("T")
+
+MOST_LONG_READS: Final = 32
+"""So many are drawn or sent at a time; others wait for their turn."""
 
 MOST_ADVICE: Final = 1000
 """So many different missing indexes are logged, each once."""
@@ -68,6 +72,7 @@ class DataRoute:
         self._options = options
         self.streams: Final = Streams(stream_limits, clock, wall_clock)
         self._advised: set[str] = set()
+        self._long_reads = DeferredSemaphore(MOST_LONG_READS)
         self._clock = clock
         self._wall_clock = wall_clock
 
@@ -102,6 +107,7 @@ class DataRoute:
 
     def _answer_read(self, request: Request, ask: Ask) -> None:
         form = parse_form(ask.parameters)
+        deadline = self._clock.seconds() + ask.timeout
         if form.query is not None:
             self._check_index(ask, form.query)
         if ask.wants_explanation:
@@ -110,27 +116,46 @@ class DataRoute:
             check_stream(ask.parameters, ask.place)
             self._identified(request, ask, lambda who: self._stream(request, ask, form, who))
         else:
-            self._identified(request, ask, lambda who: self._read(request, ask, form, who))
+            self._identified(
+                request, ask, lambda who: self._read(request, ask, form, deadline, who)
+            )
 
-    def _read(self, request: Request, ask: Ask, form: Form, identity: Identity) -> None:
+    def _read(
+        self, request: Request, ask: Ask, form: Form, deadline: float, identity: Identity
+    ) -> None:
         database = self._catalog.database(ask.name)
         pieces = self._judged(ask, form, identity)
         body = database.read(lambda nodes: draw_at_once(nodes, pieces))
+        if self._clock.seconds() >= deadline:
+            raise DeadlinePassed("The time of the request was over before the data was read.")
         if body is not None:
             self._send_read(request, ask, form, body)
             return
-        deadline = self._clock.seconds() + ask.timeout
+
+        drawing = Deferred.fromCoroutine(self._draw_in_turn(database, pieces, deadline))
 
         def send(file: IO[bytes]) -> None:
+            # The turn is over when the file is: files of slow readers must not fill the disk.
+            common = self.sender.common_headers(request, no_store=ask.token is not None)
             if needs_whole(ask, form):
                 with file:
+                    self._long_reads.release()
                     self._send_read(request, ask, form, file.read())
             else:
-                common = self.sender.common_headers(request, no_store=ask.token is not None)
-                send_file(request, form, file, common, self._clock, deadline)
+                end = self._long_reads.release
+                send_file(request, form, file, common, self._clock, deadline, end)
 
-        drawing = draw_in_slices(database.hold(), pieces, self._clock, deadline)
-        self._later(request, Deferred.fromCoroutine(drawing), send, cancels=True)
+        self._later(request, drawing, send, cancels=True)
+
+    async def _draw_in_turn(self, database: Database, pieces: Pieces, deadline: float) -> IO[bytes]:
+        """Draw a long read when it is its turn, which the caller ends; raise `DeadlinePassed`."""
+        left = max(0.0, deadline - self._clock.seconds())
+        await self._long_reads.acquire().addTimeout(left, self._clock, _be_late)
+        try:
+            return await draw_in_slices(database.hold(), pieces, self._clock, deadline)
+        except BaseException:
+            self._long_reads.release()
+            raise
 
     def _check_index(self, ask: Ask, query: Query) -> None:
         """Refuse a query without an index where the project wants that, else log it."""
@@ -265,6 +290,10 @@ class DataRoute:
                 self.refuse(request, reason.value)
 
         waiting.addCallback(answer).addErrback(refuse)
+
+
+def _be_late(_: object, __: float) -> NoReturn:
+    raise DeadlinePassed("The time of the request was over before its turn came.")
 
 
 def _give_up(_: object, seconds: float) -> NoReturn:

@@ -45,6 +45,8 @@ class Form:
 
 
 PLAIN = Form(None, None, False, None, None)
+_NEUTRAL = frozenset({"auth", "access_token", "auth_variable_override", "ns", "print", "timeout"})
+"""Parameters that do not bear on the form."""
 
 _EDGES: Final = {"[MIN_NAME]": False, "[MAX_NAME]": True}
 """How clients name what lies before all keys and what lies after them; neither can be a key."""
@@ -52,7 +54,7 @@ _EDGES: Final = {"[MIN_NAME]": False, "[MAX_NAME]": True}
 
 def parse_form(parameters: Parameters) -> Form:
     """Return the form that the parameters of a read ask for; raise `InvalidQuery`."""
-    if not parameters:
+    if parameters.keys() <= _NEUTRAL:
         return PLAIN
     is_export = parse_choice(parameters, "format", "export") is not None
     shallow = parse_shallow(parameters)

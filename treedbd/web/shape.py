@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import IO
 
 from twisted.internet.interfaces import IReactorTime
@@ -46,14 +47,19 @@ def send_file(
     common: tuple[Header, ...],
     clock: IReactorTime,
     deadline: float,
+    end: Callable[[], object],
 ) -> None:
-    """Send JSON that lies in a file, at the speed of the client, and cut it off at the deadline."""
+    """Send JSON that lies in a file, at the speed of the client, and cut it off at the deadline.
+
+    `end` is called when the file is closed.
+    """
     before, after, content_type = _wrapping(form)
     length = file.seek(0, 2) + len(before) + len(after)
     file.seek(0)
     write_head(request, 200, (content_type, *_download(form), *common), length)
     if request.method == b"HEAD":
         file.close()
+        end()
         request.finish()
         return
     request.write(before)
@@ -61,6 +67,7 @@ def send_file(
 
     def finish(result: object) -> None:
         file.close()
+        end()
         if cut_off.active():
             cut_off.cancel()
         if not isinstance(result, Failure):

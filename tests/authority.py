@@ -1,0 +1,47 @@
+"""Certificates with any names, bad ones too, which an authority for tests signs all the same."""
+
+from __future__ import annotations
+
+import datetime
+
+import trustme
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+from cryptography.x509.oid import NameOID
+
+
+def dns(*names: str) -> x509.SubjectAlternativeName:
+    """Return the extension that carries DNS names, be they names or not."""
+    return x509.SubjectAlternativeName([x509.DNSName(name) for name in names])
+
+
+def issue(authority: trustme.CA, names: x509.ExtensionType | None) -> trustme.LeafCert:
+    """Return a certificate with these names and no others; its common name is `localhost`."""
+    signer = load_pem_private_key(authority.private_key_pem.bytes(), None)
+    assert isinstance(signer, ec.EllipticCurvePrivateKey)
+    key = ec.generate_private_key(ec.SECP256R1())
+    now = datetime.datetime.now(datetime.UTC)
+    day = datetime.timedelta(days=1)
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")]))
+        .issuer_name(x509.load_pem_x509_certificate(authority.cert_pem.bytes()).subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - day)
+        .not_valid_after(now + day)
+    )
+    if names is not None:
+        builder = builder.add_extension(names, critical=False)
+    return trustme.LeafCert(
+        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
+        builder.sign(signer, hashes.SHA256()).public_bytes(Encoding.PEM),
+        [],
+    )
