@@ -90,7 +90,8 @@ class OidcProvider:
     """A provider that serves while its context is open.
 
     `certified_for` is the name in its certificate, or a certificate. `requests` are the paths it
-    was asked for; `answers` are given instead of its documents, by path.
+    was asked for, `server_names` the hosts that clients named in TLS (RFC 6066, section 3);
+    `answers` are given instead of its documents, by path.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class OidcProvider:
     ) -> None:
         """Prepare; `start` starts it, at a port that it keeps."""
         self.requests: list[str] = []
+        self.server_names: list[str | None] = []
         self.answers: dict[str, Answer] = {}
         self.announced_issuer: str | None = None
         self.signing = SigningKey("", "", private_key("ES256"))
@@ -106,6 +108,7 @@ class OidcProvider:
         if isinstance(certified_for, str):
             certified_for = authority().issue_cert(certified_for)
         certified_for.configure_cert(self._tls)
+        self._tls.sni_callback = lambda _, name, __: self.server_names.append(name)
         self.port = 0
         self._server: http.server.ThreadingHTTPServer | None = None
         self._is_going_on = threading.Event()

@@ -23,8 +23,9 @@ from tests.script import Script, answer, begin, cut_off
 from treedbd.certificate import keep_local_certificate
 from treedbd.cli.client import Client, NoAnswer, content, describe
 from treedbd.cli.outcome import CommandFailed
-from treedbd.cli.tls import Trust
 from treedbd.cli.url import Url, parse_url
+from treedbd.web.fetch import parse_authority
+from treedbd.web.tls import Trust
 
 reactor: Any = installed_reactor
 
@@ -38,7 +39,8 @@ def script() -> Iterator[Script]:
 
 
 def client(authority: bytes | None = None, token: str | None = None) -> Client:
-    return Client(reactor, Trust(authority), token)
+    trust = Trust(None if authority is None else parse_authority(authority))
+    return Client(reactor, trust, token)
 
 
 def asking(url: Url, **more: Any) -> Deferred[bytes]:

@@ -18,9 +18,9 @@ from tests.script import Script, answer, begin, cut_off
 from treedbd.cli.client import Client, NoAnswer
 from treedbd.cli.events import Event
 from treedbd.cli.outcome import CommandFailed
-from treedbd.cli.tls import Trust
 from treedbd.cli.url import parse_url
 from treedbd.cli.watch import LONGEST_PAUSE_S, Wish, follow, pause_after
+from treedbd.web.tls import Trust
 
 reactor: Any = installed_reactor
 KEEP_ALIVE_S = 30.0

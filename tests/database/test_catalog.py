@@ -15,6 +15,7 @@ from treedbd.database.database import Database
 from treedbd.database.platform import Platform
 from treedbd.database.question import Caller, Outcome, PermissionDenied, Write
 from treedbd.rules.ruleset import DENY, OPEN
+from treedbd.store.mapping import Refused
 from treedbd.tree.edit import make_put
 from treedbd.tree.path import Place
 from treedbd.tree.value import Json, plain
@@ -139,3 +140,15 @@ def test_only_configured_databases_of_configured_projects_are_known(
     else:
         with pytest.raises(UnknownDatabase):
             catalog.check(name)
+
+
+def test_a_damaged_file_is_refused_when_the_catalogue_opens(tmp_path: pathlib.Path) -> None:
+    catalog, clock = make_catalog(tmp_path, ProjectSpec("p"))
+    put(catalog.database(DatabaseName("p")), clock, {str(n): "x" * 3000 for n in range(200)})
+    catalog.close()
+    (file,) = tmp_path.glob("p/*.shelf")
+    content = bytearray(file.read_bytes())
+    content[20 * 4096 : 40 * 4096] = b"\x5a" * (20 * 4096)
+    file.write_bytes(content)
+    with pytest.raises(Refused, match="is damaged"):
+        make_catalog(tmp_path, ProjectSpec("p"))

@@ -17,13 +17,19 @@ import attrs
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
 from tests.mirror import Mirror
-from treedbd.database.database import MOST_RESUMED, Database
+from treedbd.database.database import MOST_RESUMED, TRIM_EVERY, Database
 from treedbd.database.permit import Claim
 from treedbd.database.platform import Platform
 from treedbd.database.question import (
@@ -336,7 +342,9 @@ BODIES = st.recursive(
     ),
     max_leaves=5,
 )
-PARTS = st.sampled_from(["a", "a/b", "b/1", "/b/2", "1", "2/a/b", "a/1", "1/a/.priority"])
+PARTS = st.sampled_from(
+    ["a", "a/b", "b/1", "/b/2", "1", "2/a/b", "a/1", "1/a/b", "1/a/.priority", "a/.priority"]
+)
 QUERIES = st.sampled_from(
     [
         query(orderBy='"$value"', limitToFirst="2"),
@@ -369,6 +377,11 @@ class DatabaseMachine(RuleBasedStateMachine):
     @rule(path=PATHS)
     def increment(self, path: Path) -> None:
         self.model.write(make_put(Place(path), {".sv": {"increment": 1}}))
+
+    @initialize(body=st.dictionaries(KEYS, st.integers(-3, 3), min_size=4))
+    def begin(self, body: Json) -> None:
+        self.fill((), body | {"a": body})
+        self.model.settle()
 
     @rule(path=UPPER_PATHS, body=st.dictionaries(KEYS, st.integers(-3, 3), min_size=3))
     def fill(self, path: Path, body: Json) -> None:
@@ -568,6 +581,30 @@ def test_a_position_of_another_history_is_not_known(model: Model) -> None:
         assert not Follower(model, (), None).resume(Position(sequence), Mirror())
     assert not Follower(model, (), None).resume(Position(4, b"op"), Mirror())
     assert Follower(model, (), None).resume(Position(0), Mirror())
+
+
+def test_who_missed_what_is_not_retained_starts_anew(model: Model) -> None:
+    for _ in range(TRIM_EVERY):
+        model.write(make_put(Place(("a",)), 1))
+    model.settle()
+    assert not Follower(model, (), None).resume(Position(0), Mirror())
+    gone = model.database.position(TRIM_EVERY - RETAINED)
+    assert not Follower(model, (), None).resume(gone, Mirror())
+    oldest = model.database.position(TRIM_EVERY - RETAINED + 1)
+    follower = Follower(model, (), None)
+    assert follower.resume(oldest, Mirror())
+    assert len(follower.past) == RETAINED - 1
+
+
+def test_who_missed_a_priority_starts_anew(model: Model) -> None:
+    model.write(make_put(Place(("a", "b")), 1))
+    model.settle()
+    before = model.database.position(1)
+    model.write(make_put(Place(("a",), of_priority=True), 5))
+    model.settle()
+    assert not Follower(model, (), None).resume(before, Mirror())
+    assert not Follower(model, ("a", "b"), None).resume(before, Mirror())
+    assert Follower(model, ("c",), None).resume(before, Mirror())
 
 
 def test_who_missed_too_much_starts_anew() -> None:

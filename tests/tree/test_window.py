@@ -57,8 +57,12 @@ def test_when_all_may_have_been_written_only_what_differs_is_told() -> None:
 
 
 def test_the_children_that_events_wrote_are_known_unless_one_replaced_all() -> None:
-    events = [Event("put", ("a", "x"), 1), Event("patch", (), {"b": 1, "c/d": 2})]
-    assert written_children(events) == ["a", "b", "c"]
+    events = [
+        Event("put", ("a", "x"), 1),
+        Event("patch", (), {"b": 1, "c/d": 2}),
+        Event("patch", ("e", "y"), {"f": 1}),
+    ]
+    assert written_children(events) == ["a", "b", "c", "e"]
     assert written_children([*events, Event("put", (), None)]) is None
 
 

@@ -12,7 +12,6 @@ import pytest
 import pytest_twisted
 import trustme
 from cryptography import x509
-from cryptography.x509.oid import ExtensionOID
 from twisted.internet import error
 from twisted.internet import reactor as installed_reactor
 from twisted.internet.defer import CancelledError, Deferred
@@ -104,18 +103,32 @@ async def test_a_server_is_believed_whose_certificate_carries_the_host(
         x509.SubjectAlternativeName([x509.UniformResourceIdentifier("https://localhost")]),
         x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_network("127.0.0.0/8"))]),
         x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.2"))]),
-        x509.UnrecognizedExtension(ExtensionOID.SUBJECT_ALTERNATIVE_NAME, b"no names"),
     ],
-    ids=lambda names: str(getattr(names, "value", names)),
+    ids=str,
 )
 @pytest_twisted.ensureDeferred
 async def test_a_server_whose_certificate_does_not_carry_the_host_is_asked_nothing(
-    names: x509.ExtensionType | None, host: str
+    names: x509.SubjectAlternativeName | None, host: str
 ) -> None:
     with OidcProvider(issue(authority(), names)) as server:
         with pytest.raises(ResponseNeverReceived, match="VerificationError"):
             await fetch(url_at(host, server))
         assert not server.requests
+
+
+@pytest.mark.parametrize(("host", "named"), [("localhost", "localhost"), ("127.0.0.1", None)])
+@pytest_twisted.ensureDeferred
+async def test_a_server_of_many_names_is_told_which_is_meant(host: str, named: str | None) -> None:
+    names = x509.SubjectAlternativeName([x509.DNSName("localhost"), ADDRESS])
+    with OidcProvider(issue(authority(), names)) as server:
+        await fetch(url_at(host, server))
+        assert server.server_names == [named]
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_url_whose_host_is_none_fails() -> None:
+    with pytest.raises(ValueError, match="Invalid DNS-ID"):
+        await fetch("https://2130706433/keys.json")
 
 
 @pytest.mark.parametrize("status", [204, 301, 302, 304, 307, 404, 500])

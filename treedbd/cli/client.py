@@ -31,8 +31,8 @@ from twisted.web.iweb import IAgentEndpointFactory, IBodyProducer, IResponse
 from zope.interface import implementer
 
 from treedbd.cli.outcome import CommandFailed
-from treedbd.cli.tls import Trust
-from treedbd.cli.url import Url, is_local_name
+from treedbd.cli.url import LOCALHOST, Url, is_local_name
+from treedbd.web.tls import Trust
 
 CONNECT_S: Final = 30.0
 _LOOPBACK: Final = ("127.0.0.1", "::1")
@@ -175,13 +175,17 @@ class _Route:
 
     def endpointForURI(self, uri: URI) -> IStreamClientEndpoint:
         host = uri.host.strip(b"[]").decode()
-        names = _LOOPBACK if is_local_name(host) else (host,)
+        is_here = is_local_name(host)
+        names = _LOOPBACK if is_here else (host,)
         plain = _FirstOf(
             [HostnameEndpoint(self._reactor, name, uri.port, CONNECT_S) for name in names]
         )
         if uri.scheme != b"https":
             return plain
-        secure: IStreamClientEndpoint = wrapClientTLS(self._trust.creator_for(host), plain)
+        # A name below `localhost` leads to nothing but this machine, so that a certificate of this
+        # machine will do: no client takes a wildcard directly under a top-level name.
+        tls = self._trust.creator_for(host, *((LOCALHOST,) if is_here else ()))
+        secure: IStreamClientEndpoint = wrapClientTLS(tls, plain)
         return secure
 
 

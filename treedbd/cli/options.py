@@ -14,11 +14,11 @@ import orjson
 
 from treedbd.certificate import LOCAL_CERTIFICATE
 from treedbd.cli.outcome import CommandFailed
-from treedbd.cli.tls import Trust
 from treedbd.cli.url import Url, is_local
 from treedbd.config import Settings, load_settings
 from treedbd.keys import ConfigError
-from treedbd.web.fetch import BadAuthority, read_authority
+from treedbd.web.fetch import BadAuthority, parse_authority, read_authority
+from treedbd.web.tls import Trust
 
 TOKEN_VARIABLE: Final = "TREEDB_TOKEN"  # noqa: S105 - the name of a variable
 STANDARD_INPUT: Final = "-"
@@ -119,7 +119,7 @@ def choose_trust(arguments: argparse.Namespace, url: Url, settings: Settings) ->
         own = settings.data / LOCAL_CERTIFICATE
         file = own if own.exists() else None
     try:
-        return Trust(None if file is None else read_authority(file))
+        return Trust(None if file is None else parse_authority(read_authority(file)))
     except BadAuthority as error:
         raise CommandFailed(f"{file}: {error}") from None
 

@@ -28,6 +28,7 @@ from treedbd.database.question import (
     DeadlinePassed,
     Outcome,
     PermissionDenied,
+    TooLarge,
     Unavailable,
     Write,
 )
@@ -41,7 +42,7 @@ Tell: TypeAlias = Callable[[Sequence[Telling]], None]
 BATCH_WRITES = 1024
 BATCH_SECONDS = 0.02
 
-_REFUSALS = (PermissionDenied, ConditionFailed, InvalidData)
+_REFUSALS = (PermissionDenied, ConditionFailed, InvalidData, TooLarge)
 
 
 @attrs.define(eq=False)

@@ -21,6 +21,7 @@ from treedbd.database.rulebook import Rulebook
 from treedbd.rules.ruleset import DENY, RuleSet
 from treedbd.store.lazy import LazyMapping
 from treedbd.store.mapping import Mapping as StoreMapping
+from treedbd.store.mapping import Refused
 from treedbd.store.memory import MemoryMapping
 from treedbd.store.sqlite import SqliteMapping
 
@@ -104,7 +105,12 @@ class Catalog:
             if name.project not in self._projects and not self._any_project:
                 self._log.warn("{file} belongs to no project here; left alone.", file=str(file))
                 continue
-            self._open[name] = self._make(name, SqliteMapping.open(file))
+            mapping = SqliteMapping.open(file)
+            damage = mapping.find_damage()
+            if damage is not None:
+                mapping.close()
+                raise Refused(f"{file} is damaged ({damage}): put a backup in its place.")
+            self._open[name] = self._make(name, mapping)
         for project in self._projects:
             self.rulebook(project)  # so that what is wrong with rules is said at once
 

@@ -21,6 +21,7 @@ from treedbd.database.question import (
     Outcome,
     PermissionDenied,
     TagDenied,
+    TooLarge,
     Write,
 )
 from treedbd.database.rulebook import Rulebook
@@ -32,7 +33,7 @@ from treedbd.store.mapping import Entry, Mapping, Rows, Transaction
 from treedbd.store.node_writer import NodeWriter
 from treedbd.store.nodes import Nodes
 from treedbd.tree import edit, value
-from treedbd.tree.canonical import tag
+from treedbd.tree.canonical import MOST_TAGGED_BYTES, tag
 from treedbd.tree.event import Event, Position, Telling, tell
 from treedbd.tree.path import Path, Place, is_ancestor
 from treedbd.tree.pushid import PushIds
@@ -184,6 +185,8 @@ class Database:
         may_see = self._judge(nodes, write, resolved)
         if write.condition is not None:
             _check(nodes, write.condition)
+        elif write.wants_tag:
+            _check_size(nodes, resolved.place)
         telling = None
         if resolved.changes:
             nodes.apply(resolved.changes)
@@ -247,10 +250,23 @@ def shown_at(nodes: Nodes, place: Place) -> Json:
 
 
 def _check(nodes: Nodes, condition: Condition) -> None:
-    current = shown_at(nodes, condition.place)
+    place, tags = condition.place, condition.tags
+    if tags.is_any and nodes.peek(place.path) is not None and not place.of_priority:
+        return
+    _check_size(nodes, place)
+    current = shown_at(nodes, place)
     present = tag(current)
-    if not condition.tags.matches(present, current is not None):
+    if not tags.matches(present, current is not None):
         raise ConditionFailed(current, present)
+
+
+def _check_size(nodes: Nodes, place: Place) -> None:
+    """Refuse to tag what could not be tagged without keeping everybody waiting."""
+    size = 0
+    for piece in nodes.pieces(place.path):
+        size += len(piece)
+        if size > MOST_TAGGED_BYTES:
+            raise TooLarge(f"More than {MOST_TAGGED_BYTES} bytes have no tag.")
 
 
 def _entries_since(rows: Rows, after: Position) -> list[Entry] | None:

@@ -23,6 +23,10 @@ class TagDenied(PermissionDenied):
     """The condition of a write would tell its caller something that the rules keep from him."""
 
 
+class TooLarge(Exception):
+    """What is at the place is too large to be tagged, or shown as a whole; nothing was applied."""
+
+
 class Unavailable(Exception):
     """The database cannot write now; nothing was applied. The message says why."""
 

@@ -32,6 +32,7 @@ from treedbd.store.sqlite_writer import SqliteWriter
 T = TypeVar("T")
 
 RESERVE_BYTES = 1024 * 1024
+CHECKED_BYTES = 256 * 1024 * 1024
 
 _RESERVE = "-reserve"
 _LOG = "-wal"
@@ -134,6 +135,20 @@ class SqliteMapping:
             return self._reserve.restore()
         except OSError:
             return False
+
+    def find_damage(self) -> str | None:
+        """Look at the structure of the whole file; return the first thing that is wrong with it.
+
+        A file larger than `CHECKED_BYTES` is not looked at: that would take too long.
+        """
+        if self._path.stat().st_size > CHECKED_BYTES:
+            return None
+        try:
+            with contextlib.closing(connect_reader(self._path)) as connection:
+                found = str(connection.execute("PRAGMA quick_check(1)").get)
+        except (Failed, *TROUBLE) as error:
+            return str(error)
+        return None if found == "ok" else found
 
     def verify(self) -> list[str]:
         """Read the whole file; return what is damaged, a sentence each."""

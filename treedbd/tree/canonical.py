@@ -15,6 +15,9 @@ import attrs
 from treedbd.tree import printing
 from treedbd.tree.value import Json
 
+MOST_TAGGED_BYTES: Final = 32 * 1_048_576
+"""A tag is made of the whole value at once; a larger one has none."""
+
 _BEYOND_16_BITS = re.compile(rb"[\xf0-\xf4]")
 _ABOVE_SURROGATES = re.compile(rb"[\xee\xef]")
 _LISTED = re.compile(r'(W/)?(?:"([^"]*)"|([^\s,"]+))')

@@ -18,6 +18,7 @@ from treedbd.database.question import (
     DeadlinePassed,
     PermissionDenied,
     TagDenied,
+    TooLarge,
     Unavailable,
 )
 from treedbd.database.rulebook import Governed
@@ -74,6 +75,7 @@ _STATUS: Final[dict[type[Exception], tuple[int, str]]] = {
     MethodNotAllowed: (405, "method_not_allowed"),
     ConditionFailed: (412, "condition_failed"),
     PayloadTooLarge: (413, "payload_too_large"),
+    TooLarge: (413, "payload_too_large"),
     Misdirected: (421, "misdirected"),
     TooManyStreams: (429, "too_many_requests"),
     NoRoomForStreams: (503, "unavailable"),

@@ -35,7 +35,7 @@ from treedbd.web.identity import Identity, override_auth, require_admin
 from treedbd.web.options import WebOptions
 from treedbd.web.read import Form, Pieces, facts_of, index_of, parse_form, pieces_of
 from treedbd.web.send import Sender
-from treedbd.web.shape import needs_whole, read_reply, send_file
+from treedbd.web.shape import needs_whole, read_reply, read_whole, send_file
 from treedbd.web.stream import STREAM_HEADERS, Stream, Watch, check_stream
 from treedbd.web.streams import Holder, StreamLimits, Streams
 from treedbd.web.transfer import draw_at_once, draw_in_slices
@@ -140,7 +140,7 @@ class DataRoute:
             if needs_whole(ask, form):
                 with file:
                     self._long_reads.release()
-                    self._send_read(request, ask, form, file.read())
+                    self._send_read(request, ask, form, read_whole(file))
             else:
                 end = self._long_reads.release
                 send_file(request, form, file, common, self._clock, deadline, end)

@@ -16,12 +16,14 @@ from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import HostnameEndpoint, wrapClientTLS
 from twisted.internet.interfaces import IProtocol, IProtocolFactory, IStreamClientEndpoint
 from twisted.internet.protocol import Protocol
-from twisted.internet.ssl import Certificate, trustRootFromCertificates
+from twisted.internet.ssl import Certificate
 from twisted.protocols.tls import TLSMemoryBIOProtocol
-from twisted.web.client import URI, Agent, BrowserLikePolicyForHTTPS
+from twisted.web.client import URI, Agent
 from twisted.web.http_headers import Headers
 from twisted.web.iweb import IAgentEndpointFactory
 from zope.interface import implementer
+
+from treedbd.web.tls import Trust
 
 Fetch: TypeAlias = Callable[[str], Deferred[bytes]]
 """From an https URL to what is there; fails with `FetchFailed`, or as the connection fails."""
@@ -63,13 +65,13 @@ def fetcher(reactor: Any, authority: bytes | None = None) -> Fetch:
 
     Without one the system's authorities verify them. Raises `BadAuthority`.
     """
-    trusted = None if authority is None else trustRootFromCertificates(parse_authority(authority))
-    policy = BrowserLikePolicyForHTTPS(trusted)
-    return lambda url: Deferred.fromCoroutine(_fetch(reactor, policy, url))
+    authorities = None if authority is None else parse_authority(authority)
+    # Trust is made anew for each: what the system's authorities are changes while a daemon runs.
+    return lambda url: Deferred.fromCoroutine(_fetch(reactor, Trust(authorities), url))
 
 
-async def _fetch(reactor: Any, policy: BrowserLikePolicyForHTTPS, url: str) -> bytes:
-    door = _Door(reactor, policy)
+async def _fetch(reactor: Any, trust: Trust, url: str) -> bytes:
+    door = _Door(reactor, trust)
     client = HTTPClient(Agent.usingEndpointFactory(reactor, door))
     body = bytearray()
 
@@ -101,15 +103,15 @@ class _Door:
     To close one in good order would mean to wait for the peer, who may be what hangs.
     """
 
-    def __init__(self, reactor: Any, policy: BrowserLikePolicyForHTTPS) -> None:
+    def __init__(self, reactor: Any, trust: Trust) -> None:
         self._reactor = reactor
-        self._policy = policy
+        self._trust = trust
         self._opened: list[IProtocol] = []
 
     def endpointForURI(self, uri: URI) -> IStreamClientEndpoint:
         if uri.scheme != b"https":
             raise FetchFailed("is not at an https URL")
-        tls = self._policy.creatorForNetloc(uri.host, uri.port)
+        tls = self._trust.creator_for(uri.host.decode("ascii"))
         endpoint = HostnameEndpoint(self._reactor, uri.host, uri.port)
         return _Noted(wrapClientTLS(tls, endpoint, self._reactor), self._opened)
 

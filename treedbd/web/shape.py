@@ -10,8 +10,9 @@ from twisted.protocols.basic import FileSender
 from twisted.python.failure import Failure
 from twisted.web.server import Request
 
+from treedbd.database.question import TooLarge
 from treedbd.tree import printing, value
-from treedbd.tree.canonical import tag
+from treedbd.tree.canonical import MOST_TAGGED_BYTES, tag
 from treedbd.web.answer import JSON_TYPE, SCRIPT_TYPE, Header, Reply
 from treedbd.web.ask import Ask
 from treedbd.web.read import Form
@@ -38,6 +39,16 @@ def read_reply(ask: Ask, form: Form, body: bytes) -> Reply:
 def needs_whole(ask: Ask, form: Form) -> bool:
     """Tell whether the reply can be made only of the whole JSON at once."""
     return _is_tagged(ask, form) or ask.print != "compact"
+
+
+def read_whole(file: IO[bytes]) -> bytes:
+    """Return what lies in a file; raise `TooLarge` where it is too much to be shaped at once."""
+    if file.seek(0, 2) > MOST_TAGGED_BYTES:
+        raise TooLarge(
+            f"More than {MOST_TAGGED_BYTES} bytes have no tag and are not indented; read a part."
+        )
+    file.seek(0)
+    return file.read()
 
 
 def send_file(

@@ -3,11 +3,14 @@
 Twisted's own options for clients let a connection pass when the names in a certificate cannot be
 read, be it that there are none or that one is a wildcard like `*.localhost`, which development
 mode's certificate carries. Here such a name counts as absent, and no name that fits is a refusal.
+
+What is asked of the server, and where the certificates of authorities are kept, is not known here.
 """
 
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Sequence
 from typing import Any, Final
 
 from cryptography import x509
@@ -24,6 +27,7 @@ from service_identity.hazmat import (
 )
 from twisted.internet.interfaces import IOpenSSLClientConnectionCreator
 from twisted.internet.ssl import (
+    Certificate,
     CertificateOptions,
     TLSVersion,
     platformTrust,
@@ -33,37 +37,36 @@ from twisted.protocols.tls import TLSMemoryBIOProtocol
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from treedbd.cli.url import LOCALHOST, is_local_name
-from treedbd.web.fetch import parse_authority
-
 _MUST: Final = SSL.VERIFY_PEER | SSL.VERIFY_FAIL_IF_NO_PEER_CERT
 
 
 class Trust:
     """By whose certificates servers are verified."""
 
-    def __init__(self, authority: bytes | None = None) -> None:
-        """Take the certificates of a PEM text, or the system's; raise `BadAuthority`."""
+    def __init__(self, authorities: Sequence[Certificate] | None = None) -> None:
+        """Trust what these have signed; without any named, the system's authorities."""
         roots: Any = (
-            platformTrust()
-            if authority is None
-            else trustRootFromCertificates(parse_authority(authority))
+            platformTrust() if authorities is None else trustRootFromCertificates(authorities)
         )
         self._context = CertificateOptions(
             trustRoot=roots, raiseMinimumTo=TLSVersion.TLSv1_2
         ).getContext()
 
-    def creator_for(self, host: str) -> IOpenSSLClientConnectionCreator:
-        """Return what makes the TLS side of connections to a host, a name or an address."""
-        return _Creator(self._context, host)
+    def creator_for(self, host: str, *also: str) -> IOpenSSLClientConnectionCreator:
+        """Return what makes the TLS side of connections to a host, a name or an address, in ASCII.
+
+        A certificate for one of the names in `also` will do as well. The connection fails with
+        `VerificationError` if there is none for any. Raises `ValueError` for what is no host.
+        """
+        return _Creator(self._context, host, [_id(name) for name in (host, *also)])
 
 
 @implementer(IOpenSSLClientConnectionCreator)
 class _Creator:
-    def __init__(self, context: SSL.Context, host: str) -> None:
+    def __init__(self, context: SSL.Context, host: str, ids: Sequence[ServiceID]) -> None:
         self._context = context
         self._host = host
-        self._ids = _ids(host)
+        self._ids = ids
 
     def clientConnectionForTLS(self, protocol: TLSMemoryBIOProtocol) -> SSL.Connection:
         connection = SSL.Connection(self._context, None)
@@ -74,7 +77,7 @@ class _Creator:
             if depth or not ok:
                 return bool(ok)
             try:
-                is_named(certificate.to_cryptography(), self._ids)
+                require_name(certificate.to_cryptography(), self._ids)
             except Exception:  # an error that left this callback would count as consent
                 protocol.failVerification(Failure())
                 return False
@@ -84,8 +87,11 @@ class _Creator:
         return connection
 
 
-def is_named(certificate: x509.Certificate, ids: list[ServiceID]) -> None:
-    """Raise `VerificationError` unless a certificate carries one of these names."""
+def require_name(certificate: x509.Certificate, ids: Sequence[ServiceID]) -> None:
+    """Raise `VerificationError` unless a certificate carries one of these names (RFC 9525).
+
+    The common name in its subject is none.
+    """
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (x509.ExtensionNotFound, ValueError):
@@ -113,14 +119,8 @@ def is_named(certificate: x509.Certificate, ids: list[ServiceID]) -> None:
     raise VerificationError(errors)
 
 
-def _ids(host: str) -> list[ServiceID]:
-    """Return the names of which a certificate must carry one.
-
-    A name below `localhost` is connected to nothing but this machine, so that of this machine will
-    do: no client takes a wildcard directly under a top-level name.
-    """
+def _id(host: str) -> ServiceID:
     try:
-        return [IPAddress_ID(str(ipaddress.ip_address(host)))]
+        return IPAddress_ID(str(ipaddress.ip_address(host)))
     except ValueError:
-        own = DNS_ID(host)
-    return [own, DNS_ID(LOCALHOST)] if is_local_name(host) else [own]
+        return DNS_ID(host)
