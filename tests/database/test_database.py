@@ -395,7 +395,7 @@ class DatabaseMachine(RuleBasedStateMachine):
     def remove(self, path: Path) -> None:
         self.model.write(make_remove(Place(path)))
 
-    @rule(path=PATHS, parts=st.dictionaries(PARTS, BODIES, max_size=4))
+    @rule(path=st.just(()) | PATHS, parts=st.dictionaries(PARTS, BODIES, max_size=4))
     def patch(self, path: Path, parts: dict[str, Json]) -> None:
         names = [tuple(name.strip("/").split("/")) for name in parts]
         pairs = itertools.permutations(names, 2)

@@ -367,7 +367,9 @@ def test_a_right_is_known_for_the_time_in_which_nothing_it_rests_on_was_written(
     world: World, path: Path, written: list[Path], held: bool
 ) -> None:
     world.do(allowed__alice=True)
-    assert world.listen(path).permit.held_through(written) is held
+    permit = world.listen(path).permit
+    assert permit.held_through(written, world.rulebook.rules.fingerprint) is held
+    assert permit.held_through(written, "other rules") is False
 
 
 def test_a_put_of_the_place_itself_is_one_of_what_was_read(world: World) -> None:

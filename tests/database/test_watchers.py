@@ -112,7 +112,7 @@ EDITS = st.builds(
         make_patch(path, dict.fromkeys(parts, 1)) if is_patch else make_put(Place(path), 1)
     ),
     PATHS,
-    st.sets(st.sampled_from(["a", "b/c", "c/a/b"])),
+    st.sets(st.sampled_from(["a", "b/c", "b/.priority", "c/a/b"])),
     st.booleans(),
 )
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treedbd.store.changelog import NotRetained, decode, encode, time_of, trim_to
+from treedbd.store.changelog import NotRetained, decode, encode, rules_of, trim_to
 from treedbd.tree.edit import Edit, make_patch, make_put, make_remove, resolve
 from treedbd.tree.path import Place
 from treedbd.tree.printing import compact
@@ -107,9 +107,10 @@ def test_a_string_of_any_accepted_length_comes_back() -> None:
     assert decode(encode(edit, NOW, 20_000_000)) == edit
 
 
-def test_the_time_of_the_request_is_kept_without_the_body_too() -> None:
-    assert time_of(encode(make_put(HERE, 1), NOW)) == NOW
-    assert time_of(encode(make_put(HERE, "x" * 100), NOW, 90)) == NOW
+def test_the_rules_that_held_are_named_without_the_body_too() -> None:
+    assert rules_of(encode(make_put(HERE, 1), NOW, rules="r1")) == "r1"
+    assert rules_of(encode(make_put(HERE, "x" * 100), NOW, 90, rules="r1")) == "r1"
+    assert rules_of(encode(make_put(HERE, 1), NOW)) == ""
 
 
 @pytest.mark.parametrize(

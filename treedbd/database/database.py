@@ -71,7 +71,6 @@ class Database:
         self._rulebook = rulebook
         self._watchers = Watchers()
         self._permits = Permits(rulebook, self.read)
-        self._rules_since = 0
         self._batcher = Batcher(mapping, self._apply, self._tell, platform)
 
     @property
@@ -111,7 +110,6 @@ class Database:
 
     def recheck_permits(self) -> None:
         """Judge everyone who watches anew: the rules have changed."""
-        self._rules_since = self._mapping.read(lambda rows: rows.sequence())
         self._permits.recheck()
 
     def watch(self, path: Path, watcher: Watcher, work: Callable[[Nodes], T]) -> tuple[T, int]:
@@ -138,8 +136,6 @@ class Database:
         Returns what it missed, or None, and then does not watch, where that is not known any more
         or where `permit`, granted by what is there now, may not have held all the time.
         """
-        if after.sequence < self._rules_since:
-            return None
         entries = self._mapping.read(lambda rows: _entries_since(rows, after))
         if entries is None:
             return None
@@ -149,7 +145,7 @@ class Database:
             if is_heard and after.events is None:
                 continue
             done = changelog.decode(entry.content)
-            if not permit.held_through(_written(done)):
+            if not permit.held_through(_written(done), changelog.rules_of(entry.content)):
                 return None
             if not (is_ancestor(path, done.place.path) or is_ancestor(done.place.path, path)):
                 continue
@@ -190,7 +186,8 @@ class Database:
         telling = None
         if resolved.changes:
             nodes.apply(resolved.changes)
-            content = changelog.encode(resolved, write.now)
+            rules = self._rulebook.rules.fingerprint
+            content = changelog.encode(resolved, write.now, rules=rules)
             op_id = self._entropy(16)
             sequence = transaction.append(op_id, content)
             if sequence % TRIM_EVERY == 0:

@@ -72,11 +72,15 @@ class Permit:
         """Whether the time alone may take the right away."""
         return self._rests_on.now
 
-    def held_through(self, written: Iterable[Path]) -> bool:
-        """Tell whether the right, if it is there now, was there before these paths were written.
+    def held_through(self, written: Iterable[Path], rules: str) -> bool:
+        """Tell whether the right, if it is there now, was there when these paths were written.
 
-        Only where the rules have been the same all the time.
+        `rules` is the fingerprint of those that held then. False where it cannot be told.
         """
+        if self._claim.caller.is_admin:
+            return True
+        if rules != self._permits.rulebook.rules.fingerprint:
+            return False
         return not self.is_timed and not self._rests_on.touched_by(written)
 
     def judge(self, view: View) -> None:

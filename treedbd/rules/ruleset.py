@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from hashlib import blake2b
 
 import attrs
 
@@ -40,6 +41,11 @@ class RuleSet:
     text: str
     _document: Item = attrs.field(repr=False)
     _root: RuleNode = attrs.field(repr=False)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A name of these rules, which no others have."""
+        return blake2b(self.text.encode(), digest_size=8).hexdigest()
 
     def as_json(self) -> Json:
         """Return the document as plain JSON: no comments, order kept."""

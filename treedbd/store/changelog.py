@@ -31,15 +31,19 @@ class NotRetained:
     place: Place
 
 
-def encode(edit: Edit, now: int, max_bytes: int = MAX_ENTRY_BYTES) -> bytes:
+def encode(edit: Edit, now: int, max_bytes: int = MAX_ENTRY_BYTES, *, rules: str = "") -> bytes:
     """Return the entry of an edit whose server values are resolved.
 
-    `now` is the time of the request in milliseconds since 1970. An entry longer than `max_bytes`
-    is made without its body. Raises `ValueError` where server values are left.
+    `now` is the time of the request in milliseconds since 1970, `rules` names the rules that held
+    when it was written, for those who later ask whether they might have heard of it. An entry
+    longer than `max_bytes` is made without its body. Raises `ValueError` where server values are
+    left.
     """
     if edit.has_placeholders:
         raise ValueError("Server values must be resolved before an edit is logged.")
     entry: dict[str, Any] = {"time": now, "method": edit.method, "path": edit.place.path}
+    if rules:
+        entry["rules"] = rules
     if edit.place.of_priority:
         entry["of_priority"] = True
     if not any(is_surely_longer(change.value, max_bytes) for change in edit.changes):
@@ -63,10 +67,10 @@ def decode(content: bytes) -> Edit | NotRetained:
     return make(place, entry["sent"], len(content))
 
 
-def time_of(content: bytes) -> int:
-    """Return the time of the request that an entry tells of, in milliseconds since 1970."""
-    time: int = orjson.loads(content)["time"]
-    return time
+def rules_of(content: bytes) -> str:
+    """Return the name of the rules that held when an entry was written."""
+    rules: str = orjson.loads(content).get("rules", "")
+    return rules
 
 
 def trim_to(last: int, retain: int) -> int:

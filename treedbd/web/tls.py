@@ -78,7 +78,7 @@ class _Creator:
                 return bool(ok)
             try:
                 require_name(certificate.to_cryptography(), self._ids)
-            except Exception:  # an error that left this callback would count as consent
+            except Exception:  # whatever goes wrong here refuses, and is told as the reason
                 protocol.failVerification(Failure())
                 return False
             return True
