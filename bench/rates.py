@@ -10,54 +10,14 @@ answer the same number of bytes from memory; treedb reads them from its store at
 from __future__ import annotations
 
 import argparse
-import contextlib
-import os
 import statistics
-import subprocess
-import sys
 import tempfile
-import urllib.request
-from collections.abc import Iterator
-from pathlib import Path
 
-from load import measure, pin
+from load import measure
+from servers import LOAD_CORE, put, serve_reference, serve_treedb
 
-HERE = Path(__file__).parent
 DEEP = "apps/shop/users/u0000001/profile"
 SIZES = {"50 B": 50, "10 KB": 10_240, "1 MB": 1_048_576}
-SERVER_CORE, LOAD_CORE = 0, (os.cpu_count() or 2) - 1
-
-
-@contextlib.contextmanager
-def serve(*command: str) -> Iterator[str]:
-    """Run a server; yield the last line of what it says first, and end it at the end."""
-    with subprocess.Popen(
-        [*pin(SERVER_CORE), *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as server:
-        try:
-            assert server.stdout is not None
-            for line in server.stdout:
-                if line.strip().isdigit() or "treedb ready" in line:
-                    yield line.strip()
-                    break
-        finally:
-            server.terminate()
-
-
-@contextlib.contextmanager
-def serve_treedb(folder: str) -> Iterator[str]:
-    """Run treedb in development mode on a free port; yield its base URL."""
-    twistd = str(Path(sys.executable).with_name("twistd"))
-    listen = "tcp:0:interface=127.0.0.1"
-    pid = f"--pidfile={folder}/pid"
-    with serve(twistd, "-n", pid, "treedb", "--listen", listen, "--data", folder) as ready:
-        yield ready.split()[-1]
-
-
-def put(url: str, body: str) -> None:
-    """Write one value."""
-    request = urllib.request.Request(url, body.encode(), method="PUT")
-    urllib.request.urlopen(request).close()
 
 
 def main() -> None:
@@ -66,19 +26,18 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=5)
     wanted = parser.parse_args()
-    reference = [sys.executable, str(HERE / "reference.py")]
     with (
         tempfile.TemporaryDirectory() as folder,
         serve_treedb(folder) as base,
-        serve(*reference, "klein") as klein,
-        serve(*reference, "web") as web,
+        serve_reference("klein") as klein,
+        serve_reference("web") as web,
     ):
         cases: dict[str, tuple[str, int, str | None]] = {}
         for name, size in SIZES.items():
             put(f"{base}/{DEEP}/{size}/value.json", '"%s"' % ("x" * (size - 2)))
             cases[f"GET {name}, treedb"] = (f"{base}/{DEEP}/{size}/value.json", 32, None)
-            cases[f"GET {name}, Klein"] = (f"http://127.0.0.1:{klein}/{size}", 32, None)
-            cases[f"GET {name}, twisted.web"] = (f"http://127.0.0.1:{web}/{size}", 32, None)
+            cases[f"GET {name}, Klein"] = (f"{klein}/{size}", 32, None)
+            cases[f"GET {name}, twisted.web"] = (f"{web}/{size}", 32, None)
         cases["PUT durable, 1 connection"] = (f"{base}/{DEEP}/put.json", 1, '"small"')
         cases["PUT durable, 32 connections"] = (f"{base}/{DEEP}/put.json", 32, '"small"')
         rates: dict[str, list[float]] = {name: [] for name in cases}

@@ -1,8 +1,9 @@
 """The references that treedb is measured beside: the least that the platform can do.
 
-`python bench/reference.py klein|web` listens on a free port of 127.0.0.1, prints the port, and
-answers `/<number>` with so many bytes: as a bare Klein route with a path converter, or as a bare
-`twisted.web` Resource.
+`python bench/reference.py klein|web|fanout` listens on a free port of 127.0.0.1 and prints it. The
+first two answer `/<number>` with so many bytes: as a bare Klein route with a path converter, or as
+a bare `twisted.web` Resource. The third holds every GET open and writes the body of each PUT to all
+that are held.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 from klein import Klein
 from twisted.internet import reactor
 from twisted.web.resource import Resource
-from twisted.web.server import Request, Site
+from twisted.web.server import NOT_DONE_YET, Request, Site
 
 
 @cache
@@ -33,6 +34,31 @@ class Bare(Resource):
         return body(int(request.path[1:]))
 
 
+class FanOut(Resource):
+    """Holds what listens, and hands on what it is told."""
+
+    isLeaf = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._held: dict[Request, None] = {}
+
+    def render_GET(self, request: Request) -> int:
+        """Hold the request, until its client leaves."""
+        self._held[request] = None
+        request.notifyFinish().addErrback(lambda _: self._held.pop(request))
+        request.setHeader(b"Content-Type", b"text/event-stream")
+        request.write(b"event: put\ndata: null\n\n")
+        return NOT_DONE_YET
+
+    def render_PUT(self, request: Request) -> bytes:
+        """Write to all that are held."""
+        told = request.content.read()
+        for held in self._held:
+            held.write(told)
+        return b"null"
+
+
 def bare_klein() -> Resource:
     """Return a Klein application that answers the same."""
     app = Klein()
@@ -47,8 +73,8 @@ def bare_klein() -> Resource:
 def main(kind: str) -> None:
     """Serve until killed."""
     net: Any = reactor
-    site = Site(bare_klein() if kind == "klein" else Bare())
-    port = net.listenTCP(0, site, interface="127.0.0.1")
+    roots = {"klein": bare_klein, "web": Bare, "fanout": FanOut}
+    port = net.listenTCP(0, Site(roots[kind]()), 5000, interface="127.0.0.1")
     print(port.getHost().port, flush=True)
     net.run()
 

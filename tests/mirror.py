@@ -22,7 +22,8 @@ class Mirror:
             return
         assert kind == "patch", kind
         for key, value in data.items():
-            self._put(keys + _split(key), value)
+            if not key.endswith(".priority"):
+                self._put(keys + _split(key), value)
 
     def shows(self, json: Any) -> bool:
         """Tell whether what is known is what a GET returned."""
@@ -33,12 +34,14 @@ class Mirror:
 
 
 def to_tree(json: Any) -> Any:
-    """Return JSON with arrays as objects, and without anything empty."""
+    """Return JSON with arrays as objects, and without anything empty and any priority."""
     if isinstance(json, list):
         json = {str(at): item for at, item in enumerate(json)}
     if not isinstance(json, dict):
         return json
-    members = {key: to_tree(item) for key, item in json.items()}
+    if ".value" in json:
+        return json[".value"]
+    members = {key: to_tree(item) for key, item in json.items() if key != ".priority"}
     return {key: item for key, item in members.items() if item is not None} or None
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import attrs
@@ -123,7 +124,7 @@ class Disk:
                 work()
             except Exception:
                 result = Failure()
-            self.untold.append(lambda: done.callback(result))  # type: ignore[arg-type]
+            self.untold.append(lambda: done.callback(result))
 
         self.undone.append(step)
         if not self.is_slow:
@@ -151,6 +152,11 @@ def show(nodes: Nodes, path: Path, asked: Query | None) -> Json:
     if asked is None:
         return plain(nodes.get(path))
     return print_selection(asked.select(nodes.child_values(path)))
+
+
+def show_to(follower: Follower, nodes: Nodes) -> Json:
+    """Return what is there for a follower to see."""
+    return show(nodes, follower.path, follower.query)
 
 
 class Follower:
@@ -185,7 +191,9 @@ class Follower:
         database = self._model.database
         claim = Claim(ADMIN, self.path, None, lambda: 0)
         self.position, self.mirror = after, mirror
-        missed = database.resume(self.path, self, after, database.permit(claim, lambda: None))
+        missed = database.resume(
+            self.path, self, after, database.permit(claim, lambda: None, lambda: None)
+        )
         for position, event in missed or ():
             self._hear(position, event.kind, event.path, event.data)
         return missed is not None
@@ -305,7 +313,8 @@ class Model:
     def _done(self, outcome: Outcome) -> None:
         self.open_writes -= 1
         if outcome.telling is None:
-            assert not outcome.edit.changes
+            assert not outcome.edit.changes or outcome.edit.place.of_priority
+            assert apply(self.root, outcome.edit.changes) == self.root
             return
         sequence = outcome.telling.position.sequence
         assert sequence == self.last + 1
@@ -480,9 +489,7 @@ class DatabaseMachine(RuleBasedStateMachine):
         self.model.settle()
         assert self.model.database.read(lambda nodes: nodes.get(())) == self.model.root
         for follower in self.followers:
-            shown = self.model.database.read(
-                lambda nodes, each=follower: show(nodes, each.path, each.query)
-            )
+            shown = self.model.database.read(partial(show_to, follower))
             assert follower.mirror.shows(shown), (follower.path, follower.query)
 
     @invariant()

@@ -120,8 +120,9 @@ class Ear:
         self.path = path
         self.heard: list[Any] = []
         self.ended = 0
+        self.doubts = 0
         claim = Claim(caller, path, query, world.count_judgement)
-        self.permit: Permit = world.database.permit(claim, self.revoke)
+        self.permit: Permit = world.database.permit(claim, self.revoke, self.begin_anew)
         world.database.read(self.permit.judge)
         world.database.watch(path, self, lambda _: None)
 
@@ -133,6 +134,10 @@ class Ear:
     def revoke(self) -> None:
         self.ended += 1
         self.leave()
+
+    def begin_anew(self) -> None:
+        self.doubts += 1
+        self.world.database.watch(self.path, self, lambda _: None)
 
     def leave(self) -> None:
         self.world.database.unwatch(self.path, self)
@@ -337,15 +342,43 @@ def test_a_permit_that_cannot_be_judged_is_withdrawn() -> None:
     is_broken = False
     ended: list[bool] = []
     permits = Permits(World().rulebook, read)
-    permit = Permit(permits, Claim(ALICE, GUARDED, None, lambda: NOW), lambda: ended.append(True))
+    permit = Permit(
+        permits, Claim(ALICE, GUARDED, None, lambda: NOW), lambda: ended.append(True), lambda: None
+    )
     read(permit.judge)
-    other = Permit(permits, Claim(ALICE, GUARDED, None, lambda: NOW), lambda: ended.append(True))
+    other = Permit(
+        permits, Claim(ALICE, GUARDED, None, lambda: NOW), lambda: ended.append(True), lambda: None
+    )
     read(other.judge)
     assert permit.recheck()
     is_broken = True
     permits.recheck()
     assert ended == [True, True]
     assert permits.guards.count == 0
+
+
+def test_what_was_written_while_the_right_was_gone_is_not_heard_if_it_is_back_by_the_end(
+    world: World,
+) -> None:
+    world.do(allowed__alice=True)
+    ear = world.listen(GUARDED)
+    for places in ({"allowed__alice": False}, {"secret": "x"}, {"allowed__alice": True}):
+        world.write(**places)
+    world.begin()
+    world.disk.turn()
+    assert (ear.heard, ear.ended, ear.doubts) == ([], 0, 1)
+    world.do(secret="y")
+    assert ear.heard == ["y"]
+
+
+def test_a_batch_that_changes_nothing_the_right_rests_on_leaves_no_doubt(world: World) -> None:
+    world.do(allowed__alice=True)
+    ear = world.listen(GUARDED)
+    for number in range(3):
+        world.write(secret=number, allowed__bob=number)
+    world.begin()
+    world.disk.turn()
+    assert (ear.heard, ear.doubts) == ([0, 1, 2], 0)
 
 
 # Whether it was there all the time.

@@ -62,7 +62,9 @@ class Life:
 
     def resume(self, caller: Caller, after: Position) -> int | None:
         """Return how many events the caller is told, None where it has to begin anew."""
-        permit = self.database.permit(Claim(caller, (), None, lambda: 0), lambda: None)
+        permit = self.database.permit(
+            Claim(caller, (), None, lambda: 0), lambda: None, lambda: None
+        )
         self.database.read(permit.judge)
         missed = self.database.resume((), Listener(), after, permit)
         return None if missed is None else len(missed)

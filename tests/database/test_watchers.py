@@ -9,7 +9,6 @@ from treedbd.database.watchers import Notice, Watchers
 from treedbd.tree.edit import Edit, make_patch, make_put
 from treedbd.tree.event import Event, Position, Telling, tell
 from treedbd.tree.path import Path, Place
-from treedbd.tree.view import ValueView
 
 
 class Listener:
@@ -35,7 +34,7 @@ class Broken(Listener):
 
 
 def told(sequence: int, edit: Edit) -> Telling:
-    return tell(sequence, edit, ValueView(None))
+    return tell(sequence, edit)
 
 
 def put(sequence: int, *path: str) -> Telling:
@@ -54,7 +53,7 @@ def test_every_event_of_a_write_has_a_position_and_the_last_is_that_of_all() -> 
     watchers, listener = Watchers(), Listener()
     watchers.add(("a",), listener, 0)
     patch = make_patch((), {"a/b": 1, "a/c": 2, "a/d": 3})
-    watchers.tell([tell(5, patch, ValueView(None), b"op")])
+    watchers.tell([tell(5, patch, b"op")])
     positions = [position for notice in listener.notices for position, _ in notice.events]
     assert positions == [Position(5, b"op", 1), Position(5, b"op", 2), Position(5, b"op")]
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from treedbd.tree.edit import Edit, apply, make_patch, make_put, make_remove, set_value
-from treedbd.tree.event import Event, tell
+from treedbd.tree.event import Event, look_up, tell
 from treedbd.tree.path import Path, Place
 from treedbd.tree.value import Json, Value, normalise, plain
 from treedbd.tree.view import ValueView
@@ -17,7 +17,7 @@ PATCH_A = make_patch(("a",), {"b": {"c": 1}, "/d/e": 2, "f": {}})
 
 
 def heard(edit: Edit, watched: Path, after: Value = None) -> list[tuple[str, Path, Json]]:
-    events = tell(7, edit, ValueView(after)).heard_at(watched)
+    events = look_up(tell(7, edit), ValueView(after)).heard_at(watched)
     return [(event.kind, event.path, event.data) for event in events]
 
 
@@ -61,10 +61,21 @@ def test_a_write_to_a_priority_is_told_as_a_put_of_its_node() -> None:
     assert heard(edit, ("a", "b"), after) == []
 
 
-def test_a_patch_with_a_priority_tells_its_members_first() -> None:
-    edit = make_patch(("a",), {".priority": 5, "b": 2})
-    after = {"a": {".priority": 5, "b": 2}}
-    assert heard(edit, ("a",), after) == [("patch", (), {"b": 2}), ("put", (), {"b": 2})]
+def test_a_patch_with_a_priority_is_one_patch_that_tells_it_as_it_was_sent() -> None:
+    edit = make_patch(("a",), {".priority": 5, "b": 2, "c/.priority": 1})
+    after = {"a": {".priority": 5, "b": 2, "c": {".value": 3, ".priority": 1}}}
+    assert heard(edit, ("a",), after) == [("patch", (), {".priority": 5, "b": 2, "c/.priority": 1})]
+    assert heard(edit, ("a", "c"), after) == [("put", (), 3)]
+
+
+def test_a_patch_is_told_with_its_members_in_the_order_in_which_they_were_sent() -> None:
+    ((_, _, data),) = heard(make_patch((), {"b": None, "a": 1, "c": {}, "A": 2}), ())
+    assert list(data.items()) == [("b", None), ("a", 1), ("c", None), ("A", 2)]
+
+
+def test_a_patch_tells_what_is_in_its_members_as_it_was_sent() -> None:
+    body = {"a": {"0": "x", "1": None}, "b": {".value": 1, ".priority": 2}, "c": [1, None]}
+    assert heard(make_patch((), body), ()) == [("patch", (), body)]
 
 
 def test_an_event_prints_its_path_before_its_data() -> None:

@@ -34,7 +34,7 @@ from treedbd.store.node_writer import NodeWriter
 from treedbd.store.nodes import Nodes
 from treedbd.tree import edit, value
 from treedbd.tree.canonical import MOST_TAGGED_BYTES, tag
-from treedbd.tree.event import Event, Position, Telling, tell
+from treedbd.tree.event import Event, Position, Telling, look_up, tell
 from treedbd.tree.path import Path, Place, is_ancestor
 from treedbd.tree.pushid import PushIds
 from treedbd.tree.value import Json
@@ -104,9 +104,15 @@ class Database:
 
         return self.read(work)
 
-    def permit(self, claim: Claim, revoked: Callable[[], None]) -> Permit:
-        """Return the right to watch, yet to be judged; `revoked` is called when it is withdrawn."""
-        return Permit(self._permits, claim, revoked)
+    def permit(
+        self, claim: Claim, revoked: Callable[[], None], doubted: Callable[[], None]
+    ) -> Permit:
+        """Return the right to watch, yet to be judged.
+
+        `revoked` is called when it is withdrawn, `doubted` when it may have been for a moment:
+        then the batch that is about to be told must not be heard.
+        """
+        return Permit(self._permits, claim, revoked, doubted)
 
     def recheck_permits(self) -> None:
         """Judge everyone who watches anew: the rules have changed."""
@@ -151,7 +157,7 @@ class Database:
                 continue
             if isinstance(done, changelog.NotRetained) or _sets_priority(done):
                 return None
-            telling = tell(entry.sequence, done, NOTHING, entry.op_id)
+            telling = tell(entry.sequence, done, entry.op_id)
             events = list(telling.numbered(telling.heard_at(path)))
             missed += events[after.events if is_heard else 0 :]
         self._watchers.add(path, watcher, entries[-1].sequence if entries else after.sequence)
@@ -184,7 +190,7 @@ class Database:
         elif write.wants_tag:
             _check_size(nodes, resolved.place)
         telling = None
-        if resolved.changes:
+        if _has_effect(nodes, resolved):
             nodes.apply(resolved.changes)
             rules = self._rulebook.rules.fingerprint
             content = changelog.encode(resolved, write.now, rules=rules)
@@ -192,7 +198,7 @@ class Database:
             sequence = transaction.append(op_id, content)
             if sequence % TRIM_EVERY == 0:
                 transaction.trim(changelog.trim_to(sequence, self._retain_events))
-            telling = tell(sequence, resolved, nodes, op_id)
+            telling = self._look_up(tell(sequence, resolved, op_id), nodes)
         echo = new_tag = None
         if write.wants_echo:
             echo = _echo(nodes, resolved) if may_see else edit.show_blind(write.edit, write.now)
@@ -222,8 +228,18 @@ class Database:
 
     def _tell(self, tellings: Sequence[Telling]) -> None:
         """Tell everyone; those whose right to hear it is gone are told of that first."""
-        self._permits.guards.tell(tellings)
+        self._permits.tell(tellings)
+        if self._watchers.count and not all(telling.is_looked_up for telling in tellings):
+            # Somebody came to watch after these had been applied.
+            tellings = self.read(lambda nodes: [look_up(each, nodes) for each in tellings])
         self._watchers.tell(tellings)
+
+    def _look_up(self, telling: Telling, nodes: Nodes) -> Telling:
+        """Complete what is told of a priority; a large node is read only if somebody watches."""
+        parts = telling.parts
+        if self._watchers.count or not any(nodes.is_spread(part.path) for part in parts):
+            return look_up(telling, nodes)
+        return telling
 
 
 class HeldNodes:
@@ -293,6 +309,13 @@ def _written(done: edit.Edit | changelog.NotRetained) -> list[Path]:
     if isinstance(done, changelog.NotRetained):
         return [done.place.path]
     return [change.place.path for change in done.changes]
+
+
+def _has_effect(nodes: Nodes, done: edit.Edit) -> bool:
+    """Tell whether anything is written: a PATCH has members, a priority has a node to be on."""
+    if done.place.of_priority:
+        return nodes.peek(done.place.path) is not None
+    return bool(done.changes)
 
 
 def _sets_priority(done: edit.Edit) -> bool:

@@ -5,12 +5,13 @@ judged again when a commit touches one of them, before anyone hears of that comm
 reads nothing but `auth` costs nothing per commit. Rules that ask for the time are judged again
 whenever something is about to be sent: `is_timed` says so to whoever sends.
 
-A permit is judged by what a whole batch left behind. One that cannot be judged is withdrawn.
+A permit is judged by what a whole batch left behind; whether it held between the writes of the
+batch may be in doubt. One that cannot be judged is withdrawn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeAlias
 
 import attrs
@@ -21,6 +22,7 @@ from treedbd.database.rulebook import Rulebook
 from treedbd.database.watchers import Notice, Watchers
 from treedbd.rules.dependencies import Dependencies
 from treedbd.rules.evaluation import Context, QueryFacts
+from treedbd.tree.event import Telling
 from treedbd.tree.path import Path
 from treedbd.tree.view import View
 
@@ -48,6 +50,12 @@ class Permits:
         self.guards: Final = Watchers()
         self.held: Final[set[Permit]] = set()
         self.read: Final = read
+        self.is_plural = False
+
+    def tell(self, tellings: Sequence[Telling]) -> None:
+        """Judge anew those whose right rests on what the writes of one batch have changed."""
+        self.is_plural = len(tellings) > 1
+        self.guards.tell(tellings)
 
     def recheck(self) -> None:
         """Judge all anew, because the rules have changed."""
@@ -60,11 +68,22 @@ class Permit:
 
     _log = Logger()
 
-    def __init__(self, permits: Permits, claim: Claim, revoked: Callable[[], None]) -> None:
-        """Call `revoked` when the right is taken away later."""
+    def __init__(
+        self,
+        permits: Permits,
+        claim: Claim,
+        revoked: Callable[[], None],
+        doubted: Callable[[], None],
+    ) -> None:
+        """Call `revoked` when the right is taken away later, `doubted` when it may have been.
+
+        It may have been, for a moment, where one batch has several writes and one of them changed
+        what the right rests on: what was written in that moment must not be heard.
+        """
         self._permits = permits
         self._claim = claim
         self._revoked = revoked
+        self._doubted = doubted
         self._rests_on = _NOTHING
 
     @property
@@ -98,7 +117,8 @@ class Permit:
 
     def notify(self, _: Notice) -> None:
         """Hear that something was written that the rules had read."""
-        self.recheck()
+        if self.recheck() and self._permits.is_plural:
+            self._doubted()
 
     def recheck(self) -> bool:
         """Judge anew; tell whether the right is still there."""

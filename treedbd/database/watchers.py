@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import attrs
 from twisted.logger import Logger
 
-from treedbd.tree.event import Event, Position, Telling
+from treedbd.tree.event import Event, Part, Position, Telling
 from treedbd.tree.path import Path
 
 
@@ -118,13 +118,14 @@ class Watchers:
         if spot.watchers:
             yield spot, telling.at_or_under(telling.path)
         if telling.method == "put":
-            yield from self._below(spot, telling.path, telling)
+            for below, path in _watched_below(spot, telling.path):
+                yield below, telling.above(path)
         else:
             yield from self._reached(spot, telling)
 
     def _reached(self, spot: _Spot, telling: Telling) -> Iterator[tuple[_Spot, Iterator[Event]]]:
         """Yield the spots below a PATCH that any of its keys reaches, each once."""
-        seen: set[_Spot] = set()
+        reached: dict[_Spot, tuple[Path, list[Part]]] = {}
         for part in telling.parts:
             at, path = spot, telling.path
             for key in part.path[len(telling.path) :]:
@@ -132,20 +133,20 @@ class Watchers:
                 if below is None:
                     break
                 at, path = below, (*path, key)
-                if at.watchers and at not in seen:
-                    seen.add(at)
-                    yield at, telling.above(path)
+                if at.watchers:
+                    reached.setdefault(at, (path, []))[1].append(part)
             else:
-                for lower, events in self._below(at, path, telling):
-                    if lower not in seen:
-                        seen.add(lower)
-                        yield lower, events
+                for lower, lower_path in _watched_below(at, path):
+                    reached.setdefault(lower, (lower_path, []))[1].append(part)
+        # Of a PATCH of many keys each spot looks only at those that reach it.
+        for at, (path, parts) in reached.items():
+            yield at, attrs.evolve(telling, parts=tuple(parts)).above(path)
 
-    def _below(
-        self, spot: _Spot, path: Path, telling: Telling
-    ) -> Iterator[tuple[_Spot, Iterator[Event]]]:
-        for key, child in spot.children.items():
-            below = (*path, key)
-            if child.watchers:
-                yield child, telling.above(below)
-            yield from self._below(child, below, telling)
+
+def _watched_below(spot: _Spot, path: Path) -> Iterator[tuple[_Spot, Path]]:
+    """Yield the watched spots strictly below one at `path`, with their paths."""
+    for key, child in spot.children.items():
+        below = (*path, key)
+        if child.watchers:
+            yield child, below
+        yield from _watched_below(child, below)

@@ -113,6 +113,11 @@ class Nodes:
             return self._crown(encoded)
         return priority_of(load_part(cover.raw, cover.inside)) if is_marked(cover.raw) else None
 
+    def is_spread(self, path: Path) -> bool:
+        """Tell whether the node at `path` is so large that it lies in rows of its own below it."""
+        encoded, cover = self._find(path)
+        return cover is None and self._is_spread(encoded)
+
     def keys(self, path: Path, span: Span = ALL) -> Iterator[str]:
         """Iterate over the keys of the children of `path`; costs no more than what is read."""
         encoded, cover = self._find(path)

@@ -125,6 +125,14 @@ def resolve(edit: Edit, now: int, view: View) -> Edit:
         raise InvalidData(str(error)) from None
 
 
+def as_sent(edit: Edit) -> list[tuple[Change, Json]]:
+    """Return each change of an edit with what was sent for it, in the order of the body."""
+    if edit.method == "put":
+        return [(change, edit.sent) for change in edit.changes]
+    by_place = {change.place: change for change in edit.changes}
+    return [(by_place[_patch_place(edit.place.path, key)], item) for key, item in edit.sent.items()]
+
+
 def show_blind(edit: Edit, now: int) -> Json:
     """Return the echo of a write for one who may not know what was there before.
 

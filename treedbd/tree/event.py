@@ -12,8 +12,9 @@ from a watched path W, a place lies
 A PATCH sent to a path above W is told as one `put` for each of its keys that reaches W, since its
 own keys are relative to a path that the watcher cannot see.
 
-Events show values as a plain GET does: no priorities, arrays where the keys are indices. A write
-to a priority is told as a `put` of the node that has it.
+A `put` shows a value as a plain GET does: no priorities, arrays where the keys are indices. A
+`patch` has the members that were sent, as they were sent; only server values are resolved, and what
+is empty is null. A write to a priority is told as a `put` of the node that has it.
 
 One write may be several events. Each therefore has a `Position` of its own, so that who is cut off
 between two of them can go on with the second.
@@ -27,7 +28,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import attrs
 
 from treedbd.tree import printing
-from treedbd.tree.edit import Edit, Method
+from treedbd.tree.edit import Edit, Method, as_sent
 from treedbd.tree.path import PRIORITY, Path, format_path, is_ancestor
 from treedbd.tree.value import Json, Value, plain
 from treedbd.tree.view import View
@@ -65,12 +66,14 @@ class Position(NamedTuple):
 class Part:
     """One place that a write set, with the value it got, in normal form.
 
-    For a write to a priority the place is the node, and the value what the node holds.
+    For a write to a priority `path` is the node, and `value` what the node holds, if that has been
+    looked up. `sent` is the member of a PATCH, server values resolved.
     """
 
     path: Path
     value: Value
     is_priority: bool = False
+    sent: Json = None
 
 
 @attrs.frozen
@@ -78,13 +81,15 @@ class Telling:
     """A committed write, as far as watchers are concerned; made once for all of them.
 
     `position` is that of one who has heard all of it; `path` is where a PATCH was sent, or the
-    place of any other write.
+    place of any other write. Unless it `is_looked_up`, the values of nodes whose priority was set
+    are missing.
     """
 
     position: Position
     method: Method
     path: Path
     parts: tuple[Part, ...]
+    is_looked_up: bool = True
 
     def at_or_under(self, watched: Path) -> Iterator[Event]:
         """Yield what is heard at `watched`, which is `path` or an ancestor of it."""
@@ -93,16 +98,7 @@ class Telling:
             (part,) = self.parts
             yield Event("put", relative, plain(part.value))
             return
-        data = {
-            "/".join(part.path[len(self.path) :]): plain(part.value)
-            for part in self.parts
-            if not part.is_priority
-        }
-        if data:
-            yield Event("patch", relative, data)
-        for part in self.parts:
-            if part.is_priority:
-                yield Event("put", part.path[len(watched) :], plain(part.value))
+        yield Event("patch", relative, dict(map(self._member, self.parts)))
 
     def above(self, watched: Path) -> Iterator[Event]:
         """Yield what is heard at `watched`, which lies below `path`."""
@@ -111,6 +107,12 @@ class Telling:
                 yield Event("put", part.path[len(watched) :], plain(part.value))
             elif is_ancestor(part.path, watched) and not part.is_priority:
                 yield Event("put", (), plain(_within(part.value, watched[len(part.path) :])))
+
+    def _member(self, part: Part) -> tuple[str, Json]:
+        """Return a part of a PATCH as the member that was sent."""
+        below = part.path[len(self.path) :]
+        name = "/".join((*below, PRIORITY) if part.is_priority else below)
+        return name, None if part.sent in ({}, []) else part.sent
 
     def heard_at(self, watched: Path) -> Iterator[Event]:
         """Yield what is heard at any path."""
@@ -128,15 +130,30 @@ class Telling:
             yield self.position if is_last else self.position._replace(events=number), event
 
 
-def tell(sequence: int, edit: Edit, after: View, op_id: bytes = b"") -> Telling:
-    """Return what watchers are told of a resolved edit; `after` is the tree it left behind."""
+def tell(sequence: int, edit: Edit, op_id: bytes = b"") -> Telling:
+    """Return what watchers are told of a resolved edit; its parts stand as they were sent."""
     parts = tuple(
-        Part(change.place.path, after.get(change.place.path), True)
-        if change.place.of_priority
-        else Part(change.place.path, change.value)
-        for change in edit.changes
+        Part(
+            change.place.path,
+            None if change.place.of_priority else change.value,
+            change.place.of_priority,
+            sent,
+        )
+        for change, sent in as_sent(edit)
     )
-    return Telling(Position(sequence, op_id), edit.method, edit.place.path, parts)
+    is_looked_up = not any(part.is_priority for part in parts)
+    return Telling(Position(sequence, op_id), edit.method, edit.place.path, parts, is_looked_up)
+
+
+def look_up(telling: Telling, after: View) -> Telling:
+    """Return a telling with the values of the nodes whose priority was set, as they are `after`."""
+    if telling.is_looked_up:
+        return telling
+    parts = tuple(
+        attrs.evolve(part, value=after.get(part.path)) if part.is_priority else part
+        for part in telling.parts
+    )
+    return attrs.evolve(telling, parts=parts, is_looked_up=True)
 
 
 def _within(value: Value, path: Path) -> Value:

@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 
 from treedbd.tree import printing
 from treedbd.tree.event import Event
-from treedbd.tree.path import Path
+from treedbd.tree.path import PRIORITY, Path
 from treedbd.tree.query import Query, Selection
 from treedbd.tree.value import Json, plain
 from treedbd.tree.view import View
@@ -90,7 +90,7 @@ def written_children(events: Iterable[Event]) -> list[str] | None:
         if event.path:
             keys.append(event.path[0])
         elif event.kind == "patch":
-            keys.extend(key.partition("/")[0] for key in event.data)
+            keys.extend(key.partition("/")[0] for key in event.data if key != PRIORITY)
         else:
             return None
     return keys

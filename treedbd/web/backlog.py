@@ -99,6 +99,12 @@ class Backlog:
         if self._next_turn is None:
             self._take_turn()
 
+    def begin_anew(self) -> None:
+        """Forget what waits, and what is sent until something has been put first."""
+        self._forget_waiting()
+        self.is_stale = True
+        self.resume()
+
     def finish(self, then: Callable[[], None]) -> None:
         """Forget what waits, and call `then` behind the frame that is under way."""
         self.is_stale = False

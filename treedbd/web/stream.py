@@ -104,7 +104,7 @@ class Stream:
         self._streams = streams
         self._clock = clock
         self._backlog = Backlog(request, streams.limits.buffer_bytes, self, clock)
-        self._permit = watch.database.permit(watch.claim, self._deny)
+        self._permit = watch.database.permit(watch.claim, self._deny, self._backlog.begin_anew)
         self._window: Window | None = None
         self._drawing: Deferred[Any] | None = None
         self._file: IO[bytes] | None = None

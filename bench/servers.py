@@ -1,0 +1,75 @@
+"""Servers for the measurements: treedb as it is installed, and the references beside it.
+
+All run on one core of this machine, so that the load has another; they listen on loopback and end
+with the block that started them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+from load import pin
+
+from treedbd.certificate import LOCAL_CERTIFICATE, LOCAL_KEY, keep_local_certificate
+
+SERVER_CORE, LOAD_CORE = 0, (os.cpu_count() or 2) - 1
+OPEN_RULES = '{"rules": {".read": true, ".write": true}}'
+
+
+@contextlib.contextmanager
+def serve(*command: str) -> Iterator[str]:
+    """Run a server; yield the last line of what it says first, and end it at the end."""
+    with subprocess.Popen(
+        [*pin(SERVER_CORE), *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as server:
+        try:
+            assert server.stdout is not None
+            for line in server.stdout:
+                if line.strip().isdigit() or "treedb ready" in line:
+                    yield line.strip()
+                    break
+        finally:
+            server.terminate()
+
+
+@contextlib.contextmanager
+def serve_treedb(folder: str, config: str | None = None, *, secure: bool = False) -> Iterator[str]:
+    """Run treedb on a free port; yield its base URL. Its process number is in the file `pid`.
+
+    `config` is the text of a configuration, beside which the rules `open.json` let all do all; None
+    for development mode. `secure` is for TLS.
+    """
+    twistd = str(Path(sys.executable).with_name("twistd"))
+    listen = "tcp:0:interface=127.0.0.1"
+    flags = ["--data", folder]
+    if secure:
+        keep_local_certificate(Path(folder), datetime.datetime.now(datetime.UTC))
+        key, certificate = f"{folder}/{LOCAL_KEY}", f"{folder}/{LOCAL_CERTIFICATE}"
+        listen = f"ssl:0:interface=127.0.0.1:privateKey={key}:certKey={certificate}"
+    if config is not None:
+        Path(folder, "open.json").write_text(OPEN_RULES)
+        Path(folder, "treedb.toml").write_text(config)
+        flags += ["--config", f"{folder}/treedb.toml"]
+    pid = f"--pidfile={folder}/pid"
+    with serve(twistd, "-n", pid, "treedb", "--listen", listen, *flags) as ready:
+        yield ready.split()[-1]
+
+
+@contextlib.contextmanager
+def serve_reference(kind: str) -> Iterator[str]:
+    """Run one of the references; yield its base URL."""
+    with serve(sys.executable, str(Path(__file__).with_name("reference.py")), kind) as port:
+        yield f"http://127.0.0.1:{port}"
+
+
+def put(url: str, body: str) -> None:
+    """Write one value."""
+    request = urllib.request.Request(url, body.encode(), method="PUT")
+    urllib.request.urlopen(request).close()
