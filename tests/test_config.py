@@ -12,6 +12,7 @@ from treedbd.config import (
     Http,
     Limits,
     Project,
+    Rules,
     Settings,
     Streaming,
     TrustedProvider,
@@ -258,8 +259,14 @@ def test_the_example_file_shows_every_key_at_its_default(tmp_path: pathlib.Path)
     keys = set(re.findall(r"(?m)^# ?([a-z_]+) = ", text))
     fields = {
         field.name
-        for kind in (Settings, Limits, Streaming, Http, Project, TrustedProvider)
+        for kind in (Settings, Limits, Streaming, Rules, Http, Project, TrustedProvider)
         for field in attrs.fields(kind)
     }
-    sections = {"limits", "streams", "http", "projects"}
+    sections = {"limits", "streams", "rules", "http", "projects"}
     assert fields - keys - sections == {"development"}
+
+
+def test_limits_of_rules_are_settings(tmp_path: pathlib.Path) -> None:
+    settings = load(tmp_path, "[rules]\nexpression_bytes = 100\n")
+    assert settings.rules.limits().expression_bytes == 100
+    assert settings.rules.limits().nesting == 200

@@ -34,6 +34,7 @@ from treedbd.keys import (
     text,
     texts,
 )
+from treedbd.rules.limits import MAX_NESTING, RulesLimits
 from treedbd.web.limits import MIB, ChannelLimits
 from treedbd.web.options import WebOptions
 from treedbd.web.site import MAX_LABEL, parse_label
@@ -51,6 +52,7 @@ _ORIGIN: Final = r"\*|null|[a-z][a-z0-9+.-]*://[^/?#\s]+"
 _CHANNEL: Final = ChannelLimits()
 _STREAMS: Final = StreamLimits()
 _WEB: Final = WebOptions()
+_RULES: Final = RulesLimits()
 
 Dialect: TypeAlias = Literal["auto", "standard", "firebase"]
 Engine: TypeAlias = Literal["sqlite", "memory"]
@@ -133,6 +135,22 @@ class Streaming:
 
 
 @attrs.frozen
+class Rules:
+    """`[rules]`: how large the rules of a project may be."""
+
+    document_bytes: int = key(_RULES.document_bytes, integer(1, 64 * MIB))
+    node_depth: int = key(_RULES.node_depth, integer(1, 32))
+    expression_bytes: int = key(_RULES.expression_bytes, integer(1, MIB))
+    nesting: int = key(_RULES.nesting, integer(1, MAX_NESTING))
+    chain_terms: int = key(_RULES.chain_terms, integer(2, 100_000))
+    regex_size: int = key(_RULES.regex_size, integer(1, 20_000))
+
+    def limits(self) -> RulesLimits:
+        """Return them as the rules know them."""
+        return RulesLimits(**attrs.asdict(self))
+
+
+@attrs.frozen
 class Http:
     """`[http]`: what the interface says of itself to clients, and to the log."""
 
@@ -202,6 +220,7 @@ class Settings:
     limits: Limits = key(Limits(), record(Limits))
     streams: Streaming = key(Streaming(), record(Streaming))
     http: Http = key(Http(), record(Http))
+    rules: Rules = key(Rules(), record(Rules))
     projects: Mapping[str, Project] = key(MappingProxyType({}), _projects)
     development: bool = False
 

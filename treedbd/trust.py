@@ -18,6 +18,7 @@ from twisted.logger import Logger
 
 from treedbd.config import Project, Settings, TrustedProvider
 from treedbd.database.catalog import Catalog
+from treedbd.rules.limits import RulesLimits
 from treedbd.rules.refusal import InvalidRules
 from treedbd.rules.ruleset import RuleSet, parse_rules
 from treedbd.store.files import make_directory, write_new
@@ -69,6 +70,7 @@ class Trust:
         named = self._settings.projects if projects is None else projects
         contents = {name: self._read_project(named.get(name, Project())) for name in self.verifiers}
         _refuse_shared_secrets(contents)
+        _refuse_shared_providers(contents)
         own: tuple[bytes, ...] = ()
         if self._settings.development:
             own = (keep_development_secret(self._settings.data),)
@@ -100,7 +102,8 @@ class Trust:
 
     def _read_project(self, project: Project) -> _Contents:
         found = {file: self._read_secret(file) for file in project.secret_files}
-        rules = None if project.rules_file is None else _read_rules(project.rules_file)
+        limits = self._settings.rules.limits()
+        rules = None if project.rules_file is None else _read_rules(project.rules_file, limits)
         return _Contents(
             {file: secret for file, secret in found.items() if secret is not None},
             tuple(map(_provider, project.providers)),
@@ -145,6 +148,19 @@ def keep_development_secret(data: pathlib.Path) -> bytes:
     return _read_secret(file)
 
 
+def _refuse_shared_providers(projects: Mapping[str, _Contents]) -> None:
+    """Refuse two projects that would take each other's tokens."""
+    owners: dict[tuple[str, str], str] = {}
+    for name, content in projects.items():
+        for provider in content.providers:
+            owner = owners.setdefault((provider.issuer, provider.audience), name)
+            if owner != name:
+                raise Untrustworthy(
+                    f"The projects {owner} and {name} trust the same tokens of {provider.issuer}: "
+                    "give each an audience of its own."
+                )
+
+
 def _refuse_shared_secrets(contents: Mapping[str, _Contents]) -> None:
     """Refuse two projects with one secret: each would take the tokens of the other."""
     owners: dict[bytes, str] = {}
@@ -165,9 +181,9 @@ def _read_secret(file: pathlib.Path) -> bytes:
         raise Untrustworthy(f"{file}: {error}") from None
 
 
-def _read_rules(file: pathlib.Path) -> RuleSet:
+def _read_rules(file: pathlib.Path, limits: RulesLimits) -> RuleSet:
     try:
-        return parse_rules(file.read_bytes())
+        return parse_rules(file.read_bytes(), limits)
     except OSError as error:
         raise Untrustworthy(f"{file} cannot be read ({error.strerror}).") from None
     except InvalidRules as error:

@@ -18,7 +18,8 @@ from twisted.logger import Logger
 from treedbd.database.database import Database
 from treedbd.database.platform import Platform
 from treedbd.database.rulebook import Rulebook
-from treedbd.rules.ruleset import DENY, RuleSet
+from treedbd.rules.limits import RulesLimits
+from treedbd.rules.ruleset import DEFAULT_LIMITS, DENY, RuleSet
 from treedbd.store.lazy import LazyMapping
 from treedbd.store.mapping import Mapping as StoreMapping
 from treedbd.store.mapping import Refused
@@ -77,6 +78,7 @@ class Catalog:
         *,
         any_project: bool,
         first_rules: RuleSet,
+        rules_limits: RulesLimits = DEFAULT_LIMITS,
         platform: Platform,
         retain_events: int,
     ) -> None:
@@ -89,6 +91,7 @@ class Catalog:
         self._projects = dict(projects)
         self._any_project = any_project
         self._first_rules = first_rules
+        self._rules_limits = rules_limits
         self._rulebooks: MutableMapping[str, Rulebook] = WeakValueDictionary()
         self._kept_rulebooks: list[Rulebook] = []
         self._platform = platform
@@ -189,6 +192,7 @@ class Catalog:
         return Rulebook(
             DENY if project.is_governed else self._first_rules,
             is_governed=project.is_governed,
+            limits=self._rules_limits,
             folder=self._folder / project.name if self._engine == "sqlite" else None,
             run_commit=self._platform.run_commit,
             changed=changed,

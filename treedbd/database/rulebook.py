@@ -16,8 +16,9 @@ from twisted.logger import Logger
 from treedbd.database.platform import RunCommit
 from treedbd.database.question import Caller, PermissionDenied, Unavailable
 from treedbd.rules.evaluation import Context, QueryFacts
+from treedbd.rules.limits import RulesLimits
 from treedbd.rules.refusal import InvalidRules
-from treedbd.rules.ruleset import DENY, RuleSet, parse_rules
+from treedbd.rules.ruleset import DEFAULT_LIMITS, DENY, RuleSet, parse_rules
 from treedbd.store.files import make_directory, write_new
 from treedbd.tree.path import Path
 from treedbd.tree.view import View
@@ -42,6 +43,7 @@ class Rulebook:
         folder: pathlib.Path | None,
         run_commit: RunCommit,
         changed: Callable[[], None],
+        limits: RulesLimits = DEFAULT_LIMITS,
     ) -> None:
         """Begin with `rules`, or with those kept in `folder`; None keeps them in memory only.
 
@@ -52,6 +54,7 @@ class Rulebook:
         self._file = None if folder is None else folder / RULES_FILE
         self._run_commit = run_commit
         self._changed = changed
+        self._limits = limits
         self._putting = DeferredLock()
         if not is_governed:
             self._load()
@@ -74,6 +77,10 @@ class Rulebook:
             return True
         return self.rules.may_read(path, Context(caller.auth, now, view)).allowed
 
+    def parse(self, text: bytes) -> RuleSet:
+        """Return the rules in a document; raise `InvalidRules`."""
+        return parse_rules(text, self._limits)
+
     def put(self, text: bytes) -> Deferred[None]:
         """Put rules in force; fires once they are durable and hold.
 
@@ -81,7 +88,7 @@ class Rulebook:
         cancels waits no longer, and the rules are put all the same.
         """
         self._check_ungoverned()
-        rules = parse_rules(text)
+        rules = self.parse(text)
         done: Deferred[None] = Deferred()
         # One after the other, so that those in force are those that were kept.
         self._putting.run(self._put, rules, text).addCallbacks(done.callback, done.errback)
@@ -125,7 +132,7 @@ class Rulebook:
         if self._file is None:
             return
         try:
-            self.rules = parse_rules(self._file.read_bytes())
+            self.rules = self.parse(self._file.read_bytes())
         except FileNotFoundError:
             return
         except (OSError, InvalidRules) as error:

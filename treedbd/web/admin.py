@@ -9,7 +9,6 @@ from twisted.internet.defer import Deferred
 from twisted.web.server import Request
 
 from treedbd.database.catalog import Catalog
-from treedbd.rules.ruleset import parse_rules
 from treedbd.tree import printing
 from treedbd.web.answer import Reply
 from treedbd.web.ask import Ask, Reader
@@ -49,7 +48,7 @@ class AdminRoutes:
         if ask.method == b"PUT":
             body = request.content.read() if request.content is not None else b""
             if is_dry:
-                parse_rules(body)
+                rulebook.parse(body)
             else:
                 await rulebook.put(body)
             return self._sender.prepare(request, _DONE)
