@@ -283,6 +283,17 @@ def test_a_provider_that_is_no_good_is_named(
 # Development mode.
 
 
+def test_two_projects_that_trust_the_same_tokens_of_a_provider_are_refused(
+    tmp_path: pathlib.Path,
+) -> None:
+    provider = TrustedProvider(issuer=ISSUER, audience="shop")
+    other = attrs.evolve(provider, audience="blog")
+    shop = Project(providers=(provider,))
+    World(tmp_path, shop=shop, blog=Project(providers=(other,))).trust.read()
+    world = World(tmp_path, shop=shop, blog=Project(providers=(other, provider)))
+    assert "shop and blog trust the same tokens" in refusal(world)
+
+
 def test_development_mode_makes_a_secret_of_its_own_and_keeps_it(tmp_path: pathlib.Path) -> None:
     world = World(tmp_path, development=True, demo=Project(None))
     world.trust.read()
