@@ -73,9 +73,9 @@ def user(project: str, uid: str, **claims: Any) -> str:
     return token(project, uid=uid, **claims)
 
 
-def ending(seconds: float) -> int:
-    """The `exp` of a token that is taken for about so many seconds more, leeway included."""
-    return int(time.time() + seconds - LEEWAY_S)
+def ending(seconds: float) -> float:
+    """The `exp` of a token that is taken for so many seconds more, leeway included."""
+    return time.time() + seconds - LEEWAY_S
 
 
 def at(path: str, token: str = "", **parameters: Any) -> str:

@@ -76,7 +76,7 @@ class EventStream:
         self.wire: Final[Wire] = client.connect()
         if receive_bytes is not None:
             self.wire.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
-        pairs = dict(headers) | EVENTS
+        pairs = EVENTS | dict(headers)
         asked = print_request(method, target, None, pairs, client.host)
         self.wire.send(asked.replace(b"HTTP/1.1", version.encode(), 1))
         self._file = self.wire.socket.makefile("rb")

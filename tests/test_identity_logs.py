@@ -128,7 +128,7 @@ def break_things(run: Run, folder: pathlib.Path) -> None:
         b"PUT /a.json?" + query + b" HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: x\r\n\r\n",
     ):
         run.ask_raw(request)
-    soon = run.hide(user("shop", "whose-time-is-over-soon", exp=ending(1)))
+    soon = run.hide(user("shop", "whose-time-is-over-soon", exp=ending(2)))
     with (
         tree.listen(at("/a.json", soon)) as ending_stream,
         tree.listen("/a.json", {**EVENTS, "Authorization": f"Bearer {bearer}"}) as kept,

@@ -168,7 +168,13 @@ def test_a_token_that_is_not_good_is_refused_and_says_why(
 def test_the_key_decides_how_a_token_is_verified(shop: Tree, world: World) -> None:
     usual = world.usual
     now = int(time.time())
-    claims: dict[str, Any] = {"iss": usual.issuer, "aud": AUDIENCE, "sub": "alice", "iat": now, "exp": now + 60}
+    claims: dict[str, Any] = {
+        "iss": usual.issuer,
+        "aud": AUDIENCE,
+        "sub": "alice",
+        "iat": now,
+        "exp": now + 60,
+    }
     pem = (
         private_key("RS256")
         .public_key()

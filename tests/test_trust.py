@@ -12,6 +12,7 @@ import attrs
 import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
+from twisted.internet.testing import MemoryReactorClock
 from twisted.logger import capturedLogs, eventAsText
 
 from tests.access import secret_of, token, write_secret
@@ -30,7 +31,7 @@ from treedbd.trust import (
 from treedbd.web.identity import Identity
 from treedbd.web.tokens import BadToken
 
-ISSUER = "https://accounts.example.com"
+ISSUER = "https://127.0.0.1:1"
 
 
 class World:
@@ -52,7 +53,7 @@ class World:
             retain_events=1,
         )
         settings = Settings(data=folder / "data", projects=projects, development=development)
-        self.trust = Trust(settings, self.catalog, Clock())
+        self.trust = Trust(settings, self.catalog, MemoryReactorClock())
 
     def takes(self, project: str, bearer: str) -> bool:
         try:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from types import FrameType
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -132,3 +135,30 @@ def test_everyone_hears_exactly_what_concerns_its_path(
             (one.position.sequence, event) for one in tellings for event in one.heard_at(path)
         ]
         assert listener.events == expected
+
+
+def calls_of_a_patch(count: int) -> int:
+    """Return how many calls it takes to tell a PATCH of so many keys, each of them watched."""
+    watchers = Watchers()
+    keys = [f"k{number}" for number in range(count)]
+    listeners = [Listener() for _ in keys]
+    for key, listener in zip(keys, listeners, strict=True):
+        watchers.add(("a", key), listener, 0)
+    telling = told(1, make_patch(("a",), dict.fromkeys(keys, 1)))
+    calls = 0
+
+    def count_call(_: FrameType, event: str, __: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count_call)
+    try:
+        watchers.tell([telling])
+    finally:
+        sys.setprofile(None)
+    assert all(listener.events == [(1, Event("put", (), 1))] for listener in listeners)
+    return calls
+
+
+def test_the_cost_of_a_patch_grows_with_its_keys_and_no_faster() -> None:
+    assert calls_of_a_patch(200) < 3 * calls_of_a_patch(100)

@@ -220,9 +220,9 @@ def _print(method: bytes, parameters: Parameters, header: str | None) -> Print:
 
 def _accepts_events(accept: str | None) -> bool:
     """Tell whether an Accept header asks for a stream: it names the type itself."""
-    if accept is None or EVENTS not in accept:
+    if accept is None or EVENTS not in (accepted := accept.lower()):
         return False
-    return any(media.partition(";")[0].strip() == EVENTS for media in accept.lower().split(","))
+    return any(media.partition(";")[0].strip() == EVENTS for media in accepted.split(","))
 
 
 def _joined(head: Head, name: bytes) -> str | None:

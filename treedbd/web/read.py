@@ -7,7 +7,7 @@ needed, so that whoever sends them decides how much is in memory at a time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice, takewhile
+from itertools import islice
 from typing import Final, TypeAlias
 
 import attrs
@@ -21,6 +21,7 @@ from treedbd.tree.query import Bound, InvalidQuery, Query, Scalar, parse_query
 from treedbd.tree.shallow import Shallow, parse_shallow
 from treedbd.tree.value import Container, plain
 from treedbd.web.parameters import Parameters, parse_callback, parse_choice
+from treedbd.web.selection import select, select_by_key
 
 Pieces: TypeAlias = Callable[[Nodes], Iterator[bytes]]
 
@@ -151,33 +152,12 @@ def _shallow(nodes: Nodes, path: Path, shallow: Shallow) -> Iterator[bytes]:
 
 
 def _selected(nodes: Nodes, path: Path, query: Query, is_export: bool) -> Iterator[bytes]:
-    if query.order.kind == "key":
-        return _object(_key_range(nodes, path, query, is_export))
+    if query.order.kind == "key" and not is_export:
+        return _object(select_by_key(query, lambda span: nodes.children(path, span)))
     return _object(
         (key, printing.compact(child if is_export else plain(child)))
-        for key, child in query.select(nodes.child_values(path))
+        for key, child in select(nodes, path, query)
     )
-
-
-def _key_range(
-    nodes: Nodes, path: Path, query: Query, is_export: bool
-) -> Iterable[tuple[str, bytes]]:
-    """Answer a query by key with a range scan that reads only what it returns."""
-    is_reverse = query.limit_to_last is not None
-    near, far = (query.high, query.low) if is_reverse else (query.low, query.high)
-    span = Span(reverse=is_reverse)
-    if near is not None:
-        edge = {"at" if near.is_inclusive else "after": near.key}
-        span = Span(reverse=is_reverse, **edge)
-    children = _exported(nodes, path, span) if is_export else nodes.children(path, span)
-    if far is not None:
-        children = takewhile(lambda child: query.admits(far.rank, child[0]), children)
-    found = islice(children, query.limit_to_last or query.limit_to_first)
-    return reversed(list(found)) if is_reverse else found
-
-
-def _exported(nodes: Nodes, path: Path, span: Span) -> Iterator[tuple[str, bytes]]:
-    return ((key, printing.compact(child)) for key, child in nodes.child_values(path, span))
 
 
 def _object(members: Iterable[tuple[str, bytes]]) -> Iterator[bytes]:
