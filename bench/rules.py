@@ -23,7 +23,7 @@ from load import measure
 from rates import LOAD_CORE, serve_treedb
 
 from treedbd.trust import DEVELOPMENT_SECRET
-from treedbd.web.tokens import mint
+from treedbd.web.identity.tokens import mint
 
 AIM = 0.8
 PLACE = "apps/shop/users/u0000001/profile"

@@ -24,8 +24,8 @@ from treedbd.certificate import keep_local_certificate
 from treedbd.cli.client import Client, NoAnswer, content, describe
 from treedbd.cli.outcome import CommandFailed
 from treedbd.cli.url import Url, parse_url
-from treedbd.web.fetch import parse_authority
-from treedbd.web.tls import Trust
+from treedbd.web.identity.fetch import parse_authority
+from treedbd.web.identity.tls import Trust
 
 reactor: Any = installed_reactor
 

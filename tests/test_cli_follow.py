@@ -20,7 +20,7 @@ from treedbd.cli.events import Event
 from treedbd.cli.outcome import CommandFailed
 from treedbd.cli.url import parse_url
 from treedbd.cli.watch import LONGEST_PAUSE_S, Wish, follow, pause_after
-from treedbd.web.tls import Trust
+from treedbd.web.identity.tls import Trust
 
 reactor: Any = installed_reactor
 KEEP_ALIVE_S = 30.0

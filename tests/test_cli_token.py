@@ -13,7 +13,7 @@ import pytest
 from tests.command import process
 from treedbd.cli.main import main
 from treedbd.trust import DEVELOPMENT_SECRET
-from treedbd.web.tokens import parse, verify_by_secret
+from treedbd.web.identity.tokens import parse, verify_by_secret
 
 FIRST, SECOND = b"first" * 8, b"second" * 8
 CONFIG = """

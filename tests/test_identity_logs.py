@@ -29,7 +29,7 @@ from tests.access import (
 from tests.daemon import Daemon
 from tests.oidc import AUDIENCE, OidcProvider, authority_pem
 from tests.rest import Wire, print_request
-from tests.web.test_tokens import FORGED, MALFORMED
+from tests.web.identity.test_tokens import FORGED, MALFORMED
 
 METHODS = ("GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "OPTIONS", "BREW")
 TARGETS = (

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from tests.access import DATABASES, RULES, Tree, ask_all_ways, at, token, trusting, user
 from tests.oidc import AUDIENCE, DISCOVERY, KEYS, Answer, OidcProvider, authority_pem, private_key
 from tests.rest import check_error
-from tests.web.test_tokens import forge
+from tests.web.identity.test_tokens import forge
 
 PATIENCE_S = 20
 FETCH_S = 5

@@ -27,8 +27,8 @@ from tests.access import (
 )
 from tests.daemon import Daemon
 from tests.rest import Headers, check_error, check_refused, escape
-from tests.web.test_tokens import FORGED, MALFORMED
-from tests.web.test_tokens import SECRET as SECRET_OF_FORGERIES
+from tests.web.identity.test_tokens import FORGED, MALFORMED
+from tests.web.identity.test_tokens import SECRET as SECRET_OF_FORGERIES
 
 OPEN = "/open/a.json"
 RULE_SET = {

@@ -16,7 +16,7 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.logger import capturedLogs, eventAsText
 
 from tests.access import secret_of, token, write_secret
-from tests.web.test_tokens import PEM
+from tests.web.identity.test_tokens import PEM
 from treedbd.config import Project, Settings, TrustedProvider
 from treedbd.database.catalog import Catalog, ProjectSpec
 from treedbd.database.platform import Platform
@@ -28,8 +28,8 @@ from treedbd.trust import (
     keep_development_secret,
     read_secrets,
 )
-from treedbd.web.identity import Identity
-from treedbd.web.tokens import BadToken
+from treedbd.web.identity.identity import Identity
+from treedbd.web.identity.tokens import BadToken
 
 ISSUER = "https://127.0.0.1:1"
 

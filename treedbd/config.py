@@ -35,7 +35,7 @@ from treedbd.keys import (
     texts,
 )
 from treedbd.rules.limits import MAX_NESTING, RulesLimits
-from treedbd.web.limits import MIB, ChannelLimits
+from treedbd.web.channel.limits import MIB, ChannelLimits
 from treedbd.web.options import WebOptions
 from treedbd.web.site import MAX_LABEL, parse_label
 from treedbd.web.streams import StreamLimits

@@ -45,10 +45,10 @@ from treedbd.store.files import make_directory
 from treedbd.store.lock import DirectoryLock
 from treedbd.store.mapping import Failed, Refused
 from treedbd.trust import Trust, Untrustworthy
-from treedbd.web.channel import ChannelFactory
-from treedbd.web.gate import Gate
-from treedbd.web.lazy import LazyRequest
-from treedbd.web.limits import ChannelLimits
+from treedbd.web.channel.factory import ChannelFactory
+from treedbd.web.channel.lazy import LazyRequest
+from treedbd.web.channel.limits import ChannelLimits
+from treedbd.web.identity.gate import Gate
 from treedbd.web.options import WebOptions
 from treedbd.web.resource import TreeResource
 from treedbd.web.streams import StreamLimits

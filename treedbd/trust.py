@@ -22,11 +22,11 @@ from treedbd.rules.limits import RulesLimits
 from treedbd.rules.refusal import InvalidRules
 from treedbd.rules.ruleset import RuleSet, parse_rules
 from treedbd.store.files import make_directory, write_new
-from treedbd.web import providers
-from treedbd.web.fetch import BadAuthority, fetcher, read_authority
-from treedbd.web.providers import InvalidProvider, Provider
-from treedbd.web.tokens import BadSecret, read_secret
-from treedbd.web.verifier import Verifier
+from treedbd.web.identity import providers
+from treedbd.web.identity.fetch import BadAuthority, fetcher, read_authority
+from treedbd.web.identity.providers import InvalidProvider, Provider
+from treedbd.web.identity.tokens import BadSecret, read_secret
+from treedbd.web.identity.verifier import Verifier
 
 DEVELOPMENT_SECRET: Final = "development.secret"  # noqa: S105 - the name of a file
 _SECRET_BYTES: Final = 32

@@ -20,14 +20,14 @@ from tests.oidc import AUDIENCE, KEYS, OidcProvider
 from treedbd.database.catalog import Catalog, ProjectSpec
 from treedbd.database.platform import Platform
 from treedbd.rules.ruleset import DENY
-from treedbd.web.fetch import FetchFailed
-from treedbd.web.gate import Gate
+from treedbd.web.identity.fetch import FetchFailed
+from treedbd.web.identity.gate import Gate
+from treedbd.web.identity.providers import Provider, ProviderKeys
+from treedbd.web.identity.tokens import BadToken
+from treedbd.web.identity.verifier import Verifier
 from treedbd.web.options import WebOptions
-from treedbd.web.providers import Provider, ProviderKeys
 from treedbd.web.resource import TreeResource
 from treedbd.web.streams import StreamLimits
-from treedbd.web.tokens import BadToken
-from treedbd.web.verifier import Verifier
 
 RULES = "http://shop.localhost/.settings/rules.json"
 DATABASES = "http://shop.localhost/.inspect/databases.json"

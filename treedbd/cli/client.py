@@ -32,7 +32,7 @@ from zope.interface import implementer
 
 from treedbd.cli.outcome import CommandFailed
 from treedbd.cli.url import LOCALHOST, Url, is_local_name
-from treedbd.web.tls import Trust
+from treedbd.web.identity.tls import Trust
 
 CONNECT_S: Final = 30.0
 _LOOPBACK: Final = ("127.0.0.1", "::1")

@@ -17,8 +17,8 @@ from treedbd.cli.outcome import CommandFailed
 from treedbd.cli.url import Url, is_local
 from treedbd.config import Settings, load_settings
 from treedbd.keys import ConfigError
-from treedbd.web.fetch import BadAuthority, parse_authority, read_authority
-from treedbd.web.tls import Trust
+from treedbd.web.identity.fetch import BadAuthority, parse_authority, read_authority
+from treedbd.web.identity.tls import Trust
 
 TOKEN_VARIABLE: Final = "TREEDB_TOKEN"  # noqa: S105 - the name of a variable
 STANDARD_INPUT: Final = "-"

@@ -23,7 +23,7 @@ from treedbd.trust import (
     keep_development_secret,
     read_secrets,
 )
-from treedbd.web.tokens import BadSecret, BadToken, mint
+from treedbd.web.identity.tokens import BadSecret, BadToken, mint
 
 NEVER: Final = "never"
 DEFAULT_TTL: Final = "1h"

@@ -12,8 +12,8 @@ from treedbd.database.catalog import Catalog
 from treedbd.tree import printing
 from treedbd.web.answer import Reply
 from treedbd.web.ask import Ask, Reader
-from treedbd.web.gate import Gate
-from treedbd.web.identity import require_admin
+from treedbd.web.identity.gate import Gate
+from treedbd.web.identity.identity import require_admin
 from treedbd.web.parameters import parse_choice
 from treedbd.web.send import Sender
 

@@ -28,11 +28,11 @@ from treedbd.tree.path import InvalidPath, MissingSuffix
 from treedbd.tree.query import InvalidQuery
 from treedbd.tree.value import InvalidData
 from treedbd.web.dialect import Dialect
-from treedbd.web.identity import AuthRequired, NotAdmin
-from treedbd.web.providers import ProviderUnavailable
+from treedbd.web.identity.identity import AuthRequired, NotAdmin
+from treedbd.web.identity.providers import ProviderUnavailable
+from treedbd.web.identity.tokens import BadToken
 from treedbd.web.site import Misdirected
 from treedbd.web.streams import NoRoomForStreams, TooManyStreams
-from treedbd.web.tokens import BadToken
 
 Header: TypeAlias = tuple[bytes, bytes]
 

@@ -20,7 +20,7 @@ from treedbd.tree.query import InvalidQuery
 from treedbd.web.answer import ALLOWED, MethodNotAllowed, PayloadTooLarge
 from treedbd.web.dialect import Choice, Dialect, choose
 from treedbd.web.head import Head, first, head_of
-from treedbd.web.identity import Override, find_token, parse_override
+from treedbd.web.identity.identity import Override, find_token, parse_override
 from treedbd.web.options import WebOptions
 from treedbd.web.parameters import (
     OVERRIDE,

@@ -30,8 +30,8 @@ from treedbd.web.answer import Reply, refuse
 from treedbd.web.ask import WRITING, Ask, Reader
 from treedbd.web.explain import explanation
 from treedbd.web.frame import parse_id
-from treedbd.web.gate import Gate, caller_of
-from treedbd.web.identity import Identity, override_auth, require_admin
+from treedbd.web.identity.gate import Gate, caller_of
+from treedbd.web.identity.identity import Identity, override_auth, require_admin
 from treedbd.web.options import WebOptions
 from treedbd.web.read import Form, Pieces, facts_of, index_of, parse_form, pieces_of
 from treedbd.web.send import Sender

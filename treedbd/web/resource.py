@@ -20,7 +20,7 @@ from treedbd.database.question import Unavailable
 from treedbd.web.admin import AdminRoutes
 from treedbd.web.answer import MethodNotAllowed, Reply, refuse
 from treedbd.web.data import DataRoute
-from treedbd.web.gate import Gate
+from treedbd.web.identity.gate import Gate
 from treedbd.web.options import WebOptions
 from treedbd.web.streams import StreamLimits, Streams
 

@@ -36,7 +36,7 @@ from treedbd.tree.window import Window, written_children
 from treedbd.web import frame
 from treedbd.web.answer import Header
 from treedbd.web.backlog import PIECE_BYTES, Backlog, cut
-from treedbd.web.identity import Identity
+from treedbd.web.identity.identity import Identity
 from treedbd.web.parameters import Parameters, parse_choice
 from treedbd.web.read import PLAIN, pieces_of
 from treedbd.web.selection import select

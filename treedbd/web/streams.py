@@ -19,7 +19,7 @@ from twisted.internet.task import LoopingCall
 from treedbd.database.catalog import DatabaseName
 from treedbd.tree.window import Window
 from treedbd.web.frame import AUTH_REVOKED
-from treedbd.web.identity import Identity
+from treedbd.web.identity.identity import Identity
 
 K = TypeVar("K")
 

@@ -1,0 +1,593 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from twisted.internet.interfaces import IPushProducer
+from twisted.logger import ILogObserver, globalLogPublisher
+from twisted.web.error import UnsupportedMethod
+from twisted.web.http import combinedLogFormatter
+from twisted.web.iweb import IRequest
+from twisted.web.pages import notFound
+from twisted.web.resource import EncodingResourceWrapper, Resource
+from twisted.web.server import NOT_DONE_YET, GzipEncoderFactory
+from twisted.web.static import Data
+from zope.interface import implementer
+from zope.interface.verify import verifyObject
+
+from tests.web.channel.peer import BODY, GET, Answer, Peer, Scripted, Server, send_small
+from treedbd.web.channel.lazy import LazyRequest
+from treedbd.web.channel.lean import LeanRequest
+
+DATE = b"Sun, 06 Nov 1994 08:49:37 GMT"
+
+
+def open_request(head: bytes = GET) -> tuple[Peer, LeanRequest]:
+    """Return a request that nobody has answered yet."""
+    resource = Scripted()
+    peer = Server(resource).connect()
+    peer.send(head)
+    return peer, resource.requests[0]
+
+
+def request_line(method: bytes = b"GET", version: bytes = b"HTTP/1.1", more: bytes = b"") -> bytes:
+    return b"%b /a.json %b\r\nHost: localhost\r\n%b\r\n" % (method, version, more)
+
+
+def test_it_is_a_request_of_twisted() -> None:
+    _, request = open_request()
+    assert verifyObject(IRequest, request)
+
+
+def test_it_tells_what_was_asked() -> None:
+    head = (
+        b"POST /a%2Fb//c.json?x=1&x=2&y= HTTP/1.1\r\nHost: db.example:8443\r\nCookie: a=b; c=d\r\n"
+        b"Authorization: Basic dTpw\r\nX-One: a\r\nX-One: b\r\nContent-Length: 3\r\n\r\na=b"
+    )
+    _, request = open_request(head)
+    assert request.method == b"POST"
+    assert request.uri == b"/a%2Fb//c.json?x=1&x=2&y="
+    assert request.path == b"/a%2Fb//c.json"
+    assert request.clientproto == b"HTTP/1.1"
+    assert (request.prepath, request.postpath) == ([], [b"a/b", b"", b"c.json"])
+    assert request.args == {b"x": [b"1", b"2"], b"y": [b""]}
+    assert request.head[b"x-one"] == [b"a", b"b"]
+    assert request.getHeader(b"X-One") == b"b"
+    assert request.getHeader("x-one") == "b"
+    assert request.getHeader(b"absent") is None
+    assert request.requestHeaders.getRawHeaders(b"x-one") == [b"a", b"b"]
+    assert request.getAllHeaders()[b"host"] == b"db.example:8443"
+    assert request.getRequestHostname() == b"db.example"
+    assert request.getCookie(b"c") == b"d"
+    assert (request.getUser(), request.getPassword()) == (b"u", b"p")
+    assert not request.isSecure()
+    assert request.getClientAddress().host == "192.0.2.1"
+    assert request.getHost().port == 80
+    assert request.content.read() == b"a=b"
+
+
+@pytest.mark.parametrize(
+    ("target", "path"),
+    [
+        (b"/a//b?c?d", b"/a//b"),
+        (b"/?a=http://x/", b"/"),
+        (b"//a/b", b"//a/b"),
+        (b"http://db.example/a/b?c", b"/a/b"),
+        (b"http://db.example", b"/"),
+        (b"*", b"*"),
+    ],
+)
+def test_the_path_is_that_of_every_form_of_target(target: bytes, path: bytes) -> None:
+    _, request = open_request(b"GET " + target + b" HTTP/1.1\r\n\r\n")
+    assert request.path == path
+    assert request.uri == target
+
+
+@pytest.mark.parametrize(
+    "content_type", [b"application/x-www-form-urlencoded", b"multipart/form-data; boundary=x"]
+)
+def test_a_form_arrives_untouched(content_type: bytes) -> None:
+    form = b"--x\r\na=b&c=d\r\n"
+    _, request = open_request(
+        b"POST / HTTP/1.1\r\nContent-Type: %b\r\nContent-Length: %d\r\n\r\n%b"
+        % (content_type, len(form), form)
+    )
+    assert request.content.read() == form
+    assert request.args == {}
+
+
+def test_a_request_without_a_body_has_empty_content() -> None:
+    _, request = open_request()
+    assert request.content.read() == b""
+
+
+def test_a_host_that_was_set_counts() -> None:
+    _, request = open_request()
+    request.setHost(b"front.example", 443, ssl=1)
+    assert request.isSecure()
+    assert request.getRequestHostname() == b"front.example"
+    assert request.prePathURL() == b"https://front.example/"
+
+
+def test_describing_it_leaves_out_the_query() -> None:
+    _, request = open_request(b"GET /a.json?auth=secret HTTP/1.1\r\n\r\n")
+    assert "secret" not in repr(request)
+    assert "a.json" in repr(request)
+
+
+# send
+
+
+def sent(
+    status: int, headers: list[tuple[bytes, bytes]], body: bytes, head: bytes = GET
+) -> tuple[bytes, Answer]:
+    peer, request = open_request(head)
+    request.send(status, headers, body)
+    assert peer.transport.writes == 1
+    raw = peer.transport.value()
+    (answer,) = peer.read(request.method)
+    return raw, answer
+
+
+def test_a_whole_reply_is_one_write() -> None:
+    raw, _ = sent(200, [(b"ETag", b'"x"'), (b"X-A", b"b")], BODY)
+    assert raw == (
+        b"HTTP/1.1 200 OK\r\nDate: " + DATE + b'\r\nETag: "x"\r\nX-A: b\r\n'
+        b"Content-Length: 7\r\n\r\n" + BODY
+    )
+
+
+def test_a_large_reply_is_one_write_too() -> None:
+    body = b"x" * 1_000_000
+    assert sent(200, [], body)[1].body == body
+
+
+def test_head_gets_the_length_without_the_body() -> None:
+    raw, answer = sent(200, [], BODY, request_line(b"HEAD"))
+    assert answer[b"content-length"] == b"7"
+    assert raw.endswith(b"\r\n\r\n")
+
+
+@pytest.mark.parametrize("status", [204, 304])
+def test_what_has_no_body_has_no_length(status: int) -> None:
+    raw, answer = sent(status, [], b"ignored")
+    assert b"content-length" not in answer
+    assert raw.endswith(b"\r\n\r\n")
+
+
+@pytest.mark.parametrize("evil", [b"a\r\nX: y", b"a\nX: y", b"a\rX: y"])
+def test_a_header_with_a_line_end_is_never_sent(evil: bytes) -> None:
+    peer, request = open_request()
+    for headers in ([(b"X-A", evil)], [(evil, b"x")]):
+        with pytest.raises(ValueError, match="line end"):
+            request.send(200, headers, BODY)
+    assert peer.transport.value() == b""
+    request.send(200, [], BODY)
+    assert peer.read()[0].status == 200
+
+
+def test_sending_twice_sends_once() -> None:
+    peer, request = open_request()
+    request.send(200, [], BODY)
+    request.send(500, [], BODY)
+    request.finish()
+    assert [answer.status for answer in peer.read()] == [200]
+
+
+def test_a_reply_begun_otherwise_cannot_be_sent_whole() -> None:
+    _, request = open_request()
+    request.write(b"x")
+    with pytest.raises(RuntimeError):
+        request.send(200, [], BODY)
+
+
+# write and finish
+
+
+def test_pieces_of_unknown_length_are_chunks() -> None:
+    peer, request = open_request()
+    request.setHeader(b"content-type", b"text/event-stream")
+    request.write(b"one")
+    request.write(b"")
+    request.write(b"two" * 10)
+    request.finish()
+    raw = peer.transport.value()
+    assert raw.endswith(b"\r\n\r\n3\r\none\r\n1e\r\n" + b"two" * 10 + b"\r\n0\r\n\r\n")
+    assert peer.transport.writes == 3
+    (answer,) = peer.read()
+    assert answer.body == b"one" + b"two" * 10
+    assert answer[b"content-type"] == b"text/event-stream"
+    assert answer[b"date"] == DATE
+
+
+def test_pieces_of_known_length_are_not() -> None:
+    peer, request = open_request()
+    request.setHeader(b"content-length", b"6")
+    request.write(b"one")
+    request.write(b"two")
+    request.finish()
+    (answer,) = peer.read()
+    assert answer.body == b"onetwo"
+    assert not peer.is_closed
+
+
+@pytest.mark.parametrize("body", [b"less", b"more than ten bytes"])
+def test_a_body_of_another_length_than_it_said_ends_the_connection(body: bytes) -> None:
+    peer, request = open_request()
+    request.setHeader(b"content-length", b"10")
+    request.write(body)
+    request.finish()
+    assert peer.is_closed
+
+
+def test_an_old_client_gets_the_end_by_the_end_of_the_connection() -> None:
+    peer, request = open_request(
+        request_line(version=b"HTTP/1.0", more=b"Connection: keep-alive\r\n")
+    )
+    request.write(b"one")
+    request.write(b"two")
+    request.finish()
+    (answer,) = peer.read()
+    assert answer.body == b"onetwo"
+    assert answer[b"connection"] == b"close"
+    assert peer.is_closed
+
+
+def test_finishing_without_writing_sends_an_empty_body() -> None:
+    peer, request = open_request()
+    request.setResponseCode(404, b"Gone\r\nFishing")
+    request.finish()
+    assert peer.transport.value().startswith(b"HTTP/1.1 404 Gone Fishing\r\n")
+    (answer,) = peer.read()
+    assert answer[b"content-length"] == b"0"
+    assert b"content-type" not in answer
+
+
+@pytest.mark.parametrize("status", [204, 304])
+def test_written_bodies_are_dropped_where_there_can_be_none(status: int) -> None:
+    peer, request = open_request()
+    request.setResponseCode(status)
+    request.write(b"dropped")
+    request.finish()
+    (answer,) = peer.read()
+    assert b"content-length" not in answer
+    assert b"transfer-encoding" not in answer
+
+
+def test_written_bodies_are_dropped_for_head() -> None:
+    peer, request = open_request(request_line(b"HEAD"))
+    request.write(b"dropped")
+    request.write(b"too")
+    request.finish()
+    raw = peer.transport.value()
+    assert raw.endswith(b"\r\n\r\n")
+    assert not peer.is_closed
+
+
+def test_no_reply_names_the_server() -> None:
+    peer, request = open_request()
+    request.setHeader(b"server", b"secret/1.0")
+    request.write(b"x")
+    request.finish()
+    assert b"server" not in peer.read()[0]
+    peer = Server(Data(b"x", "text/plain")).connect()
+    assert b"server" not in peer.ask(GET)[0]
+
+
+def test_stock_fields_are_sent() -> None:
+    peer, request = open_request()
+    request.setETag(b'"x"')
+    request.setLastModified(784111777)
+    request.addCookie(b"a", b"b")
+    request.write(b"")
+    request.finish()
+    (answer,) = peer.read()
+    assert answer[b"etag"] == b'"x"'
+    assert answer[b"last-modified"] == DATE
+    assert answer[b"set-cookie"] == b"a=b"
+    assert answer[b"content-type"] == b"text/html"
+
+
+def test_the_resource_may_close_the_connection() -> None:
+    peer, request = open_request()
+    request.setHeader(b"connection", b"close")
+    request.write(b"x")
+    request.finish()
+    (answer,) = peer.read()
+    assert answer[b"connection"] == b"close"
+    assert peer.is_closed
+
+
+def test_writing_after_the_end_is_an_error() -> None:
+    _, request = open_request()
+    request.finish()
+    with pytest.raises(RuntimeError):
+        request.write(b"x")
+
+
+# the end
+
+
+def test_those_who_wait_for_the_end_are_told() -> None:
+    for end in (lambda r: r.send(200, [], BODY), lambda r: r.finish()):
+        _, request = open_request()
+        ended: list[object] = []
+        request.notifyFinish().addCallback(ended.append)
+        end(request)
+        assert ended == [None]
+
+
+def test_answering_after_the_client_has_gone_does_nothing() -> None:
+    peer, request = open_request()
+    lost: list[Any] = []
+    request.notifyFinish().addErrback(lost.append)
+    peer.hang_up()
+    assert len(lost) == 1
+    request.write(b"x")
+    request.send(200, [], BODY)
+    request.finish()
+    request.loseConnection()
+    assert peer.transport.value() == b""
+
+
+class Paced:
+    """A push producer that keeps what it was told."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def pauseProducing(self) -> None:
+        self.told.append("pause")
+
+    def resumeProducing(self) -> None:
+        self.told.append("resume")
+
+    def stopProducing(self) -> None:
+        self.told.append("stop")
+
+
+def test_a_push_producer_is_paced_by_the_transport() -> None:
+    peer, request = open_request()
+    producer: Any = Paced()
+    request.registerProducer(producer, True)
+    with pytest.raises(ValueError, match="registered already"):
+        request.registerProducer(Paced(), True)
+    upstream = IPushProducer(peer.transport.producer)
+    upstream.pauseProducing()
+    upstream.resumeProducing()
+    request.unregisterProducer()
+    upstream.pauseProducing()
+    assert producer.told == ["pause", "resume"]
+
+
+def test_a_producer_begins_paused_where_the_peer_is_behind() -> None:
+    peer, request = open_request()
+    IPushProducer(peer.transport.producer).pauseProducing()
+    producer = Paced()
+    request.registerProducer(producer, True)
+    assert producer.told == ["pause"]
+
+
+def test_a_producer_is_stopped_when_the_client_goes() -> None:
+    peer, request = open_request()
+    producer, late = Paced(), Paced()
+    request.registerProducer(producer, True)
+    peer.hang_up()
+    request.registerProducer(late, True)
+    assert producer.told == ["stop"]
+    assert late.told == ["stop"]
+
+
+def test_a_producer_left_at_the_end_does_not_meet_the_next_request() -> None:
+    resource = Scripted()
+    peer = Server(resource).connect()
+    peer.send(GET)
+    producer = Paced()
+    resource.requests[0].registerProducer(producer, True)
+    resource.requests[0].finish()
+    IPushProducer(peer.transport.producer).pauseProducing()
+    assert producer.told == []
+
+
+# rendering
+
+
+class OnlyGet(Resource):
+    isLeaf = True
+
+    def render_GET(self, request: LeanRequest) -> bytes:
+        return b"body of " + request.method
+
+
+class WritesGet(Resource):
+    isLeaf = True
+
+    def render_GET(self, request: Any) -> Any:
+        request.write(b"body")
+        request.finish()
+        return NOT_DONE_YET
+
+    def render(self, request: Any) -> Any:
+        if request.method == b"HEAD":
+            raise UnsupportedMethod([b"GET"])
+        return super().render(request)
+
+
+def test_a_returned_body_is_one_write() -> None:
+    peer = Server(OnlyGet()).connect()
+    (answer,) = peer.ask(GET)
+    assert answer.body == b"body of GET"
+    assert answer[b"content-length"] == b"11"
+    assert peer.transport.writes == 1
+
+
+def test_head_is_answered_by_what_get_would_say() -> None:
+    data = Data(b"data", "text/plain")
+    data.isLeaf = True
+    peer = Server(data).connect()
+    peer.send(request_line(b"HEAD"))
+    raw = peer.transport.value()
+    (answer,) = peer.read(b"HEAD")
+    assert raw.endswith(b"\r\n\r\n")
+    assert answer[b"content-length"] == b"4"
+    peer = Server(WritesGet()).connect()
+    peer.send(request_line(b"HEAD"))
+    assert b"body" not in peer.transport.value()
+    assert peer.read(b"HEAD")[0].status == 200
+
+
+def test_a_method_that_a_resource_does_not_have_is_refused_in_json() -> None:
+    peer = Server(OnlyGet()).connect()
+    (answer,) = peer.ask(request_line(b"BREW"))
+    assert answer.status == 405
+    assert set(answer[b"allow"].split(b", ")) == {b"GET", b"HEAD"}
+    assert answer.body == (
+        b'{"error":"method_not_allowed","message":"The method BREW is not allowed here."}'
+    )
+    assert peer.ask(GET)[0].status == 200
+
+
+@implementer(ILogObserver)
+class Log:
+    """Keeps what is logged while it is open."""
+
+    def __init__(self) -> None:
+        self.events: list[Any] = []
+
+    def __call__(self, event: Any) -> None:
+        self.events.append(event)
+
+    def __enter__(self) -> Log:
+        globalLogPublisher.addObserver(self)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        globalLogPublisher.removeObserver(self)
+
+    def failures(self) -> list[type]:
+        return [event["log_failure"].type for event in self.events if "log_failure" in event]
+
+
+def break_down(request: LazyRequest) -> None:
+    raise KeyError("inside")
+
+
+def test_a_resource_that_breaks_is_an_internal_error_and_no_more() -> None:
+    with Log() as log:
+        peer = Server(Scripted(break_down)).connect()
+        (answer,) = peer.ask(b"GET /a.json?auth=secret HTTP/1.1\r\n\r\n")
+    assert answer.status == 500
+    assert answer.body == (
+        b'{"error":"internal_error","message":"The server failed to answer this request."}'
+    )
+    assert answer[b"content-type"] == b"application/json; charset=utf-8"
+    assert answer[b"x-content-type-options"] == b"nosniff"
+    assert log.failures() == [KeyError]
+    assert "secret" not in repr(log.events)
+
+
+def test_a_resource_that_returns_no_bytes_is_an_internal_error() -> None:
+    with Log() as log:
+        peer = Server(Scripted(lambda request: "text")).connect()
+        assert peer.ask(GET)[0].status == 500
+    assert log.failures() == [TypeError]
+
+
+def test_a_reply_that_breaks_in_the_middle_is_cut_off() -> None:
+    def begin_and_break(request: LeanRequest) -> None:
+        request.write(b"x")
+        raise KeyError("inside")
+
+    with Log() as log:
+        peer = Server(Scripted(begin_and_break)).connect()
+        peer.send(GET)
+    assert peer.is_dropped
+    assert not peer.transport.value().endswith(b"0\r\n\r\n")
+    assert log.failures() == [KeyError]
+
+
+def test_a_resource_that_breaks_after_its_answer_is_only_logged() -> None:
+    def answer_and_break(request: LeanRequest) -> None:
+        send_small(request)
+        raise KeyError("inside")
+
+    with Log() as log:
+        peer = Server(Scripted(answer_and_break)).connect()
+        assert [answer.status for answer in peer.ask(GET, GET)] == [200, 200]
+    assert log.failures() == [KeyError, KeyError]
+
+
+def make_tree() -> Resource:
+    root = Resource()
+    root.putChild(b"data", Data(b"stock", "text/plain"))
+    root.putChild(b"absent", notFound())
+    root.putChild(b"leaf", Scripted(send_small))
+    root.putChild(
+        b"gzip", EncodingResourceWrapper(Data(b"x" * 500, "text/plain"), [GzipEncoderFactory()])
+    )
+    return root
+
+
+def test_children_are_looked_up_as_a_site_does() -> None:
+    peer = Server(make_tree()).connect()
+    data, absent, nothing, leaf = peer.ask(
+        *(b"GET /%b HTTP/1.1\r\n\r\n" % name for name in (b"data", b"absent", b"x", b"leaf/a/b"))
+    )
+    assert (data.status, data.body, data[b"content-type"]) == (200, b"stock", b"text/plain")
+    assert absent.status == nothing.status == 404
+    assert leaf.body == BODY
+
+
+def test_where_a_leaf_is_mounted_shows_in_its_paths() -> None:
+    root, leaf = Resource(), Scripted(send_small)
+    root.putChild(b"db", leaf)
+    Server(root).connect().send(b"GET /db/a/b.json HTTP/1.1\r\n\r\n")
+    (request,) = leaf.requests
+    assert (request.prepath, request.postpath) == ([b"db"], [b"a", b"b.json"])
+    assert request.path == b"/db/a/b.json"
+
+
+def test_the_server_as_a_whole_can_be_asked_for_options() -> None:
+    peer = Server(make_tree()).connect()
+    options, get = peer.ask(b"OPTIONS * HTTP/1.1\r\n\r\n", b"GET * HTTP/1.1\r\n\r\n")
+    assert (options.status, get.status) == (200, 405)
+
+
+def test_encoders_of_resources_work() -> None:
+    peer = Server(make_tree()).connect()
+    (answer,) = peer.ask(b"GET /gzip HTTP/1.1\r\nAccept-Encoding: gzip\r\n\r\n")
+    assert answer[b"content-encoding"] == b"gzip"
+    assert 0 < len(answer.body) < 100
+
+
+def test_a_session_lasts_from_request_to_request() -> None:
+    seen = []
+
+    def remember(request: Any) -> bytes:
+        request.sitepath = []
+        seen.append(request.getSession())
+        return b"x"
+
+    peer = Server(Scripted(remember)).connect()
+    (answer,) = peer.ask(GET)
+    cookie = answer[b"set-cookie"].split(b";")[0]
+    peer.send(request_line(more=b"Cookie: " + cookie + b"\r\n"))
+    assert seen[0] is seen[1]
+
+
+def test_an_access_log_gets_every_answered_request() -> None:
+    lines: list[str] = []
+    server = Server(
+        Scripted(send_small),
+        log_access=lambda request: lines.append(combinedLogFormatter("[now]", request)),
+    )
+    server.connect().send(GET + GET)
+    assert len(lines) == 2
+    assert lines[0].startswith('"192.0.2.1" - - [now] "GET /a.json HTTP/1.1" 200 7')
+
+
+def test_an_access_log_that_breaks_breaks_nothing_else() -> None:
+    with Log() as log:
+        server = Server(Scripted(send_small), log_access=break_down)
+        assert [answer.status for answer in server.connect().ask(GET + GET)] == [200, 200]
+    assert log.failures() == [KeyError, KeyError]

@@ -1,0 +1,330 @@
+"""From the bytes of a connection to one complete request after the other; no I/O in it.
+
+`RequestReader.receive` takes bytes in whatever pieces they come and tells whether a request is
+complete; what lies behind it stays unread until the next call. The work is shared:
+
+- The request line is read here, by one expression, because methods and targets are judged by the
+  resource: it may know more methods than a parser has in its list, and a target may hold raw
+  UTF-8 and raw quotation marks, which clients do send.
+- Everything after it is read by llhttp (through `httptools`), with all its leniencies off: the
+  header lines, which of Content-Length and Transfer-Encoding frames the body, keep-alive. In place
+  of the peer's request line it is given one of ours.
+- llhttp does not tell where in its input a message ended, so it never gets a byte beyond: a head
+  is cut at its empty line, a body is counted, a chunked one is followed chunk by chunk. Where the
+  two readings could differ the request is refused.
+
+A request to upgrade the protocol is answered in the protocol it came in (RFC 9110, section 7.8).
+"""
+
+from __future__ import annotations
+
+import re
+from io import BytesIO
+from typing import Final
+
+from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
+
+from treedbd.web.channel.limits import ChannelLimits
+from treedbd.web.channel.refusal import (
+    BAD_TARGET,
+    BODY_TOO_LARGE,
+    HEADERS_TOO_LONG,
+    LINE_TOO_LONG,
+    Refused,
+    malformed,
+)
+from treedbd.web.head import Head
+
+HTTP_1_1: Final = b"HTTP/1.1"
+
+_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) ([^\x00-\x20\x7f]+) (HTTP/1\.[01])\r\n")
+_LINE_WITH_BAD_TARGET = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+ [^\r\n]* HTTP/1\.[01]\r\n")
+_TARGET_BUT_A_PATH = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://.*|\*")
+_EMPTY_LINES = re.compile(rb"(?:\r\n)+")
+_NEVER_IN_A_HEAD = re.compile(rb"(?<!\r)\n|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+_CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:;[^\r\n]*)?\r\n")
+_CHUNK_LINE_BYTES: Final = 1024
+_SLASH: Final = ord("/")
+
+# What is being read.
+_HEAD: Final = 0
+_COUNTED_BODY: Final = 1
+_CHUNKS: Final = 2
+_TRAILERS: Final = 3
+
+
+class RequestReader:
+    """Reads the requests of one connection.
+
+    After `receive` returned true these describe the request until the next call: `method`;
+    `target`, as it was sent; `version`; `head`, the fields by their names in lower case; `body`,
+    None where there is none; `keep_alive`, whether the client lets the connection live on.
+    """
+
+    method = b""
+    target = b""
+    version = HTTP_1_1
+    keep_alive = False
+    body: BytesIO | None = None
+
+    def __init__(self, limits: ChannelLimits) -> None:
+        """Read within `limits`."""
+        self.head: Head = {}
+        self._limits = limits
+        self._harmless = min(limits.request_line_bytes, limits.header_bytes)
+        self._parser = HttpRequestParser(self)
+        self._fields: Head = {}
+        self._field_count = 0
+        self._complete = False
+        self._reading = _HEAD
+        self._unread = b""
+        self._at = 0
+        self._searched = 0
+        self._content = BytesIO()
+        self._content_bytes = 0
+        self._left = 0
+        self._trailer_bytes = 0
+
+    @property
+    def unread_bytes(self) -> int:
+        """How many bytes were taken in that no request has used so far."""
+        return len(self._unread) - self._at
+
+    @property
+    def in_body(self) -> bool:
+        """Whether a head has been read whose body is not complete."""
+        return self._reading != _HEAD
+
+    @property
+    def body_bytes(self) -> int:
+        """How many bytes of content have come for the body that is not complete."""
+        return self._content.tell() if self._reading != _HEAD else 0
+
+    @property
+    def awaits_continue(self) -> bool:
+        """Whether the client holds its body back until it is told to go on (RFC 9110, 10.1.1)."""
+        return (
+            self._reading != _HEAD
+            and self._at == len(self._unread)
+            and not self._content.tell()
+            and self.version == HTTP_1_1
+            and self.head.get(b"expect", [b""])[0].lower() == b"100-continue"
+        )
+
+    def close(self) -> None:
+        """Let go of the parser, which holds on to this reader."""
+        del self._parser
+
+    def hold(self, data: bytes) -> None:
+        """Take bytes in without looking at them."""
+        self._unread = self._unread[self._at :] + data
+        self._searched = max(0, self._searched - self._at)
+        self._at = 0
+
+    def receive(self, data: bytes = b"") -> bool:
+        """Take bytes in, return whether a request is complete; raises `Refused`."""
+        if self._at < len(self._unread):
+            if data:
+                self.hold(data)
+        else:
+            self._unread = data
+            self._at = 0
+        if self._reading == _HEAD:
+            self._receive_head()
+        if self._reading == _COUNTED_BODY:
+            self._receive_counted()
+        elif self._reading != _HEAD:
+            self._receive_chunks()
+        if self._at == len(self._unread):
+            self._unread = b""
+            self._at = self._searched = 0
+        complete, self._complete = self._complete, False
+        return complete
+
+    def _receive_head(self) -> None:
+        data, at = self._unread, self._at
+        empty_lines = _EMPTY_LINES.match(data, at)
+        if empty_lines is not None:  # allowed before a request: RFC 9112, section 2.2
+            at = self._at = empty_lines.end()
+        end = data.find(b"\r\n\r\n", max(at, self._searched))
+        if end < 0 or end + 2 - at > self._harmless:
+            self._check_large_or_partial(end)
+        if end < 0:
+            self._searched = max(at, len(data) - 3)
+        else:
+            self._at = end + 4
+            self._read_head(data, at, end + 4)
+
+    def _check_large_or_partial(self, end: int) -> None:
+        """Refuse a head, whole or not, that is too long or can become nothing good.
+
+        Without this a peer that speaks another protocol would be waited for until its time is up.
+        """
+        data, at = self._unread, self._at
+        line_end = data.find(b"\r\n", at) + 2
+        whole_line = line_end > 1
+        if (line_end if whole_line else len(data)) - at > self._limits.request_line_bytes:
+            raise Refused(LINE_TOO_LONG)
+        if whole_line:
+            if (end + 2 if end >= 0 else len(data)) - line_end > self._limits.header_bytes:
+                raise Refused(HEADERS_TOO_LONG)
+            _match_line(data, at)
+        if end < 0 and _NEVER_IN_A_HEAD.search(data, max(at, self._searched)):
+            raise malformed("A request holds no control characters and no line end without CR.")
+
+    def _read_head(self, data: bytes, at: int, end: int) -> None:
+        line = _match_line(data, at)
+        self.method, self.target, self.version = line.groups()
+        if self.target[0] != _SLASH and not _TARGET_BUT_A_PATH.fullmatch(self.target):
+            raise Refused(BAD_TARGET)
+        try:
+            self._parser.feed_data(b"POST / " + data[line.start(3) : end])
+        except HttpParserUpgrade:
+            self._forget_upgrade()
+        except HttpParserError as error:
+            raise _explain(error) from None
+        if self._field_count > self._limits.header_count:
+            raise Refused(HEADERS_TOO_LONG)
+        self.head = self._take_fields()
+        self.body = None
+        if not self._complete:
+            self._begin_body()
+
+    def _forget_upgrade(self) -> None:
+        """Let a new parser read the same framing again, without the upgrade.
+
+        The old one takes what follows the head, and so the body too, for another protocol.
+        """
+        count = self._field_count
+        fields = self._take_fields()
+        self._complete = False
+        self._parser = HttpRequestParser(self)
+        lines = (
+            b"%b: %b\r\n" % (name, b", ".join(fields[name]))
+            for name in (b"content-length", b"transfer-encoding", b"connection")
+            if name in fields
+        )
+        self._parser.feed_data(b"POST / %b\r\n%b\r\n" % (self.version, b"".join(lines)))
+        self._fields, self._field_count = fields, count
+
+    def _take_fields(self) -> Head:
+        fields, self._fields = self._fields, {}
+        self._field_count = 0
+        return fields
+
+    def _begin_body(self) -> None:
+        coding = self.head.get(b"transfer-encoding")
+        if coding is None:
+            self._left = int(self.head[b"content-length"][0])
+            if self._left > self._limits.body_bytes:
+                raise Refused(BODY_TOO_LARGE)
+            self._reading = _COUNTED_BODY
+        else:
+            if self.version != HTTP_1_1 or [name.lower() for name in coding] != [b"chunked"]:
+                raise malformed("The only transfer coding is chunked, with HTTP/1.1.")
+            self._left = self._content_bytes = self._trailer_bytes = 0
+            self._reading = _CHUNKS
+        self._content = BytesIO()
+
+    def _receive_counted(self) -> None:
+        end = min(len(self._unread), self._at + self._left)
+        self._left -= end - self._at
+        self._feed_body(end)
+        if not self._left:
+            self._end_body()
+
+    def _receive_chunks(self) -> None:
+        """Find how far the body reaches, and let the parser read that much."""
+        data, at = self._unread, self._at
+        ended = False
+        while at < len(data) and not ended:
+            if self._left:
+                step = min(self._left, len(data) - at)
+                self._left -= step
+            elif self._reading == _CHUNKS:
+                step = self._measure_chunk_line(data, at)
+            else:
+                step = self._measure_trailer(data, at)
+                ended = step == 2
+            if not step:
+                break
+            at += step
+        self._feed_body(at)
+        if ended:
+            self._end_body()
+
+    def _measure_chunk_line(self, data: bytes, at: int) -> int:
+        """Return the length of the line at `at` that begins a chunk, 0 if it is not whole."""
+        line = _CHUNK_LINE.match(data, at)
+        if line is None:
+            if len(data) - at > _CHUNK_LINE_BYTES or data.find(b"\r\n", at) >= 0:
+                raise malformed("A chunk of the body does not begin with its size.")
+            return 0
+        size = int(line[1], 16)
+        self._content_bytes += size
+        if self._content_bytes > self._limits.body_bytes:
+            raise Refused(BODY_TOO_LARGE)
+        if size:
+            self._left = size + 2
+        else:
+            self._reading = _TRAILERS
+        return line.end() - at
+
+    def _measure_trailer(self, data: bytes, at: int) -> int:
+        """Return the length of the trailer line at `at`, 0 if it is not whole."""
+        end = data.find(b"\r\n", at)
+        step = end + 2 - at if end >= 0 else 0
+        if self._trailer_bytes + (step or len(data) - at) > self._limits.header_bytes:
+            raise Refused(HEADERS_TOO_LONG)
+        self._trailer_bytes += step
+        return step
+
+    def _feed_body(self, end: int) -> None:
+        piece = memoryview(self._unread)[self._at : end]
+        self._at = end
+        try:
+            self._parser.feed_data(piece)
+        except HttpParserError as error:
+            raise _explain(error) from None
+
+    def _end_body(self) -> None:
+        if not self._complete:
+            raise malformed("The body does not end where its framing says.")
+        self._take_fields()  # trailer fields mean nothing here
+        self._reading = _HEAD
+        self._content.seek(0)
+        self.body = self._content
+        self._content = BytesIO()
+
+    # The parser calls these.
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a field of the head, or of the trailer."""
+        name = name.lower()
+        self._field_count += 1
+        if name in self._fields:
+            self._fields[name].append(value.rstrip())
+        else:
+            self._fields[name] = [value.rstrip()]
+
+    def on_body(self, data: bytes) -> None:
+        """Take a piece of the content."""
+        self._content.write(data)
+
+    def on_message_complete(self) -> None:
+        """Learn that the message has ended."""
+        self._complete = True
+        self.keep_alive = self._parser.should_keep_alive()
+
+
+def _match_line(data: bytes, at: int) -> re.Match[bytes]:
+    line = _LINE.match(data, at)
+    if line is None:
+        if _LINE_WITH_BAD_TARGET.match(data, at):
+            raise Refused(BAD_TARGET)
+        raise malformed("The request line must be: method, target, HTTP/1.1 or HTTP/1.0.")
+    return line
+
+
+def _explain(error: HttpParserError) -> Refused:
+    return malformed(f"The request is not valid HTTP: {error}.")
