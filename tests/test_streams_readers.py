@@ -1,4 +1,4 @@
-"""Readers that are slow, or do not read at all: they cost little, and nobody else waits for them."""
+"""Readers that are slow, or do not read at all: they cost little, and nobody waits for them."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_who_reads_nothing_for_too_long_is_closed(tmp_path: pathlib.Path) -> Non
         asked = time.monotonic()
         assert poll.poll(1000 * TEN_SECONDS)
         assert time.monotonic() - asked >= 1
-        with pytest.raises(OSError, match="cut off|reset"):
+        with pytest.raises(OSError, match=r"cut off|reset"):
             list(sleeper.frames())
         sleeper.close()
         there.tick()
@@ -277,8 +277,9 @@ def test_who_leaves_within_a_long_value_leaves_nothing_behind(tmp_path: pathlib.
         before = len(list(files.iterdir()))
         for _ in range(10):
             open_slowly(there.client).close()
-        there.tick()
-        with contextlib.suppress(StopIteration):
-            next(_ for _ in iter(lambda: there.tick() or len(list(files.iterdir())), before))
+        for _ in range(1000):
+            there.tick()
+            if len(list(files.iterdir())) <= before:
+                break
         assert len(list(files.iterdir())) <= before
         assert "Traceback" not in there.daemon.log
