@@ -69,13 +69,10 @@ class EventStream:
         headers: Headers = (),
         *,
         method: str = "GET",
-        receive_bytes: int | None = None,
         version: str = "HTTP/1.1",
     ) -> None:
-        """Open it and read its head; a small `receive_bytes` makes the system buffer less."""
+        """Open it and read its head."""
         self.wire: Final[Wire] = client.connect()
-        if receive_bytes is not None:
-            self.wire.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
         pairs = EVENTS | dict(headers)
         asked = print_request(method, target, None, pairs, client.host)
         self.wire.send(asked.replace(b"HTTP/1.1", version.encode(), 1))
@@ -138,11 +135,14 @@ class EventStream:
         return int(line.split(b" ")[1]), parse_headers(self._file)
 
     def _read_lines(self) -> Iterator[str]:
-        pending = b""
+        pending: list[bytes] = []
         for piece in self._read_pieces():
-            *whole, pending = (pending + piece).split(b"\n")
-            yield from (line.decode() for line in whole)
-        assert not pending, "The stream ended inside a frame."
+            *whole, rest = piece.split(b"\n")
+            for line in whole:
+                yield b"".join([*pending, line]).decode()
+                pending = []
+            pending.append(rest)
+        assert not any(pending), "The stream ended inside a frame."
 
     def _read_pieces(self) -> Iterator[bytes]:
         while True:
