@@ -141,6 +141,8 @@ class Daemon(Service):
         self._start(self.tree.startService)
         Service.startService(self)
         signal.signal(signal.SIGHUP, self._call_in_turn(self._reload))
+        # What holds before the reactor runs, and again from when it has ended.
+        signal.signal(signal.SIGTERM, self._end_outside_the_reactor)
         # Twisted sets its own handlers when the reactor starts, and its SIGTERM would make twistd
         # end by that signal instead of with status 0.
         self._reactor.callWhenRunning(
@@ -176,6 +178,11 @@ class Daemon(Service):
             self._reactor.callFromThread(call)
 
         return handle
+
+    def _end_outside_the_reactor(self, _signal: int, _frame: FrameType | None) -> None:
+        """End before the reactor runs; once it has ended, the process is ending anyway."""
+        if self.running:
+            raise SystemExit(0)
 
     def _stop_reactor(self) -> None:
         with contextlib.suppress(ReactorNotRunning):  # asked twice

@@ -331,3 +331,29 @@ def test_watchers_hear_a_batch_after_its_writers_and_never_a_failed_one() -> Non
     house.turn()
     house.disk.finish()
     assert heard == ["refused", "answered", "told [2]"]
+
+
+def test_a_removal_that_finds_the_disk_full_is_tried_again_with_the_reserve_free() -> None:
+    house = House()
+    house.mapping.has_room = False
+    removal, other = house.write(make_remove(Place(("a",)))), house.write(put(1, "b"))
+    house.turn()
+    house.disk.finish(Full("no room"))
+    assert isinstance(result(other), Unavailable)
+    assert not removal.called
+    house.disk.finish()
+    house.turn()
+    house.disk.finish()
+    assert isinstance(result(removal), Outcome)
+
+
+def test_a_removal_that_finds_no_room_without_the_reserve_either_is_refused() -> None:
+    house = House()
+    house.mapping.has_room = False
+    removal = house.write(make_remove(Place(("a",))))
+    house.turn()
+    house.disk.finish(Full("no room"))
+    house.disk.finish()
+    house.turn()
+    house.disk.finish(Full("no room"))
+    assert isinstance(result(removal), Unavailable)

@@ -216,9 +216,13 @@ class Batcher:
 
     def _fail(self, turns: list[_Turn], error: BaseException) -> None:
         self._is_committing = False
+        may_try_again = isinstance(error, Full) and not self._care.is_full
         reason = self._care.take(error)
-        for turn in turns:
-            turn.refuse(Unavailable(reason))
+        for turn in reversed(turns):
+            if may_try_again and _only_removes(turn.write):
+                self._waiting.appendleft(turn)  # the reserve will have made room for it
+            else:
+                turn.refuse(Unavailable(reason))
         if not self._care.takes_writes:
             while self._waiting:
                 self._waiting.popleft().refuse(Unavailable(reason))

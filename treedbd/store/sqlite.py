@@ -144,9 +144,8 @@ class SqliteMapping:
         if self._path.stat().st_size > CHECKED_BYTES:
             return None
         try:
-            with contextlib.closing(connect_reader(self._path)) as connection:
-                found = str(connection.execute("PRAGMA quick_check(1)").get)
-        except (Failed, *TROUBLE) as error:
+            found = str(self._reader.execute("PRAGMA quick_check(1)").get)
+        except TROUBLE as error:
             return str(error)
         return None if found == "ok" else found
 

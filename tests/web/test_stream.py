@@ -1,0 +1,295 @@
+"""Streams in memory: what is written to a connection, when, and in how many writes."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from twisted.internet.defer import Deferred, execute
+
+from tests.web.channel.peer import Peer, Scripted, Server
+from treedbd.database.catalog import Catalog
+from treedbd.database.platform import Platform
+from treedbd.rules.ruleset import OPEN
+from treedbd.web.channel.factory import ChannelFactory
+from treedbd.web.channel.limits import ChannelLimits
+from treedbd.web.identity.gate import Gate
+from treedbd.web.options import WebOptions
+from treedbd.web.resource import TreeResource
+from treedbd.web.streams import StreamLimits
+
+WALL = 1_700_000_000.0
+BUFFER_BYTES = 10_000
+LONG_BYTES = 3 * 1_048_576
+PATIENT = ChannelLimits(idle_s=1e6, write_stalled_s=1e6)
+
+
+class House(Server):
+    """The whole interface over a memory that forgets, with a clock of the test's own."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        super().__init__(Scripted())
+        catalog = Catalog(
+            folder,
+            "memory",
+            {},
+            any_project=True,
+            first_rules=OPEN,
+            platform=Platform(self.clock, os.urandom, self._run),
+            retain_events=100,
+        )
+        self.resource = TreeResource(
+            catalog=catalog,
+            options=WebOptions(domains=("localhost",)),
+            gate=Gate({}, None, lambda: WALL),
+            stream_limits=StreamLimits(buffer_bytes=BUFFER_BYTES),
+            clock=self.clock,
+            wall_clock=lambda: WALL,
+        )
+        self.factory = ChannelFactory(self.resource, PATIENT, self.clock)
+
+    def write(self, method: str, path: str, value: Any) -> None:
+        """Write something, and let everybody hear of it."""
+        self.begin_write(method, path, value)
+        self.clock.advance(0)
+
+    def begin_write(self, method: str, path: str, value: Any) -> Peer:
+        """Ask for a write; it is done with all others of the same turn."""
+        body = json.dumps(value).encode()
+        head = f"{method} {path}.json HTTP/1.1\r\nHost: demo.localhost\r\n"
+        peer = self.connect()
+        peer.send(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        return peer
+
+    def listen(self, target: str, headers: str = "") -> Ear:
+        """Open a stream."""
+        return Ear(self, target, headers)
+
+    @staticmethod
+    def _run(work: Callable[[], None]) -> Deferred[None]:
+        return execute(work)
+
+
+class Ear:
+    """The client end of a stream."""
+
+    def __init__(self, house: House, target: str, headers: str) -> None:
+        self.peer = house.connect()
+        head = f"GET {target} HTTP/1.1\r\nHost: demo.localhost\r\nAccept: text/event-stream\r\n"
+        self.peer.send(f"{head}{headers}\r\n".encode())
+        self._is_head_read = False
+
+    @property
+    def producer(self) -> Any:
+        """What the transport paces."""
+        return self.peer.transport.producer
+
+    def hear(self) -> list[tuple[str, str]]:
+        """Return what was sent since the last time: kinds and data."""
+        data = self.peer.transport.value()
+        self.peer.transport.clear()
+        if not self._is_head_read:
+            head, _, data = data.partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 200 ")
+            self._is_head_read = True
+        body = b""
+        while data and not data.startswith(b"0\r\n"):
+            size, _, data = data.partition(b"\r\n")
+            body += data[: int(size, 16)]
+            data = data[int(size, 16) + 2 :]
+        frames = re.findall(r"event: (\S+)\ndata: (.*)\n(?:id: \S+\n)?\n", body.decode())
+        assert "".join(frame[0] for frame in frames) or not body
+        return frames
+
+
+def put(path: str, value: Any) -> tuple[str, str]:
+    return "put", json.dumps({"path": path, "data": value}, separators=(",", ":"))
+
+
+@pytest.fixture
+def house(tmp_path: pathlib.Path) -> House:
+    return House(tmp_path)
+
+
+def test_a_batch_is_one_write_to_each_stream(house: House) -> None:
+    ears = [house.listen("/a.json") for _ in range(3)]
+    for ear in ears:
+        assert ear.hear() == [put("/", None)]
+        ear.peer.transport.writes = 0
+    for number in range(5):
+        house.begin_write("PUT", f"/a/{number}", number)
+    house.clock.advance(0)
+    for ear in ears:
+        assert ear.hear() == [put(f"/{number}", number) for number in range(5)]
+        assert ear.peer.transport.writes == 1
+
+
+def test_the_first_value_comes_with_the_head_in_one_write(house: House) -> None:
+    ear = house.listen("/a.json")
+    assert ear.peer.transport.writes == 1
+    assert ear.hear() == [put("/", None)]
+
+
+def test_silence_is_broken_after_its_time_and_not_by_what_waits_for_a_reader(
+    house: House,
+) -> None:
+    ear, sleeper = house.listen("/a.json"), house.listen("/a.json")
+    ear.hear(), sleeper.hear()
+    sleeper.producer.pauseProducing()
+    house.pass_time(29)
+    assert ear.hear() == []
+    house.pass_time(1)
+    assert ear.hear() == [("keep-alive", "null")]
+    assert sleeper.hear() == []
+    house.write("PUT", "/a", 1)
+    house.pass_time(29)
+    assert ear.hear() == [put("/", 1)]
+    house.pass_time(1)
+    assert ear.hear() == [("keep-alive", "null")]
+
+
+def test_what_a_reader_missed_a_little_of_waits_for_it(house: House) -> None:
+    ear = house.listen("/a.json")
+    ear.hear()
+    ear.producer.pauseProducing()
+    for number in range(10):
+        house.write("PUT", "/a", number)
+    assert ear.hear() == []
+    ear.producer.resumeProducing()
+    assert ear.hear() == [put("/", number) for number in range(10)]
+
+
+@pytest.mark.parametrize(
+    ("query", "selected"),
+    [("", {"n": 49, "z": 1}), ("?orderBy=%22$key%22&limitToLast=1", {"z": 1})],
+)
+def test_a_reader_that_missed_too_much_gets_the_present_value_and_goes_on_from_there(
+    house: House, query: str, selected: Any
+) -> None:
+    house.write("PUT", "/a", {"z": 1})
+    ear = house.listen(f"/a.json{query}")
+    ear.hear()
+    ear.producer.pauseProducing()
+    house.write("PUT", "/a/zz", "x" * BUFFER_BYTES)
+    for number in range(50):
+        house.write("PUT", "/a/n", number)
+    house.write("DELETE", "/a/zz", None)
+    assert house.resource.streams.went_stale == 1
+    ear.producer.resumeProducing()
+    assert ear.hear() == [put("/", selected)]
+    house.write("PUT", "/a/zzz", 3)
+    assert put("/zzz", 3) in ear.hear()
+
+
+def test_a_reader_that_does_not_read_is_dropped_in_the_end(house: House) -> None:
+    ear, other = house.listen("/a.json"), house.listen("/a.json")
+    ear.producer.pauseProducing()
+    house.pass_time(59)
+    assert not ear.peer.is_dropped
+    house.pass_time(1)
+    assert ear.peer.is_dropped
+    assert not other.peer.is_dropped
+    assert len(house.resource.streams) == 1
+
+
+def test_a_long_value_is_sent_at_the_speed_of_the_reader(house: House) -> None:
+    for number in range(12):
+        house.write("PUT", f"/long/{number}", "x" * (LONG_BYTES // 12))
+    ear = house.listen("/long.json")
+    while not ear.peer.transport.value():
+        house.clock.advance(0)
+    ear.producer.pauseProducing()
+    sent = len(ear.peer.transport.value())
+    house.write("PUT", "/long/12", "later")
+    assert len(ear.peer.transport.value()) == sent < LONG_BYTES
+    ear.producer.resumeProducing()
+    house.clock.advance(0)
+    (kind, data), *rest = ear.hear()
+    assert kind == "put"
+    assert [len(part) for part in json.loads(data)["data"]] == [LONG_BYTES // 12] * 12
+    assert rest == [put("/12", "later")]
+
+
+def test_one_that_leaves_while_its_value_is_drawn_is_forgotten(house: House) -> None:
+    for number in range(12):
+        house.write("PUT", f"/long/{number}", "x" * (LONG_BYTES // 12))
+    ear = house.listen("/long.json")
+    assert len(house.resource.streams) == 1
+    ear.peer.hang_up()
+    house.clock.advance(0)
+    assert len(house.resource.streams) == 0
+
+
+def test_one_that_ends_while_its_value_is_drawn_ends_in_good_order(house: House) -> None:
+    for number in range(12):
+        house.write("PUT", f"/long/{number}", "x" * (LONG_BYTES // 12))
+    ear = house.listen("/long.json")
+    house.resource.streams.end()
+    house.clock.advance(0)
+    assert ear.peer.transport.value().endswith((b"\r\n0\r\n\r\n", b"Content-Length: 0\r\n\r\n"))
+
+
+def test_a_stream_ends_with_the_last_chunk_and_the_connection_goes_on(house: House) -> None:
+    ear = house.listen("/a.json")
+    house.resource.streams.end()
+    assert ear.peer.transport.value().endswith(b"\r\n0\r\n\r\n")
+    ear.hear()
+    ear.peer.send(b"GET /a.json HTTP/1.1\r\nHost: demo.localhost\r\n\r\n")
+    assert ear.peer.transport.value().endswith(b"\r\n\r\nnull")
+    assert len(house.resource.streams) == 0
+
+
+def test_what_a_client_sends_while_it_listens_waits_until_the_stream_has_ended(
+    house: House,
+) -> None:
+    ear = house.listen("/a.json")
+    ear.hear()
+    ear.peer.send(b"GET /b.json HTTP/1.1\r\nHost: demo.localhost\r\n\r\n")
+    house.write("PUT", "/a", 1)
+    assert ear.hear() == [put("/", 1)]
+    house.resource.streams.end()
+    assert ear.peer.transport.value().endswith(b"\r\n\r\nnull")
+
+
+def test_head_opens_no_stream(house: House) -> None:
+    peer = house.connect()
+    for _ in range(2):
+        peer.send(
+            b"HEAD /a.json HTTP/1.1\r\nHost: demo.localhost\r\nAccept: text/event-stream\r\n\r\n"
+        )
+    answers = peer.read(b"HEAD", b"HEAD")
+    assert [answer.status for answer in answers] == [200, 200]
+    assert answers[0][b"content-type"] == b"text/event-stream; charset=utf-8"
+    assert len(house.resource.streams) == 0
+
+
+def test_events_are_counted(house: House) -> None:
+    ears = [house.listen("/a.json"), house.listen("/a.json?orderBy=%22$key%22&limitToFirst=1")]
+    house.write("PATCH", "/a", {"x": 1, "y": 2})
+    assert [len(ear.hear()) for ear in ears] == [2, 2]
+    assert house.resource.streams.opened == 2
+    assert house.resource.streams.events_sent == 2
+
+
+def test_streams_whose_window_breaks_are_dropped_and_nobody_else(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = "/a.json?orderBy=%22$key%22&limitToFirst=1"
+    broken = [house.listen(target), house.listen(target)]
+    plain = house.listen("/a.json")
+    for ear in (*broken, plain):
+        ear.hear()
+
+    def fail(*_: object) -> None:
+        raise OSError("the disk of a test")
+
+    monkeypatch.setattr("treedbd.web.stream.select", fail)
+    house.write("PUT", "/a/b", 1)
+    assert [ear.peer.is_dropped for ear in broken] == [True, True]
+    assert plain.hear() == [put("/b", 1)]
+    assert len(house.resource.streams) == 1
