@@ -141,8 +141,8 @@ class Daemon(Service):
         self._start(self.tree.startService)
         Service.startService(self)
         signal.signal(signal.SIGHUP, self._call_in_turn(self._reload))
-        # What holds before the reactor runs, and again from when it has ended.
-        signal.signal(signal.SIGTERM, self._end_outside_the_reactor)
+        # What holds again once the reactor has ended, and the process with it.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         # Twisted sets its own handlers when the reactor starts, and its SIGTERM would make twistd
         # end by that signal instead of with status 0.
         self._reactor.callWhenRunning(
@@ -153,7 +153,7 @@ class Daemon(Service):
     def stopService(self) -> Deferred[None]:
         """Close everything in order."""
         Service.stopService(self)
-        return self.tree.stopService()
+        return self.tree.stopService().addBoth(self._be_deaf)
 
     def _start(self, step: Callable[[], None]) -> None:
         try:
@@ -179,10 +179,10 @@ class Daemon(Service):
 
         return handle
 
-    def _end_outside_the_reactor(self, _signal: int, _frame: FrameType | None) -> None:
-        """End before the reactor runs; once it has ended, the process is ending anyway."""
-        if self.running:
-            raise SystemExit(0)
+    def _be_deaf(self, result: None) -> None:
+        """Hear no SIGTERM any more: the process ends, and a handler would not outlive Python."""
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        return result
 
     def _stop_reactor(self) -> None:
         with contextlib.suppress(ReactorNotRunning):  # asked twice
