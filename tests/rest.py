@@ -6,12 +6,15 @@ as long as the daemon lets it. Every answer is checked for what all answers prom
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import pathlib
+import select
 import socket
 import ssl
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from email.message import Message
 from http.client import parse_headers
 from types import TracebackType
@@ -23,6 +26,7 @@ from tests.daemon import Daemon
 Headers: TypeAlias = Mapping[str, str] | Iterable[tuple[str, str]]
 
 PATIENCE_S: Final = 30
+PIECE_BYTES: Final = 65_536
 BODILESS: Final = frozenset({204, 304})
 JSON_TYPE: Final = "application/json; charset=utf-8"
 OPEN_RULES: Final = '{"rules": {".read": true, ".write": true}}'
@@ -59,6 +63,7 @@ class Wire:
             connected = context.wrap_socket(connected, server_hostname=address.hostname)
         self.socket: Final = connected
         self._file = connected.makefile("rb")
+        self._patience = patience
 
     def __enter__(self) -> Self:
         """Use it."""
@@ -76,6 +81,27 @@ class Wire:
     def send(self, data: bytes) -> None:
         """Send bytes."""
         self.socket.sendall(data)
+
+    def send_until_answered(self, data: bytes) -> None:
+        """Send as many bytes as the peer takes before it answers.
+
+        One thread does both: two that share a TLS socket, one to send and one to receive, can lose
+        what was sent.
+        """
+        rest = memoryview(data)
+        with contextlib.suppress(ConnectionError):
+            while rest and not self.is_answered():
+                rest = rest[self._send_some(rest[:PIECE_BYTES]) :]
+
+    def is_answered(self, wait_s: float = 0.0) -> bool:
+        """Tell whether the first bytes of an answer are there, or come within a time."""
+        until = time.monotonic() + wait_s
+        while True:
+            if self._has_bytes():
+                return True
+            left = until - time.monotonic()
+            if left <= 0 or not select.select([self.socket], [], [], left)[0]:
+                return False
 
     def receive(self, method: str = "GET") -> Answer:
         """Read one answer, whole, to a request of `method`; raise ConnectionError without one."""
@@ -101,6 +127,27 @@ class Wire:
         """Close."""
         self._file.close()
         self.socket.close()
+
+    def _has_bytes(self) -> bool:
+        """Tell whether bytes can be read without waiting; TLS may have had only its own to read."""
+        with self._without_waiting(), contextlib.suppress(ssl.SSLWantReadError):
+            return self._file.peek(1) != b""
+        return False
+
+    def _send_some(self, data: memoryview) -> int:
+        """Send what the peer takes now and return how much, else wait until there may be more."""
+        with self._without_waiting(), contextlib.suppress(BlockingIOError, ssl.SSLWantWriteError):
+            return self.socket.send(data)
+        select.select([self.socket], [self.socket], [], self._patience)
+        return 0
+
+    @contextlib.contextmanager
+    def _without_waiting(self) -> Iterator[None]:
+        self.socket.setblocking(False)
+        try:
+            yield
+        finally:
+            self.socket.settimeout(self._patience)
 
     def _read_body(self, method: str, status: int, headers: Message) -> bytes:
         if method == "HEAD" or status < 200 or status in BODILESS:

@@ -5,7 +5,6 @@ Every refusal is JSON in the one form of errors; none is HTML, and none is waite
 
 from __future__ import annotations
 
-import contextlib
 import json
 import select
 import socket
@@ -175,17 +174,9 @@ def test_headers_too_large_are_431_at_once(daemon: Daemon, secure: bool, length:
 def receive_while_sending(wire: Wire, data: bytes, status: int) -> None:
     """Send bytes that the peer may stop reading; check the refusal that comes meanwhile."""
     asked = time.monotonic()
-
-    def send() -> None:
-        with contextlib.suppress(OSError):
-            wire.send(data)
-
-    sending = threading.Thread(target=send)
-    sending.start()
+    wire.send_until_answered(data)
     check_error(wire.receive(), status, "too_long" if status != 413 else "payload_too_large")
     assert time.monotonic() - asked < AT_ONCE_S
-    wire.close()
-    sending.join()
 
 
 def test_many_headers_are_431_too(wire: Wire) -> None:
@@ -415,21 +406,12 @@ def test_plain_http_where_tls_is_spoken_ends(daemon: Daemon) -> None:
 )
 def test_a_request_that_never_ends_is_ended(patient: Daemon, secure: bool, begun: bytes) -> None:
     """One that drips a byte from time to time is ended just the same."""
-    answered = threading.Event()
-
-    def drip(wire: Wire) -> None:
-        with contextlib.suppress(OSError):
-            while not answered.wait(0.1):
-                wire.send(b"1")
-
     with Wire(patient.https if secure else patient.http, patient.ca) as wire:
         began = time.monotonic()
         wire.send(begun)
-        dripping = threading.Thread(target=drip, args=(wire,))
-        dripping.start()
+        while not wire.is_answered(0.1):
+            wire.send(b"1")
         answer = wire.receive()
-        answered.set()
-        dripping.join()
         assert 0.5 < time.monotonic() - began < 15
         assert (answer.status, answer.json["error"]) == (408, "timeout")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pathlib
-import select
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -17,7 +16,6 @@ from tests.rest import (
     JSON_TYPE,
     Answer,
     Client,
-    Wire,
     check_error,
     configured,
     escape,
@@ -369,10 +367,6 @@ def resident_bytes(pid: int) -> int:
     return int(line.split()[1]) * 1024
 
 
-def is_readable(wire: Wire) -> bool:
-    return bool(select.select([wire.socket], [], [], 0)[0])
-
-
 def test_a_large_read_is_sent_in_bounded_memory_while_others_are_answered(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
@@ -391,7 +385,7 @@ def test_a_large_read_is_sent_in_bounded_memory_while_others_are_answered(
         for reader in readers:
             reader.send(print_request("GET", "/big.json"))
         answered = 0
-        while not any(is_readable(reader) for reader in readers):
+        while not any(reader.is_answered() for reader in readers):
             assert client.get("/small.json") == "small"
             client.put("/n.json", answered)
             answered += 1

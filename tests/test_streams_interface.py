@@ -482,7 +482,7 @@ def test_an_identifier_that_is_not_known_leads_to_the_value(tree: Client, last: 
 def test_an_identifier_means_nothing_where_resuming_is_not_asked_for(tree: Client) -> None:
     with resumed(tree, None) as stream:
         last = stream.next_change().id
-    tree.put("/a.json", {"b": 1})
+    tree.put("/a/b.json", 1)
     with resumed(tree, last, "/a.json") as stream:
         assert told(stream.next_frame()) == put("/", {"b": 1})
 

@@ -30,7 +30,7 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
 from tests.mirror import Mirror
-from treedbd.database.database import MOST_RESUMED, TRIM_EVERY, Database
+from treedbd.database.database import MOST_RESUMED, MOST_RESUMED_BYTES, TRIM_EVERY, Database
 from treedbd.database.permit import Claim
 from treedbd.database.platform import Platform
 from treedbd.database.question import (
@@ -624,3 +624,14 @@ def test_who_missed_too_much_starts_anew() -> None:
     model.clock.advance(0)
     assert Follower(model, (), None).resume(second, Mirror())
     assert not Follower(model, (), None).resume(Position(0), Mirror())
+
+
+def test_who_missed_too_many_bytes_starts_anew() -> None:
+    model = Model()
+    model.database._retain_events = MOST_RESUMED
+    size = 60_000
+    for _ in range(MOST_RESUMED_BYTES // size + 2):
+        model.write(make_put(Place(("a",)), "x" * size))
+    model.settle()
+    assert not Follower(model, (), None).resume(model.database.position(1), Mirror())
+    assert Follower(model, (), None).resume(model.database.position(10), Mirror())

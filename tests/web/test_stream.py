@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 from twisted.internet.defer import Deferred, execute
+from twisted.internet.task import Clock
 
 from tests.web.channel.peer import Peer, Scripted, Server
-from treedbd.database.catalog import Catalog
+from treedbd.database.catalog import Catalog, DatabaseName
 from treedbd.database.platform import Platform
 from treedbd.rules.ruleset import OPEN
 from treedbd.web.channel.factory import ChannelFactory
@@ -21,6 +22,7 @@ from treedbd.web.channel.limits import ChannelLimits
 from treedbd.web.identity.gate import Gate
 from treedbd.web.options import WebOptions
 from treedbd.web.resource import TreeResource
+from treedbd.web.selection import select
 from treedbd.web.streams import StreamLimits
 
 WALL = 1_700_000_000.0
@@ -29,12 +31,24 @@ LONG_BYTES = 3 * 1_048_576
 PATIENT = ChannelLimits(idle_s=1e6, write_stalled_s=1e6)
 
 
+class SlowClock(Clock):
+    """A clock by which looking at it may take time, so that work is done in slices."""
+
+    lag = 0.0
+
+    def seconds(self) -> float:
+        """Return the time, which may be later by now."""
+        self.rightNow += self.lag
+        return super().seconds()
+
+
 class House(Server):
     """The whole interface over a memory that forgets, with a clock of the test's own."""
 
     def __init__(self, folder: pathlib.Path) -> None:
         super().__init__(Scripted())
-        catalog = Catalog(
+        self.clock = self.slow_clock = SlowClock()
+        self.catalog = Catalog(
             folder,
             "memory",
             {},
@@ -44,7 +58,7 @@ class House(Server):
             retain_events=100,
         )
         self.resource = TreeResource(
-            catalog=catalog,
+            catalog=self.catalog,
             options=WebOptions(domains=("localhost",)),
             gate=Gate({}, None, lambda: WALL),
             stream_limits=StreamLimits(buffer_bytes=BUFFER_BYTES),
@@ -82,6 +96,7 @@ class Ear:
         self.peer = house.connect()
         head = f"GET {target} HTTP/1.1\r\nHost: demo.localhost\r\nAccept: text/event-stream\r\n"
         self.peer.send(f"{head}{headers}\r\n".encode())
+        self.ids: list[str] = []
         self._is_head_read = False
 
     @property
@@ -102,9 +117,9 @@ class Ear:
             size, _, data = data.partition(b"\r\n")
             body += data[: int(size, 16)]
             data = data[int(size, 16) + 2 :]
-        frames = re.findall(r"event: (\S+)\ndata: (.*)\n(?:id: \S+\n)?\n", body.decode())
-        assert "".join(frame[0] for frame in frames) or not body
-        return frames
+        frames = re.findall(r"event: (\S+)\ndata: (.*)\n(?:id: (\S+)\n)?\n", body.decode())
+        self.ids = [found for _, _, found in frames if found]
+        return [(kind, data) for kind, data, _ in frames]
 
 
 def put(path: str, value: Any) -> tuple[str, str]:
@@ -139,12 +154,14 @@ def test_silence_is_broken_after_its_time_and_not_by_what_waits_for_a_reader(
     house: House,
 ) -> None:
     ear, sleeper = house.listen("/a.json"), house.listen("/a.json")
-    ear.hear(), sleeper.hear()
+    for each in (ear, sleeper):
+        each.hear()
     sleeper.producer.pauseProducing()
     house.pass_time(29)
     assert ear.hear() == []
     house.pass_time(1)
     assert ear.hear() == [("keep-alive", "null")]
+    sleeper.producer.resumeProducing()
     assert sleeper.hear() == []
     house.write("PUT", "/a", 1)
     house.pass_time(29)
@@ -197,16 +214,29 @@ def test_a_reader_that_does_not_read_is_dropped_in_the_end(house: House) -> None
     assert len(house.resource.streams) == 1
 
 
-def test_a_long_value_is_sent_at_the_speed_of_the_reader(house: House) -> None:
+def test_a_reader_that_reads_again_is_not_dropped(house: House) -> None:
+    ear = house.listen("/a.json")
+    ear.producer.pauseProducing()
+    house.pass_time(59)
+    ear.producer.resumeProducing()
+    house.pass_time(10)
+    assert not ear.peer.is_dropped
+
+
+def fill(house: House) -> None:
+    """Put a value that is too long to be sent at once."""
     for number in range(12):
         house.write("PUT", f"/long/{number}", "x" * (LONG_BYTES // 12))
+
+
+def test_a_long_value_is_sent_at_the_speed_of_the_reader(house: House) -> None:
+    fill(house)
     ear = house.listen("/long.json")
-    while not ear.peer.transport.value():
-        house.clock.advance(0)
     ear.producer.pauseProducing()
     sent = len(ear.peer.transport.value())
+    assert 0 < sent < LONG_BYTES
     house.write("PUT", "/long/12", "later")
-    assert len(ear.peer.transport.value()) == sent < LONG_BYTES
+    assert len(ear.peer.transport.value()) == sent
     ear.producer.resumeProducing()
     house.clock.advance(0)
     (kind, data), *rest = ear.hear()
@@ -215,23 +245,57 @@ def test_a_long_value_is_sent_at_the_speed_of_the_reader(house: House) -> None:
     assert rest == [put("/12", "later")]
 
 
-def test_one_that_leaves_while_its_value_is_drawn_is_forgotten(house: House) -> None:
-    for number in range(12):
-        house.write("PUT", f"/long/{number}", "x" * (LONG_BYTES // 12))
+def listen_slowly(house: House) -> Ear:
+    """Open a stream whose long value is still being drawn."""
+    fill(house)
+    house.slow_clock.lag = 0.001
     ear = house.listen("/long.json")
-    assert len(house.resource.streams) == 1
-    ear.peer.hang_up()
+    assert ear.peer.transport.value() == b""
+    return ear
+
+
+def test_what_is_written_while_a_long_value_is_drawn_comes_behind_it(house: House) -> None:
+    ear = listen_slowly(house)
+    house.begin_write("PUT", "/long/12", "later")
     house.clock.advance(0)
+    first, second = ear.hear()
+    assert len(json.loads(first[1])["data"]) == 12
+    assert second == put("/12", "later")
+
+
+def test_one_that_leaves_while_its_value_is_drawn_is_forgotten(house: House) -> None:
+    ear = listen_slowly(house)
+    assert len(house.resource.streams) == 1
+    waiting = len(house.clock.getDelayedCalls())
+    ear.peer.hang_up()
     assert len(house.resource.streams) == 0
+    # The next slice, and the beat of the streams.
+    assert len(house.clock.getDelayedCalls()) == waiting - 2
 
 
 def test_one_that_ends_while_its_value_is_drawn_ends_in_good_order(house: House) -> None:
-    for number in range(12):
-        house.write("PUT", f"/long/{number}", "x" * (LONG_BYTES // 12))
-    ear = house.listen("/long.json")
+    ear = listen_slowly(house)
     house.resource.streams.end()
+    house.slow_clock.lag = 0.0
+    house.clock.pump([0.01] * 10)
+    (answer,) = ear.peer.read()
+    assert (answer.status, answer.body) == (200, b"")
+
+
+def test_one_that_ends_within_a_long_frame_ends_behind_it_with_its_first_last_words(
+    house: House,
+) -> None:
+    ear = house.listen("/a.json")
+    ear.hear()
+    house.begin_write("PUT", "/a", "x" * LONG_BYTES)
+    house.clock.callLater(0, ear.producer.pauseProducing)
     house.clock.advance(0)
-    assert ear.peer.transport.value().endswith((b"\r\n0\r\n\r\n", b"Content-Length: 0\r\n\r\n"))
+    house.resource.streams.recheck(lambda *_: False)
+    house.resource.streams.end()
+    ear.producer.resumeProducing()
+    house.clock.advance(0)
+    assert [kind for kind, _ in ear.hear()] == ["put", "auth_revoked"]
+    assert len(house.resource.streams) == 0
 
 
 def test_a_stream_ends_with_the_last_chunk_and_the_connection_goes_on(house: House) -> None:
@@ -276,19 +340,66 @@ def test_events_are_counted(house: House) -> None:
     assert house.resource.streams.events_sent == 2
 
 
+def test_one_that_left_watches_no_more(house: House) -> None:
+    database = house.catalog.database(DatabaseName("demo"))
+    ears = [house.listen(target) for target in ("/a.json", "/a.json?orderBy=%22$key%22")]
+    assert database._watchers.count == 2
+    assert len(database._permits.held) == 2
+    ears[0].peer.hang_up()
+    house.resource.streams.end()
+    assert database._watchers.count == 0
+    assert len(database._permits.held) == 0
+
+
+def test_streams_of_one_path_get_each_what_they_asked_for(house: House) -> None:
+    house.write("PUT", "/a", {"b": 1, "c": 2})
+    query = "orderBy=%22$key%22&limitToFirst=1"
+    targets = ["", "?resume=true", f"?{query}", f"?{query}&resume=true"]
+    ears = [house.listen(f"/a.json{target}") for target in targets]
+    for ear in ears:
+        ear.hear()
+    house.write("PATCH", "/a", {"b": 3, "c": 4})
+    patched = ("patch", '{"path":"/","data":{"b":3,"c":4}}')
+    assert [ear.hear() for ear in ears] == [[patched], [patched], [put("/b", 3)], [put("/b", 3)]]
+    assert [len(ear.ids) for ear in ears] == [0, 1, 0, 1]
+
+
+QUERY = "/a.json?orderBy=%22$key%22&limitToFirst=1"
+
+
+def test_a_query_is_asked_anew_once_for_all_its_streams(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ears = [house.listen(QUERY) for _ in range(5)]
+    asked = []
+
+    def count(*question: Any) -> Any:
+        asked.append(question)
+        return select(*question)
+
+    monkeypatch.setattr("treedbd.web.stream.select", count)
+    for ear in ears:
+        ear.hear()
+    house.write("PUT", "/a/b", 1)
+    assert [ear.hear() for ear in ears] == [[put("/b", 1)]] * 5
+    assert len(asked) == 1
+
+
 def test_streams_whose_window_breaks_are_dropped_and_nobody_else(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target = "/a.json?orderBy=%22$key%22&limitToFirst=1"
-    broken = [house.listen(target), house.listen(target)]
+    broken = [house.listen(QUERY), house.listen(QUERY)]
     plain = house.listen("/a.json")
     for ear in (*broken, plain):
         ear.hear()
+    troubles = [OSError("the disk of a test")]
 
-    def fail(*_: object) -> None:
-        raise OSError("the disk of a test")
+    def fail_once(*question: Any) -> Any:
+        if troubles:
+            raise troubles.pop()
+        return select(*question)
 
-    monkeypatch.setattr("treedbd.web.stream.select", fail)
+    monkeypatch.setattr("treedbd.web.stream.select", fail_once)
     house.write("PUT", "/a/b", 1)
     assert [ear.peer.is_dropped for ear in broken] == [True, True]
     assert plain.hear() == [put("/b", 1)]
