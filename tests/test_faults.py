@@ -301,12 +301,19 @@ def test_a_daemon_killed_on_a_full_disk_starts_there_and_has_everything(
             client.put("/kept.json", kept)
             taken = fill_up(client, disk)
             daemon.kill()
-        disk.fill("more")
         daemon.start()
         with Client(daemon) as client:
             assert client.get("/kept.json") == kept
             assert (client.get("/filling.json") or {}) == taken
             assert client.ask("DELETE", "/kept/k1.json").status == 200
+            del kept["k1"]
+            daemon.kill()
+        # Now somebody else takes what the reserve gave up, too.
+        disk.fill("more")
+        daemon.start()
+        with Client(daemon) as client:
+            assert client.get("/kept.json") == kept
+            assert (client.get("/filling.json") or {}) == taken
             disk.empty()
             disk.empty("more")
             wait_until(lambda: client.ask("PUT", "/after.json", "1").status == 200)
