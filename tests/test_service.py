@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import socket
 from collections.abc import Generator
@@ -26,6 +27,7 @@ from treedbd.endpoints import parse_endpoint
 from treedbd.service import CannotStart, TreeService
 from treedbd.store.lock import DirectoryLock
 from treedbd.store.mapping import Refused
+from treedbd.store.sqlite import SqliteMapping
 
 LOOPBACK = "127.0.0.1"
 SECONDS = 20
@@ -175,15 +177,34 @@ def test_a_locked_directory_leaves_the_ports_closed(settings: Settings) -> Steps
     lock.release()
 
 
+def open_files(folder: pathlib.Path) -> list[str]:
+    """Return the files below a folder that this process has open."""
+    links = [os.path.realpath(f"/dev/fd/{each}") for each in os.listdir("/dev/fd")]
+    return [link for link in links if link.startswith(f"{folder}/")]
+
+
 @pytest_twisted.inlineCallbacks
-def test_a_damaged_store_leaves_the_directory_unlocked(settings: Settings) -> Steps:
-    (settings.data / "shop").mkdir(parents=True)
-    (settings.data / "shop" / "default.shelf").write_bytes(b"x" * 8192)
+@pytest.mark.parametrize("is_damaged", [True, False])
+def test_a_start_that_fails_leaves_no_store_open_and_the_directory_unlocked(
+    settings: Settings, is_damaged: bool
+) -> Steps:
+    file = settings.data / "shop" / "default.shelf"
+    file.parent.mkdir(parents=True)
+    SqliteMapping.create(file).close()
+    if is_damaged:
+        (file.parent / "other.shelf").write_bytes(b"x" * 8192)
+        reason = r"other\.shelf"
+    else:
+        missing = Project(None, secret_files=(settings.data / "missing.secret",))
+        settings = attrs.evolve(settings, projects={"shop": missing})
+        reason = r"missing\.secret"
     tree = TreeService(settings)
-    with pytest.raises(CannotStart, match=r"default\.shelf"):
+    with pytest.raises(CannotStart, match=reason):
         tree.startService()
+    assert open_files(settings.data) == []
     assert not is_locked(settings.data)
     yield tree.stopService()
+    assert open_files(settings.data) == []
 
 
 class Talk(Protocol):

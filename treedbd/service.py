@@ -1,10 +1,11 @@
 """Everything that runs, as one Twisted service: opened, kept alive and closed in a stated order.
 
 Start, the privileged half: 1 certificates are read, 2 the endpoints are opened. Then: 3 the data
-directory is locked, 4 the stores in it are opened and verified. A step that fails undoes those
-before it and raises `CannotStart` with one sentence for the operator.
+directory is locked, 4 the stores in it are opened and verified, 5 secrets and files of rules are
+read. A step that fails undoes those before it and raises `CannotStart` with one sentence for the
+operator.
 
-Stop, at most `STOP_SECONDS` in all: 1 the endpoints close, so nobody new gets in; 2 requests under
+Stop, in 9 seconds at most: 1 the endpoints close, so nobody new gets in; 2 requests under
 way are answered, writes made durable first; 3 streams end, and who is not done by `DRAIN_SECONDS`
 is cut off; 4 the stores are closed; 5 the data directory is unlocked. A stopped service does not
 start again.
@@ -56,7 +57,6 @@ from treedbd.web.streams import StreamLimits
 DRAIN_SECONDS: Final = 4.0
 CLOSE_SECONDS: Final = 5.0
 DRAIN_BEAT: Final = 0.02
-STOP_SECONDS: Final = DRAIN_SECONDS + CLOSE_SECONDS
 
 
 class CannotStart(Exception):
@@ -121,9 +121,10 @@ class TreeService(MultiService):
         """Lock the data directory and open the stores; raise `CannotStart`."""
         try:
             self._open_stores()
-            self._read_trust()
-        except (Refused, Failed) as error:
+            self._trust.read()
+        except (Refused, Failed, Untrustworthy) as error:
             self._close_endpoints()
+            self._catalog.close()  # at once, since nothing is under way
             self._unlock()
             raise CannotStart(str(error)) from None
         MultiService.startService(self)
@@ -217,12 +218,6 @@ class TreeService(MultiService):
         self._keep_folder()
         self._lock = DirectoryLock(self._settings.data)
         self._catalog.open()
-
-    def _read_trust(self) -> None:
-        try:
-            self._trust.read()
-        except Untrustworthy as error:
-            raise Refused(str(error)) from None
 
     def _close_endpoints(self) -> Deferred[Any]:
         ports, self._ports = self._ports, []

@@ -11,7 +11,15 @@ from tests.tree.test_value import assert_normal, nest
 from treedbd.tree import edit, printing
 from treedbd.tree.edit import Change, Edit, make_patch, make_put, make_remove
 from treedbd.tree.path import Path, Place, is_ancestor
-from treedbd.tree.value import InvalidData, Json, Value, normalise, with_priority, without_priority
+from treedbd.tree.value import (
+    MAX_STRING_BYTES,
+    InvalidData,
+    Json,
+    Value,
+    normalise,
+    with_priority,
+    without_priority,
+)
 from treedbd.tree.view import ValueView
 
 NOW = 1_700_000_000_123
@@ -291,6 +299,18 @@ def test_strings_of_any_edit_are_limited() -> None:
     for key in ("a", ".priority"):
         with pytest.raises(InvalidData, match="longer than 4 bytes"):
             make_patch((), {key: "12345"}, 4)
+
+
+def test_strings_that_were_allowed_stay_allowed_beside_server_values() -> None:
+    long = "x" * (MAX_STRING_BYTES + 1)
+    body = {"s": long, "t": STAMP}
+    for change in (
+        make_put(Place(("a",)), body, len(long)),
+        make_patch(("a",), body, len(long)),
+    ):
+        resolved = edit.resolve(change, NOW, ValueView(None))
+        assert after(None, resolved) == {"a": {"s": long, "t": NOW}}
+        assert edit.show_blind(change, NOW) == {"s": long, "t": NOW}
 
 
 @pytest.mark.parametrize("body", [True, {}, {"a": 1}, [1]])

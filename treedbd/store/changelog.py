@@ -18,6 +18,7 @@ from treedbd.store.row import is_surely_longer
 from treedbd.tree.edit import Edit, Method, make_patch, make_put
 from treedbd.tree.path import Place
 from treedbd.tree.printing import compact, parse
+from treedbd.tree.value import ANY_LENGTH, Json
 
 MAX_ENTRY_BYTES: Final = 65_536
 """How long an entry may be by default before its body is left out."""
@@ -61,10 +62,10 @@ def decode(content: bytes) -> Edit | NotRetained:
         place = Place(tuple(entry["path"]), entry.get("of_priority", False))
         if "sent" not in entry:
             return NotRetained(method, place)
-        make = {"put": make_put, "patch": _make_patch}[method]
+        make = {"put": _make_put, "patch": _make_patch}[method]
     except (LookupError, TypeError, AttributeError):
         raise ValueError("This is no entry of the change log.") from None
-    return make(place, entry["sent"], len(content))
+    return make(place, entry["sent"])
 
 
 def rules_of(content: bytes) -> str:
@@ -78,5 +79,9 @@ def trim_to(last: int, retain: int) -> int:
     return max(0, last - retain)
 
 
-def _make_patch(place: Place, body: Any, max_string_bytes: int) -> Edit:
-    return make_patch(place.path, body, max_string_bytes)
+def _make_put(place: Place, body: Json) -> Edit:
+    return make_put(place, body, ANY_LENGTH)
+
+
+def _make_patch(place: Place, body: Json) -> Edit:
+    return make_patch(place.path, body, ANY_LENGTH)

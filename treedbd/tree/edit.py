@@ -24,6 +24,7 @@ from treedbd.tree.path import (
     parse_relative,
 )
 from treedbd.tree.value import (
+    ANY_LENGTH,
     MAX_STRING_BYTES,
     Container,
     InvalidData,
@@ -119,8 +120,8 @@ def resolve(edit: Edit, now: int, view: View) -> Edit:
     try:
         body = _resolve_body(edit, now, current)
         if edit.method == "put":
-            return make_put(edit.place, body)
-        return make_patch(edit.place.path, body)
+            return make_put(edit.place, body, ANY_LENGTH)
+        return make_patch(edit.place.path, body, ANY_LENGTH)
     except ValueError as error:
         raise InvalidData(str(error)) from None
 
@@ -142,8 +143,9 @@ def show_blind(edit: Edit, now: int) -> Json:
     if edit.method == "patch":
         return body
     if edit.place.of_priority:
-        return _show_increments(check_priority(body))
-    return plain(_show_increments(normalise(body, len(edit.place.path)).value))
+        return _show_increments(check_priority(body, ANY_LENGTH))
+    normal = normalise(body, len(edit.place.path), ANY_LENGTH)
+    return plain(_show_increments(normal.value))
 
 
 def apply(root: Value, changes: Iterable[Change]) -> Value:

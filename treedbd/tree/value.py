@@ -14,6 +14,7 @@ behind it trusts it. Placeholders stay in the value until `placeholder.resolve` 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, TypeAlias
 
@@ -33,6 +34,8 @@ Json: TypeAlias = Any
 
 VALUE: Final = ".value"
 MAX_STRING_BYTES: Final = 10 * 1_048_576
+ANY_LENGTH: Final = sys.maxsize
+"""For bodies whose strings were judged when they came in."""
 MAX_NESTING: Final = 4 * MAX_DEPTH
 """Levels that may be written below the root even where nothing but empty containers stands there:
 a bound for everything that walks a body by recursion."""
