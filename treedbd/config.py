@@ -12,10 +12,11 @@ import pathlib
 import tomllib
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final, Literal, TypeAlias
+from typing import Final
 
 import attrs
 
+from treedbd.database.catalog import DialectChoice, EngineName
 from treedbd.endpoints import Endpoint, InvalidEndpoint, parse_endpoint
 from treedbd.keys import (
     ConfigError,
@@ -53,9 +54,6 @@ _CHANNEL: Final = ChannelLimits()
 _STREAMS: Final = StreamLimits()
 _WEB: Final = WebOptions()
 _RULES: Final = RulesLimits()
-
-Dialect: TypeAlias = Literal["auto", "standard", "firebase"]
-Engine: TypeAlias = Literal["sqlite", "memory"]
 
 
 def _domains(raw: object, place: Place) -> tuple[str, ...]:
@@ -188,7 +186,7 @@ class Project:
     """`[projects.<name>]`; `databases` is None where any may be created."""
 
     databases: frozenset[str] | None = key(frozenset({"default"}), _databases)
-    dialect: Dialect = key("auto", choice("auto", "standard", "firebase"))
+    dialect: DialectChoice = key("auto", choice("auto", "standard", "firebase"))
     require_index: bool = key(False, switch)
     secret_files: tuple[pathlib.Path, ...] = key((), files)
     rules_file: pathlib.Path | None = key(None, file)
@@ -214,7 +212,7 @@ class Settings:
     domains: tuple[str, ...] = key((), _domains)
     default_project: str = key("", _default_project)
     data: pathlib.Path = key(pathlib.Path("/var/lib/treedb"), folder)
-    engine: Engine = key("sqlite", choice("sqlite", "memory"))
+    engine: EngineName = key("sqlite", choice("sqlite", "memory"))
     workers: int = key(1, integer(1, 1))
     emulator: bool = key(False, switch)
     limits: Limits = key(Limits(), record(Limits))

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tests.tree.strategies import FEW_PATHS, PRIORITIES, VALUES
 from treedbd.rules.overlay import Overlay
 from treedbd.tree.edit import Change, apply
-from treedbd.tree.path import PRIORITY, Path, Place, is_ancestor
-from treedbd.tree.value import CONTAINER, VALUE, Value, members
+from treedbd.tree.path import PRIORITY, VALUE, Path, Place, is_ancestor
+from treedbd.tree.value import CONTAINER, Value, members
 from treedbd.tree.view import ValueView
 
 

@@ -91,10 +91,3 @@ def test_indexes_are_known_by_path() -> None:
     assert INDEXED.indexed(("users",)) == frozenset()
     assert INDEXED.indexed(("users", "u", "x")) == frozenset()
     assert INDEXED.indexed(("no", "where")) == frozenset()
-
-
-def test_indexes_are_listed() -> None:
-    assert dict(INDEXED.indexes()) == {
-        (): {".value"},
-        ("users", "$u"): {"name", "at/x"},
-    }

@@ -3,7 +3,6 @@ from __future__ import annotations
 import random
 from itertools import count, pairwise
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -89,25 +88,3 @@ def test_ids_increase_whatever_the_clock_does(clock: list[int], seed: int) -> No
     made = [ids.next(now) for now in clock]
     assert all(lower < upper for lower, upper in pairwise(made))
     assert sort_keys(made) == made
-
-
-@given(st.integers(0, 2**44), st.integers(-5, 5), st.integers(), st.integers())
-def test_ids_increase_across_a_restart(now: int, step: int, seed: int, other_seed: int) -> None:
-    before = seeded(seed).next(now)
-    restarted = seeded(other_seed)
-    restarted.after(before)
-    assert restarted.next(max(0, now + step)) > before
-
-
-def test_an_older_id_seen_later_holds_nothing_back() -> None:
-    ids = seeded()
-    older = seeded(2).next(NOW - 1)
-    first = ids.next(NOW)
-    ids.after(older)
-    assert ids.next(NOW) > first
-
-
-@pytest.mark.parametrize("text", ["", "short", "-" * 19, "-" * 21, "-" * 19 + "é", "-" * 19 + "/"])
-def test_what_is_no_push_id_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="not a push id"):
-        seeded().after(text)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from treedbd.database.catalog import DialectChoice
 from treedbd.tree.canonical import NULL_TAG, Tags, parse_tags, tag
 from treedbd.tree.value import Json
-from treedbd.web.dialect import FIREBASE, STANDARD, Choice, Dialect, choose
+from treedbd.web.dialect import FIREBASE, STANDARD, Dialect, choose
 from treedbd.web.head import Head
 from treedbd.web.parameters import Parameters
 
@@ -112,6 +113,6 @@ def test_a_fault_in_rules_ends_with_a_line_break_for_the_vendors_clients() -> No
     ],
 )
 def test_the_project_chooses_or_else_the_request(
-    choice: Choice, parameters: Parameters, head: Head, dialect: Dialect
+    choice: DialectChoice, parameters: Parameters, head: Head, dialect: Dialect
 ) -> None:
     assert choose(choice, parameters, head) is dialect

@@ -24,6 +24,7 @@ from twisted.python.failure import Failure
 from treedbd.database.care import Care
 from treedbd.database.platform import Platform
 from treedbd.database.question import (
+    TURN_MISSED,
     ConditionFailed,
     DeadlinePassed,
     Outcome,
@@ -54,7 +55,10 @@ class _Turn:
     result: Outcome | Failure | None = None
 
     def answer(self) -> None:
-        self.deferred.callback(self.result)  # type: ignore[arg-type]
+        if isinstance(self.result, Outcome):
+            self.deferred.callback(self.result)
+        else:
+            self.deferred.errback(self.result)
 
     def is_late(self, now: float) -> bool:
         return self.write.deadline is not None and self.write.deadline <= now
@@ -76,7 +80,7 @@ class Batcher:
         platform: Platform,
     ) -> None:
         """Write into `mapping`; `tell` hears what was made durable, in sequence order."""
-        self.mapping = mapping
+        self._mapping = mapping
         self._apply = apply
         self._tell = tell
         self._run_commit = platform.run_commit
@@ -87,8 +91,6 @@ class Batcher:
         self._alarm: IDelayedCall | None = None
         self._care = Care(mapping, platform, lambda: self._is_committing, self._go_on)
         self._closed: Deferred[None] | None = None
-        self.commits = 0
-        self.writes = 0
 
     @property
     def trouble(self) -> str | None:
@@ -159,7 +161,7 @@ class Batcher:
         taken out and the others start again from a clean transaction.
         """
         while turns:
-            transaction = self.mapping.begin()
+            transaction = self._mapping.begin()
             broken = None
             try:
                 broken = self._apply_each(turns, transaction)
@@ -198,8 +200,6 @@ class Batcher:
 
     def _succeed(self, turns: list[_Turn]) -> None:
         self._is_committing = False
-        self.commits += 1
-        self.writes += len(turns)
         self._conclude(turns)
 
     def _conclude(self, turns: list[_Turn]) -> None:
@@ -264,7 +264,7 @@ class Batcher:
         if late:
             self._waiting = deque(turn for turn in self._waiting if not turn.is_late(now))
         for turn in late:
-            turn.refuse(DeadlinePassed("The time of the request was over before its turn came."))
+            turn.refuse(DeadlinePassed(TURN_MISSED))
 
 
 def _telling(result: Outcome | Failure | None) -> Telling | None:

@@ -27,6 +27,7 @@ from treedbd.store.memory import MemoryMapping
 from treedbd.store.sqlite import SqliteMapping
 
 EngineName: TypeAlias = Literal["sqlite", "memory"]
+DialectChoice: TypeAlias = Literal["auto", "standard", "firebase"]
 SHELF = ".shelf"
 DEFAULT_DATABASE = "default"
 
@@ -41,7 +42,7 @@ class ProjectSpec:
 
     name: str
     databases: frozenset[str] | None = frozenset({DEFAULT_DATABASE})
-    dialect: Literal["auto", "standard", "firebase"] = "auto"
+    dialect: DialectChoice = "auto"
     require_index: bool = False
     is_governed: bool = False
 

@@ -38,11 +38,9 @@ from treedbd.tree.event import Event, Position, Telling, look_up, tell
 from treedbd.tree.path import Path, Place, is_ancestor
 from treedbd.tree.pushid import PushIds
 from treedbd.tree.value import Json
-from treedbd.tree.view import ValueView
 
 T = TypeVar("T")
 
-NOTHING = ValueView(None)
 TRIM_EVERY = 64
 """Old log entries are forgotten this many at a time."""
 MOST_RESUMED = 1000
@@ -90,7 +88,8 @@ class Database:
         """Do a write.
 
         Fires with its outcome once it is durable; errbacks with `ConditionFailed`, `InvalidData`,
-        `PermissionDenied`, `DeadlinePassed` or `Unavailable`, and then nothing was applied.
+        `PermissionDenied`, `TooLarge`, `DeadlinePassed` or `Unavailable`, and then nothing was
+        applied.
         """
         return self._batcher.submit(write)
 
@@ -172,10 +171,6 @@ class Database:
     def unwatch(self, path: Path, watcher: Watcher) -> None:
         """Let `watcher` hear no more; one that does not watch is no error."""
         self._watchers.remove(path, watcher)
-
-    def size(self) -> int:
-        """Return the bytes that the database takes on its medium."""
-        return self._mapping.size()
 
     def close(self) -> Deferred[None]:
         """Answer the writes under way, then close the store."""

@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 import attrs
 from twisted.logger import Logger
 
-from treedbd.database.question import Caller, PermissionDenied
+from treedbd.database.question import READ_DENIED, Caller, PermissionDenied
 from treedbd.database.rulebook import Rulebook
 from treedbd.database.watchers import Notice, Watchers
 from treedbd.rules.dependencies import Dependencies
@@ -111,7 +111,7 @@ class Permit:
         verdict = self._permits.rulebook.rules.may_read(claim.path, context, record=True)
         if not verdict.allowed:
             self.close()
-            raise PermissionDenied("The rules do not allow this read.")
+            raise PermissionDenied(READ_DENIED)
         self._permits.held.add(self)
         self._rest_on(verdict.dependencies or _NOTHING)
 

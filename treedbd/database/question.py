@@ -6,6 +6,8 @@ durable. A write that is not done raises one of the refusals below.
 
 from __future__ import annotations
 
+from typing import Final
+
 import attrs
 
 from treedbd.tree.canonical import Tags
@@ -13,6 +15,10 @@ from treedbd.tree.edit import Edit
 from treedbd.tree.event import Telling
 from treedbd.tree.path import Place
 from treedbd.tree.value import Json
+
+READ_DENIED: Final = "The rules do not allow this read."
+TURN_MISSED: Final = "The time of the request was over before its turn came."
+READ_MISSED: Final = "The time of the request was over before the data was read."
 
 
 class PermissionDenied(Exception):

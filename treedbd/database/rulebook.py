@@ -14,7 +14,7 @@ from twisted.internet.defer import Deferred, DeferredLock
 from twisted.logger import Logger
 
 from treedbd.database.platform import RunCommit
-from treedbd.database.question import Caller, PermissionDenied, Unavailable
+from treedbd.database.question import READ_DENIED, Caller, PermissionDenied, Unavailable
 from treedbd.rules.evaluation import Context, QueryFacts
 from treedbd.rules.limits import RulesLimits
 from treedbd.rules.refusal import InvalidRules
@@ -66,16 +66,16 @@ class Rulebook:
 
         `now` is in milliseconds since 1970; `view` is what is there.
         """
-        if caller.is_admin:
-            return
-        if not self.rules.may_read(path, Context(caller.auth, now, view, query)).allowed:
-            raise PermissionDenied("The rules do not allow this read.")
+        if not self.may_read(path, caller, now, view, query):
+            raise PermissionDenied(READ_DENIED)
 
-    def may_read(self, path: Path, caller: Caller, now: int, view: View) -> bool:
+    def may_read(
+        self, path: Path, caller: Caller, now: int, view: View, query: QueryFacts | None = None
+    ) -> bool:
         """Tell whether `caller` may read `path`."""
         if caller.is_admin:
             return True
-        return self.rules.may_read(path, Context(caller.auth, now, view)).allowed
+        return self.rules.may_read(path, Context(caller.auth, now, view, query)).allowed
 
     def parse(self, text: bytes) -> RuleSet:
         """Return the rules in a document; raise `InvalidRules`."""

@@ -28,11 +28,6 @@ class Dependencies:
     paths: frozenset[Path]
     now: bool
 
-    @property
-    def on_auth_alone(self) -> bool:
-        """Whether neither the data nor the time can change the verdict."""
-        return not self.paths and not self.now
-
     def touched_by(self, paths: Iterable[Path]) -> bool:
         """Tell whether a change of one of these paths may change the verdict."""
         return any(self._reaches(path) for path in paths)

@@ -215,9 +215,9 @@ class _Builder:
         return Call(*self.measure(callee.at, callee, *arguments, brackets=1), callee, arguments)
 
     def group(self, children: _Children) -> Expression:
-        (inner,) = children
+        inner: Expression = children[0]
         _, _, brackets = self.measure(inner.at, inner, brackets=1)
-        return attrs.evolve(inner, brackets=brackets)  # type: ignore[no-any-return]
+        return attrs.evolve(inner, brackets=brackets)
 
     def variable(self, children: _Children) -> Expression:
         return Variable(children[0].start_pos, 0, 0, str(children[0]))

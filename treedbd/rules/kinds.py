@@ -1,7 +1,7 @@
 """The static types of expressions, and which members each has: tables, for `check` to read.
 
 A `Kind` is what can be known of a value before there is data (section 1.6 of the rules language).
-Where a table here names a method, `compile` has its meaning.
+Where a table here names a method, `closures` has its meaning.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How large rules may be, each bound a number that the operator can lower or raise.
 
-Bounds on depth have a ceiling: expressions are checked, compiled and evaluated by functions that
-call each other, and the interpreter's stack carries no more.
+Bounds on depth have a ceiling: expressions are evaluated by functions that call each other, and
+the interpreter's stack carries no more.
 """
 
 from __future__ import annotations

@@ -33,6 +33,7 @@ from treedbd.tree.value import (
     members,
     priority_of,
     sort_members,
+    value_at,
     with_priority,
 )
 from treedbd.tree.view import View
@@ -104,7 +105,7 @@ class Overlay:
         if node is None:
             return self._base.get(path)
         if node.replaced:
-            return _dig(node.value, rest)
+            return value_at(node.value, rest)
         return _combine(self._base.get(path), node)
 
     def peek(self, path: Path) -> Leaf | Container | None:
@@ -113,7 +114,7 @@ class Overlay:
         if node is None:
             return self._base.peek(path)
         if node.replaced:
-            return leaf_of(_dig(node.value, rest))
+            return leaf_of(value_at(node.value, rest))
         return self._peek_changed(path, node)
 
     def priority(self, path: Path) -> Priority | None:
@@ -122,7 +123,7 @@ class Overlay:
         if node is None:
             return self._base.priority(path)
         if node.replaced:
-            return priority_of(_dig(node.value, rest))
+            return priority_of(value_at(node.value, rest))
         if self._peek_changed(path, node) is None:
             return None
         if isinstance(node.priority, _Unchanged):
@@ -135,7 +136,7 @@ class Overlay:
         if node is None:
             return self._base.keys(path)
         if node.replaced:
-            return iter([key for key, _ in members(_dig(node.value, rest))])
+            return iter([key for key, _ in members(value_at(node.value, rest))])
         below = node.below
         changed = [
             key
@@ -192,14 +193,6 @@ def _adds(node: _Node) -> bool:
     if node.replaced:
         return node.value is not None
     return any(_adds(child) for child in node.below.values())
-
-
-def _dig(value: Value, path: Path) -> Value:
-    for key in path:
-        if not isinstance(value, dict):
-            return None
-        value = value.get(key)
-    return value
 
 
 def _combine(before: Value, node: _Node) -> Value:

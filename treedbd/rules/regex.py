@@ -46,7 +46,6 @@ _ENDS: Final = {"^": "beginning", "$": "end"}
 class Regex:
     """A compiled regular expression."""
 
-    rendered: str
     search: Callable[[bytes], object]
     """Given UTF-8, returns something where it matches anywhere, else None."""
 
@@ -64,7 +63,7 @@ def parse_regex(pattern: str, flags: str, at: int, max_size: int) -> Regex:
     options.never_capture = True
     options.case_sensitive = not flags
     try:
-        return Regex(rendered, re2.compile(rendered, options).search)
+        return Regex(re2.compile(rendered, options).search)
     except re2.error:
         raise Fault(at, "the regular expression is too large") from None
 

@@ -7,7 +7,7 @@ handed. Whoever may skip the rules (an administrator) does not come here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from hashlib import blake2b
 
@@ -99,21 +99,6 @@ class RuleSet:
                 break
             node = node.child(key)
         return node.index_on if node is not None else frozenset()
-
-    def indexes(self) -> Mapping[Path, frozenset[str]]:
-        """Return all declarations by the path where they stand; a capture stands for any key."""
-        return self._indexes
-
-    @cached_property
-    def _indexes(self) -> Mapping[Path, frozenset[str]]:
-        found: dict[Path, frozenset[str]] = {}
-        waiting: list[tuple[Path, RuleNode]] = [((), self._root)]
-        while waiting:
-            path, node = waiting.pop()
-            if node.index_on:
-                found[path] = node.index_on
-            waiting += [((*path, name), child) for name, child in node.below()]
-        return found
 
 
 def parse_rules(text: str | bytes, limits: RulesLimits = DEFAULT_LIMITS) -> RuleSet:

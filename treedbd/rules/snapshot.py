@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from treedbd.rules.evaluation import EvaluationError
-from treedbd.tree.path import MAX_DEPTH, MAX_KEY_BYTES, InvalidPath, Path, check_key
+from treedbd.tree.path import MAX_DEPTH, MAX_KEY_BYTES, VALUE, InvalidPath, Path, check_key
 from treedbd.tree.value import CONTAINER, Container, Value, members
 from treedbd.tree.view import View
 
@@ -134,7 +134,7 @@ def _bare(value: Value) -> Any:
     bare = dict(_bare_members(value))
     if bare:
         return bare
-    return value[".value"] if isinstance(value, dict) else value
+    return value[VALUE] if isinstance(value, dict) else value
 
 
 def _bare_members(value: Value) -> list[tuple[str, Any]]:

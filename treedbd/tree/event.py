@@ -23,7 +23,7 @@ between two of them can go on with the second.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Literal, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import attrs
 
@@ -33,14 +33,12 @@ from treedbd.tree.path import PRIORITY, Path, format_path, is_ancestor
 from treedbd.tree.value import Json, Value, plain
 from treedbd.tree.view import View
 
-Kind: TypeAlias = Literal["put", "patch"]
-
 
 @attrs.frozen
 class Event:
     """One thing heard: at `path`, relative to the watched one, `data` was set or merged."""
 
-    kind: Kind
+    kind: Method
     path: Path
     data: Json
 

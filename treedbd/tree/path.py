@@ -11,18 +11,20 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
+from treedbd.tree.escape import BadEscape, decode_escaped
+
 Path: TypeAlias = tuple[str, ...]
 
 ROOT: Path = ()
 MAX_DEPTH = 32
 MAX_KEY_BYTES = 768
 PRIORITY = ".priority"
+VALUE = ".value"
+"""Where a leaf stands that has a priority beside it."""
 SUFFIX = ".json"
 
 _SURELY_SHORT = MAX_KEY_BYTES // 4
 _ILLEGAL = re.compile(r"[.#$\[\]/\x00-\x1f\x7f]")
-_BROKEN_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
-_ESCAPE = re.compile(rb"%([0-9A-Fa-f]{2})")
 
 
 class InvalidPath(ValueError):
@@ -71,14 +73,10 @@ def check_depth(path: Path) -> Path:
 
 def decode_segment(raw: bytes) -> str:
     """Percent-decode one segment of an address; raise `InvalidPath` for a broken escape."""
-    if b"%" in raw:
-        if _BROKEN_ESCAPE.search(raw):
-            raise InvalidPath("The path holds a % without two hexadecimal digits.")
-        raw = _ESCAPE.sub(lambda found: bytes((int(found[1], 16),)), raw)
     try:
-        return raw.decode()
-    except UnicodeDecodeError:
-        raise InvalidPath("The path is not UTF-8.") from None
+        return decode_escaped(raw)
+    except BadEscape as error:
+        raise InvalidPath(f"The path {error}") from None
 
 
 def parse_address(segments: list[bytes]) -> Place:

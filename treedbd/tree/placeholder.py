@@ -13,10 +13,9 @@ from typing import Any, Final, TypeAlias
 import attrs
 
 from treedbd.tree import number
-from treedbd.tree.path import PRIORITY, Path
+from treedbd.tree.path import PRIORITY, VALUE, Path
 
 PLACEHOLDER: Final = ".sv"
-_VALUE: Final = ".value"
 
 Current: TypeAlias = Callable[[Path, bool], object] | None
 """Asked with a path and whether its priority is meant: the leaf or priority there, or None.
@@ -86,4 +85,4 @@ def _resolve_member(key: str, item: Any, path: Path, now: int, current: Current)
         if isinstance(item, dict):
             return fill(parse_placeholder(item), path, True, now, current)
         return item
-    return resolve(item, path if key == _VALUE else (*path, key), now, current)
+    return resolve(item, path if key == VALUE else (*path, key), now, current)

@@ -34,22 +34,6 @@ class PushIds:
             self._last += 1
         return _write(self._last)
 
-    def after(self, last: str) -> None:
-        """Make all further ids greater than `last`, an id seen earlier.
-
-        Raises `ValueError` if it is none.
-        """
-        self._last = max(self._last, _read(last))
-
 
 def _write(number: int) -> str:
     return "".join([ALPHABET[number >> shift & 63] for shift in range(114, -1, -6)])
-
-
-def _read(text: str) -> int:
-    if len(text) != LENGTH or not _DIGITS.keys() >= set(text):
-        raise ValueError("This is not a push id.")
-    number = 0
-    for character in text:
-        number = number << 6 | _DIGITS[character]
-    return number

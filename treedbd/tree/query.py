@@ -20,7 +20,7 @@ import orjson
 from treedbd.tree.number import settle
 from treedbd.tree.order import KeyRank, ValueRank, rank_key, rank_value
 from treedbd.tree.path import ROOT, InvalidPath, Path, parse_child
-from treedbd.tree.value import Json, Value, leaf_of, plain, priority_of
+from treedbd.tree.value import Json, Value, leaf_of, plain, priority_of, value_at
 
 OrderKind: TypeAlias = Literal["key", "value", "priority", "child"]
 Selection: TypeAlias = list[tuple[str, Value]]
@@ -129,9 +129,7 @@ class Query:
             return _SAME_RANK
         if kind == "priority":
             return rank_value(priority_of(child))
-        for key in self.order.path:
-            child = child.get(key) if isinstance(child, dict) else None
-        return rank_value(leaf_of(child))
+        return rank_value(leaf_of(value_at(child, self.order.path)))
 
     def admits(self, rank: ValueRank, key: str) -> bool:
         """Tell whether a child lies within the bounds, whatever the limit."""

@@ -22,7 +22,7 @@ import attrs
 
 from treedbd.tree.number import INT64_HIGH, INT64_LOW, settle
 from treedbd.tree.order import as_integer, sort_keys
-from treedbd.tree.path import MAX_DEPTH, PRIORITY, InvalidPath, check_keys
+from treedbd.tree.path import MAX_DEPTH, PRIORITY, VALUE, InvalidPath, Path, check_keys
 from treedbd.tree.placeholder import PLACEHOLDER, Placeholder, parse_placeholder
 
 Leaf: TypeAlias = str | int | float | bool
@@ -32,7 +32,6 @@ Value: TypeAlias = Any
 Json: TypeAlias = Any
 """What a JSON parser gives and a JSON printer takes."""
 
-VALUE: Final = ".value"
 MAX_STRING_BYTES: Final = 10 * 1_048_576
 ANY_LENGTH: Final = sys.maxsize
 """For bodies whose strings were judged when they came in."""
@@ -80,7 +79,9 @@ def normalise(json: Json, depth: int = 0, max_string_bytes: int = MAX_STRING_BYT
     return Normalised(value, walk.has_placeholders)
 
 
-def check_priority(json: Json, max_string_bytes: int = MAX_STRING_BYTES) -> Any:
+def check_priority(
+    json: Json, max_string_bytes: int = MAX_STRING_BYTES
+) -> Priority | Placeholder | None:
     """Return the priority that parsed JSON stands for: a number, a string, None or a placeholder.
 
     Raises `InvalidData` for anything else.
@@ -180,12 +181,13 @@ class _Normaliser:
         except ValueError as error:
             raise InvalidData(str(error)) from None
 
-    def priority(self, json: Json) -> Any:
+    def priority(self, json: Json) -> Priority | Placeholder | None:
         if isinstance(json, dict) and PLACEHOLDER in json:
             return self.placeholder(json)
         if json is not None and (isinstance(json, bool) or not isinstance(json, str | int | float)):
             raise InvalidData("A priority must be a number or a string.")
-        return self.node(json, 0)
+        priority: Priority | None = self.node(json, 0)
+        return priority
 
 
 def _number(json: int | float) -> int | float:
@@ -204,7 +206,7 @@ def sort_members(children: dict[str, Value]) -> dict[str, Value]:
     return {key: children[key] for key in ordered}
 
 
-def with_priority(value: Value, priority: Any) -> Value:
+def with_priority(value: Value, priority: Priority | Placeholder | None) -> Value:
     """Return `value` with this priority in place of any it had; nothing stays nothing."""
     bare = without_priority(value)
     if priority is None or bare is None:
@@ -236,6 +238,15 @@ def leaf_of(value: Value) -> Leaf | Container | None:
         value.get(VALUE, CONTAINER) if isinstance(value, dict) else value
     )
     return leaf
+
+
+def value_at(value: Value, path: Path) -> Value:
+    """Return what is at `path` below a node."""
+    for key in path:
+        if not isinstance(value, dict):
+            return None
+        value = value.get(key)
+    return value
 
 
 def members(value: Value) -> Iterator[tuple[str, Value]]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final, Protocol
 
 from treedbd.tree.path import Path
-from treedbd.tree.value import Container, Leaf, Value, leaf_of, members, priority_of
+from treedbd.tree.value import Container, Leaf, Value, leaf_of, members, priority_of, value_at
 
 
 class View(Protocol):
@@ -44,12 +44,7 @@ class ValueView:
 
     def get(self, path: Path) -> Value:
         """Return the subtree at `path`."""
-        node = self.root
-        for key in path:
-            if not isinstance(node, dict):
-                return None
-            node = node.get(key)
-        return node
+        return value_at(self.root, path)
 
     def peek(self, path: Path) -> Leaf | Container | None:
         """Return the leaf, `CONTAINER`, or None."""

@@ -58,7 +58,7 @@ class PayloadTooLarge(Exception):
     """A body larger than this service takes."""
 
 
-_STATUS: Final[dict[type[Exception], tuple[int, str]]] = {
+_STATUS: Final[dict[type[BaseException], tuple[int, str]]] = {
     InvalidData: (400, "invalid_data"),
     InvalidPath: (400, "invalid_path"),
     InvalidQuery: (400, "invalid_query"),
@@ -67,7 +67,6 @@ _STATUS: Final[dict[type[Exception], tuple[int, str]]] = {
     BadToken: (401, "auth_required"),
     AuthRequired: (401, "auth_required"),
     PermissionDenied: (403, "permission_denied"),
-    TagDenied: (403, "permission_denied"),
     NotAdmin: (403, "permission_denied"),
     InvalidRules: (400, "invalid_data"),
     Governed: (409, "conflict"),
@@ -82,7 +81,7 @@ _STATUS: Final[dict[type[Exception], tuple[int, str]]] = {
     Unavailable: (503, "unavailable"),
     DeadlinePassed: (504, "timeout"),
 }
-_STORE_TROUBLE: Final = {
+_STORE_TROUBLE: Final[dict[type[BaseException], str]] = {
     Failed: "The store is being recovered after a failure.",
     Full: "The disk is full.",
     Refused: "The database cannot be opened.",
@@ -100,11 +99,11 @@ class Reply:
 
 def refuse(error: BaseException, dialect: Dialect) -> Reply:
     """Return the reply that tells of an error."""
-    trouble = _STORE_TROUBLE.get(type(error))  # type: ignore[arg-type]
+    trouble = _STORE_TROUBLE.get(type(error))
     if trouble is not None:
         _log.error("A store is in trouble: {error}", error=error)
         return _error(dialect, 503, "unavailable", trouble)
-    known = _STATUS.get(type(error))  # type: ignore[arg-type]
+    known = next((_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS), None)
     if known is None:
         _log.failure("A request broke.", Failure(error))
         return _error(

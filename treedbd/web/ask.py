@@ -13,12 +13,12 @@ from typing import Final, Literal, TypeAlias
 import attrs
 from twisted.web.server import Request
 
-from treedbd.database.catalog import Catalog, DatabaseName
+from treedbd.database.catalog import Catalog, DatabaseName, DialectChoice
 from treedbd.tree.canonical import Tags
 from treedbd.tree.path import ROOT, InvalidPath, Place, parse_address
 from treedbd.tree.query import InvalidQuery
 from treedbd.web.answer import ALLOWED, MethodNotAllowed, PayloadTooLarge
-from treedbd.web.dialect import Choice, Dialect, choose
+from treedbd.web.dialect import Dialect, choose
 from treedbd.web.head import Head, first, head_of
 from treedbd.web.identity.identity import Override, find_token, parse_override
 from treedbd.web.options import WebOptions
@@ -80,7 +80,7 @@ class Reader:
     def dialect_of(self, request: Request) -> Dialect:
         """Return the dialect in which an error is told, whatever is wrong with the request."""
         head = head_of(request)
-        choice: Choice = "auto"
+        choice: DialectChoice = "auto"
         parameters: Parameters = {}
         try:
             authority, target = split_target(request.uri)

@@ -20,7 +20,13 @@ from twisted.web.server import Request
 from treedbd.database.catalog import Catalog
 from treedbd.database.database import Database
 from treedbd.database.permit import Claim
-from treedbd.database.question import Caller, DeadlinePassed, PermissionDenied
+from treedbd.database.question import (
+    READ_MISSED,
+    TURN_MISSED,
+    Caller,
+    DeadlinePassed,
+    PermissionDenied,
+)
 from treedbd.rules.evaluation import Context
 from treedbd.rules.judge import Verdict
 from treedbd.store.nodes import Nodes
@@ -67,7 +73,7 @@ class DataRoute:
         """Answer from `catalog`; `wall_clock` gives the seconds since 1970."""
         self.sender: Final = Sender(options.cors_origins)
         self.reader: Final = Reader(options, catalog)
-        self.gate: Final = gate
+        self._gate = gate
         self._catalog = catalog
         self._options = options
         self.streams: Final = Streams(stream_limits, clock, wall_clock)
@@ -98,7 +104,7 @@ class DataRoute:
 
     def _identified(self, request: Request, ask: Ask, go_on: Callable[[Identity], None]) -> None:
         """Go on when it is known who asks, as an admin wants the rules to see it."""
-        found = self.gate.identify(ask.name.project, ask.token, ask.override)
+        found = self._gate.identify(ask.name.project, ask.token, ask.override)
         if isinstance(found, Deferred):
             found.addTimeout(ask.timeout, self._clock, _give_up)
             self._later(request, found, go_on)
@@ -127,7 +133,7 @@ class DataRoute:
         pieces = self._judged(ask, form, identity)
         body = database.read(lambda nodes: draw_at_once(nodes, pieces))
         if self._clock.seconds() >= deadline:
-            raise DeadlinePassed("The time of the request was over before the data was read.")
+            raise DeadlinePassed(READ_MISSED)
         if body is not None:
             self._send_read(request, ask, form, body)
             return
@@ -293,7 +299,7 @@ class DataRoute:
 
 
 def _be_late(_: object, __: float) -> NoReturn:
-    raise DeadlinePassed("The time of the request was over before its turn came.")
+    raise DeadlinePassed(TURN_MISSED)
 
 
 def _give_up(_: object, seconds: float) -> NoReturn:

@@ -9,17 +9,16 @@ the second.
 from __future__ import annotations
 
 import re
-from typing import Final, Literal, TypeAlias
+from typing import Final
 
 import attrs
 
+from treedbd.database.catalog import DialectChoice
 from treedbd.tree import printing
 from treedbd.tree.canonical import NULL_TAG, Tags, parse_tags
 from treedbd.tree.value import Json
 from treedbd.web.head import Head
 from treedbd.web.parameters import Parameters
-
-Choice: TypeAlias = Literal["auto", "standard", "firebase"]
 
 _VENDORS_NULL_TAG: Final = "null_etag"
 _DENIED: Final = "Permission denied"
@@ -79,7 +78,7 @@ STANDARD: Final = Dialect(False)
 FIREBASE: Final = Dialect(True)
 
 
-def choose(choice: Choice, parameters: Parameters, head: Head) -> Dialect:
+def choose(choice: DialectChoice, parameters: Parameters, head: Head) -> Dialect:
     """Return the dialect in which a request is answered; `choice` is that of its project."""
     if choice == "auto":
         return FIREBASE if "ns" in parameters or b"authorization" in head else STANDARD

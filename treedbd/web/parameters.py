@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from typing import Final, TypeAlias
 
+from treedbd.tree.escape import BadEscape, decode_escaped
+from treedbd.tree.query import PARAMETERS as QUERY_PARAMETERS
 from treedbd.tree.query import InvalidQuery
 
 Parameters: TypeAlias = dict[str, str]
@@ -18,8 +20,7 @@ KNOWN: Final = frozenset(
     {
         *("auth", "access_token", "auth_variable_override", "ns", "timeout", OVERRIDE),
         *("shallow", "v", "format", "print", "callback", "download", "resume"),
-        *("orderBy", "limitToFirst", "limitToLast", "equalTo"),
-        *("startAt", "startAfter", "endAt", "endBefore"),
+        *QUERY_PARAMETERS,
         *("dryRun", "writeSizeLimit", "disableTriggers"),
     }
 )
@@ -27,8 +28,6 @@ DEFAULT_TIMEOUT_S: Final = 30.0
 MAX_TIMEOUT_S: Final = 900.0
 
 _NONE: Final[Parameters] = {}
-_BROKEN_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
-_ESCAPE = re.compile(rb"%([0-9A-Fa-f]{2})")
 _TIMEOUT = re.compile(r"([0-9]{1,9})(ms|s|min)", re.ASCII)
 _SECONDS = {"ms": 0.001, "s": 1.0, "min": 60.0}
 _CALLBACK = re.compile(r"[A-Za-z_$][\w$]*(\.[A-Za-z_$][\w$]*)*", re.ASCII)
@@ -83,13 +82,7 @@ def parse_choice(parameters: Parameters, name: str, *choices: str) -> str | None
 
 
 def _decode(raw: bytes) -> str:
-    if b"%" in raw:
-        if _BROKEN_ESCAPE.search(raw):
-            raise InvalidQuery("The query holds a % without two hexadecimal digits.")
-        raw = _ESCAPE.sub(lambda found: bytes((int(found[1], 16),)), raw.replace(b"+", b" "))
-    elif b"+" in raw:
-        raw = raw.replace(b"+", b" ")
     try:
-        return raw.decode()
-    except UnicodeDecodeError:
-        raise InvalidQuery("The query is not UTF-8.") from None
+        return decode_escaped(raw.replace(b"+", b" "))
+    except BadEscape as error:
+        raise InvalidQuery(f"The query {error}") from None

@@ -16,7 +16,7 @@ from treedbd.rules.evaluation import QueryFacts
 from treedbd.store.layout import Span
 from treedbd.store.nodes import Nodes
 from treedbd.tree import printing
-from treedbd.tree.path import Path, Place
+from treedbd.tree.path import VALUE, Path, Place
 from treedbd.tree.query import Bound, InvalidQuery, Query, Scalar, parse_query
 from treedbd.tree.shallow import Shallow, parse_shallow
 from treedbd.tree.value import Container, plain
@@ -115,7 +115,7 @@ def index_of(query: Query) -> str | None:
     """Return the name of the index that a query would use; None where the store needs none."""
     if query.order.kind == "child":
         return "/".join(query.order.path)
-    return ".value" if query.order.kind == "value" else None
+    return VALUE if query.order.kind == "value" else None
 
 
 def pieces_of(form: Form, place: Place) -> Pieces:

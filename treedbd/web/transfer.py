@@ -15,14 +15,13 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 
 from treedbd.database.database import HeldNodes
-from treedbd.database.question import DeadlinePassed
+from treedbd.database.question import READ_MISSED, DeadlinePassed
 from treedbd.store.nodes import Nodes
 from treedbd.web.read import Pieces
 
 FIRST_SLICE_BYTES: Final = 1_200_000
 SLICE_SECONDS: Final = 0.004
 IN_MEMORY_BYTES: Final = 1_048_576
-CHUNK_BYTES: Final = 65_536
 
 
 def draw_at_once(nodes: Nodes, pieces: Pieces) -> bytes | None:
@@ -42,14 +41,15 @@ async def draw_in_slices(
 ) -> IO[bytes]:
     """Draw a body into a temporary file, set to its beginning, and let go of the moment.
 
-    Raises `DeadlinePassed`; None waits for as long as it takes.
+    Raises `DeadlinePassed`, where None waits for as long as it takes, and whatever drawing raises:
+    `PermissionDenied`, `Failed`.
     """
     file = tempfile.SpooledTemporaryFile(IN_MEMORY_BYTES)  # noqa: SIM115 - outlives this call
     try:
         drawing = pieces(held.nodes)
         while _draw_slice(drawing, file, clock):
             if deadline is not None and clock.seconds() >= deadline:
-                raise DeadlinePassed("The time of the request was over before the data was read.")
+                raise DeadlinePassed(READ_MISSED)
             await deferLater(clock, 0)
     except BaseException:
         file.close()

@@ -1,9 +1,8 @@
 """The request object of the channel: `twisted.web.server.Request`, made cheap.
 
 It serves whatever renders a stock request: resources of `twisted.web`, Klein, Werkzeug through
-it. What a request for a small value never asks for (header objects, arguments, cookies, an empty
-body) is made when it is first looked at. Beside the ordinary `write` and `finish` there is one
-fast door, `send`, which puts a whole reply into one write.
+it. Its parts are made when they are first looked at (`lazy`). Beside the ordinary `write` and
+`finish` there is one fast door, `send`, which puts a whole reply into one write.
 
 It differs from the stock request where that one is wrong for this service: a form body arrives
 untouched in `content`; errors are JSON; no reply names the server; answering after the client has

@@ -1,7 +1,7 @@
 """What one connection may cost: bytes, counts and seconds of the HTTP channel.
 
-Pure values. The rooms that hold to them are `framing` (sizes of a request) and `connection` and
-`channel` (numbers and time).
+Pure values. Those that hold to them are `framing` (sizes of a request), `deadlines` (time) and
+`register` (numbers of connections).
 """
 
 from __future__ import annotations
