@@ -12,12 +12,12 @@ import subprocess
 import sys
 import threading
 from argparse import Namespace
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import pytest
 from twisted.internet import reactor as installed_reactor
 
+from tests.closing import Closing
 from treedbd.cli.main import parse
 from treedbd.cli.online import make_client, online
 from treedbd.cli.options import TOKEN_VARIABLE
@@ -116,7 +116,7 @@ def process(
     return Done(done.returncode, done.stdout, done.stderr.decode())
 
 
-class Running:
+class Running(Closing):
     """A command that goes on; a context that is left with it running kills it."""
 
     def __init__(self, *words: str | pathlib.Path, token: str = "") -> None:
@@ -131,16 +131,7 @@ class Running:
         self.lines = Lines(self._process.stdout)
         self.errors = Lines(self._process.stderr)
 
-    def __enter__(self) -> Self:
-        """Use it."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
         """Kill it if it runs."""
         if self._process.poll() is None:
             self._process.kill()

@@ -13,10 +13,10 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from http.client import HTTPConnection, HTTPSConnection
-from types import TracebackType
 from typing import NamedTuple, Self
 from urllib.parse import urlsplit
 
+from tests.closing import Closing
 from treedbd.certificate import LOCAL_CERTIFICATE, keep_local_certificate
 from treedbd.store.files import make_directory
 
@@ -35,7 +35,7 @@ class Answer(NamedTuple):
     body: bytes
 
 
-class Daemon:
+class Daemon(Closing):
     """A daemon with the data directory `<folder>/data`.
 
     Without `config` it runs in development mode; `config` is the text of its TOML file. It listens
@@ -79,12 +79,7 @@ class Daemon:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
         """Kill it if it runs."""
         self.kill()
 

@@ -12,8 +12,9 @@ import pathlib
 import signal
 import subprocess
 from collections.abc import Iterable, Iterator
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
+
+from tests.closing import Closing
 
 DETACH_S: Final = 20
 
@@ -60,7 +61,7 @@ def attached(
             tracer.communicate(timeout=DETACH_S)
 
 
-class SmallDisk:
+class SmallDisk(Closing):
     """A file system of a few megabytes at a folder that only programs with its `prefix` see.
 
     It lives in a mount namespace that a process holds, and ends with that process. Whoever is not
@@ -97,16 +98,7 @@ class SmallDisk:
         self.folder = pathlib.Path(f"/proc/{holder.pid}/root{folder}")
         """The folder as seen from outside."""
 
-    def __enter__(self) -> Self:
-        """Use it."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
         """Let it go, with all that is on it."""
         self._holder.communicate()
 

@@ -14,7 +14,6 @@ import time
 from collections.abc import Mapping
 from functools import cache
 from itertools import count
-from types import TracebackType
 from typing import Any, Final, Self, TypeAlias
 
 import attrs
@@ -22,6 +21,8 @@ import jwt
 import trustme
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
+
+from tests.closing import Closing
 
 DISCOVERY: Final = "/.well-known/openid-configuration"
 KEYS: Final = "/keys.json"
@@ -86,7 +87,7 @@ class Answer:
     is_held: bool = False
 
 
-class OidcProvider:
+class OidcProvider(Closing):
     """A provider that serves while its context is open.
 
     `certified_for` is the name in its certificate, or a certificate. `requests` are the paths it
@@ -120,12 +121,7 @@ class OidcProvider:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
         """Stop, and let go who hangs."""
         self.go_on()
         self.stop()

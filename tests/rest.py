@@ -17,10 +17,10 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from email.message import Message
 from http.client import parse_headers
-from types import TracebackType
-from typing import Any, Final, NamedTuple, Self, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import quote, urlsplit
 
+from tests.closing import Closing
 from tests.daemon import Daemon
 
 Headers: TypeAlias = Mapping[str, str] | Iterable[tuple[str, str]]
@@ -47,7 +47,7 @@ class Answer(NamedTuple):
         return json.loads(self.body)
 
 
-class Wire:
+class Wire(Closing):
     """One connection: bytes out, answers in."""
 
     def __init__(
@@ -64,19 +64,6 @@ class Wire:
         self.socket: Final = connected
         self._file = connected.makefile("rb")
         self._patience = patience
-
-    def __enter__(self) -> Self:
-        """Use it."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close it."""
-        self.close()
 
     def send(self, data: bytes) -> None:
         """Send bytes."""
@@ -166,7 +153,7 @@ class Wire:
         return chunk
 
 
-class Client:
+class Client(Closing):
     """Asks one daemon with one Host header."""
 
     def __init__(self, daemon: Daemon, host: str = "localhost", *, secure: bool = False) -> None:
@@ -180,19 +167,6 @@ class Client:
     def of_new_tree(cls, daemon: Daemon) -> Client:
         """Return a client of a project, in development mode, that no other test uses."""
         return cls(daemon, next(_hosts))
-
-    def __enter__(self) -> Self:
-        """Use it."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close it."""
-        self.close()
 
     def connect(self) -> Wire:
         """Return a new connection."""

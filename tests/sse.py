@@ -13,9 +13,9 @@ import threading
 from collections.abc import Callable, Iterator
 from email.message import Message
 from http.client import parse_headers
-from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple
 
+from tests.closing import Closing
 from tests.mirror import Mirror
 from tests.rest import Client, Headers, Wire, print_request
 
@@ -59,7 +59,7 @@ def told(frame: Frame | None) -> tuple[str, str, Any]:
     return frame.event, frame.path, frame.value
 
 
-class EventStream:
+class EventStream(Closing):
     """One open stream."""
 
     def __init__(
@@ -80,19 +80,6 @@ class EventStream:
         self.status, self.headers = self._read_head()
         self._is_chunked = self.headers.get("Transfer-Encoding") == "chunked"
         self._lines = self._read_lines()
-
-    def __enter__(self) -> Self:
-        """Use it."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close it."""
-        self.close()
 
     def next_frame(self) -> Frame | None:
         """Return the next frame, None at a clean end; raise ConnectionError for any other end."""
@@ -160,7 +147,7 @@ class EventStream:
             yield piece
 
 
-class Listener:
+class Listener(Closing):
     """Follows a stream in a thread of its own, and keeps what it was told.
 
     `mirror` is what it knows, `heard` every change in order; both may be looked at under `news`.
@@ -178,19 +165,6 @@ class Listener:
         self._thread = threading.Thread(target=self._follow, daemon=True)
         self._take(self.stream.next_change())
         self._thread.start()
-
-    def __enter__(self) -> Self:
-        """Use it."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Stop to listen."""
-        self.close()
 
     def await_state(self, is_there: Callable[[], bool], seconds: float = PATIENCE_S) -> bool:
         """Wait until something holds that depends on what was heard; tell whether it does."""

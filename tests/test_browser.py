@@ -215,25 +215,25 @@ def site() -> Iterator[int]:
 
 
 @pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+def shared_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     with prepare(tmp_path_factory.mktemp("daemon"), ["*"]) as running:
         yield running
 
 
 @pytest.fixture
-def own(browser: Chrome, daemon: Daemon) -> Page:
+def own(browser: Chrome, shared_daemon: Daemon) -> Page:
     """A page of the daemon's own origin."""
-    ask(daemon, "DELETE", "/.json")
-    page = Page(browser, daemon, daemon.https + "/.json")
-    assert page.origin == daemon.https
+    ask(shared_daemon, "DELETE", "/.json")
+    page = Page(browser, shared_daemon, shared_daemon.https + "/.json")
+    assert page.origin == shared_daemon.https
     return page
 
 
 @pytest.fixture
-def foreign(browser: Chrome, daemon: Daemon, site: int) -> Page:
+def foreign(browser: Chrome, shared_daemon: Daemon, site: int) -> Page:
     """A page of another origin."""
-    ask(daemon, "DELETE", "/.json")
-    page = Page(browser, daemon, f"http://127.0.0.1:{site}/")
+    ask(shared_daemon, "DELETE", "/.json")
+    page = Page(browser, shared_daemon, f"http://127.0.0.1:{site}/")
     assert page.origin == f"http://127.0.0.1:{site}"
     return page
 

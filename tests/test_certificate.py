@@ -94,8 +94,13 @@ def test_the_local_certificate_is_kept_while_it_is_valid(
 def test_a_local_certificate_that_lost_its_half_is_made_again(
     tmp_path: pathlib.Path, broken: str
 ) -> None:
-    getattr(keep_local_certificate(tmp_path, NOW), broken).unlink()
-    read_context(keep_local_certificate(tmp_path, NOW))
+    files = keep_local_certificate(tmp_path, NOW)
+    lost = load(files)
+    getattr(files, broken).unlink()
+    made = keep_local_certificate(tmp_path, NOW)
+    assert made == files
+    assert load(made) != lost
+    read_context(made)
 
 
 def test_a_local_certificate_that_cannot_be_kept_names_the_directory(

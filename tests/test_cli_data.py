@@ -10,7 +10,6 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 import pytest_twisted
@@ -33,68 +32,63 @@ sys.exit(main())
 _numbers = itertools.count()
 
 
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    """A daemon in development mode for all tests here."""
-    with Daemon(tmp_path_factory.mktemp("daemon")) as running:
-        yield running
-
-
 @pytest.fixture
-def tree(daemon: Daemon) -> str:
+def project(shared_daemon: Daemon) -> str:
     """The URL of a project that no other test uses."""
-    return daemon.http.replace("127.0.0.1", f"cli{next(_numbers)}.localhost")
+    return shared_daemon.http.replace("127.0.0.1", f"cli{next(_numbers)}.localhost")
 
 
-def test_a_command_is_a_process_that_ends_with_a_status(tree: str) -> None:
-    assert process("set", tree, "-", given=b'"x"').text == '"x"'
-    assert process("get", f"{tree}/a").text == "null"
-    assert "auth_required" in process("rules", "get", tree).sentence
-    assert process("get", tree, "--silent").status == 2
+def test_a_command_is_a_process_that_ends_with_a_status(project: str) -> None:
+    assert process("set", project, "-", given=b'"x"').text == '"x"'
+    assert process("get", f"{project}/a").text == "null"
+    assert "auth_required" in process("rules", "get", project).sentence
+    assert process("get", project, "--silent").status == 2
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_place_is_set_read_pushed_to_updated_and_removed(tree: str) -> None:
-    assert await text("get", tree) == "null"
-    assert await text("set", f"{tree}/users/ada", '{"age": 36}') == '{"age":36}'
-    key = json.loads(await text("push", f"{tree}/log.json", '"hello"'))["name"]
+async def test_a_place_is_set_read_pushed_to_updated_and_removed(project: str) -> None:
+    assert await text("get", project) == "null"
+    assert await text("set", f"{project}/users/ada", '{"age": 36}') == '{"age":36}'
+    key = json.loads(await text("push", f"{project}/log.json", '"hello"'))["name"]
     changes = '{"users/ada/age": 37, "x": -1}'
-    assert json.loads(await text("update", tree, changes)) == json.loads(changes)
-    assert await text("remove", f"{tree}/x") == "null"
+    assert json.loads(await text("update", project, changes)) == json.loads(changes)
+    assert await text("remove", f"{project}/x") == "null"
     expected = {"log": {key: "hello"}, "users": {"ada": {"age": 37}}}
-    assert json.loads(await text("get", f"{tree}/.json")) == expected
+    assert json.loads(await text("get", f"{project}/.json")) == expected
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_silent_write_prints_nothing(tree: str) -> None:
-    done = await treedb("set", tree, "1", "--silent")
+async def test_a_silent_write_prints_nothing(project: str) -> None:
+    done = await treedb("set", project, "1", "--silent")
     assert (done.status, done.output, done.errors) == (0, b"", "")
-    assert await text("get", tree) == "1"
+    assert await text("get", project) == "1"
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_value_may_come_from_standard_input(tree: str, tmp_path: pathlib.Path) -> None:
+async def test_a_value_may_come_from_standard_input(project: str, tmp_path: pathlib.Path) -> None:
     file = tmp_path / "value.json"
     file.write_text('{"from": "a file"}')
-    assert await text("set", tree, "-", given='"grüße"'.encode()) == '"grüße"'
+    assert await text("set", project, "-", given='"grüße"'.encode()) == '"grüße"'
     with file.open("rb") as opened:
-        subprocess.run([*COMMAND, "set", tree, "-"], stdin=opened, check=True, capture_output=True)
-    assert await text("get", tree) == '{"from":"a file"}'
+        subprocess.run(
+            [*COMMAND, "set", project, "-"], stdin=opened, check=True, capture_output=True
+        )
+    assert await text("get", project) == '{"from":"a file"}'
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_value_that_looks_like_an_option_is_one_behind_two_hyphens(tree: str) -> None:
-    assert await text("set", tree, "-5") == "-5"
-    assert "400 invalid_data: " in await sentence("set", tree, "--", "-1e400")
+async def test_a_value_that_looks_like_an_option_is_one_behind_two_hyphens(project: str) -> None:
+    assert await text("set", project, "-5") == "-5"
+    assert "400 invalid_data: " in await sentence("set", project, "--", "-1e400")
 
 
 @pytest_twisted.ensureDeferred
-async def test_options_make_a_query(tree: str) -> None:
+async def test_options_make_a_query(project: str) -> None:
     people = {"ada": {"age": 36}, "alan": {"age": 41}, "grace": {"age": 85}, "5": {"age": "old"}}
-    assert (await treedb("set", tree, json.dumps(people), "--silent")).status == 0
+    assert (await treedb("set", project, json.dumps(people), "--silent")).status == 0
 
     async def keys(*options: str) -> list[str]:
-        return list(json.loads(await text("get", tree, *options)))
+        return list(json.loads(await text("get", project, *options)))
 
     assert await keys("--order-by", "age", "--limit-to-first", "2") == ["ada", "alan"]
     assert await keys("--order-by", "age", "--end-at", "40") == ["ada"]
@@ -104,23 +98,26 @@ async def test_options_make_a_query(tree: str) -> None:
     assert await keys("--order-by", '"$key"', "--end-before", '"alan"') == ["5", "ada"]
     assert await keys("--order-by", "age", "--start-at", '41,"b"') == ["grace", "5"]
     assert await keys("--order-by", "$key", "--equal-to", '"5"') == ["5"]
-    assert (await treedb("get", f'{tree}?orderBy="age"', "--limit-to-first", "1")).status == 0
+    assert await keys("--order-by", "$key", "--equal-to", "5") == ["5"]
+    assert await keys("--order-by", '"$key"', "--start-at", "5", "--end-at", "5") == ["5"]
+    assert await keys("--order-by", "$key", "--start-at", "b", "--end-at", "true") == ["grace"]
+    assert (await treedb("get", f'{project}?orderBy="age"', "--limit-to-first", "1")).status == 0
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_read_may_be_shallow_or_pretty(tree: str) -> None:
-    assert (await treedb("set", tree, '{"a": {"b": 1}}', "--silent")).status == 0
-    assert await text("get", tree, "--shallow") == '{"a":true}'
-    assert await text("get", tree, "--pretty") == '{\n  "a": {\n    "b": 1\n  }\n}'
+async def test_a_read_may_be_shallow_or_pretty(project: str) -> None:
+    assert (await treedb("set", project, '{"a": {"b": 1}}', "--silent")).status == 0
+    assert await text("get", project, "--shallow") == '{"a":true}'
+    assert await text("get", project, "--pretty") == '{\n  "a": {\n    "b": 1\n  }\n}'
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_the_daemon_refuses_is_one_sentence(tree: str) -> None:
-    assert "400 invalid_data: " in await sentence("set", tree, "{")
-    assert "400 invalid_query: " in await sentence("get", tree, "--start-at", "1")
-    assert "400 invalid_path: " in await sentence("get", f"{tree}/a%23")
+async def test_what_the_daemon_refuses_is_one_sentence(project: str) -> None:
+    assert "400 invalid_data: " in await sentence("set", project, "{")
+    assert "400 invalid_query: " in await sentence("get", project, "--start-at", "1")
+    assert "400 invalid_path: " in await sentence("get", f"{project}/a%23")
     too_much = b" " * 17 * MIB
-    assert "413 payload_too_large: " in await sentence("set", tree, "-", given=too_much)
+    assert "413 payload_too_large: " in await sentence("set", project, "-", given=too_much)
 
 
 @pytest.mark.parametrize(
@@ -158,32 +155,34 @@ async def test_nobody_there_is_one_sentence() -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_development_mode_s_certificate_is_trusted_on_this_machine(daemon: Daemon) -> None:
+async def test_development_mode_s_certificate_is_trusted_on_this_machine(
+    shared_daemon: Daemon,
+) -> None:
     for host in ("localhost", "127.0.0.1", "shop.localhost"):
-        url = daemon.https.replace("127.0.0.1", host)
-        assert await text("get", f"{url}/none", "--data", daemon.data) == "null"
+        url = shared_daemon.https.replace("127.0.0.1", host)
+        assert await text("get", f"{url}/none", "--data", shared_daemon.data) == "null"
 
 
 @pytest_twisted.ensureDeferred
 async def test_without_a_certificate_to_trust_nothing_is_sent(
-    daemon: Daemon, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    shared_daemon: Daemon, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url = f"{daemon.https}/none"
+    url = f"{shared_daemon.https}/none"
     monkeypatch.chdir(tmp_path)
     assert "nobody who is trusted here" in await sentence("get", url)
-    (tmp_path / "treedb.toml").write_text(f'data = "{daemon.data}"\n')
+    (tmp_path / "treedb.toml").write_text(f'data = "{shared_daemon.data}"\n')
     assert "nobody who is trusted here" in await sentence("get", url, "--config", "treedb.toml")
-    assert await text("get", url, "--cacert", daemon.ca) == "null"
+    assert await text("get", url, "--cacert", shared_daemon.ca) == "null"
     assert "no certificate in PEM" in await sentence("get", url, "--cacert", __file__)
 
 
 @pytest_twisted.ensureDeferred
 async def test_a_token_comes_from_a_variable_or_a_file(
-    daemon: Daemon, tmp_path: pathlib.Path
+    shared_daemon: Daemon, tmp_path: pathlib.Path
 ) -> None:
-    url = f"{daemon.http}/.settings/rules"
+    url = f"{shared_daemon.http}/.settings/rules"
     token = await text(
-        *("token", "--project", "demo", "--uid", "me", "--admin", "--data", daemon.data)
+        *("token", "--project", "demo", "--uid", "me", "--admin", "--data", shared_daemon.data)
     )
     file = tmp_path / "token"
     file.write_text(token + "\n")
@@ -191,7 +190,7 @@ async def test_a_token_comes_from_a_variable_or_a_file(
     assert "rules" in await text("get", url, token=token)
     assert "rules" in await text("get", url, "--token-file", file, token="wrong")
     assert "401" in await sentence("get", url, token="wrong")
-    assert token not in daemon.log
+    assert token not in shared_daemon.log
 
 
 @pytest.mark.parametrize("content", [b"", b"two words", b"a\nb", b"\xff", b"a\0b"])
@@ -206,12 +205,15 @@ async def test_what_is_no_token_is_not_sent_and_not_said(
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_reader_who_has_enough_ends_it_without_a_word(tree: str) -> None:
+async def test_a_reader_who_has_enough_ends_it_without_a_word(project: str) -> None:
     assert (
-        await treedb("set", tree, "-", "--silent", given=b'"%b"' % (b"x" * 5 * MIB))
+        await treedb("set", project, "-", "--silent", given=b'"%b"' % (b"x" * 5 * MIB))
     ).status == 0
     process = subprocess.Popen(
-        [*COMMAND, "get", tree], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
+        [*COMMAND, "get", project],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
     )
     assert process.stdout is not None
     assert process.stderr is not None
@@ -221,23 +223,23 @@ async def test_a_reader_who_has_enough_ends_it_without_a_word(tree: str) -> None
     assert process.wait(30) == 1
 
 
-def test_a_full_disk_is_one_sentence(tree: str) -> None:
+def test_a_full_disk_is_one_sentence(project: str) -> None:
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
-            [*COMMAND, "get", tree], stdout=full, stderr=subprocess.PIPE, check=False
+            [*COMMAND, "get", project], stdout=full, stderr=subprocess.PIPE, check=False
         )
     assert done.returncode == 1
     assert done.stderr == b"treedb: The output cannot be written (No space left on device).\n"
 
 
 @pytest_twisted.ensureDeferred
-async def test_an_interrupted_command_ends_by_the_signal(tree: str) -> None:
+async def test_an_interrupted_command_ends_by_the_signal(project: str) -> None:
     assert (
-        await treedb("set", tree, "-", "--silent", given=b'"%b"' % (b"x" * 5 * MIB))
+        await treedb("set", project, "-", "--silent", given=b'"%b"' % (b"x" * 5 * MIB))
     ).status == 0
     for number in (signal.SIGINT, signal.SIGTERM):
         process = subprocess.Popen(
-            [*COMMAND, "get", tree], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            [*COMMAND, "get", project], stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
         assert process.stdout is not None
         assert process.stderr is not None
@@ -249,7 +251,7 @@ async def test_an_interrupted_command_ends_by_the_signal(tree: str) -> None:
         process.stderr.close()
 
 
-def test_large_values_pass_through_without_being_held(tree: str) -> None:
+def test_large_values_pass_through_without_being_held(project: str) -> None:
     part = b'"%b"' % (b"x" * 9 * MIB)
 
     def peak_kib(*words: str, given: bytes = b"") -> tuple[int, int]:
@@ -260,11 +262,11 @@ def test_large_values_pass_through_without_being_held(tree: str) -> None:
         assert found, done.stderr
         return int(found[1]), len(done.stdout)
 
-    small, _ = peak_kib("set", f"{tree}/0", "1")
+    small, _ = peak_kib("set", f"{project}/0", "1")
     for number in range(1, 5):
-        large, length = peak_kib("set", f"{tree}/{number}", "-", given=part)
+        large, length = peak_kib("set", f"{project}/{number}", "-", given=part)
         assert length == len(part) + 1
         assert large < small + 8 * 1024
-    large, length = peak_kib("get", tree)
+    large, length = peak_kib("get", project)
     assert length > 4 * len(part)
     assert large < small + 8 * 1024

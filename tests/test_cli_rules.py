@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pathlib
-from collections.abc import Iterator
 
 import pytest
 import pytest_twisted
@@ -26,24 +25,17 @@ RULES = """{
 
 
 @pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    """A daemon in development mode for all tests here."""
-    with Daemon(tmp_path_factory.mktemp("daemon")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def admin(daemon: Daemon) -> str:
+def admin(shared_daemon: Daemon) -> str:
     """The token of an administrator."""
-    words = ("token", "--project", "demo", "--uid", "root", "--admin", "--data", daemon.data)
+    words = ("token", "--project", "demo", "--uid", "root", "--admin", "--data", shared_daemon.data)
     return process(*words).text
 
 
 @pytest.fixture
-def project(daemon: Daemon, request: pytest.FixtureRequest) -> str:
+def project(shared_daemon: Daemon, request: pytest.FixtureRequest) -> str:
     """The URL of a project that no other test uses."""
     name = request.node.name.replace("_", "-").replace("[", "-").rstrip("]")[-60:].strip("-")
-    return daemon.http.replace("127.0.0.1", f"{name}.localhost")
+    return shared_daemon.http.replace("127.0.0.1", f"{name}.localhost")
 
 
 @pytest_twisted.ensureDeferred
@@ -61,6 +53,15 @@ async def test_bad_rules_are_told_with_their_place(tmp_path: pathlib.Path) -> No
     assert await sentence("rules", "check", file) == f"{file}:2:13: Unknown variable 'nobody'."
     missing = tmp_path / "none"
     assert "cannot be read (No such file" in await sentence("rules", "check", missing)
+
+
+@pytest_twisted.ensureDeferred
+async def test_rules_are_checked_by_the_limits_of_the_configuration(tmp_path: pathlib.Path) -> None:
+    config = tmp_path / "treedb.toml"
+    config.write_text("[rules]\nexpression_bytes = 10\n")
+    told = await sentence("rules", "check", "-", "--config", config, given=RULES.encode())
+    assert told.startswith("-:4:15: ")
+    assert await text("rules", "check", "-", "--config", config, given=OPEN.encode()) == "-: ok"
 
 
 @pytest_twisted.ensureDeferred
@@ -96,8 +97,8 @@ async def test_a_dry_run_changes_nothing(project: str, admin: str) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_rules_are_for_administrators(daemon: Daemon, project: str) -> None:
-    words = ("token", "--project", "demo", "--uid", "ada", "--data", daemon.data)
+async def test_rules_are_for_administrators(shared_daemon: Daemon, project: str) -> None:
+    words = ("token", "--project", "demo", "--uid", "ada", "--data", shared_daemon.data)
     user = await text(*words)
     for command in (["get", project], ["put", project, OPEN], ["explain", project]):
         assert "401 auth_required" in await sentence("rules", *command)

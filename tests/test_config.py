@@ -210,6 +210,31 @@ def test_development_mode_takes_flags_too(tmp_path: pathlib.Path) -> None:
             "projects.shop.providers",
             "name both",
         ),
+        *(
+            (
+                f'[[projects.shop.providers]]\nissuer = "{issuer}"\naudience = "shop"',
+                "projects.shop.providers.issuer",
+                "https URL without a query and a fragment: correct it",
+            )
+            for issuer in (
+                *("http://a.example.com", "a.example.com", "https://", "https://a.example?b"),
+                *("https://a.example#b", "https://me:hush@a.example", "https://a b", ""),
+            )
+        ),
+        (
+            '[[projects.shop.providers]]\nissuer = "https://a.example"\naudience = ""',
+            "projects.shop.providers",
+            "name both",
+        ),
+        *(
+            (
+                '[[projects.shop.providers]]\nissuer = "https://a.example"\naudience = "shop"\n'
+                f'jwks_uri = "{uri}"',
+                "projects.shop.providers.jwks_uri",
+                "must be an https URL: correct it",
+            )
+            for uri in ("http://a.example/keys", "/keys", "")
+        ),
         ("[projects.shop]\nmax_token_life_s = 0", "projects.shop.max_token_life_s", "above 0"),
         ('[projects.shop]\ndialect = "x"', "projects.shop.dialect", "auto, standard, firebase"),
     ],
@@ -222,6 +247,7 @@ def test_a_refusal_names_file_key_and_remedy_in_one_sentence(
     assert remedy in sentence
     assert sentence.endswith(".")
     assert "\n" not in sentence
+    assert "hush" not in sentence
 
 
 def test_a_bad_flag_is_told_as_one(tmp_path: pathlib.Path) -> None:
@@ -270,3 +296,5 @@ def test_limits_of_rules_are_settings(tmp_path: pathlib.Path) -> None:
     settings = load(tmp_path, "[rules]\nexpression_bytes = 100\n")
     assert settings.rules.limits().expression_bytes == 100
     assert settings.rules.limits().nesting == 200
+    settings = load(tmp_path, "[rules]\njudged_characters = 7\n")
+    assert settings.rules.limits().judged_characters == 7

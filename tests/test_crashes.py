@@ -12,7 +12,7 @@ import pathlib
 import random
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import pytest
@@ -211,12 +211,6 @@ class Load:
             return
         except BaseException as error:
             self._errors.append(error)
-
-
-@pytest.fixture
-def daemon(tmp_path: pathlib.Path) -> Iterator[Daemon]:
-    with Daemon(tmp_path) as running:
-        yield running
 
 
 def test_what_was_acknowledged_outlives_kills_at_random_moments(daemon: Daemon) -> None:

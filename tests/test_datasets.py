@@ -9,7 +9,6 @@ from __future__ import annotations
 import csv
 import importlib.resources
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -56,12 +55,6 @@ FILES = read_all()
 TABLES = sorted(name for name, text in FILES.items() if text.lstrip()[:1] == b"[")
 
 
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    with Daemon(tmp_path_factory.mktemp("daemon")) as running:
-        yield running
-
-
 def is_storable(value: Any) -> bool:
     """Tell whether the tree may hold a value: it may not where a key has a character like `.`."""
     if isinstance(value, list):
@@ -83,8 +76,8 @@ def test_the_files_are_there() -> None:
     assert len(TABLES) >= 12
 
 
-def test_every_file_is_put_and_read_back_equal_and_survives_a_kill(daemon: Daemon) -> None:
-    with Client(daemon) as client:
+def test_every_file_is_put_and_read_back_equal_and_survives_a_kill(shared_daemon: Daemon) -> None:
+    with Client(shared_daemon) as client:
         stored = {}
         for name, text in FILES.items():
             parsed = json.loads(text)
@@ -109,9 +102,9 @@ def test_every_file_is_put_and_read_back_equal_and_survives_a_kill(daemon: Daemo
             if name in stored:
                 stored[name] = patch(client, name, stored[name])
         assert expected.spell(client.get("/data.json")) == expected.spell(stored)
-        daemon.kill()
-    daemon.start()
-    with Client(daemon) as client:
+        shared_daemon.kill()
+    shared_daemon.start()
+    with Client(shared_daemon) as client:
         assert expected.spell(client.get("/data.json")) == expected.spell(stored)
         for name, value in stored.items():
             assert expected.spell(client.get(f"/data/{name}.json")) == expected.spell(value)
@@ -139,9 +132,9 @@ def patch(client: Client, name: str, records: list[Record]) -> list[Record]:
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_every_table_is_queried_by_each_of_its_fields(daemon: Daemon, name: str) -> None:
+def test_every_table_is_queried_by_each_of_its_fields(shared_daemon: Daemon, name: str) -> None:
     records = json.loads(FILES[name])
-    with Client(daemon, f"queried-{TABLES.index(name)}.localhost") as client:
+    with Client(shared_daemon, f"queried-{TABLES.index(name)}.localhost") as client:
         assert client.ask("PUT", "/t.json?print=silent", FILES[name]).status == 204
         value = expected.tree(records)
         fields = sorted(records[0])[:4]
@@ -166,9 +159,9 @@ def test_every_table_is_queried_by_each_of_its_fields(daemon: Daemon, name: str)
             assert list(answer.json or ()) == list(shown or ()), question.query()
 
 
-def test_the_cars_answer_as_a_user_would_ask(daemon: Daemon) -> None:
+def test_the_cars_answer_as_a_user_would_ask(shared_daemon: Daemon) -> None:
     cars = json.loads(FILES["cars"])
-    with Client(daemon, "cars.localhost") as client:
+    with Client(shared_daemon, "cars.localhost") as client:
         client.put("/cars.json", cars)
         strong = client.get('/cars.json?orderBy="Horsepower"&startAt=200')
         assert [car["Name"] for car in strong.values()] == [

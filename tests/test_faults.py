@@ -7,9 +7,11 @@ import pathlib
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Self
 
 import pytest
 
+from tests.closing import Closing
 from tests.daemon import Daemon
 from tests.injection import SmallDisk, attached, shelf_files
 from tests.rest import Answer, Client, check_error
@@ -18,12 +20,6 @@ MIB = 1_048_576
 RECOVERY_S = 30
 CLIENTS = 8
 WRITES = [("PUT", "2"), ("POST", "2"), ("PATCH", '{"x":2}'), ("DELETE", None)]
-
-
-@pytest.fixture
-def daemon(tmp_path: pathlib.Path) -> Iterator[Daemon]:
-    with Daemon(tmp_path) as running:
-        yield running
 
 
 def wait_until(is_so: Callable[[], bool]) -> None:
@@ -119,7 +115,7 @@ def test_a_crash_in_the_middle_of_the_failure_loses_nothing(
         client.put("/k1.json", 1)
 
 
-class Writers:
+class Writers(Closing):
     """Clients that write numbers, each to its own place, through whatever happens."""
 
     def __init__(self, daemon: Daemon) -> None:
@@ -133,12 +129,12 @@ class Writers:
             threading.Thread(target=self._write, args=(number,)) for number in range(CLIENTS)
         ]
 
-    def __enter__(self) -> Writers:
+    def __enter__(self) -> Self:
         for thread in self._threads:
             thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self._done.set()
         for thread in self._threads:
             thread.join()

@@ -37,6 +37,12 @@ TARGETS = (
     *("/a.json?orderBy=%22x%22", "/a.json?ns=nowhere", RULES, DATABASES, "/.health", "/.console/"),
 )
 RULE_SET = {"a": {".read": True, ".write": True}, "b": {".write": True}}
+MISTAKEN = (
+    *("/a.json%3Fauth={}", "/a.json%3fauth={}", "/a.json%253Fauth={}", "/a.json#auth={}"),
+    *("/a.json%23auth={}", "/a.json;auth={}", "/a.json&{}", "/{}.json", "/a/{}/b.json", "/{}"),
+    *("http://me:{}@elsewhere.example/a.json", "/a-name-of-a-place.{}"),
+)
+LIKE_TOKEN = re.compile(r"[A-Za-z0-9_-]{12,}\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*")
 SHORTEST_PART = 12
 
 
@@ -109,6 +115,9 @@ def ask_everything(run: Run, provider: OidcProvider, dead: OidcProvider) -> None
         run.ask("GET", "/a.json", {"Authorization": f"Bearer {bearer}"} if bearer.isascii() else {})
         run.ask("GET", at("/a.json?access_token=another-token-than-that", bearer), {})
         run.ask("GET", f"{at('/a.json', bearer)}&%zz", {})
+        if LIKE_TOKEN.fullmatch(bearer):
+            for place in MISTAKEN:
+                run.tree.ask("GET", place.format(bearer))
         run.ask("GET", f"http://elsewhere.example{at('/a.json', bearer)}", {})
     run.hide("another-token-than-that")
 

@@ -50,12 +50,6 @@ rules_file = "open.json"
 
 
 @pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    with Daemon(tmp_path_factory.mktemp("daemon")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     """A daemon whose patience is short."""
     with configured(tmp_path_factory.mktemp("patient"), PATIENT) as running:
@@ -63,9 +57,9 @@ def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 
 @pytest.fixture(params=["tcp", "tls"])
-def wire(daemon: Daemon, request: pytest.FixtureRequest) -> Iterator[Wire]:
-    url = daemon.https if request.param == "tls" else daemon.http
-    with Wire(url, daemon.ca) as connected:
+def wire(shared_daemon: Daemon, request: pytest.FixtureRequest) -> Iterator[Wire]:
+    url = shared_daemon.https if request.param == "tls" else shared_daemon.http
+    with Wire(url, shared_daemon.ca) as connected:
         yield connected
 
 
@@ -75,6 +69,8 @@ def check_refused_at_once(wire: Wire, data: bytes, status: int, code: str) -> No
     wire.send(data)
     answer = wire.receive()
     check_error(answer, status, code)
+    assert answer.headers["Cache-Control"] == "no-store"
+    assert answer.headers.get_all("Access-Control-Allow-Origin") == ["*"]
     assert wire.is_ended()
     assert time.monotonic() - asked < AT_ONCE_S
 
@@ -125,6 +121,8 @@ def test_a_broken_request_is_refused_at_once(wire: Wire, data: bytes) -> None:
     assert answer.headers["Content-Type"] == JSON_TYPE
     assert answer.json["error"].startswith("invalid_")
     assert answer.json["message"]
+    assert answer.headers["Cache-Control"] == "no-store"
+    assert answer.headers.get_all("Access-Control-Allow-Origin") == ["*"]
     assert wire.is_ended()
     assert time.monotonic() - asked < AT_ONCE_S
 
@@ -165,9 +163,11 @@ def test_a_raw_utf_8_path_and_raw_quotes_are_taken(wire: Wire) -> None:
 
 @pytest.mark.parametrize("secure", [False, True])
 @pytest.mark.parametrize("length", [64 * KIB, 100 * KIB, MIB, 8 * MIB])
-def test_headers_too_large_are_431_at_once(daemon: Daemon, secure: bool, length: int) -> None:
+def test_headers_too_large_are_431_at_once(
+    shared_daemon: Daemon, secure: bool, length: int
+) -> None:
     head = b"GET /a.json HTTP/1.1\r\nHost: localhost\r\nX-Long: "
-    with Wire(daemon.https if secure else daemon.http, daemon.ca) as wire:
+    with Wire(shared_daemon.https if secure else shared_daemon.http, shared_daemon.ca) as wire:
         receive_while_sending(wire, head + b"x" * length, 431)
 
 
@@ -175,7 +175,10 @@ def receive_while_sending(wire: Wire, data: bytes, status: int) -> None:
     """Send bytes that the peer may stop reading; check the refusal that comes meanwhile."""
     asked = time.monotonic()
     wire.send_until_answered(data)
-    check_error(wire.receive(), status, "too_long" if status != 413 else "payload_too_large")
+    answer = wire.receive()
+    check_error(answer, status, "too_long" if status != 413 else "payload_too_large")
+    assert answer.headers["Cache-Control"] == "no-store"
+    assert answer.headers.get_all("Access-Control-Allow-Origin") == ["*"]
     assert time.monotonic() - asked < AT_ONCE_S
 
 
@@ -200,11 +203,11 @@ def test_a_request_line_too_long_is_414_at_once(wire: Wire, length: int, has_end
 
 
 def test_a_request_line_has_96_kib(wire: Wire) -> None:
-    longest = 96 * KIB - len("GET  HTTP/1.1\r\n")
+    longest = 96 * KIB - len("GET  HTTP/1.1")
     target = "/a.json?x="
     wire.send(print_request("GET", target + "y" * (longest - len(target))))
     assert wire.receive().status == 200
-    wire.send(print_request("GET", target + "y" * (longest - len(target) + 2)))
+    wire.send(print_request("GET", target + "y" * (longest - len(target) + 1)))
     check_error(wire.receive(), 414, "too_long")
 
 
@@ -290,11 +293,11 @@ def test_a_body_may_come_in_small_pieces(wire: Wire) -> None:
     assert (answer.status, answer.body) == (200, b'{"a":[1,2,3]}')
 
 
-def test_a_body_cut_short_writes_nothing(daemon: Daemon) -> None:
-    with Client(daemon, HOST) as client:
+def test_a_body_cut_short_writes_nothing(shared_daemon: Daemon) -> None:
+    with Client(shared_daemon, HOST) as client:
         client.put("/cut.json", "before")
         for piece in (b"", b"1", b"12"):
-            with Wire(daemon.http) as wire:
+            with Wire(shared_daemon.http) as wire:
                 head = print_request("PUT", "/cut.json", b"123", host=HOST)[:-3]
                 wire.send(head + piece)
                 wire.socket.shutdown(socket.SHUT_WR)
@@ -379,14 +382,14 @@ def test_an_upgrade_is_not_taken(wire: Wire) -> None:
     assert wire.receive().status == 200
 
 
-def test_http_2_is_not_negotiated(daemon: Daemon) -> None:
-    with Wire(daemon.https, daemon.ca) as wire:
+def test_http_2_is_not_negotiated(shared_daemon: Daemon) -> None:
+    with Wire(shared_daemon.https, shared_daemon.ca) as wire:
         wire.send(GET)
         assert wire.receive().status == 200
 
 
-def test_plain_http_where_tls_is_spoken_ends(daemon: Daemon) -> None:
-    with Wire(daemon.https.replace("https:", "http:")) as wire:
+def test_plain_http_where_tls_is_spoken_ends(shared_daemon: Daemon) -> None:
+    with Wire(shared_daemon.https.replace("https:", "http:")) as wire:
         wire.send(GET)
         with pytest.raises((OSError, ValueError, AssertionError)):
             wire.receive()
@@ -478,7 +481,7 @@ def test_a_reader_that_reads_nothing_is_dropped(patient: Daemon) -> None:
 )
 @pytest.mark.parametrize("secure", [False, True])
 def test_every_error_has_the_one_form(
-    daemon: Daemon,
+    shared_daemon: Daemon,
     method: str,
     target: str,
     body: bytes | str | None,
@@ -487,7 +490,7 @@ def test_every_error_has_the_one_form(
     code: str,
     secure: bool,
 ) -> None:
-    with Client(daemon, HOST, secure=secure) as client:
+    with Client(shared_daemon, HOST, secure=secure) as client:
         answer = client.ask(method, target, body, headers)
         check_error(answer, status, code)
         assert answer.headers["Content-Length"] == str(len(answer.body))
@@ -495,12 +498,12 @@ def test_every_error_has_the_one_form(
         assert "Traceback" not in answer.body.decode()
 
 
-def test_nothing_of_this_broke_the_daemon(daemon: Daemon) -> None:
-    with Client(daemon, HOST) as client:
+def test_nothing_of_this_broke_the_daemon(shared_daemon: Daemon) -> None:
+    with Client(shared_daemon, HOST) as client:
         assert client.ask("GET", "/a.json").status == 200
         assert client.ask("GET", "/.health").status == 200
-    assert "Traceback" not in daemon.log
-    assert "Unhandled" not in daemon.log
+    assert "Traceback" not in shared_daemon.log
+    assert "Unhandled" not in shared_daemon.log
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ WRITES = [("PUT", "1"), ("POST", "1"), ("PATCH", '{"a":1}')]
 
 
 @pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+def shared_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     with configured(tmp_path_factory.mktemp("daemon"), CONFIG) as running:
         yield running
 
@@ -62,12 +62,12 @@ def with_default(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     ],
 )
 def test_a_configured_database_is_addressed(
-    daemon: Daemon, host: str, query: str, file: str
+    shared_daemon: Daemon, host: str, query: str, file: str
 ) -> None:
-    with Client(daemon, host) as client:
+    with Client(shared_daemon, host) as client:
         assert client.ask("PUT", f"/a.json{query}", '"here"').status == 200
         assert client.ask("GET", f"/a.json{query}").body == b'"here"'
-        assert (daemon.data / file).is_file()
+        assert (shared_daemon.data / file).is_file()
 
 
 @pytest.mark.parametrize(
@@ -78,8 +78,10 @@ def test_a_configured_database_is_addressed(
     ],
 )
 @pytest.mark.parametrize("query", ["", "?ns=shop"])
-def test_a_name_outside_the_domains_is_misdirected(daemon: Daemon, host: str, query: str) -> None:
-    with Client(daemon, host) as client:
+def test_a_name_outside_the_domains_is_misdirected(
+    shared_daemon: Daemon, host: str, query: str
+) -> None:
+    with Client(shared_daemon, host) as client:
         check_refused(client.ask("GET", f"/a.json{query}"), 421)
         check_refused(client.ask("PUT", f"/a.json{query}", "1"), 421)
         check_error(client.ask("GET", "/a.json"), 421, "misdirected")
@@ -88,37 +90,39 @@ def test_a_name_outside_the_domains_is_misdirected(daemon: Daemon, host: str, qu
 
 @pytest.mark.parametrize("host", ["other", "eu--other", "default--other", "localhost", "demo"])
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "BREW"])
-def test_an_unknown_project_is_not_found(daemon: Daemon, host: str, method: str) -> None:
-    with Client(daemon, f"{host}.{DOMAIN}") as client:
+def test_an_unknown_project_is_not_found(shared_daemon: Daemon, host: str, method: str) -> None:
+    with Client(shared_daemon, f"{host}.{DOMAIN}") as client:
         check_error(client.ask(method, "/a.json", "1"), 404, "not_found")
-    with Client(daemon, "127.0.0.1") as client:
+    with Client(shared_daemon, "127.0.0.1") as client:
         check_refused(client.ask(method, f"/a.json?ns={host}", "1"), 404)
 
 
 @pytest.mark.parametrize("label", ["us--shop", "eu--plain", "us--listed", "listed"])
 @pytest.mark.parametrize(("method", "body"), [("GET", None), ("DELETE", None), *WRITES])
 def test_a_database_that_is_not_listed_is_not_found(
-    daemon: Daemon, label: str, method: str, body: str | None
+    shared_daemon: Daemon, label: str, method: str, body: str | None
 ) -> None:
-    with Client(daemon, f"{label}.{DOMAIN}") as client:
+    with Client(shared_daemon, f"{label}.{DOMAIN}") as client:
         check_error(client.ask(method, "/a.json", body), 404, "not_found")
     database, _, project = label.rpartition("--")
-    assert not (daemon.data / project / f"{database or 'default'}.shelf").exists()
+    assert not (shared_daemon.data / project / f"{database or 'default'}.shelf").exists()
 
 
 @pytest.mark.parametrize("label", ["a_b", "-shop", "a--b--shop", "eu.shop", "x" * 64])
 def test_an_illegal_label_is_not_found_in_a_host_and_refused_in_ns(
-    daemon: Daemon, label: str
+    shared_daemon: Daemon, label: str
 ) -> None:
-    with Client(daemon, f"{label}.{DOMAIN}") as client:
+    with Client(shared_daemon, f"{label}.{DOMAIN}") as client:
         check_error(client.ask("GET", "/a.json"), 404, "not_found")
-    with Client(daemon, "127.0.0.1") as client:
+    with Client(shared_daemon, "127.0.0.1") as client:
         check_refused(client.ask("GET", f"/a.json?ns={label}"), 400)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]", "localhost", DOMAIN, "other.example"])
-def test_where_nothing_names_a_project_the_answer_says_how(daemon: Daemon, host: str) -> None:
-    with Client(daemon, host) as client:
+def test_where_nothing_names_a_project_the_answer_says_how(
+    shared_daemon: Daemon, host: str
+) -> None:
+    with Client(shared_daemon, host) as client:
         message = check_error(client.ask("GET", "/a.json"), 404, "not_found")
         assert "ns=" in message
         check_error(client.ask("PUT", "/a.json", "1"), 404, "not_found")
@@ -134,13 +138,61 @@ def test_where_nothing_names_a_project_the_default_one_answers(
         check_refused(client.ask("GET", "/a.json?ns=none"), 404)
 
 
+@pytest.mark.parametrize(
+    "query",
+    [
+        *("ns=shop&x=%zz", "x=%zz&ns=shop", "ns=shop&shallow=%ff", "ns=shop&ns=shop"),
+        *("ns=shop&print=pretty&print=pretty", "ns=sh%6Fp&x=%", "%zz=1&ns=shop&ns=none"),
+    ],
+)
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", DOMAIN])
+def test_a_malformed_query_still_says_which_project_is_meant(
+    shared_daemon: Daemon, host: str, query: str
+) -> None:
+    with Client(shared_daemon, host) as client:
+        for method in ("GET", "PUT", "DELETE"):
+            check_error(client.ask(method, f"/a.json?{query}", "1"), 400, "invalid_query")
+
+
+@pytest.mark.parametrize(
+    ("query", "status"), [("ns=none&x=%zz", 404), ("ns=none&ns=shop", 404), ("ns=%ff", 400)]
+)
+def test_a_malformed_query_is_refused_after_an_unknown_project(
+    shared_daemon: Daemon, query: str, status: int
+) -> None:
+    with Client(shared_daemon, "localhost") as client:
+        check_refused(client.ask("GET", f"/a.json?{query}"), status)
+
+
+def test_a_malformed_query_hides_no_method_that_is_refused(shared_daemon: Daemon) -> None:
+    with Client(shared_daemon, "localhost") as client:
+        for method, status in (("PUT", 400), ("BREW", 405)):
+            target = f"/.settings/rules.json?ns=shop&x-http-method-override={method}&x=%zz"
+            assert client.ask("POST", target, "{}").status == status
+
+
+def test_a_project_may_have_any_legal_name(tmp_path_factory: pytest.TempPathFactory) -> None:
+    config = f'''
+domains = ["{DOMAIN}"]
+[projects.lock]
+rules_file = "open.json"
+'''
+    with configured(tmp_path_factory.mktemp("lock"), config) as daemon:
+        with Client(daemon, f"lock.{DOMAIN}") as client:
+            client.put("/a.json", 1)
+            assert client.get("/a.json") == 1
+        daemon.restart()
+        with Client(daemon, f"lock.{DOMAIN}") as client:
+            assert client.get("/a.json") == 1
+
+
 @pytest.mark.parametrize(("method", "body"), WRITES)
 def test_the_first_write_makes_a_database_where_any_may_be_made(
-    daemon: Daemon, method: str, body: str
+    shared_daemon: Daemon, method: str, body: str
 ) -> None:
     name = f"made-by-{method.lower()}"
-    file = daemon.data / "open" / f"{name}.shelf"
-    with Client(daemon, f"{name}--open.{DOMAIN}") as client:
+    file = shared_daemon.data / "open" / f"{name}.shelf"
+    with Client(shared_daemon, f"{name}--open.{DOMAIN}") as client:
         assert client.get("/a.json") is None
         assert client.get("/.json?shallow=true") is None
         assert not file.exists()
@@ -167,24 +219,24 @@ def test_the_first_write_makes_a_database_where_any_may_be_made(
     ],
 )
 def test_a_write_that_fails_leaves_no_file(
-    daemon: Daemon,
+    shared_daemon: Daemon,
     method: str,
     target: str,
     body: str | None,
     headers: dict[str, str],
     status: int,
 ) -> None:
-    with Client(daemon, f"unmade--open.{DOMAIN}") as client:
+    with Client(shared_daemon, f"unmade--open.{DOMAIN}") as client:
         assert client.ask(method, target, body, headers).status == status
-        assert not list(daemon.data.glob("*/unmade.*"))
+        assert not list(shared_daemon.data.glob("*/unmade.*"))
 
 
-def test_databases_share_nothing(daemon: Daemon) -> None:
+def test_databases_share_nothing(shared_daemon: Daemon) -> None:
     names = ["one--open", "two--open", "open"]
     with (
-        Client(daemon, f"{names[0]}.{DOMAIN}") as one,
-        Client(daemon, f"{names[1]}.{DOMAIN}") as two,
-        Client(daemon, f"{names[2]}.{DOMAIN}") as three,
+        Client(shared_daemon, f"{names[0]}.{DOMAIN}") as one,
+        Client(shared_daemon, f"{names[1]}.{DOMAIN}") as two,
+        Client(shared_daemon, f"{names[2]}.{DOMAIN}") as three,
     ):
         for client, name in zip((one, two, three), names, strict=True):
             client.put("/who.json", name)
@@ -197,8 +249,8 @@ def test_databases_share_nothing(daemon: Daemon) -> None:
         ]
 
 
-def test_an_absolute_target_names_the_database_as_its_host_does(daemon: Daemon) -> None:
-    with Client(daemon, f"eu--shop.{DOMAIN}") as client:
+def test_an_absolute_target_names_the_database_as_its_host_does(shared_daemon: Daemon) -> None:
+    with Client(shared_daemon, f"eu--shop.{DOMAIN}") as client:
         client.put("/abs.json", 1)
         assert client.get(f"https://eu--shop.{DOMAIN}/abs.json") == 1
         assert client.get(f"http://EU--shop.{DOMAIN.upper()}/abs.json") == 1
@@ -216,10 +268,10 @@ def test_what_was_made_on_use_is_there_after_a_restart(
             assert client.get("/a.json") == [1, 2]
 
 
-def test_the_interface_is_the_same_over_tls(daemon: Daemon) -> None:
-    with Client(daemon, f"shop.{DOMAIN}", secure=True) as client:
+def test_the_interface_is_the_same_over_tls(shared_daemon: Daemon) -> None:
+    with Client(shared_daemon, f"shop.{DOMAIN}", secure=True) as client:
         client.put("/tls.json", {"a": 1})
         assert client.get("/tls.json?shallow=true") == {"a": True}
         check_error(client.ask("GET", "/tls"), 404, "not_found")
-    with Client(daemon, "evil.example", secure=True) as client:
+    with Client(shared_daemon, "evil.example", secure=True) as client:
         check_error(client.ask("GET", "/a.json"), 421, "misdirected")

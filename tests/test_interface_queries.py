@@ -35,24 +35,6 @@ COLLECTIONS = st.dictionaries(RECORD_KEYS, RECORDS | VALUES, max_size=12)
 ORDERS = ["$key", "$value", "v", "w/v", "none"]
 
 
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    with Daemon(tmp_path_factory.mktemp("daemon")) as running:
-        yield running
-
-
-@pytest.fixture
-def tree(daemon: Daemon) -> Iterator[Client]:
-    with Client.of_new_tree(daemon) as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
-def shared_tree(daemon: Daemon) -> Iterator[Client]:
-    with Client.of_new_tree(daemon) as client:
-        yield client
-
-
 @st.composite
 def bounds(draw: st.DrawFn, order: str) -> tuple[Any, ...]:
     if order == "$key":
@@ -360,11 +342,11 @@ def test_a_query_that_means_nothing_is_refused(tree: Client, query: str) -> None
 
 
 def test_a_query_without_an_index_is_answered_all_the_same_and_logged(
-    daemon: Daemon, tree: Client
+    shared_daemon: Daemon, tree: Client
 ) -> None:
     tree.put("/unindexed.json", {"x": {"v": 1}})
     assert tree.get('/unindexed.json?orderBy="v"&equalTo=1') == {"x": {"v": 1}}
-    daemon.await_line(r'".indexOn".*/unindexed')
+    shared_daemon.await_line(r'".indexOn".*/unindexed')
 
 
 def test_a_project_may_require_indexes(tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -389,6 +371,15 @@ require_index = true
             text = f'Index not defined, add ".indexOn": "{name}", for path "/plain", to the rules'
             assert message == text
         assert list(client.get('/plain.json?orderBy="$key"')) == ["x"]
+
+
+@pytest.mark.parametrize(
+    "query", ['orderBy="$key"', 'orderBy="x"&limitToFirst=1', "orderBy=%22$value%22"]
+)
+def test_a_priority_has_no_children_to_query(tree: Client, query: str) -> None:
+    tree.put("/a.json", {".value": 1, ".priority": 5})
+    assert tree.get("/a/.priority.json") == 5
+    assert tree.get(f"/a/.priority.json?{query}") is None
 
 
 def test_bounds_on_numbers_are_exact_beyond_doubles(tree: Client) -> None:

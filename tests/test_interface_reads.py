@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import pathlib
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -32,18 +31,6 @@ MIXED = {
     "object": {"deep": {"er": "x" * 100}},
     "7": "seven",
 }
-
-
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    with Daemon(tmp_path_factory.mktemp("daemon")) as running:
-        yield running
-
-
-@pytest.fixture
-def tree(daemon: Daemon) -> Iterator[Client]:
-    with Client.of_new_tree(daemon) as client:
-        yield client
 
 
 def sized(value: Any) -> Any:
@@ -187,7 +174,13 @@ def test_another_value_of_print_is_refused(tree: Client, method: str, text: str)
     assert tree.get("/.json") is None
 
 
-@pytest.mark.parametrize("name", ["f", "$", "_a1", "a.b.c", "$.$", "jQuery_1.cb2", "a" * 128])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("f", "$", "_a1", "a.b.c", "$.$", "jQuery_1.cb2", "a" * 128),
+        *("a.if", "If", "iff", "of", "nullable.this"),
+    ],
+)
 def test_a_callback_wraps_the_json(tree: Client, name: str) -> None:
     tree.put("/a.json", {"x": "\u2028</script>"})
     answer = tree.ask("GET", f"/a.json?callback={name}")
@@ -207,7 +200,8 @@ def test_a_callback_wraps_the_json(tree: Client, name: str) -> None:
     "name",
     [
         *("", "1a", "a-b", "a b", "a..b", ".a", "a.", "a(b)", "a;b", "a[0]", "alert(1)//", "é"),
-        *("a.1", "a" * 129, "a%0a", "a\t", "<script>", "a.b-c"),
+        *("a.1", "a" * 129, "a%0a", "a\t", "<script>", "a.b-c", "a.é", "\u03c0"),
+        *("function", "if", "null", "this", "true", "import", "super.a", "this.a", "new.target"),
     ],
 )
 def test_a_callback_that_is_no_identifier_is_refused(tree: Client, name: str) -> None:
@@ -245,6 +239,7 @@ def test_a_download_names_its_file(tree: Client, name: str, encoded: str) -> Non
         ("a\\b.json", "ab.json"),
         ("a\r\nSet-Cookie: x=1.json", "aSet-Cookie%3A%20x%3D1.json"),
         ("a\x00b\x7f.json", "ab.json"),
+        ("a\x80b\x9f\x85\xa0.json", "ab%C2%A0.json"),
     ],
 )
 def test_a_download_loses_separators_and_control_characters(
@@ -254,6 +249,17 @@ def test_a_download_loses_separators_and_control_characters(
     assert answer.status == 200
     assert "Set-Cookie" not in answer.headers
     assert answer.headers["Content-Disposition"].endswith(f"filename*=UTF-8''{encoded}")
+
+
+@pytest.mark.parametrize(
+    ("name", "plain"),
+    [("a b.json", "a b.json"), ("a%b", "a_b"), ("%41", "_41"), ('a"b%', "a_b_"), ("é#$&", "_#$&")],
+)
+def test_the_plain_name_of_a_download_means_the_same_everywhere(
+    tree: Client, name: str, plain: str
+) -> None:
+    answer = tree.ask("GET", f"/a.json?download={escape(name)}")
+    assert f'; filename="{plain}"; ' in answer.headers["Content-Disposition"]
 
 
 def test_a_download_without_a_usable_name_is_still_a_download(tree: Client) -> None:
@@ -293,6 +299,17 @@ def test_options_tells_the_methods(tree: Client) -> None:
     answer = tree.ask("OPTIONS", "/a.json")
     assert answer.status in (200, 204)
     assert {name.strip() for name in answer.headers["Allow"].split(",")} == METHODS
+
+
+@pytest.mark.parametrize("host", ["localhost", "demo.localhost", "example.com", "127.0.0.1:1"])
+def test_options_tells_the_methods_of_the_server_as_a_whole(
+    shared_daemon: Daemon, host: str
+) -> None:
+    with Client(shared_daemon, host) as client:
+        answer = client.ask("OPTIONS", "*")
+        assert (answer.status, answer.body) == (204, b"")
+        assert {name.strip() for name in answer.headers["Allow"].split(",")} == METHODS
+        assert client.ask("GET", "*").status == 400
 
 
 @pytest.mark.parametrize("target", ["/a.json", "/", "/a", "/a.json?orderBy=nonsense"])
@@ -351,6 +368,9 @@ rules_file = "open.json"
                 answer = client.ask(method, "/a.json", headers={"Origin": origin})
                 assert answer.headers.get_all("Access-Control-Allow-Origin") == [origin]
                 assert "origin" in answer.headers["Vary"].lower()
+        with client.connect() as wire:
+            wire.send(b"GET /a.json HTTP/9\r\nOrigin: https://app.example.com\r\n\r\n")
+            assert "Access-Control-Allow-Origin" not in wire.receive().headers
         for headers in ({}, {"Origin": "https://evil.example"}, {"Origin": "null"}):
             answer = client.ask("GET", "/a.json", headers=headers)
             assert answer.status == 200
@@ -448,11 +468,11 @@ def test_a_large_read_takes_every_form(tree: Client, query: str) -> None:
     assert json.loads(body) == large
 
 
-def test_a_reader_that_leaves_disturbs_nobody(daemon: Daemon, tree: Client) -> None:
+def test_a_reader_that_leaves_disturbs_nobody(shared_daemon: Daemon, tree: Client) -> None:
     tree.put("/a.json", {f"k{at}": "x" * 1000 for at in range(5000)})
     for _ in range(5):
         with tree.connect() as leaving:
             leaving.send(print_request("GET", "/a.json", host=tree.host))
             assert leaving.socket.recv(10)
     assert tree.get("/a/k1.json") == "x" * 1000
-    assert "Traceback" not in daemon.log
+    assert "Traceback" not in shared_daemon.log

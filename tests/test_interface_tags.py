@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,25 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import expected
-from tests.daemon import Daemon
 from tests.rest import JSON_TYPE, Client, configured
+from tests.tree.strategies import LEGAL, TEXTS
 
 ASK = {"X-Vendor-ETag": "true"}
 NULL_TAG = f'"{hashlib.sha256(b"null").hexdigest()}"'
 OTHER_TAG = f'"{hashlib.sha256(b"other").hexdigest()}"'
 
-TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
 KEYS = st.one_of(
     st.integers(0, 5).map(str),
     st.sampled_from(["a", "é", "\u20ac", "\ufb33", "\U0001f600", "10", "9"]),
-    st.text(
-        st.characters(
-            exclude_categories=["Cs"],
-            exclude_characters=[*map(chr, range(0x20)), "\x7f", *".#$[]/"],
-        ),
-        min_size=1,
-        max_size=3,
-    ),
+    st.text(LEGAL, min_size=1, max_size=3),
 )
 EXACT = 2**53 - 1
 BODIES = st.recursive(
@@ -43,24 +34,6 @@ BODIES = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=5),
     max_leaves=15,
 )
-
-
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    with Daemon(tmp_path_factory.mktemp("daemon")) as running:
-        yield running
-
-
-@pytest.fixture
-def tree(daemon: Daemon) -> Iterator[Client]:
-    with Client.of_new_tree(daemon) as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
-def shared_tree(daemon: Daemon) -> Iterator[Client]:
-    with Client.of_new_tree(daemon) as client:
-        yield client
 
 
 def tag_of(tree: Client, target: str) -> str:
@@ -271,6 +244,15 @@ def test_a_star_stands_for_whatever_is_there(tree: Client) -> None:
     tree.put("/a.json", False)
     answer = tree.ask("GET", "/a.json", headers={"If-None-Match": "*"})
     assert (answer.status, answer.headers["ETag"]) == (304, expected.entity_tag(False))
+
+
+@pytest.mark.parametrize("method", ["PUT", "POST", "PATCH", "DELETE"])
+def test_what_is_known_hinders_no_write(tree: Client, method: str) -> None:
+    tree.put("/a.json", {"x": 1})
+    for condition in ("*", expected.entity_tag({"x": 1})):
+        answer = tree.ask(method, "/a.json", '{"x":1}', {"If-None-Match": condition})
+        assert answer.status == 200
+        assert "ETag" not in answer.headers
 
 
 # If-Match

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import pathlib
 import select
 import threading
@@ -19,21 +20,9 @@ SLOW_DISK_S = 2.0
 
 
 @pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    with Daemon(tmp_path_factory.mktemp("daemon")) as running:
-        yield running
-
-
-@pytest.fixture
-def tree(daemon: Daemon) -> Iterator[Client]:
-    with Client.of_new_tree(daemon) as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
-def large(daemon: Daemon) -> str:
+def large(shared_daemon: Daemon) -> str:
     """The host of a tree that holds thirty megabytes."""
-    with Client.of_new_tree(daemon) as client:
+    with Client.of_new_tree(shared_daemon) as client:
         part = {f"record {at}": {"text": f"{at:05}" * 60, "n": at} for at in range(9000)}
         for at in range(10):
             client.put(f"/big/part{at}.json", part)
@@ -76,12 +65,12 @@ def test_any_other_time_out_is_refused(
 
 
 def test_a_write_past_its_time_is_withdrawn_and_one_under_way_is_answered(
-    daemon: Daemon, tmp_path: pathlib.Path
+    shared_daemon: Daemon, tmp_path: pathlib.Path
 ) -> None:
     host = "slow.localhost"
-    with Client(daemon, host) as client, Client(daemon, host) as under_way:
+    with Client(shared_daemon, host) as client, Client(shared_daemon, host) as under_way:
         client.put("/before.json", 1)
-        with slow_disk(daemon, "slow/default", tmp_path), under_way.connect() as first:
+        with slow_disk(shared_daemon, "slow/default", tmp_path), under_way.connect() as first:
             asked = time.monotonic()
             first.send(print_request("PUT", "/first.json?timeout=100ms", "1", host=host))
             for _ in range(2):  # by now the first write is being made durable
@@ -99,11 +88,13 @@ def test_a_write_past_its_time_is_withdrawn_and_one_under_way_is_answered(
         assert client.get("/.json") == {"before": 1, "first": 1, "after": 2}
 
 
-def test_a_write_that_waits_within_its_time_is_done(daemon: Daemon, tmp_path: pathlib.Path) -> None:
+def test_a_write_that_waits_within_its_time_is_done(
+    shared_daemon: Daemon, tmp_path: pathlib.Path
+) -> None:
     host = "patient.localhost"
-    with Client(daemon, host) as client:
+    with Client(shared_daemon, host) as client:
         client.put("/before.json", 1)
-        with slow_disk(daemon, "patient/default", tmp_path), client.connect() as first:
+        with slow_disk(shared_daemon, "patient/default", tmp_path), client.connect() as first:
             first.send(print_request("PUT", "/first.json", "1", host=host))
             assert client.ask("PUT", "/second.json?timeout=20s", "2").status == 200
             assert first.receive("PUT").status == 200
@@ -111,13 +102,13 @@ def test_a_write_that_waits_within_its_time_is_done(daemon: Daemon, tmp_path: pa
 
 
 def test_reads_and_other_databases_do_not_wait_for_a_slow_disk(
-    daemon: Daemon, tmp_path: pathlib.Path
+    shared_daemon: Daemon, tmp_path: pathlib.Path
 ) -> None:
     host = "stuck.localhost"
-    with Client(daemon, host) as client, Client(daemon, "free.localhost") as free:
+    with Client(shared_daemon, host) as client, Client(shared_daemon, "free.localhost") as free:
         client.put("/a.json", 1)
         free.put("/a.json", 1)
-        with slow_disk(daemon, "stuck/default", tmp_path), client.connect() as writer:
+        with slow_disk(shared_daemon, "stuck/default", tmp_path), client.connect() as writer:
             asked = time.monotonic()
             writer.send(print_request("PUT", "/a.json", "2", host=host))
             for at in range(20):
@@ -128,8 +119,8 @@ def test_reads_and_other_databases_do_not_wait_for_a_slow_disk(
         assert client.get("/a.json") == 2
 
 
-def test_the_time_counts_from_the_complete_request(daemon: Daemon, tree: Client) -> None:
-    with Wire(daemon.http) as wire:
+def test_the_time_counts_from_the_complete_request(shared_daemon: Daemon, tree: Client) -> None:
+    with Wire(shared_daemon.http) as wire:
         request = print_request("PUT", "/a.json?timeout=200ms", '"whole"', host=tree.host)
         wire.send(request[:-3])
         threading.Event().wait(0.5)
@@ -137,18 +128,26 @@ def test_the_time_counts_from_the_complete_request(daemon: Daemon, tree: Client)
         assert wire.receive("PUT").status == 200
 
 
+def test_the_time_of_a_write_counts_while_its_body_is_read(tree: Client) -> None:
+    body = json.dumps({f"k{at}": {"n": at} for at in range(90_000)})
+    for method in ("PUT", "POST", "PATCH"):
+        answer = tree.ask(method, "/a.json?timeout=10ms", body)
+        check_error(answer, 504, "timeout")
+    assert tree.get("/.json") is None
+
+
 @pytest.mark.parametrize("query", ["", "&print=pretty", "&callback=f"])
-def test_a_read_past_its_time_is_504(daemon: Daemon, large: str, query: str) -> None:
-    with Client(daemon, large) as client:
+def test_a_read_past_its_time_is_504(shared_daemon: Daemon, large: str, query: str) -> None:
+    with Client(shared_daemon, large) as client:
         check_error(client.ask("GET", f"/big.json?timeout=1ms{query}"), 504, "timeout")
         check_error(client.ask("GET", f"/.json?timeout=10ms{query}"), 504, "timeout")
         assert client.get("/big/part1/record%207/n.json") == 7
 
 
 def test_a_read_past_its_time_is_cut_off_where_bytes_have_gone_out(
-    daemon: Daemon, large: str
+    shared_daemon: Daemon, large: str
 ) -> None:
-    with Wire(daemon.http) as wire:
+    with Wire(shared_daemon.http) as wire:
         asked = time.monotonic()
         wire.send(print_request("GET", "/big.json?timeout=2s", host=large))
         end = select.poll()
@@ -159,8 +158,8 @@ def test_a_read_past_its_time_is_cut_off_where_bytes_have_gone_out(
             wire.receive()
 
 
-def test_a_large_read_within_its_time_is_whole(daemon: Daemon, large: str) -> None:
-    with Client(daemon, large) as client:
+def test_a_large_read_within_its_time_is_whole(shared_daemon: Daemon, large: str) -> None:
+    with Client(shared_daemon, large) as client:
         answer = client.ask("GET", "/big.json?timeout=1min")
         assert answer.status == 200
         assert len(answer.body) > 30_000_000

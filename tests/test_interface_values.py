@@ -7,7 +7,6 @@ import math
 import random
 import struct
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import expected
-from tests.daemon import Daemon
 from tests.rest import JSON_TYPE, Client, check_error, configured
+from tests.tree.strategies import LEGAL, TEXTS
 
 MIB = 1_048_576
 STRING_BYTES = 10 * MIB
@@ -25,45 +24,20 @@ BODY_BYTES = 16 * MIB
 KEYS = st.one_of(
     st.integers(0, 8).map(str),
     st.sampled_from(["-1", "01", "a", "é", "\U0001f600", "2147483648", "a b", '"', "\\", "%"]),
-    st.text(
-        st.characters(
-            exclude_categories=["Cs"],
-            exclude_characters=[*map(chr, range(0x20)), "\x7f", *".#$[]/"],
-        ),
-        min_size=1,
-        max_size=4,
-    ),
+    st.text(LEGAL, min_size=1, max_size=4),
 )
 LEAVES = st.one_of(
     st.none(),
     st.booleans(),
     st.integers(-(2**63), 2**63 - 1),
     st.floats(allow_nan=False, allow_infinity=False),
-    st.text(st.characters(exclude_categories=["Cs"]), max_size=8),
+    TEXTS,
 )
 BODIES = st.recursive(
     LEAVES,
     lambda inner: st.lists(inner, max_size=5) | st.dictionaries(KEYS, inner, max_size=5),
     max_leaves=20,
 )
-
-
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    with Daemon(tmp_path_factory.mktemp("daemon")) as running:
-        yield running
-
-
-@pytest.fixture
-def tree(daemon: Daemon) -> Iterator[Client]:
-    with Client.of_new_tree(daemon) as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
-def shared_tree(daemon: Daemon) -> Iterator[Client]:
-    with Client.of_new_tree(daemon) as client:
-        yield client
 
 
 # Nothing and arrays

@@ -6,7 +6,6 @@ import json
 import random
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,18 +16,6 @@ from tests.rest import JSON_TYPE, Client, Wire, check_error, escape, print_reque
 
 PUSH_ALPHABET = "-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"
 TOO_LARGE = b"x" * (16 * 1_048_576 + 1)
-
-
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    with Daemon(tmp_path_factory.mktemp("daemon")) as running:
-        yield running
-
-
-@pytest.fixture
-def tree(daemon: Daemon) -> Iterator[Client]:
-    with Client.of_new_tree(daemon) as client:
-        yield client
 
 
 # PUT
@@ -100,12 +87,12 @@ def test_push_keys_of_all_places_of_a_database_are_increasing(tree: Client) -> N
     assert names == sorted(set(names))
 
 
-def test_pushes_of_many_clients_never_share_a_key(daemon: Daemon) -> None:
+def test_pushes_of_many_clients_never_share_a_key(shared_daemon: Daemon) -> None:
     host = "pushed.localhost"
     names: list[list[str]] = [[] for _ in range(8)]
 
     def push(mine: list[str]) -> None:
-        with Client(daemon, host) as client:
+        with Client(shared_daemon, host) as client:
             mine += [client.ask("POST", "/list.json", str(at)).json["name"] for at in range(50)]
 
     threads = [threading.Thread(target=push, args=(mine,)) for mine in names]
@@ -115,7 +102,7 @@ def test_pushes_of_many_clients_never_share_a_key(daemon: Daemon) -> None:
         thread.join()
     assert all(mine == sorted(mine) for mine in names)
     assert len({name for mine in names for name in mine}) == 400
-    with Client(daemon, host) as client:
+    with Client(shared_daemon, host) as client:
         assert len(client.get("/list.json")) == 400
 
 
@@ -246,16 +233,16 @@ def test_keys_that_only_look_alike_may_stand_in_one_patch(tree: Client) -> None:
     }
 
 
-def test_no_reader_ever_sees_half_a_patch(daemon: Daemon) -> None:
+def test_no_reader_ever_sees_half_a_patch(shared_daemon: Daemon) -> None:
     host = "torn.localhost"
     filler = {f"k{at}": "x" * 500 for at in range(40)}
     torn: list[object] = []
     done = threading.Event()
-    with Client(daemon, host) as client:
+    with Client(shared_daemon, host) as client:
         client.put("/.json", {"first": {"n": 0, **filler}, "second": {"deep": {"n": 0}, **filler}})
 
         def look() -> None:
-            with Client(daemon, host) as reader:
+            with Client(shared_daemon, host) as reader:
                 while not done.is_set():
                     seen = reader.get("/.json")
                     if seen["first"]["n"] != seen["second"]["deep"]["n"]:
@@ -504,8 +491,11 @@ def escape_path(path: str) -> str:
     return "/".join(map(escape, path.split("/")))
 
 
-def test_a_write_is_seen_by_whoever_reads_after_its_answer(daemon: Daemon) -> None:
-    with Client(daemon, "seen.localhost") as writer, Client(daemon, "seen.localhost") as reader:
+def test_a_write_is_seen_by_whoever_reads_after_its_answer(shared_daemon: Daemon) -> None:
+    with (
+        Client(shared_daemon, "seen.localhost") as writer,
+        Client(shared_daemon, "seen.localhost") as reader,
+    ):
         for at in range(200):
             writer.put("/n.json", at)
             assert reader.get("/n.json") == at

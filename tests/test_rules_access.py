@@ -63,6 +63,7 @@ RULE_SET: dict[str, Any] = {
     "counted": {".read": True, ".write": "newData.val() <= 5", ".validate": "newData.isNumber()"},
     "list": {
         "byKey": {".read": "query.orderByKey && query.limitToFirst <= 10"},
+        "keys": {".read": "query.orderByKey && query.startAt == null"},
         "byLast": {".read": "query.orderByKey == true && query.limitToLast == 3"},
         "byChild": {".read": "query.orderByChild == 'a/b' && query.equalTo == auth.uid"},
         "byValue": {".read": "query.orderByValue && query.startAt == 1 && query.endAt == 'x'"},
@@ -78,7 +79,7 @@ RULE_SET: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+def shared_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     folder = tmp_path_factory.mktemp("access")
     config = "[limits]\nwrite_body_bytes = 10_000"
     with trusting(folder, config, ["shop", "firebase"]) as running:
@@ -89,15 +90,15 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 
 @pytest.fixture
-def shop(daemon: Daemon) -> Iterator[Tree]:
-    with Tree(daemon, "shop") as tree:
+def shop(shared_daemon: Daemon) -> Iterator[Tree]:
+    with Tree(shared_daemon, "shop") as tree:
         yield tree
         assert tree.status("DELETE", at("/.json", tree.admin)) == 200
 
 
 @pytest.fixture
-def firebase(daemon: Daemon) -> Iterator[Tree]:
-    with Tree(daemon, "firebase") as tree:
+def firebase(shared_daemon: Daemon) -> Iterator[Tree]:
+    with Tree(shared_daemon, "firebase") as tree:
         yield tree
 
 
@@ -233,9 +234,9 @@ def test_a_condition_is_checked_after_the_rules(shop: Tree, alice: str) -> None:
     assert shop.see("/users/alice.json") == 2
 
 
-def test_of_many_who_may_write_once_one_does(daemon: Daemon, shop: Tree) -> None:
+def test_of_many_who_may_write_once_one_does(shared_daemon: Daemon, shop: Tree) -> None:
     def write(number: int) -> int:
-        with Tree(daemon, "shop") as tree:
+        with Tree(shared_daemon, "shop") as tree:
             return put(tree, f"/once/{number // 16}.json", number)
 
     with ThreadPoolExecutor(16) as threads:
@@ -294,6 +295,29 @@ def test_whoever_may_not_read_is_not_told_what_an_increment_came_to(
     assert shop.ask("PUT", "/open/n.json", json.dumps(add)).json == 20
 
 
+@pytest.mark.parametrize(
+    ("method", "sent"),
+    [
+        *(("PUT", 3), ("PUT", "high"), ("PUT", None), ("DELETE", None)),
+        ("PUT", {".sv": {"increment": 2}}),
+    ],
+)
+def test_whoever_may_not_read_is_not_told_whether_there_is_a_node(
+    shop: Tree, method: str, sent: Any
+) -> None:
+    shop.seed("/drop.json", {"there": 7})
+    target = "/drop/{}/.priority.json"
+    for name in ("there", "nothing"):
+        answer = shop.ask(method, target.format(name), json.dumps(sent))
+        assert (answer.status, answer.json) == (200, sent)
+    kept = 2 if isinstance(sent, dict) else sent
+    assert shop.see(target.format("there")) == kept
+    assert shop.see(target.format("nothing")) is None
+    shop.seed("/open.json", {"there": 7})
+    assert shop.ask("PUT", "/open/there/.priority.json", "3").json == 3
+    assert shop.ask("PUT", "/open/nothing/.priority.json", "3").json is None
+
+
 def test_whoever_may_not_read_is_told_everything_else(shop: Tree) -> None:
     assert shop.ask("PUT", "/drop/a.json", "[1,null,{}]").json == [1]
     assert len(shop.ask("POST", "/drop/a.json", "1").json["name"]) == 20
@@ -304,6 +328,14 @@ def test_whoever_may_not_read_is_told_everything_else(shop: Tree) -> None:
 
 
 # What a write is judged by.
+
+
+def test_whoever_writes_nothing_needs_no_right(shop: Tree) -> None:
+    shop.seed("/never.json", 1)
+    assert shop.status("PATCH", "/never.json", '{"a":1}') == 403
+    answer = shop.ask("PATCH", "/never.json", "{}")
+    assert (answer.status, answer.body) == (200, b"{}")
+    assert shop.see("/never.json") == 1
 
 
 def test_data_and_root_are_what_was_before_and_new_data_what_is_after(
@@ -437,6 +469,12 @@ def test_an_increment_is_judged_by_what_it_comes_to(shop: Tree) -> None:
         ("byKey", "shallow=true&limitToFirst=10", 200),
         ("byKey", "shallow=true&limitToFirst=11", 403),
         ("byKey", "", 403),
+        ("keys", "shallow=true&limitToFirst=1", 200),
+        ("keys", 'shallow=true&startAfter="a"', 200),
+        ("keys", "shallow=true&startAfter=a&limitToFirst=1&v=2", 200),
+        ("keys", 'orderBy="$key"&startAfter="a"', 200),
+        ("keys", "shallow=true", 403),
+        ("keys", "", 403),
         ("byLast", 'orderBy="$key"&limitToLast=3', 200),
         ("byLast", 'orderBy="$key"&limitToFirst=3', 403),
         ("byLast", 'orderBy="a"&limitToLast=3', 403),
@@ -537,17 +575,17 @@ def test_a_stream_is_explained_like_a_read(shop: Tree) -> None:
 # No trace of what was denied.
 
 
-def test_a_denied_write_makes_no_database(daemon: Daemon) -> None:
-    with Tree(daemon, "shop", "never-made") as tree:
+def test_a_denied_write_makes_no_database(shared_daemon: Daemon) -> None:
+    with Tree(shared_daemon, "shop", "never-made") as tree:
         for method in ("PUT", "POST", "PATCH", "DELETE"):
             assert tree.status(method, "/readable.json", '{"a":1}') == 403
             assert tree.status(method, at("/drop.json", "rubbish"), '{"a":1}') == 401
-        assert not (daemon.data / "shop" / "never-made.shelf").exists()
+        assert not (shared_daemon.data / "shop" / "never-made.shelf").exists()
         assert put(tree, "/drop.json", 1) == 200
-        assert (daemon.data / "shop" / "never-made.shelf").exists()
+        assert (shared_daemon.data / "shop" / "never-made.shelf").exists()
 
 
-def test_an_unknown_project_is_not_found_whoever_asks(daemon: Daemon) -> None:
-    with Client(daemon, "unknown.db.test") as client:
+def test_an_unknown_project_is_not_found_whoever_asks(shared_daemon: Daemon) -> None:
+    with Client(shared_daemon, "unknown.db.test") as client:
         for bearer in ("", "rubbish", token("shop", admin=True)):
             check_error(client.ask("GET", at("/a.json", bearer)), 404, "not_found")

@@ -50,36 +50,36 @@ FAULTS = [
 
 
 @pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+def shared_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     folder = tmp_path_factory.mktemp("settings")
     with trusting(folder, "", ["shop", "other", "firebase", "fresh"]) as running:
         yield running
 
 
 @pytest.fixture
-def shop(daemon: Daemon) -> Iterator[Tree]:
-    with Tree(daemon, "shop") as tree:
+def shop(shared_daemon: Daemon) -> Iterator[Tree]:
+    with Tree(shared_daemon, "shop") as tree:
         yield tree
 
 
 @pytest.fixture
-def firebase(daemon: Daemon) -> Iterator[Tree]:
-    with Tree(daemon, "firebase") as tree:
+def firebase(shared_daemon: Daemon) -> Iterator[Tree]:
+    with Tree(shared_daemon, "firebase") as tree:
         yield tree
 
 
 # Before there are any.
 
 
-def test_before_any_are_put_the_rules_are_empty_and_deny(daemon: Daemon) -> None:
-    with Tree(daemon, "fresh") as tree:
+def test_before_any_are_put_the_rules_are_empty_and_deny(shared_daemon: Daemon) -> None:
+    with Tree(shared_daemon, "fresh") as tree:
         answer = tree.ask("GET", at(RULES, tree.admin))
         assert (answer.status, answer.body) == (200, NOTHING.encode())
         assert tree.get(at(RULES, tree.admin, format="strict")) == {"rules": {}}
         for bearer in ("", user("fresh", "a")):
             check_error(tree.ask("GET", at("/a.json", bearer)), 403, "permission_denied")
             check_error(tree.ask("PUT", at("/a.json", bearer), "1"), 403, "permission_denied")
-        assert not list(daemon.data.glob("fresh/*"))
+        assert not list(shared_daemon.data.glob("fresh/*"))
 
 
 # What is put is kept as it is.
@@ -109,6 +109,98 @@ def test_head_is_get_without_a_body(shop: Tree) -> None:
     assert answer.headers["Content-Length"] == got.headers["Content-Length"]
 
 
+@pytest.mark.parametrize("other", ["/.settings/rules/.json", "//.settings//rules//.json"])
+def test_the_places_may_be_named_in_the_other_form_too(shop: Tree, other: str) -> None:
+    answer = shop.ask("PUT", at(other, shop.admin), COMMENTED)
+    assert (answer.status, answer.json) == (200, {"status": "ok"})
+    assert shop.ask("GET", at(other, shop.admin)).body == COMMENTED.encode()
+    listed = other.replace("settings", "inspect").replace("rules", "databases")
+    assert shop.get(at(listed, shop.admin))
+    check_error(shop.ask("GET", other), 401, "auth_required")
+    for unknown in ("/.settings/.json", "/.settings/rules.json/.json", "/.settings/rules/json"):
+        assert shop.status("GET", at(unknown, shop.admin)) in (400, 404)
+
+
+# How answers are printed.
+
+
+@pytest.mark.parametrize("place", [RULES, f"{RULES}?format=strict", DATABASES])
+def test_print_silent_answers_without_a_body(shop: Tree, place: str) -> None:
+    shop.put_rules({})
+    for method in ("GET", "HEAD"):
+        answer = shop.ask(method, at(place, shop.admin, print="silent"))
+        assert (answer.status, answer.body) == (204, b"")
+    check_error(shop.ask("GET", at(place, shop.admin, print="loud")), 400, "invalid_query")
+    check_error(shop.ask("GET", at(place, "", print="silent")), 401, "auth_required")
+
+
+def test_rules_may_be_put_in_silence(shop: Tree) -> None:
+    shop.put_rules({})
+    opened = '{"rules":{"a":{".read":true}}}'
+    assert shop.status("PUT", at(RULES, shop.admin, print="silent", dryRun="true"), opened) == 204
+    assert shop.status("GET", "/a.json") == 403
+    assert shop.ask("PUT", at(RULES, shop.admin), opened, {"print": "silent"}).status == 204
+    assert shop.status("GET", "/a.json") == 200
+    check_error(shop.ask("PUT", at(RULES, shop.admin, print="silent"), "{"), 400, "invalid_data")
+
+
+def test_print_pretty_indents_what_is_printed_and_leaves_a_text_as_it_was_put(
+    shop: Tree, firebase: Tree
+) -> None:
+    for tree, colon in ((shop, '": '), (firebase, '" : ')):
+        put = tree.ask("PUT", at(RULES, tree.admin, print="pretty"), COMMENTED)
+        assert put.body == f'{{\n  "status{colon}"ok"\n}}'.encode()
+        strict = tree.ask("GET", at(RULES, tree.admin, format="strict", print="pretty"))
+        assert strict.json == STRICT
+        assert strict.body.startswith(f'{{\n  "rules{colon}{{\n    "grüße'.encode())
+        assert tree.ask("GET", at(RULES, tree.admin, print="pretty")).body == COMMENTED.encode()
+        listed = tree.ask("GET", at(DATABASES, tree.admin, print="pretty")).body
+        assert listed.startswith(f'[\n  {{\n    "name{colon}'.encode())
+
+
+# Explanations.
+
+
+@pytest.mark.parametrize(
+    ("method", "place", "body"),
+    [
+        ("GET", RULES, None),
+        ("PUT", RULES, '{"rules":{".read":true,".write":true}}'),
+        ("PUT", f"{RULES}?dryRun=true", '{"rules":{}}'),
+        ("PUT", RULES, "{"),
+        ("GET", f"{RULES}?format=strict", None),
+        ("GET", DATABASES, None),
+    ],
+)
+def test_an_explanation_of_the_places_says_that_an_admin_may_and_does_nothing(
+    shop: Tree, method: str, place: str, body: str | None
+) -> None:
+    shop.put_rules({"a": {".read": True}})
+    before = shop.ask("GET", at(RULES, shop.admin)).body
+    explain = {"X-TreeDB-Explain": "true"}
+    answer = shop.ask(method, at(place, shop.admin), body, explain)
+    assert (answer.status, answer.json) == (200, {"allowed": True, "admin": True, "rules": []})
+    assert shop.ask("GET", at(RULES, shop.admin)).body == before
+    assert shop.status("GET", "/b.json") == 403
+    check_error(shop.ask(method, place, body, explain), 401, "auth_required")
+    other = at(place, user("shop", "a"))
+    check_error(shop.ask(method, other, body, explain), 403, "permission_denied")
+
+
+def test_explanations_are_printed_as_it_is_asked(shop: Tree) -> None:
+    shop.put_rules({"a": {".read": True}})
+    explain = {"X-TreeDB-Explain": "true"}
+    for place in ("/a.json", RULES, DATABASES):
+        plain = shop.ask("GET", at(place, shop.admin), None, explain)
+        pretty = shop.ask("GET", at(place, shop.admin, print="pretty"), None, explain)
+        assert pretty.body.startswith(b'{\n  "allowed": true,\n  "admin": true')
+        assert pretty.json == plain.json
+        assert shop.ask("GET", at(place, shop.admin, print="silent"), None, explain).status == 204
+
+
+# When they hold.
+
+
 def test_rules_hold_from_the_next_request_on(shop: Tree) -> None:
     for allowed in (True, False, True):
         shop.put_rules({"a": {".read": allowed, ".write": allowed}})
@@ -116,12 +208,14 @@ def test_rules_hold_from_the_next_request_on(shop: Tree) -> None:
         assert shop.status("PUT", "/a.json", "1") == (200 if allowed else 403)
 
 
-def test_rules_hold_for_every_database_of_the_project_and_for_no_other(daemon: Daemon) -> None:
+def test_rules_hold_for_every_database_of_the_project_and_for_no_other(
+    shared_daemon: Daemon,
+) -> None:
     with (
-        Tree(daemon, "shop") as one,
-        Tree(daemon, "shop", "eu") as two,
-        Tree(daemon, "shop", "made-later") as three,
-        Tree(daemon, "other") as other,
+        Tree(shared_daemon, "shop") as one,
+        Tree(shared_daemon, "shop", "eu") as two,
+        Tree(shared_daemon, "shop", "made-later") as three,
+        Tree(shared_daemon, "other") as other,
     ):
         two.put_rules({"a": {".read": True, ".write": True}})
         for tree in (one, two, three):
@@ -234,8 +328,10 @@ def test_refusals_come_in_their_order(shop: Tree) -> None:
         for method in ("POST", "PATCH", "DELETE", "BREW"):
             answer = shop.ask(method, f"{place}{bad}&auth=rubbish", "1")
             check_error(answer, 405, "method_not_allowed")
-            if method != "BREW":
-                assert answer.headers["Allow"] == allowed
+            assert answer.headers["Allow"] == allowed
+        overridden = shop.ask("POST", place, "1", {"X-HTTP-Method-Override": "BREW"})
+        check_error(overridden, 405, "method_not_allowed")
+        assert overridden.headers["Allow"] == allowed
         check_error(shop.ask("GET", f"{place}{bad}&auth=rubbish"), 400, "invalid_query")
         check_error(shop.ask("GET", f"{place}?auth=rubbish"), 401, "auth_required")
     check_error(shop.ask("PUT", DATABASES, "1"), 405, "method_not_allowed")
@@ -245,16 +341,21 @@ def test_refusals_come_in_their_order(shop: Tree) -> None:
             check_error(nobody.ask(method, f"{RULES}{bad}", "{"), 404, "not_found")
 
 
-def test_whoever_asks_first_is_answered(shop: Tree) -> None:
-    answer = shop.ask(
-        "OPTIONS", RULES, None, {"Access-Control-Request-Method": "PUT", "Origin": "https://a.test"}
-    )
-    assert answer.status == 204
-    assert "PUT" in answer.headers["Access-Control-Allow-Methods"]
+def test_whoever_asks_first_is_told_the_methods_of_the_place(shop: Tree) -> None:
+    asked = {"Access-Control-Request-Method": "PUT", "Origin": "https://a.test"}
+    for place, allowed in (
+        (RULES, "GET, HEAD, PUT, OPTIONS"),
+        (DATABASES, "GET, HEAD, OPTIONS"),
+        ("/.health", "GET, HEAD, OPTIONS"),
+    ):
+        answer = shop.ask("OPTIONS", place, None, asked)
+        assert answer.status == 204
+        assert answer.headers["Allow"] == allowed
+        assert answer.headers["Access-Control-Allow-Methods"] == allowed
 
 
-def test_the_databases_of_a_project_are_listed_by_their_labels(daemon: Daemon) -> None:
-    with Tree(daemon, "other") as tree, Tree(daemon, "other", "eu") as eu:
+def test_the_databases_of_a_project_are_listed_by_their_labels(shared_daemon: Daemon) -> None:
+    with Tree(shared_daemon, "other") as tree, Tree(shared_daemon, "other", "eu") as eu:
         assert tree.get(at(DATABASES, tree.admin)) == [{"name": "other"}]
         eu.seed("/a.json", 1)
         names = [{"name": "other"}, {"name": "eu--other"}]

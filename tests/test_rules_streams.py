@@ -47,7 +47,7 @@ CONFIG = "[streams]\nkeep_alive_s = 0.2\n"
 
 
 @pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+def shared_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     folder = tmp_path_factory.mktemp("streams")
     with trusting(folder, "", ["shop"]) as running:
         yield running
@@ -63,8 +63,8 @@ def lively(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tree]:
 
 
 @pytest.fixture
-def shop(daemon: Daemon) -> Iterator[Tree]:
-    with Tree(daemon, "shop") as tree:
+def shop(shared_daemon: Daemon) -> Iterator[Tree]:
+    with Tree(shared_daemon, "shop") as tree:
         tree.seed("/.json", None)
         tree.put_rules(RULE_SET)
         yield tree
@@ -119,8 +119,13 @@ def test_new_rules_end_the_streams_that_they_deny_and_no_others(shop: Tree, alic
         of_admin.expect(put_event("/", {"alice": 2}))
 
 
-def test_new_rules_end_streams_of_every_database_of_the_project(daemon: Daemon, shop: Tree) -> None:
-    with Tree(daemon, "shop", "eu") as eu, Tree(daemon, "shop", "unwritten") as unwritten:
+def test_new_rules_end_streams_of_every_database_of_the_project(
+    shared_daemon: Daemon, shop: Tree
+) -> None:
+    with (
+        Tree(shared_daemon, "shop", "eu") as eu,
+        Tree(shared_daemon, "shop", "unwritten") as unwritten,
+    ):
         eu.seed("/public.json", 1)
         with eu.listen("/public.json") as one, unwritten.listen("/public.json") as two:
             one.expect(put_event("/", 1))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pathlib
 import statistics
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.daemon import Daemon
-from tests.rest import Client, check_error, configured, print_request
+from tests.rest import Client, Wire, check_error, configured, print_request
 from tests.sse import EVENTS, KEEP_ALIVE, EventStream, Frame, Listener, put, told
 
 MIB = 1_048_576
@@ -32,6 +33,19 @@ LIVELY = f"""
 default_project = "shop"
 [streams]
 keep_alive_s = {KEEP_ALIVE_S}
+[projects.shop]
+rules_file = "open.json"
+"""
+
+
+WRITE_STALLED_S = 1.0
+STALLED_S = 3.0
+IMPATIENT = f"""
+default_project = "shop"
+[limits]
+write_stalled_s = {WRITE_STALLED_S}
+[streams]
+stalled_s = {STALLED_S}
 [projects.shop]
 rules_file = "open.json"
 """
@@ -90,6 +104,29 @@ def test_a_reader_that_does_not_read_costs_little_and_wakes_to_the_present_value
         assert reader.await_state(lambda: reader.heard[-1].path == "/y")
         heard = [frame.value for frame in reader.heard[-1 - EVENTS_BEHIND : -1]]
         assert heard == [long_text(number) for number in range(EVENTS_BEHIND)]
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_a_slow_reader_is_not_one_that_does_not_read(tmp_path: pathlib.Path, secure: bool) -> None:
+    """It takes long over its first value, at times longer than a reader of no stream may."""
+    value = {f"k{number}": "x" * MIB for number in range(8)}
+    with configured(tmp_path, IMPATIENT) as daemon, Client(daemon) as client:
+        for key, text in value.items():
+            client.put(f"/big/{key}.json", text)
+        with Wire(daemon.https if secure else daemon.http, daemon.ca) as wire:
+            wire.send(print_request("GET", "/big.json", headers=EVENTS))
+            received = bytearray(wire.socket.recv(65_536))
+            pause = threading.Event()
+            pause.wait(1.5 * WRITE_STALLED_S)
+            until = time.monotonic() + 1.5 * STALLED_S
+            while time.monotonic() < until:
+                received += wire.socket.recv(65_536)
+                pause.wait(0.1)
+            while not received.endswith(b"}\n\n\r\n"):
+                piece = wire.socket.recv(65_536)
+                assert piece
+                received += piece
+        assert len(received) > 8 * MIB
 
 
 def delay_of(tree: Client, listener: Listener, number: int) -> float:

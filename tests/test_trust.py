@@ -269,8 +269,14 @@ def test_a_rules_file_governs_its_project(tmp_path: pathlib.Path) -> None:
     [
         (TrustedProvider("http://a.example", "shop"), ["http://a.example", "https"]),
         (TrustedProvider(ISSUER, "shop", "http://a.example/keys"), [ISSUER, "https"]),
-        (TrustedProvider(ISSUER, "shop", "", pathlib.Path("/none.pem")), [ISSUER, "No such file"]),
-        (TrustedProvider(ISSUER, "shop", "", pathlib.Path("/dev/null")), [ISSUER, "PEM"]),
+        (
+            TrustedProvider(ISSUER, "shop", "", pathlib.Path("/none.pem")),
+            ["/none.pem, the ca_file of the provider", ISSUER, "No such file"],
+        ),
+        (
+            TrustedProvider(ISSUER, "shop", "", pathlib.Path("/dev/null")),
+            ["/dev/null, the ca_file of the provider", ISSUER, "PEM"],
+        ),
     ],
 )
 def test_a_provider_that_is_no_good_is_named(

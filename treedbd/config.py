@@ -37,6 +37,7 @@ from treedbd.keys import (
 )
 from treedbd.rules.limits import MAX_NESTING, RulesLimits
 from treedbd.web.channel.limits import MIB, ChannelLimits
+from treedbd.web.identity.providers import AN_HTTPS_URL, AN_ISSUER, is_https, is_issuer
 from treedbd.web.options import WebOptions
 from treedbd.web.site import MAX_LABEL, parse_label
 from treedbd.web.streams import StreamLimits
@@ -134,7 +135,7 @@ class Streaming:
 
 @attrs.frozen
 class Rules:
-    """`[rules]`: how large the rules of a project may be."""
+    """`[rules]`: how large the rules of a project may be, and how much text they go through."""
 
     document_bytes: int = key(_RULES.document_bytes, integer(1, 64 * MIB))
     node_depth: int = key(_RULES.node_depth, integer(1, 32))
@@ -142,6 +143,7 @@ class Rules:
     nesting: int = key(_RULES.nesting, integer(1, MAX_NESTING))
     chain_terms: int = key(_RULES.chain_terms, integer(2, 100_000))
     regex_size: int = key(_RULES.regex_size, integer(1, 20_000))
+    judged_characters: int = key(_RULES.judged_characters, integer(1, 2**40))
 
     def limits(self) -> RulesLimits:
         """Return them as the rules know them."""
@@ -161,13 +163,27 @@ class Http:
     access_log: bool = key(False, switch)
 
 
+def _issuer(raw: object, place: Place) -> str:
+    url = text(raw, place)
+    if not is_issuer(url):
+        raise place.refuse(f"must be {AN_ISSUER}")
+    return url
+
+
+def _jwks_uri(raw: object, place: Place) -> str:
+    url = text(raw, place)
+    if not is_https(url):
+        raise place.refuse(f"must be {AN_HTTPS_URL}")
+    return url
+
+
 @attrs.frozen
 class TrustedProvider:
     """`[[projects.<name>.providers]]`: whose tokens are taken, and how its keys are found."""
 
-    issuer: str = key("", text)
+    issuer: str = key("", _issuer)
     audience: str = key("", text)
-    jwks_uri: str = key("", text)
+    jwks_uri: str = key("", _jwks_uri)
     ca_file: pathlib.Path | None = key(None, file)
 
 

@@ -52,6 +52,7 @@ from treedbd.web.channel.limits import ChannelLimits
 from treedbd.web.identity.gate import Gate
 from treedbd.web.options import WebOptions
 from treedbd.web.resource import TreeResource
+from treedbd.web.send import headers_for_all
 from treedbd.web.streams import StreamLimits
 
 DRAIN_SECONDS: Final = 4.0
@@ -95,6 +96,7 @@ class TreeService(MultiService):
             ),
             self._reactor,
             self._log_access if settings.http.access_log else None,
+            refusal_headers=headers_for_all(settings.http.cors_origins),
         )
         self._contexts: list[ServerContext] = []
         self._ports: list[tuple[Endpoint, IListeningPort]] = []
@@ -273,7 +275,7 @@ class TreeService(MultiService):
             "{client} {method} {path} {status} {sent}",
             client=getattr(request.client, "host", "-"),
             method=request.method.decode("latin-1"),
-            path=request.uri.partition(b"?")[0].decode("latin-1"),
+            path=request.shown_path,
             status=request.code,
             sent=request.sentLength,
         )

@@ -194,5 +194,8 @@ def _provider(keys: TrustedProvider) -> Provider:
     try:
         authority = None if keys.ca_file is None else read_authority(keys.ca_file)
         return Provider(keys.issuer, keys.audience, keys.jwks_uri or None, authority)
-    except (BadAuthority, InvalidProvider) as error:
+    except BadAuthority as error:
+        which = f"{keys.ca_file}, the ca_file of the provider {keys.issuer}"
+        raise Untrustworthy(f"{which}: {error}") from None
+    except InvalidProvider as error:
         raise Untrustworthy(f"The provider {keys.issuer}: {error}") from None

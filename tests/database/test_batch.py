@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -12,6 +11,7 @@ from twisted.logger import ILogObserver, LogEvent, globalLogPublisher
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from tests.database.world import Disk, bare_rulebook
 from treedbd.database.care import ROOM_PAUSE
 from treedbd.database.database import Database
 from treedbd.database.platform import Platform
@@ -24,10 +24,8 @@ from treedbd.database.question import (
     Unavailable,
     Write,
 )
-from treedbd.database.rulebook import Rulebook
 from treedbd.database.watchers import Notice
-from treedbd.rules.ruleset import OPEN
-from treedbd.store.mapping import Failed, Full, Transaction
+from treedbd.store.mapping import Failed, Full
 from treedbd.store.memory import MemoryMapping
 from treedbd.tree.canonical import parse_tags
 from treedbd.tree.edit import Edit, make_patch, make_put, make_remove
@@ -36,28 +34,6 @@ from treedbd.tree.value import Json, plain
 
 NO_CHANGES: Any = (None,)
 ADMIN = Caller(None, is_admin=True)
-
-
-class Disk:
-    """Runs commits when the test says so, and fails those that the test says."""
-
-    def __init__(self) -> None:
-        self.waiting: list[tuple[Callable[[], None], Deferred[None]]] = []
-
-    def run(self, commit: Callable[[], None]) -> Deferred[None]:
-        done: Deferred[None] = Deferred()
-        self.waiting.append((commit, done))
-        return done
-
-    def finish(self, error: Exception | None = None) -> None:
-        commit, done = self.waiting.pop(0)
-        if error is None:
-            commit()
-            done.callback(None)
-        else:
-            transaction: Transaction = commit.__self__  # type: ignore[attr-defined]
-            transaction.rollback()
-            done.errback(Failure(error))
 
 
 class SmallDisk(MemoryMapping):
@@ -91,10 +67,7 @@ class House:
 
     def __attrs_post_init__(self) -> None:
         platform = Platform(self.clock, bytes, self.disk.run)
-        rulebook = Rulebook(
-            OPEN, is_governed=False, folder=None, run_commit=self.disk.run, changed=lambda: None
-        )
-        self.database = Database(self.mapping, rulebook, platform, 100)
+        self.database = Database(self.mapping, bare_rulebook(self.disk.run), platform, 100)
 
     def write(
         self, edit: Edit, condition: Condition | None = None, deadline: float | None = None
@@ -214,7 +187,7 @@ def test_on_a_full_disk_nothing_was_applied_and_only_removals_are_taken() -> Non
     house.mapping.has_room = False
     failed = house.write(put(2, "x"))
     house.turn()
-    house.disk.finish(Full("no room"))
+    house.disk.fail(Full("no room"))
     assert isinstance(result(failed), Unavailable)
     house.disk.finish()
     assert house.mapping.released == 1
@@ -232,7 +205,7 @@ def test_writes_are_taken_again_when_the_disk_has_room() -> None:
     house.mapping.has_room = False
     house.write(put(2, "x")).addErrback(lambda _: None)
     house.turn()
-    house.disk.finish(Full("no room"))
+    house.disk.fail(Full("no room"))
     house.disk.finish()
     house.turn(ROOM_PAUSE)
     house.disk.finish()
@@ -253,7 +226,7 @@ def test_after_a_failed_sync_nothing_is_acknowledged_until_recovery() -> None:
     failed = house.write(put(1, "a"))
     house.turn()
     waiting = house.write(put(2, "b"))
-    house.disk.finish(Failed("a sync failed"))
+    house.disk.fail(Failed("a sync failed"))
     assert isinstance(result(failed), Unavailable)
     assert isinstance(result(waiting), Unavailable)
     assert isinstance(result(house.write(put(3, "c"))), Unavailable)
@@ -323,7 +296,7 @@ def test_watchers_hear_a_batch_after_its_writers_and_never_a_failed_one() -> Non
     house.database.watch(("a",), Listener(), lambda nodes: None)
     house.write(put(1, "a")).addErrback(lambda _: heard.append("refused"))
     house.turn()
-    house.disk.finish(Full("no room"))
+    house.disk.fail(Full("no room"))
     house.disk.finish()
     house.turn(ROOM_PAUSE)
     house.disk.finish()
@@ -338,7 +311,7 @@ def test_a_removal_that_finds_the_disk_full_is_tried_again_with_the_reserve_free
     house.mapping.has_room = False
     removal, other = house.write(make_remove(Place(("a",)))), house.write(put(1, "b"))
     house.turn()
-    house.disk.finish(Full("no room"))
+    house.disk.fail(Full("no room"))
     assert isinstance(result(other), Unavailable)
     assert not removal.called
     house.disk.finish()
@@ -352,8 +325,8 @@ def test_a_removal_that_finds_no_room_without_the_reserve_either_is_refused() ->
     house.mapping.has_room = False
     removal = house.write(make_remove(Place(("a",))))
     house.turn()
-    house.disk.finish(Full("no room"))
+    house.disk.fail(Full("no room"))
     house.disk.finish()
     house.turn()
-    house.disk.finish(Full("no room"))
+    house.disk.fail(Full("no room"))
     assert isinstance(result(removal), Unavailable)

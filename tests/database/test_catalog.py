@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import gc
 import pathlib
-from collections.abc import Callable
 
 import pytest
-from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.task import Clock
 
+from tests.database.world import run_at_once
 from treedbd.database.catalog import Catalog, DatabaseName, ProjectSpec, UnknownDatabase
 from treedbd.database.database import Database
 from treedbd.database.platform import Platform
@@ -23,10 +22,6 @@ from treedbd.tree.value import Json, plain
 NOBODY = Caller(None)
 
 
-def run_here(commit: Callable[[], None]) -> Deferred[None]:
-    return maybeDeferred(commit)
-
-
 def make_catalog(
     folder: pathlib.Path, *projects: ProjectSpec, any_project: bool = False, is_open: bool = True
 ) -> tuple[Catalog, Clock]:
@@ -37,7 +32,7 @@ def make_catalog(
         {project.name: project for project in projects},
         any_project=any_project,
         first_rules=OPEN if is_open else DENY,
-        platform=Platform(clock, bytes, run_here),
+        platform=Platform(clock, bytes, run_at_once),
         retain_events=10,
     )
     catalog.open()

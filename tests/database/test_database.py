@@ -29,6 +29,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
+from tests.database.world import bare_rulebook
 from tests.mirror import Mirror
 from treedbd.database.database import MOST_RESUMED, MOST_RESUMED_BYTES, TRIM_EVERY, Database
 from treedbd.database.permit import Claim
@@ -41,9 +42,7 @@ from treedbd.database.question import (
     Unavailable,
     Write,
 )
-from treedbd.database.rulebook import Rulebook
 from treedbd.database.watchers import Notice
-from treedbd.rules.ruleset import OPEN
 from treedbd.store.mapping import Failed, Full
 from treedbd.store.memory import MemoryMapping
 from treedbd.store.nodes import Nodes
@@ -147,11 +146,15 @@ def query(**parameters: str) -> Query:
     return parsed
 
 
+def child_values(nodes: Nodes, path: Path) -> list[tuple[str, Value]]:
+    return [(child.key, child.value()) for child in nodes.children(path)]
+
+
 def show(nodes: Nodes, path: Path, asked: Query | None) -> Json:
     """Return what a watcher of a path, or of a query at it, begins with."""
     if asked is None:
         return plain(nodes.get(path))
-    return print_selection(asked.select(nodes.child_values(path)))
+    return print_selection(asked.select(child_values(nodes, path)))
 
 
 def show_to(follower: Follower, nodes: Nodes) -> Json:
@@ -177,7 +180,7 @@ class Follower:
 
         def work(nodes: Nodes) -> Json:
             if self.query is not None:
-                selected = self.query.select(nodes.child_values(self.path))
+                selected = self.query.select(child_values(nodes, self.path))
                 self.window = Window(self.query, selected)
             return show(nodes, self.path, self.query)
 
@@ -215,7 +218,7 @@ class Follower:
         assert asked is not None
 
         def move(nodes: Nodes) -> None:
-            select = lambda: asked.select(nodes.child_values(self.path))  # noqa: E731
+            select = lambda: asked.select(child_values(nodes, self.path))  # noqa: E731
             for event in window.move(written, self.path, nodes, select):
                 assert len(event.path) == 1
                 self.mirror.apply(event.kind, format_path(event.path), event.data)
@@ -271,16 +274,15 @@ class State:
 class Model:
     """A database, and what should be in it."""
 
-    def __init__(self) -> None:
+    def __init__(self, retained: int = RETAINED) -> None:
+        self.retained = retained
         self.clock = Clock()
         self.disk = Disk()
         self.mapping = UnluckyMapping()
         self.counter = itertools.count(1)
-        rulebook = Rulebook(
-            OPEN, is_governed=False, folder=None, run_commit=self.disk.run, changed=lambda: None
-        )
+        rulebook = bare_rulebook(self.disk.run)
         platform = Platform(self.clock, self._op_id, self.disk.run)
-        self.database = Database(self.mapping, rulebook, platform, RETAINED)
+        self.database = Database(self.mapping, rulebook, platform, retained)
         self.root: Value = None
         self.states = {0: State(ValueView(None))}
         self.open_writes = 0
@@ -308,7 +310,7 @@ class Model:
         between = range(after.sequence if after.events else after.sequence + 1, self.last + 1)
         if any(self.states[each].has_priorities for each in between):
             return False
-        return after.sequence == 0 or after.sequence > self.last - RETAINED
+        return after.sequence == 0 or after.sequence > self.last - self.retained
 
     def _done(self, outcome: Outcome) -> None:
         self.open_writes -= 1
@@ -615,8 +617,7 @@ def test_who_missed_a_priority_starts_anew(model: Model) -> None:
 
 
 def test_who_missed_too_much_starts_anew() -> None:
-    model = Model()
-    model.database._retain_events = 2 * MOST_RESUMED
+    model = Model(retained=2 * MOST_RESUMED)
     for _ in range(MOST_RESUMED + 1):
         model.write(make_put(Place(("a",)), 1))
     model.settle()
@@ -627,8 +628,7 @@ def test_who_missed_too_much_starts_anew() -> None:
 
 
 def test_who_missed_too_many_bytes_starts_anew() -> None:
-    model = Model()
-    model.database._retain_events = MOST_RESUMED
+    model = Model(retained=MOST_RESUMED)
     size = 60_000
     for _ in range(MOST_RESUMED_BYTES // size + 2):
         model.write(make_put(Place(("a",)), "x" * size))

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
+from tests.database.world import Disk, bare_rulebook
 from tests.rules.asking import NOW, rules, view
 from treedbd.database.database import Database
 from treedbd.database.permit import Claim, Permit, Permits
 from treedbd.database.platform import Platform
 from treedbd.database.question import Caller, PermissionDenied, Unavailable, Write
-from treedbd.database.rulebook import Rulebook
 from treedbd.database.watchers import Notice
 from treedbd.rules.evaluation import QueryFacts
 from treedbd.store.mapping import Full
@@ -39,27 +39,6 @@ RULES = {
 }
 
 
-class Disk:
-    """Makes commits durable when it is told to, and lets them fail."""
-
-    def __init__(self) -> None:
-        self.waiting: list[tuple[Callable[[], None], Deferred[None]]] = []
-
-    def run(self, commit: Callable[[], None]) -> Deferred[None]:
-        fired: Deferred[None] = Deferred()
-        self.waiting.append((commit, fired))
-        return fired
-
-    def turn(self) -> None:
-        commit, fired = self.waiting.pop(0)
-        commit()
-        fired.callback(None)
-
-    def fail(self) -> None:
-        _, fired = self.waiting.pop(0)
-        fired.errback(Full("full"))
-
-
 class World:
     """A database whose batches are made when the test says so."""
 
@@ -68,13 +47,7 @@ class World:
         self.disk = Disk()
         self.judgements = 0
         self.now = NOW
-        self.rulebook = Rulebook(
-            rules(nodes),
-            is_governed=False,
-            folder=None,
-            run_commit=self.disk.run,
-            changed=self.hear,
-        )
+        self.rulebook = bare_rulebook(self.disk.run, rules(nodes), self.hear)
         platform = Platform(self.clock, os.urandom, self.disk.run)
         self.database = Database(MemoryMapping(), self.rulebook, platform, 1000)
 
@@ -94,7 +67,7 @@ class World:
         """Do one write, durably."""
         done = self.write(**places)
         self.begin()
-        self.disk.turn()
+        self.disk.finish()
         assert done.called
 
     def listen(self, path: Path, caller: Caller = ALICE, query: QueryFacts | None = None) -> Ear:
@@ -226,7 +199,7 @@ def test_no_write_of_the_batch_that_takes_the_right_away_is_heard(
         pending.append(number)
         if ends_batch:
             world.begin()
-            world.disk.turn()
+            world.disk.finish()
             expected += pending
             pending = []
     world.write(allowed__alice=False)
@@ -234,10 +207,10 @@ def test_no_write_of_the_batch_that_takes_the_right_away_is_heard(
         world.write(secret="secret")
         if ends_batch:
             world.begin()
-            world.disk.turn()
+            world.disk.finish()
     world.begin()
     while world.disk.waiting:
-        world.disk.turn()
+        world.disk.finish()
     assert (ear.heard, ear.ended) == (expected, 1)
 
 
@@ -260,11 +233,11 @@ def test_in_a_thousand_races_the_second_write_is_never_heard() -> None:
             if random_turns.random() < 0.5:
                 world.begin()
             if world.disk.waiting and random_turns.random() < 0.5:
-                world.disk.turn()
+                world.disk.finish()
         while not all(one.called for one in done):
             world.begin()
             while world.disk.waiting:
-                world.disk.turn()
+                world.disk.finish()
         assert ear.heard in ([], [number])
         assert ear.ended == 1
     assert world.guards == 0
@@ -278,7 +251,7 @@ def test_a_stream_that_begins_while_the_commit_waits_loses_the_right_with_it(
     world.write(secret="secret")
     world.begin()
     ear = world.listen(GUARDED)
-    world.disk.turn()
+    world.disk.finish()
     assert (ear.heard, ear.ended) == ([], 1)
 
 
@@ -288,7 +261,7 @@ def test_a_commit_that_fails_takes_nothing_away(world: World) -> None:
     failed: list[Any] = []
     world.write(allowed__alice=False).addErrback(failed.append)
     world.begin()
-    world.disk.fail()
+    world.disk.fail(Full("full"))
     assert failed[0].check(Unavailable)
     assert ear.ended == 0
     assert world.database.read(lambda nodes: nodes.peek(("allowed", "alice"))) is True
@@ -365,7 +338,7 @@ def test_what_was_written_while_the_right_was_gone_is_not_heard_if_it_is_back_by
     for places in ({"allowed__alice": False}, {"secret": "x"}, {"allowed__alice": True}):
         world.write(**places)
     world.begin()
-    world.disk.turn()
+    world.disk.finish()
     assert (ear.heard, ear.ended, ear.doubts) == ([], 0, 1)
     world.do(secret="y")
     assert ear.heard == ["y"]
@@ -377,7 +350,7 @@ def test_a_batch_that_changes_nothing_the_right_rests_on_leaves_no_doubt(world: 
     for number in range(3):
         world.write(secret=number, allowed__bob=number)
     world.begin()
-    world.disk.turn()
+    world.disk.finish()
     assert (ear.heard, ear.doubts) == ([0, 1, 2], 0)
 
 
@@ -411,5 +384,5 @@ def test_a_put_of_the_place_itself_is_one_of_what_was_read(world: World) -> None
     write = Write(make_put(Place(("allowed",)), {"bob": True}), NOW, ADMIN)
     world.database.write(write)
     world.begin()
-    world.disk.turn()
+    world.disk.finish()
     assert ear.ended == 1

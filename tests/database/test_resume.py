@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import attrs
-from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.task import Clock
 
+from tests.database.world import bare_rulebook, run_at_once
 from treedbd.database.database import Database
 from treedbd.database.permit import Claim
 from treedbd.database.platform import Platform
@@ -32,10 +30,6 @@ class Listener:
         """Hear."""
 
 
-def run_here(commit: Callable[[], None]) -> Deferred[None]:
-    return maybeDeferred(commit)
-
-
 @attrs.define
 class Life:
     """One life of the daemon: rules and a database over a store that outlives it."""
@@ -46,10 +40,8 @@ class Life:
     database: Database = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.rulebook = Rulebook(
-            OPEN, is_governed=False, folder=None, run_commit=run_here, changed=lambda: None
-        )
-        platform = Platform(self.clock, lambda size: b"e" * size, run_here)
+        self.rulebook = bare_rulebook(run_at_once)
+        platform = Platform(self.clock, lambda size: b"e" * size, run_at_once)
         self.database = Database(self.mapping, self.rulebook, platform, 100)
 
     def put(self, key: str) -> Position:

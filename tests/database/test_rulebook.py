@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import pathlib
 import stat
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from twisted.internet.defer import CancelledError, Deferred, succeed
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import capturedLogs
 from twisted.python.failure import Failure
 
+from tests.database.world import Disk, run_at_once
 from tests.rules.asking import NOW, rules, view
 from treedbd.database.question import Caller, PermissionDenied, Unavailable
 from treedbd.database.rulebook import RULES_FILE, Governed, Rulebook
@@ -23,32 +23,6 @@ from treedbd.rules.ruleset import DENY, OPEN, RuleSet
 ALICE = Caller({"uid": "alice"})
 FIRST = '{"rules": {"a": {".read": true}}}'
 SECOND = '{"rules": {"b": {".read": true}}}'
-
-
-class Disk:
-    """Runs what is to be kept when it is told to."""
-
-    def __init__(self) -> None:
-        self.waiting: list[tuple[Callable[[], None], Deferred[None]]] = []
-
-    def run(self, work: Callable[[], None]) -> Deferred[None]:
-        fired: Deferred[None] = Deferred()
-        self.waiting.append((work, fired))
-        return fired
-
-    def turn(self) -> None:
-        work, fired = self.waiting.pop(0)
-        try:
-            work()
-        except Exception:
-            fired.errback(Failure())
-        else:
-            fired.callback(None)
-
-
-def run_at_once(work: Callable[[], None]) -> Deferred[None]:
-    work()
-    return succeed(None)
 
 
 class World:
@@ -108,7 +82,7 @@ def test_rules_hold_only_once_they_are_durable(tmp_path: pathlib.Path, disk: Dis
     answered: list[None] = []
     world.book.put(FIRST.encode()).addCallback(answered.append)
     assert (world.may_read("a"), world.told, answered) == (False, 0, [])
-    disk.turn()
+    disk.finish()
     assert (world.may_read("a"), world.told, answered) == (True, 1, [None])
 
 
@@ -116,7 +90,7 @@ def test_rules_that_cannot_be_kept_do_not_hold(tmp_path: pathlib.Path, disk: Dis
     world = World(tmp_path, disk=disk)
     (tmp_path / RULES_FILE).mkdir()
     put = world.book.put(FIRST.encode())
-    disk.turn()
+    disk.finish()
     assert failure_of(put) is Unavailable
     assert (world.may_read("a"), world.told) == (False, 0)
 
@@ -130,7 +104,7 @@ def test_rules_are_put_whether_or_not_anybody_waits_for_it(
         put.cancel()
         assert failure_of(put) is CancelledError
     for text in (FIRST, SECOND):
-        disk.turn()
+        disk.finish()
         assert world.book.rules.text == (tmp_path / RULES_FILE).read_text() == text
 
 
@@ -141,7 +115,7 @@ def test_of_rules_that_are_put_at_once_the_last_hold_and_are_kept(
     puts = [world.book.put(text.encode()) for text in (FIRST, SECOND, FIRST, SECOND)]
     for put in puts:
         assert len(disk.waiting) == 1
-        disk.turn()
+        disk.finish()
         assert failure_of(put) is None
         assert world.book.rules.text == (tmp_path / RULES_FILE).read_text()
     assert world.book.rules.text == SECOND
@@ -222,10 +196,10 @@ def test_a_file_wins_over_rules_that_are_being_put(
     world = World(tmp_path, disk=disk)
     puts = [world.book.put(text.encode()) for text in (SECOND, FIRST)]
     for _ in range(waiting):
-        disk.turn()
+        disk.finish()
     world.book.govern(rules({"c": {".read": True}}))
     while disk.waiting:
-        disk.turn()
+        disk.finish()
     assert [failure_of(put) for put in puts] == [None if waiting else Governed, Governed]
     assert [world.may_read(node) for node in "abc"] == [False, False, True]
 

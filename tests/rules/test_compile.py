@@ -320,7 +320,12 @@ def test_snapshots(expression: str, result: bool | str) -> None:
         ("auth.token.gone.contains('a')", ERROR),
         ("auth.token.level.contains('3')", ERROR),
         ("auth.token.gone.toLowerCase() == ''", ERROR),
-        ("auth.token.name.length == null", True),
+        ("auth.token.name.length == 3", True),
+        ("auth.uid['length'] > 1", True),
+        ("auth.token.level.length == null", True),
+        ("auth.token.list.length == null", True),
+        ("auth.token.gone.length == null", True),
+        ("auth.token.name.size == null", True),
         ("auth.token.length == 9", True),
     ],
 )

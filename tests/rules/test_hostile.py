@@ -23,6 +23,7 @@ from tests.rules.asking import (
     view,
 )
 from treedbd.rules.evaluation import Context, QueryFacts
+from treedbd.rules.limits import RulesLimits
 from treedbd.rules.ruleset import parse_rules
 from treedbd.tree.path import Path
 
@@ -246,6 +247,68 @@ def test_large_and_hostile_documents_are_refused_quickly(document: str) -> None:
     begin = time.perf_counter()
     assert refusal(document) is not None
     assert time.perf_counter() - begin < 10
+
+
+BIG = {"s": "a" * 5_000_000, "é": "é" * 5_000_000, "n": 1}
+
+
+@pytest.mark.parametrize(
+    "term",
+    [
+        "data.child('s').val().replace('a', 'bb').length > 0",
+        "!data.child('s').val().contains('ab')",
+        "data.child('s').val().toUpperCase() != ''",
+        "data.child('é').val().toLowerCase() != ''",
+        "!data.child('s').val().matches(/b$/)",
+        "data.child('é').val().length > 0",
+        "data.child('s').val() + 'a' + 'b' != ''",
+        "data.child('s').val() + 1 != ''",
+        "'aaaaaaaaaa'.replace('a', data.child('s').val().replace('aaaaaaaaaa', 'a')) != ''",
+        "!'b'.contains(data.child('s').val())",
+    ],
+)
+def test_what_text_a_request_has_rules_go_through_is_bounded(term: str) -> None:
+    data = view(BIG)
+    few, many = rules({".read": term}), rules({".read": f"{term} && " * 150 + "true"})
+    assert few.may_read((), Context(None, NOW, data)).allowed
+    begin = time.perf_counter()
+    verdict = many.may_read((), Context(None, NOW, data), explain=True)
+    assert time.perf_counter() - begin < 3
+    assert not verdict.allowed
+    assert verdict.trace[0].result == "The rules have too much text to go through."
+
+
+def test_a_large_pattern_counts_a_character_many_times() -> None:
+    data = view({"s": "ab" * 1_000_000})
+    context = Context(None, NOW, data)
+    assert (
+        rules({".read": "!data.child('s').val().matches(/a[ab]c/)"}).may_read((), context).allowed
+    )
+    hostile = rules({".read": "!data.child('s').val().matches(/a[ab]{500}c/)"})
+    begin = time.perf_counter()
+    assert not hostile.may_read((), context).allowed
+    assert time.perf_counter() - begin < 1
+
+
+def test_all_rules_of_one_request_share_what_they_may_go_through() -> None:
+    limits = RulesLimits(judged_characters=1000)
+    rule = "newData.val().contains('a')"
+    document = json.dumps({"rules": {".write": True, "$key": {".validate": rule}}})
+    rule_set = parse_rules(document, limits)
+    children = {f"k{at}": "a" * 99 for at in range(10)}
+    assert may_write(rule_set, {"": children})
+    assert may_write(rule_set, {"": children})
+    assert not may_write(rule_set, {"": {**children, "k": "a"}})
+    assert not may_write(rule_set, children | {"k": "a"})
+    assert not may_write(rule_set, {"k": "a" * 1000})
+
+
+def test_comparing_texts_is_not_counted() -> None:
+    term = (
+        "data.child('s').val().beginsWith('aa') && data.child('s').val() == data.child('s').val()"
+    )
+    rule_set = rules({".read": f"{term} && data.child('s').val().length > 1 && " * 100 + "true"})
+    assert rule_set.may_read((), Context(None, NOW, view(BIG))).allowed
 
 
 def test_many_rules_are_put_in_force_in_bearable_time() -> None:

@@ -30,9 +30,12 @@ def test_a_directory_is_locked_once(tmp_path: pathlib.Path) -> None:
 
 
 def test_other_directories_are_not_locked(tmp_path: pathlib.Path) -> None:
-    locks = [DirectoryLock(tmp_path / name) for name in ("a", "b")]
-    for lock in locks:
-        lock.release()
+    first, second = (DirectoryLock(tmp_path / name) for name in ("a", "b"))
+    first.release()
+    DirectoryLock(tmp_path / "a").release()
+    with pytest.raises(Refused, match="is in use by another treedb"):
+        DirectoryLock(tmp_path / "b")
+    second.release()
 
 
 def test_the_refusal_names_the_directory_and_the_process(tmp_path: pathlib.Path) -> None:
@@ -48,14 +51,14 @@ def test_the_refusal_names_the_directory_and_the_process(tmp_path: pathlib.Path)
 def test_the_lock_of_a_killed_process_hinders_nobody(tmp_path: pathlib.Path) -> None:
     with hold(tmp_path) as holder:
         holder.send_signal(signal.SIGKILL)
-    assert (tmp_path / "lock").read_text() == f"{holder.pid}\n"
+    assert (tmp_path / "treedb.lock").read_text() == f"{holder.pid}\n"
     DirectoryLock(tmp_path).release()
 
 
 def test_the_directory_is_made_for_its_owner_alone(tmp_path: pathlib.Path) -> None:
     directory = tmp_path / "new" / "data"
     DirectoryLock(directory).release()
-    places = (directory.parent, directory, directory / "lock")
+    places = (directory.parent, directory, directory / "treedb.lock")
     assert [place.stat().st_mode & 0o777 for place in places] == [0o700, 0o700, 0o600]
 
 
@@ -67,7 +70,7 @@ def test_a_directory_that_is_there_keeps_its_mode(tmp_path: pathlib.Path) -> Non
 
 def test_a_directory_that_cannot_be_used_is_refused(tmp_path: pathlib.Path) -> None:
     (tmp_path / "file").write_bytes(b"")
-    (tmp_path / "taken" / "lock").mkdir(parents=True)
+    (tmp_path / "taken" / "treedb.lock").mkdir(parents=True)
     for directory in (tmp_path / "file", tmp_path / "file" / "below", tmp_path / "taken"):
         with pytest.raises(Refused, match=f"The data directory {directory} cannot be used"):
             DirectoryLock(directory)

@@ -28,8 +28,16 @@ from treedbd.tree.edit import Change, apply
 from treedbd.tree.order import decode_path, rank_key
 from treedbd.tree.path import Path, Place
 from treedbd.tree.printing import compact
+from treedbd.tree.query import BY_PRIORITY, BY_VALUE, Order, Query
 from treedbd.tree.value import CONTAINER, Value, leaf_of, members, normalise, plain
 from treedbd.tree.view import ValueView
+
+QUERIES = [
+    Query(BY_VALUE),
+    Query(BY_PRIORITY),
+    Query(Order("child", ("a",))),
+    Query(Order("child", ("b", "0"))),
+]
 
 Commit: TypeAlias = tuple[Change, ...]
 
@@ -112,22 +120,29 @@ def assert_reads_like(rows: Rows, model: Value, interesting: set[Path]) -> None:
         assert nodes.priority(path) == view.priority(path)
         assert nodes.print(path) == text
         assert b"".join(nodes.pieces(path)) == text
-        assert nodes.size(path) == len(text)
-        assert nodes.export(path) == compact(value)
+        assert b"".join(nodes.pieces(path, export=True)) == compact(value)
         assert_children_like(nodes, view, path, Span())
 
 
 def assert_children_like(nodes: Nodes, view: ValueView, path: Path, span: Span) -> None:
     names = sorted(filter(span.holds, view.keys(path)), key=rank_key, reverse=span.reverse)
     prints = [compact(plain(view.get((*path, name)))) for name in names]
-    outline = [
-        len(text) if view.peek((*path, name)) is CONTAINER else text
-        for name, text in zip(names, prints, strict=True)
-    ]
     assert list(nodes.keys(path, span)) == names
-    assert list(nodes.children(path, span)) == list(zip(names, prints, strict=True))
-    assert list(nodes.outline(path, span)) == list(zip(names, outline, strict=True))
-    assert list(nodes.child_values(path, span)) == [(n, view.get((*path, n))) for n in names]
+    values = [view.get((*path, name)) for name in names]
+    children = list(nodes.children(path, span))
+    for is_held in (True, False):
+        if not is_held:
+            for child in children:
+                child.forget()
+        assert [child.key for child in children] == names
+        assert [b"".join(child.pieces()) for child in children] == prints
+        assert [child.value() for child in children] == values
+        exports = [b"".join(child.pieces(export=True)) for child in children]
+        assert exports == list(map(compact, values))
+        for query in QUERIES:
+            ranks = [child.rank(query) for child in children]
+            assert ranks == list(map(query.sort_value, values))
+    assert not any(child.weight for child in children)
 
 
 def assert_spans_like(rows: Rows, view: ValueView, spans: list[Span]) -> None:

@@ -274,6 +274,22 @@ def test_an_edit_tells_what_was_sent_and_what_changes() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("sent", "told"),
+    [
+        (1.0, "1"),
+        (1e2, "100"),
+        (12345678901234567890, "12345678901234567000"),
+        (-9223372036854775809, "-9223372036854776000"),
+        ({"b": [1.5, {"c": -0.0}, True]}, '{"b":[1.5,{"c":0},true]}'),
+    ],
+)
+def test_numbers_are_told_as_they_read(sent: Json, told: str) -> None:
+    for key in ("a", "a/.priority") if isinstance(sent, int | float) else ("a",):
+        change = make_patch((), {key: sent, "z": 1})
+        assert printing.compact(change.sent) == f'{{"{key}":{told},"z":1}}'.encode()
+
+
 def test_no_edit_reaches_deeper_than_32_keys() -> None:
     path = ("p",) * 20
     assert after(None, make_patch(path, {"/".join("k" * 12): 1}))

@@ -1,11 +1,18 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.tree.strategies import KEYS, PATHS
 from treedbd.tree import path
 from treedbd.tree.path import InvalidPath, MissingSuffix, Place
+
+LONG_TEXTS = st.builds(str.__mul__, st.text(min_size=1, max_size=1), st.integers(180, 780))
+"""About as long as keys may be, in characters of one to four bytes."""
 
 
 @pytest.mark.parametrize(
@@ -107,6 +114,10 @@ def test_an_address_names_a_place(address: bytes, place: Place) -> None:
         b"a%2.json",
         b"a%.json",
         b"a%zz.json",
+        b"%zz%2Ejson",
+        b"%zz/a.json",
+        b"%zz/.json/",
+        b"%%2Ejson",
         b"%FF.json",
         b"%ED%A0%80.json",
         b"\xff.json",
@@ -125,7 +136,13 @@ def test_an_address_that_no_node_can_have_is_refused(address: bytes) -> None:
         path.parse_address(address.split(b"/"))
 
 
-@pytest.mark.parametrize("address", [b"", b"a", b"a/b", b"a.json/b", b"a.JSON", b"a/"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        *(b"", b"a", b"a/b", b"a.json/b", b"a.JSON", b"a/", b"a.b"),
+        *(b"%zz", b"%zz/a", b"a/%", b"%ff", b"\xff", b"a.json/%zz", b"%2Ejso%6", b"a%2Ejson%zz"),
+    ],
+)
 def test_an_address_without_the_suffix_names_nothing(address: bytes) -> None:
     with pytest.raises(MissingSuffix, match=r"\.json"):
         path.parse_address(address.split(b"/"))
@@ -183,6 +200,16 @@ def test_a_path_reads_back_from_its_print(keys: path.Path) -> None:
     assert path.parse_relative(printed + "/x").path == (*keys, "x")
 
 
-@given(KEYS)
-def test_checking_many_keys_agrees_with_checking_one(key: str) -> None:
-    path.check_keys([path.check_key(key), "a"])
+def refusal(check: Callable[[Any], object], asked: Any) -> str | None:
+    """Return why a check refuses, None where it does not."""
+    try:
+        check(asked)
+    except InvalidPath as error:
+        return str(error)
+    return None
+
+
+@given(st.lists(KEYS | st.text() | LONG_TEXTS, max_size=4))
+def test_checking_many_keys_agrees_with_checking_one(keys: list[str]) -> None:
+    each = [refusal(path.check_key, key) for key in keys]
+    assert refusal(path.check_keys, keys) == next(filter(None, each), None)

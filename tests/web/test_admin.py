@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import os
 import pathlib
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from treq.testing import StubTreq
-from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
 from tests.access import admin, secret_of
+from tests.database.world import Disk
 from tests.oidc import AUDIENCE, KEYS, OidcProvider
 from treedbd.database.catalog import Catalog, ProjectSpec
 from treedbd.database.platform import Platform
@@ -32,22 +32,6 @@ from treedbd.web.streams import StreamLimits
 RULES = "http://shop.localhost/.settings/rules.json"
 DATABASES = "http://shop.localhost/.inspect/databases.json"
 NOW = 1_700_000_000.0
-
-
-class Disk:
-    """Keeps things when it is told to."""
-
-    def __init__(self) -> None:
-        self.waiting: list[tuple[Callable[[], None], Deferred[None]]] = []
-
-    def run(self, work: Callable[[], None]) -> Deferred[None]:
-        fired: Deferred[None] = Deferred()
-        self.waiting.append((work, fired))
-        return fired
-
-    def turn(self) -> None:
-        work, fired = self.waiting.pop(0)
-        maybeDeferred(work).addCallbacks(fired.callback, fired.errback)
 
 
 class World:
@@ -118,7 +102,7 @@ def keys_of(world: World) -> bytes:
 def test_a_stock_site_serves_them_too(world: World) -> None:
     text = b'{"rules": {"a": {".read": true}}}'
     put = world.ask("PUT", RULES, admin("shop"), text)
-    world.disk.turn()
+    world.disk.finish()
     world.web.flush()
     assert put == [(200, b'{"status":"ok"}')]
     assert world.ask("GET", RULES, admin("shop")) == [(200, text)]
@@ -131,7 +115,7 @@ def test_a_stock_site_serves_them_too(world: World) -> None:
 def test_rules_are_answered_once_they_are_kept(world: World) -> None:
     put = world.ask("PUT", RULES, admin("shop"), b'{"rules": {}}')
     assert put == []
-    world.disk.turn()
+    world.disk.finish()
     world.web.flush()
     assert put == [(200, b'{"status":"ok"}')]
 

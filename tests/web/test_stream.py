@@ -17,12 +17,12 @@ from tests.web.channel.peer import Peer, Scripted, Server
 from treedbd.database.catalog import Catalog, DatabaseName
 from treedbd.database.platform import Platform
 from treedbd.rules.ruleset import OPEN
+from treedbd.store.selection import select
 from treedbd.web.channel.factory import ChannelFactory
 from treedbd.web.channel.limits import ChannelLimits
 from treedbd.web.identity.gate import Gate
 from treedbd.web.options import WebOptions
 from treedbd.web.resource import TreeResource
-from treedbd.web.selection import select
 from treedbd.web.streams import StreamLimits
 
 WALL = 1_700_000_000.0
@@ -298,26 +298,24 @@ def test_one_that_ends_within_a_long_frame_ends_behind_it_with_its_first_last_wo
     assert len(house.resource.streams) == 0
 
 
-def test_a_stream_ends_with_the_last_chunk_and_the_connection_goes_on(house: House) -> None:
+def test_a_stream_ends_with_the_last_chunk_and_so_does_its_connection(house: House) -> None:
     ear = house.listen("/a.json")
     house.resource.streams.end()
     assert ear.peer.transport.value().endswith(b"\r\n0\r\n\r\n")
-    ear.hear()
-    ear.peer.send(b"GET /a.json HTTP/1.1\r\nHost: demo.localhost\r\n\r\n")
-    assert ear.peer.transport.value().endswith(b"\r\n\r\nnull")
+    assert ear.peer.is_closed
     assert len(house.resource.streams) == 0
 
 
-def test_what_a_client_sends_while_it_listens_waits_until_the_stream_has_ended(
-    house: House,
-) -> None:
+def test_what_a_client_sends_while_it_listens_is_not_looked_at(house: House) -> None:
     ear = house.listen("/a.json")
     ear.hear()
-    ear.peer.send(b"GET /b.json HTTP/1.1\r\nHost: demo.localhost\r\n\r\n")
+    ear.peer.send(b"PUT /b.json HTTP/1.1\r\nHost: demo.localhost\r\nContent-Length: 1\r\n\r\n1")
     house.write("PUT", "/a", 1)
     assert ear.hear() == [put("/", 1)]
     house.resource.streams.end()
-    assert ear.peer.transport.value().endswith(b"\r\n\r\nnull")
+    assert ear.peer.transport.value() == b"0\r\n\r\n"
+    assert ear.peer.is_closed
+    assert house.listen("/b.json").hear() == [put("/", None)]
 
 
 def test_head_opens_no_stream(house: House) -> None:
@@ -370,6 +368,7 @@ QUERY = "/a.json?orderBy=%22$key%22&limitToFirst=1"
 def test_a_query_is_asked_anew_once_for_all_its_streams(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    house.write("PUT", "/a", {"b": 1, "c": 2})
     ears = [house.listen(QUERY) for _ in range(5)]
     asked = []
 
@@ -380,14 +379,15 @@ def test_a_query_is_asked_anew_once_for_all_its_streams(
     monkeypatch.setattr("treedbd.web.stream.select", count)
     for ear in ears:
         ear.hear()
-    house.write("PUT", "/a/b", 1)
-    assert [ear.hear() for ear in ears] == [[put("/b", 1)]] * 5
+    house.write("DELETE", "/a/b", None)
+    assert [ear.hear() for ear in ears] == [[put("/b", None), put("/c", 2)]] * 5
     assert len(asked) == 1
 
 
 def test_streams_whose_window_breaks_are_dropped_and_nobody_else(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    house.write("PUT", "/a", {"b": 1, "c": 2})
     broken = [house.listen(QUERY), house.listen(QUERY)]
     plain = house.listen("/a.json")
     for ear in (*broken, plain):
@@ -400,7 +400,7 @@ def test_streams_whose_window_breaks_are_dropped_and_nobody_else(
         return select(*question)
 
     monkeypatch.setattr("treedbd.web.stream.select", fail_once)
-    house.write("PUT", "/a/b", 1)
+    house.write("DELETE", "/a/b", None)
     assert [ear.peer.is_dropped for ear in broken] == [True, True]
-    assert plain.hear() == [put("/b", 1)]
+    assert plain.hear() == [put("/b", None)]
     assert len(house.resource.streams) == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from twisted.internet.task import Clock
 
@@ -95,6 +97,20 @@ def test_whatever_else_was_sent_puts_it_off(world: World) -> None:
     assert speaker.said == []
     world.pass_time(1)
     assert speaker.said == [(50, "alive")]
+
+
+@pytest.mark.parametrize("every_s", [0.5, 1.0, 2.0, 30.0])
+def test_keep_alives_come_at_their_rate_though_each_is_sent_behind_a_tick(every_s: float) -> None:
+    world = World(StreamLimits(keep_alive_s=every_s))
+    speaker = world.open()
+    times: list[float] = []
+    while len(times) < 5:
+        world.clock.advance(every_s / 64)
+        if len(speaker.said) > len(times):
+            times.append(world.clock.seconds())
+            speaker.last_sent += every_s / 100
+    gaps = [later - sooner for sooner, later in pairwise([0.0, *times])]
+    assert all(0.95 * every_s < gap <= 1.15 * every_s for gap in gaps)
 
 
 def test_between_many_keep_alives_others_have_their_turn() -> None:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import pathlib
 from argparse import Namespace
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Collection, Iterator
+from typing import Any
 
 from treedbd.cli.options import read_settings, settings_options
 from treedbd.cli.outcome import DONE, CommandFailed, Status, print_line, printable
-from treedbd.database.catalog import SHELF
-from treedbd.database.rulebook import RULES_FILE
+from treedbd.database.directory import Entry, walk
 from treedbd.rules.refusal import InvalidRules
 from treedbd.rules.ruleset import parse_rules
 from treedbd.store import changelog
@@ -22,8 +21,6 @@ from treedbd.store.lock import DirectoryLock
 from treedbd.store.mapping import Failed, Refused, Rows
 from treedbd.store.sqlite import SqliteMapping
 from treedbd.store.verification import MAX_FINDINGS, verify
-
-_LOG: Final = f"{SHELF}-wal"
 
 
 def add_to(commands: Any) -> None:
@@ -49,36 +46,36 @@ def _check(arguments: Namespace) -> Status:
     except Refused as error:
         raise CommandFailed(str(error)) from None
     try:
-        verdicts = [_report(name, findings) for name, findings in check_store(settings.data)]
+        found = check_store(settings.data, settings.projects)
+        verdicts = [_report(name, findings) for name, findings in found]
+    except OSError as error:
+        raise CommandFailed(f"{settings.data} cannot be listed ({error.strerror}).") from None
     finally:
         lock.release()
     bad = verdicts.count(False)
     if bad:
         verb = "is" if bad == 1 else "are"
         raise CommandFailed(
-            f"{bad} of the {len(verdicts)} files in {settings.data} {verb} damaged."
+            f"{bad} of the {len(verdicts)} files in {settings.data} {verb} not in order."
         )
     return DONE
 
 
-def check_store(folder: pathlib.Path) -> Iterator[tuple[str, list[str]]]:
-    """Iterate over all that lies in a data directory: its name, and what is wrong with it."""
-    for project in sorted(each for each in folder.iterdir() if each.is_dir()):
-        try:
-            files = sorted(project.iterdir())
-        except OSError as error:
-            yield project.name, [f"It cannot be looked into ({error.strerror})."]
-            continue
-        for file in files:
-            name = f"{project.name}/{file.name}"
-            if file.name.endswith(SHELF):
-                yield name, check_file(file)
-            elif file.name == RULES_FILE:
-                yield name, _check_rules(file)
-            elif (
-                file.name.endswith(_LOG) and file.with_name(file.name[: -len("-wal")]) not in files
-            ):
-                yield name, ["The log is there, but not the database that it belongs to."]
+def check_store(
+    folder: pathlib.Path, projects: Collection[str] = ()
+) -> Iterator[tuple[str, list[str]]]:
+    """Iterate over all that lies in a data directory: its name, and what is wrong with it.
+
+    `projects` are those that are configured. Raises OSError.
+    """
+    for entry in walk(folder, projects):
+        yield str(entry.place.relative_to(folder)), _check_entry(entry)
+
+
+def _check_entry(entry: Entry) -> list[str]:
+    if entry.trouble is not None:
+        return [entry.trouble]
+    return check_file(entry.place) if entry.is_shelf else _check_rules(entry.place)
 
 
 def check_file(file: pathlib.Path) -> list[str]:

@@ -19,6 +19,7 @@ _BOUNDS: Final = {
     "--end-before": "before this value",
     "--equal-to": "this value alone",
 }
+_BY_KEY: Final = '"$key"'
 _LIMITS: Final = {"--limit-to-first": "the first N", "--limit-to-last": "the last N"}
 
 
@@ -38,7 +39,7 @@ def query_options() -> ArgumentParser:
 
 def query_parameters(arguments: Namespace) -> dict[str, str]:
     """Return the parameters for the options that were given."""
-    found = {}
+    found: dict[str, str] = {}
     for option in ("--order-by", *_LIMITS, *_BOUNDS):
         attribute = option[2:].replace("-", "_")
         value = getattr(arguments, attribute)
@@ -49,7 +50,8 @@ def query_parameters(arguments: Namespace) -> dict[str, str]:
         if option == "--order-by":
             value = _as_string(value)
         elif option in _BOUNDS:
-            value = _as_bound(value)
+            # What bounds an order by key is a key, be it one that looks like a number.
+            value = _as_string(value) if found.get("orderBy") == _BY_KEY else _as_bound(value)
         found[name] = value
     return found
 

@@ -21,6 +21,7 @@ from treedbd.cli.options import (
     STANDARD_INPUT,
     is_json,
     network_options,
+    read_settings,
     read_text,
     settings_options,
 )
@@ -89,8 +90,9 @@ def _add_root(parser: ArgumentParser) -> None:
 
 
 def _check(arguments: Namespace) -> Status:
+    limits = read_settings(arguments).rules.limits()
     try:
-        parse_rules(_read_file(arguments.file))
+        parse_rules(_read_file(arguments.file), limits)
     except InvalidRules as error:
         raise CommandFailed(f"{arguments.file}:{error}") from None
     print_line(f"{arguments.file}: ok")

@@ -23,6 +23,7 @@ from treedbd.trust import (
     keep_development_secret,
     read_secrets,
 )
+from treedbd.web.identity.identity import service_auth
 from treedbd.web.identity.tokens import BadSecret, BadToken, mint
 
 NEVER: Final = "never"
@@ -85,8 +86,11 @@ def _token(arguments: Namespace, parser: argparse.ArgumentParser) -> Status:
         parser.error("argument --ttl: the claims say already when the token ends, by exp")
     if ttl_s is None and "exp" not in claims:
         ttl_s = parse_ttl(DEFAULT_TTL)
-    secret = _first_secret(read_settings(arguments), arguments.project)
+    settings = read_settings(arguments)
+    secret = _first_secret(settings, arguments.project)
+    _refuse_issuer(settings, arguments.project, claims)
     try:
+        service_auth(claims)
         token = mint(
             secret, claims, now=time.time(), ttl_s=ttl_s if ttl_s != float("inf") else None
         )
@@ -94,6 +98,16 @@ def _token(arguments: Namespace, parser: argparse.ArgumentParser) -> Status:
         raise CommandFailed(str(error)) from None
     print_line(token)
     return DONE
+
+
+def _refuse_issuer(settings: Settings, name: str, claims: dict[str, Json]) -> None:
+    """Refuse an `iss` by which the token would have to be a provider's; raise `CommandFailed`."""
+    project = settings.projects.get(name)
+    providers = () if project is None else project.providers
+    if claims.get("iss") in [each.issuer for each in providers]:
+        raise CommandFailed(
+            f"The iss names a provider of the project {name}, whose keys alone vouch for it."
+        )
 
 
 def _first_secret(settings: Settings, name: str) -> bytes:

@@ -16,6 +16,7 @@ from twisted.internet.defer import Deferred, DeferredList
 from twisted.logger import Logger
 
 from treedbd.database.database import Database
+from treedbd.database.directory import SHELF, Entry, walk
 from treedbd.database.platform import Platform
 from treedbd.database.rulebook import Rulebook
 from treedbd.rules.limits import RulesLimits
@@ -28,7 +29,6 @@ from treedbd.store.sqlite import SqliteMapping
 
 EngineName: TypeAlias = Literal["sqlite", "memory"]
 DialectChoice: TypeAlias = Literal["auto", "standard", "firebase"]
-SHELF = ".shelf"
 DEFAULT_DATABASE = "default"
 
 
@@ -104,17 +104,16 @@ class Catalog:
         """Open every database that lies in the folder; raise `Refused` for one that is no good."""
         if self._engine != "sqlite":
             return
-        for file in sorted(self._folder.glob(f"*/*{SHELF}")):
-            name = DatabaseName(file.parent.name, file.name.removesuffix(SHELF))
-            if name.project not in self._projects and not self._any_project:
-                self._log.warn("{file} belongs to no project here; left alone.", file=str(file))
-                continue
-            mapping = SqliteMapping.open(file)
-            damage = mapping.find_damage()
-            if damage is not None:
-                mapping.close()
-                raise Refused(f"{file} is damaged ({damage}): put a backup in its place.")
-            self._open[name] = self._make(name, mapping)
+        for entry in self._entries():
+            if entry.project not in self._projects and not self._any_project:
+                self._log.warn(
+                    "{file} belongs to no project here; left alone.", file=str(entry.place)
+                )
+            elif entry.trouble is not None:
+                raise Refused(entry.trouble)
+            elif entry.is_shelf:
+                name = DatabaseName(entry.project, entry.database)
+                self._open[name] = self._make(name, _open_sound(entry.place))
         for project in self._projects:
             self.rulebook(project)  # so that what is wrong with rules is said at once
 
@@ -170,6 +169,17 @@ class Catalog:
         closing = DeferredList([database.close() for _, database in self._live()])
         return closing.addCallback(self._report_failures)
 
+    def _entries(self) -> list[Entry]:
+        try:
+            return list(walk(self._folder, self._projects))
+        except FileNotFoundError:
+            return []  # it is made with the first database
+        except OSError as error:
+            raise Refused(
+                f"The data directory {self._folder} cannot be listed ({error.strerror}): let the "
+                "user that runs treedb read it."
+            ) from None
+
     def _report_failures(self, results: list[tuple[bool, Any]]) -> None:
         for is_closed, result in results:
             if not is_closed:
@@ -217,3 +227,22 @@ class Catalog:
         file = self._folder / name.project / f"{name.database}{SHELF}"
         # It is there already if an earlier first commit failed when the file had been made.
         return SqliteMapping.open(file) if file.exists() else SqliteMapping.create(file)
+
+
+def _open_sound(file: pathlib.Path) -> SqliteMapping:
+    """Open the file of a database and look at its structure; raise `Refused`."""
+    try:
+        mapping = SqliteMapping.open(file)
+    except OSError as error:
+        raise Refused(
+            f"{file} cannot be opened ({error.strerror}): put the database back, or move what is "
+            "left out of the data directory."
+        ) from None
+    damage = mapping.find_damage()
+    if damage is not None:
+        mapping.close()
+        raise Refused(
+            f"{file} is damaged ({damage}): remove it, with the -wal and the -shm beside it, and "
+            "put a backup in its place."
+        )
+    return mapping

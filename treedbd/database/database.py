@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 TRIM_EVERY = 64
 """Old log entries are forgotten this many at a time."""
-MOST_RESUMED = 1000
+MOST_RESUMED = 10_000
 MOST_RESUMED_BYTES = 16 * 1_048_576
 """Who missed more entries than this starts anew; that is cheaper than hearing all of them."""
 
@@ -204,7 +204,8 @@ class Database:
     def _judge(self, nodes: Nodes, write: Write, resolved: edit.Edit) -> bool:
         """Raise `PermissionDenied`, or tell whether the caller may see what its answer would tell.
 
-        A tag tells of everything below a place, and the echo of an increment what it added to.
+        A tag tells of everything below a place, the echo of an increment what it added to, and that
+        of a priority whether there is a node.
         """
         caller, now = write.caller, write.now
         if caller.is_admin:
@@ -217,24 +218,38 @@ class Database:
             condition.place.path, caller, now, nodes
         ):
             raise TagDenied("The rules do not allow this caller to ask for a tag.")
-        if not (write.wants_tag or (write.wants_echo and write.edit.has_placeholders)):
+        asked = write.edit
+        echo_tells = write.wants_echo and (asked.has_placeholders or asked.place.of_priority)
+        if not (write.wants_tag or echo_tells):
             return True
-        return self._rulebook.may_read(write.edit.place.path, caller, now, nodes)
+        return self._rulebook.may_read(asked.place.path, caller, now, nodes)
 
     def _tell(self, tellings: Sequence[Telling]) -> None:
         """Tell everyone; those whose right to hear it is gone are told of that first."""
         self._permits.tell(tellings)
-        if self._watchers.count and not all(telling.is_looked_up for telling in tellings):
+        if any(map(self._misses_values, tellings)):
             # Somebody came to watch after these had been applied.
-            tellings = self.read(lambda nodes: [look_up(each, nodes) for each in tellings])
+            tellings = self.read(lambda nodes: [self._look_up(each, nodes) for each in tellings])
         self._watchers.tell(tellings)
 
     def _look_up(self, telling: Telling, nodes: Nodes) -> Telling:
-        """Complete what is told of a priority; a large node is read only if somebody watches."""
-        parts = telling.parts
-        if self._watchers.count or not any(nodes.is_spread(part.path) for part in parts):
+        """Complete what is told of a priority; a large node is read only if somebody hears of it."""
+        if telling.is_looked_up:
+            return telling
+        if self._misses_values(telling):
             return look_up(telling, nodes)
-        return telling
+        is_large = any(nodes.is_spread(part.path) for part in telling.parts if part.is_priority)
+        return telling if is_large else look_up(telling, nodes)
+
+    def _misses_values(self, telling: Telling) -> bool:
+        """Tell whether somebody is to hear of a node that has not been looked up.
+
+        Of a priority only those hear who watch its node or one above it.
+        """
+        return not telling.is_looked_up and any(
+            part.is_priority and self._watchers.has_at_or_above(part.path)
+            for part in telling.parts
+        )
 
 
 class HeldNodes:

@@ -82,6 +82,16 @@ class Watchers:
                 return
             del trail[at - 1].children[path[at - 1]]
 
+    def has_at_or_above(self, path: Path) -> bool:
+        """Tell whether anybody watches `path` or a node above it."""
+        spot = self._root
+        for key in path:
+            below = spot.children.get(key)
+            if spot.watchers or below is None:
+                return bool(spot.watchers)
+            spot = below
+        return bool(spot.watchers)
+
     def tell(self, tellings: Sequence[Telling]) -> None:
         """Notify everyone whom the writes of one batch concern."""
         if not self.count:

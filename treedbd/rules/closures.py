@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias
 
 from treedbd.rules.evaluation import EvaluationError, Scope
 from treedbd.rules.expression import Binary, Conditional, Expression, Literal
-from treedbd.rules.operators import BINARY, claim, replace
+from treedbd.rules.operators import BINARY, claim, length, replace
 from treedbd.rules.regex import Regex
 from treedbd.rules.snapshot import (
     Snapshot,
@@ -72,6 +72,10 @@ STRING_OPERATIONS: Final[Mapping[str, Callable[..., Any]]] = {
     "toUpperCase": str.upper,
     "replace": replace,
 }
+
+
+_COMPARISONS: Final = frozenset({str.startswith, str.endswith})
+"""What only compares, like `==`, is not counted: it goes at the speed of memory."""
 
 
 def fail(_: Scope) -> Any:
@@ -159,22 +163,48 @@ def ask_child(target: Evaluate, path: Evaluate) -> Evaluate:
 
 def match_regex(target: Evaluate, regex: Regex) -> Evaluate:
     """Make `matches(/regex/)`."""
-    search = regex.search
+    search, weight = regex.search, regex.weight
 
     def evaluate(scope: Scope) -> bool:
-        return search(take_text(target(scope)).encode("utf-8", "surrogatepass")) is not None
+        text = take_text(target(scope))
+        scope.spend(len(text) * weight)
+        return search(text.encode("utf-8", "surrogatepass")) is not None
 
     return evaluate
 
 
 def ask_string(target: Evaluate, method: Callable[..., Any], arguments: list[Evaluate]) -> Evaluate:
     """Make a call of a string method; receiver and arguments must all be strings."""
-    if len(arguments) == 1:
+    if method in _COMPARISONS:
         (only,) = arguments
         return lambda scope: method(take_text(target(scope)), take_text(only(scope)))
-    return lambda scope: method(
-        take_text(target(scope)), *[take_text(argument(scope)) for argument in arguments]
-    )
+
+    def evaluate(scope: Scope) -> Any:
+        texts = [take_text(part(scope)) for part in parts]
+        scope.spend(sum(map(len, texts)))
+        return _count(scope, method(*texts))
+
+    parts = (target, *arguments)
+    return evaluate
+
+
+def measure(target: Evaluate) -> Evaluate:
+    """Make `target.length` of a string."""
+
+    def evaluate(scope: Scope) -> int:
+        text = take_text(target(scope))
+        if not text.isascii():
+            scope.spend(len(text))
+        return length(text)
+
+    return evaluate
+
+
+def _count(scope: Scope, result: Any) -> Any:
+    """Count the characters of a result, if it has any."""
+    if type(result) is str:
+        scope.spend(len(result))
+    return result
 
 
 def join_terms(stops_at: bool, terms: list[Evaluate]) -> Evaluate:
@@ -207,6 +237,8 @@ def operate_once(part: Binary, left: Evaluate, right: Evaluate) -> Evaluate:
             return lambda scope: left(scope) is not None
         return lambda scope: left(scope) is None
     operate = BINARY[operator]
+    if operator == "+":
+        return lambda scope: _count(scope, operate(left(scope), right(scope)))
     if isinstance(right_part, Literal):
         value = right_part.value
         return lambda scope: operate(left(scope), value)
@@ -221,7 +253,7 @@ def operate_often(operators: tuple[str, ...], terms: list[Evaluate]) -> Evaluate
     def evaluate(scope: Scope) -> Any:
         value = first(scope)
         for operate, term in rest:
-            value = operate(value, term(scope))
+            value = _count(scope, operate(value, term(scope)))
         return value
 
     return evaluate

@@ -38,7 +38,7 @@ from treedbd.rules.expression import (
     fold,
 )
 from treedbd.rules.kinds import Kind
-from treedbd.rules.operators import claim, length, name_index, negate
+from treedbd.rules.operators import claim, name_index, negate
 from treedbd.rules.snapshot import Snapshot
 
 
@@ -94,7 +94,7 @@ class _Compiler:
             return lambda scope: fact(target(scope))
         if kind is Kind.AUTH:
             return closures.read_claim(target, part.name)
-        return lambda scope: length(closures.take_text(target(scope)))
+        return closures.measure(target)
 
     def index(self, part: Index) -> Visit[Evaluate]:
         target, index = yield from self.each((part.target, part.index))

@@ -6,6 +6,7 @@ from typing import Any
 
 import attrs
 
+from treedbd.rules.limits import JUDGED_CHARACTERS
 from treedbd.tree.path import Path
 from treedbd.tree.view import View
 
@@ -66,15 +67,25 @@ class Context:
 class Scope:
     """The circumstances of one rule: those of the request, and the node it is evaluated at.
 
-    One scope serves all rules of a request; `path` moves from node to node.
+    One scope serves all rules of a request; `path` moves from node to node, and `characters` counts
+    down what string methods and regular expressions may still go through.
     """
 
-    __slots__ = ("after", "auth", "before", "now", "path", "query")
+    __slots__ = ("after", "auth", "before", "characters", "now", "path", "query")
 
-    def __init__(self, context: Context, before: View, after: View) -> None:
+    def __init__(
+        self, context: Context, before: View, after: View, characters: int = JUDGED_CHARACTERS
+    ) -> None:
         self.auth = context.auth
         self.now = context.now
         self.query = context.query or PLAIN_READ
         self.before = before
         self.after = after
+        self.characters = characters
         self.path: Path = ()
+
+    def spend(self, characters: int) -> None:
+        """Count so many characters; raise `EvaluationError` where that is more than are left."""
+        self.characters -= characters
+        if self.characters < 0:
+            raise EvaluationError("The rules have too much text to go through.")

@@ -1,4 +1,4 @@
-"""How large rules may be, each bound a number that the operator can lower or raise.
+"""How large rules may be, and how much work: each bound a number that the operator can change.
 
 Bounds on depth have a ceiling: expressions are evaluated by functions that call each other, and
 the interpreter's stack carries no more.
@@ -10,11 +10,12 @@ import attrs
 from attrs import validators
 
 MAX_NESTING = 200
+JUDGED_CHARACTERS = 64 * 1_048_576
 
 
 @attrs.frozen
 class RulesLimits:
-    """Bounds on one rules document."""
+    """Bounds on one rules document, and on one request that it judges."""
 
     document_bytes: int = attrs.field(default=1_048_576, validator=validators.ge(1))
     node_depth: int = attrs.field(default=32, validator=[validators.ge(1), validators.le(32)])
@@ -30,3 +31,5 @@ class RulesLimits:
         default=10_000, validator=[validators.ge(1), validators.le(20_000)]
     )
     """Instructions of one compiled regular expression, by the estimate of `regex`."""
+    judged_characters: int = attrs.field(default=JUDGED_CHARACTERS, validator=validators.ge(1))
+    """Characters that string methods and regular expressions go through for one request."""

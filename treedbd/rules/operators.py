@@ -24,9 +24,14 @@ _OBJECTS = (dict, list, Subtree)
 
 
 def claim(value: Any, name: str) -> Any:
-    """Return a member of `auth` or of what hangs below it, None where it is missing."""
+    """Return a member of `auth` or of what hangs below it, None where it is missing.
+
+    A string has one, its `length`.
+    """
     if isinstance(value, dict):
         return value.get(name)
+    if isinstance(value, str):
+        return length(value) if name == "length" else None
     if isinstance(value, list) and name.isascii() and name.isdecimal() and len(name) < 10:
         at = int(name)
         return value[at] if at < len(value) and str(at) == name else None

@@ -29,6 +29,10 @@ MAX_GROUPS: Final = 200
 MAX_REPEAT: Final = 1_000
 """RE2 takes no more, also not as a product of repetitions in each other."""
 
+_WEIGHED_SIZE: Final = 128
+"""RE2 takes a nanosecond for a character, but a multiple of the size where a text drives it through
+ever new states."""
+
 _SETS: Final = {"s": r"\t-\r ", "w": r"\w", "d": "0-9"}
 _SET_COST: Final = 8
 _OPPOSITES: Final = {
@@ -48,6 +52,8 @@ class Regex:
 
     search: Callable[[bytes], object]
     """Given UTF-8, returns something where it matches anywhere, else None."""
+    weight: int
+    """For how many characters each one of a text counts: large patterns may take longer."""
 
 
 def parse_regex(pattern: str, flags: str, at: int, max_size: int) -> Regex:
@@ -57,15 +63,16 @@ def parse_regex(pattern: str, flags: str, at: int, max_size: int) -> Regex:
     """
     if flags not in ("", "i"):
         raise Fault(at, "regular expressions do not support flags other than i")
-    rendered = _Parser(pattern, at + 1, max_size, 3 if flags else 1).parse()
+    whole = _Parser(pattern, at + 1, max_size, 3 if flags else 1).parse()
     options = re2.Options()
     options.log_errors = False
     options.never_capture = True
     options.case_sensitive = not flags
     try:
-        return Regex(re2.compile(rendered, options).search)
+        search = re2.compile(whole.rendered, options).search
     except re2.error:
         raise Fault(at, "the regular expression is too large") from None
+    return Regex(search, 1 + whole.size // _WEIGHED_SIZE)
 
 
 @attrs.define
@@ -101,19 +108,21 @@ class _Parser:
     def refuse(self, text: str, at: int | None = None) -> NoReturn:
         raise Fault(self.offset + (self.at if at is None else at), text)
 
-    def parse(self) -> str:
+    def parse(self) -> _Part:
         pattern = self.pattern
         begin = r"\A" if pattern.startswith("^") else ""
         end = r"\z" if pattern.endswith("$") and not _is_escaped(pattern) else ""
         self.at = len(begin) // 2
         stop = len(pattern) - len(end) // 2
         if self.at >= stop:
-            return begin + end
+            return _Part(begin + end, 0)
         while self.at < stop:
             self.step(stop)
         if len(self.groups) > 1:
             self.refuse("unterminated group in regular expression", self.groups[-1].at)
-        return f"{begin}(?:{self.close_group().rendered}){end}"
+        whole = self.close_group()
+        whole.rendered = f"{begin}(?:{whole.rendered}){end}"
+        return whole
 
     def step(self, stop: int) -> None:
         """Read one construct that begins at the cursor."""

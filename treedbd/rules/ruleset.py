@@ -17,7 +17,7 @@ from treedbd.rules.dependencies import Dependencies, Recorder
 from treedbd.rules.document import Item, Source, as_json, parse_document
 from treedbd.rules.evaluation import Context, Scope
 from treedbd.rules.judge import Trial, Verdict
-from treedbd.rules.limits import RulesLimits
+from treedbd.rules.limits import JUDGED_CHARACTERS, RulesLimits
 from treedbd.rules.outline import RuleNode, outline
 from treedbd.rules.overlay import Overlay
 from treedbd.rules.refusal import InvalidRules
@@ -41,6 +41,7 @@ class RuleSet:
     text: str
     _document: Item = attrs.field(repr=False)
     _root: RuleNode = attrs.field(repr=False)
+    _judged_characters: int = attrs.field(default=JUDGED_CHARACTERS, repr=False)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -60,7 +61,7 @@ class RuleSet:
         """
         view: View = context.view
         recorder = Recorder(view) if record else None
-        scope = Scope(context, recorder or view, recorder or view)
+        scope = Scope(context, recorder or view, recorder or view, self._judged_characters)
         trial = Trial(scope, explain=explain)
         allowed = trial.read(self._root, path)
         if not explain and recorder is None:
@@ -84,7 +85,7 @@ class RuleSet:
         nothing (a PATCH without members) is allowed.
         """
         view = after or Overlay(context.view, changes)
-        scope = Scope(context, context.view, view)
+        scope = Scope(context, context.view, view, self._judged_characters)
         trial = Trial(scope, explain=explain, shared=len(changes) > 1)
         allowed = trial.write(self._root, changes)
         if not explain:
@@ -106,7 +107,7 @@ def parse_rules(text: str | bytes, limits: RulesLimits = DEFAULT_LIMITS) -> Rule
     decoded = _decode(text, limits.document_bytes)
     source = Source(decoded)
     document = parse_document(source, limits.node_depth + _BRACKETS_BESIDE_NODES)
-    return RuleSet(decoded, document, outline(source, document, limits))
+    return RuleSet(decoded, document, outline(source, document, limits), limits.judged_characters)
 
 
 def _decode(text: str | bytes, max_bytes: int) -> str:

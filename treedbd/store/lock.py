@@ -1,8 +1,9 @@
 """The lock of a data directory: one daemon at a time.
 
 The lock is the kernel's (`flock`), so it ends with the process that holds it, however it ends; the
-file `lock` that it hangs on stays and means nothing by itself. The number in it is there to tell
-an operator who holds the lock. A child made by `fork` holds it along with its parent.
+file `treedb.lock` that it hangs on stays and means nothing by itself; no project can have its name.
+The number in it is there to tell an operator who holds the lock. A child made by `fork` holds it
+along with its parent.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import pathlib
 from treedbd.store.files import make_directory, open_private
 from treedbd.store.mapping import Refused
 
-_NAME = "lock"
+_NAME = "treedb.lock"
 
 
 class DirectoryLock:

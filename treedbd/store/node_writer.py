@@ -21,6 +21,16 @@ costs no more than reading a handful of keys. A container that became short thro
 its rows is gathered when next a row below it is removed, or never; that is as good for readers.
 
 The cost of a change follows its own size and that of the row it touches, never that of the tree.
+Many changes in one call must not multiply what they have in common; three things see to that:
+
+- A row that is never split, however large, is *taken*: changed as a draft of its value, and put back
+  when a change falls elsewhere. (A row that may be split is short.)
+- Where a child has been inserted, the *gap* behind it is remembered: up to the next row there is
+  nothing, so whoever inserts there next need not look.
+- Where a row was removed, how many rows its container has *left* at least is remembered.
+
+Each holds for changes that come in the order of their paths, in which a PATCH brings them, and is
+forgotten when anything else is changed. The rows become what they would become change by change.
 The writer neither commits nor rolls back: it only changes the transaction.
 """
 
@@ -28,20 +38,63 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 from treedbd.store.layout import END, FIRST, KEY_BYTES, SPREAD_BYTES, below, shared_keys
 from treedbd.store.mapping import Transaction
 from treedbd.store.nodes import Cover, Nodes
 from treedbd.store.row import encode_crown, encode_row, is_surely_longer, load_row
 from treedbd.store.shelf import Shelf
+from treedbd.tree.draft import Draft
 from treedbd.tree.edit import Change, set_priority, set_value
-from treedbd.tree.order import encode_key, encode_path
+from treedbd.tree.order import BEYOND, encode_key, encode_path
 from treedbd.tree.path import Path
 from treedbd.tree.value import CONTAINER, Priority, Value, leaf_of, members, priority_of
 
 ROW_BYTES: Final = 4096
 GATHER_ROWS: Final = 8
+_MOST_COUNTED: Final = 1024
+
+
+class _Taken(NamedTuple):
+    """A row that is being changed: the path that led to it, and its value as a draft."""
+
+    path: Path
+    cover: Cover
+    draft: Draft
+
+    def inside(self, path: Path) -> Path | None:
+        """Return the way from the row's node down to `path`, None if the row does not cover it."""
+        depth = len(self.path) - len(self.cover.inside)
+        if path[:depth] != self.path[:depth]:
+            return None
+        inside = path[depth:]
+        if self.cover.is_bucket:
+            segment = encode_key(inside[0]) if inside else b""
+            if not (encode_path(path[:depth]) + segment).startswith(self.cover.key):
+                return None
+        return inside
+
+
+class _Gap(NamedTuple):
+    """Below `high` there is no row from `low` on, which begins with the key of the node before."""
+
+    low: bytes
+    high: bytes | None
+
+    def holds(self, encoded: bytes) -> bool:
+        """Tell whether nothing is at an encoded path, and that because of this."""
+        if self.high is None:
+            return self.low <= encoded
+        return self.low <= encoded < self.high and not self.high.startswith(encoded)
+
+
+class _Left(NamedTuple):
+    """A spread container, how many rows it has below it at least, and how many were looked at."""
+
+    container: bytes
+    rows: int
+    counted: int
 
 
 class NodeWriter(Nodes):
@@ -52,38 +105,95 @@ class NodeWriter(Nodes):
         super().__init__(transaction)
         self.shelf = Shelf.writing(transaction)
         self._row_bytes = row_bytes
+        self._taken: _Taken | None = None
+        self._gap: _Gap | None = None
+        self._left: _Left | None = None
 
     def apply(self, changes: Iterable[Change]) -> None:
         """Make the changes one after the other, as `tree.edit.apply` does."""
         for change in changes:
-            path = change.place.path
-            if change.place.of_priority:
-                self._set_priority(path, change.value)
+            path, of_priority = change.place
+            inside = None if self._taken is None else self._taken.inside(path)
+            if self._taken is None or inside is None:
+                self._put_back()
+                self._change(path, change.value, of_priority)
+            elif of_priority:
+                self._taken.draft.set_priority(inside, change.value)
             else:
-                self._set_value(path, change.value)
+                self._taken.draft.set(inside, change.value)
+        self._put_back()
+        self._gap = self._left = None
 
-    def _set_value(self, path: Path, value: Value) -> None:
+    def _change(self, path: Path, value: Value, of_priority: bool) -> None:
+        gap, left = self._gap, self._left
+        self._gap = self._left = None
+        if of_priority:
+            self._set_priority(path, value)
+        elif value is None:
+            self._left = left
+            self._remove(path)
+        else:
+            self._set_value(path, value, gap)
+
+    def _remove(self, path: Path) -> None:
         encoded, cover = self._find(path)
         if cover is not None:
-            inside = cover.inside
-            self._replace(
-                path, cover, set_value(load_row(cover.raw), inside, value) if inside else value
-            )
+            self._set_inside(path, cover, None)
+        elif self._is_spread(encoded):
+            self._left = None
+            self._remove_below(encoded)
+            self._settle(path)
+
+    def _set_value(self, path: Path, value: Value, gap: _Gap | None) -> None:
+        if gap is not None:
+            encoded = encode_path(path)
+            if gap.holds(encoded):
+                self._insert(path, value, gap.low, gap.high)
+                return
+        encoded, cover = self._find(path)
+        if cover is not None:
+            self._set_inside(path, cover, value)
             return
         was_spread = self._is_spread(encoded)
         if was_spread:
             self._remove_below(encoded)
-        if value is not None:
-            self._insert(path, encoded, value)
+        before = self.shelf.raw_floor(encoded)
+        after = next(self.shelf.raw_keys(encoded, END), None)
+        self._insert(path, value, before and before.key, after)
         if was_spread:
+            self._gap = None
             self._settle(path)
+
+    def _set_inside(self, path: Path, cover: Cover, value: Value) -> None:
+        """Set a node in the row that covers it."""
+        if not cover.inside:
+            self._replace(path, cover, value)
+        elif self._is_never_split(cover):
+            self._take(path, cover).set(cover.inside, value)
+        else:
+            self._replace(path, cover, set_value(load_row(cover.raw), cover.inside, value))
 
     def _set_priority(self, path: Path, priority: Priority | None) -> None:
         encoded, cover = self._find(path)
-        if cover is not None:
+        if cover is None:
+            if self._is_spread(encoded):
+                self._put_crown(encoded, priority)
+        elif self._is_never_split(cover):
+            self._take(path, cover).set_priority(cover.inside, priority)
+        else:
             self._replace(path, cover, set_priority(load_row(cover.raw), cover.inside, priority))
-        elif self._is_spread(encoded):
-            self._put_crown(encoded, priority)
+
+    def _is_never_split(self, cover: Cover) -> bool:
+        return cover.is_bucket or len(cover.key) > SPREAD_BYTES
+
+    def _take(self, path: Path, cover: Cover) -> Draft:
+        self._taken = _Taken(path, cover, Draft(load_row(cover.raw)))
+        return self._taken.draft
+
+    def _put_back(self) -> None:
+        taken, self._taken = self._taken, None
+        if taken is not None:
+            self._replace(taken.path, taken.cover, taken.draft.finish())
 
     def _replace(self, path: Path, cover: Cover, value: Value) -> None:
         """Put another value into the row that covers `path`."""
@@ -97,19 +207,22 @@ class NodeWriter(Nodes):
         else:
             self._store(key, value)
 
-    def _insert(self, path: Path, encoded: bytes, value: Value) -> None:
-        """Put a value where nothing is and no row covers."""
-        before = self.shelf.raw_floor(encoded)
-        after = next(self.shelf.raw_keys(encoded, END), None)
+    def _insert(
+        self, path: Path, value: Value, before: bytes | None, after: bytes | None
+    ) -> None:
+        """Put a value where nothing is and no row covers, between the rows that are beside it."""
         if before is None and after is None:
             self._store(FIRST, _nest(path, value))
             return
         depth = max(
-            0 if before is None else shared_keys(path, before.key),
+            0 if before is None else shared_keys(path, before),
             0 if after is None else shared_keys(path, after),
         )
         container = encode_path(path[:depth])
         self._add_children(container, [(path[depth], _nest(path[depth + 1 :], value))])
+        child = container + encode_key(path[depth])
+        if len(child) <= KEY_BYTES:
+            self._gap = _Gap(child + BEYOND, after)
 
     def _store(self, key: bytes, value: Value) -> None:
         """Make `value` the node of an encoded path that has no rows below it."""
@@ -153,11 +266,26 @@ class NodeWriter(Nodes):
         """Look at the containers above `path` after rows at or below it were removed."""
         for depth in reversed(range(len(path))):
             key = encode_path(path[:depth])
-            left = sum(1 for _ in islice(self.shelf.raw_keys(*below(key)), GATHER_ROWS + 1))
+            left = self._count_left(key)
             if left > GATHER_ROWS or (left and not self._gather(key)):
                 return
             if not left and self._crown(key) is not None:
                 self.shelf.raw_delete(key)
+
+    def _count_left(self, container: bytes) -> int:
+        """Return how many rows a container has left, more than `GATHER_ROWS` only at least.
+
+        If it is the one that was asked for last, one row has been removed since, and no other.
+        """
+        rows, most = 0, GATHER_ROWS + 1
+        if self._left is not None and self._left.container == container:
+            rows, most = self._left.rows - 1, self._left.counted
+            if rows <= GATHER_ROWS:
+                rows, most = 0, min(2 * most, _MOST_COUNTED)
+        if not rows:
+            rows = sum(1 for _ in islice(self.shelf.raw_keys(*below(container)), most))
+        self._left = _Left(container, rows, most) if rows > GATHER_ROWS else None
+        return rows
 
     def _gather(self, key: bytes) -> bool:
         """Make one row of a spread container that is short; tell whether it is."""

@@ -35,14 +35,13 @@ that moment lasts. Nothing here writes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from treedbd.store.children import Source, Spread, child_names, child_sources
 from treedbd.store.layout import ALL, Span, below
 from treedbd.store.mapping import Rows
 from treedbd.store.row import (
-    encode_row,
     export_row,
     is_container,
     is_crown,
@@ -54,10 +53,11 @@ from treedbd.store.row import (
     print_row,
 )
 from treedbd.store.shelf import Shelf
-from treedbd.store.splice import Splice, cut
-from treedbd.tree.order import encode_key
+from treedbd.store.splice import Splice
+from treedbd.tree.order import ValueRank, encode_key, rank_value
 from treedbd.tree.path import Path
 from treedbd.tree.printing import NULL, compact
+from treedbd.tree.query import Query
 from treedbd.tree.value import (
     CONTAINER,
     Container,
@@ -133,57 +133,28 @@ class Nodes:
         return print_part(cover.raw, cover.inside) if cover.inside else print_row(cover.raw)
 
     def pieces(self, path: Path, *, export: bool = False) -> Iterator[bytes]:
-        """Print `path` piece by piece, each at most 64 KiB, reading rows as it is driven.
+        """Print `path` piece by piece, reading rows as it is driven.
 
-        Together they are `print(path)`, or `export(path)`.
+        A piece has at most 64 KiB, unless one row holds all of the node. Together they are
+        `print(path)`, or what `format=export` prints: with priorities, without arrays.
         """
         encoded, cover = self._find(path)
         if cover is None:
             yield from self._print_spread(encoded, export)
         elif not export:
-            yield from cut(self.print(path))
+            yield print_part(cover.raw, cover.inside) if cover.inside else print_row(cover.raw)
         elif cover.inside:
-            yield from cut(compact(load_part(cover.raw, cover.inside)))
+            yield compact(load_part(cover.raw, cover.inside))
         else:
-            yield from cut(export_row(cover.raw))
+            yield export_row(cover.raw)
 
-    def export(self, path: Path) -> bytes:
-        """Return what `format=export` prints of `path`: with priorities, without arrays."""
-        return b"".join(self.pieces(path, export=True))
-
-    def size(self, path: Path) -> int:
-        """Return the bytes that a plain GET of `path` prints, never holding more than a piece."""
-        return sum(map(len, self.pieces(path)))
-
-    def children(self, path: Path, span: Span = ALL) -> Iterator[tuple[str, bytes]]:
-        """Iterate over the children of `path`: key, and what a plain GET of the child prints.
-
-        Only what is taken is read. A leaf has no children.
-        """
-        encoded, sources = self._sources(path, span)
-        for name, source in sources:
-            if isinstance(source, Spread):
-                yield name, b"".join(self._print_spread(encoded + encode_key(name)))
-            elif isinstance(source, bytes):
-                yield name, print_row(source)
-            else:
-                yield name, compact(plain(source))
-
-    def child_values(self, path: Path, span: Span = ALL) -> Iterator[tuple[str, Value]]:
-        """Iterate over the children of `path`: key, and value in normal form."""
-        encoded, sources = self._sources(path, span)
-        for name, source in sources:
-            yield name, self._value(source, encoded, name)
-
-    def outline(self, path: Path, span: Span = ALL) -> Iterator[tuple[str, bytes | int]]:
-        """Iterate over the children of `path`: key, and a leaf's print or a container's `size`."""
-        encoded, sources = self._sources(path, span)
-        for name, source in sources:
-            if isinstance(source, Spread):
-                yield name, sum(map(len, self._print_spread(encoded + encode_key(name))))
-                continue
-            text = print_row(source if isinstance(source, bytes) else encode_row(source))
-            yield name, len(text) if is_container(text) else text
+    def children(self, path: Path, span: Span = ALL) -> Iterator[Child]:
+        """Iterate over the children of `path`. Only what is taken is read. A leaf has none."""
+        encoded, cover = self._find(path)
+        found: Iterable[tuple[str, Source]]
+        found = child_sources(self.shelf, encoded, span) if cover is None else _members(cover, span)
+        for key, source in found:
+            yield Child(self, path, key, source)
 
     def _find(self, path: Path) -> tuple[bytes, Cover | None]:
         """Return the encoded path, and the row that covers it; a spread node has none."""
@@ -227,11 +198,63 @@ class Nodes:
             return self._assemble(container + encode_key(name))
         return load_row(source) if isinstance(source, bytes) else source
 
-    def _sources(self, path: Path, span: Span) -> tuple[bytes, Iterator[tuple[str, Source]]]:
-        encoded, cover = self._find(path)
-        if cover is None:
-            return encoded, child_sources(self.shelf, encoded, span)
-        return encoded, _members(cover, span)
+
+class Child:
+    """One child of a node, found, but read only where its row came along.
+
+    Good for as long as its nodes are.
+    """
+
+    __slots__ = ("_nodes", "_parent", "_source", "key")
+
+    def __init__(self, nodes: Nodes, parent: Path, key: str, source: Source | None) -> None:
+        self.key = key
+        self._nodes = nodes
+        self._parent = parent
+        self._source = source
+
+    @property
+    def weight(self) -> int:
+        """How many bytes it holds."""
+        return len(self._source) if isinstance(self._source, bytes) else 0
+
+    def forget(self) -> None:
+        """Hold nothing; what is asked for is read again."""
+        if isinstance(self._source, bytes):
+            self._source = None
+
+    def value(self) -> Value:
+        """Return the whole subtree with its priorities."""
+        source = self._source
+        if isinstance(source, bytes):
+            return load_row(source)
+        if source is None or isinstance(source, Spread):
+            return self._nodes.get(self._path)
+        return source
+
+    def pieces(self, *, export: bool = False) -> Iterator[bytes]:
+        """Print it as `Nodes.pieces` does."""
+        source = self._source
+        if isinstance(source, bytes):
+            return iter((export_row(source) if export else print_row(source),))
+        if source is None or isinstance(source, Spread):
+            return self._nodes.pieces(self._path, export=export)
+        return iter((compact(source if export else plain(source)),))
+
+    def rank(self, query: Query) -> ValueRank:
+        """Return what a query that is not by key orders it by, before its key."""
+        if not isinstance(self._source, Spread):
+            return query.sort_value(self.value())
+        kind = query.order.kind
+        if kind == "priority":
+            return rank_value(self._nodes.priority(self._path))
+        if kind == "child":
+            return rank_value(self._nodes.peek((*self._path, *query.order.path)))
+        return rank_value(CONTAINER)
+
+    @property
+    def _path(self) -> Path:
+        return (*self._parent, self.key)
 
 
 def _members(cover: Cover, span: Span) -> Iterator[tuple[str, Value]]:

@@ -17,8 +17,13 @@ def decode_escaped(raw: bytes) -> str:
     if b"%" in raw:
         if _BROKEN.search(raw):
             raise BadEscape("holds a % without two hexadecimal digits.")
-        raw = _ESCAPE.sub(lambda found: bytes((int(found[1], 16),)), raw)
+        raw = unescape(raw)
     try:
         return raw.decode()
     except UnicodeDecodeError:
         raise BadEscape("is not UTF-8.") from None
+
+
+def unescape(raw: bytes) -> bytes:
+    """Return the bytes that percent-encoded ones stand for; a broken escape stays as it is."""
+    return _ESCAPE.sub(lambda found: bytes((int(found[1], 16),)), raw)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
-from treedbd.tree.escape import BadEscape, decode_escaped
+from treedbd.tree.escape import BadEscape, decode_escaped, unescape
 
 Path: TypeAlias = tuple[str, ...]
 
@@ -82,12 +82,13 @@ def decode_segment(raw: bytes) -> str:
 def parse_address(segments: list[bytes]) -> Place:
     """Parse the raw segments of an address, split at `/` before decoding: `[b"a", b"b.json"]`.
 
-    Empty segments collapse. Raises `MissingSuffix` where `.json` is missing at the end, and
-    `InvalidPath` for anything no node can be called.
+    Empty segments collapse. Raises `MissingSuffix` where `.json` is missing at the end, whatever
+    stands there instead, and `InvalidPath` for anything no node can be called.
     """
-    decoded = [decode_segment(segment) for segment in segments if segment]
-    if not decoded or not decoded[-1].endswith(SUFFIX):
+    named = [segment for segment in segments if segment]
+    if not named or not unescape(named[-1]).endswith(SUFFIX.encode()):
         raise MissingSuffix("Append .json to the path to address data: /a/b.json.")
+    decoded = [decode_segment(segment) for segment in named]
     decoded[-1] = decoded[-1][: -len(SUFFIX)]
     return _place([segment for segment in decoded if segment])
 

@@ -61,10 +61,14 @@ CONTAINER: Final = Container()
 
 @attrs.frozen
 class Normalised:
-    """A value in normal form, and whether placeholders are left in it."""
+    """A value in normal form, and whether placeholders are left in it.
+
+    `has_settled` tells that a number became another one, or one of another type (`number.settle`).
+    """
 
     value: Value
     has_placeholders: bool
+    has_settled: bool
 
 
 def normalise(json: Json, depth: int = 0, max_string_bytes: int = MAX_STRING_BYTES) -> Normalised:
@@ -76,7 +80,7 @@ def normalise(json: Json, depth: int = 0, max_string_bytes: int = MAX_STRING_BYT
     value = walk.node(json, depth)
     if value is not None and depth > MAX_DEPTH:
         raise InvalidData(_TOO_DEEP)
-    return Normalised(value, walk.has_placeholders)
+    return Normalised(value, walk.has_placeholders, walk.has_settled)
 
 
 def check_priority(
@@ -99,6 +103,7 @@ class _Normaliser:
     def __init__(self, max_string_bytes: int) -> None:
         self.max_string_bytes = max_string_bytes
         self.has_placeholders = False
+        self.has_settled = False
         self._surely_short = max_string_bytes // _MAX_CHARACTER_BYTES
         self._orders: dict[tuple[str, ...], list[str]] = {}
 
@@ -112,8 +117,14 @@ class _Normaliser:
         if kind is str:
             return self.string(json)
         if kind is int or kind is float:
-            return _number(json)
+            return self.number(json)
         return json
+
+    def number(self, json: int | float) -> int | float:
+        settled = _settle(json)
+        if settled != json or type(settled) is not type(json):
+            self.has_settled = True
+        return settled
 
     def string(self, text: str) -> str:
         if len(text) > self._surely_short and len(text.encode()) > self.max_string_bytes:
@@ -190,7 +201,16 @@ class _Normaliser:
         return priority
 
 
-def _number(json: int | float) -> int | float:
+def settle_numbers(json: Json) -> Json:
+    """Return a legal body with each number as the one that the tree holds for it."""
+    if isinstance(json, dict):
+        return {key: settle_numbers(item) for key, item in json.items()}
+    if isinstance(json, list):
+        return [settle_numbers(item) for item in json]
+    return _settle(json) if type(json) in (int, float) else json
+
+
+def _settle(json: int | float) -> int | float:
     try:
         return settle(json)
     except (ValueError, OverflowError):

@@ -2,28 +2,36 @@
 
 A window remembers, for each child it shows, a digest of what was shown. After a commit `move` looks
 at the children that were written, and tells the events that bring a reader from the old window to
-the new one: `put` for a child that came in or changed, `put` null for one that left. Without a
-limit only the written children are looked at; with one, the query is asked again as soon as a
-written child lies in the window or would come into it, since another may have to move up.
+the new one: `put` for a child that came in or changed, `put` null for one that left.
+
+A window with a limit also knows the positions of its children in the order of the query. While it
+is full, all children that it does not show lie beyond its far edge: one that is written there
+changes nothing, one that comes in pushes the child at the edge out. Only where a child leaves a
+full window, or moves beyond the edge, somebody may move up whom nobody knows; then the query is
+asked anew.
 
 Those who watch the same query may share a window: whoever hears of a commit first moves it.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator
 from hashlib import blake2b
 from typing import Final, TypeAlias
 
 from treedbd.tree import printing
 from treedbd.tree.event import Event
+from treedbd.tree.order import KeyRank, ValueRank, rank_key
 from treedbd.tree.path import PRIORITY, Path
 from treedbd.tree.query import Query, Selection
-from treedbd.tree.value import Json, plain
+from treedbd.tree.value import Json, Value, plain
 from treedbd.tree.view import View
 
 Select: TypeAlias = Callable[[], Selection]
 """Asks the query anew: the children it shows now, in order."""
+
+_Position: TypeAlias = tuple[ValueRank, KeyRank]
 
 _DIGEST_BYTES: Final = 16
 
@@ -34,12 +42,16 @@ class Window:
     def __init__(self, query: Query, selected: Selection) -> None:
         """Begin with what the query selects now."""
         self._query = query
-        self._is_limited = query.limit_to_first is not None or query.limit_to_last is not None
+        self._limit = query.limit_to_first or query.limit_to_last
+        self._far = 0 if query.limit_to_last is not None else -1
         self._shown = {key: _digest(plain(child)) for key, child in selected}
+        self._positions: dict[str, _Position] = {}
+        self._in_order: list[tuple[_Position, str]] = []
+        self._place_all(selected)
 
     def shows_same_as(self, other: Window) -> bool:
         """Tell whether another window of the same query shows the same."""
-        return self._shown == other._shown
+        return self._shown == other._shown and self._in_order == other._in_order
 
     def move(
         self, written: Iterable[str] | None, path: Path, view: View, select: Select
@@ -52,20 +64,67 @@ class Window:
         if written is None:
             yield from self._replace(select())
             return
-        changed = []
+        changed: dict[str, Json] = {}
         for key in dict.fromkeys(written):
             child = view.get((*path, key))
-            is_admitted = child is not None and self._query.admits(
-                self._query.sort_value(child), key
-            )
-            if self._is_limited and (is_admitted or key in self._shown):
+            position = self._position(key, child)
+            leaving = self._place(key, position)
+            if leaving is None:
                 yield from self._replace(select())
                 return
-            changed.append((key, plain(child) if is_admitted else None))
-        for key, child in changed:
+            changed[key] = None if position is None else plain(child)
+            changed.update(dict.fromkeys(leaving))
+        for key, child in changed.items():
             yield from self._show(key, child)
 
+    def _position(self, key: str, child: Value) -> _Position | None:
+        """Return where a child stands in the order of the query, None if it does not."""
+        if child is None:
+            return None
+        rank = self._query.sort_value(child)
+        return (rank, rank_key(key)) if self._query.admits(rank, key) else None
+
+    def _place(self, key: str, position: _Position | None) -> list[str] | None:
+        """Give a child that was written its place where there is a limit.
+
+        Returns who is not shown any more, None where nobody knows who moves up.
+        """
+        if self._limit is None:
+            return []
+        is_full = len(self._in_order) == self._limit
+        edge = self._in_order[self._far] if is_full else None
+        was_shown = self._take_out(key)
+        if position is None or (edge is not None and self._lies_beyond((position, key), edge)):
+            return None if is_full and was_shown else [key]
+        pushed_out = edge[1] if edge is not None and not was_shown else None
+        if pushed_out is not None:
+            self._take_out(pushed_out)
+        self._put_in(key, position)
+        return [] if pushed_out is None else [pushed_out]
+
+    def _lies_beyond(self, place: tuple[_Position, str], edge: tuple[_Position, str]) -> bool:
+        return place < edge if self._query.limit_to_last is not None else place > edge
+
+    def _put_in(self, key: str, position: _Position) -> None:
+        self._positions[key] = position
+        insort(self._in_order, (position, key))
+
+    def _take_out(self, key: str) -> bool:
+        position = self._positions.pop(key, None)
+        if position is None:
+            return False
+        del self._in_order[bisect_left(self._in_order, (position, key))]
+        return True
+
+    def _place_all(self, selected: Selection) -> None:
+        self._positions.clear()
+        self._in_order.clear()
+        if self._limit is not None:
+            for key, child in selected:
+                self._put_in(key, (self._query.sort_value(child), rank_key(key)))
+
     def _replace(self, selected: Selection) -> Iterator[Event]:
+        self._place_all(selected)
         present = dict(selected)
         for key in [key for key in self._shown if key not in present]:
             yield from self._show(key, None)

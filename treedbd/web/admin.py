@@ -9,17 +9,17 @@ from twisted.internet.defer import Deferred
 from twisted.web.server import Request
 
 from treedbd.database.catalog import Catalog
-from treedbd.tree import printing
 from treedbd.web.answer import Reply
 from treedbd.web.ask import Ask, Reader
+from treedbd.web.explain import NO_RULES, explanation
 from treedbd.web.identity.gate import Gate
 from treedbd.web.identity.identity import require_admin
 from treedbd.web.parameters import parse_choice
 from treedbd.web.send import Sender
+from treedbd.web.shape import json_reply, text_reply
 
 RULES_METHODS: Final = b"GET, HEAD, PUT, OPTIONS"
 DATABASES_METHODS: Final = b"GET, HEAD, OPTIONS"
-_DONE: Final = Reply(200, b'{"status":"ok"}')
 
 
 class AdminRoutes:
@@ -39,31 +39,37 @@ class AdminRoutes:
 
     async def _rules(self, request: Request) -> bytes:
         if request.method == b"OPTIONS":
-            return self._preflight(request)
+            return self._preflight(request, RULES_METHODS)
         ask = self._reader.read(request, RULES_METHODS)
         is_dry = parse_choice(ask.parameters, "dryRun", "true", "false") == "true"
         is_strict = parse_choice(ask.parameters, "format", "strict") is not None
         await self._admit(ask, "Access to the rules")
         rulebook = self._catalog.rulebook(ask.name.project)
-        if ask.method == b"PUT":
+        if ask.wants_explanation:
+            reply = _explain(ask)
+        elif ask.method == b"PUT":
             body = request.content.read() if request.content is not None else b""
             if is_dry:
                 rulebook.parse(body)
             else:
                 await rulebook.put(body)
-            return self._sender.prepare(request, _DONE)
-        rules = rulebook.rules
-        text = printing.compact(rules.as_json()) if is_strict else rules.text.encode()
-        return self._sender.prepare(request, Reply(200, text))
+            reply = json_reply(ask, {"status": "ok"})
+        elif is_strict:
+            reply = json_reply(ask, rulebook.rules.as_json())
+        else:
+            reply = text_reply(ask, rulebook.rules.text.encode())
+        return self._sender.prepare(request, reply)
 
     async def _databases(self, request: Request) -> bytes:
         if request.method == b"OPTIONS":
-            return self._preflight(request)
+            return self._preflight(request, DATABASES_METHODS)
         ask = self._reader.read(request, DATABASES_METHODS)
         await self._admit(ask, "Access to the list of databases")
+        if ask.wants_explanation:
+            return self._sender.prepare(request, _explain(ask))
         names = self._catalog.names(ask.name.project)
-        body = printing.compact([{"name": name.label} for name in names])
-        return self._sender.prepare(request, Reply(200, body))
+        reply = json_reply(ask, [{"name": name.label} for name in names])
+        return self._sender.prepare(request, reply)
 
     async def _admit(self, ask: Ask, what: str) -> None:
         """Raise whatever keeps who asks from being an admin."""
@@ -71,6 +77,11 @@ class AdminRoutes:
         identity = await found if isinstance(found, Deferred) else found
         require_admin(identity, what)
 
-    def _preflight(self, request: Request) -> bytes:
+    def _preflight(self, request: Request, allowed: bytes) -> bytes:
         self._reader.check_host(request)
-        return self._sender.prepare(request, self._sender.preflight(request))
+        return self._sender.prepare(request, self._sender.preflight(request, allowed))
+
+
+def _explain(ask: Ask) -> Reply:
+    """Return what an admin is told in place of an answer: no rule bears on these places."""
+    return json_reply(ask, explanation(NO_RULES, is_admin=True))

@@ -40,6 +40,7 @@ EVENTS: Final = "text/event-stream"
 CACHED_PATH_BYTES: Final = 256
 """Longer paths are parsed anew each time: what clients send must not fill the memory."""
 _OVERRIDES: Final = frozenset({b"GET", b"PUT", b"PATCH", b"DELETE"})
+_ADDRESSING: Final = {name.encode(): name for name in ("ns", OVERRIDE)}
 
 
 @attrs.frozen
@@ -93,7 +94,12 @@ class Reader:
         return choose(choice, parameters, head)
 
     def check_host(self, request: Request) -> None:
-        """Refuse a request whose host cannot be read, or is not served here."""
+        """Refuse a request whose host cannot be read, or is not served here.
+
+        The target `*` stands for the server as a whole, by whatever host (RFC 9110, 9.3.7).
+        """
+        if request.uri == b"*":
+            return
         authority, _ = split_target(request.uri)
         hosts = head_of(request).get(b"host", [])
         self._addressing.name_of_host(self._addressing.check_host(hosts, authority))
@@ -114,6 +120,7 @@ class Reader:
             parameters = parse_parameters(raw_query)
         except InvalidQuery as error:
             malformed.append(error)
+            parameters = _parse_leniently(raw_query)
         name = self._addressing.find(head.get(b"host", []), authority, parameters.get("ns"))
         self._catalog.check(name)
         try:
@@ -123,9 +130,7 @@ class Reader:
                 place = (_parse_short_path if is_short else parse_path)(raw_path, depth)
         except InvalidPath as error:
             malformed.insert(0, error)
-        method = _method(request.method, head, parameters)
-        if reserved is not None and method not in reserved.split(b", "):
-            raise MethodNotAllowed(f"The methods here are {reserved.decode()}.", reserved)
+        method = _method(request.method, head, parameters, reserved or ALLOWED)
         self._check_size(request)
         if malformed:
             raise malformed[0]
@@ -155,7 +160,7 @@ class Reader:
             token=find_token(head, parameters),
             override=parse_override(parameters.get("auth_variable_override")),
             wants_explanation=_is_true(first(head, b"x-treedb-explain")),
-            accepts_events=is_reading and _accepts_events(first(head, b"accept")),
+            accepts_events=is_reading and _accepts_events(_joined(head, b"accept")),
             last_event_id=first(head, b"last-event-id"),
         )
 
@@ -177,15 +182,22 @@ _parse_short_path = lru_cache(maxsize=4096)(parse_path)
 
 
 def _parse_leniently(raw_query: bytes) -> Parameters:
-    """Return the parameters of a query; of one that is broken its `ns` alone, if it has one."""
+    """Return the parameters of a query; of a broken one the first of those that say what is asked.
+
+    These are `ns` and the override of the method; one that cannot be decoded is empty.
+    """
     try:
         return parse_parameters(raw_query)
     except InvalidQuery:
+        parameters: Parameters = {}
         for part in raw_query.split(b"&"):
-            name, _, label = part.partition(b"=")
-            if name == b"ns":
-                return {"ns": label.decode("latin-1")}
-        return {}
+            name = _ADDRESSING.get(part.partition(b"=")[0])
+            if name is not None and name not in parameters:
+                try:
+                    parameters |= parse_parameters(part)
+                except InvalidQuery:
+                    parameters[name] = ""
+        return parameters
 
 
 def _size(request: Request) -> int:
@@ -197,15 +209,17 @@ def _size(request: Request) -> int:
     return size
 
 
-def _method(method: bytes, head: Head, parameters: Parameters) -> bytes:
+def _method(method: bytes, head: Head, parameters: Parameters, allowed: bytes) -> bytes:
     if method == b"POST":
         override = first(head, b"x-http-method-override") or parameters.get(OVERRIDE)
         if override:
             method = override.upper().encode()
             if method not in _OVERRIDES:
-                raise MethodNotAllowed("A POST may be overridden to GET, PUT, PATCH or DELETE.")
-    if method not in METHODS:
-        raise MethodNotAllowed(f"The methods are {ALLOWED.decode()}.")
+                raise MethodNotAllowed(
+                    "A POST may be overridden to GET, PUT, PATCH or DELETE.", allowed
+                )
+    if method not in (METHODS if allowed is ALLOWED else allowed.split(b", ")):
+        raise MethodNotAllowed(f"The methods here are {allowed.decode()}.", allowed)
     return method
 
 
@@ -219,7 +233,7 @@ def _print(method: bytes, parameters: Parameters, header: str | None) -> Print:
 
 
 def _accepts_events(accept: str | None) -> bool:
-    """Tell whether an Accept header asks for a stream: it names the type itself."""
+    """Tell whether what is accepted (RFC 9110, 12.5.1) asks for a stream: by the type's name."""
     if accept is None or EVENTS not in (accepted := accept.lower()):
         return False
     return any(media.partition(";")[0].strip() == EVENTS for media in accepted.split(","))

@@ -41,7 +41,7 @@ from treedbd.web.identity.identity import Identity, override_auth, require_admin
 from treedbd.web.options import WebOptions
 from treedbd.web.read import Form, Pieces, facts_of, index_of, parse_form, pieces_of
 from treedbd.web.send import Sender
-from treedbd.web.shape import needs_whole, read_reply, read_whole, send_file
+from treedbd.web.shape import json_reply, needs_whole, read_reply, read_whole, send_file
 from treedbd.web.stream import STREAM_HEADERS, Stream, Watch, check_stream
 from treedbd.web.streams import Holder, StreamLimits, Streams
 from treedbd.web.transfer import draw_at_once, draw_in_slices
@@ -87,7 +87,7 @@ class DataRoute:
         try:
             if request.method == b"OPTIONS":
                 self.reader.check_host(request)
-                self.sender.send(request, self.sender.preflight(request))
+                self.sender.send(request, self.sender.preflight(request), no_store=True)
                 return
             ask = self.reader.read(request)
             if ask.method in WRITING:
@@ -131,7 +131,7 @@ class DataRoute:
     ) -> None:
         database = self._catalog.database(ask.name)
         pieces = self._judged(ask, form, identity)
-        body = database.read(lambda nodes: draw_at_once(nodes, pieces))
+        body = database.read(lambda nodes: draw_at_once(nodes, pieces, self._clock))
         if self._clock.seconds() >= deadline:
             raise DeadlinePassed(READ_MISSED)
         if body is not None:
@@ -186,7 +186,8 @@ class DataRoute:
             require_admin(identity, "An explanation")
             seen_as = override_auth(identity, ask.override)
             verdict = judge(Caller(seen_as.auth))
-            self._send(request, ask, explanation(verdict, is_admin=seen_as.is_admin))
+            shown = explanation(verdict, is_admin=seen_as.is_admin)
+            self._send(request, ask, json_reply(ask, shown))
 
         self._identified(request, attrs.evolve(ask, override=None), answer)
 
@@ -236,12 +237,14 @@ class DataRoute:
             raise
 
     def _write(self, request: Request, ask: Ask) -> None:
+        deadline = self._clock.seconds() + ask.timeout
         database = self._catalog.database(ask.name)
         now = self._now_ms()
         push_key = next_push_key(database, ask, now)
         body = request.content.read() if request.content is not None else b""
         edit = make_edit(ask, body, push_key, self._options.string_bytes)
-        deadline = self._clock.seconds() + ask.timeout
+        if self._clock.seconds() >= deadline:
+            raise DeadlinePassed(TURN_MISSED)
 
         def write(identity: Identity) -> None:
             wanted = make_write(ask, edit, now, caller_of(identity), deadline)

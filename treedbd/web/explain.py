@@ -6,21 +6,23 @@ read for him and nothing written. With `auth_variable_override` the rules see th
 
 from __future__ import annotations
 
+from typing import Final
+
 from treedbd.rules.judge import RuleResult, Verdict
-from treedbd.tree import printing
 from treedbd.tree.path import format_path
 from treedbd.tree.value import Json
-from treedbd.web.answer import Reply
+
+NO_RULES: Final = Verdict(True)
+"""The verdict where an administrator is all that it takes."""
 
 
-def explanation(verdict: Verdict, *, is_admin: bool) -> Reply:
-    """Return the reply that shows a verdict; `is_admin` callers skip the rules all the same."""
-    shown = {
+def explanation(verdict: Verdict, *, is_admin: bool) -> Json:
+    """Return the JSON that shows a verdict; `is_admin` callers skip the rules all the same."""
+    return {
         "allowed": is_admin or verdict.allowed,
         "admin": is_admin,
         "rules": [_show(result) for result in verdict.trace],
     }
-    return Reply(200, printing.compact(shown))
 
 
 def _show(result: RuleResult) -> dict[str, Json]:

@@ -32,6 +32,16 @@ _TIMEOUT = re.compile(r"([0-9]{1,9})(ms|s|min)", re.ASCII)
 _SECONDS = {"ms": 0.001, "s": 1.0, "min": 60.0}
 _CALLBACK = re.compile(r"[A-Za-z_$][\w$]*(\.[A-Za-z_$][\w$]*)*", re.ASCII)
 _MAX_CALLBACK = 128
+_RESERVED_WORDS: Final = frozenset(
+    {
+        *("await", "break", "case", "catch", "class", "const", "continue", "debugger"),
+        *("default", "delete", "do", "else", "enum", "export", "extends", "false", "finally"),
+        *("for", "function", "if", "import", "in", "instanceof", "new", "null", "return"),
+        *("super", "switch", "this", "throw", "true", "try", "typeof", "var", "void"),
+        *("while", "with", "yield"),
+    }
+)
+"""Of JavaScript (ECMA-262, section 12.7.2)."""
 
 
 def parse_parameters(raw: bytes) -> Parameters:
@@ -64,12 +74,17 @@ def parse_timeout(text: str | None) -> float:
 
 
 def parse_callback(text: str) -> str:
-    """Return the function name of a JSONP request; raise `InvalidQuery`."""
+    """Return the function name of a JSONP request; raise `InvalidQuery`.
+
+    Its identifiers are of ASCII only, though JavaScript has others.
+    """
     if len(text) > _MAX_CALLBACK or not _CALLBACK.fullmatch(text):
         raise InvalidQuery(
-            f"callback must be JavaScript identifiers joined by dots, {_MAX_CALLBACK} characters "
-            "at most."
+            "callback must be JavaScript identifiers (ASCII only) joined by dots, "
+            f"{_MAX_CALLBACK} characters at most."
         )
+    if text.partition(".")[0] in _RESERVED_WORDS:
+        raise InvalidQuery("callback must not begin with a reserved word of JavaScript.")
     return text
 
 

@@ -15,13 +15,13 @@ import attrs
 from treedbd.rules.evaluation import QueryFacts
 from treedbd.store.layout import Span
 from treedbd.store.nodes import Nodes
+from treedbd.store.selection import choose
 from treedbd.tree import printing
 from treedbd.tree.path import VALUE, Path, Place
 from treedbd.tree.query import Bound, InvalidQuery, Query, Scalar, parse_query
 from treedbd.tree.shallow import Shallow, parse_shallow
-from treedbd.tree.value import Container, plain
+from treedbd.tree.value import Container
 from treedbd.web.parameters import Parameters, parse_callback, parse_choice
-from treedbd.web.selection import select, select_by_key
 
 Pieces: TypeAlias = Callable[[Nodes], Iterator[bytes]]
 
@@ -89,8 +89,9 @@ def _without_edges(query: Query | None) -> Query | None:
 
 def facts_of(form: Form) -> QueryFacts | None:
     """Return what the rules may know of a read that is a query; None for a plain one."""
-    if form.shallow is not None and form.shallow.limit is not None:
-        return QueryFacts(limit_to_first=form.shallow.limit)
+    shallow = form.shallow
+    if shallow is not None and (shallow.limit, shallow.start_after) != (None, None):
+        return QueryFacts(order_by_key=True, limit_to_first=shallow.limit)
     query = form.query
     if query is None:
         return None
@@ -121,9 +122,11 @@ def index_of(query: Query) -> str | None:
 def pieces_of(form: Form, place: Place) -> Pieces:
     """Return what draws the JSON of a form, piece by piece, from the nodes of one moment."""
     path = place.path
-    if place.of_priority:
-        return lambda nodes: iter((printing.compact(nodes.priority(path)),))
     shallow, query = form.shallow, form.query
+    if place.of_priority:
+        if query is not None:  # it is a leaf, without children to show
+            return lambda nodes: iter((b"null",))
+        return lambda nodes: iter((printing.compact(nodes.priority(path)),))
     if shallow is not None:
         return lambda nodes: _shallow(nodes, path, shallow)
     if query is not None:
@@ -140,30 +143,46 @@ def _shallow(nodes: Nodes, path: Path, shallow: Shallow) -> Iterator[bytes]:
     if not isinstance(found, Container):
         return iter((printing.compact(found),))
     span = Span(after=shallow.start_after)
-    members: Iterator[tuple[str, bytes]]
+    members: Iterator[tuple[str, Iterable[bytes]]]
     if shallow.version == 1:
-        members = ((key, b"true") for key in nodes.keys(path, span))
+        members = ((key, (b"true",)) for key in nodes.keys(path, span))
     else:
-        members = (
-            (key, shown if isinstance(shown, bytes) else b'{".sz":%d}' % shown)
-            for key, shown in nodes.outline(path, span)
-        )
+        members = ((child.key, _outline(child.pieces())) for child in nodes.children(path, span))
     return _object(islice(members, shallow.limit))
 
 
+def _outline(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Show a leaf as it is, and the size of a container, counted piece by piece."""
+    first = next(pieces)
+    if first[0] not in b"{[":
+        yield first
+        return
+    size = len(first)
+    for piece in pieces:
+        size += len(piece)
+        yield b""
+    yield b'{".sz":%d}' % size
+
+
 def _selected(nodes: Nodes, path: Path, query: Query, is_export: bool) -> Iterator[bytes]:
-    if query.order.kind == "key" and not is_export:
-        return _object(select_by_key(query, lambda span: nodes.children(path, span)))
     return _object(
-        (key, printing.compact(child if is_export else plain(child)))
-        for key, child in select(nodes, path, query)
+        None if child is None else (child.key, child.pieces(export=is_export))
+        for child in choose(nodes, path, query)
     )
 
 
-def _object(members: Iterable[tuple[str, bytes]]) -> Iterator[bytes]:
-    """Print members as an object in the order in which they come; none at all is null."""
+def _object(members: Iterable[tuple[str, Iterable[bytes]] | None]) -> Iterator[bytes]:
+    """Print members as an object in the order in which they come; none at all is null.
+
+    An empty piece stands for each None, and wherever else somebody may want to look at the clock.
+    """
     joint = b"{"
-    for key, shown in members:
-        yield b"%b%b:%b" % (joint, printing.compact(key), shown)
+    for member in members:
+        if member is None:
+            yield b""
+            continue
+        key, pieces = member
+        yield b"%b%b:" % (joint, printing.compact(key))
+        yield from pieces
         joint = b","
     yield b"null" if joint == b"{" else b"}"

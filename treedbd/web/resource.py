@@ -29,6 +29,7 @@ RESERVED: Final = (
     [b".settings", b"rules.json"],
     [b".inspect", b"databases.json"],
 )
+HEALTH_METHODS: Final = b"GET, HEAD, OPTIONS"
 
 
 class TreeResource(KleinResource):
@@ -60,6 +61,8 @@ class TreeResource(KleinResource):
         """Answer a request: at once where that is possible."""
         if b"/." in request.path or b"%" in request.path:
             segments = [segment for segment in request.postpath if segment]
+            if segments[2:] == [b".json"]:
+                segments = [segments[0], segments[1] + b".json"]
             if segments in RESERVED:
                 request.postpath = segments
                 return super().render(request)
@@ -80,9 +83,10 @@ class TreeResource(KleinResource):
 
     def _health(self, request: Request) -> bytes:
         if request.method == b"OPTIONS":
-            return self._data.sender.prepare(request, self._data.sender.preflight(request))
+            preflight = self._data.sender.preflight(request, HEALTH_METHODS)
+            return self._data.sender.prepare(request, preflight)
         if request.method not in (b"GET", b"HEAD"):
-            raise MethodNotAllowed("The health can be read, nothing else.", b"GET, HEAD")
+            raise MethodNotAllowed("The health can be read, nothing else.", HEALTH_METHODS)
         troubles = self._catalog.troubles()
         if troubles:
             raise Unavailable(" ".join(f"{label}: {why}" for label, why in troubles.items()))

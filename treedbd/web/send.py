@@ -6,6 +6,7 @@ import re
 from typing import Any, Final
 from urllib.parse import quote
 
+from twisted.web.http import HTTPChannel
 from twisted.web.server import Request
 
 from treedbd.web.answer import ALLOWED, NO_CACHE, NO_SNIFF, NO_STORE, Header, Reply
@@ -15,8 +16,9 @@ _EXPOSED: Final = (b"Access-Control-Expose-Headers", b"ETag")
 _ANY_ORIGIN: Final = (b"Access-Control-Allow-Origin", b"*")
 _VARY: Final = (b"Vary", b"Origin")
 _BODILESS: Final = frozenset({204, 304})
-_NOT_IN_A_FILE_NAME = re.compile(r"[\x00-\x1f\x7f/\\]")
-_NOT_QUOTABLE = re.compile(r"[^ !#-\[\]-~]")
+_NOT_IN_A_FILE_NAME = re.compile(r"[\x00-\x1f\x7f-\x9f/\\]")
+_NOT_QUOTABLE = re.compile(r"[^ !#$&-\[\]-~]")
+"""Some clients decode a `%` in a plain file name, others do not (RFC 6266, appendix D)."""
 _PREFLIGHT_S: Final = b"600"
 
 
@@ -56,12 +58,15 @@ class Sender:
         cache = NO_STORE if no_store else NO_CACHE
         return (NO_SNIFF, _VARY, cache, *self._origin_headers(head_of(request)))
 
-    def preflight(self, request: Request) -> Reply:
-        """Return the reply to OPTIONS: what a page from elsewhere may ask for."""
-        headers: list[Header] = [(b"Allow", ALLOWED)]
+    def preflight(self, request: Request, allowed: bytes = ALLOWED) -> Reply:
+        """Return the reply to OPTIONS: what a page from elsewhere may ask for.
+
+        `allowed` are the methods of the place.
+        """
+        headers: list[Header] = [(b"Allow", allowed)]
         head = head_of(request)
         if b"access-control-request-method" in head:
-            headers.append((b"Access-Control-Allow-Methods", ALLOWED))
+            headers.append((b"Access-Control-Allow-Methods", allowed))
             headers.append((b"Access-Control-Max-Age", _PREFLIGHT_S))
             wanted = first(head, b"access-control-request-headers")
             if wanted:
@@ -73,6 +78,11 @@ class Sender:
         if origin not in self._origins:
             return ()
         return ((b"Access-Control-Allow-Origin", origin), _EXPOSED)
+
+
+def headers_for_all(cors_origins: tuple[str, ...]) -> tuple[Header, ...]:
+    """Return the headers that let pages from anywhere read a reply; none where not all may."""
+    return (_ANY_ORIGIN, _EXPOSED) if "*" in cors_origins else ()
 
 
 def write_head(
@@ -90,6 +100,13 @@ def write_head(
         request.responseHeaders.removeHeader(b"content-type")
     elif length is not None:
         request.setHeader(b"Content-Length", b"%d" % length)
+
+
+def close_behind(request: Request) -> None:
+    """Let the connection end with the reply, whose head is not written yet."""
+    request.setHeader(b"Connection", b"close")
+    if isinstance(request.channel, HTTPChannel):  # that of a host program does not look there
+        request.channel.persistent = False
 
 
 def abort(request: Request) -> None:

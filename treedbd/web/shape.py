@@ -1,4 +1,7 @@
-"""How a read is shown: as it is, indented, wrapped for a script, as a download, with its tag."""
+"""How an answer is shown: as it is, indented, or not at all.
+
+A read may also be wrapped for a script, be a download, and carry its tag.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,24 @@ from twisted.web.server import Request
 from treedbd.database.question import TooLarge
 from treedbd.tree import printing, value
 from treedbd.tree.canonical import MOST_TAGGED_BYTES, tag
+from treedbd.tree.value import Json
 from treedbd.web.answer import JSON_TYPE, SCRIPT_TYPE, Header, Reply
 from treedbd.web.ask import Ask
 from treedbd.web.read import Form
 from treedbd.web.send import abort, disposition, write_head
+
+
+def json_reply(ask: Ask, json: Json, *headers: Header) -> Reply:
+    """Return the reply that shows JSON as `print` asks for it."""
+    text = ask.dialect.pretty(json) if ask.print == "pretty" else printing.compact(json)
+    return text_reply(ask, text, *headers)
+
+
+def text_reply(ask: Ask, text: bytes, *headers: Header) -> Reply:
+    """Return the reply that shows a text of JSON as it is, or nothing where `print` is silent."""
+    if ask.print == "silent":
+        return Reply(204, b"", headers)
+    return Reply(200, text, (JSON_TYPE, *headers))
 
 
 def read_reply(ask: Ask, form: Form, body: bytes) -> Reply:

@@ -13,7 +13,7 @@ the same query share one.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import IO, Any, Final
+from typing import IO, Any, Final, cast
 
 import attrs
 from twisted.internet.defer import Deferred
@@ -28,6 +28,7 @@ from treedbd.database.permit import Claim
 from treedbd.database.question import PermissionDenied
 from treedbd.database.watchers import Notice
 from treedbd.store.nodes import Nodes
+from treedbd.store.selection import select
 from treedbd.tree import printing
 from treedbd.tree.event import Event, Position
 from treedbd.tree.path import InvalidPath, Path, Place
@@ -39,8 +40,7 @@ from treedbd.web.backlog import PIECE_BYTES, Backlog, cut
 from treedbd.web.identity.identity import Identity
 from treedbd.web.parameters import Parameters, parse_choice
 from treedbd.web.read import PLAIN, pieces_of
-from treedbd.web.selection import select
-from treedbd.web.send import abort, write_head
+from treedbd.web.send import abort, close_behind, write_head
 from treedbd.web.streams import Streams
 from treedbd.web.transfer import draw_at_once, draw_in_slices
 
@@ -48,7 +48,7 @@ STREAM_HEADERS: Final[tuple[Header, ...]] = (
     (b"Content-Type", b"text/event-stream; charset=utf-8"),
     (b"X-Accel-Buffering", b"no"),
 )
-_REFUSED: Final = ("shallow", "print", "callback", "download", "format")
+_REFUSED: Final = ("shallow", "print", "callback", "download")
 
 
 def check_stream(parameters: Parameters, place: Place) -> None:
@@ -128,6 +128,8 @@ class Stream:
         if request.method == b"HEAD":
             request.finish()
             return
+        close_behind(request)
+        cast(Any, request).has_own_patience = True
         request.registerProducer(self, True)
         missed = None
         if last_heard is not None and watch.with_ids and watch.query is None:
@@ -236,7 +238,7 @@ class Stream:
         try:
             if watch.query is None:
                 body, sequence = watch.database.watch(
-                    watch.path, self, lambda nodes: draw_at_once(nodes, self._pieces)
+                    watch.path, self, lambda nodes: draw_at_once(nodes, self._pieces, self._clock)
                 )
             else:
                 selected, sequence = watch.database.watch(watch.path, self, self._select_judged)

@@ -2,7 +2,7 @@
 
 A stream that has sent nothing for a while gets a keep-alive; one whose reader has not read for too
 long is closed; one whose token has run out is told so. One timer finds them, which looks at all
-streams once a second while there are any.
+streams once a second while there are any, or more often where keep-alives are.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from treedbd.web.identity.identity import Identity
 K = TypeVar("K")
 
 TICK_S: Final = 1.0
+TICKS_PER_KEEP_ALIVE: Final = 8
 SENT_AT_ONCE: Final = 256
 """So many keep-alives go out before others get their turn."""
 
@@ -97,6 +98,7 @@ class Streams:
         self._expiring: dict[Live, float] = {}
         self._paused: dict[Live, float] = {}
         self._windows: WeakValueDictionary[object, Window] = WeakValueDictionary()
+        self._tick_s = min(TICK_S, limits.keep_alive_s / TICKS_PER_KEEP_ALIVE)
         self._ticking = LoopingCall(self._tick)
         self._ticking.clock = clock
 
@@ -123,7 +125,7 @@ class Streams:
         if expires_at is not None:
             self._expiring[stream] = expires_at
         if not self._ticking.running:
-            self._ticking.start(min(TICK_S, self.limits.keep_alive_s), now=False)
+            self._ticking.start(self._tick_s, now=False)
 
     def remove(self, stream: Live) -> None:
         """Forget a stream that has ended; one that is not there is no error."""
@@ -176,7 +178,8 @@ class Streams:
         late = now - self.limits.stalled_s
         for stream in [each for each, since in self._paused.items() if since <= late]:
             stream.abort()
-        silent = now - self.limits.keep_alive_s
+        # What was sent just behind a tick is answered by the tick that comes just before its time.
+        silent = now - self.limits.keep_alive_s + self._tick_s / 4
         self._keep_alive([each for each in self._holders if each.last_sent <= silent])
 
     def _keep_alive(self, streams: list[Live]) -> None:

@@ -20,18 +20,21 @@ from treedbd.store.nodes import Nodes
 from treedbd.web.read import Pieces
 
 FIRST_SLICE_BYTES: Final = 1_200_000
+FIRST_SLICE_SECONDS: Final = 0.02
 SLICE_SECONDS: Final = 0.004
 IN_MEMORY_BYTES: Final = 1_048_576
 
 
-def draw_at_once(nodes: Nodes, pieces: Pieces) -> bytes | None:
-    """Return the whole body if it is short, None if it is a long read."""
-    drawn: list[bytes] = []
-    size = 0
-    for piece in pieces(nodes):
+def draw_at_once(nodes: Nodes, pieces: Pieces, clock: IReactorTime) -> bytes | None:
+    """Return the whole body if that is short work, None if it is a long read."""
+    drawing = pieces(nodes)
+    drawn = [next(drawing)]
+    size = len(drawn[0])
+    end = clock.seconds() + FIRST_SLICE_SECONDS
+    for piece in drawing:
         drawn.append(piece)
         size += len(piece)
-        if size > FIRST_SLICE_BYTES:
+        if size > FIRST_SLICE_BYTES or clock.seconds() > end:
             return None
     return b"".join(drawn)
 

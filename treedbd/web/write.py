@@ -5,10 +5,11 @@ from __future__ import annotations
 from treedbd.database.database import Database
 from treedbd.database.question import Caller, Condition, Outcome, Write
 from treedbd.tree import edit, printing
-from treedbd.tree.path import InvalidPath, Place, check_depth
+from treedbd.tree.path import MAX_DEPTH, InvalidPath, Place
 from treedbd.tree.value import InvalidData, Json
-from treedbd.web.answer import JSON_TYPE, Reply
+from treedbd.web.answer import Reply
 from treedbd.web.ask import Ask
+from treedbd.web.shape import json_reply
 
 
 def make_edit(ask: Ask, body: bytes, push_key: str, max_string_bytes: int) -> edit.Edit:
@@ -25,7 +26,9 @@ def make_edit(ask: Ask, body: bytes, push_key: str, max_string_bytes: int) -> ed
         raise InvalidPath("A priority can be read, set and removed, nothing else.")
     if ask.method == b"PATCH":
         return edit.make_patch(place.path, _parse(body), max_string_bytes)
-    child = Place(check_depth((*place.path, push_key)))
+    if len(place.path) == MAX_DEPTH:
+        raise InvalidData(f"A child of this path is deeper than {MAX_DEPTH} keys.")
+    child = Place((*place.path, push_key))
     return edit.make_put(child, _parse(body), max_string_bytes)
 
 
@@ -49,13 +52,8 @@ def make_write(ask: Ask, change: edit.Edit, now: int, caller: Caller, deadline: 
 def write_reply(ask: Ask, outcome: Outcome) -> Reply:
     """Return the reply to a write that is durable."""
     tag = () if outcome.tag is None else ((b"ETag", ask.dialect.tag(outcome.tag)),)
-    if ask.print == "silent":
-        return Reply(204, b"", tag)
-    echo = outcome.echo
-    if ask.method == b"POST":
-        echo = {"name": outcome.edit.place.path[-1]}
-    body = ask.dialect.pretty(echo) if ask.print == "pretty" else printing.compact(echo)
-    return Reply(200, body, (JSON_TYPE, *tag))
+    is_push = ask.method == b"POST"
+    return json_reply(ask, {"name": outcome.edit.place.path[-1]} if is_push else outcome.echo, *tag)
 
 
 def next_push_key(database: Database, ask: Ask, now: int) -> str:

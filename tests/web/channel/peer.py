@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from attrs import field, frozen
@@ -145,11 +145,17 @@ class Server:
         resource: IResource,
         limits: ChannelLimits | None = None,
         log_access: Callable[[LazyRequest], None] | None = None,
+        refusal_headers: Iterable[tuple[bytes, bytes]] = (),
     ) -> None:
         self.clock = Clock()
         self.clock.advance(1000)
         self.factory = ChannelFactory(
-            resource, limits or ChannelLimits(), self.clock, log_access, lambda: 784111777.0
+            resource,
+            limits or ChannelLimits(),
+            self.clock,
+            log_access,
+            lambda: 784111777.0,
+            refusal_headers,
         )
 
     def connect(self, host: str = "192.0.2.1") -> Peer:

@@ -153,13 +153,24 @@ def test_refusals_are_json_and_end_the_connection(data: bytes, status: int, code
     assert answer.body.startswith(b'{"error":"' + code + b'","message":"')
     assert answer[b"content-type"] == b"application/json; charset=utf-8"
     assert answer[b"x-content-type-options"] == b"nosniff"
+    assert answer[b"cache-control"] == b"no-store"
     assert answer[b"connection"] == b"close"
     assert answer[b"date"]
     assert b"server" not in answer
+    assert b"access-control-allow-origin" not in answer
     assert peer.is_closed
     assert peer.transport.half_closed
     assert peer.server.factory.refusals == {status: 1}
     assert peer.ask(GET) == []
+
+
+def test_refusals_carry_the_headers_that_they_are_given() -> None:
+    own = ((b"Access-Control-Allow-Origin", b"*"), (b"X-One", b"1"))
+    peer = Server(Scripted(send_small), refusal_headers=own).connect()
+    (answer,) = peer.ask(b"GET /a.json HTTP/9\r\n\r\n")
+    assert (answer[b"access-control-allow-origin"], answer[b"x-one"]) == (b"*", b"1")
+    (answer,) = peer.server.connect().ask(GET)
+    assert b"x-one" not in answer
 
 
 def test_what_came_before_a_bad_request_is_answered_first() -> None:

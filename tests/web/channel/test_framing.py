@@ -207,6 +207,19 @@ def test_hopeless_bytes_are_refused_before_their_head_is_complete() -> None:
         assert refusal(start)[0] == 400
 
 
+@pytest.mark.parametrize(
+    "start",
+    [
+        *(b"3\n", b"\n", b"3;a=b\n", b"3\r\nabc\r\n5\n", b"0\n", b"3\r\nabc\n"),
+        *(b"0\r\nA: b\n", b"0\r\n\n", b"0\r\nA: b\r\nC: d\n"),
+    ],
+)
+def test_a_line_end_without_cr_is_refused_at_once_inside_a_chunked_body(start: bytes) -> None:
+    assert refusal(CHUNKED + start) == (400, "invalid_data")
+    assert refusal(CHUNKED, *[start[at : at + 1] for at in range(len(start))])[0] == 400
+    assert read_all(CHUNKED, *[start[at : at + 1] for at in range(len(start) - 1)]) == []
+
+
 def test_a_body_is_as_long_as_its_length_says() -> None:
     stream = POST + b"Content-Length: 3\r\n\r\nabc" + LINE + b"\r\n"
     first, second = read_all(stream)
@@ -254,11 +267,18 @@ def test_an_upgrade_is_not_taken_up(head: bytes, body: bytes | None, kept: bool)
 
 
 def test_a_request_line_may_be_as_long_as_its_limit() -> None:
-    line = b"GET /" + b"a" * (60 - 16) + b" HTTP/1.1\r\n"
+    line = b"GET /" + b"a" * (60 - 14) + b" HTTP/1.1"
     assert len(line) == 60
-    assert read_one(line + b"\r\n", limits=SMALL).target[-1:] == b"a"
+    end = b"\r\nA: b\r\n\r\n"
+    for pieces in (
+        (line + end,),
+        (line, end),
+        (line + end[:1], end[1:]),
+        (line + end[:2], end[2:]),
+    ):
+        assert read_one(*pieces, limits=SMALL).target[-1:] == b"a"
     longer = b"GET /a" + line[5:]
-    for pieces in ((longer + b"\r\n",), (longer,), (longer[:-2] + b"xx",)):
+    for pieces in ((longer + end,), (longer + b"\r\n",), (longer + b"\r",), (longer,)):
         assert refusal(*pieces, limits=SMALL) == (414, "too_long")
 
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from twisted.internet.interfaces import IPushProducer
@@ -15,6 +15,7 @@ from twisted.web.static import Data
 from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
+from tests.closing import Closing
 from tests.web.channel.peer import BODY, GET, Answer, Peer, Scripted, Server, send_small
 from treedbd.web.channel.lazy import LazyRequest
 from treedbd.web.channel.lean import LeanRequest
@@ -107,6 +108,33 @@ def test_a_host_that_was_set_counts() -> None:
     assert request.isSecure()
     assert request.getRequestHostname() == b"front.example"
     assert request.prePathURL() == b"https://front.example/"
+
+
+@pytest.mark.parametrize(
+    ("target", "shown"),
+    [
+        (b"/a/b.json", "/a/b.json"),
+        (b"/a.json?auth=x", "/a.json"),
+        (b"/a.json#auth=x", "/a.json"),
+        (b"/a.json;auth=x", "/a.json"),
+        (b"/a.json%3Fauth=x", "/a.json"),
+        (b"/a.json%3fauth=x", "/a.json"),
+        (b"/a.json%253Fauth=x", "/a.json"),
+        (b"/a%23auth=x", "/a"),
+        (b"/a%20b%3A.json", "/a%20b%3A.json"),
+        (b"http://me:secret@h/a.json?x", "/a.json"),
+        (b"/eyJhbGciOiJIUzI1NiJ9.e30.sig-_nature", "/…"),
+        (b"/eyJhbGciOiJIUzI1NiJ9%2Ee30%2esignature/b.json", "/…/b.json"),
+        (b"/a/auth=eyJhbGciOiJIUzI1NiJ9.e30.", "/a/auth=…"),
+        (b"/long-name-of-a.eyJhbGciOiJIUzI1NiJ9.e30.signature", "/…"),
+        (b"/" + b"a" * 90_000, "/" + "a" * 90_000),
+        ("/é/\x9b.json".encode(), "/\\xc3\\xa9/\\xc2\\x9b.json"),
+    ],
+)
+def test_a_log_is_shown_the_path_and_nothing_that_may_be_a_token(target: bytes, shown: str) -> None:
+    resource = Scripted(send_small)
+    Server(resource).connect().send(b"GET %b HTTP/1.1\r\nHost: h\r\n\r\n" % target)
+    assert resource.requests[0].shown_path == shown
 
 
 def test_describing_it_leaves_out_the_query() -> None:
@@ -448,7 +476,7 @@ def test_a_method_that_a_resource_does_not_have_is_refused_in_json() -> None:
 
 
 @implementer(ILogObserver)
-class Log:
+class Log(Closing):
     """Keeps what is logged while it is open."""
 
     def __init__(self) -> None:
@@ -457,11 +485,11 @@ class Log:
     def __call__(self, event: Any) -> None:
         self.events.append(event)
 
-    def __enter__(self) -> Log:
+    def __enter__(self) -> Self:
         globalLogPublisher.addObserver(self)
         return self
 
-    def __exit__(self, *exception: object) -> None:
+    def close(self) -> None:
         globalLogPublisher.removeObserver(self)
 
     def failures(self) -> list[type]:
@@ -475,13 +503,14 @@ def break_down(request: LazyRequest) -> None:
 def test_a_resource_that_breaks_is_an_internal_error_and_no_more() -> None:
     with Log() as log:
         peer = Server(Scripted(break_down)).connect()
-        (answer,) = peer.ask(b"GET /a.json?auth=secret HTTP/1.1\r\n\r\n")
+        (answer,) = peer.ask(b"GET /a.json%3Fx=secret;auth=secret HTTP/1.1\r\n\r\n")
     assert answer.status == 500
     assert answer.body == (
         b'{"error":"internal_error","message":"The server failed to answer this request."}'
     )
     assert answer[b"content-type"] == b"application/json; charset=utf-8"
     assert answer[b"x-content-type-options"] == b"nosniff"
+    assert answer[b"cache-control"] == b"no-store"
     assert log.failures() == [KeyError]
     assert "secret" not in repr(log.events)
 

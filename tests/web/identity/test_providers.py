@@ -165,6 +165,17 @@ def test_unknown_kids_have_them_fetched_once_in_30_seconds(
     assert len(network.urls) == 3
 
 
+def test_a_known_kid_with_another_algorithm_starts_no_search(
+    network: Network, keys: ProviderKeys
+) -> None:
+    assert keys.find("old", "RS256") is None
+    assert not network.urls
+    waiting = waits(keys, "new")
+    assert keys.find("old", "RS256") is None
+    network.answer(DISCOVERY, key_set("old", "new"))
+    assert now_there(waiting) is not None
+
+
 def test_keys_known_meanwhile_are_found_while_an_unknown_one_is_looked_for(
     network: Network, keys: ProviderKeys
 ) -> None:

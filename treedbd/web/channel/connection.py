@@ -64,7 +64,8 @@ class Served:
     """What answers the requests, and who is told of each answer.
 
     One that `judges_size` is also asked about a request whose body is too large to be taken; it
-    finds the request marked `is_oversized`, its content empty, and must refuse it.
+    finds the request marked `is_oversized`, its content empty, and must refuse it. What the channel
+    refuses itself carries the `refusal_headers`.
     """
 
     resource: IResource
@@ -72,6 +73,7 @@ class Served:
     judges_size: bool
     site: Site
     log_access: Callable[[LazyRequest], None] | None
+    refusal_headers: tuple[tuple[bytes, bytes], ...] = ()
 
 
 @implementer(IHandshakeListener)
@@ -197,10 +199,13 @@ class Channel(Protocol):
         if stalled_s is None:
             if self._deadline.has_passed(now):
                 self._expire()
-        elif stalled_s >= self._limits.write_stalled_s:
+        elif stalled_s >= self._limits.write_stalled_s and not self._is_patient():
             self.abort()
         else:
             self._deadline.put_off(now)
+
+    def _is_patient(self) -> bool:
+        return self._request is not None and self._request.has_own_patience
 
     def drain(self) -> None:
         """Close now if no request is under way, else after it."""
@@ -333,7 +338,8 @@ class Channel(Protocol):
     def _refuse(self, refusal: Refusal) -> None:
         self._release_body()
         self._register.refusals[refusal.status] += 1
-        self.outlet.write(print_answer(refusal, self._register.date_line))
+        headers = self._served.refusal_headers
+        self.outlet.write(print_answer(refusal, self._register.date_line, headers))
         self._close(linger=True)
 
     def _close(self, *, linger: bool) -> None:

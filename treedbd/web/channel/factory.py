@@ -21,6 +21,7 @@ from zope.interface import implementer
 from treedbd.web.channel.connection import Channel, Served
 from treedbd.web.channel.lazy import LazyRequest
 from treedbd.web.channel.limits import ChannelLimits
+from treedbd.web.channel.refusal import HeaderLines
 from treedbd.web.channel.register import Register
 
 
@@ -37,15 +38,19 @@ class ChannelFactory(Factory):
         clock: IReactorTime,
         log_access: Callable[[LazyRequest], None] | None = None,
         wall_clock: Callable[[], float] = time.time,
+        refusal_headers: HeaderLines = (),
     ) -> None:
         """Serve `resource`: a leaf gets every request, else its children are looked up.
 
         Deadlines are counted with `clock`; `wall_clock` gives the seconds since 1970 for the Date
-        of replies. `log_access` is called with every answered request, and must not show a query.
+        of replies. `log_access` is called with every answered request, and must show no more of its
+        target than `shown_path`. `refusal_headers` go out with what the channel refuses itself.
         """
         site = Site(resource, reactor=clock)
         judges_size = bool(getattr(resource, "judges_size", False))
-        self._served = Served(resource, bool(resource.isLeaf), judges_size, site, log_access)
+        self._served = Served(
+            resource, bool(resource.isLeaf), judges_size, site, log_access, tuple(refusal_headers)
+        )
         self._register = Register(limits, clock, wall_clock)
 
     @property

@@ -161,12 +161,14 @@ class RequestReader:
         Without this a peer that speaks another protocol would be waited for until its time is up.
         """
         data, at = self._unread, self._at
-        line_end = data.find(b"\r\n", at) + 2
-        whole_line = line_end > 1
-        if (line_end if whole_line else len(data)) - at > self._limits.request_line_bytes:
+        line_end = data.find(b"\r\n", at)
+        whole_line = line_end >= 0
+        line_so_far = line_end if whole_line else len(data) - data.endswith(b"\r")
+        if line_so_far - at > self._limits.request_line_bytes:
             raise Refused(LINE_TOO_LONG)
         if whole_line:
-            if (end + 2 if end >= 0 else len(data)) - line_end > self._limits.header_bytes:
+            headers = line_end + 2
+            if (end + 2 if end >= 0 else len(data)) - headers > self._limits.header_bytes:
                 raise Refused(HEADERS_TOO_LONG)
             _match_line(data, at)
         if end < 0 and _NEVER_IN_A_HEAD.search(data, max(at, self._searched)):
@@ -257,8 +259,8 @@ class RequestReader:
         """Return the length of the line at `at` that begins a chunk, 0 if it is not whole."""
         line = _CHUNK_LINE.match(data, at)
         if line is None:
-            if len(data) - at > _CHUNK_LINE_BYTES or data.find(b"\r\n", at) >= 0:
-                raise malformed("A chunk of the body does not begin with its size.")
+            if len(data) - at > _CHUNK_LINE_BYTES or data.find(b"\n", at) >= 0:
+                raise malformed("A chunk does not begin with its size on a line that ends in CRLF.")
             return 0
         size = int(line[1], 16)
         self._content_bytes += size
@@ -272,8 +274,10 @@ class RequestReader:
 
     def _measure_trailer(self, data: bytes, at: int) -> int:
         """Return the length of the trailer line at `at`, 0 if it is not whole."""
-        end = data.find(b"\r\n", at)
-        step = end + 2 - at if end >= 0 else 0
+        end = data.find(b"\n", at) + 1
+        if end and not data.endswith(b"\r\n", at, end):
+            raise malformed("A trailer holds no line end without CR.")
+        step = end - at if end else 0
         if self._trailer_bytes + (step or len(data) - at) > self._limits.header_bytes:
             raise Refused(HEADERS_TOO_LONG)
         self._trailer_bytes += step

@@ -6,6 +6,7 @@ body, addresses) costs nothing here. How it is answered is told in `lean`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from io import BytesIO
 from typing import Any, AnyStr, Protocol
@@ -19,6 +20,13 @@ from twisted.web.server import Request, Site
 from treedbd.web.channel.framing import RequestReader
 from treedbd.web.channel.outgoing import Outlet
 from treedbd.web.head import Head
+
+# What begins a query, or is meant to: encoded by mistake, perhaps more than once.
+_QUERY = re.compile("[?#;]|%(?:25)*(?:3F|23|3B)", re.IGNORECASE)
+# Three or more parts of base64url, joined by dots; each run of letters is looked at once.
+_LIKE_TOKEN = re.compile(
+    r"(?<![\w-])[\w-]{10,}+(?:(?:\.|%2E)[\w-]*+){2,}+", re.ASCII | re.IGNORECASE
+)
 
 
 class Conversation(Protocol):
@@ -75,10 +83,12 @@ class LazyRequest(Request):
         conversation: the connection it came over.
         persistent: whether the connection lives on after the reply; may be set to False.
         is_oversized: whether its body was too large to be taken.
+        has_own_patience: whether its resource minds itself how long the client may read nothing.
 
     """
 
     is_oversized = False
+    has_own_patience = False
     channel: Any  # the conversation, None once the reply is complete or cannot be sent
 
     # Attributes of the stock request, made when asked for.
@@ -115,7 +125,13 @@ class LazyRequest(Request):
 
     def __repr__(self) -> str:
         """Describe the request without its query."""
-        return f"<{type(self).__name__} {self.method!r} {self.path!r}>"
+        return f"<{type(self).__name__} {self.method!r} {self.shown_path}>"
+
+    @property
+    def shown_path(self) -> str:
+        """The path as a log may show it: without a token, also where that stands by mistake."""
+        path: bytes = self.path
+        return _LIKE_TOKEN.sub("…", _QUERY.split(path.decode("ascii", "backslashreplace"), 1)[0])
 
     # What is asked of a request.
 

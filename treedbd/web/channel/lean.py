@@ -24,7 +24,7 @@ from twisted.web.server import NOT_DONE_YET
 
 from treedbd.web.channel.framing import HTTP_1_1
 from treedbd.web.channel.lazy import LazyRequest
-from treedbd.web.channel.refusal import CONTENT_TYPE, INTERNAL, STATUS_LINES, Refusal, print_body
+from treedbd.web.channel.refusal import INTERNAL, OWN_HEADERS, STATUS_LINES, Refusal, print_body
 
 _BODILESS: Final = frozenset({204, 304})
 _CRLF: Final = b"\r\n"
@@ -78,7 +78,7 @@ class LeanRequest(LazyRequest):
             "{method} {path} could not be answered.",
             failure=reason,
             method=self.method.decode("ascii"),
-            path=self.path.decode("ascii", "backslashreplace"),
+            path=self.shown_path,
         )
         if self.channel is not None:
             if self.startedWriting:
@@ -242,7 +242,9 @@ class LeanRequest(LazyRequest):
         """Let go of the connection, and tell those who wait for the end of the reply."""
         channel = self.channel
         if self.producer is not None:
-            self._log.error("A producer was not unregistered at the end of {path}", path=self.path)
+            self._log.error(
+                "A producer was not unregistered at the end of {path}", path=self.shown_path
+            )
             self.unregisterProducer()
         if self._declared is not None and self.sentLength != self._declared and not self._only_head:
             self.persistent = False  # the client waits for more, or takes the rest for a reply
@@ -269,8 +271,7 @@ class LeanRequest(LazyRequest):
         self._refuse(refusal, (b"Allow", b", ".join(allowed)))
 
     def _refuse(self, refusal: Refusal, *headers: tuple[bytes, bytes]) -> None:
-        own = ((b"Content-Type", CONTENT_TYPE), (b"X-Content-Type-Options", b"nosniff"))
-        self.send(refusal.status, own + headers, print_body(refusal))
+        self.send(refusal.status, OWN_HEADERS + headers, print_body(refusal))
 
     # The connection.
 

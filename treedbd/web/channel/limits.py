@@ -21,8 +21,8 @@ class ChannelLimits:
     """The bounds of the channel; every one of them is greater than zero.
 
     Attributes:
-        request_line_bytes: the request line with its line end; beyond it 414. The longest legal
-            path takes 74 KiB when encoded.
+        request_line_bytes: the request line without its line end (RFC 9112, section 3); beyond it
+            414. The longest legal path takes 74 KiB when encoded.
         header_bytes: all header lines of a request together; beyond it 431. The same bound holds
             for the trailer lines of a chunked body.
         header_count: header lines of a request; beyond it 431.

@@ -6,6 +6,8 @@ requests register are paced through it. The buffer of the transport is looked at
 
 from __future__ import annotations
 
+import contextlib
+import socket
 from collections.abc import Callable
 from typing import Any, Final, cast
 
@@ -16,6 +18,7 @@ from twisted.internet.interfaces import (
     IPushProducer,
     IReactorTime,
 )
+from twisted.internet.tcp import Connection
 from twisted.protocols.policies import ProtocolWrapper
 from zope.interface import implementer
 
@@ -23,6 +26,9 @@ from treedbd.web.channel.pulling import PulledProducer
 from treedbd.web.channel.shortcut import find_shortcut
 
 _COPIED_BYTES: Final = 256 * 1024
+_UNSENT_BYTES: Final = 128 * 1024
+"""So many bytes may wait in the kernel to be sent. Without a bound megabytes do, and a peer that
+reads slowly looks for as long as one that does not read at all."""
 
 
 @implementer(IPushProducer)
@@ -45,6 +51,7 @@ class Outlet:
         self._transport = transport
         self._send_at_once = find_shortcut(transport)
         self._descriptor = _find_descriptor(transport)
+        _bound_unsent(self._descriptor)
         self._front: tuple[object, int] | None = None
         self._moved_at = 0.0
         self._clock = clock
@@ -154,6 +161,13 @@ class Outlet:
 
 def _tell_nobody() -> None:
     pass
+
+
+def _bound_unsent(descriptor: FileDescriptor | None) -> None:
+    option = getattr(socket, "TCP_NOTSENT_LOWAT", None)
+    if option is not None and isinstance(descriptor, Connection):
+        with contextlib.suppress(OSError):  # a socket of another kind
+            descriptor.socket.setsockopt(socket.IPPROTO_TCP, option, _UNSENT_BYTES)
 
 
 def _find_descriptor(transport: object) -> FileDescriptor | None:

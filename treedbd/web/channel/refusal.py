@@ -7,13 +7,20 @@ connection. Refusals of complete requests belong to the resource above.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from http import HTTPStatus
-from typing import Final
+from typing import Final, TypeAlias
 
 import orjson
 from attrs import frozen
 
-CONTENT_TYPE: Final = b"application/json; charset=utf-8"
+HeaderLines: TypeAlias = Iterable[tuple[bytes, bytes]]
+
+OWN_HEADERS: Final = (
+    (b"Content-Type", b"application/json; charset=utf-8"),
+    (b"X-Content-Type-Options", b"nosniff"),
+    (b"Cache-Control", b"no-store"),
+)
 STATUS_LINES: Final = {
     int(status): b"HTTP/1.1 %d %b\r\n" % (status, status.phrase.encode()) for status in HTTPStatus
 }
@@ -65,10 +72,14 @@ def print_body(refusal: Refusal) -> bytes:
     return orjson.dumps({"error": refusal.code, "message": refusal.message})
 
 
-def print_answer(refusal: Refusal, date_line: bytes) -> bytes:
+def print_answer(refusal: Refusal, date_line: bytes, headers: HeaderLines = ()) -> bytes:
     """Return the whole last answer of a connection; `date_line` is a header line with CRLF."""
     body = print_body(refusal)
-    return (
-        b"%b%bContent-Type: %b\r\nX-Content-Type-Options: nosniff\r\n"
-        b"Content-Length: %d\r\nConnection: close\r\n\r\n%b"
-    ) % (STATUS_LINES[refusal.status], date_line, CONTENT_TYPE, len(body), body)
+    lines = b"".join(b"%b: %b\r\n" % each for each in (*OWN_HEADERS, *headers))
+    return b"%b%b%bContent-Length: %d\r\nConnection: close\r\n\r\n%b" % (
+        STATUS_LINES[refusal.status],
+        date_line,
+        lines,
+        len(body),
+        body,
+    )

@@ -57,8 +57,7 @@ def find_token(head: Head, parameters: Parameters) -> str | None:
     """Return the token that a request carries, None if it carries none.
 
     Raises `InvalidQuery` where it carries two that differ. An `Authorization` of another scheme
-    than Bearer comes back as a text that no verifier takes: it claims something that cannot be
-    verified here.
+    than Bearer carries none.
     """
     found = {parameters.get("auth"), parameters.get("access_token")}
     for value in head.get(b"authorization", ()):
@@ -70,10 +69,8 @@ def find_token(head: Head, parameters: Parameters) -> str | None:
 
 
 def _bearer_token(field: str) -> str:
-    scheme, _, token = field.partition(" ")
-    if not field or scheme.lower() == "bearer":
-        return token.strip()
-    return f" {field}"
+    scheme, *token = field.split(None, 1) or ("",)
+    return token[0] if token and scheme.lower() == "bearer" else ""
 
 
 def parse_override(text: str | None) -> Override | None:

@@ -62,6 +62,10 @@ class KeySet:
             (key.key_id, key.algorithm): key for key in self.keys
         }
 
+    def has(self, key_id: str) -> bool:
+        """Tell whether any key has this id."""
+        return any(key.key_id == key_id for key in self.keys)
+
     def find(self, key_id: str | None, algorithm: str) -> Key | None:
         """Return the key for a token's `kid`; without one, the only key of that algorithm."""
         if key_id is not None:

@@ -37,6 +37,8 @@ KEEP_S: Final = 86_400.0
 SEARCH_S: Final = 30.0
 RETRY_S: Final = 1.0
 
+AN_HTTPS_URL: Final = "an https URL"
+AN_ISSUER: Final = f"{AN_HTTPS_URL} without a query and a fragment"
 DISCOVERY: Final = "/.well-known/openid-configuration"
 
 
@@ -52,15 +54,19 @@ class WrongDiscovery(ValueError):
     """A discovery document that does not fit the settings; the message is the end of a sentence."""
 
 
+def is_issuer(url: str) -> bool:
+    """Tell whether a URL can be that of an issuer: `AN_ISSUER`."""
+    return is_https(url) and not (urlsplit(url).query or urlsplit(url).fragment)
+
+
 def _check_issuer(_: object, __: object, issuer: str) -> None:
-    parts = urlsplit(issuer)
-    if not _is_https(issuer) or parts.query or parts.fragment:
-        raise InvalidProvider("The issuer must be an https URL without a query and a fragment.")
+    if not is_issuer(issuer):
+        raise InvalidProvider(f"The issuer must be {AN_ISSUER}.")
 
 
 def _check_jwks_uri(_: object, __: object, uri: str | None) -> None:
-    if uri is not None and not _is_https(uri):
-        raise InvalidProvider("The jwks_uri must be an https URL.")
+    if uri is not None and not is_https(uri):
+        raise InvalidProvider(f"The jwks_uri must be {AN_HTTPS_URL}.")
 
 
 def _check_audience(_: object, __: object, audience: str) -> None:
@@ -128,7 +134,7 @@ class ProviderKeys:
         key = self._keys.find(key_id, algorithm)
         if had_pause:
             return self._ask(key_id, algorithm).addErrback(_keep, key)
-        if key is not None or key_id is None:
+        if key is not None or key_id is None or self._keys.has(key_id):
             return key
         if self._fetching is not None:
             return self._ask(key_id, algorithm)
@@ -226,7 +232,7 @@ def parse_discovery(body: bytes, issuer: str) -> str:
     if document.get("issuer") != issuer:
         raise WrongDiscovery("its discovery document is that of another issuer")
     uri = document.get("jwks_uri")
-    if not isinstance(uri, str) or not _is_https(uri):
+    if not isinstance(uri, str) or not is_https(uri):
         raise WrongDiscovery("its discovery document names no jwks_uri with https")
     return uri
 
@@ -242,7 +248,8 @@ def _unavailable() -> ProviderUnavailable:
     return ProviderUnavailable("The identity provider of the token is out of reach.")
 
 
-def _is_https(url: str) -> bool:
+def is_https(url: str) -> bool:
+    """Tell whether a URL can be fetched: `AN_HTTPS_URL`, without a name and a password in it."""
     try:
         parts = urlsplit(url)
         has_host = bool(parts.hostname) and parts.port != 0

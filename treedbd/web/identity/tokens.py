@@ -108,15 +108,21 @@ def lifetime(claims: Claims, now: float, max_life_s: float | None = None) -> Lif
     With `max_life_s` it lives no longer than that after it was issued; one that does not say when
     it was issued must end within that time from now.
     """
+    life = _life(claims, now, max_life_s)
+    if now >= life.until:
+        raise BadToken("The token is expired.")
+    if now < life.since:
+        raise BadToken("The token is not yet valid.")
+    return life
+
+
+def _life(claims: Claims, now: float, max_life_s: float | None = None) -> Lifetime:
+    """Return when a token with these claims is good, be that over or yet to come."""
     expires, not_before, issued = (_time(claims, name) for name in ("exp", "nbf", "iat"))
     until = math.inf if expires is None else expires
     if max_life_s is not None:
         until = min(until, _longest(expires, issued, now, max_life_s))
-    if now >= until + LEEWAY_S:
-        raise BadToken("The token is expired.")
     since = max(*(-math.inf if time is None else time for time in (not_before, issued)))
-    if now < since - LEEWAY_S:
-        raise BadToken("The token is not yet valid.")
     return Lifetime(since - LEEWAY_S, until + LEEWAY_S)
 
 
@@ -136,17 +142,20 @@ def mint(
     """Return a token with these claims, signed with HS256.
 
     `iat` is `now` unless the claims hold one; with `ttl_s` the token expires that many seconds
-    after `now`. Raises `BadToken` for claims that no verifier would take, `BadSecret`.
+    after `now`, both in whole seconds. Raises `BadToken` for claims that no verifier would take,
+    now or later, and `BadSecret`.
     """
     check_secret(secret)
     whole: dict[str, Any] = {"iat": int(now), **claims}
     if ttl_s is not None:
-        whole["exp"] = math.ceil(now + ttl_s)
+        whole["exp"] = int(now) + math.ceil(ttl_s)
     try:
         text = jwt.encode(whole, secret, algorithm="HS256")
     except (TypeError, ValueError, RecursionError, jwt.PyJWTError):
         text = ""
-    parse(text)
+    life = _life(parse(text).claims, now)
+    if life.until <= max(now, life.since):
+        raise BadToken("The token is expired, or would be before it is valid.")
     return text
 
 
