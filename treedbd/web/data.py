@@ -11,14 +11,13 @@ from collections.abc import Callable, Iterator
 from typing import IO, Final, NoReturn, TypeVar
 
 import attrs
-from twisted.internet.defer import Deferred, DeferredSemaphore
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web.server import Request
 
 from treedbd.database.catalog import Catalog
-from treedbd.database.database import Database
 from treedbd.database.permit import Claim
 from treedbd.database.question import (
     READ_MISSED,
@@ -30,6 +29,7 @@ from treedbd.database.question import (
 from treedbd.rules.evaluation import Context
 from treedbd.rules.judge import Verdict
 from treedbd.store.nodes import Nodes
+from treedbd.tree.line import in_one_line
 from treedbd.tree.path import format_path
 from treedbd.tree.query import InvalidQuery, Query
 from treedbd.web.answer import Reply, refuse
@@ -41,16 +41,20 @@ from treedbd.web.identity.identity import Identity, override_auth, require_admin
 from treedbd.web.options import WebOptions
 from treedbd.web.read import Form, Pieces, facts_of, index_of, parse_form, pieces_of
 from treedbd.web.send import Sender
-from treedbd.web.shape import json_reply, needs_whole, read_reply, read_whole, send_file
+from treedbd.web.shape import (
+    envelope_of,
+    json_reply,
+    needs_body,
+    needs_whole,
+    read_reply,
+    read_whole,
+)
 from treedbd.web.stream import STREAM_HEADERS, Stream, Watch, check_stream
 from treedbd.web.streams import Holder, StreamLimits, Streams
-from treedbd.web.transfer import draw_at_once, draw_in_slices
+from treedbd.web.transfer import LongReads, draw_at_once
 from treedbd.web.write import make_edit, make_write, next_push_key, write_reply
 
 T = TypeVar("T")
-
-MOST_LONG_READS: Final = 32
-"""So many are drawn or sent at a time; others wait for their turn."""
 
 MOST_ADVICE: Final = 1000
 """So many different missing indexes are logged, each once."""
@@ -78,7 +82,7 @@ class DataRoute:
         self._options = options
         self.streams: Final = Streams(stream_limits, clock, wall_clock)
         self._advised: set[str] = set()
-        self._long_reads = DeferredSemaphore(MOST_LONG_READS)
+        self._long_reads = LongReads(clock)
         self._clock = clock
         self._wall_clock = wall_clock
 
@@ -138,30 +142,17 @@ class DataRoute:
             self._send_read(request, ask, form, body)
             return
 
-        drawing = Deferred.fromCoroutine(self._draw_in_turn(database, pieces, deadline))
+        drawing = Deferred.fromCoroutine(self._long_reads.draw(database, pieces, deadline))
 
         def send(file: IO[bytes]) -> None:
-            # The turn is over when the file is: files of slow readers must not fill the disk.
-            common = self.sender.common_headers(request, no_store=ask.token is not None)
             if needs_whole(ask, form):
                 with file:
-                    self._long_reads.release()
                     self._send_read(request, ask, form, read_whole(file))
             else:
-                end = self._long_reads.release
-                send_file(request, form, file, common, self._clock, deadline, end)
+                common = self.sender.common_headers(request, no_store=ask.token is not None)
+                self._long_reads.send(request, file, envelope_of(form), common, deadline)
 
         self._later(request, drawing, send, cancels=True)
-
-    async def _draw_in_turn(self, database: Database, pieces: Pieces, deadline: float) -> IO[bytes]:
-        """Draw a long read when it is its turn, which the caller ends; raise `DeadlinePassed`."""
-        left = max(0.0, deadline - self._clock.seconds())
-        await self._long_reads.acquire().addTimeout(left, self._clock, _be_late)
-        try:
-            return await draw_in_slices(database.hold(), pieces, self._clock, deadline)
-        except BaseException:
-            self._long_reads.release()
-            raise
 
     def _check_index(self, ask: Ask, query: Query) -> None:
         """Refuse a query without an index where the project wants that, else log it."""
@@ -177,7 +168,9 @@ class DataRoute:
             raise InvalidQuery(advice)
         if advice not in self._advised and len(self._advised) < MOST_ADVICE:
             self._advised.add(advice)
-            self._log.info("{project}: {advice}", project=ask.name.project, advice=advice)
+            # The client chose the names in it.
+            shown = in_one_line(advice)
+            self._log.info("{project}: {advice}", project=ask.name.project, advice=shown)
 
     def _explain(self, request: Request, ask: Ask, judge: Callable[[Caller], Verdict]) -> None:
         """Answer an admin which rules would run, in place of what was asked."""
@@ -204,7 +197,7 @@ class DataRoute:
         """Return what draws a form for a caller: of each moment it first asks the rules."""
         rulebook = self._catalog.rulebook(ask.name.project)
         caller, path, facts = caller_of(identity), ask.place.path, facts_of(form)
-        draw = pieces_of(form, ask.place)
+        draw = pieces_of(form, ask.place) if needs_body(ask, form) else _draw_nothing
 
         def pieces(nodes: Nodes) -> Iterator[bytes]:
             rulebook.check_read(path, caller, self._now_ms(), nodes, facts)
@@ -301,8 +294,8 @@ class DataRoute:
         waiting.addCallback(answer).addErrback(refuse)
 
 
-def _be_late(_: object, __: float) -> NoReturn:
-    raise DeadlinePassed(TURN_MISSED)
+def _draw_nothing(_: Nodes) -> Iterator[bytes]:
+    yield b""
 
 
 def _give_up(_: object, seconds: float) -> NoReturn:

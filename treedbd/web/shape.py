@@ -5,13 +5,7 @@ A read may also be wrapped for a script, be a download, and carry its tag.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import IO
-
-from twisted.internet.interfaces import IReactorTime
-from twisted.protocols.basic import FileSender
-from twisted.python.failure import Failure
-from twisted.web.server import Request
+from typing import IO, NamedTuple
 
 from treedbd.database.question import TooLarge
 from treedbd.tree import printing, value
@@ -20,7 +14,15 @@ from treedbd.tree.value import Json
 from treedbd.web.answer import JSON_TYPE, SCRIPT_TYPE, Header, Reply
 from treedbd.web.ask import Ask
 from treedbd.web.read import Form
-from treedbd.web.send import abort, disposition, write_head
+from treedbd.web.send import disposition
+
+
+class Envelope(NamedTuple):
+    """What goes before and behind the JSON of a reply, and the headers that say so."""
+
+    before: bytes
+    after: bytes
+    headers: tuple[Header, ...]
 
 
 def json_reply(ask: Ask, json: Json, *headers: Header) -> Reply:
@@ -49,8 +51,13 @@ def read_reply(ask: Ask, form: Form, body: bytes) -> Reply:
         return Reply(204, b"", tags)
     if ask.print == "pretty":
         body = ask.dialect.pretty(printing.parse(body))
-    before, after, content_type = _wrapping(form)
-    return Reply(200, before + body + after, (content_type, *_download(form), *tags))
+    before, after, headers = envelope_of(form)
+    return Reply(200, before + body + after, (*headers, *tags))
+
+
+def needs_body(ask: Ask, form: Form) -> bool:
+    """Tell whether anything of what is there is shown, be it by its tag alone."""
+    return ask.print != "silent" or _is_tagged(ask, form)
 
 
 def needs_whole(ask: Ask, form: Form) -> bool:
@@ -68,52 +75,13 @@ def read_whole(file: IO[bytes]) -> bytes:
     return file.read()
 
 
-def send_file(
-    request: Request,
-    form: Form,
-    file: IO[bytes],
-    common: tuple[Header, ...],
-    clock: IReactorTime,
-    deadline: float,
-    end: Callable[[], object],
-) -> None:
-    """Send JSON that lies in a file, at the speed of the client, and cut it off at the deadline.
-
-    `end` is called when the file is closed.
-    """
-    before, after, content_type = _wrapping(form)
-    length = file.seek(0, 2) + len(before) + len(after)
-    file.seek(0)
-    write_head(request, 200, (content_type, *_download(form), *common), length)
-    if request.method == b"HEAD":
-        file.close()
-        end()
-        request.finish()
-        return
-    request.write(before)
-    cut_off = clock.callLater(max(0.0, deadline - clock.seconds()), abort, request)
-
-    def finish(result: object) -> None:
-        file.close()
-        end()
-        if cut_off.active():
-            cut_off.cancel()
-        if not isinstance(result, Failure):
-            request.write(after)
-            request.finish()
-
-    FileSender().beginFileTransfer(file, request).addBoth(finish)
-
-
 def _is_tagged(ask: Ask, form: Form) -> bool:
     return form.is_plain and (ask.wants_tag or ask.condition is not None)
 
 
-def _wrapping(form: Form) -> tuple[bytes, bytes, Header]:
+def envelope_of(form: Form) -> Envelope:
+    """Return what goes around the JSON of a form."""
+    headers = () if form.download is None else (disposition(form.download),)
     if form.callback is None:
-        return b"", b"", JSON_TYPE
-    return b"/**/%s(" % form.callback.encode(), b");", SCRIPT_TYPE
-
-
-def _download(form: Form) -> tuple[Header, ...]:
-    return () if form.download is None else (disposition(form.download),)
+        return Envelope(b"", b"", (JSON_TYPE, *headers))
+    return Envelope(b"/**/%s(" % form.callback.encode(), b");", (SCRIPT_TYPE, *headers))

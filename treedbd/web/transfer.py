@@ -9,16 +9,29 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from typing import IO, Final
+from typing import IO, Final, NoReturn
 
+from twisted.internet.defer import DeferredSemaphore
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
+from twisted.protocols.basic import FileSender
+from twisted.python.failure import Failure
+from twisted.web.server import Request
 
-from treedbd.database.database import HeldNodes
-from treedbd.database.question import READ_MISSED, DeadlinePassed
+from treedbd.database.database import Database, HeldNodes
+from treedbd.database.question import READ_MISSED, TURN_MISSED, DeadlinePassed, Unavailable
+from treedbd.store.files import FULL_ERRNOS
+from treedbd.store.mapping import Full
 from treedbd.store.nodes import Nodes
+from treedbd.web.answer import Header
 from treedbd.web.read import Pieces
+from treedbd.web.send import abort, write_head
+from treedbd.web.shape import Envelope
 
+DRAWN_AT_ONCE: Final = 4
+"""So many long reads are drawn at a time; others wait for their turn."""
+MOST_WAITING_BYTES: Final = 8 * 1024 * 1_048_576
+"""So much may lie in files for clients that are still reading, unless it is a single one."""
 FIRST_SLICE_BYTES: Final = 1_200_000
 FIRST_SLICE_SECONDS: Final = 0.02
 SLICE_SECONDS: Final = 0.004
@@ -44,8 +57,8 @@ async def draw_in_slices(
 ) -> IO[bytes]:
     """Draw a body into a temporary file, set to its beginning, and let go of the moment.
 
-    Raises `DeadlinePassed`, where None waits for as long as it takes, and whatever drawing raises:
-    `PermissionDenied`, `Failed`.
+    Raises `DeadlinePassed`, where None waits for as long as it takes, `Full`, and whatever drawing
+    raises: `PermissionDenied`, `Failed`.
     """
     file = tempfile.SpooledTemporaryFile(IN_MEMORY_BYTES)  # noqa: SIM115 - outlives this call
     try:
@@ -54,12 +67,17 @@ async def draw_in_slices(
             if deadline is not None and clock.seconds() >= deadline:
                 raise DeadlinePassed(READ_MISSED)
             await deferLater(clock, 0)
+        file.seek(0)
+    except OSError as error:
+        file.close()
+        if error.errno in FULL_ERRNOS:
+            raise Full(f"There is no room for a temporary file: {error.strerror}.") from None
+        raise
     except BaseException:
         file.close()
         raise
     finally:
         held.close()
-    file.seek(0)
     return file
 
 
@@ -71,3 +89,72 @@ def _draw_slice(drawing: Iterator[bytes], file: IO[bytes], clock: IReactorTime) 
         if clock.seconds() >= end:
             return True
     return False
+
+
+class LongReads:
+    """The long reads of a service that are drawn or sent."""
+
+    def __init__(self, clock: IReactorTime) -> None:
+        """Draw and send by `clock`."""
+        self._clock = clock
+        self._turns = DeferredSemaphore(DRAWN_AT_ONCE)
+        self._waiting_bytes = 0
+
+    async def draw(self, database: Database, pieces: Pieces, deadline: float) -> IO[bytes]:
+        """Draw a body when it is its turn.
+
+        Raises as `draw_in_slices` does, and `Unavailable` where too much waits for other clients.
+        """
+        left = max(0.0, deadline - self._clock.seconds())
+        await self._turns.acquire().addTimeout(left, self._clock, _be_late)
+        try:
+            file = await draw_in_slices(database.hold(), pieces, self._clock, deadline)
+        finally:
+            self._turns.release()
+        if self._waiting_bytes and self._waiting_bytes + size_of(file) > MOST_WAITING_BYTES:
+            file.close()
+            raise Unavailable("Too many clients are reading slowly, try again later.")
+        return file
+
+    def send(
+        self,
+        request: Request,
+        file: IO[bytes],
+        envelope: Envelope,
+        common: tuple[Header, ...],
+        deadline: float,
+    ) -> None:
+        """Send JSON that lies in a file, at the speed of the client; cut it off at the deadline."""
+        before, after, headers = envelope
+        size = size_of(file)
+        write_head(request, 200, (*headers, *common), size + len(before) + len(after))
+        if request.method == b"HEAD":
+            file.close()
+            request.finish()
+            return
+        self._waiting_bytes += size
+        request.write(before)
+        wait_s = max(0.0, deadline - self._clock.seconds())
+        cut_off = self._clock.callLater(wait_s, abort, request)
+
+        def finish(result: object) -> None:
+            file.close()
+            self._waiting_bytes -= size
+            if cut_off.active():
+                cut_off.cancel()
+            if not isinstance(result, Failure):
+                request.write(after)
+                request.finish()
+
+        FileSender().beginFileTransfer(file, request).addBoth(finish)
+
+
+def size_of(file: IO[bytes]) -> int:
+    """Return how many bytes are in a file, set to its beginning."""
+    size = file.seek(0, 2)
+    file.seek(0)
+    return size
+
+
+def _be_late(_: object, __: float) -> NoReturn:
+    raise DeadlinePassed(TURN_MISSED)
