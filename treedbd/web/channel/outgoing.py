@@ -23,7 +23,7 @@ from twisted.protocols.policies import ProtocolWrapper
 from zope.interface import implementer
 
 from treedbd.web.channel.pulling import PulledProducer
-from treedbd.web.channel.shortcut import find_shortcut
+from treedbd.web.channel.shortcut import find_pair_shortcut, find_shortcut
 
 _COPIED_BYTES: Final = 256 * 1024
 _UNSENT_BYTES: Final = 128 * 1024
@@ -50,6 +50,7 @@ class Outlet:
         self.choked = False
         self._transport = transport
         self._send_at_once = find_shortcut(transport)
+        self._send_pair_at_once = find_pair_shortcut(transport)
         self._descriptor = _find_descriptor(transport)
         _bound_unsent(self._descriptor)
         self._front: tuple[object, int] | None = None
@@ -73,7 +74,11 @@ class Outlet:
             self.write(head + body)
             return
         self.bytes_sent += len(head) + len(body)
-        self._transport.writeSequence((head, body))
+        sent = self._send_pair_at_once(head, body)
+        if sent < len(head):
+            self._transport.writeSequence((head[sent:], body))
+        elif sent < len(head) + len(body):
+            self._transport.write(body[sent - len(head) :])
 
     def stalled_s(self, now: float) -> float | None:
         """Return for how long the peer took nothing of what waits for it; None if nothing waits.

@@ -19,6 +19,7 @@ from twisted.internet.tcp import Connection
 from twisted.protocols.tls import BufferingTLSTransport
 
 _AT_ONCE_BYTES: Final = 256 * 1024
+_PAIRED_BYTES: Final = 4 * 1024 * 1024
 _RECORD_BYTES: Final = 16 * 1024  # what one TLS record holds
 _OUTGOING_BYTES: Final = 32 * 1024
 
@@ -40,6 +41,8 @@ _TLS_NAMES: Final = (
 
 Shortcut = Callable[[bytes], int]
 """Takes bytes to send, returns how many of them went on their way: from none to all."""
+PairShortcut = Callable[[bytes, bytes], int]
+"""Does so with two pieces, as if they were one."""
 
 
 def find_shortcut(transport: object) -> Shortcut:
@@ -53,25 +56,42 @@ def find_shortcut(transport: object) -> Shortcut:
     return _take_nothing
 
 
+def find_pair_shortcut(transport: object) -> PairShortcut:
+    """Return the shortcut for a head and a large body; there is none over TLS."""
+    if isinstance(transport, Connection) and _is_plain(transport):
+        return _TcpShortcut(transport).send_pair
+    return _take_neither
+
+
 class _TcpShortcut:
     def __init__(self, tcp: Connection) -> None:
         self._tcp = tcp
 
     def send(self, data: bytes) -> int:
-        tcp = self._tcp
-        if (
-            not tcp.connected
-            or tcp.dataBuffer
-            or tcp._tempDataBuffer
-            or tcp.disconnecting
-            or tcp._writeDisconnecting
-            or len(data) > _AT_ONCE_BYTES
-        ):
+        if len(data) > _AT_ONCE_BYTES or not self._is_free():
             return 0
         try:
-            return tcp.socket.send(data)
+            return self._tcp.socket.send(data)
         except OSError:  # no room, or no connection: the transport will find out which
             return 0
+
+    def send_pair(self, head: bytes, body: bytes) -> int:
+        if not self._is_free():
+            return 0
+        try:
+            return self._tcp.socket.sendmsg((head, memoryview(body)[:_PAIRED_BYTES]))
+        except OSError:
+            return 0
+
+    def _is_free(self) -> bool:
+        tcp = self._tcp
+        return bool(
+            tcp.connected
+            and not tcp.dataBuffer
+            and not tcp._tempDataBuffer
+            and not tcp.disconnecting
+            and not tcp._writeDisconnecting
+        )
 
 
 class _TlsShortcut:
@@ -103,6 +123,10 @@ class _TlsShortcut:
         if sent < len(record):
             self._tcp.write(record[sent:])
         return taken
+
+
+def _take_neither(_: bytes, __: bytes) -> int:
+    return 0
 
 
 def _take_nothing(data: bytes) -> int:
