@@ -376,7 +376,7 @@ def test_a_query_is_asked_anew_once_for_all_its_streams(
         asked.append(question)
         return select(*question)
 
-    monkeypatch.setattr("treedbd.web.stream.select", count)
+    monkeypatch.setattr("treedbd.web.watched.select", count)
     for ear in ears:
         ear.hear()
     house.write("DELETE", "/a/b", None)
@@ -399,7 +399,7 @@ def test_streams_whose_window_breaks_are_dropped_and_nobody_else(
             raise troubles.pop()
         return select(*question)
 
-    monkeypatch.setattr("treedbd.web.stream.select", fail_once)
+    monkeypatch.setattr("treedbd.web.watched.select", fail_once)
     house.write("DELETE", "/a/b", None)
     assert [ear.peer.is_dropped for ear in broken] == [True, True]
     assert plain.hear() == [put("/b", None)]

@@ -6,13 +6,12 @@ once for all streams of a path, and goes to the request through the `Backlog`. W
 because the reader did not read, its stream begins once more: with one `put` of the value as it is
 then. A long first value is drawn into a file first.
 
-A stream of a query keeps the window that it showed last, and tells what moved in it; streams of
-the same query share one.
+What a stream shows of its path, and so which events it tells, is told in `watched`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import IO, Any, Final, cast
 
 import attrs
@@ -28,12 +27,9 @@ from treedbd.database.permit import Claim
 from treedbd.database.question import PermissionDenied
 from treedbd.database.watchers import Notice
 from treedbd.store.nodes import Nodes
-from treedbd.store.selection import select
-from treedbd.tree import printing
-from treedbd.tree.event import Event, Position
+from treedbd.tree.event import Position
 from treedbd.tree.path import InvalidPath, Path, Place
-from treedbd.tree.query import InvalidQuery, Query, Selection, print_selection
-from treedbd.tree.window import Window, written_children
+from treedbd.tree.query import InvalidQuery, Query
 from treedbd.web import frame
 from treedbd.web.answer import Header
 from treedbd.web.backlog import PIECE_BYTES, Backlog, cut
@@ -42,7 +38,8 @@ from treedbd.web.parameters import Parameters, parse_choice
 from treedbd.web.read import PLAIN, pieces_of
 from treedbd.web.send import abort, close_behind, write_head
 from treedbd.web.streams import Streams
-from treedbd.web.transfer import draw_at_once, draw_in_slices
+from treedbd.web.transfer import draw_in_slices
+from treedbd.web.watched import Watched, WatchedNode, WatchedQuery
 
 STREAM_HEADERS: Final[tuple[Header, ...]] = (
     (b"Content-Type", b"text/event-stream; charset=utf-8"),
@@ -91,7 +88,7 @@ class Stream:
         "_request",
         "_streams",
         "_watch",
-        "_window",
+        "_watched",
     )
     _log = Logger()
 
@@ -105,7 +102,11 @@ class Stream:
         self._clock = clock
         self._backlog = Backlog(request, streams.limits.buffer_bytes, self, clock)
         self._permit = watch.database.permit(watch.claim, self._deny, self._backlog.begin_anew)
-        self._window: Window | None = None
+        self._watched: Watched = (
+            WatchedNode(watch.path, clock)
+            if watch.query is None
+            else WatchedQuery(watch.database, watch.path, watch.query, streams)
+        )
         self._drawing: Deferred[Any] | None = None
         self._file: IO[bytes] | None = None
         self._is_ending = False
@@ -216,7 +217,6 @@ class Stream:
     def _hear_no_more(self) -> None:
         self._watch.database.unwatch(self._watch.path, self)
         self._permit.close()
-        self._window = None
         if self._drawing is not None:
             self._drawing.cancel()
 
@@ -236,15 +236,7 @@ class Stream:
         """Watch, and let one `put` of the present value be what is sent next."""
         watch = self._watch
         try:
-            if watch.query is None:
-                body, sequence = watch.database.watch(
-                    watch.path, self, lambda nodes: draw_at_once(nodes, self._pieces, self._clock)
-                )
-            else:
-                selected, sequence = watch.database.watch(watch.path, self, self._select_judged)
-                window = Window(watch.query, selected)
-                self._window = self._streams.share(self._window_key(), window)
-                body = printing.compact(print_selection(selected))
+            body, sequence = watch.database.watch(watch.path, self, self._draw)
         except PermissionDenied:
             self._deny()
             return
@@ -296,44 +288,16 @@ class Stream:
         self._permit.judge(nodes)
         return pieces_of(PLAIN, Place(self._watch.path))(nodes)
 
-    def _select_judged(self, nodes: Nodes) -> Selection:
+    def _draw(self, nodes: Nodes) -> bytes | None:
         self._permit.judge(nodes)
-        return self._select(nodes)
-
-    def _select(self, nodes: Nodes) -> Selection:
-        query = self._watch.query
-        return [] if query is None else select(nodes, self._watch.path, query)
-
-    # What comes after it.
+        return self._watched.draw(nodes)
 
     def _render(self, notice: Notice) -> bytes:
         with_ids = self._watch.with_ids
-        events: Sequence[tuple[Position, Event]] = notice.events
-        if self._window is not None:
-            events = self._move(self._window, notice)
+        events = self._watched.events(notice)
         self._streams.events_sent += len(events)
-        key = (self._window, with_ids)
+        key = (self._watched.window, with_ids)
         frames: bytes | None = notice.shared.get(key)
         if frames is None:
             frames = notice.shared[key] = frame.print_frames(events, with_ids=with_ids)
         return frames
-
-    def _move(self, window: Window, notice: Notice) -> list[tuple[Position, Event]]:
-        """Move the window, unless another stream has done so; return what is told of that."""
-        moved: list[tuple[Position, Event]] | None = notice.shared.get(window, [])
-        if window not in notice.shared:
-            notice.shared[window] = None  # what stays if it breaks half way
-            path = self._watch.path
-            written = written_children(event for _, event in notice.events)
-            events = self._watch.database.read(
-                lambda nodes: list(window.move(written, path, nodes, lambda: self._select(nodes)))
-            )
-            last, _ = notice.events[-1]
-            moved = notice.shared[window] = [(last, event) for event in events]
-        if moved is None:
-            raise RuntimeError("The window of this query broke.")
-        return moved
-
-    def _window_key(self) -> object:
-        watch = self._watch
-        return watch.database, watch.path, watch.query
