@@ -9,23 +9,33 @@ Run it with `python docs/embedding.py`, and then, from another terminal:
 import sys
 from pathlib import Path
 
-from twisted.application.internet import StreamServerEndpointService
 from twisted.application.service import Application, IService, IServiceCollection
+from twisted.application.strports import service as listening_service
 from twisted.internet import reactor
-from twisted.internet.endpoints import serverFromString
+from twisted.internet.error import CannotListenError
 from twisted.logger import globalLogBeginner, textFileLogObserver
+from twisted.web.iweb import IAccessLogFormatter
 from twisted.web.resource import Resource
-from twisted.web.server import Site
+from twisted.web.server import Request, Site
 from twisted.web.static import Data
+from zope.interface import provider
 
 from treedbd.config import Project, Settings
-from treedbd.service import TreeService
+from treedbd.service import CannotStart, TreeService
 
 SETTINGS = Settings(
     data=Path("embedded-data"),
     default_project="app",
     projects={"app": Project(rules_file=Path(__file__).with_name("embedding.rules.json"))},
 )
+
+
+@provider(IAccessLogFormatter)
+def log_line(timestamp: str, request: Request) -> str:
+    """Return the line of a request in the site's log: without its query, where a token may be."""
+    client = getattr(request.getClientAddress(), "host", "-")
+    path = request.uri.partition(b"?")[0]
+    return f"{client} {timestamp} {request.method!r} {path!r} {request.code} {request.sentLength}"
 
 
 def main(endpoint: str) -> None:
@@ -35,15 +45,20 @@ def main(endpoint: str) -> None:
     root = Resource()
     root.putChild(b"", Data(b"The application's own page.\n", "text/plain"))
     root.putChild(b"db", tree.resource())
-    site = StreamServerEndpointService(serverFromString(reactor, endpoint), Site(root))
+    site = listening_service(endpoint, Site(root, logFormatter=log_line), reactor)
 
     application = Application("embedding")
     tree.setServiceParent(IServiceCollection(application))
     site.setServiceParent(IServiceCollection(application))
 
     service = IService(application)
-    globalLogBeginner.beginLoggingTo([textFileLogObserver(sys.stdout)])
-    service.startService()
+    observers = [textFileLogObserver(sys.stdout)]
+    globalLogBeginner.beginLoggingTo(observers, redirectStandardIO=False)
+    try:
+        service.privilegedStartService()  # opens what `listen` in the settings names
+        service.startService()
+    except (CannotStart, CannotListenError) as error:
+        sys.exit(f"embedding: {error}")
     reactor.addSystemEventTrigger("before", "shutdown", service.stopService)
     reactor.run()
 

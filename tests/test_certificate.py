@@ -190,6 +190,29 @@ def other_key(kind: type[ec.EllipticCurvePrivateKey] | type[x25519.X25519Private
     )
 
 
+# What a server may offer for Diffie-Hellman: RFC 2409, section 6.2, and RFC 3526, section 3.
+GROUP_2 = b"""-----BEGIN DH PARAMETERS-----
+MIGHAoGBAP//////////yQ/aoiFowjTExmKLgNwc0SkCTgiKZ8x0Agu+pjsTmyJR
+Sgh5jjQE3e+VGbPNOkMbMCsKbfJfFDdP4TVtbVHCReSFtXZiXn7G9ExC6aY37WsL
+/1y29Aa37e44a/taiZ+lrp8kEXxLH+ZJKGZR7OZTgf//////////AgEC
+-----END DH PARAMETERS-----
+"""
+GROUP_14 = b"""-----BEGIN X9.42 DH PARAMETERS-----
+MIICDAKCAQEA///////////JD9qiIWjCNMTGYouA3BzRKQJOCIpnzHQCC76mOxOb
+IlFKCHmONATd75UZs806QxswKwpt8l8UN0/hNW1tUcJF5IW1dmJefsb0TELppjft
+awv/XLb0Brft7jhr+1qJn6WunyQRfEsf5kkoZlHs5Fs9wgB8uKFjvwWY2kg2HFXT
+mmkWP6j9JM9fg2VdI9yjrZYcYvNWIIVSu57VKQdwlpZtZww1Tkq8mATxdGwIyhgh
+fDKQXkYuNs474553LBgOhgObJ4Oi7Aeij7XFXfBvTFLJ3ivL9pVYFxg5lUl86pVq
+5RXSJhiY+gUQFXKOWoqsqmj//////////wIBAgKCAQB//////////+SH7VEQtGEa
+YmMxRcBuDmiUgScERTPmOgEF31Mdic2RKKUEPMcaAm73yozZ5p0hjZgVhTb5L4ob
+p/Catrao4SLyQtq7MS8/Y3omIXTTG/a1hf+uW3oDW/b3HDX9rUTP0tdPkgi+JY/z
+JJQzKPZyLZ7hAD5cULHfgsxtJBsOKunNNIsf1H6SZ6/Bsq6R7lHWyw4xeasQQqld
+z2qUg7hLSzazhhqnJV5MAni6NgRlDBC+GUgvIxcbZx3xzzuWDAdDAc2TwdF2A9FH
+2uKu+DemKWTvFeX7SqwLjBzKpL51SrVyiukTDEx9AogKuUctRVZVNH//////////
+-----END X9.42 DH PARAMETERS-----
+"""
+
+
 def locked_key() -> bytes:
     return ec.generate_private_key(ec.SECP256R1()).private_bytes(
         serialization.Encoding.PEM,
@@ -210,7 +233,9 @@ def locked_key() -> bytes:
         ("certificate", b"-----BEGIN CERTIFICATE-----\nx", "no certificate"),
         ("chain", b"", "no certificate"),
         ("parameters", None, "No such file"),
-        ("parameters", b"", "TLS does not accept"),
+        ("parameters", b"", "as dhParameters"),
+        ("parameters", other_key(ec.EllipticCurvePrivateKey), "as dhParameters"),
+        ("parameters", GROUP_2, "as dhParameters"),
     ],
 )
 def test_what_cannot_be_served_is_refused_by_the_name_of_its_file(
@@ -229,5 +254,15 @@ def test_what_cannot_be_served_is_refused_by_the_name_of_its_file(
         file.write_bytes(content)
     with pytest.raises(Unusable, match=problem) as caught:
         read_context(files)
-    named = local.certificate if problem == "TLS does not accept" else file
-    assert str(named) in str(caught.value)
+    said = str(caught.value)
+    assert str(file) in said
+    assert ": " in said
+    assert not said.endswith(".")
+
+
+def test_parameters_of_diffie_hellman_are_served(tmp_path: pathlib.Path) -> None:
+    local = keep_local_certificate(tmp_path, NOW)
+    file = tmp_path / "parameters"
+    file.write_bytes(GROUP_14)
+    context = ServerContext(CertificateFiles(local.key, local.certificate, None, file))
+    assert shake_hands(context, trusting_client())[0] == "TLSv1.3"

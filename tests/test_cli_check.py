@@ -10,6 +10,7 @@ import pytest
 
 from tests.command import process
 from tests.daemon import Daemon
+from tests.rights import someone_else
 from treedbd.cli.main import main
 from treedbd.store.lock import DirectoryLock
 from treedbd.store.node_writer import NodeWriter
@@ -88,7 +89,7 @@ def test_a_sound_store_is_said_to_be(
         (spoil_pages, "cannot be read"),
         (spoil_head, "restore the database from a backup"),
         (empty, "is empty, which no database is"),
-        (lose, "The log is there, but not the database"),
+        (lose, "is the log of a database whose own file, eu.shelf, is missing"),
     ],
 )
 def test_damage_is_found_and_the_rest_is_read(
@@ -100,7 +101,7 @@ def test_damage_is_found_and_the_rest_is_read(
     spoil(data / "demo/eu.shelf")
     status, lines, errors = check(capsys, data)
     assert status == 1
-    assert errors == f"treedb: 1 of the 2 files in {data} is damaged.\n"
+    assert errors == f"treedb: 1 of the 2 files in {data} is not in order.\n"
     assert lines[0] == "demo/default.shelf: ok"
     assert finding in "\n".join(lines[1:])
     assert all(line.startswith("demo/eu.shelf") for line in lines[1:])
@@ -113,6 +114,38 @@ def test_rules_that_are_no_good_are_found(
     status, lines, _ = check(capsys, data)
     assert status == 1
     assert lines[2].startswith("demo/rules.json: The rules are no good: 1:")
+
+
+def test_rules_that_exceed_the_limits_of_the_configuration_are_found(
+    capsys: pytest.CaptureFixture[str], data: pathlib.Path
+) -> None:
+    (data / "demo/rules.json").write_text('{"rules": {}}')
+    config = data.parent / "treedb.toml"
+    config.write_text('data = "data"\n[rules]\ndocument_bytes = 5\n')
+    assert main(["check", "--config", str(config)]) == 1
+    assert "demo/rules.json: The rules are no good: " in capsys.readouterr().out
+
+
+def test_what_stands_where_a_project_should_is_found(
+    capsys: pytest.CaptureFixture[str], data: pathlib.Path
+) -> None:
+    config = data.parent / "treedb.toml"
+    config.write_text('data = "data"\n[projects.demo]\n[projects.shop]\n')
+    (data / "shop").touch()
+    assert main(["check", "--config", str(config)]) == 1
+    captured = capsys.readouterr()
+    assert captured.out.splitlines()[2].startswith(f"shop: {data / 'shop'} is not a directory")
+    assert captured.err == f"treedb: 1 of the 3 files in {data} is not in order.\n"
+
+
+def test_a_folder_that_cannot_be_entered_is_found(
+    capsys: pytest.CaptureFixture[str], data: pathlib.Path
+) -> None:
+    (data / "shop").mkdir(mode=0)
+    with someone_else(data):
+        status, lines, _ = check(capsys, data)
+    assert status == 1
+    assert lines[2].startswith(f"shop: {data / 'shop'} cannot be looked into (Permission denied)")
 
 
 def test_of_much_damage_not_everything_is_said(

@@ -155,9 +155,11 @@ def test_the_secret_of_a_project_must_be_there_and_good(
         capsys, *config, "none"
     )
     assert "bare has no secret" in failure(capsys, *config, "bare")
-    assert "short.secret: The secret has 5 bytes" in failure(capsys, *config, "short")
+    short = failure(capsys, *config, "short")
+    assert "treedb.toml: projects.short.secret_files names " in short
+    assert "short.secret (the secret has 5 bytes" in short
     pathlib.Path("new.secret").unlink()
-    assert "new.secret: The secret cannot be read" in failure(capsys, *config, "shop")
+    assert "new.secret (the secret cannot be read" in failure(capsys, *config, "shop")
 
 
 def test_claims_that_no_daemon_takes_are_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -158,7 +158,11 @@ def test_development_mode_takes_flags_too(tmp_path: pathlib.Path) -> None:
     [
         ("lissten = []", "lissten", "did you mean listen"),
         ("zzz = 1", "zzz", "the keys are listen, domains"),
-        ("workers = 2", "workers", "must be an integer from 1 to 1"),
+        ("workers = 2", "workers", "must be 1: correct it"),
+        ('"a\\nb" = 1', r"a\nb", "the keys are"),
+        ('[projects."a\\u001b[2J\\nb"]', "projects", r'"a\x1b[2J\nb", which is no name'),
+        ('listen = ["carrier-pigeon:1"]', "listen", "is of no kind that is known"),
+        ('listen = ["ssl:1:k:c:sslmethod=x"]', "listen", "leave it out"),
         ("[limits]\nwrite_body_byte = 1", "limits.write_body_byte", "write_body_bytes"),
         ("[projects.shop]\nsecret = 1", "projects.shop.secret", "is not a key"),
         ("listen = 8080", "listen", "must be a list"),
@@ -236,6 +240,11 @@ def test_development_mode_takes_flags_too(tmp_path: pathlib.Path) -> None:
             for uri in ("http://a.example/keys", "/keys", "")
         ),
         ("[projects.shop]\nmax_token_life_s = 0", "projects.shop.max_token_life_s", "above 0"),
+        (
+            "[projects.shop]\nmax_token_life_s = 1e9",
+            "projects.shop.max_token_life_s",
+            "at most 315360000:",
+        ),
         ('[projects.shop]\ndialect = "x"', "projects.shop.dialect", "auto, standard, firebase"),
     ],
 )
@@ -288,8 +297,29 @@ def test_the_example_file_shows_every_key_at_its_default(tmp_path: pathlib.Path)
         for kind in (Settings, Limits, Streaming, Rules, Http, Project, TrustedProvider)
         for field in attrs.fields(kind)
     }
-    sections = {"limits", "streams", "rules", "http", "projects"}
-    assert fields - keys - sections == {"development"}
+    sections = {"limits", "streams", "rules", "http", "projects", "providers"}
+    assert fields - keys - sections == {"development", "place", "listen_place"}
+
+
+def test_the_examples_in_the_example_file_can_be_used_as_they_stand(
+    tmp_path: pathlib.Path,
+) -> None:
+    shown = re.sub(r"(?m)^# ?(?=\[|[a-z_]+ = )", "", EXAMPLE.read_text())
+    shop = load(tmp_path, shown).projects["shop"]
+    assert shop.rules_file == tmp_path / "shop.rules.json"
+    assert shop.max_token_life_s == 86_400.0
+    assert [(each.audience, each.ca_file) for each in shop.providers] == [
+        ("shop", tmp_path / "accounts.pem")
+    ]
+
+
+def test_settings_know_where_they_come_from(tmp_path: pathlib.Path) -> None:
+    settings = load(tmp_path, "[projects.shop]", listen=["tcp:0"])
+    assert str(settings.place_of("shop").at("rules_file").refuse("is bad", "mend it")) == (
+        "treedb.toml: projects.shop.rules_file is bad: mend it."
+    )
+    assert str(settings.listen_place.refuse("x", "y")) == "the command line: listen x: y."
+    assert str(load(tmp_path, "").listen_place.refuse("x", "y")) == "treedb.toml: listen x: y."
 
 
 def test_limits_of_rules_are_settings(tmp_path: pathlib.Path) -> None:

@@ -80,6 +80,26 @@ def test_the_command_that_it_prints_works_when_pasted(tmp_path: pathlib.Path) ->
         assert (done.returncode, done.stdout) == (0, '"world"'), done.stderr
 
 
+def test_where_rules_hold_the_printed_command_works_too(daemon: Daemon) -> None:
+    owner = {"Authorization": "Bearer owner"}
+    assert daemon.request("PUT", "/.settings/rules.json", '{"rules": {}}', owner).status == 200
+    begin = len(daemon.log)
+    daemon.restart()
+    printed = re.search(r"curl .*", daemon.log[begin:])
+    assert printed is not None
+    done = subprocess.run(
+        ["sh", "-c", printed[0]], cwd="/", capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, '"world"'), done.stderr
+    assert "until rules are put" in daemon.log
+
+
+def test_without_a_url_no_command_is_printed(tmp_path: pathlib.Path) -> None:
+    with Daemon(tmp_path, listen=[f"unix:{tmp_path}/socket"]) as daemon:
+        assert daemon.urls == [f"unix:{tmp_path}/socket"]
+        assert "Try:" not in daemon.log
+
+
 def test_what_it_keeps_is_for_its_owner_alone(daemon: Daemon) -> None:
     assert daemon.request("PUT", "/a.json", "1").status == 200
     for path in (daemon.data, *daemon.data.rglob("*")):
@@ -163,6 +183,13 @@ def test_a_damaged_store_is_one_sentence(daemon: Daemon) -> None:
     assert "default.shelf" in failed_start(daemon)
 
 
+def test_a_log_whose_database_was_removed_is_one_sentence(daemon: Daemon) -> None:
+    assert daemon.request("PUT", "/a.json", "1").status == 200
+    daemon.kill()
+    (daemon.data / "demo" / "default.shelf").unlink()
+    assert "default.shelf-wal is the log of a database whose own file" in failed_start(daemon)
+
+
 def test_a_data_directory_that_cannot_be_made_is_one_sentence(tmp_path: pathlib.Path) -> None:
     (tmp_path / "data").write_bytes(b"")
     assert str(tmp_path / "data") in failed_start(Daemon(tmp_path))
@@ -239,6 +266,13 @@ def test_no_client_keeps_it_from_ending_with_status_0(daemon: Daemon) -> None:
         asked = time.monotonic()
         assert daemon.stop() == 0
         assert time.monotonic() - asked < TEN_SECONDS
+    assert "Traceback" not in daemon.log
+
+
+def test_sigint_ends_it_with_status_0_as_well(daemon: Daemon) -> None:
+    assert daemon.request("PUT", "/a.json", "1").status == 200
+    daemon.signal(signal.SIGINT)
+    assert daemon.wait() == 0
     assert "Traceback" not in daemon.log
 
 
@@ -327,8 +361,12 @@ def test_no_token_and_no_query_reaches_the_log(tmp_path: pathlib.Path, access_lo
         with socket.create_connection((LOOPBACK, urlsplit(daemon.http).port), timeout=30) as raw:
             raw.sendall(b"GET /\xff.json?auth=hush HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert raw.recv(4096).startswith(b"HTTP/1.1 400 ")
+        daemon.request("GET", "http://u:hush@localhost/whole.json?auth=hush")
+        daemon.request("GET", "/%1B%C2%9B.json")
         assert daemon.stop() == 0
         assert "hush" not in daemon.log
+        assert not re.search(r"[^\x20-\x7e\n]", daemon.log)
+        assert ("GET /whole.json" in daemon.log) is (access_log == "true")
         assert ("/seen.json" in daemon.log) is (access_log == "true")
 
 

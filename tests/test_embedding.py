@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import pathlib
 import re
@@ -11,22 +12,40 @@ from collections.abc import Iterator
 
 import pytest
 
+ENDPOINT = "tcp:0:interface=127.0.0.1"
 EXAMPLE = pathlib.Path(__file__).parent.parent / "docs" / "embedding.py"
 
 
 @pytest.fixture
 def port(tmp_path: pathlib.Path) -> Iterator[int]:
     """The port of the running example, which keeps its data in a folder of the test's own."""
-    command = [sys.executable, str(EXAMPLE), "tcp:0:interface=127.0.0.1"]
+    with started(tmp_path) as process:
+        yield port_of(process)
+
+
+@contextlib.contextmanager
+def started(folder: pathlib.Path) -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(
-        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command(ENDPOINT),
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     ) as process:
         try:
-            assert process.stdout is not None
-            lines = (re.search(r"Site starting on (\d+)", line) for line in process.stdout)
-            yield next(int(found[1]) for found in lines if found)
+            yield process
         finally:
             process.terminate()
+
+
+def port_of(process: subprocess.Popen[str]) -> int:
+    assert process.stdout is not None
+    lines = (re.search(r"Site starting on (\d+)", line) for line in process.stdout)
+    return next(int(found[1]) for found in lines if found)
+
+
+def command(endpoint: str) -> list[str]:
+    return [sys.executable, str(EXAMPLE), endpoint]
 
 
 def ask(port: int, method: str, path: str, body: str | None = None) -> tuple[int, bytes]:
@@ -66,3 +85,30 @@ def test_a_stream_is_written_through_the_applications_own_channel(port: int) -> 
         b"\n",
     ]
     connection.close()
+
+
+def test_no_token_reaches_the_log_of_the_applications_own_site(tmp_path: pathlib.Path) -> None:
+    with started(tmp_path) as process:
+        port = port_of(process)
+        ask(port, "GET", "/db/people.json?auth=hush.hush.hush")
+        ask(port, "GET", "/?auth=hush")
+        process.terminate()
+        assert process.stdout is not None
+        log = process.stdout.read()
+    assert "'/db/people.json' 40" in log
+    assert "'/' 200" in log
+    assert "hush" not in log
+
+
+@pytest.mark.parametrize("is_port_taken", [True, False])
+def test_a_second_one_ends_with_a_sentence(
+    port: int, tmp_path: pathlib.Path, is_port_taken: bool
+) -> None:
+    endpoint = f"tcp:{port}:interface=127.0.0.1" if is_port_taken else ENDPOINT
+    done = subprocess.run(
+        command(endpoint), cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("embedding: ")
+    assert ("in use by another treedb" in done.stderr) is not is_port_taken
+    assert "Traceback" not in done.stdout + done.stderr

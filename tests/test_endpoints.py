@@ -12,6 +12,7 @@ from twisted.internet.protocol import Factory
 from twisted.internet.testing import MemoryReactor
 from twisted.python.reflect import namedAny
 
+from tests.rights import someone_else
 from treedbd.endpoints import CannotListen, InvalidEndpoint, open_endpoint, parse_endpoint
 
 ROOT = pathlib.Path("/")
@@ -72,12 +73,52 @@ def test_an_endpoint_opens_as_twisted_would_open_it(text: str) -> None:
         assert interface in {"127.0.0.1", "::1"}
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["carrier-pigeon:1", "tcp:0:backlog=1:interface=256.0.0.1", "systemd:domain=INET:index=9"],
-)
-def test_an_endpoint_that_does_not_open_says_which(text: str) -> None:
-    endpoint = parse_endpoint(text, ROOT)
+@pytest.mark.parametrize("text", ["carrier-pigeon:1", "stdio:", "tls:8443", "http:80"])
+def test_a_kind_of_endpoint_that_is_not_known_is_refused_and_those_that_are_named(
+    text: str,
+) -> None:
+    with pytest.raises(InvalidEndpoint, match="which are tcp, tcp6, ssl, unix, haproxy, systemd"):
+        parse_endpoint(text, ROOT)
+
+
+@pytest.mark.parametrize("text", ["ssl:1:k:c:TLSv1_METHOD", "ssl:1:k:c:sslmethod=SSLv23_METHOD"])
+def test_a_parameter_without_effect_is_refused(text: str) -> None:
+    with pytest.raises(InvalidEndpoint, match="has no effect"):
+        parse_endpoint(text, ROOT)
+
+
+def open_really(text: str) -> str:
+    """Return what is said of an endpoint that does not open."""
     with pytest.raises(CannotListen) as caught:
-        open_endpoint(endpoint, namedAny("twisted.internet.reactor"), Factory(), None)
-    assert str(caught.value).startswith(f"Cannot listen on {text} (")
+        open_endpoint(
+            parse_endpoint(text, ROOT), namedAny("twisted.internet.reactor"), Factory(), None
+        )
+    said = str(caught.value)
+    assert said.startswith(f"{text} cannot be opened (")
+    assert not said.endswith(".")
+    return said
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("tcp:0:backlog=1:interface=256.0.0.1", ""),
+        ("tcp:0:interface=192.0.2.1", "assign requested address): name an address of this"),
+        ("systemd:domain=INET:index=9", "no such socket): let a socket unit of systemd"),
+        ("systemd:domain=INET:name=web", "no such socket): let a socket unit of systemd"),
+        ("systemd:domain=INET:index=x", "correct it"),
+        ("unix:/nowhere/socket", "No such file or directory"),
+    ],
+)
+def test_an_endpoint_that_does_not_open_says_which_and_what_to_do(text: str, problem: str) -> None:
+    assert problem in open_really(text)
+
+
+def test_what_this_user_may_not_open_says_which_right_is_missing(tmp_path: pathlib.Path) -> None:
+    lowest = pathlib.Path("/proc/sys/net/ipv4/ip_unprivileged_port_start")
+    if int(lowest.read_text()) <= 1:
+        pytest.skip("Everybody may listen on any port here.")
+    (tmp_path / "locked").mkdir(mode=0o500)
+    with someone_else(tmp_path):
+        assert "below 1024 needs the right CAP_NET_BIND_SERVICE" in open_really("tcp:1")
+        assert "write to its directory" in open_really(f"unix:{tmp_path}/locked/socket")

@@ -288,6 +288,23 @@ def test_a_full_disk_refuses_writes_reads_on_and_recovers_when_there_is_room(
         assert daemon.stop() == 0
 
 
+def test_a_disk_that_was_filled_by_large_writes_takes_removals(
+    tmp_path: pathlib.Path, disk: SmallDisk
+) -> None:
+    part = {f"k{at:04}": "x" * 1000 for at in range(1500)}
+    with Daemon(tmp_path, prefix=disk.prefix) as daemon, Client(daemon) as client:
+        taken = 0
+        while client.ask("PUT", f"/big/{taken}.json", json.dumps(part)).status == 200:
+            taken += 1
+        assert taken >= 2
+        disk.fill()
+        for target in ("/big/0/k0001.json", "/big/1.json", "/big/0.json"):
+            assert client.ask("DELETE", target).status == 200
+        assert list(client.get("/big.json?shallow=true") or ()) == [
+            f"{at}" for at in range(2, taken)
+        ]
+
+
 def test_a_daemon_killed_on_a_full_disk_starts_there_and_has_everything(
     tmp_path: pathlib.Path, disk: SmallDisk
 ) -> None:

@@ -125,7 +125,7 @@ def test_what_cannot_be_trusted_stops_the_start_with_one_sentence(
     done = Daemon(tmp_path, config=config).run()
     assert done.returncode == 1
     assert "treedb ready" not in done.stdout
-    assert done.stderr.startswith(f"treedb: {tmp_path}/")
+    assert done.stderr.startswith("treedb: treedb.toml: projects")
     assert done.stderr.endswith(".\n")
     assert done.stderr.count("\n") == 1
     for word in words:
@@ -300,3 +300,19 @@ def test_a_project_can_come_under_a_rules_file(tmp_path: pathlib.Path) -> None:
         assert tree.status("GET", "/a.json") == 403
         assert tree.ask("GET", at(RULES, tree.admin)).body == OPEN.encode()
         assert tree.status("PUT", at(RULES, tree.admin), CLOSED) == 409
+
+
+def test_a_project_can_leave_its_rules_file(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "rules.json").write_text(OPEN)
+    governed = 'rules_file = "rules.json"\n'
+    config = tmp_path / "treedb.toml"
+    with trusting(tmp_path, "", ["other"]) as daemon, Tree(daemon, "other") as tree:
+        free = config.read_text()
+        config.write_text(free + governed)
+        reload(daemon)
+        assert tree.status("PUT", at(RULES, tree.admin), CLOSED) == 409
+        config.write_text(free)
+        assert "No file governs the rules of other any more" in reload(daemon)
+        assert tree.ask("GET", at(RULES, tree.admin)).body == OPEN.encode()
+        assert tree.status("PUT", at(RULES, tree.admin), CLOSED) == 200
+        assert tree.ask("GET", at(RULES, tree.admin)).body == CLOSED.encode()

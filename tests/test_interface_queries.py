@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests import expected
 from tests.daemon import Daemon
 from tests.expected import Question
-from tests.rest import Client, check_error, escape
+from tests.rest import Client, check_error, escape, print_request
 
 KEYS = [
     *("0", "1", "2", "10", "9", "-1", "-2147483648", "2147483647", "2147483648", "01", "-0", "+5"),
@@ -373,6 +373,13 @@ require_index = true
         assert list(client.get('/plain.json?orderBy="$key"')) == ["x"]
 
 
+def test_the_advice_in_the_log_stays_in_its_line(shared_daemon: Daemon, tree: Client) -> None:
+    begin = shared_daemon.log.count("\n")
+    tree.get("/%C2%9B%E2%80%A8.json?orderBy=%22%C2%9B2J%22")
+    said = r'".indexOn": "\\x9b2J", for path "/\\x9b\\u2028", to the rules'
+    shared_daemon.await_line(said, begin)
+
+
 @pytest.mark.parametrize(
     "query", ['orderBy="$key"', 'orderBy="x"&limitToFirst=1', "orderBy=%22$value%22"]
 )
@@ -422,3 +429,31 @@ def test_the_examples_of_the_interface_work(tree: Client) -> None:
         "linhenykus",
     ]
     assert asked('orderBy="height"&limitToLast=1') == ["bruhathkayosaurus"]
+
+
+# Many children
+
+
+def test_a_query_over_many_children_keeps_nobody_waiting_and_minds_its_time(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    with Daemon(tmp_path_factory.mktemp("many")) as daemon, Client(daemon) as client:
+        children = {f"k{at:05}": {"n": at * 7919 % 60_000, "t": "x" * 20} for at in range(60_000)}
+        client.put("/many.json", children)
+        with client.connect() as wire:
+            for target, count in (
+                ('/many.json?orderBy="n"', 60_000),
+                ('/many.json?orderBy="n"&limitToLast=50000', 50_000),
+                ('/many.json?orderBy="$key"&limitToLast=59999', 59_999),
+                ("/.json?shallow=true&v=2", 1),
+            ):
+                wire.send(print_request("GET", target, host=client.host))
+                answered = 0
+                while not wire.is_answered():
+                    assert client.get("/none.json") is None
+                    answered += 1
+                assert answered > 2, target
+                assert len(wire.receive().json) == count
+        for query in ('orderBy="n"', 'orderBy="n"&limitToFirst=1'):
+            answer = client.ask("GET", f"/many.json?{query}&timeout=30ms")
+            check_error(answer, 504, "timeout")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -51,11 +52,15 @@ def lend_dependencies(environment: pathlib.Path) -> None:
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """A folder with a source distribution and a wheel, as a build in isolation makes them."""
-    folder = tmp_path_factory.mktemp("built")
+    return build(PROJECT, tmp_path_factory.mktemp("built"), "sdist", "wheel")
+
+
+def build(project: pathlib.Path, folder: pathlib.Path, *targets: str) -> pathlib.Path:
+    """Build distributions of these kinds into a folder; return it."""
     hatchling = pathlib.Path(sys.executable).parent / "hatchling"
     subprocess.run(
-        [str(hatchling), "build", "-d", str(folder), "-t", "sdist", "-t", "wheel"],
-        cwd=PROJECT,
+        [str(hatchling), "build", "-d", str(folder), *(f"-t={each}" for each in targets)],
+        cwd=project,
         capture_output=True,
         check=True,
     )
@@ -92,6 +97,31 @@ def test_the_source_distribution_holds_all_that_a_build_needs(built: pathlib.Pat
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {"pyproject.toml", "README.md", "LICENSE", PLUGIN, "conf/treedb.toml"} <= names
     assert not [name for name in names if name.endswith("dropin.cache") or ".venv" in name]
+
+
+def test_the_source_distribution_holds_nothing_that_happens_to_lie_about(
+    tmp_path: pathlib.Path,
+) -> None:
+    copy = tmp_path / "treedb"
+    shutil.copytree(
+        PROJECT,
+        copy,
+        ignore=shutil.ignore_patterns(".*_cache", ".git", ".venv", ".hypothesis", "node_modules"),
+    )
+    for stray in (
+        "embedded-data/app/default.shelf",
+        "mine.secret",
+        "treedb-data/localhost.key.pem",
+    ):
+        (copy / stray).parent.mkdir(parents=True, exist_ok=True)
+        (copy / stray).write_text("private")
+    folder = build(copy, tmp_path, "sdist")
+    with tarfile.open(only(folder, "*.tar.gz")) as archive:
+        tops = {name.split("/")[1] for name in archive.getnames()}
+    assert tops == {
+        *("treedbd", "twisted", "tests", "docs", "conf", "bench", ".ci", "pyproject.toml"),
+        *("README.md", "CHANGELOG.md", "LICENSE", "Makefile", ".gitignore", "PKG-INFO"),
+    }
 
 
 def test_the_wheel_alone_makes_twistd_know_treedb(

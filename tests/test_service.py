@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import pathlib
 import socket
+import stat
 from collections.abc import Generator
 from typing import Any
 
@@ -18,12 +20,15 @@ from twisted.internet.defer import Deferred, inlineCallbacks, maybeDeferred
 from twisted.internet.endpoints import clientFromString
 from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.task import deferLater
+from twisted.logger import capturedLogs, eventAsText
 from twisted.web.http_headers import Headers
 from twisted.web.resource import Resource
 from twisted.web.server import Site
 
+from treedbd.certificate import keep_local_certificate
 from treedbd.config import Http, Limits, Project, Settings
 from treedbd.endpoints import parse_endpoint
+from treedbd.keys import Place
 from treedbd.service import CannotStart, TreeService
 from treedbd.store.lock import DirectoryLock
 from treedbd.store.mapping import Refused
@@ -162,6 +167,52 @@ def test_a_port_that_is_taken_leaves_the_others_closed(settings: Settings) -> St
     yield deferLater(reactor, 0)
     assert not is_open(port)
     yield maybeDeferred(taken.stopListening)
+
+
+def test_an_endpoint_that_does_not_open_is_named_with_the_place_that_names_it(
+    settings: Settings, tmp_path: pathlib.Path
+) -> None:
+    place = Place("treedb.toml", tmp_path, "listen")
+    settings = attrs.evolve(settings, listen_place=place)
+    key = tmp_path / "key.pem"
+    for endpoint, said in (
+        (f"ssl:0:privateKey={key}", f"the privateKey {key} cannot be read (No such file"),
+        ("tcp:0:interface=192.0.2.1", "tcp:0:interface=192.0.2.1 cannot be opened ("),
+    ):
+        with pytest.raises(CannotStart) as caught:
+            TreeService(listening(settings, endpoint)).privilegedStartService()
+        assert str(caught.value).startswith(f"treedb.toml: listen: {said}")
+        assert str(caught.value).endswith(".")
+
+
+@pytest_twisted.inlineCallbacks
+def test_a_private_key_that_others_may_read_is_warned_of(
+    settings: Settings, tmp_path: pathlib.Path
+) -> Steps:
+    files = keep_local_certificate(tmp_path, datetime.datetime.now(datetime.UTC))
+    files.key.chmod(0o640)
+    endpoint = f"ssl:0:interface={LOOPBACK}:privateKey={files.key}:certKey={files.certificate}"
+    tree = TreeService(listening(settings, endpoint))
+    with capturedLogs() as logged:
+        tree.privilegedStartService()
+    said = f"Others may read {files.key}: chmod 600 keeps them out."
+    assert any(said in eventAsText(event) for event in logged)
+    assert stat.S_IMODE(files.key.stat().st_mode) == 0o640
+    yield tree.stopService()
+
+
+@pytest_twisted.inlineCallbacks
+def test_the_key_that_it_made_itself_is_closed_to_others_again(settings: Settings) -> Steps:
+    settings.data.mkdir()
+    now = datetime.datetime.now(datetime.UTC)
+    key = keep_local_certificate(settings.data, now).key
+    key.chmod(0o644)
+    tree = TreeService(listening(settings, f"ssl:0:interface={LOOPBACK}"))
+    with capturedLogs() as logged:
+        tree.privilegedStartService()
+    assert any(f"Others could read {key}" in eventAsText(event) for event in logged)
+    assert stat.S_IMODE(key.stat().st_mode) == 0o600
+    yield tree.stopService()
 
 
 @pytest_twisted.inlineCallbacks

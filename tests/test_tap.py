@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pathlib
+import re
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -25,6 +27,27 @@ def test_only_what_was_given_becomes_a_flag() -> None:
     assert parse().flags == {}
     given = parse("--listen", "tcp:1", "-l", "tcp:2", "--data", "d", "--engine", "memory")
     assert given.flags == {"listen": ["tcp:1", "tcp:2"], "data": "d", "engine": "memory"}
+    assert parse("--workers", "1").flags == {"workers": 1}
+
+
+@pytest.mark.parametrize("number", ["2", "0", "-1", "1.0", "many", ""])
+def test_the_number_of_workers_is_checked_as_in_the_file(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, number: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = r"^treedb: the command line: workers must be 1: correct it or remove it\.$"
+    with pytest.raises(SystemExit, match=said):
+        makeService(parse("--workers", number))
+
+
+def test_the_example_in_the_help_works_in_development_mode(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    example = re.search(r"tcp:\S+(?=;)", str(parse()))
+    assert example is not None
+    makeService(parse("--listen", example[0]))
 
 
 @pytest.mark.parametrize("arguments", [["--colour"], ["--data"], ["more"]])
@@ -75,15 +98,41 @@ def test_the_timers_of_the_daemon_are_steady_before_anything_is_scheduled(
     assert not list(tmp_path.iterdir())
 
 
+def test_sighup_does_not_end_a_daemon_that_is_not_ready_yet(tmp_path: pathlib.Path) -> None:
+    program = (
+        "import os, signal\n"
+        "from treedbd.tap import Options, makeService\n"
+        "options = Options()\n"
+        "options.parseOptions([])\n"
+        "makeService(options)\n"
+        "os.kill(os.getpid(), signal.SIGHUP)\n"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True)
+
+
 def test_the_curl_command_survives_any_path() -> None:
     data = pathlib.Path("/it's $HOME")
-    words = shlex.split(curl_command(["https://127.0.0.1:8443", "http://127.0.0.1:9000"], data))
+    urls = ["unix:/s", "https://127.0.0.1:8443", "http://127.0.0.1:9000"]
+    words = shlex.split(curl_command(urls, data, is_open=True) or "")
+    assert "-H" not in words
     assert words[words.index("--cacert") + 1] == "/it's $HOME/localhost.cert.pem"
     assert words[-1] == "https://localhost:8443/hello.json"
 
 
 def test_the_curl_command_of_a_plain_endpoint_needs_no_certificate() -> None:
-    assert "--cacert" not in curl_command(["http://127.0.0.1:9000"], pathlib.Path("/d"))
+    command = curl_command(["http://127.0.0.1:9000"], pathlib.Path("/d"), is_open=True)
+    assert command is not None
+    assert "--cacert" not in command
+
+
+def test_where_rules_hold_the_curl_command_shows_the_token_of_an_administrator() -> None:
+    command = curl_command(["http://127.0.0.1:9000"], pathlib.Path("/d"), is_open=False)
+    assert command is not None
+    assert "-H 'Authorization: Bearer owner'" in command
+
+
+def test_there_is_no_curl_command_where_there_is_no_url_for_it() -> None:
+    assert curl_command(["unix:/s", "systemd:x"], pathlib.Path("/d"), is_open=True) is None
 
 
 def test_the_reason_of_a_failed_start_is_told_without_a_traceback(
@@ -92,8 +141,8 @@ def test_the_reason_of_a_failed_start_is_told_without_a_traceback(
     others: list[BaseException] = []
     monkeypatch.setattr(sys, "excepthook", lambda kind, error, trace: others.append(error))
     tell_in_one_sentence(CannotStart)
-    sys.excepthook(CannotStart, CannotStart("It is late."), None)
+    sys.excepthook(CannotStart, CannotStart("It is\nlate."), None)
     other = ValueError("other")
     sys.excepthook(ValueError, other, None)
-    assert capfd.readouterr().err == "treedb: It is late.\n"
+    assert capfd.readouterr().err == "treedb: It is\\nlate.\n"
     assert others == [other]

@@ -20,13 +20,14 @@ from tests.web.identity.test_tokens import PEM
 from treedbd.config import Project, Settings, TrustedProvider
 from treedbd.database.catalog import Catalog, ProjectSpec
 from treedbd.database.platform import Platform
+from treedbd.keys import Place
 from treedbd.rules.ruleset import DENY
 from treedbd.trust import (
     DEVELOPMENT_SECRET,
     Trust,
     Untrustworthy,
     keep_development_secret,
-    read_secrets,
+    read_project_secret,
 )
 from treedbd.web.identity.identity import Identity
 from treedbd.web.identity.tokens import BadToken
@@ -52,7 +53,12 @@ class World:
             platform=Platform(Clock(), os.urandom, lambda _: Deferred()),
             retain_events=1,
         )
-        settings = Settings(data=folder / "data", projects=projects, development=development)
+        settings = Settings(
+            data=folder / "data",
+            projects=projects,
+            development=development,
+            place=Place("treedb.toml", folder),
+        )
         self.trust = Trust(settings, self.catalog, MemoryReactorClock())
 
     def takes(self, project: str, bearer: str) -> bool:
@@ -115,13 +121,16 @@ def test_any_secret_of_a_project_vouches_and_no_other(tmp_path: pathlib.Path) ->
         (b"x" * 31 + b"\r\n", ["31 bytes"]),
         (b"x" * 70_000, ["more than"]),
         (PEM, ["random bytes"]),
+        ("a directory", ["Is a directory"]),
     ],
 )
 def test_a_secret_that_is_no_good_is_named(
-    tmp_path: pathlib.Path, content: bytes | None, words: list[str]
+    tmp_path: pathlib.Path, content: bytes | str | None, words: list[str]
 ) -> None:
     file = tmp_path / "bad.secret"
-    if content is not None:
+    if isinstance(content, str):
+        file.mkdir()
+    elif content is not None:
         file.write_bytes(content)
     world = World(
         tmp_path,
@@ -129,7 +138,9 @@ def test_a_secret_that_is_no_good_is_named(
         shop=Project(secret_files=(file,)),
     )
     sentence = refusal(world)
-    for word in [str(file), *words]:
+    assert sentence.startswith(f"treedb.toml: projects.shop.secret_files names {file} (the secret ")
+    assert "): let it hold 32 random bytes or more" in sentence
+    for word in words:
         assert word in sentence
     assert not world.takes("good", signed("a"))
 
@@ -246,6 +257,8 @@ def test_a_rules_file_with_a_fault_is_named_with_its_place(
         file.write_bytes(content)
     world = World(tmp_path, shop=Project(rules_file=file))
     sentence = refusal(world)
+    assert sentence.startswith("treedb.toml: projects.shop.rules_file ")
+    assert sentence.endswith((": correct it there.", ", or name another file."))
     for word in [str(file), *words]:
         assert word in sentence
     assert world.rules("shop") == DENY.text
@@ -259,6 +272,22 @@ def test_a_rules_file_governs_its_project(tmp_path: pathlib.Path) -> None:
     assert world.rules("shop") == file.read_text()
     assert world.catalog.rulebook("shop").is_governed
     assert not world.catalog.rulebook("other").is_governed
+
+
+def test_a_project_whose_rules_file_is_configured_no_more_keeps_the_rules_and_takes_others(
+    tmp_path: pathlib.Path,
+) -> None:
+    file = tmp_path / "rules.json"
+    file.write_text('{"rules": {".read": true}}')
+    world = World(tmp_path, shop=Project(rules_file=file), gone=Project(rules_file=file))
+    world.trust.read()
+    with capturedLogs() as logged:
+        world.trust.read({"shop": Project()})
+        world.trust.read({"shop": Project()})
+    assert [event["project"] for event in logged] == ["shop"]
+    assert world.rules("shop") == file.read_text()
+    assert not world.catalog.rulebook("shop").is_governed
+    assert world.catalog.rulebook("gone").is_governed
 
 
 # Providers.
@@ -283,6 +312,7 @@ def test_a_provider_that_is_no_good_is_named(
     tmp_path: pathlib.Path, provider: TrustedProvider, words: list[str]
 ) -> None:
     sentence = refusal(World(tmp_path, shop=Project(providers=(provider,))))
+    assert sentence.startswith("treedb.toml: projects.shop.providers names ")
     for word in words:
         assert word in sentence
 
@@ -313,7 +343,30 @@ def test_development_mode_makes_a_secret_of_its_own_and_keeps_it(tmp_path: pathl
     assert any_project is not None
     assert any_project.verify(token("x", secret, uid="a"), time.time())
     assert keep_development_secret(tmp_path / "data") == secret.encode()
-    assert read_secrets((file,)) == (secret.encode(),)
+    place = Place("treedb.toml", tmp_path, "projects.demo")
+    assert read_project_secret(file, place) == secret.encode()
+
+
+def test_a_development_secret_that_others_could_read_is_closed_to_them_and_told(
+    tmp_path: pathlib.Path,
+) -> None:
+    keep_development_secret(tmp_path / "data")
+    file = tmp_path / "data" / DEVELOPMENT_SECRET
+    file.chmod(0o644)
+    world = World(tmp_path, development=True, demo=Project(None))
+    with capturedLogs() as logged:
+        world.trust.read()
+        world.trust.read()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    (said,) = map(eventAsText, logged)
+    assert f"Others could read {file}" in said
+
+
+def test_a_development_secret_that_is_no_good_says_what_to_do(tmp_path: pathlib.Path) -> None:
+    file = tmp_path / DEVELOPMENT_SECRET
+    file.write_text("short")
+    with pytest.raises(Untrustworthy, match=rf"^{file} is no good \(.*\): remove it, "):
+        keep_development_secret(tmp_path)
 
 
 def test_elsewhere_there_is_no_such_secret(tmp_path: pathlib.Path) -> None:

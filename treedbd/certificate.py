@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+import os
 import pathlib
 from typing import Any, Final, TypeAlias, cast
 
@@ -19,9 +20,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from OpenSSL import SSL
 from twisted.internet.interfaces import IOpenSSLServerConnectionCreator
-from twisted.internet.ssl import CertificateOptions, DiffieHellmanParameters, TLSVersion
+from twisted.internet.ssl import CertificateOptions, TLSVersion
 from twisted.protocols.tls import TLSMemoryBIOProtocol
-from twisted.python.filepath import FilePath
 from zope.interface import implementer
 
 from treedbd.store.files import write_new
@@ -45,7 +45,11 @@ _Key: TypeAlias = (
 
 
 class Unusable(Exception):
-    """A certificate or key that cannot be served; one sentence says which file and why."""
+    """A certificate or key that cannot be served.
+
+    The message says which file, why, and what to do; it goes on after who names the file, and ends
+    without a dot.
+    """
 
 
 @attrs.frozen
@@ -82,31 +86,31 @@ class ServerContext:
 def read_context(files: CertificateFiles) -> SSL.Context:
     """Read a certificate and its key; raise `Unusable`."""
     key = _read_key(files.key)
-    certificate, *chain = _read_certificates(files.certificate)
+    certificate, *chain = _read_certificates(files.certificate, "certKey")
     if files.chain is not None:
-        chain += _read_certificates(files.chain)
+        chain += _read_certificates(files.chain, "extraCertChain")
     if certificate.public_key() != key.public_key():
         raise Unusable(
-            f"The key in {files.key} is not that of the certificate in {files.certificate}."
+            f"the privateKey in {files.key} is not that of the certificate in "
+            f"{files.certificate}: name two that belong together"
         )
-    parameters = None
-    if files.parameters is not None:
-        _read(files.parameters)
-        parameters = DiffieHellmanParameters.fromFile(FilePath(str(files.parameters)))
     try:
         # pyOpenSSL takes the objects of cryptography and would rather not have its own any more,
         # which the types of Twisted do not know yet.
-        return CertificateOptions(
+        context = CertificateOptions(
             privateKey=cast(Any, key),
             certificate=cast(Any, certificate),
             extraCertChain=cast(Any, chain),
             raiseMinimumTo=TLSVersion.TLSv1_2,
-            dhParameters=parameters,
         ).getContext()
     except (SSL.Error, ValueError, TypeError):
         raise Unusable(
-            f"TLS does not accept the certificate in {files.certificate} with what belongs to it."
+            f"TLS does not accept the certificate in {files.certificate} with what belongs to it: "
+            "have a stronger one made"
         ) from None
+    if files.parameters is not None:
+        _load_parameters(context, files.parameters)
+    return context
 
 
 def keep_local_certificate(folder: pathlib.Path, now: datetime.datetime) -> CertificateFiles:
@@ -130,7 +134,8 @@ def keep_local_certificate(folder: pathlib.Path, now: datetime.datetime) -> Cert
             write_new(files.certificate, certificate.public_bytes(serialization.Encoding.PEM))
         except OSError as error:
             raise Unusable(
-                f"The certificate cannot be kept in {folder}: {error.strerror}."
+                f"{folder} cannot keep the certificate for localhost ({error.strerror}): let the "
+                "user that runs treedb write there, or name another data directory"
             ) from None
     return files
 
@@ -140,7 +145,7 @@ def _is_current(files: CertificateFiles, now: datetime.datetime) -> bool:
         read_context(files)
     except Unusable:
         return False
-    certificate = _read_certificates(files.certificate)[0]
+    certificate = _read_certificates(files.certificate, "certKey")[0]
     return certificate.not_valid_before_utc <= now < certificate.not_valid_after_utc - _RENEW_BEFORE
 
 
@@ -171,27 +176,50 @@ def _make_local_certificate(
     )
 
 
-def _read(file: pathlib.Path) -> bytes:
+def _read(file: pathlib.Path, what: str) -> bytes:
     try:
         return file.read_bytes()
     except OSError as error:
-        raise Unusable(f"{file} cannot be read: {error.strerror}.") from None
+        raise Unusable(
+            f"the {what} {file} cannot be read ({error.strerror}): let the user that runs treedb "
+            "read it, or name another"
+        ) from None
 
 
 def _read_key(file: pathlib.Path) -> _Key:
     try:
-        key = serialization.load_pem_private_key(_read(file), password=None)
+        key = serialization.load_pem_private_key(_read(file, "privateKey"), password=None)
     except TypeError:
-        raise Unusable(f"The private key in {file} must not have a passphrase.") from None
+        raise Unusable(
+            f"the privateKey in {file} has a passphrase: name a file that holds it without one"
+        ) from None
     except (ValueError, UnsupportedAlgorithm):
-        raise Unusable(f"{file} holds no private key in PEM.") from None
+        raise Unusable(
+            f"{file} holds no private key in PEM: name a file that does as privateKey"
+        ) from None
     if not isinstance(key, _Key):
-        raise Unusable(f"The private key in {file} is of a kind that TLS servers do not use.")
+        raise Unusable(
+            f"the privateKey in {file} is of a kind that TLS servers do not use: have one made "
+            "for RSA, an elliptic curve or Ed25519"
+        )
     return key
 
 
-def _read_certificates(file: pathlib.Path) -> list[x509.Certificate]:
+def _read_certificates(file: pathlib.Path, what: str) -> list[x509.Certificate]:
     try:
-        return x509.load_pem_x509_certificates(_read(file))
+        return x509.load_pem_x509_certificates(_read(file, what))
     except ValueError:
-        raise Unusable(f"{file} holds no certificate in PEM.") from None
+        raise Unusable(
+            f"{file} holds no certificate in PEM: name a file that does as {what}"
+        ) from None
+
+
+def _load_parameters(context: SSL.Context, file: pathlib.Path) -> None:
+    _read(file, "dhParameters")
+    try:
+        context.load_tmp_dh(os.fsencode(file))
+    except SSL.Error:
+        raise Unusable(
+            f"TLS does not accept {file} as dhParameters: have others made, of 2048 bits or more "
+            "and in PEM, or leave them out"
+        ) from None

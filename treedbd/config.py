@@ -46,6 +46,7 @@ DEVELOPMENT_PROJECT: Final = "demo"
 DEVELOPMENT_DATA: Final = "treedb-data"
 DEVELOPMENT_LISTEN: Final = ("ssl:8443:interface=127.0.0.1", "tcp:9000:interface=127.0.0.1")
 COMMAND_LINE: Final = "the command line"
+_BY_PROGRAM: Final = Place("the settings", pathlib.Path())
 
 _DOMAIN: Final = (
     r"(?:[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?\.)*[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
@@ -104,6 +105,7 @@ class Limits:
     """`[limits]`: how much clients may ask for; bytes, seconds (`_s`) and numbers."""
 
     write_body_bytes: int = key(_WEB.write_body_bytes, integer(1, 256 * MIB))
+    write_nodes: int = key(_WEB.write_nodes, integer(1, 128 * MIB))
     string_bytes: int = key(_WEB.string_bytes, integer(1, 256 * MIB))
     request_line_bytes: int = key(_CHANNEL.request_line_bytes, integer(1024, MIB))
     header_bytes: int = key(_CHANNEL.header_bytes, integer(1024, MIB))
@@ -222,7 +224,11 @@ def _projects(raw: object, place: Place) -> Mapping[str, Project]:
 
 @attrs.frozen
 class Settings:
-    """All settings. `development` is no key: it is what holds where no file is named."""
+    """All settings.
+
+    The last three are no keys. `development` is what holds where no file is named; `place` and
+    `listen_place` are where the settings come from, for sentences about files that they name.
+    """
 
     listen: tuple[Endpoint, ...] = key((), _endpoints)
     domains: tuple[str, ...] = key((), _domains)
@@ -237,6 +243,12 @@ class Settings:
     rules: Rules = key(Rules(), record(Rules))
     projects: Mapping[str, Project] = key(MappingProxyType({}), _projects)
     development: bool = False
+    place: Place = attrs.field(default=_BY_PROGRAM, eq=False)
+    listen_place: Place = attrs.field(default=_BY_PROGRAM.at("listen"), eq=False)
+
+    def place_of(self, project: str) -> Place:
+        """Return where the keys of a project stand."""
+        return self.place.at("projects").at(project)
 
 
 def load_settings(
@@ -255,7 +267,9 @@ def load_settings(
     else:
         place = Place(str(file), (folder / file).absolute().parent)
         settings = Settings(**{**read_fields(Settings, _parse(file, folder), place), **overrides})
-    _check(settings, place, command_line if "listen" in overrides else place)
+    listen_place = (command_line if "listen" in overrides else place).at("listen")
+    settings = attrs.evolve(settings, place=place, listen_place=listen_place)
+    _check(settings)
     return settings
 
 
@@ -283,20 +297,20 @@ def _parse(file: pathlib.Path, folder: pathlib.Path) -> dict[str, object]:
     raise ConfigError(f"{file}: {problem}: {remedy}.")
 
 
-def _check(settings: Settings, place: Place, listen_place: Place) -> None:
+def _check(settings: Settings) -> None:
     """Refuse what does not go together."""
     default = settings.default_project
     if default and default not in settings.projects:
-        raise place.at("default_project").refuse(
+        raise settings.place.at("default_project").refuse(
             f'names "{default}", which is not configured', f"add [projects.{default}] or remove it"
         )
     for endpoint in settings.listen:
         if settings.emulator and not endpoint.is_loopback:
-            raise listen_place.at("listen").refuse(
+            raise settings.listen_place.refuse(
                 f"opens {endpoint.text} to others, which emulator mode must not",
                 "add interface=127.0.0.1, or set emulator = false in a file for --config",
             )
         if endpoint.is_secure and endpoint.certificate is None and not settings.development:
-            raise listen_place.at("listen").refuse(
+            raise settings.listen_place.refuse(
                 f"has no certificate for {endpoint.text}", "add privateKey= and certKey="
             )

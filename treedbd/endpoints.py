@@ -7,7 +7,9 @@ kinds that Twisted's plugins add are passed to it as they are. This module knows
 
 from __future__ import annotations
 
+import errno
 import ipaddress
+import os
 import pathlib
 import re
 from typing import Final
@@ -16,7 +18,12 @@ import attrs
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import SSL4ServerEndpoint, quoteStringArgument, serverFromString
 from twisted.internet.error import CannotListenError
-from twisted.internet.interfaces import IListeningPort, IProtocolFactory
+from twisted.internet.interfaces import (
+    IListeningPort,
+    IProtocolFactory,
+    IStreamServerEndpointStringParser,
+)
+from twisted.plugin import getPlugins
 from twisted.python.failure import Failure
 
 from treedbd.certificate import CertificateFiles, ServerContext
@@ -33,6 +40,8 @@ _PARAMETERS: Final = {
     ),
     "unix": ("address", "mode", "backlog", "lockfile"),
 }
+# Standard input and output are no port, and for TLS there is `ssl`, whose files are read again.
+_UNFIT: Final = frozenset({"stdio", "tls"})
 _FILES: Final = frozenset({"privateKey", "certKey", "extraCertChain", "dhParameters", "address"})
 _ARGUMENT = re.compile(r"((?:\\.|[^:\\])*)(:|\Z)", re.DOTALL)
 _NAMED = re.compile(r"([A-Za-z0-9_]+)=(.*)", re.DOTALL)
@@ -44,7 +53,11 @@ class InvalidEndpoint(ValueError):
 
 
 class CannotListen(Exception):
-    """An endpoint that does not open; one sentence says why."""
+    """An endpoint that does not open.
+
+    The message says which, why, and what to do; it goes on after who names the endpoint, and ends
+    without a dot.
+    """
 
 
 @attrs.frozen
@@ -88,6 +101,10 @@ def parse_endpoint(text: str, folder: pathlib.Path) -> Endpoint:
         raise InvalidEndpoint(f'"{text}" is no endpoint, which reads like tcp:8080 or ssl:8443')
     names = _PARAMETERS.get(kind)
     if names is None:
+        known = _kinds_of_plugins()
+        if kind not in known:
+            kinds = ", ".join((*_PARAMETERS, *known))
+            raise InvalidEndpoint(f'"{text}" is of no kind that is known, which are {kinds}')
         return Endpoint(kind, text, text)
     given = _name_arguments(kind, names, arguments)
     given = {
@@ -120,16 +137,28 @@ def open_endpoint(
                 reactor, endpoint.port, context, endpoint.backlog, endpoint.interface
             )
         ).listen(factory)
-    except (ValueError, TypeError, LookupError) as error:
-        raise _refuse(endpoint, str(error)) from None
+    except LookupError:
+        raise CannotListen(
+            f"{endpoint.text} cannot be opened (there is no such socket): let a socket unit of "
+            "systemd hand it over, or name another endpoint"
+        ) from None
+    except (ValueError, TypeError) as error:
+        raise CannotListen(
+            f"{endpoint.text} cannot be opened ({error}): correct it, or name another endpoint"
+        ) from None
     listening.addBoth(opened.append)
     if not opened:
         listening.cancel()
-        raise _refuse(endpoint, "it does not open at once")
+        raise _refuse(endpoint, TimeoutError("it does not open at once"))
     port = opened[0]
     if isinstance(port, Failure):
-        raise _refuse(endpoint, _reason(port))
+        raise _refuse(endpoint, port.value)
     return port
+
+
+def _kinds_of_plugins() -> list[str]:
+    plugins = getPlugins(IStreamServerEndpointStringParser)
+    return sorted({str(each.prefix) for each in plugins} - {*_PARAMETERS, *_UNFIT})
 
 
 def _split(text: str) -> list[str]:
@@ -153,6 +182,10 @@ def _name_arguments(kind: str, names: tuple[str, ...], arguments: list[str]) -> 
         if name not in names:
             known = ", ".join(names)
             raise InvalidEndpoint(f'"{argument}" says nothing to {kind}, which knows {known}')
+        if name == "sslmethod":
+            raise InvalidEndpoint(
+                f'"{argument}" has no effect, TLS 1.2 and newer are spoken: leave it out'
+            )
         given[name] = _ESCAPED.sub(r"\1", named[2] if named else argument)
     if names[0] not in given:
         raise InvalidEndpoint(f"{kind} needs its {names[0]}")
@@ -183,14 +216,19 @@ def _describe(kind: str, given: dict[str, str]) -> str:
     return ":".join((kind, *named))
 
 
-def _refuse(endpoint: Endpoint, reason: str) -> CannotListen:
-    return CannotListen(
-        f"Cannot listen on {endpoint.text} ({reason}): clear the way, or name another endpoint."
-    )
-
-
-def _reason(failure: Failure) -> str:
-    error = failure.value
+def _refuse(endpoint: Endpoint, error: BaseException | None) -> CannotListen:
     if isinstance(error, CannotListenError) and isinstance(error.socketError, OSError):
-        return error.socketError.strerror or str(error.socketError)
-    return str(error)
+        error = error.socketError
+    number = error.errno if isinstance(error, OSError) else None
+    reason = os.strerror(number) if number else str(error)
+    remedy = "end what is in its place, or name another endpoint"
+    if number == errno.EACCES and endpoint.kind == "unix":
+        remedy = "let the user that runs treedb write to its directory, or name another endpoint"
+    elif number == errno.EACCES:
+        remedy = (
+            "a port below 1024 needs the right CAP_NET_BIND_SERVICE, AmbientCapabilities= in a "
+            "unit of systemd; grant it, or name another port"
+        )
+    elif number == errno.EADDRNOTAVAIL:
+        remedy = "name an address of this machine as its interface"
+    return CannotListen(f"{endpoint.text} cannot be opened ({reason}): {remedy}")

@@ -16,6 +16,8 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 import attrs
 
+from treedbd.tree.line import in_one_line
+
 _READ: Final = "read"
 
 T = TypeVar("T")
@@ -39,7 +41,7 @@ class Place:
 
     def refuse(self, problem: str, remedy: str = "correct it or remove it") -> ConfigError:
         """Return the error that says what is wrong here and what to do."""
-        return ConfigError(f"{self.source}: {self.key} {problem}: {remedy}.")
+        return ConfigError(in_one_line(f"{self.source}: {self.key} {problem}: {remedy}."))
 
 
 Read: TypeAlias = Callable[[object, Place], T]
@@ -78,10 +80,11 @@ def read_fields(kind: type[Any], raw: Mapping[str, object], place: Place) -> dic
 
 def integer(low: int, high: int) -> Read[int]:
     """Read an integer from `low` to `high`."""
+    bounds = str(low) if low == high else f"an integer from {low} to {high}"
 
     def read(raw: object, place: Place) -> int:
         if not isinstance(raw, int) or isinstance(raw, bool) or not low <= raw <= high:
-            raise place.refuse(f"must be an integer from {low} to {high}")
+            raise place.refuse(f"must be {bounds}")
         return raw
 
     return read
@@ -97,7 +100,7 @@ def seconds(high: float) -> Read[float]:
             or not math.isfinite(raw)
             or not 0 < raw <= high
         ):
-            raise place.refuse(f"must be a number of seconds above 0 and at most {high:g}")
+            raise place.refuse(f"must be a number of seconds above 0 and at most {high:.0f}")
         return float(raw)
 
     return read

@@ -36,16 +36,23 @@ from twisted.logger import Logger
 from twisted.python.reflect import namedAny
 from twisted.web.resource import IResource
 
-from treedbd.certificate import CertificateFiles, ServerContext, Unusable, keep_local_certificate
+from treedbd.certificate import (
+    LOCAL_KEY,
+    CertificateFiles,
+    ServerContext,
+    Unusable,
+    keep_local_certificate,
+)
 from treedbd.config import Settings
 from treedbd.database.catalog import Catalog, ProjectSpec
 from treedbd.database.platform import Platform
 from treedbd.endpoints import CannotListen, Endpoint, open_endpoint
 from treedbd.rules.ruleset import DENY, OPEN
-from treedbd.store.files import make_directory
+from treedbd.store.files import close_to_others, is_open_to_others, make_directory
 from treedbd.store.lock import DirectoryLock
 from treedbd.store.mapping import Failed, Refused
-from treedbd.trust import Trust, Untrustworthy
+from treedbd.tree.line import in_one_line
+from treedbd.trust import OTHERS_COULD_READ, OTHERS_MAY_READ, Trust, Untrustworthy
 from treedbd.web.channel.factory import ChannelFactory
 from treedbd.web.channel.lazy import LazyRequest
 from treedbd.web.channel.limits import ChannelLimits
@@ -110,11 +117,18 @@ class TreeService(MultiService):
         """Return where the open endpoints can be reached from this machine."""
         return [_url(endpoint, port.getHost()) for endpoint, port in self._ports]
 
+    def is_open(self) -> bool:
+        """Tell whether everybody may write to the default project, since nobody has put rules."""
+        return self._catalog.rulebook(self._settings.default_project).rules is OPEN
+
     def privilegedStartService(self) -> None:
         """Read certificates and open the endpoints; raise `CannotStart`."""
         try:
             self._open_endpoints()
-        except (CannotListen, Unusable, Refused) as error:
+        except (CannotListen, Unusable) as error:
+            self._close_endpoints()
+            raise CannotStart(self._say_of_listen(error)) from None
+        except Refused as error:
             self._close_endpoints()
             raise CannotStart(str(error)) from None
         MultiService.privilegedStartService(self)
@@ -158,7 +172,15 @@ class TreeService(MultiService):
             try:
                 context.reload()
             except Unusable as error:
-                self._log.error("{reason} The one read before stays in force.", reason=str(error))
+                self._log.error(
+                    "{reason} The one read before stays in force.",
+                    reason=self._say_of_listen(error),
+                )
+
+    def _say_of_listen(self, error: Exception) -> str:
+        """Return the sentence for an endpoint or for a file that one names."""
+        place = self._settings.listen_place
+        return in_one_line(f"{place.source}: {place.key}: {error}.")
 
     def _make_catalog(self) -> Catalog:
         settings = self._settings
@@ -186,13 +208,19 @@ class TreeService(MultiService):
         for endpoint in self._settings.listen:
             context = None
             if endpoint.is_secure:
-                context = ServerContext(endpoint.certificate or self._keep_local_certificate())
+                files = endpoint.certificate or self._keep_local_certificate()
+                if is_open_to_others(files.key):
+                    self._log.warn(OTHERS_MAY_READ, file=str(files.key))
+                context = ServerContext(files)
                 self._contexts.append(context)
             port = open_endpoint(endpoint, self._reactor, self._factory, context)
             self._ports.append((endpoint, port))
 
     def _keep_local_certificate(self) -> CertificateFiles:
         self._keep_folder()
+        key = self._settings.data / LOCAL_KEY
+        if close_to_others(key):
+            self._log.warn(OTHERS_COULD_READ, file=str(key))
         return keep_local_certificate(self._settings.data, datetime.datetime.now(datetime.UTC))
 
     def _keep_folder(self) -> None:
@@ -200,7 +228,7 @@ class TreeService(MultiService):
         folder = self._settings.data
         try:
             make_directory(folder)
-            is_open = bool(folder.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO))
+            is_open = is_open_to_others(folder)
             if is_open and not any(folder.iterdir()):
                 folder.chmod(stat.S_IRWXU)
                 is_open = False
@@ -274,8 +302,8 @@ class TreeService(MultiService):
         self._log.info(
             "{client} {method} {path} {status} {sent}",
             client=getattr(request.client, "host", "-"),
-            method=request.method.decode("latin-1"),
-            path=request.shown_path,
+            method=in_one_line(request.method.decode("latin-1")),
+            path=in_one_line(request.shown_path),
             status=request.code,
             sent=request.sentLength,
         )
@@ -288,6 +316,7 @@ def _web_options(settings: Settings) -> WebOptions:
         etag_headers=settings.http.etag_headers,
         cors_origins=settings.http.cors_origins,
         write_body_bytes=settings.limits.write_body_bytes,
+        write_nodes=settings.limits.write_nodes,
         string_bytes=settings.limits.string_bytes,
     )
 

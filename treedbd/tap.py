@@ -30,8 +30,11 @@ from treedbd.certificate import LOCAL_CERTIFICATE
 from treedbd.config import Settings, load_settings
 from treedbd.keys import ConfigError
 from treedbd.service import CannotStart, TreeService
+from treedbd.tree.line import in_one_line
+from treedbd.web.identity.verifier import OWNER_TOKEN
 
-FLAGS: Final = ("data", "engine", "listen")
+FLAGS: Final = ("data", "engine", "listen", "workers")
+STOPS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 class Options(UsageOptions):
@@ -40,7 +43,7 @@ class Options(UsageOptions):
     synopsis = "[options]"
     longdesc = (
         "Serves a JSON tree database over HTTPS. Without --config it runs in development mode: "
-        "on this machine alone, open to everybody on it, data in ./treedb-data."
+        "on this machine alone, open to everybody on it until rules are put, data in ./treedb-data."
     )
     optParameters = (
         ("config", "c", None, "The configuration, a TOML file."),
@@ -49,10 +52,16 @@ class Options(UsageOptions):
     )
 
     def opt_listen(self, endpoint: str) -> None:
-        """Listen on this Twisted endpoint, such as tcp:8080; may be given several times."""
+        """Listen here, as in tcp:8080:interface=127.0.0.1; may be given several times."""
         self.setdefault("listen", []).append(endpoint)
 
     opt_l = opt_listen
+
+    def opt_workers(self, number: str) -> None:
+        """How many processes serve the databases: 1, and nothing else for now."""
+        self["workers"] = int(number) if number.isdecimal() else number
+
+    opt_w = opt_workers
 
     def parseOptions(self, options: Sequence[str] | None = None) -> None:
         """Parse; end the process with one sentence where that fails."""
@@ -60,7 +69,7 @@ class Options(UsageOptions):
             UsageOptions.parseOptions(self, options)
         except UsageError as error:
             reason = str(error).rstrip(".")
-            raise SystemExit(f"treedb: {reason}: see twistd treedb --help.") from None
+            raise SystemExit(in_one_line(f"treedb: {reason}: see twistd treedb --help.")) from None
 
     @property
     def flags(self) -> dict[str, object]:
@@ -83,7 +92,9 @@ def makeService(options: Options) -> Daemon:
                 f"{file}: listen names no endpoint: set it there, or give --listen ENDPOINT."
             )
     except ConfigError as error:
-        raise SystemExit(f"treedb: {error}") from None
+        raise SystemExit(in_one_line(f"treedb: {error}")) from None
+    # Until there is something to read again: it would end the process.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     # Not imported at the top, because importing the reactor chooses it.
     reactor = namedAny("twisted.internet.reactor")
     use_steady_time(reactor)
@@ -108,10 +119,10 @@ def allow_open_files() -> None:
 class Daemon(Service):
     """A `TreeService` that has a process to itself.
 
-    SIGTERM ends it with status 0. SIGHUP makes it read again whom it trusts: certificates, rules
-    files, and the secrets and providers that the configuration names. A start that fails ends the
-    process with status 1 and one sentence on standard error; a daemonised one has none, so the
-    sentence goes to the log, and the beginning of it to who started it.
+    SIGTERM and SIGINT end it with status 0. SIGHUP makes it read again whom it trusts:
+    certificates, rules files, and the secrets and providers that the configuration names. A start
+    that fails ends the process with status 1 and one sentence on standard error; a daemonised one
+    has none, so the sentence goes to the log, and the beginning of it to who started it.
     """
 
     _log = Logger()
@@ -141,13 +152,14 @@ class Daemon(Service):
         self._start(self.tree.startService)
         Service.startService(self)
         signal.signal(signal.SIGHUP, self._call_in_turn(self._reload))
-        # What holds again once the reactor has ended, and the process with it.
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        # Twisted sets its own handlers when the reactor starts, and its SIGTERM would make twistd
-        # end by that signal instead of with status 0.
-        self._reactor.callWhenRunning(
-            signal.signal, signal.SIGTERM, self._call_in_turn(self._stop_reactor)
-        )
+        for stop in STOPS:
+            # What holds again once the reactor has ended, and the process with it.
+            signal.signal(stop, signal.SIG_IGN)
+            # Twisted sets its own handlers when the reactor starts, and they would make twistd end
+            # by that signal instead of with status 0.
+            self._reactor.callWhenRunning(
+                signal.signal, stop, self._call_in_turn(self._stop_reactor)
+            )
         self._reactor.callWhenRunning(self._announce)
 
     def stopService(self) -> Deferred[None]:
@@ -180,8 +192,9 @@ class Daemon(Service):
         return handle
 
     def _be_deaf(self, result: None) -> None:
-        """Hear no SIGTERM any more: the process ends, and a handler would not outlive Python."""
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        """Hear nothing any more: the process ends, and a handler would not outlive Python."""
+        for stop in STOPS:
+            signal.signal(stop, signal.SIG_IGN)
         return result
 
     def _stop_reactor(self) -> None:
@@ -193,10 +206,13 @@ class Daemon(Service):
         if self._settings.development:
             self._log.info(
                 "Development mode: only this machine can connect, whoever does may read and write "
-                "everything, and any project comes into being on use. Data: {data}",
+                "everything until rules are put, and any project comes into being on use. "
+                "Data: {data}",
                 data=str(self._settings.data),
             )
-            self._log.info("Try: {command}", command=curl_command(urls, self._settings.data))
+            command = curl_command(urls, self._settings.data, is_open=self.tree.is_open())
+            if command is not None:
+                self._log.info("Try: {command}", command=command)
         line = " ".join(("treedb ready", *urls))
         if self._in_foreground and sys.__stdout__ is not None:
             print(line, file=sys.__stdout__, flush=True)
@@ -204,11 +220,18 @@ class Daemon(Service):
             self._log.info("{line}", line=line)
 
 
-def curl_command(urls: Sequence[str], data: pathlib.Path) -> str:
-    """Return a command that writes to the first URL; its certificate is the one kept in `data`."""
-    url = urls[0].replace("127.0.0.1", "localhost")
+def curl_command(urls: Sequence[str], data: pathlib.Path, *, is_open: bool) -> str | None:
+    """Return a command that writes to the first URL; its certificate is the one kept in `data`.
+
+    Where not everybody may, an administrator's token is shown. None if there is no URL for curl.
+    """
+    url = next((each for each in urls if each.startswith(("https:", "http:"))), None)
+    if url is None:
+        return None
     trust = ["--cacert", str(data / LOCAL_CERTIFICATE)] if url.startswith("https:") else []
-    return shlex.join(["curl", *trust, "-X", "PUT", "-d", '"world"', f"{url}/hello.json"])
+    token = [] if is_open else ["-H", f"Authorization: Bearer {OWNER_TOKEN}"]
+    target = f"{url.replace('127.0.0.1', 'localhost')}/hello.json"
+    return shlex.join(["curl", *trust, *token, "-X", "PUT", "-d", '"world"', target])
 
 
 def tell_in_one_sentence(*kinds: type[Exception]) -> None:
@@ -217,7 +240,7 @@ def tell_in_one_sentence(*kinds: type[Exception]) -> None:
 
     def tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if isinstance(error, kinds):
-            print(f"treedb: {error}", file=sys.__stderr__, flush=True)
+            print(in_one_line(f"treedb: {error}"), file=sys.__stderr__, flush=True)
         else:
             previous(kind, error, trace)
 

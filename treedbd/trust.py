@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import pathlib
 import secrets
-import stat
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -18,17 +17,28 @@ from twisted.logger import Logger
 
 from treedbd.config import Project, Settings, TrustedProvider
 from treedbd.database.catalog import Catalog
+from treedbd.keys import Place
 from treedbd.rules.limits import RulesLimits
 from treedbd.rules.refusal import InvalidRules
 from treedbd.rules.ruleset import RuleSet, parse_rules
-from treedbd.store.files import make_directory, write_new
+from treedbd.store.files import (
+    close_to_others,
+    is_open_to_others,
+    make_directory,
+    write_new,
+)
 from treedbd.web.identity import providers
 from treedbd.web.identity.fetch import BadAuthority, fetcher, read_authority
 from treedbd.web.identity.providers import InvalidProvider, Provider
-from treedbd.web.identity.tokens import BadSecret, read_secret
+from treedbd.web.identity.tokens import MIN_SECRET_BYTES, BadSecret, read_secret
 from treedbd.web.identity.verifier import Verifier
 
 DEVELOPMENT_SECRET: Final = "development.secret"  # noqa: S105 - the name of a file
+OTHERS_MAY_READ: Final = "Others may read {file}: chmod 600 keeps them out."
+OTHERS_COULD_READ: Final = (
+    "Others could read {file}, and cannot any more; if one of them may have, remove it, and "
+    "another is made at the next start."
+)
 _SECRET_BYTES: Final = 32
 
 
@@ -68,17 +78,23 @@ class Trust:
         stays as it was; one that is not among them any more trusts nobody.
         """
         named = self._settings.projects if projects is None else projects
-        contents = {name: self._read_project(named.get(name, Project())) for name in self.verifiers}
-        _refuse_shared_secrets(contents)
-        _refuse_shared_providers(contents)
+        contents = {
+            name: self._read_project(named.get(name, Project()), self._settings.place_of(name))
+            for name in self.verifiers
+        }
+        _refuse_shared_secrets(contents, self._settings.place)
+        _refuse_shared_providers(contents, self._settings.place)
         own: tuple[bytes, ...] = ()
         if self._settings.development:
+            self._close_development_secret()
             own = (keep_development_secret(self._settings.data),)
         for name, content in contents.items():
             self.verifiers[name].reload((*content.secrets.values(), *own), content.providers)
             self.verifiers[name].prefetch()
             if content.rules is not None:
                 self._catalog.rulebook(name).govern(content.rules)
+            elif name in named:
+                self._release_rules(name)
         if self.any_project is not None:
             self.any_project.reload(own)
         self._has_read = True
@@ -100,17 +116,27 @@ class Trust:
         fetch = fetcher(self._reactor, provider.authority)
         return providers.ProviderKeys(provider, fetch, self._reactor)
 
-    def _read_project(self, project: Project) -> _Contents:
-        found = {file: self._read_secret(file) for file in project.secret_files}
+    def _release_rules(self, name: str) -> None:
+        rulebook = self._catalog.rulebook(name)
+        if rulebook.is_governed:
+            rulebook.release()
+            self._log.warn(
+                "No file governs the rules of {project} any more: those in force stay until "
+                "others are put, or until the next start.",
+                project=name,
+            )
+
+    def _read_project(self, project: Project, place: Place) -> _Contents:
+        found = {file: self._read_secret(file, place) for file in project.secret_files}
         limits = self._settings.rules.limits()
-        rules = None if project.rules_file is None else _read_rules(project.rules_file, limits)
+        file = project.rules_file
         return _Contents(
             {file: secret for file, secret in found.items() if secret is not None},
-            tuple(map(_provider, project.providers)),
-            rules,
+            tuple(_provider(each, place) for each in project.providers),
+            None if file is None else _read_rules(file, limits, place),
         )
 
-    def _read_secret(self, file: pathlib.Path) -> bytes | None:
+    def _read_secret(self, file: pathlib.Path, place: Place) -> bytes | None:
         """Return the secret in a file, None where the file has been removed since the start."""
         if self._has_read and not file.exists():
             self._log.warn(
@@ -120,20 +146,29 @@ class Trust:
             )
             return None
         self._warn_if_open(file)
-        return _read_secret(file)
+        return read_project_secret(file, place)
 
     def _warn_if_open(self, file: pathlib.Path) -> None:
-        try:
-            mode = file.stat().st_mode
-        except OSError:
-            return
-        if mode & (stat.S_IRWXG | stat.S_IRWXO):
-            self._log.warn("Others may read {file}: chmod 600 keeps them out.", file=str(file))
+        if is_open_to_others(file):
+            self._log.warn(OTHERS_MAY_READ, file=str(file))
+
+    def _close_development_secret(self) -> None:
+        file = self._settings.data / DEVELOPMENT_SECRET
+        if close_to_others(file):
+            self._log.warn(OTHERS_COULD_READ, file=str(file))
 
 
-def read_secrets(files: tuple[pathlib.Path, ...]) -> tuple[bytes, ...]:
-    """Return the secrets in files; raise `Untrustworthy`."""
-    return tuple(map(_read_secret, files))
+def read_project_secret(file: pathlib.Path, place: Place) -> bytes:
+    """Return a secret of the project whose keys stand at `place`; raise `Untrustworthy`."""
+    try:
+        return read_secret(file)
+    except BadSecret as error:
+        raise _refuse(
+            place.at("secret_files"),
+            f"names {file} ({_as_part(error)})",
+            f"let it hold {MIN_SECRET_BYTES} random bytes or more, and let the user that runs "
+            "treedb read it",
+        ) from None
 
 
 def keep_development_secret(data: pathlib.Path) -> bytes:
@@ -144,58 +179,81 @@ def keep_development_secret(data: pathlib.Path) -> bytes:
             make_directory(data)
             write_new(file, secrets.token_urlsafe(_SECRET_BYTES).encode())
     except OSError as error:
-        raise Untrustworthy(f"{file} cannot be made ({error.strerror}).") from None
-    return _read_secret(file)
+        raise Untrustworthy(
+            f"{file} cannot be made ({error.strerror}): let the user that runs treedb write there."
+        ) from None
+    try:
+        return read_secret(file)
+    except BadSecret as error:
+        raise Untrustworthy(
+            f"{file} is no good ({_as_part(error)}): remove it, and another is made."
+        ) from None
 
 
-def _refuse_shared_providers(projects: Mapping[str, _Contents]) -> None:
+def _refuse_shared_providers(projects: Mapping[str, _Contents], place: Place) -> None:
     """Refuse two projects that would take each other's tokens."""
     owners: dict[tuple[str, str], str] = {}
     for name, content in projects.items():
         for provider in content.providers:
             owner = owners.setdefault((provider.issuer, provider.audience), name)
             if owner != name:
-                raise Untrustworthy(
-                    f"The projects {owner} and {name} trust the same tokens of {provider.issuer}: "
-                    "give each an audience of its own."
+                raise _refuse(
+                    place.at("projects"),
+                    f"{owner} and {name} trust the same tokens of {provider.issuer}",
+                    "give each an audience of its own",
                 )
 
 
-def _refuse_shared_secrets(contents: Mapping[str, _Contents]) -> None:
+def _refuse_shared_secrets(contents: Mapping[str, _Contents], place: Place) -> None:
     """Refuse two projects with one secret: each would take the tokens of the other."""
     owners: dict[bytes, str] = {}
     for name, content in contents.items():
         for file, secret in content.secrets.items():
             owner = owners.setdefault(secret, name)
             if owner != name:
-                raise Untrustworthy(
-                    f"{file}: The projects {owner} and {name} have this secret in common, so that "
-                    "each would take the tokens of the other: give every project its own."
+                raise _refuse(
+                    place.at("projects"),
+                    f"{owner} and {name} have the secret in {file} in common, so that each would "
+                    "take the tokens of the other",
+                    "give every project its own",
                 )
 
 
-def _read_secret(file: pathlib.Path) -> bytes:
-    try:
-        return read_secret(file)
-    except BadSecret as error:
-        raise Untrustworthy(f"{file}: {error}") from None
-
-
-def _read_rules(file: pathlib.Path, limits: RulesLimits) -> RuleSet:
+def _read_rules(file: pathlib.Path, limits: RulesLimits, place: Place) -> RuleSet:
+    place = place.at("rules_file")
     try:
         return parse_rules(file.read_bytes(), limits)
     except OSError as error:
-        raise Untrustworthy(f"{file} cannot be read ({error.strerror}).") from None
+        raise _refuse(
+            place,
+            f"names {file}, which cannot be read ({error.strerror})",
+            "let the user that runs treedb read it, or name another file",
+        ) from None
     except InvalidRules as error:
-        raise Untrustworthy(f"{file}:{error}") from None
+        fault = str(error).removesuffix(".")
+        raise _refuse(place, f"has a fault, {file}:{fault}", "correct it there") from None
 
 
-def _provider(keys: TrustedProvider) -> Provider:
+def _refuse(place: Place, problem: str, *remedy: str) -> Untrustworthy:
+    return Untrustworthy(str(place.refuse(problem, *remedy)))
+
+
+def _as_part(sentence: Exception) -> str:
+    """Return the sentence of an error so that it can stand within another."""
+    text = str(sentence).removesuffix(".")
+    return text[:1].lower() + text[1:]
+
+
+def _provider(keys: TrustedProvider, place: Place) -> Provider:
+    providers = place.at("providers")
     try:
         authority = None if keys.ca_file is None else read_authority(keys.ca_file)
         return Provider(keys.issuer, keys.audience, keys.jwks_uri or None, authority)
     except BadAuthority as error:
-        which = f"{keys.ca_file}, the ca_file of the provider {keys.issuer}"
-        raise Untrustworthy(f"{which}: {error}") from None
+        raise _refuse(
+            providers,
+            f"names {keys.ca_file}, the ca_file of the provider {keys.issuer} ({_as_part(error)})",
+            "let it hold certificates in PEM that the user that runs treedb can read",
+        ) from None
     except InvalidProvider as error:
-        raise Untrustworthy(f"The provider {keys.issuer}: {error}") from None
+        raise _refuse(providers, f"names {keys.issuer} ({_as_part(error)})") from None

@@ -9,6 +9,7 @@ import pytest
 from twisted.internet.task import Clock
 
 from tests.database.world import run_at_once
+from tests.rights import someone_else
 from treedbd.database.catalog import Catalog, DatabaseName, ProjectSpec, UnknownDatabase
 from treedbd.database.database import Database
 from treedbd.database.platform import Platform
@@ -145,5 +146,65 @@ def test_a_damaged_file_is_refused_when_the_catalogue_opens(tmp_path: pathlib.Pa
     content = bytearray(file.read_bytes())
     content[20 * 4096 : 40 * 4096] = b"\x5a" * (20 * 4096)
     file.write_bytes(content)
-    with pytest.raises(Refused, match="is damaged"):
-        make_catalog(tmp_path, ProjectSpec("p"))
+    sentence = refusal(tmp_path, "p")
+    assert sentence.startswith(f"{file} is damaged (")
+    assert "restore it from a backup, after the -wal and the -shm" in sentence
+    assert "***" not in sentence
+
+
+def refusal(folder: pathlib.Path, *projects: str, any_project: bool = False) -> str:
+    """Return the one sentence by which a catalogue does not open."""
+    with pytest.raises(Refused) as caught:
+        make_catalog(folder, *map(ProjectSpec, projects), any_project=any_project)
+    sentence = str(caught.value)
+    assert sentence.endswith(".")
+    assert "\n" not in sentence
+    return sentence
+
+
+@pytest.mark.parametrize("any_project", [True, False])
+def test_a_log_whose_database_is_missing_is_refused(
+    tmp_path: pathlib.Path, any_project: bool
+) -> None:
+    log = tmp_path / "p" / "default.shelf-wal"
+    log.parent.mkdir()
+    log.write_bytes(b"x")
+    sentence = refusal(tmp_path, *([] if any_project else ["p"]), any_project=any_project)
+    assert sentence.startswith(f"{log} ")
+    assert "default.shelf, is missing: put back" in sentence
+    make_catalog(tmp_path, ProjectSpec("other"))
+
+
+def test_a_project_that_cannot_be_looked_into_is_refused(tmp_path: pathlib.Path) -> None:
+    make_catalog(tmp_path, ProjectSpec("p"))
+    (tmp_path / "p").mkdir(mode=0)
+    with someone_else(tmp_path):
+        sentence = refusal(tmp_path, "p")
+        make_catalog(tmp_path, ProjectSpec("other"))
+    assert f"{tmp_path / 'p'} cannot be looked into (Permission denied): let the user" in sentence
+
+
+@pytest.mark.parametrize("content", ["file", "link"])
+def test_a_project_that_is_no_directory_is_refused(tmp_path: pathlib.Path, content: str) -> None:
+    place = tmp_path / "p"
+    if content == "file":
+        place.touch()
+    else:
+        place.symlink_to("nowhere")
+    assert str(place) in refusal(tmp_path, "p")
+    make_catalog(tmp_path, ProjectSpec("other"))
+
+
+def test_a_database_that_is_a_link_to_nothing_is_refused(tmp_path: pathlib.Path) -> None:
+    file = tmp_path / "p" / "default.shelf"
+    file.parent.mkdir()
+    file.symlink_to("nowhere")
+    assert refusal(tmp_path, "p").startswith(f"{file} cannot be opened (No such file")
+
+
+def test_the_files_of_the_directory_itself_are_no_projects(tmp_path: pathlib.Path) -> None:
+    for name in ("treedb.lock", "development.secret", "localhost.key.pem", "localhost.cert.pem"):
+        (tmp_path / name).touch()
+    (tmp_path / "p").mkdir()
+    (tmp_path / "p" / "rules.json").write_text('{"rules": {}}')
+    make_catalog(tmp_path, ProjectSpec("p"), any_project=True)

@@ -189,6 +189,20 @@ def test_a_project_that_comes_to_be_governed_leaves_what_was_put(
         world.book.put(FIRST.encode())
 
 
+def test_a_project_that_is_governed_no_more_keeps_its_rules_until_others_are_put(
+    tmp_path: pathlib.Path,
+) -> None:
+    (tmp_path / RULES_FILE).write_text(FIRST)
+    world = World(tmp_path, is_governed=True)
+    world.book.govern(rules({"c": {".read": True}}))
+    world.book.release()
+    assert ([world.may_read(node) for node in "abc"], world.told) == ([False, False, True], 0)
+    assert (tmp_path / RULES_FILE).read_text() == FIRST
+    world.book.put(SECOND.encode())
+    assert ([world.may_read(node) for node in "abc"], world.told) == ([False, True, False], 1)
+    assert (tmp_path / RULES_FILE).read_text() == SECOND
+
+
 @pytest.mark.parametrize("waiting", [0, 1])
 def test_a_file_wins_over_rules_that_are_being_put(
     tmp_path: pathlib.Path, disk: Disk, waiting: int

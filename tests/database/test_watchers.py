@@ -162,3 +162,15 @@ def calls_of_a_patch(count: int) -> int:
 
 def test_the_cost_of_a_patch_grows_with_its_keys_and_no_faster() -> None:
     assert calls_of_a_patch(200) < 3 * calls_of_a_patch(100)
+
+
+def test_who_watches_at_a_path_or_above_it_is_found() -> None:
+    watchers, listener = Watchers(), Listener()
+    watchers.add(("a", "b"), listener, 0)
+    assert not any(map(watchers.has_at_or_above, [(), ("a",), ("a", "c", "b"), ("b",)]))
+    assert all(map(watchers.has_at_or_above, [("a", "b"), ("a", "b", "c"), ("a", "b", "c", "d")]))
+    watchers.add((), listener, 0)
+    assert all(map(watchers.has_at_or_above, [(), ("a",), ("z", "y")]))
+    watchers.remove((), listener)
+    watchers.remove(("a", "b"), listener)
+    assert not watchers.has_at_or_above(("a", "b"))

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import pathlib
 from argparse import Namespace
-from collections.abc import Collection, Iterator
 from typing import Any
 
 from treedbd.cli.options import read_settings, settings_options
 from treedbd.cli.outcome import DONE, CommandFailed, Status, print_line, printable
 from treedbd.database.directory import Entry, walk
+from treedbd.rules.limits import RulesLimits
 from treedbd.rules.refusal import InvalidRules
 from treedbd.rules.ruleset import parse_rules
 from treedbd.store import changelog
@@ -46,10 +46,11 @@ def _check(arguments: Namespace) -> Status:
     except Refused as error:
         raise CommandFailed(str(error)) from None
     try:
-        found = check_store(settings.data, settings.projects)
-        verdicts = [_report(name, findings) for name, findings in found]
-    except OSError as error:
-        raise CommandFailed(f"{settings.data} cannot be listed ({error.strerror}).") from None
+        entries = walk(settings.data, settings.projects)
+        limits = settings.rules.limits()
+        verdicts = [_report(_name(each), _look_at(each, limits)) for each in entries]
+    except Refused as error:
+        raise CommandFailed(str(error)) from None
     finally:
         lock.release()
     bad = verdicts.count(False)
@@ -61,21 +62,15 @@ def _check(arguments: Namespace) -> Status:
     return DONE
 
 
-def check_store(
-    folder: pathlib.Path, projects: Collection[str] = ()
-) -> Iterator[tuple[str, list[str]]]:
-    """Iterate over all that lies in a data directory: its name, and what is wrong with it.
-
-    `projects` are those that are configured. Raises OSError.
-    """
-    for entry in walk(folder, projects):
-        yield str(entry.place.relative_to(folder)), _check_entry(entry)
+def _name(entry: Entry) -> str:
+    is_project = entry.place.name == entry.project
+    return entry.project if is_project else f"{entry.project}/{entry.place.name}"
 
 
-def _check_entry(entry: Entry) -> list[str]:
+def _look_at(entry: Entry, limits: RulesLimits) -> list[str]:
     if entry.trouble is not None:
         return [entry.trouble]
-    return check_file(entry.place) if entry.is_shelf else _check_rules(entry.place)
+    return check_file(entry.place) if entry.is_shelf else _check_rules(entry.place, limits)
 
 
 def check_file(file: pathlib.Path) -> list[str]:
@@ -106,9 +101,9 @@ def _check_rows(rows: Rows) -> list[str]:
     return findings
 
 
-def _check_rules(file: pathlib.Path) -> list[str]:
+def _check_rules(file: pathlib.Path, limits: RulesLimits) -> list[str]:
     try:
-        parse_rules(file.read_bytes())
+        parse_rules(file.read_bytes(), limits)
     except OSError as error:
         return [f"The rules cannot be read ({error.strerror})."]
     except InvalidRules as error:

@@ -21,7 +21,7 @@ from treedbd.trust import (
     DEVELOPMENT_SECRET,
     Untrustworthy,
     keep_development_secret,
-    read_secrets,
+    read_project_secret,
 )
 from treedbd.web.identity.identity import service_auth
 from treedbd.web.identity.tokens import BadSecret, BadToken, mint
@@ -115,7 +115,7 @@ def _first_secret(settings: Settings, name: str) -> bytes:
     try:
         project = settings.projects.get(name)
         if project is not None and project.secret_files:
-            return read_secrets(project.secret_files[:1])[0]
+            return read_project_secret(project.secret_files[0], settings.place_of(name))
         if settings.development:
             return _development_secret(settings)
     except Untrustworthy as error:

@@ -16,7 +16,7 @@ from twisted.internet.defer import Deferred, DeferredList
 from twisted.logger import Logger
 
 from treedbd.database.database import Database
-from treedbd.database.directory import SHELF, Entry, walk
+from treedbd.database.directory import SHELF, walk
 from treedbd.database.platform import Platform
 from treedbd.database.rulebook import Rulebook
 from treedbd.rules.limits import RulesLimits
@@ -104,7 +104,7 @@ class Catalog:
         """Open every database that lies in the folder; raise `Refused` for one that is no good."""
         if self._engine != "sqlite":
             return
-        for entry in self._entries():
+        for entry in walk(self._folder, self._projects):
             if entry.project not in self._projects and not self._any_project:
                 self._log.warn(
                     "{file} belongs to no project here; left alone.", file=str(entry.place)
@@ -169,17 +169,6 @@ class Catalog:
         closing = DeferredList([database.close() for _, database in self._live()])
         return closing.addCallback(self._report_failures)
 
-    def _entries(self) -> list[Entry]:
-        try:
-            return list(walk(self._folder, self._projects))
-        except FileNotFoundError:
-            return []  # it is made with the first database
-        except OSError as error:
-            raise Refused(
-                f"The data directory {self._folder} cannot be listed ({error.strerror}): let the "
-                "user that runs treedb read it."
-            ) from None
-
     def _report_failures(self, results: list[tuple[bool, Any]]) -> None:
         for is_closed, result in results:
             if not is_closed:
@@ -242,7 +231,7 @@ def _open_sound(file: pathlib.Path) -> SqliteMapping:
     if damage is not None:
         mapping.close()
         raise Refused(
-            f"{file} is damaged ({damage}): remove it, with the -wal and the -shm beside it, and "
-            "put a backup in its place."
+            f"{file} is damaged ({damage}): restore it from a backup, after the -wal and the -shm "
+            "beside it have been removed."
         )
     return mapping

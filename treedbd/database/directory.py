@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterator
 import attrs
 
 from treedbd.database.rulebook import RULES_FILE
+from treedbd.store.mapping import Refused
 
 SHELF = ".shelf"
 _LOG = f"{SHELF}-wal"
@@ -42,11 +43,18 @@ class Entry:
 
 
 def walk(folder: pathlib.Path, projects: Collection[str]) -> Iterator[Entry]:
-    """Iterate in order over what lies in a data directory; raise OSError if that cannot be listed.
+    """Iterate in order over what lies in a data directory; raise `Refused` if that cannot be seen.
 
     `projects` are those that are known: nothing but a directory may have the name of one.
     """
-    for place in sorted(folder.iterdir()):
+    try:
+        places = sorted(folder.iterdir())
+    except OSError as error:
+        raise Refused(
+            f"The data directory {folder} cannot be looked into ({error.strerror}): let the user "
+            "that runs treedb read and enter it."
+        ) from None
+    for place in places:
         project = place.name
         try:
             if stat.S_ISDIR(place.stat().st_mode):

@@ -71,7 +71,8 @@ class Write:
     """One write: what, under which condition, until when.
 
     `now` is the time of the request in milliseconds since 1970; `deadline` counts in the seconds
-    of the database's clock. `wants_echo` and `wants_tag` say what the outcome is to tell.
+    of the database's clock. `wants_echo` and `wants_tag` say what the outcome is to tell; with
+    `must_tag` nothing is to be done where it is known that no tag could be told.
     """
 
     edit: Edit
@@ -81,6 +82,7 @@ class Write:
     deadline: float | None = None
     wants_echo: bool = True
     wants_tag: bool = False
+    must_tag: bool = False
 
 
 @attrs.frozen

@@ -102,6 +102,13 @@ class Rulebook:
         self.is_governed = True
         self._enforce(rules)
 
+    def release(self) -> None:
+        """Let rules be put, since no file governs any more; those in force stay until then.
+
+        They are not kept: the next start finds those that were put last, or none.
+        """
+        self.is_governed = False
+
     def _put(self, rules: RuleSet, text: bytes) -> Deferred[None]:
         def enforce(_: None) -> None:
             self._check_ungoverned()

@@ -10,11 +10,14 @@ import contextlib
 import errno
 import os
 import pathlib
+import stat
+import sys
 
 FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """What a write is refused with where there is no room for it."""
 
 _UNFINISHED = ".new"
+_BLOCK = 64 * 1024
 
 
 def make_directory(path: pathlib.Path) -> None:
@@ -39,6 +42,23 @@ def open_private(path: pathlib.Path, flags: int) -> int:
     return descriptor
 
 
+def is_open_to_others(path: pathlib.Path) -> bool:
+    """Tell whether a file or directory is there and lets anybody in but its owner."""
+    try:
+        return bool(path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO))
+    except OSError:
+        return False
+
+
+def close_to_others(path: pathlib.Path) -> bool:
+    """Let nobody but its owner at a file, if it is there; tell whether others were let before."""
+    was_open = is_open_to_others(path)
+    if was_open:
+        with contextlib.suppress(OSError):
+            path.chmod(0o600)
+    return was_open and not is_open_to_others(path)
+
+
 def write_new(path: pathlib.Path, content: bytes) -> None:
     """Make a file that is, through a crash at any moment, there with all its content or not.
 
@@ -56,6 +76,16 @@ def write_new(path: pathlib.Path, content: bytes) -> None:
         unfinished.unlink(missing_ok=True)
         raise
     sync_directory(path.parent)
+
+
+def allocate(descriptor: int, start: int, size: int) -> None:
+    """Give a file real blocks from `start`, where nothing is yet, on; raise OSError."""
+    if sys.platform == "linux":
+        os.posix_fallocate(descriptor, start, size)
+    else:
+        zeros = bytes(_BLOCK)
+        for at in range(start, start + size, _BLOCK):
+            os.pwrite(descriptor, zeros[: start + size - at], at)
 
 
 def sync_directory(path: pathlib.Path) -> None:

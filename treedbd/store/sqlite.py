@@ -147,7 +147,7 @@ class SqliteMapping:
             found = str(self._reader.execute("PRAGMA quick_check(1)").get)
         except TROUBLE as error:
             return str(error)
-        return None if found == "ok" else found
+        return None if found == "ok" else "; ".join(_sayings(found))
 
     def verify(self) -> list[str]:
         """Read the whole file; return what is damaged, a sentence each."""
@@ -187,8 +187,12 @@ def _damage(connection: apsw.Connection) -> list[str]:
     rows = [row[0] for row in connection.execute("PRAGMA integrity_check")]
     if rows == ["ok"]:
         return []
-    lines = [line for row in rows for line in row.splitlines() if not line.startswith("***")]
-    return [f"The file is damaged: {line}." for line in lines]
+    return [f"The file is damaged: {line}." for row in rows for line in _sayings(row)]
+
+
+def _sayings(found: str) -> list[str]:
+    """Return the lines of what a check of the engine found, but for its headings."""
+    return [line for line in found.splitlines() if not line.startswith("***")]
 
 
 def _gaps(connection: apsw.Connection) -> list[str]:

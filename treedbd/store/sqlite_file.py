@@ -115,8 +115,8 @@ def check_file(path: pathlib.Path) -> None:
         raise Refused(f"{path} is not a file: move it out of the data directory.")
     if status.st_size == 0:
         raise Refused(
-            f"{path} is empty, which no database is: restore it from a backup, "
-            "or remove it to begin a new database."
+            f"{path} is empty, which no database is: remove it, with the -wal and the -shm "
+            "beside it, and restore it from a backup or begin a new database."
         )
     if not os.access(path, os.R_OK | os.W_OK, effective_ids=os.access in os.supports_effective_ids):
         raise _unusable(path, "Permission denied")
@@ -237,7 +237,10 @@ def _foreign(path: pathlib.Path) -> Refused:
 
 
 def _damaged(path: pathlib.Path, reason: str) -> Refused:
-    return Refused(f"{path} is damaged ({reason}): restore it from a backup.")
+    return Refused(
+        f"{path} is damaged ({reason}): restore it from a backup, after the -wal and the -shm "
+        "beside it have been removed."
+    )
 
 
 def _unusable(path: pathlib.Path, reason: str) -> Refused:

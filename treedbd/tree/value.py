@@ -201,6 +201,20 @@ class _Normaliser:
         return priority
 
 
+def has_more_nodes(json: Json, most: int) -> bool:
+    """Tell, at a cost bound by `most`, whether parsed JSON has more members and items than that."""
+    waiting = [json]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, dict | list):
+            most -= len(node)
+            if most < 0:
+                return True
+            children = node.values() if isinstance(node, dict) else node
+            waiting.extend(child for child in children if type(child) in (dict, list))
+    return False
+
+
 def settle_numbers(json: Json) -> Json:
     """Return a legal body with each number as the one that the tree holds for it."""
     if isinstance(json, dict):

@@ -235,7 +235,7 @@ class DataRoute:
         now = self._now_ms()
         push_key = next_push_key(database, ask, now)
         body = request.content.read() if request.content is not None else b""
-        edit = make_edit(ask, body, push_key, self._options.string_bytes)
+        edit = make_edit(ask, body, push_key, self._options)
         if self._clock.seconds() >= deadline:
             raise DeadlinePassed(TURN_MISSED)
 

@@ -20,4 +20,5 @@ class WebOptions:
     etag_headers: tuple[str, ...] = ("Vendor", "Firebase", "TreeDB")
     cors_origins: tuple[str, ...] = ("*",)
     write_body_bytes: int = 16 * MIB
+    write_nodes: int = 1_000_000
     string_bytes: int = 10 * MIB

@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import copy
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.tree.strategies import FEW_PATHS, PRIORITIES, VALUES
+from treedbd.tree.draft import Draft
+from treedbd.tree.edit import Change, apply
+from treedbd.tree.path import Place
+from treedbd.tree.printing import compact
+from treedbd.tree.value import Value
+
+CHANGES = st.one_of(
+    st.builds(lambda path, value: Change(Place(path), value), FEW_PATHS, VALUES),
+    st.builds(lambda path: Change(Place(path), None), FEW_PATHS),
+    st.builds(lambda path, to: Change(Place(path, True), to), FEW_PATHS, PRIORITIES | st.none()),
+)
+
+
+@given(VALUES, st.lists(CHANGES, max_size=8))
+def test_a_draft_becomes_what_the_changes_make_of_the_value(
+    value: Value, changes: list[Change]
+) -> None:
+    before = compact([change.value for change in changes])
+    draft = Draft(copy.deepcopy(value))
+    for change in changes:
+        if change.place.of_priority:
+            draft.set_priority(change.place.path, change.value)
+        else:
+            draft.set(change.place.path, change.value)
+    assert compact(draft.finish()) == compact(apply(value, changes))
+    assert compact([change.value for change in changes]) == before
+
+
+def test_a_container_is_neither_copied_nor_sorted_for_a_change_in_it() -> None:
+    value = {"m": 1}
+    draft = Draft(value)
+    draft.set(("b",), 2)
+    draft.set(("a",), 3)
+    assert draft.finish() is value
+    assert list(value) == ["a", "b", "m"]
