@@ -39,7 +39,7 @@ rules_file = "open.json"
 
 
 WRITE_STALLED_S = 1.0
-STALLED_S = 3.0
+STALLED_S = 5.0
 IMPATIENT = f"""
 default_project = "shop"
 [limits]
