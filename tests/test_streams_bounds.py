@@ -28,7 +28,7 @@ USUALLY_LATE_S = 0.3
 WRITERS = 8
 ADDITIONS = 25
 
-KEEP_ALIVE_S = 1.0
+KEEP_ALIVE_S = 2.0
 LIVELY = f"""
 default_project = "shop"
 [streams]
