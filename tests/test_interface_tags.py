@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import expected
-from tests.rest import JSON_TYPE, Client, configured
+from tests.rest import JSON_TYPE, Client, check_error, configured
 from tests.tree.strategies import LEGAL, TEXTS
 
 ASK = {"X-Vendor-ETag": "true"}
@@ -170,6 +170,23 @@ def test_the_tag_of_a_large_value_is_as_good(tree: Client) -> None:
     assert answer.headers["ETag"] == expected.entity_tag(large)
     assert tag_of(tree, "/a.json") == expected.entity_tag(large)
     assert tag_of(tree, "/.json") == expected.entity_tag({"a": large})
+
+
+def test_what_is_too_large_for_a_tag_is_written_all_the_same(tree: Client) -> None:
+    part = {f"k{at}": "x" * 1_000_000 for at in range(12)}
+    for key in "abc":
+        tree.put(f"/big/{key}.json", part)
+    patch = json.dumps({"z": 1})
+    check_error(tree.ask("PATCH", "/big.json", patch, ASK), 413, "payload_too_large")
+    assert tree.get("/big/z.json") is None
+    answer = tree.ask("PATCH", "/big.json", patch, {"If-Match": "*"})
+    assert (answer.status, answer.json, answer.headers["ETag"]) == (200, {"z": 1}, None)
+    answer = tree.ask("PUT", "/big/.priority.json", "5", ASK | {"If-Match": NULL_TAG})
+    assert (answer.status, answer.headers["ETag"]) == (200, expected.entity_tag(5))
+    answer = tree.ask("DELETE", "/big.json", headers={"If-Match": OTHER_TAG})
+    check_error(answer, 413, "payload_too_large")
+    answer = tree.ask("DELETE", "/big.json", headers=ASK)
+    assert (answer.status, answer.headers["ETag"]) == (200, NULL_TAG)
 
 
 @pytest.mark.parametrize(

@@ -350,11 +350,18 @@ def test_a_body_has_16_mib_at_most(tree: Client) -> None:
     assert tree.ask("DELETE", "/a.json").status == 200
 
 
+def test_a_body_has_a_million_members_and_items_at_most(tree: Client) -> None:
+    body = b"[" + b"1," * 7_000_000 + b"1]"
+    check_error(tree.ask("PUT", "/a.json", body), 400, "invalid_data")
+    assert tree.get("/a.json") is None
+
+
 def test_the_bounds_can_be_set(tmp_path_factory: pytest.TempPathFactory) -> None:
     config = """
 default_project = "shop"
 [limits]
 write_body_bytes = 1000
+write_nodes = 20
 string_bytes = 10
 [projects.shop]
 rules_file = "open.json"
@@ -367,6 +374,11 @@ rules_file = "open.json"
         check_error(client.ask("PUT", "/a.json", b"1".ljust(1001)), 413, "payload_too_large")
         assert client.ask("PUT", "/a.json", '"0123456789"').status == 200
         check_error(client.ask("PUT", "/a.json", '"01234567890"'), 400, "invalid_data")
+        for body, status in ([1] * 20, 200), ([1] * 21, 400), ({"a": [1] * 19}, 200):
+            assert client.ask("PUT", "/a.json", json.dumps(body)).status == status
+        patch, post = json.dumps({"a": [1] * 20}), json.dumps([[[]] * 10, [1] * 10])
+        check_error(client.ask("PATCH", "/a.json", patch), 400, "invalid_data")
+        check_error(client.ask("POST", "/a.json", post), 400, "invalid_data")
 
 
 def test_a_write_body_may_be_set_to_256_mib_and_no_more(

@@ -16,7 +16,7 @@ from typing import Final
 
 import attrs
 
-from treedbd.database.catalog import DialectChoice, EngineName
+from treedbd.database.catalog import MOST_DATABASES, DialectChoice, EngineName
 from treedbd.endpoints import Endpoint, InvalidEndpoint, parse_endpoint
 from treedbd.keys import (
     ConfigError,
@@ -120,6 +120,7 @@ class Limits:
     idle_s: float = key(_CHANNEL.idle_s, seconds(86_400))
     write_stalled_s: float = key(_CHANNEL.write_stalled_s, seconds(86_400))
     linger_s: float = key(_CHANNEL.linger_s, seconds(60))
+    databases: int = key(MOST_DATABASES, integer(1, 1_000_000))
     streams: int = key(_STREAMS.streams, integer(1, 10_000_000))
     streams_per_database: int = key(_STREAMS.streams_per_database, integer(1, 10_000_000))
     streams_per_address: int = key(_STREAMS.streams_per_address, integer(1, 10_000_000))

@@ -199,6 +199,7 @@ class TreeService(MultiService):
             },
             any_project=settings.development,
             first_rules=OPEN if settings.development else DENY,
+            most_databases=settings.limits.databases,
             rules_limits=settings.rules.limits(),
             platform=Platform(self._reactor, os.urandom, self._run_in_thread),
             retain_events=settings.streams.retain_events,

@@ -200,6 +200,24 @@ def test_on_a_full_disk_nothing_was_applied_and_only_removals_are_taken() -> Non
     assert house.database.trouble == "The disk is full; only removals are taken."
 
 
+def test_a_removal_that_finds_no_room_either_says_what_to_do() -> None:
+    house = House()
+    house.write(put({"b": 1, "c": 2}, "a"))
+    house.turn()
+    house.disk.finish()
+    house.mapping.has_room = False
+    removal = house.write(make_remove(Place(("a",))))
+    house.turn()
+    house.disk.fail(Full("no room"))
+    house.disk.finish()
+    house.turn()
+    house.disk.fail(Full("no room"))
+    house.disk.finish()
+    refusal = result(removal)
+    assert str(refusal) == "The disk is full: remove smaller parts first."
+    assert house.shown() == {"a": {"b": 1, "c": 2}}
+
+
 def test_writes_are_taken_again_when_the_disk_has_room() -> None:
     house = House()
     house.mapping.has_room = False

@@ -10,12 +10,20 @@ from twisted.internet.task import Clock
 
 from tests.database.world import run_at_once
 from tests.rights import someone_else
+from tests.store.conformance import put_all
 from treedbd.database.catalog import Catalog, DatabaseName, ProjectSpec, UnknownDatabase
 from treedbd.database.database import Database
 from treedbd.database.platform import Platform
-from treedbd.database.question import Caller, Outcome, PermissionDenied, Write
+from treedbd.database.question import (
+    Caller,
+    Outcome,
+    PermissionDenied,
+    Unavailable,
+    Write,
+)
 from treedbd.rules.ruleset import DENY, OPEN
 from treedbd.store.mapping import Refused
+from treedbd.store.sqlite import SqliteMapping
 from treedbd.tree.edit import make_put
 from treedbd.tree.path import Place
 from treedbd.tree.value import Json, plain
@@ -24,7 +32,11 @@ NOBODY = Caller(None)
 
 
 def make_catalog(
-    folder: pathlib.Path, *projects: ProjectSpec, any_project: bool = False, is_open: bool = True
+    folder: pathlib.Path,
+    *projects: ProjectSpec,
+    any_project: bool = False,
+    is_open: bool = True,
+    most_databases: int = 100,
 ) -> tuple[Catalog, Clock]:
     clock = Clock()
     catalog = Catalog(
@@ -33,6 +45,7 @@ def make_catalog(
         {project.name: project for project in projects},
         any_project=any_project,
         first_rules=OPEN if is_open else DENY,
+        most_databases=most_databases,
         platform=Platform(clock, bytes, run_at_once),
         retain_events=10,
     )
@@ -61,6 +74,38 @@ def test_reading_a_database_that_nobody_wrote_creates_nothing(tmp_path: pathlib.
     catalog, _ = make_catalog(tmp_path, ProjectSpec("p", None))
     assert read(catalog.database(DatabaseName("p", "d"))) is None
     assert list(tmp_path.iterdir()) == []
+
+
+def test_no_more_databases_come_into_being_than_are_allowed(tmp_path: pathlib.Path) -> None:
+    catalog, clock = make_catalog(tmp_path, ProjectSpec("p", None), most_databases=2)
+    databases = {name: catalog.database(DatabaseName("p", name)) for name in "abc"}
+    results = {name: put(database, clock, 1) for name, database in databases.items()}
+    assert isinstance(results["b"], Outcome)
+    refusal = results["c"]
+    assert isinstance(refusal, Unavailable)
+    assert str(refusal) == "There are 2 databases, and no more may be made."
+    assert shelves(tmp_path) == ["p/a.shelf", "p/b.shelf"]
+    assert databases["c"].trouble is None
+    assert isinstance(put(databases["c"], clock, 1), Unavailable)
+    assert isinstance(put(databases["a"], clock, 2), Outcome)
+    catalog.close()
+
+
+def test_a_database_that_has_appeared_meanwhile_is_left_alone(tmp_path: pathlib.Path) -> None:
+    catalog, clock = make_catalog(tmp_path, ProjectSpec("p", None))
+    database = catalog.database(DatabaseName("p", "d"))
+    there = SqliteMapping.create(tmp_path / "p" / "d.shelf")
+    put_all(there, [(b"", b'{"kept":1}')])
+    there.close()
+    for _ in range(2):
+        refusal = put(database, clock, 1)
+        assert isinstance(refusal, Unavailable)
+        assert "start the server anew" in str(refusal)
+        assert str(tmp_path) not in str(refusal)
+    catalog.close()
+    again, _ = make_catalog(tmp_path, ProjectSpec("p", None))
+    assert read(again.database(DatabaseName("p", "d"))) == {"kept": 1}
+    again.close()
 
 
 def test_a_denied_write_leaves_no_file_and_one_that_succeeds_makes_it(

@@ -605,6 +605,29 @@ def test_who_missed_what_is_not_retained_starts_anew(model: Model) -> None:
     assert len(follower.past) == RETAINED - 1
 
 
+@pytest.mark.parametrize(
+    ("where", "is_read"),
+    [(("b",), False), (("a", "k1"), False), (("c", "d"), False), (("a",), True), ((), True)],
+)
+def test_a_large_node_whose_priority_is_set_is_read_only_if_somebody_hears_it(
+    model: Model, where: Path, is_read: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model.write(make_put(Place(("a",)), {f"k{at}": "x" * 1000 for at in range(20)}))
+    model.settle()
+    Follower(model, where, None).start()
+    read: list[Path] = []
+    get = Nodes.get
+
+    def noted(nodes: Nodes, path: Path) -> Value:
+        read.append(path)
+        return get(nodes, path)
+
+    monkeypatch.setattr(Nodes, "get", noted)
+    model.write(make_put(Place(("a",), of_priority=True), 5))
+    model.settle()
+    assert read == ([("a",)] if is_read else [])
+
+
 def test_who_missed_a_priority_starts_anew(model: Model) -> None:
     model.write(make_put(Place(("a", "b")), 1))
     model.settle()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -103,6 +104,35 @@ class MappingContract:
                 mapping.read(lambda rows: assert_equal(rows, model, probes))
 
         behave()
+
+    def test_many_rows_are_put_as_they_are_made(self, letters: Mapping) -> None:
+        transaction = letters.begin()
+        scan = transaction.scan_keys(b"", HIGH)
+        assert next(scan) == b"a"
+        transaction.put_all((bytes([key]), b"new") for key in b"abdda")
+        transaction.put_all(iter([]))
+        assert list(scan) == wanted_keys(b"bcdeg")
+        transaction.put_all([(b"d", b"newer")])
+        transaction.commit()
+        rows = dict.fromkeys([b"a", b"b"], b"new") | {b"c": b"cc", b"e": b"ee", b"g": b"gg"}
+        assert letters.read(everything) == rows | {b"d": b"newer"}
+        with pytest.raises(RuntimeError, match="is over"):
+            transaction.put_all([(b"a", b"late")])
+        assert letters.read(lambda rows: rows.get(b"a")) == b"new"
+
+    def test_rows_that_cannot_be_made_leave_the_transaction_to_be_rolled_back(
+        self, letters: Mapping
+    ) -> None:
+        def rows() -> Iterator[tuple[bytes, bytes]]:
+            yield b"a", b"new"
+            raise KeyError
+
+        before = letters.read(everything)
+        transaction = letters.begin()
+        with pytest.raises(KeyError):
+            transaction.put_all(rows())
+        transaction.rollback()
+        assert letters.read(everything) == before
 
     @pytest.mark.parametrize("size", [0, 1, 4096, 20 * 1024 * 1024])
     def test_a_value_has_any_size(self, mapping: Mapping, size: int) -> None:
@@ -393,6 +423,54 @@ class MappingContract:
                 transaction.put(key, row.key * 3)
         assert seen == [(b"a", b"aa"), (b"c", b"aaa"), (b"e", b"ccc"), (b"g", b"eee")]
         transaction.rollback()
+
+    def test_removals_cost_no_more_for_those_before_them(self, mapping: Mapping) -> None:
+        def calls_of(many: int) -> int:
+            """Remove rows from the front, with a look at what is left after each."""
+            keys = [b"%06d" % number for number in range(many)]
+            put_all(mapping, [(key, b"") for key in [*keys, b"last"]])
+            transaction = mapping.begin()
+            calls = 0
+
+            def count(_frame: Any, event: str, _argument: Any) -> None:
+                nonlocal calls
+                calls += event == "call"
+
+            sys.setprofile(count)
+            try:
+                for key in keys:
+                    transaction.delete(key)
+                    assert next(transaction.scan_keys(b"", HIGH)) > key
+            finally:
+                sys.setprofile(None)
+            transaction.rollback()
+            return calls
+
+        assert calls_of(400) < 6 * calls_of(100)
+
+    @pytest.mark.parametrize("ends", ["commit", "rollback"])
+    def test_others_see_nothing_of_a_transaction_while_it_is_open(
+        self, letters: Mapping, ends: str
+    ) -> None:
+        before = letters.read(everything)
+        earlier = letters.snapshot()
+        transaction = letters.begin()
+        transaction.put(b"b", b"new")
+        transaction.put(b"c", b"other")
+        during = letters.snapshot()
+        transaction.delete(b"a")
+        transaction.delete(b"b")
+        transaction.put(b"h", b"new")
+        changed = everything(transaction)
+        assert letters.read(everything) == before
+        assert everything(earlier) == everything(during) == before
+        getattr(transaction, ends)()
+        assert letters.read(everything) == (changed if ends == "commit" else before)
+        assert everything(earlier) == everything(during) == before
+        put_all(letters, [(b"c", b"later")])
+        assert everything(earlier) == everything(during) == before
+        for snapshot in (earlier, during):
+            snapshot.close()
 
     # the log
 

@@ -85,6 +85,21 @@ def test_a_body_past_the_bound_is_left_out(body: Any) -> None:
     assert decode(content) == NotRetained("put", HERE)
 
 
+@pytest.mark.parametrize(
+    "edit",
+    [
+        make_put(HERE, [1] * 30_000),
+        make_put(HERE, ["x" * 59_996]),
+        make_patch((), {f"{at}": 1 for at in range(7000)}),
+        make_patch((), dict.fromkeys("abcdefghi", "")),
+    ],
+)
+def test_a_body_is_kept_up_to_the_bound_and_not_beyond(edit: Edit) -> None:
+    length = len(encode(edit, NOW, 1_000_000))
+    assert decode(encode(edit, NOW, length)) == edit
+    assert isinstance(decode(encode(edit, NOW, length - 1)), NotRetained)
+
+
 def test_a_patch_past_the_bound_tells_where_it_was() -> None:
     content = encode(make_patch(HERE.path, {"x/.priority": "p" * 100}), NOW, 100)
     assert decode(content) == NotRetained("patch", HERE)

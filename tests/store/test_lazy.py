@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import pathlib
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from tests.store.conformance import MappingContract, append_all, everything, put_all
 from treedbd.store.lazy import LazyMapping
-from treedbd.store.mapping import Full, Mapping
+from treedbd.store.mapping import Full, Mapping, NotMade
 from treedbd.store.memory import MemoryMapping
+from treedbd.store.sqlite import SqliteMapping
 
 
 class TestLazyMapping(MappingContract):
@@ -73,3 +75,31 @@ def test_what_cannot_be_made_leaves_it_empty_and_ready_to_try_again() -> None:
     maker.is_full = False
     put_all(lazy, [(b"key", b"value")])
     assert lazy.read(everything) == {b"key": b"value"}
+
+
+def put_one(mapping: Mapping) -> None:
+    put_all(mapping, [(b"there", b"before")])
+
+
+def append_one(mapping: Mapping) -> None:
+    append_all(mapping, b"before")
+
+
+@pytest.mark.parametrize("fill", [put_one, append_one])
+def test_what_has_data_already_is_neither_changed_nor_served(
+    fill: Callable[[Mapping], None], tmp_path: pathlib.Path
+) -> None:
+    path = tmp_path / "default.shelf"
+    there = SqliteMapping.create(path)
+    fill(there)
+    before = there.read(everything), there.read(lambda rows: list(rows.entries(0)))
+    there.close()
+    lazy = LazyMapping(lambda: SqliteMapping.open(path), lambda: None)
+    for _ in range(2):
+        with pytest.raises(NotMade, match="Data has appeared"):
+            put_all(lazy, [(b"key", b"value")])
+    assert lazy.read(everything) == {}
+    lazy.close()
+    there = SqliteMapping.open(path)
+    assert before == (there.read(everything), there.read(lambda rows: list(rows.entries(0))))
+    there.close()

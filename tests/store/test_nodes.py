@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -15,7 +16,8 @@ from treedbd.store.nodes import Child, Nodes
 from treedbd.tree.edit import make_patch, make_put
 from treedbd.tree.order import decode_path, encode_path
 from treedbd.tree.path import Path, Place
-from treedbd.tree.value import CONTAINER, normalise
+from treedbd.tree.printing import compact
+from treedbd.tree.value import CONTAINER, normalise, plain
 
 ROW_BYTES = 100
 TEXT = "x" * 60
@@ -275,6 +277,77 @@ def test_changes_are_made_one_after_the_other(nodes: NodeWriter) -> None:
     )
 
 
+class Counting:
+    """A transaction that counts what is asked of it, and the bytes that are put."""
+
+    def __init__(self, inner: Transaction) -> None:
+        self.asked: Counter[str] = Counter()
+        self.put_bytes = 0
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        self.asked[name] += 1
+        return getattr(self._inner, name)
+
+    def put(self, key: bytes, value: bytes) -> None:
+        self.put_bytes += len(value)
+        self._inner.put(key, value)
+
+
+@pytest.mark.parametrize("path", [("k" * 475,), ("k" * 600,), ("k" * 600, "a", "b")])
+@pytest.mark.parametrize("has_neighbour", [False, True])
+def test_many_changes_in_a_row_that_is_never_split_write_it_few_times(
+    transaction: Transaction, path: Path, has_neighbour: bool
+) -> None:
+    counting = Counting(transaction)
+    nodes = NodeWriter(cast(Transaction, counting), ROW_BYTES)
+    members = {}
+    for at in range(1000):
+        members["/".join((*path, f"m{at}"))] = at
+        if has_neighbour:
+            members["/".join(("z" * 600, f"m{at}"))] = at
+    for body in (members, dict.fromkeys(members, 5), dict.fromkeys(list(members)[2:])):
+        counting.put_bytes = 0
+        nodes.apply(make_patch((), body).changes)
+        assert counting.put_bytes < 50 * len(members)
+    assert nodes.get(path) == ({"m0": 5} if has_neighbour else {"m0": 5, "m1": 5})
+
+
+def test_many_changes_in_a_row_that_stays_short_write_it_once(transaction: Transaction) -> None:
+    counting = Counting(transaction)
+    nodes = NodeWriter(cast(Transaction, counting))
+    records = {f"r{at}": {f"k{field}": field * 1000 for field in range(200)} for at in range(5)}
+    put(nodes, "", records)
+    counting.put_bytes = 0
+    for value in (7, None):
+        body = {f"{name}/{key}": value for key in list(records["r0"])[2:] for name in records}
+        nodes.apply(make_patch((), body).changes)
+    assert counting.put_bytes < sum(len(raw) for raw in rows_of(transaction).values()) + 20_000
+    assert nodes.get(("r4",)) == {"k0": 0, "k1": 1000}
+
+
+def test_new_children_beside_each_other_are_not_looked_for(transaction: Transaction) -> None:
+    counting = Counting(transaction)
+    nodes = NodeWriter(cast(Transaction, counting), ROW_BYTES)
+    put(nodes, "", {f"k{at:04}": TEXT for at in range(0, 1000, 100)} | {"long": "x" * 5000})
+    counting.asked.clear()
+    nodes.apply(make_patch((), {f"k{at:04}": 1 for at in range(1000) if at % 100}).changes)
+    assert counting.asked["floor"] + counting.asked["scan_keys"] < 50
+    assert len(list(nodes.keys(()))) == 1001
+
+
+def test_children_that_are_removed_do_not_have_their_neighbours_counted_each_time(
+    transaction: Transaction,
+) -> None:
+    counting = Counting(transaction)
+    nodes = NodeWriter(cast(Transaction, counting), ROW_BYTES)
+    put(nodes, "", {f"k{at:04}": TEXT for at in range(1000)})
+    counting.asked.clear()
+    nodes.apply(make_patch((), {f"k{at:04}": None for at in range(999)}).changes)
+    assert counting.asked["scan_keys"] < 50
+    assert list(rows_of(transaction)) == ["k0999"]
+
+
 def test_a_plain_row_is_handed_on_as_it_lies(nodes: NodeWriter, transaction: Transaction) -> None:
     put(nodes, "", {"a": {"t": TEXT}, "b": TEXT})
     assert nodes.print(("a",)) is transaction.get(encode_path(("a",)))
@@ -324,6 +397,37 @@ def test_pieces_are_short_however_many_rows(nodes: NodeWriter, is_export: bool) 
         assert max(map(len, pieces)) <= 65_536
         assert b"".join(pieces) == nodes.print(path)
     assert list(nodes.pieces(("long",), export=is_export)) == [nodes.print(("long",))]
+
+
+LEAVES = {f"k{at:02}": TEXT for at in range(5)}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        LEAVES,
+        {**LEAVES, 'k"': TEXT, "k\\": TEXT, "ké": TEXT},
+        {**LEAVES, "k02": LEAVES},
+        {**LEAVES, "k02": {"3": LEAVES, "-2130640639": LEAVES}, "l" * 480: 1, "l" * 481: 2},
+        {**LEAVES, "k02": {".value": TEXT, ".priority": 1}},
+        {str(at): TEXT for at in range(9)},
+        {str(at): TEXT for at in range(9) if at != 4},
+        {str(at): TEXT for at in range(1, 9)},
+        {**{str(at): TEXT for at in range(9)}, "3": LEAVES},
+        {**{str(at): TEXT for at in range(9) if at != 4}, "3": {"x": TEXT, "y": TEXT}},
+        {**{str(at): TEXT for at in range(9)}, "x": TEXT},
+        {str(at): TEXT for at in range(-4, 4)},
+        [[TEXT, TEXT, TEXT, TEXT], [TEXT, TEXT, TEXT, TEXT], LEAVES, LEAVES, TEXT],
+        {"a": LEAVES, "b": LEAVES, "c": LEAVES, "d": 1},
+    ],
+)
+def test_rows_are_spliced_to_what_was_put_whatever_stands_among_them(
+    nodes: NodeWriter, body: Any
+) -> None:
+    put(nodes, "", body)
+    value = normalise(body).value
+    assert nodes.print(()) == compact(plain(value))
+    assert export(nodes) == compact(value)
 
 
 def test_pieces_are_read_as_they_are_asked_for_from_one_moment() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path as File
 from typing import Any, TypeAlias
@@ -24,12 +25,12 @@ from treedbd.store.nodes import Nodes
 from treedbd.store.row import is_crown, load_row
 from treedbd.store.sqlite import SqliteMapping
 from treedbd.store.verification import verify
-from treedbd.tree.edit import Change, apply
+from treedbd.tree.edit import Change, apply, make_patch
 from treedbd.tree.order import decode_path, rank_key
 from treedbd.tree.path import Path, Place
 from treedbd.tree.printing import compact
 from treedbd.tree.query import BY_PRIORITY, BY_VALUE, Order, Query
-from treedbd.tree.value import CONTAINER, Value, leaf_of, members, normalise, plain
+from treedbd.tree.value import CONTAINER, InvalidData, Value, leaf_of, members, normalise, plain
 from treedbd.tree.view import ValueView
 
 QUERIES = [
@@ -225,6 +226,44 @@ def test_the_limit_of_a_row_may_change_between_writes(
         model = apply(model, commit)
     mapping.read(partial(assert_reads_like, model=model, interesting=set(every_path(model))))
     assert mapping.read(verify) == []
+
+
+@st.composite
+def patches(draw: st.DrawFn) -> tuple[list[Commit], Commit]:
+    """Make a history, and a PATCH whose members are many and meet."""
+    alphabet = draw(st.sampled_from(ALPHABETS))
+    keys = st.sampled_from(alphabet)
+    names = st.lists(keys, min_size=1, max_size=3).map("/".join)
+    members = names.flatmap(
+        lambda name: (
+            st.tuples(st.just(name), st.none() | leaves | bodies(keys))
+            | st.tuples(st.just(f"{name}/.priority"), priorities | st.none())
+        )
+    )
+    body: dict[str, Any] = {}
+    for name, item in draw(st.lists(members, min_size=2, max_size=12)):
+        with suppress(InvalidData):
+            make_patch((), {**body, name: item})
+            body[name] = item
+    path = tuple(draw(st.lists(keys, max_size=2)))
+    return draw(histories(alphabet)), make_patch(path, body).changes
+
+
+@bounded
+@given(patched=patches(), row_bytes=st.sampled_from([20, 40, 100, 300]))
+def test_a_patch_leaves_the_rows_that_its_changes_leave_one_by_one(
+    patched: tuple[list[Commit], Commit], row_bytes: int
+) -> None:
+    commits, changes = patched
+    together, apart = MemoryMapping(), MemoryMapping()
+    for mapping in (together, apart):
+        for commit in commits:
+            write(mapping, commit, row_bytes)
+    write(together, changes, row_bytes)
+    for change in changes:
+        write(apart, (change,), row_bytes)
+    rows = together.read(lambda rows: list(rows.scan(FIRST, END)))
+    assert rows == apart.read(lambda rows: list(rows.scan(FIRST, END)))
 
 
 @bounded

@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-import contextlib
 import pathlib
-import resource
-from collections.abc import Iterator
 
 import pytest
 
+from tests.store.room import room
 from treedbd.store.reserve import Reserve
 
 SIZE = 256 * 1024
@@ -15,17 +13,6 @@ SIZE = 256 * 1024
 @pytest.fixture
 def path(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path / "reserve"
-
-
-@contextlib.contextmanager
-def room(size: int) -> Iterator[None]:
-    """Let no file of this process grow beyond `size` bytes, as a quota does."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def test_a_reserve_takes_real_space_and_gives_it_up(path: pathlib.Path) -> None:

@@ -67,6 +67,16 @@ def test_only_rows_that_are_longer_are_surely_longer(value: Any, limit: int) -> 
         assert len(encode_row(value)) > limit
 
 
+@pytest.mark.parametrize(
+    "body", [[1] * 1366, [1] * 2047, {"a": [0] * 2000}, {str(at): "" for at in range(0, 800, 2)}]
+)
+def test_what_fits_is_never_found_to_be_longer(body: Any) -> None:
+    value = normalise(body).value
+    size = len(encode_row(value))
+    assert size <= 4096
+    assert not is_surely_longer(value, size)
+
+
 @pytest.mark.parametrize("value", [{"k" * 300: {str(at): 1 for at in range(5000)}}, "x" * 5000])
 def test_what_is_much_longer_is_found_to_be_so(value: Any) -> None:
     assert is_surely_longer(value, 4096)

@@ -24,7 +24,8 @@ from tests.store.conformance import (
     put_all,
     with_snapshot,
 )
-from treedbd.store.mapping import Failed, Refused, Rows
+from tests.store.room import room
+from treedbd.store.mapping import Failed, Full, Refused, Rows
 from treedbd.store.sqlite import SqliteMapping
 
 STEPS = (
@@ -162,6 +163,26 @@ def test_the_log_is_begun_anew_once_a_snapshot_is_closed(
         put_all(mapping, [(b"k", b"%d" % number * 500_000)])
     assert grown > 8_000_000
     assert beside(path, "-wal").stat().st_size <= grown + 2_000_000
+
+
+def test_a_commit_has_the_room_to_be_folded_or_does_not_happen(
+    mapping: SqliteMapping, path: pathlib.Path
+) -> None:
+    put_all(mapping, [(b"kept", b"x" * 100_000)])
+    mapping.release_reserve()
+    size = path.stat().st_size
+    with room(size + 1_000_000), pytest.raises(Full):
+        put_all(mapping, [(b"large", b"x" * 1_100_000)])
+    assert path.stat().st_size == size
+    snapshot = mapping.snapshot()
+    put_all(mapping, [(b"other", b"x" * 500_000)])
+    assert path.stat().st_size > size + 490_000
+    with room(path.stat().st_size):
+        snapshot.close()
+        mapping.release_reserve()
+        put_all(mapping, [(b"kept", b"")])
+    assert mapping.read(lambda rows: list(rows.scan_keys(b"", b"z"))) == [b"kept", b"other"]
+    assert mapping.verify() == []
 
 
 def test_another_program_that_writes_is_waited_for_and_then_named(
@@ -383,7 +404,7 @@ def pipe(path: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     ("harm", "sentence"),
     [
-        (empty, "is empty, which no database is: restore it from a backup"),
+        (empty, "is empty, which no database is: remove it, with the -wal and the -shm beside it"),
         (garbage, "is not a database of treedb: move it out"),
         (garbage_header, "is not a database of treedb: move it out"),
         (garbage_schema, r"is damaged \(.*\): restore it from a backup"),

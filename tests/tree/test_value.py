@@ -10,7 +10,15 @@ from tests.tree.strategies import BODIES, KEYS, PLAIN_BODIES, VALUES
 from treedbd.tree import printing, value
 from treedbd.tree.order import sort_keys
 from treedbd.tree.placeholder import Increment, Timestamp
-from treedbd.tree.value import CONTAINER, InvalidData, Json, Value, normalise, plain
+from treedbd.tree.value import (
+    CONTAINER,
+    InvalidData,
+    Json,
+    Value,
+    has_more_nodes,
+    normalise,
+    plain,
+)
 
 
 def nest(levels: int, leaf: Json) -> Json:
@@ -337,6 +345,22 @@ def test_the_plain_form_shows_no_priority_and_spoils_nothing(node: Value) -> Non
     text = printing.compact(plain(node))
     assert repr(node) == before
     assert not value.has_priorities(value.from_plain(printing.parse(text)))
+
+
+@pytest.mark.parametrize(
+    ("json", "nodes"),
+    [
+        (1, 0),
+        ("[1,2]", 0),
+        ([[]], 1),
+        ([1, None, "x"], 3),
+        ({"a": [1, 2], "b": {"c": []}}, 5),
+        ([[1] * 10] * 10, 110),
+    ],
+)
+def test_members_and_items_are_counted_up_to_a_bound(json: Json, nodes: int) -> None:
+    assert not has_more_nodes(json, nodes)
+    assert has_more_nodes(json, nodes - 1) is (nodes > 0)
 
 
 @pytest.mark.parametrize(

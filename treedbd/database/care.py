@@ -17,7 +17,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from treedbd.database.platform import Platform
-from treedbd.store.mapping import Failed, Full, Mapping
+from treedbd.store.mapping import Failed, Full, Mapping, NotMade
 
 ROOM_PAUSE = 0.5
 RECOVERY_PAUSES = (0.0, 0.1, 0.5, 1.0, 2.0, 5.0)
@@ -64,10 +64,13 @@ class Care:
         Nothing of the transaction was applied.
         """
         if isinstance(error, Full):
+            advice = ": remove smaller parts first" if self.is_full else ""
             self.is_full = True
             self._run(self._mapping.release_reserve, lambda _: self._await_room())
-            return "The disk is full."
+            return f"The disk is full{advice}."
         self._log.error("The store failed: {error}", error=error)
+        if isinstance(error, NotMade):
+            return str(error)  # nothing is there that could be recovered
         self._failure = str(error) if isinstance(error, Failed) else "unexpected error"
         self._recover(0)
         return self.trouble or ""

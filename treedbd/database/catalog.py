@@ -23,13 +23,15 @@ from treedbd.rules.limits import RulesLimits
 from treedbd.rules.ruleset import DEFAULT_LIMITS, DENY, RuleSet
 from treedbd.store.lazy import LazyMapping
 from treedbd.store.mapping import Mapping as StoreMapping
-from treedbd.store.mapping import Refused
+from treedbd.store.mapping import NotMade, Refused
 from treedbd.store.memory import MemoryMapping
 from treedbd.store.sqlite import SqliteMapping
 
 EngineName: TypeAlias = Literal["sqlite", "memory"]
 DialectChoice: TypeAlias = Literal["auto", "standard", "firebase"]
 DEFAULT_DATABASE = "default"
+MOST_DATABASES = 4000
+"""Each that is open holds six files open."""
 
 
 @attrs.frozen
@@ -71,7 +73,7 @@ class Catalog:
 
     _log = Logger()
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all but three are given by name
         self,
         folder: pathlib.Path,
         engine: EngineName,
@@ -80,12 +82,14 @@ class Catalog:
         any_project: bool,
         first_rules: RuleSet,
         rules_limits: RulesLimits = DEFAULT_LIMITS,
+        most_databases: int = MOST_DATABASES,
         platform: Platform,
         retain_events: int,
     ) -> None:
         """Serve `folder`; with `any_project` a project that is not named exists all the same.
 
-        `first_rules` hold in a project until its own are put.
+        `first_rules` hold in a project until its own are put. Where `most_databases` are open no
+        other comes into being.
         """
         self._folder = folder
         self._engine = engine
@@ -93,6 +97,7 @@ class Catalog:
         self._any_project = any_project
         self._first_rules = first_rules
         self._rules_limits = rules_limits
+        self._most_databases = most_databases
         self._rulebooks: MutableMapping[str, Rulebook] = WeakValueDictionary()
         self._kept_rulebooks: list[Rulebook] = []
         self._platform = platform
@@ -211,6 +216,8 @@ class Catalog:
         return Database(mapping, rulebook, self._platform, self._retain_events)
 
     def _create(self, name: DatabaseName) -> StoreMapping:
+        if len(self._open) >= self._most_databases:
+            raise NotMade(f"There are {len(self._open)} databases, and no more may be made.")
         if self._engine == "memory":
             return MemoryMapping()
         file = self._folder / name.project / f"{name.database}{SHELF}"

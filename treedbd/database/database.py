@@ -12,16 +12,14 @@ from typing import TypeVar
 
 from twisted.internet.defer import Deferred
 
+from treedbd.database import tagging
 from treedbd.database.batch import Batcher
 from treedbd.database.permit import Claim, Permit, Permits
 from treedbd.database.platform import Platform
 from treedbd.database.question import (
-    Condition,
-    ConditionFailed,
     Outcome,
     PermissionDenied,
     TagDenied,
-    TooLarge,
     Write,
 )
 from treedbd.database.rulebook import Rulebook
@@ -33,9 +31,8 @@ from treedbd.store.mapping import Entry, Mapping, Rows, Transaction
 from treedbd.store.node_writer import NodeWriter
 from treedbd.store.nodes import Nodes
 from treedbd.tree import edit, value
-from treedbd.tree.canonical import MOST_TAGGED_BYTES, tag
 from treedbd.tree.event import Event, Position, Telling, look_up, tell
-from treedbd.tree.path import Path, Place, is_ancestor
+from treedbd.tree.path import Path, is_ancestor
 from treedbd.tree.pushid import PushIds
 from treedbd.tree.value import Json
 
@@ -181,9 +178,9 @@ class Database:
         resolved = edit.resolve(write.edit, write.now, nodes)
         may_see = self._judge(nodes, write, resolved)
         if write.condition is not None:
-            _check(nodes, write.condition)
-        elif write.wants_tag:
-            _check_size(nodes, resolved.place)
+            tagging.check(nodes, write.condition)
+        wants_tag = write.wants_tag and may_see
+        new_tag = tagging.tag_ahead(nodes, write, resolved) if wants_tag else None
         telling = None
         if _has_effect(nodes, resolved):
             nodes.apply(resolved.changes)
@@ -194,11 +191,11 @@ class Database:
             if sequence % TRIM_EVERY == 0:
                 transaction.trim(changelog.trim_to(sequence, self._retain_events))
             telling = self._look_up(tell(sequence, resolved, op_id), nodes)
-        echo = new_tag = None
+        echo = None
         if write.wants_echo:
             echo = _echo(nodes, resolved) if may_see else edit.show_blind(write.edit, write.now)
-        if write.wants_tag and may_see:
-            new_tag = tag(shown_at(nodes, resolved.place))
+        if wants_tag and new_tag is None:
+            new_tag = tagging.tag_after(nodes, resolved)
         return Outcome(resolved, telling, echo, new_tag)
 
     def _judge(self, nodes: Nodes, write: Write, resolved: edit.Edit) -> bool:
@@ -233,7 +230,7 @@ class Database:
         self._watchers.tell(tellings)
 
     def _look_up(self, telling: Telling, nodes: Nodes) -> Telling:
-        """Complete what is told of a priority; a large node is read only if somebody hears of it."""
+        """Complete what is told of a priority; a large node is read only if somebody hears it."""
         if telling.is_looked_up:
             return telling
         if self._misses_values(telling):
@@ -247,8 +244,7 @@ class Database:
         Of a priority only those hear who watch its node or one above it.
         """
         return not telling.is_looked_up and any(
-            part.is_priority and self._watchers.has_at_or_above(part.path)
-            for part in telling.parts
+            part.is_priority and self._watchers.has_at_or_above(part.path) for part in telling.parts
         )
 
 
@@ -263,33 +259,6 @@ class HeldNodes:
     def close(self) -> None:
         """Let the moment go."""
         self._snapshot.close()
-
-
-def shown_at(nodes: Nodes, place: Place) -> Json:
-    """Return what a plain GET of `place` shows."""
-    if place.of_priority:
-        return nodes.priority(place.path)
-    return value.plain(nodes.get(place.path))
-
-
-def _check(nodes: Nodes, condition: Condition) -> None:
-    place, tags = condition.place, condition.tags
-    if tags.is_any and nodes.peek(place.path) is not None and not place.of_priority:
-        return
-    _check_size(nodes, place)
-    current = shown_at(nodes, place)
-    present = tag(current)
-    if not tags.matches(present, current is not None):
-        raise ConditionFailed(current, present)
-
-
-def _check_size(nodes: Nodes, place: Place) -> None:
-    """Refuse to tag what could not be tagged without keeping everybody waiting."""
-    size = 0
-    for piece in nodes.pieces(place.path):
-        size += len(piece)
-        if size > MOST_TAGGED_BYTES:
-            raise TooLarge(f"More than {MOST_TAGGED_BYTES} bytes have no tag.")
 
 
 def _entries_since(rows: Rows, after: Position) -> list[Entry] | None:

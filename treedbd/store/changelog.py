@@ -22,6 +22,7 @@ from treedbd.tree.value import ANY_LENGTH, Json
 
 MAX_ENTRY_BYTES: Final = 65_536
 """How long an entry may be by default before its body is left out."""
+_LEAST_MEMBER: Final = len('"k":1,')
 
 
 @attrs.frozen
@@ -47,7 +48,10 @@ def encode(edit: Edit, now: int, max_bytes: int = MAX_ENTRY_BYTES, *, rules: str
         entry["rules"] = rules
     if edit.place.of_priority:
         entry["of_priority"] = True
-    if not any(is_surely_longer(change.value, max_bytes) for change in edit.changes):
+    is_longer = len(edit.changes) * _LEAST_MEMBER > max_bytes or any(
+        is_surely_longer(change.value, max_bytes) for change in edit.changes
+    )
+    if not is_longer:
         content = compact({**entry, "sent": edit.sent})
         if len(content) <= max_bytes:
             return content

@@ -3,21 +3,27 @@
 A database that nobody has written to is empty and has no file. What a transaction on it changes is
 kept in memory and, when it commits, written to the real mapping made at that moment; a transaction
 that is rolled back leaves nothing anywhere.
+
+What is made must be empty, as everyone was told that it is: what was judged, and who watches, knows
+of nothing else. Where data has appeared meanwhile, the commit fails and the data is left alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from treedbd.store.layout import KEY_BYTES
-from treedbd.store.mapping import Entry, Mapping, Row, Rows, Snapshot, Transaction
+from treedbd.store.mapping import Entry, Mapping, NotMade, Row, Rows, Snapshot, Transaction
 from treedbd.store.memory import MemoryMapping
 
 T = TypeVar("T")
 
 _ALL = (b"", b"\xff" * (KEY_BYTES + 1))
 """A range that takes in every key."""
+_TAKEN = (
+    "Data has appeared where this new database was to be made: start the server anew to serve that."
+)
 
 
 class LazyMapping:
@@ -72,10 +78,11 @@ class LazyMapping:
         entries = list(first.entries(0))
         first.rollback()
         mapping = self._create()
-        transaction = mapping.begin()
         try:
-            for key, value in rows:
-                transaction.put(key, value)
+            if not mapping.read(_is_empty):
+                raise NotMade(_TAKEN)
+            transaction = mapping.begin()
+            transaction.put_all(rows)
             for entry in entries:
                 transaction.append(entry.op_id, entry.content)
             transaction.commit()
@@ -115,6 +122,9 @@ class _FirstTransaction:
     def put(self, key: bytes, value: bytes) -> None:
         self._changes.put(key, value)
 
+    def put_all(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
+        self._changes.put_all(rows)
+
     def delete(self, key: bytes) -> None:
         self._changes.delete(key)
 
@@ -132,3 +142,7 @@ class _FirstTransaction:
 
     def rollback(self) -> None:
         self._changes.rollback()
+
+
+def _is_empty(rows: Rows) -> bool:
+    return not rows.sequence() and next(rows.scan_keys(*_ALL), None) is None

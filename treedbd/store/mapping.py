@@ -25,7 +25,7 @@ engine:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -33,6 +33,10 @@ T = TypeVar("T")
 
 class Refused(Exception):
     """A store that cannot be opened: locked, damaged, newer or foreign; one sentence says which."""
+
+
+class NotMade(Exception):
+    """A mapping that cannot come into being though the medium is sound; says why, without paths."""
 
 
 class Failed(Exception):
@@ -99,6 +103,10 @@ class Transaction(Rows, Protocol):
 
     def put(self, key: bytes, value: bytes) -> None:
         """Set the value of `key`."""
+        ...
+
+    def put_all(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
+        """Set the values of many keys; nothing may use the transaction while they are iterated."""
         ...
 
     def delete(self, key: bytes) -> None:

@@ -2,14 +2,15 @@
 
 Theory of operation
 -------------------
-The committed rows lie in one sorted dictionary. Whatever sees something else sees it through an
-*overlay*, a sorted dictionary of the keys that differ, with None for a key that is not there. A
-transaction overlays what it has changed. A snapshot overlays what was changed since it was taken:
-each commit gives the old values to every snapshot that is open. A read sees no overlay.
+The rows lie in one sorted dictionary, those that the open transaction has changed among them: a
+transaction reads what is there. Whoever must see something else sees it through an *overlay*, a
+sorted dictionary of the keys that differ, with None for a key that is not there. Each change gives
+the old value to the overlay of every snapshot that is open, and to that of the transaction, through
+which everybody else reads meanwhile and from which a rollback takes everything back. A snapshot
+that is taken meanwhile begins with a copy of it.
 
-`commit` may run in another thread than readers do. So a lock is held while a commit moves its
-overlay into the dictionary, for the whole of a `read`, and for each look of anybody else. Nobody
-waits for longer than such a move takes.
+`commit` may run in another thread than readers do. So a lock is held for each change, for the
+whole of a `read`, and for each look of anybody else. Nobody waits for longer than that takes.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeAlias, TypeVar
 
 from sortedcontainers import SortedDict
@@ -44,7 +45,7 @@ class MemoryMapping:
     def read(self, work: Callable[[Rows], T]) -> T:
         """Run `work` on the present moment."""
         with self._store.lock:
-            rows = _MemoryRows(self._store)
+            rows = _MemoryRows(self._store, self._store.undo)
             try:
                 return work(rows)
             finally:
@@ -93,7 +94,7 @@ class MemoryMapping:
 
 
 class _Store:
-    """What is committed. `log` is replaced and never changed, so whoever has it may keep it."""
+    """What is there. `log` is replaced and never changed, so whoever has it may keep it."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -102,12 +103,20 @@ class _Store:
         self.last = 0
         self.size = 0
         self.snapshots: set[_MemorySnapshot] = set()
+        self.undo: _Overlay = _NOTHING
 
     def put(self, key: bytes, value: bytes | None) -> None:
-        """Set or remove a row, and let the snapshots keep what was there."""
+        """Set or remove a row, and let those who must not see it keep what was there."""
         before = self.rows.get(key)
+        if before is value is None:
+            return
+        self.undo.setdefault(key, before)
         for snapshot in self.snapshots:
             snapshot.overlay.setdefault(key, before)
+        self.replace(key, before, value)
+
+    def replace(self, key: bytes, before: bytes | None, value: bytes | None) -> None:
+        """Set or remove a row of which `before` is there."""
         if before is not None:
             self.size -= len(key) + len(before)
         if value is not None:
@@ -118,7 +127,7 @@ class _Store:
 
 
 class _MemoryRows:
-    """The committed rows under an overlay."""
+    """The rows under an overlay."""
 
     def __init__(self, store: _Store, overlay: _Overlay | None = None) -> None:
         self._store = store
@@ -204,7 +213,7 @@ class _MemorySnapshot(_MemoryRows):
     """One moment; its overlay is what has been replaced since."""
 
     def __init__(self, store: _Store) -> None:
-        super().__init__(store, SortedDict())
+        super().__init__(store, store.undo.copy())
 
     def close(self) -> None:
         """Let the moment go."""
@@ -215,11 +224,13 @@ class _MemorySnapshot(_MemoryRows):
 
 
 class _MemoryTransaction(_MemoryRows):
-    """Changes under way; its overlay is what it has changed."""
+    """Changes under way."""
 
     def __init__(self, store: _Store) -> None:
-        super().__init__(store, SortedDict())
+        super().__init__(store)
         self._log = list(store.log)
+        with store.lock:
+            store.undo = SortedDict()
 
     @property
     def is_over(self) -> bool:
@@ -229,6 +240,11 @@ class _MemoryTransaction(_MemoryRows):
     def put(self, key: bytes, value: bytes) -> None:
         """Set the value of `key`."""
         self._set(key, bytes(value))
+
+    def put_all(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
+        """Set the values of many keys."""
+        for key, value in rows:
+            self.put(key, value)
 
     def delete(self, key: bytes) -> None:
         """Remove `key` if it is there."""
@@ -255,18 +271,24 @@ class _MemoryTransaction(_MemoryRows):
         self._check()
         store = self._store
         with store.lock:
-            for key, value in self.overlay.items():
-                store.put(key, value)
+            store.undo = _NOTHING
             store.log = self._log
             store.last = self._last
-        self.rollback()
+        self.leave()
 
     def rollback(self) -> None:
-        """Forget the changes; without effect once the transaction has ended in any way."""
+        """Take the changes back; without effect once the transaction has ended in any way."""
+        if self._is_over:
+            return
         self.leave()
-        self.overlay = _NOTHING
+        store = self._store
+        with store.lock:
+            for key, before in store.undo.items():
+                store.replace(key, store.rows.get(key), before)
+            store.undo = _NOTHING
 
     def _set(self, key: bytes, value: bytes | None) -> None:
         self._check()
         self._changes += 1
-        self.overlay[key] = value
+        with self._store.lock:
+            self._store.put(key, value)

@@ -23,21 +23,21 @@ its rows is gathered when next a row below it is removed, or never; that is as g
 The cost of a change follows its own size and that of the row it touches, never that of the tree.
 Many changes in one call must not multiply what they have in common; three things see to that:
 
-- A row that is never split, however large, is *taken*: changed as a draft of its value, and put back
-  when a change falls elsewhere. (A row that may be split is short.)
+- A row is *taken*: changed as a draft of its value, and put back when a change falls elsewhere, or
+  might make it too long.
 - Where a child has been inserted, the *gap* behind it is remembered: up to the next row there is
   nothing, so whoever inserts there next need not look.
 - Where a row was removed, how many rows its container has *left* at least is remembered.
 
 Each holds for changes that come in the order of their paths, in which a PATCH brings them, and is
-forgotten when anything else is changed. The rows become what they would become change by change.
-The writer neither commits nor rolls back: it only changes the transaction.
+forgotten when anything else is changed. The rows of a PATCH become what they would become change by
+change. The writer neither commits nor rolls back: it only changes the transaction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import islice
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice, zip_longest
 from typing import Final, NamedTuple
 
 from treedbd.store.layout import END, FIRST, KEY_BYTES, SPREAD_BYTES, below, shared_keys
@@ -45,35 +45,16 @@ from treedbd.store.mapping import Transaction
 from treedbd.store.nodes import Cover, Nodes
 from treedbd.store.row import encode_crown, encode_row, is_surely_longer, load_row
 from treedbd.store.shelf import Shelf
-from treedbd.tree.draft import Draft
+from treedbd.store.taken import Taken
 from treedbd.tree.edit import Change, set_priority, set_value
 from treedbd.tree.order import BEYOND, encode_key, encode_path
 from treedbd.tree.path import Path
+from treedbd.tree.printing import compact
 from treedbd.tree.value import CONTAINER, Priority, Value, leaf_of, members, priority_of
 
 ROW_BYTES: Final = 4096
 GATHER_ROWS: Final = 8
 _MOST_COUNTED: Final = 1024
-
-
-class _Taken(NamedTuple):
-    """A row that is being changed: the path that led to it, and its value as a draft."""
-
-    path: Path
-    cover: Cover
-    draft: Draft
-
-    def inside(self, path: Path) -> Path | None:
-        """Return the way from the row's node down to `path`, None if the row does not cover it."""
-        depth = len(self.path) - len(self.cover.inside)
-        if path[:depth] != self.path[:depth]:
-            return None
-        inside = path[depth:]
-        if self.cover.is_bucket:
-            segment = encode_key(inside[0]) if inside else b""
-            if not (encode_path(path[:depth]) + segment).startswith(self.cover.key):
-                return None
-        return inside
 
 
 class _Gap(NamedTuple):
@@ -105,22 +86,22 @@ class NodeWriter(Nodes):
         super().__init__(transaction)
         self.shelf = Shelf.writing(transaction)
         self._row_bytes = row_bytes
-        self._taken: _Taken | None = None
+        self._ahead: Path | None = None
+        self._taken: Taken | None = None
         self._gap: _Gap | None = None
         self._left: _Left | None = None
 
-    def apply(self, changes: Iterable[Change]) -> None:
+    def apply(self, changes: Sequence[Change]) -> None:
         """Make the changes one after the other, as `tree.edit.apply` does."""
-        for change in changes:
+        paths = [change.place.path for change in changes]
+        for change, self._ahead in zip_longest(changes, paths[1:]):
             path, of_priority = change.place
-            inside = None if self._taken is None else self._taken.inside(path)
-            if self._taken is None or inside is None:
+            if self._taken is not None:
+                inside = self._taken.inside(path)
+                if inside is not None and self._taken.change(inside, change.value, of_priority):
+                    continue
                 self._put_back()
-                self._change(path, change.value, of_priority)
-            elif of_priority:
-                self._taken.draft.set_priority(inside, change.value)
-            else:
-                self._taken.draft.set(inside, change.value)
+            self._change(path, change.value, of_priority)
         self._put_back()
         self._gap = self._left = None
 
@@ -168,9 +149,7 @@ class NodeWriter(Nodes):
         """Set a node in the row that covers it."""
         if not cover.inside:
             self._replace(path, cover, value)
-        elif self._is_never_split(cover):
-            self._take(path, cover).set(cover.inside, value)
-        else:
+        elif not self._take(path, cover, value, of_priority=False):
             self._replace(path, cover, set_value(load_row(cover.raw), cover.inside, value))
 
     def _set_priority(self, path: Path, priority: Priority | None) -> None:
@@ -178,22 +157,25 @@ class NodeWriter(Nodes):
         if cover is None:
             if self._is_spread(encoded):
                 self._put_crown(encoded, priority)
-        elif self._is_never_split(cover):
-            self._take(path, cover).set_priority(cover.inside, priority)
-        else:
+        elif not self._take(path, cover, priority, of_priority=True):
             self._replace(path, cover, set_priority(load_row(cover.raw), cover.inside, priority))
 
-    def _is_never_split(self, cover: Cover) -> bool:
-        return cover.is_bucket or len(cover.key) > SPREAD_BYTES
-
-    def _take(self, path: Path, cover: Cover) -> Draft:
-        self._taken = _Taken(path, cover, Draft(load_row(cover.raw)))
-        return self._taken.draft
+    def _take(self, path: Path, cover: Cover, value: Value, *, of_priority: bool) -> bool:
+        """Take a row to make a change in it if another may follow; tell whether it was made."""
+        depth = len(path) - len(cover.inside)
+        if self._ahead is None or self._ahead[:depth] != path[:depth]:
+            return False
+        is_never_split = cover.is_bucket or len(cover.key) > SPREAD_BYTES
+        taken = Taken.take(path, cover, None if is_never_split else self._row_bytes)
+        if taken is None or not taken.change(cover.inside, value, of_priority):
+            return False
+        self._taken = taken
+        return True
 
     def _put_back(self) -> None:
         taken, self._taken = self._taken, None
         if taken is not None:
-            self._replace(taken.path, taken.cover, taken.draft.finish())
+            self._replace(taken.path, taken.cover, taken.finish())
 
     def _replace(self, path: Path, cover: Cover, value: Value) -> None:
         """Put another value into the row that covers `path`."""
@@ -207,9 +189,7 @@ class NodeWriter(Nodes):
         else:
             self._store(key, value)
 
-    def _insert(
-        self, path: Path, value: Value, before: bytes | None, after: bytes | None
-    ) -> None:
+    def _insert(self, path: Path, value: Value, before: bytes | None, after: bytes | None) -> None:
         """Put a value where nothing is and no row covers, between the rows that are beside it."""
         if before is None and after is None:
             self._store(FIRST, _nest(path, value))
@@ -226,12 +206,8 @@ class NodeWriter(Nodes):
 
     def _store(self, key: bytes, value: Value) -> None:
         """Make `value` the node of an encoded path that has no rows below it."""
-        may_spread = leaf_of(value) is CONTAINER and len(key) <= SPREAD_BYTES
-        if may_spread and is_surely_longer(value, self._row_bytes):
-            self._spread(key, value)
-            return
-        raw = encode_row(value)
-        if may_spread and len(raw) > self._row_bytes:
+        raw = self._row_of(key, value)
+        if raw is None:
             self._spread(key, value)
         else:
             self.shelf.raw_put(key, raw)
@@ -242,15 +218,35 @@ class NodeWriter(Nodes):
 
     def _add_children(self, container: bytes, children: Iterable[tuple[str, Value]]) -> None:
         """Give rows to children of a spread container for which there are none."""
+        self.shelf.raw_put_all(self._rows_of(container, children))
+
+    def _rows_of(
+        self, container: bytes, children: Iterable[tuple[str, Value]]
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Make the rows of children of a spread container."""
         buckets: dict[bytes, dict[str, Value]] = {}
         for name, child in children:
             key = container + encode_key(name)
-            if len(key) <= KEY_BYTES:
-                self._store(key, child)
-            else:
+            if len(key) > KEY_BYTES:
                 buckets.setdefault(key[:KEY_BYTES], {})[name] = child
+            elif type(child) is not dict:
+                yield key, compact(child)
+            elif (raw := self._row_of(key, child)) is not None:
+                yield key, raw
+            else:
+                if (priority := priority_of(child)) is not None:
+                    yield key, encode_crown(priority)
+                yield from self._rows_of(key, members(child))
         for key, bucket in buckets.items():
-            self.shelf.raw_put(key, encode_row(bucket))
+            yield key, encode_row(bucket)
+
+    def _row_of(self, key: bytes, value: Value) -> bytes | None:
+        """Return the row of a node at an encoded path, None if it is to be spread."""
+        may_spread = leaf_of(value) is CONTAINER and len(key) <= SPREAD_BYTES
+        if may_spread and is_surely_longer(value, self._row_bytes):
+            return None
+        raw = encode_row(value)
+        return None if may_spread and len(raw) > self._row_bytes else raw
 
     def _put_crown(self, key: bytes, priority: Priority | None) -> None:
         if priority is None:

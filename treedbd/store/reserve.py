@@ -10,11 +10,8 @@ from __future__ import annotations
 
 import os
 import pathlib
-import sys
 
-from treedbd.store.files import FULL_ERRNOS, open_private, sync_directory
-
-_BLOCK = 64 * 1024
+from treedbd.store.files import FULL_ERRNOS, allocate, open_private, sync_directory
 
 
 class Reserve:
@@ -39,7 +36,7 @@ class Reserve:
             return True
         descriptor = open_private(self._path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         try:
-            _allocate(descriptor, 2 * self._size)
+            allocate(descriptor, 0, 2 * self._size)
             os.ftruncate(descriptor, self._size)
             os.fsync(descriptor)
         except OSError as error:
@@ -58,12 +55,3 @@ class Reserve:
         except FileNotFoundError:
             return False
         return status.st_size == self._size and status.st_blocks * 512 >= self._size
-
-
-def _allocate(descriptor: int, size: int) -> None:
-    if sys.platform == "linux":
-        os.posix_fallocate(descriptor, 0, size)
-    else:
-        zeros = bytes(_BLOCK)
-        for start in range(0, size, _BLOCK):
-            os.pwrite(descriptor, zeros[: size - start], start)

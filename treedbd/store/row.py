@@ -26,7 +26,8 @@ _HAS_PRIORITY: Final = b'"%b":' % PRIORITY.encode()
 _MAYBE_ARRAY: Final = re.compile(rb'\{"[0-9]')
 """Stands in the print of every object that could leave as an array: an index is its first key."""
 _CROWN: Final = MARK + b"{" + _HAS_PRIORITY
-_LEAST_MEMBER: Final = 2
+_LEAST_MEMBER: Final = 1
+"""What a member takes beside its value where all of them are printed as an array: a comma."""
 _LONGEST_INDEX: Final = 10
 
 

@@ -14,7 +14,7 @@ to the shelf every row stands for itself.
 from __future__ import annotations
 
 import shelve
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterable, Iterator, MutableMapping
 from typing import Any, NoReturn, cast
 
 from treedbd.store.layout import END, FIRST, KEY_BYTES, below
@@ -155,6 +155,10 @@ class Shelf(shelve.Shelf[Value]):
     def raw_put(self, key: bytes, raw: bytes) -> None:
         """Set the bytes of the row with an encoded key."""
         self.dict.transaction.put(key, raw)
+
+    def raw_put_all(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
+        """Set the bytes of many rows; whoever makes them must not look at the shelf meanwhile."""
+        self.dict.transaction.put_all(rows)
 
     def raw_delete(self, key: bytes) -> None:
         """Remove the row with an encoded key if it is there."""

@@ -8,7 +8,7 @@ writers.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 import apsw
@@ -22,11 +22,16 @@ _DELETE = "DELETE FROM kv WHERE db = 1 AND k = ?"
 _DELETE_RANGE = "DELETE FROM kv WHERE db = 1 AND k >= ? AND k < ?"
 _APPEND = "INSERT INTO log VALUES(1, ?, ?, ?)"
 _TRIM = "DELETE FROM log WHERE seq <= ?"
+_PAGES = "PRAGMA page_count"
 _COUNT = "UPDATE dbs SET seq = ? WHERE db = 1"
 
 
 class Owner(Protocol):
     """What hears how the transaction ended, exactly once."""
+
+    def has_room(self, pages: int) -> bool:
+        """Tell, before a commit, whether a file of so many pages has room on its medium."""
+        ...
 
     def committed(self, sequence: int) -> None:
         """Hear that all is durable; `sequence` is the number of the last entry ever appended."""
@@ -56,6 +61,16 @@ class SqliteTransaction(SqliteRows):
         """Set the value of `key`."""
         self._changes += 1
         self._execute(_PUT, (key, value))
+
+    def put_all(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
+        """Set the values of many keys; they are taken one by one, and none is kept."""
+        self._changes += 1
+        if self._is_over():
+            self._execute(_PUT)
+        try:
+            self._connection.executemany(_PUT, rows)
+        except TROUBLE as error:
+            raise self._break(error) from error
 
     def delete(self, key: bytes) -> None:
         """Remove `key` if it is there."""
@@ -87,6 +102,9 @@ class SqliteTransaction(SqliteRows):
         last = self.sequence()
         if self._last is not None:
             self._execute(_COUNT, (last,))
+        if not self._owner.has_room(self._execute(_PAGES).get):
+            self.rollback()
+            raise Full("The disk is full.")
         self._leave()
         try:
             self._run("COMMIT")

@@ -24,6 +24,11 @@ having written what this one did not. What follows from that:
   is opened is folded before anything else is done.
 
 No room for a write is another matter: the mark is missing, and the transaction never happened.
+
+A fold must never need room: on a full disk it is the fold that lets the log be begun anew, in room
+that it has already, so that what is removed finds some. So the file is made as long as a commit
+will have it before its pages go to the log. What lies behind the last page means nothing; where
+the commit fails the file is cut off there again, by us or by the next fold.
 """
 
 from __future__ import annotations
@@ -35,10 +40,12 @@ import sys
 
 import apsw
 
+from treedbd.store.files import FULL_ERRNOS, allocate
 from treedbd.store.mapping import Failed, Full, Refused
 from treedbd.store.sqlite_file import (
     FORMAT,
     LOCKED,
+    PAGE_BYTES,
     TROUBLE,
     connect_writer,
     describe,
@@ -48,10 +55,7 @@ from treedbd.store.sqlite_file import (
 from treedbd.store.sqlite_transaction import SqliteTransaction
 
 FOLD_FRAMES = 250
-"""Pages in the log from which it is folded; as many again after a fold that readers hindered.
-
-A fold may need as much room as the log takes, so this is what the reserve (1 MiB) can give.
-"""
+"""Pages in the log from which it is folded; as many again after a fold that readers hindered."""
 
 
 class SqliteWriter:
@@ -62,11 +66,12 @@ class SqliteWriter:
         self._path = path
         # Closing any descriptor of a file drops the locks of this process on it, SQLite's among
         # them: this one stays open from before the first connection until after the last.
-        self._disk = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._disk = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         self._failure: str | None = None
         self._transaction: SqliteTransaction | None = None
         self._frames = 0
         self._fold_at = FOLD_FRAMES
+        self._shorter: int | None = None
         try:
             self._connection = self._connect()
             self._last = _last_sequence(self._connection)
@@ -86,9 +91,26 @@ class SqliteWriter:
         self._transaction = SqliteTransaction(self._connection, self)
         return self._transaction
 
+    def has_room(self, pages: int) -> bool:
+        """Take the room for a file of so many pages, if there is; a commit is to follow."""
+        size = os.fstat(self._disk).st_size
+        missing = pages * PAGE_BYTES - size
+        if missing <= 0:
+            return True
+        self._shorter = size
+        try:
+            allocate(self._disk, size, missing)
+        except OSError as error:
+            if error.errno in FULL_ERRNOS:
+                self._cut_off()
+                return False
+            # Some other trouble, of which the commit itself will tell.
+        return True
+
     def committed(self, sequence: int) -> None:
         """Take note of a commit; fold the log when it has grown long enough."""
         self._transaction = None
+        self._shorter = None
         self._last = sequence
         if self._frames >= self._fold_at:
             self.fold()
@@ -100,6 +122,7 @@ class SqliteWriter:
     def broken(self, error: apsw.Error, *, in_commit: bool) -> Full | Failed:
         """Take note of a transaction that failed; return what it is to be raised as."""
         self._transaction = None
+        self._cut_off()
         failure = self._note(error)
         if in_commit and self._failure is not None:
             self._bury()
@@ -172,6 +195,13 @@ class SqliteWriter:
         if isinstance(failure, Failed) and not isinstance(error, LOCKED):
             self._failure = str(failure)
         return failure
+
+    def _cut_off(self) -> None:
+        """Give back the room that was taken for a commit that did not happen."""
+        if self._shorter is not None:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._disk, self._shorter)
+            self._shorter = None
 
     def _bury(self) -> None:
         with contextlib.suppress(*TROUBLE):

@@ -39,7 +39,12 @@ def canonicalise(json: Json) -> bytes:
 
 def tag(json: Json) -> str:
     """Return the entity tag of JSON, with its quotes."""
-    return f'"{sha256(canonicalise(json)).hexdigest()}"'
+    return tag_of(canonicalise(json))
+
+
+def tag_of(canonical: bytes) -> str:
+    """Return the entity tag of JSON in its canonical form."""
+    return f'"{sha256(canonical).hexdigest()}"'
 
 
 NULL_TAG: Final = tag(None)

@@ -15,6 +15,7 @@ from treedbd.tree.value import (
     leaf_of,
     priority_of,
     sort_members,
+    value_at,
     with_priority,
 )
 
@@ -27,6 +28,10 @@ class Draft:
         self._value = value
         self._given: dict[int, Value] = {}
         self._unsorted: dict[int, dict[str, Value]] = {}
+
+    def at(self, path: Path) -> Value:
+        """Return what is at `path`, to be looked at and not changed."""
+        return value_at(self._value, path)
 
     def set(self, path: Path, value: Value) -> None:
         """Put `value` in place of what is at `path`."""

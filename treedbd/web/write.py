@@ -10,9 +10,9 @@ from treedbd.tree.value import InvalidData, Json, has_more_nodes
 from treedbd.web.answer import Reply
 from treedbd.web.ask import Ask
 from treedbd.web.options import WebOptions
+from treedbd.web.shape import json_reply
 
 _LEAST_NODE = len("1,")
-from treedbd.web.shape import json_reply
 
 
 def make_edit(ask: Ask, body: bytes, push_key: str, options: WebOptions) -> edit.Edit:
