@@ -31,7 +31,7 @@ from twisted.python.failure import Failure
 
 from tests.database.world import bare_rulebook
 from tests.mirror import Mirror
-from treedbd.database.database import MOST_RESUMED, MOST_RESUMED_BYTES, TRIM_EVERY, Database
+from treedbd.database.database import TRIM_EVERY, Database
 from treedbd.database.permit import Claim
 from treedbd.database.platform import Platform
 from treedbd.database.question import (
@@ -42,6 +42,7 @@ from treedbd.database.question import (
     Unavailable,
     Write,
 )
+from treedbd.database.resume import MOST_RESUMED, MOST_RESUMED_BYTES
 from treedbd.database.watchers import Notice
 from treedbd.store.mapping import Failed, Full
 from treedbd.store.memory import MemoryMapping

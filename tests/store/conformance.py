@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from treedbd.store.mapping import Entry, Mapping, Row, Rows, Transaction
+from treedbd.store.mapping import Entry, Mapping, Rows, Transaction
 
 HIGH = b"\xff" * 500
 
@@ -55,16 +55,16 @@ def change_model(model: dict[bytes, bytes], name: str, *arguments: bytes) -> Non
 
 
 def assert_equal(rows: Rows, model: dict[bytes, bytes], probes: Iterable[bytes]) -> None:
-    ordered = [Row(key, model[key]) for key in sorted(model)]
+    ordered = [(key, model[key]) for key in sorted(model)]
     assert list(rows.scan(b"", HIGH)) == ordered
     assert list(rows.scan_keys(b"", HIGH, reverse=True)) == sorted(model, reverse=True)
     for probe in probes:
-        below = [row for row in ordered if row.key <= probe]
+        below = [row for row in ordered if row[0] <= probe]
         assert rows.get(probe) == model.get(probe)
         assert rows.floor(probe) == (below[-1] if below else None)
-        assert list(rows.scan(probe, HIGH)) == [row for row in ordered if row.key >= probe]
+        assert list(rows.scan(probe, HIGH)) == [row for row in ordered if row[0] >= probe]
         assert list(rows.scan(b"", probe, reverse=True)) == [
-            row for row in reversed(ordered) if row.key < probe
+            row for row in reversed(ordered) if row[0] < probe
         ]
 
 
@@ -139,8 +139,8 @@ class MappingContract:
         value = bytes(range(256)) * (size // 256) + b"\x00" * (size % 256)
         put_all(mapping, [(b"k", value), (b"l", b"after")])
         assert mapping.read(lambda rows: rows.get(b"k")) == value
-        assert mapping.read(lambda rows: rows.floor(b"kk")) == Row(b"k", value)
-        assert mapping.read(lambda rows: next(rows.scan(b"", HIGH)).value) == value
+        assert mapping.read(lambda rows: rows.floor(b"kk")) == (b"k", value)
+        assert mapping.read(lambda rows: next(rows.scan(b"", HIGH))[1]) == value
 
     def test_a_key_has_up_to_480_bytes_or_none(self, mapping: Mapping) -> None:
         keys = [b"", b"\x00", b"x" * 479, b"x" * 479 + b"\x00", b"x" * 479 + b"\xff", b"\xff" * 480]
@@ -158,7 +158,7 @@ class MappingContract:
         self, letters: Mapping, key: bytes, found: bytes | None
     ) -> None:
         row = letters.read(lambda rows: rows.floor(key))
-        assert row == (found and Row(found, found * 2))
+        assert row == (found and (found, found * 2))
 
     @pytest.mark.parametrize(
         ("low", "high", "keys"),
@@ -177,10 +177,10 @@ class MappingContract:
     ) -> None:
         def look(rows: Rows) -> None:
             wanted = [bytes([key]) for key in keys]
-            assert list(rows.scan(low, high)) == [Row(key, key * 2) for key in wanted]
+            assert list(rows.scan(low, high)) == [(key, key * 2) for key in wanted]
             assert list(rows.scan_keys(low, high)) == wanted
             assert list(rows.scan(low, high, reverse=True)) == [
-                Row(key, key * 2) for key in reversed(wanted)
+                (key, key * 2) for key in reversed(wanted)
             ]
             assert list(rows.scan_keys(low, high, reverse=True)) == wanted[::-1]
 
@@ -265,7 +265,7 @@ class MappingContract:
         assert list(scan) == [b"c", b"e", b"g"]
         assert everything(snapshot) == before
         assert (snapshot.sequence(), list(snapshot.entries(0))) == (2, log)
-        assert snapshot.floor(b"n5") == Row(b"g", b"gg")
+        assert snapshot.floor(b"n5") == (b"g", b"gg")
         snapshot.close()
         assert letters.read(lambda rows: (rows.sequence(), rows.get(b"g"))) == (1002, b"999")
 
@@ -392,8 +392,8 @@ class MappingContract:
         transaction = mapping.begin()
         seen = []
         for row in transaction.scan(b"", HIGH, reverse=reverse):
-            transaction.delete(row.key)
-            seen.append(row.key)
+            transaction.delete(row[0])
+            seen.append(row[0])
         assert seen == (keys[::-1] if reverse else keys)
         assert everything(transaction) == {}
         transaction.rollback()
@@ -420,7 +420,7 @@ class MappingContract:
         for row in transaction.scan(b"", HIGH):
             seen.append(row)
             for key in (b"c", b"e", b"g"):
-                transaction.put(key, row.key * 3)
+                transaction.put(key, row[0] * 3)
         assert seen == [(b"a", b"aa"), (b"c", b"aaa"), (b"e", b"ccc"), (b"g", b"eee")]
         transaction.rollback()
 

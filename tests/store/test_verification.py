@@ -76,7 +76,7 @@ def test_what_is_malformed_is_said(content: dict[bytes, bytes], finding: str) ->
 def test_rows_out_of_order_are_said() -> None:
     class Disordered:
         def scan(self, low: bytes, high: bytes) -> list[Row]:
-            return [Row(encode_path((name,)), b"1") for name in "acbd"]
+            return [(encode_path((name,)), b"1") for name in "acbd"]
 
     assert verify(cast(Rows, Disordered())) == ["The row /b is out of order."]
 

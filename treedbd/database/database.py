@@ -22,17 +22,18 @@ from treedbd.database.question import (
     TagDenied,
     Write,
 )
+from treedbd.database.resume import find_missed
 from treedbd.database.rulebook import Rulebook
 from treedbd.database.watchers import Watcher, Watchers
 from treedbd.rules.evaluation import Context
 from treedbd.rules.judge import Verdict
 from treedbd.store import changelog
-from treedbd.store.mapping import Entry, Mapping, Rows, Transaction
+from treedbd.store.mapping import Mapping, Transaction
 from treedbd.store.node_writer import NodeWriter
 from treedbd.store.nodes import Nodes
 from treedbd.tree import edit, value
 from treedbd.tree.event import Event, Position, Telling, look_up, tell
-from treedbd.tree.path import Path, is_ancestor
+from treedbd.tree.path import Path
 from treedbd.tree.pushid import PushIds
 from treedbd.tree.value import Json
 
@@ -40,9 +41,6 @@ T = TypeVar("T")
 
 TRIM_EVERY = 64
 """Old log entries are forgotten this many at a time."""
-MOST_RESUMED = 10_000
-MOST_RESUMED_BYTES = 16 * 1_048_576
-"""Who missed more entries than this starts anew; that is cheaper than hearing all of them."""
 
 
 class Database:
@@ -138,26 +136,11 @@ class Database:
         Returns what it missed, or None, and then does not watch, where that is not known any more
         or where `permit`, granted by what is there now, may not have held all the time.
         """
-        entries = self._mapping.read(lambda rows: _entries_since(rows, after))
-        if entries is None:
+        found = self._mapping.read(lambda rows: find_missed(rows, path, after, permit))
+        if found is None:
             return None
-        missed: list[tuple[Position, Event]] = []
-        for entry in entries:
-            is_heard = entry.sequence == after.sequence
-            if is_heard and after.events is None:
-                continue
-            done = changelog.decode(entry.content)
-            if not permit.held_through(_written(done), changelog.rules_of(entry.content)):
-                return None
-            if not (is_ancestor(path, done.place.path) or is_ancestor(done.place.path, path)):
-                continue
-            if isinstance(done, changelog.NotRetained) or _sets_priority(done):
-                return None
-            telling = tell(entry.sequence, done, entry.op_id)
-            events = list(telling.numbered(telling.heard_at(path)))
-            missed += events[after.events if is_heard else 0 :]
-        self._watchers.add(path, watcher, entries[-1].sequence if entries else after.sequence)
-        return missed
+        self._watchers.add(path, watcher, found.sequence)
+        return found.events
 
     def position(self, sequence: int) -> Position:
         """Return the position of one that has heard everything up to a sequence number."""
@@ -261,44 +244,11 @@ class HeldNodes:
         self._snapshot.close()
 
 
-def _entries_since(rows: Rows, after: Position) -> list[Entry] | None:
-    """Return the log entries after a position, headed by the one that it names.
-
-    Returns None where some are not there any more, or where the one named is not the one meant.
-    Nothing was written before the first entry, so that nothing has to be there for that position.
-    """
-    missed = rows.sequence() - after.sequence
-    if not 0 <= missed <= MOST_RESUMED:
-        return None
-    entries: list[Entry] = []
-    size = 0
-    for entry in rows.entries(max(0, after.sequence - 1)):
-        size += len(entry.content)
-        if size > MOST_RESUMED_BYTES:
-            return None
-        entries.append(entry)
-    if after.sequence == 0:
-        is_known = len(entries) == missed
-    else:
-        is_known = bool(after.op_id and entries) and entries[0].op_id.startswith(after.op_id)
-    return entries if is_known else None
-
-
-def _written(done: edit.Edit | changelog.NotRetained) -> list[Path]:
-    if isinstance(done, changelog.NotRetained):
-        return [done.place.path]
-    return [change.place.path for change in done.changes]
-
-
 def _has_effect(nodes: Nodes, done: edit.Edit) -> bool:
     """Tell whether anything is written: a PATCH has members, a priority has a node to be on."""
     if done.place.of_priority:
         return nodes.peek(done.place.path) is not None
     return bool(done.changes)
-
-
-def _sets_priority(done: edit.Edit) -> bool:
-    return any(change.place.of_priority for change in done.changes)
 
 
 def _echo(nodes: Nodes, done: edit.Edit) -> Json:

@@ -26,9 +26,12 @@ engine:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 T = TypeVar("T")
+
+Row: TypeAlias = tuple[bytes, bytes]
+"""One key and its value: a bare tuple, since a read may take a hundred thousand of them."""
 
 
 class Refused(Exception):
@@ -45,13 +48,6 @@ class Failed(Exception):
 
 class Full(Exception):
     """There is no space for what was to be written; nothing of the transaction was."""
-
-
-class Row(NamedTuple):
-    """One key and its value."""
-
-    key: bytes
-    value: bytes
 
 
 class Entry(NamedTuple):

@@ -169,13 +169,13 @@ class _MemoryRows:
                 if len(rows) < _AT_ONCE:
                     return
             if reverse:
-                high = row.key
+                high = row[0]
             else:
-                low = row.key + b"\0"
+                low = row[0] + b"\0"
 
     def scan_keys(self, low: bytes, high: bytes, *, reverse: bool = False) -> Iterator[bytes]:
         """Iterate over keys in their order, or backwards."""
-        return (row.key for row in self.scan(low, high, reverse=reverse))
+        return (key for key, _ in self.scan(low, high, reverse=reverse))
 
     def sequence(self) -> int:
         """Return the number of the last entry ever appended."""
@@ -196,13 +196,13 @@ class _MemoryRows:
         bounds = (low, high, (True, False), reverse)
         stored = self._store.rows.irange(*bounds)
         if not self.overlay:
-            yield from (Row(key, self._store.rows[key]) for key in stored)
+            yield from ((key, self._store.rows[key]) for key in stored)
             return
         changed = self.overlay.irange(*bounds)
         for key, _ in itertools.groupby(heapq.merge(stored, changed, reverse=reverse)):
             value = self.overlay[key] if key in self.overlay else self._store.rows[key]
             if value is not None:
-                yield Row(key, value)
+                yield key, value
 
     def _check(self) -> None:
         if self._is_over:

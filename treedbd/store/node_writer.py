@@ -140,7 +140,7 @@ class NodeWriter(Nodes):
             self._remove_below(encoded)
         before = self.shelf.raw_floor(encoded)
         after = next(self.shelf.raw_keys(encoded, END), None)
-        self._insert(path, value, before and before.key, after)
+        self._insert(path, value, before and before[0], after)
         if was_spread:
             self._gap = None
             self._settle(path)
@@ -287,8 +287,8 @@ class NodeWriter(Nodes):
         """Make one row of a spread container that is short; tell whether it is."""
         limit = self._row_bytes // 2
         size = 0
-        for row in self.shelf.raw_scan(*below(key)):
-            size += len(row.value)
+        for _, raw in self.shelf.raw_scan(*below(key)):
+            size += len(raw)
             if size > limit:
                 return False
         raw = encode_row(self._assemble(key))

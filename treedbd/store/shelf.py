@@ -118,7 +118,7 @@ class Shelf(shelve.Shelf[Value]):
     def floor(self, path: Path) -> tuple[Path, Value] | None:
         """Return the row with the greatest path that is at most `path`."""
         row = self.raw_floor(_row_key(path))
-        return None if row is None else (_row_path(row.key), load_row(row.value))
+        return None if row is None else (_row_path(row[0]), load_row(row[1]))
 
     def below(self, path: Path, *, reverse: bool = False) -> Iterator[tuple[Path, Value]]:
         """Iterate over the rows strictly below `path` in key order, or backwards."""

@@ -26,7 +26,6 @@ _KEY_SCANS = (f"SELECT k {_RANGE}", f"SELECT k {_RANGE} DESC")
 _SEQUENCE = "SELECT seq FROM dbs WHERE db = 1"
 _ENTRIES = "SELECT seq, op_id, entry FROM log WHERE seq > ? ORDER BY seq"
 
-_as_row: Callable[[tuple[Any, ...]], Row] = functools.partial(tuple.__new__, Row)
 _as_entry: Callable[[tuple[Any, ...]], Entry] = functools.partial(tuple.__new__, Entry)
 _first: Callable[[tuple[Any, ...]], bytes] = operator.itemgetter(0)
 
@@ -62,12 +61,12 @@ class SqliteRows:
 
     def floor(self, key: bytes) -> Row | None:
         """Return the row with the greatest key that is at most `key`."""
-        row = self._execute(_FLOOR, (key,)).get
-        return None if row is None else _as_row(row)
+        row: Row | None = self._execute(_FLOOR, (key,)).get
+        return row
 
     def scan(self, low: bytes, high: bytes, *, reverse: bool = False) -> Iterator[Row]:
         """Iterate over rows in key order, or backwards."""
-        return map(_as_row, self._range(_SCANS[reverse], low, high, reverse))
+        return self._range(_SCANS[reverse], low, high, reverse)
 
     def scan_keys(self, low: bytes, high: bytes, *, reverse: bool = False) -> Iterator[bytes]:
         """Iterate over keys in their order, or backwards."""
