@@ -13,9 +13,9 @@ from treedbd.rules.grammar import parse_expression
 from treedbd.rules.limits import RulesLimits
 from treedbd.rules.refusal import Fault, InvalidRules
 from treedbd.rules.ruleset import RuleSet, parse_rules
+from treedbd.tree.body import normalise
 from treedbd.tree.edit import Change
 from treedbd.tree.path import Path, Place
-from treedbd.tree.value import normalise
 from treedbd.tree.view import ValueView, View
 
 LIMITS = RulesLimits()

@@ -10,9 +10,10 @@ from tests.rules.asking import NOW, rules, view
 from treedbd.rules.dependencies import Dependencies, Recorder
 from treedbd.rules.evaluation import Context
 from treedbd.rules.ruleset import RuleSet
+from treedbd.tree.body import normalise
 from treedbd.tree.edit import Change, apply
 from treedbd.tree.path import Path, Place
-from treedbd.tree.value import Value, normalise
+from treedbd.tree.value import Value
 from treedbd.tree.view import ValueView
 
 DATA = {"rooms": {"r": {"members": {"u": True}, "open": False}}, "admins": {"v": True}}

@@ -9,8 +9,8 @@ import pytest
 from tests.rules.asking import NOW, may_read, may_write, place, rules, view
 from treedbd.rules.evaluation import Context, QueryFacts
 from treedbd.rules.judge import RuleResult
+from treedbd.tree.body import normalise
 from treedbd.tree.edit import Change
-from treedbd.tree.value import normalise
 
 ERROR = "auth.x.contains('a')"
 

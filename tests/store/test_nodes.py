@@ -13,11 +13,12 @@ from treedbd.store.mapping import Transaction
 from treedbd.store.memory import MemoryMapping
 from treedbd.store.node_writer import GATHER_ROWS, NodeWriter
 from treedbd.store.nodes import Child, Nodes
+from treedbd.tree.body import normalise
 from treedbd.tree.edit import make_patch, make_put
 from treedbd.tree.order import decode_path, encode_path
 from treedbd.tree.path import Path, Place
 from treedbd.tree.printing import compact
-from treedbd.tree.value import CONTAINER, normalise, plain
+from treedbd.tree.value import CONTAINER, plain
 
 ROW_BYTES = 100
 TEXT = "x" * 60

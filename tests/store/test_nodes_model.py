@@ -25,12 +25,13 @@ from treedbd.store.nodes import Nodes
 from treedbd.store.row import is_crown, load_row
 from treedbd.store.sqlite import SqliteMapping
 from treedbd.store.verification import verify
+from treedbd.tree.body import normalise
 from treedbd.tree.edit import Change, apply, make_patch
 from treedbd.tree.order import decode_path, rank_key
 from treedbd.tree.path import Path, Place
 from treedbd.tree.printing import compact
 from treedbd.tree.query import BY_PRIORITY, BY_VALUE, Order, Query
-from treedbd.tree.value import CONTAINER, InvalidData, Value, leaf_of, members, normalise, plain
+from treedbd.tree.value import CONTAINER, InvalidData, Value, leaf_of, members, plain
 from treedbd.tree.view import ValueView
 
 QUERIES = [

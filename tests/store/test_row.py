@@ -20,8 +20,9 @@ from treedbd.store.row import (
     print_part,
     print_row,
 )
+from treedbd.tree.body import normalise
 from treedbd.tree.printing import compact
-from treedbd.tree.value import has_priorities, normalise, plain
+from treedbd.tree.value import has_priorities, plain
 
 names = st.sampled_from(["0", "1", "2", "-1", "01", "a", '".priority":', "é\\"]).filter(
     lambda name: "." not in name

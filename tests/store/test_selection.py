@@ -12,10 +12,11 @@ from treedbd.store import selection
 from treedbd.store.memory import MemoryMapping
 from treedbd.store.node_writer import NodeWriter
 from treedbd.store.selection import LOOKED_AT, choose, select
+from treedbd.tree.body import normalise
 from treedbd.tree.edit import make_put
 from treedbd.tree.path import Place
 from treedbd.tree.query import Query, parse_query
-from treedbd.tree.value import members, normalise
+from treedbd.tree.value import members
 
 PATH = ("list",)
 KEYS = st.sampled_from(["a", "b", "c", "10", "2", "-1", "é", "k" * 300, "k" * 500, "k" * 500 + "l"])

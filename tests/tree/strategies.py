@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from treedbd.tree.value import normalise
+from treedbd.tree.body import normalise
 
 LEGAL = st.characters(
     exclude_categories=["Cs"],

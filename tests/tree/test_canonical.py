@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from tests.tree.strategies import FEW_KEYS, LEGAL, VALUES
 from treedbd.tree import printing
+from treedbd.tree.body import normalise
 from treedbd.tree.canonical import NULL_TAG, Tags, canonicalise, parse_tags, tag
-from treedbd.tree.value import Json, normalise, plain
+from treedbd.tree.value import Json, plain
 
 SAMPLE = rb"""{
   "numbers": [333333333.33333329, 1E30, 4.50, 2e-3, 0.000000000000000000000000001],

@@ -7,19 +7,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.tree.strategies import BODIES, FEW_PATHS, PRIORITIES, VALUES
-from tests.tree.test_value import assert_normal, nest
+from tests.tree.test_body import assert_normal, nest
 from treedbd.tree import edit, printing
+from treedbd.tree.body import MAX_STRING_BYTES, normalise
 from treedbd.tree.edit import Change, Edit, make_patch, make_put, make_remove
 from treedbd.tree.path import Path, Place, is_ancestor
-from treedbd.tree.value import (
-    MAX_STRING_BYTES,
-    InvalidData,
-    Json,
-    Value,
-    normalise,
-    with_priority,
-    without_priority,
-)
+from treedbd.tree.value import InvalidData, Json, Value, with_priority, without_priority
 from treedbd.tree.view import ValueView
 
 NOW = 1_700_000_000_123

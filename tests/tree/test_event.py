@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from treedbd.tree.body import normalise
 from treedbd.tree.edit import Edit, apply, make_patch, make_put, make_remove, set_value
 from treedbd.tree.event import Event, look_up, tell
 from treedbd.tree.path import Path, Place
-from treedbd.tree.value import Json, Value, normalise, plain
+from treedbd.tree.value import Json, Value, plain
 from treedbd.tree.view import ValueView
 
 PUT_DEEP = make_put(Place(("a", "b")), {"c": 1})

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from tests.tree.strategies import BODIES, VALUES
 from treedbd.tree import printing
+from treedbd.tree.body import normalise
 from treedbd.tree.number import settle
-from treedbd.tree.value import Value, normalise, plain
+from treedbd.tree.value import Value, plain
 
 
 @pytest.mark.parametrize(

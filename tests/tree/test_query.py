@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 
 from tests.tree.strategies import FEW_KEYS, KEYS, NUMBERS, TEXTS, VALUES
 from treedbd.tree import printing, query
+from treedbd.tree.body import normalise
 from treedbd.tree.number import settle
 from treedbd.tree.order import rank_key, rank_value, sort_keys
 from treedbd.tree.query import BY_KEY, Bound, InvalidQuery, Order, Query, parse_query
-from treedbd.tree.value import Value, members, normalise
+from treedbd.tree.value import Value, members
 
 ZOO = normalise(
     {

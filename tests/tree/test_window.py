@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from treedbd.tree.body import normalise
 from treedbd.tree.edit import apply, make_put
 from treedbd.tree.event import Event
 from treedbd.tree.path import Place
 from treedbd.tree.query import Query, Selection, parse_query
-from treedbd.tree.value import Value, members, normalise, plain
+from treedbd.tree.value import Value, members, plain
 from treedbd.tree.view import ValueView
 from treedbd.tree.window import Window, written_children
 

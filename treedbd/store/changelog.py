@@ -15,10 +15,11 @@ import attrs
 import orjson
 
 from treedbd.store.row import is_surely_longer
+from treedbd.tree.body import ANY_LENGTH
 from treedbd.tree.edit import Edit, Method, make_patch, make_put
 from treedbd.tree.path import Place
 from treedbd.tree.printing import compact, parse
-from treedbd.tree.value import ANY_LENGTH, Json
+from treedbd.tree.value import Json
 
 MAX_ENTRY_BYTES: Final = 65_536
 """How long an entry may be by default before its body is left out."""

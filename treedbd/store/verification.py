@@ -15,9 +15,10 @@ import attrs
 from treedbd.store.layout import END, FIRST, KEY_BYTES, SPREAD_BYTES
 from treedbd.store.mapping import Rows
 from treedbd.store.row import encode_row, is_crown, load_crown, load_row
+from treedbd.tree.body import check_priority, normalise
 from treedbd.tree.order import TEXT_TAG, decode_path, encode_key, encode_path
 from treedbd.tree.path import PRIORITY, Path, check_depth, check_key, format_path
-from treedbd.tree.value import check_priority, members, normalise
+from treedbd.tree.value import members
 
 MAX_FINDINGS: Final = 100
 _SHOWN: Final = 200

@@ -15,6 +15,13 @@ from typing import Final, Literal, TypeAlias
 import attrs
 
 from treedbd.tree import placeholder
+from treedbd.tree.body import (
+    ANY_LENGTH,
+    MAX_STRING_BYTES,
+    check_priority,
+    normalise,
+    settle_numbers,
+)
 from treedbd.tree.path import (
     PRIORITY,
     InvalidPath,
@@ -24,18 +31,13 @@ from treedbd.tree.path import (
     parse_relative,
 )
 from treedbd.tree.value import (
-    ANY_LENGTH,
-    MAX_STRING_BYTES,
     Container,
     InvalidData,
     Json,
     Value,
-    check_priority,
     leaf_of,
-    normalise,
     plain,
     priority_of,
-    settle_numbers,
     sort_members,
     with_priority,
 )

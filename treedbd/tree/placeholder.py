@@ -56,7 +56,7 @@ def parse_placeholder(json: dict[str, Any]) -> Placeholder:
 def resolve(json: Any, path: Path, now: int, current: Current) -> Any:
     """Return a body with its placeholders replaced.
 
-    `json` has been accepted by `value.normalise`; `path` is where it is written; `now` is in
+    `json` has been accepted by `body.normalise`; `path` is where it is written; `now` is in
     milliseconds since 1970. Raises `ValueError` where a sum is no finite number.
     """
     if isinstance(json, list):

@@ -5,8 +5,9 @@ from __future__ import annotations
 from treedbd.database.database import Database
 from treedbd.database.question import Caller, Condition, Outcome, Write
 from treedbd.tree import edit, printing
+from treedbd.tree.body import has_more_nodes
 from treedbd.tree.path import MAX_DEPTH, InvalidPath, Place
-from treedbd.tree.value import InvalidData, Json, has_more_nodes
+from treedbd.tree.value import InvalidData, Json
 from treedbd.web.answer import Reply
 from treedbd.web.ask import Ask
 from treedbd.web.options import WebOptions

@@ -1,0 +1,338 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from tests.tree.strategies import BODIES, VALUES
+from treedbd.tree import printing
+from treedbd.tree.body import check_priority, has_more_nodes, normalise
+from treedbd.tree.order import sort_keys
+from treedbd.tree.placeholder import Increment, Timestamp
+from treedbd.tree.value import InvalidData, Json, Value
+
+
+def nest(levels: int, leaf: Json) -> Json:
+    """Return `leaf` below so many keys."""
+    for _ in range(levels):
+        leaf = {"k": leaf}
+    return leaf
+
+
+def as_written(text: str | bytes, depth: int = 0) -> Value:
+    """Return what a body becomes on its way in."""
+    return normalise(printing.parse(text.encode() if isinstance(text, str) else text), depth).value
+
+
+def assert_normal(node: Value) -> None:
+    """Fail unless a value stands in the normal form, all the way down."""
+    if not isinstance(node, dict):
+        return
+    if ".value" in node:
+        assert list(node) == [".value", ".priority"]
+        assert not isinstance(node[".value"], dict | list | None)
+        return
+    keys = list(node)
+    if ".priority" in node:
+        assert keys.pop(0) == ".priority"
+        assert isinstance(node[".priority"], int | float | str)
+    assert keys, "a container is never empty"
+    assert keys == sort_keys(keys)
+    for key in keys:
+        assert node[key] is not None
+        assert not isinstance(node[key], list)
+        assert_normal(node[key])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "null",
+        "{}",
+        "[]",
+        "[null]",
+        "[null,null]",
+        "[[],{}]",
+        '{"a":null}',
+        '{"a":{}}',
+        '{"a":[]}',
+        '{"a":{"b":{"c":null,"d":[]}}}',
+        '{".priority":1}',
+        '{".priority":null}',
+        '{".priority":1,"a":null}',
+        '{".value":null}',
+        '{".value":null,".priority":1}',
+        '{"a":{".priority":"x"}}',
+    ],
+)
+def test_a_body_that_holds_nothing_is_absence(body: str) -> None:
+    assert as_written(body) is None
+
+
+@pytest.mark.parametrize(
+    ("body", "normal"),
+    [
+        ('"x"', "x"),
+        ('""', ""),
+        ("true", True),
+        ("false", False),
+        ("0", 0),
+        ('{".value":5}', 5),
+        ('{".value":5,".priority":null}', 5),
+        ('{".value":false,".priority":1}', {".value": False, ".priority": 1}),
+        ('{".priority":"p",".value":"v"}', {".value": "v", ".priority": "p"}),
+        ('{"b":1,".priority":2,"a":{"c":3}}', {".priority": 2, "a": {"c": 3}, "b": 1}),
+        ('{"a":1,".priority":null}', {"a": 1}),
+        ('{"a":1,".priority":2.0}', {".priority": 2, "a": 1}),
+        ('["x","y"]', {"0": "x", "1": "y"}),
+        ('[null,"y",null,[]]', {"1": "y"}),
+        ('[[1],{"a":null}]', {"0": {"0": 1}}),
+        ('{"a":1,"a":2}', {"a": 2}),
+        ('{"a":1,"a":null}', None),
+        ('{"a":null,"b":1}', {"b": 1}),
+        ('{"x":1.0,"y":-0.0}', {"x": 1, "y": 0}),
+        ('{"\\u0061\\u00e9":"\\ud83d\\ude00\\u0000"}', {"aé": "\U0001f600\0"}),
+    ],
+)
+def test_a_body_becomes_one_normal_form(body: str, normal: Value) -> None:
+    written = as_written(body)
+    assert written == normal
+    assert printing.compact(written) == printing.compact(normal)
+
+
+def test_members_stand_in_key_order() -> None:
+    body = '{"b":1,"10":1,"9":1,"-1":1,"01":1,"a":1,"2147483648":1,"0":1}'
+    assert list(as_written(body)) == ["-1", "0", "9", "10", "01", "2147483648", "a", "b"]
+
+
+def test_records_of_one_shape_are_each_put_in_order() -> None:
+    body: Json = [{"b": at, "a": None if at % 2 else at, "2": {}} for at in range(4)]
+    normal = normalise(body).value
+    assert [list(record) for record in normal.values()] == [["a", "b"], ["b"], ["a", "b"], ["b"]]
+    assert normal["2"] == {"a": 2, "b": 2}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b" ",
+        b"{",
+        b"[1,]",
+        b'{"a":1,}',
+        b"{'a':1}",
+        b"{a:1}",
+        b"nul",
+        b"NaN",
+        b"Infinity",
+        b"-Infinity",
+        b"1e999",
+        b"-1e999",
+        b"1" + b"0" * 400,
+        b"01",
+        b"+1",
+        b".5",
+        b"1.",
+        b"1 2",
+        b'"a',
+        b'"\x01"',
+        b'"\\x"',
+        b'"\\ud800"',
+        b'"\\udc00\\ud800"',
+        b'{"\\ud800":1}',
+        b'"\xff"',
+        b'"\xed\xa0\x80"',
+        b'"\xc0\x80"',
+        b"\xef\xbb\xbf1",
+        b"[" * 100_000,
+        b"// x\n1",
+    ],
+)
+def test_what_is_no_json_of_the_interface_is_refused(body: bytes) -> None:
+    with pytest.raises(InvalidData, match="Not valid JSON"):
+        printing.parse(body)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), 10**400])
+def test_a_number_out_of_range_is_refused(number: float) -> None:
+    with pytest.raises(InvalidData, match="out of range"):
+        normalise({"a": number})
+
+
+@pytest.mark.parametrize("key", ["", "a.b", "a#", "$a", "[", "]", "a/b", "\x00", "\x1f", "\x7f"])
+def test_a_body_holds_only_legal_keys_also_where_nothing_is_below(key: str) -> None:
+    for item in (1, None, {}, {"a": 1}):
+        for body in ({key: item}, {"a": {"b": 1, key: item}}, [{key: item}]):
+            with pytest.raises(InvalidData, match="key"):
+                normalise(body)
+
+
+@pytest.mark.parametrize("character", ["a", "é", "日", "\U0001f600"])
+def test_a_key_holds_768_bytes_and_not_one_more(character: str) -> None:
+    longest = character * (768 // len(character.encode()))
+    assert normalise({longest: 1}).value == {longest: 1}
+    with pytest.raises(InvalidData, match="longer than 768 bytes"):
+        normalise({longest + "a": 1})
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '{".value":{}}',
+        '{".value":[]}',
+        '{".value":{"a":1}}',
+        '{".value":{".value":1}}',
+        '{".value":1,"a":1}',
+        '{".value":1,"a":null}',
+        '{".value":1,".priority":true}',
+        '{".value":1,".priority":{}}',
+        '{".value":1,".other":1}',
+        '{"a":1,".priority":false}',
+        '{"a":1,".priority":[1]}',
+        '{"a":1,".priority":{"b":1}}',
+        '{".priority":{}}',
+        '{".other":1}',
+        '{"a":{".other":1}}',
+    ],
+)
+def test_members_with_a_dot_are_refused_where_they_mean_nothing(body: str) -> None:
+    with pytest.raises(InvalidData):
+        as_written(body)
+
+
+def test_a_leaf_lies_at_most_32_keys_below_the_root() -> None:
+    assert normalise(nest(32, 1)).value == nest(32, 1)
+    assert normalise(nest(12, 1), depth=20).value == nest(12, 1)
+    assert normalise(1, depth=32).value == 1
+    for body, depth in ((nest(33, 1), 0), (nest(13, 1), 20), ({"a": 1}, 32), (1, 33), ("", 33)):
+        with pytest.raises(InvalidData, match="deeper than 32"):
+            normalise(body, depth)
+
+
+def test_items_of_arrays_count_as_keys() -> None:
+    assert normalise(nest(31, [1])).value == nest(31, {"0": 1})
+    for body in (nest(32, [1]), nest(31, [[1]]), nest(32, [None, 1])):
+        with pytest.raises(InvalidData, match="deeper than 32"):
+            normalise(body)
+
+
+def test_a_priority_does_not_count_as_a_key() -> None:
+    deepest = {".value": 1, ".priority": 2}
+    assert normalise(nest(32, deepest)).value == nest(32, deepest)
+    with pytest.raises(InvalidData, match="deeper than 32"):
+        normalise(nest(33, deepest))
+
+
+def test_server_values_lie_at_most_32_keys_below_the_root() -> None:
+    assert normalise(nest(32, {".sv": "timestamp"})).has_placeholders
+    with pytest.raises(InvalidData, match="deeper than 32"):
+        normalise(nest(33, {".sv": "timestamp"}))
+
+
+def test_nothing_may_lie_deeper_than_32_keys() -> None:
+    assert normalise(nest(60, {})).value is None
+    assert normalise(nest(60, None), depth=20).value is None
+
+
+def test_nothing_nested_without_end_is_refused() -> None:
+    assert normalise(nest(127, {})).value is None
+    for body in (nest(128, {}), nest(1000, {}), printing.parse(b"[" * 1000 + b"]" * 1000)):
+        with pytest.raises(InvalidData, match="nested deeper than 128"):
+            normalise(body)
+
+
+@pytest.mark.parametrize("character", ["a", "é", "日", "\U0001f600"])
+def test_a_string_holds_so_many_bytes_and_not_one_more(character: str) -> None:
+    longest = character * (24 // len(character.encode()))
+    for body in (longest, {"a": longest}, [longest], {".value": longest, ".priority": longest}):
+        assert normalise(body, max_string_bytes=24).value is not None
+    longer = longest + "a"
+    bodies: list[Json] = [longer, {"a": longer}, [longer], {"a": {".value": longer}}]
+    bodies += [{".value": 1, ".priority": longer}, {"a": 1, ".priority": longer}]
+    for body in bodies:
+        with pytest.raises(InvalidData, match="longer than 24 bytes"):
+            normalise(body, max_string_bytes=24)
+
+
+def test_a_string_holds_10_mb_unless_told_otherwise() -> None:
+    assert normalise({"a": "x" * 10_485_760}).value
+    with pytest.raises(InvalidData, match="longer than 10485760 bytes"):
+        normalise({"a": "x" * 10_485_761})
+
+
+def test_server_values_stay_until_they_are_resolved() -> None:
+    body = {
+        "at": {".sv": "timestamp"},
+        "n": {".value": {".sv": {"increment": 2.0}}, ".priority": {".sv": "timestamp"}},
+    }
+    normal = normalise(body)
+    assert normal.has_placeholders
+    assert normal.value == {
+        "at": Timestamp(),
+        "n": {".value": Increment(2), ".priority": Timestamp()},
+    }
+    assert not normalise({"a": 1}).has_placeholders
+
+
+@pytest.mark.parametrize("body", [{".sv": "now"}, {"a": {".sv": "timestamp", "b": 1}}, {".sv": {}}])
+def test_an_unknown_server_value_is_refused(body: Json) -> None:
+    with pytest.raises(InvalidData, match=r"\.sv"):
+        normalise(body)
+
+
+@pytest.mark.parametrize(
+    ("json", "priority"),
+    [
+        (1, 1),
+        (1.0, 1),
+        ("x", "x"),
+        ("", ""),
+        (None, None),
+        ({".sv": "timestamp"}, Timestamp()),
+        ({".sv": {"increment": 1}}, Increment(1)),
+    ],
+)
+def test_a_priority_is_a_number_a_string_or_nothing(json: Json, priority: Any) -> None:
+    assert check_priority(json) == priority
+
+
+@pytest.mark.parametrize("json", [True, False, {}, [], [1], {"a": 1}, {".value": 1}, {".sv": 1}])
+def test_nothing_else_is_a_priority(json: Json) -> None:
+    with pytest.raises(InvalidData):
+        check_priority(json)
+
+
+@given(BODIES)
+def test_a_normalised_body_is_in_normal_form(body: Json) -> None:
+    assert_normal(normalise(body).value)
+
+
+@given(VALUES)
+def test_normalising_again_changes_nothing(node: Value) -> None:
+    again = normalise(printing.parse(printing.compact(node))).value
+    assert again == node
+    assert printing.compact(again) == printing.compact(node)
+
+
+@given(BODIES)
+def test_a_body_is_left_as_it_was(body: Json) -> None:
+    before = repr(body)
+    normalise(body)
+    assert repr(body) == before
+
+
+@pytest.mark.parametrize(
+    ("json", "nodes"),
+    [
+        (1, 0),
+        ("[1,2]", 0),
+        ([[]], 1),
+        ([1, None, "x"], 3),
+        ({"a": [1, 2], "b": {"c": []}}, 5),
+        ([[1] * 10] * 10, 110),
+    ],
+)
+def test_members_and_items_are_counted_up_to_a_bound(json: Json, nodes: int) -> None:
+    assert not has_more_nodes(json, nodes)
+    assert has_more_nodes(json, nodes - 1) is (nodes > 0)
