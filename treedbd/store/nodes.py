@@ -36,6 +36,7 @@ that moment lasts. Nothing here writes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 from treedbd.store.children import Source, Spread, child_names, child_sources
@@ -70,6 +71,10 @@ from treedbd.tree.value import (
     priority_of,
     with_priority,
 )
+
+
+_encode_known = lru_cache(maxsize=4096)(encode_key)
+"""For the keys of paths that are asked for: most of them are asked for again."""
 
 
 class Cover(NamedTuple):
@@ -158,7 +163,7 @@ class Nodes:
 
     def _find(self, path: Path) -> tuple[bytes, Cover | None]:
         """Return the encoded path, and the row that covers it; a spread node has none."""
-        segments = [encode_key(key) for key in path]
+        segments = [_encode_known(key) for key in path]
         encoded = b"".join(segments)
         row = self.shelf.raw_floor(encoded)
         if row is None or not encoded.startswith(row[0]) or is_crown(row[1]):
