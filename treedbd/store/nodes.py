@@ -72,7 +72,6 @@ from treedbd.tree.value import (
     with_priority,
 )
 
-
 _encode_known = lru_cache(maxsize=4096)(encode_key)
 """For the keys of paths that are asked for: most of them are asked for again."""
 
