@@ -1,6 +1,6 @@
 """A Twisted application of its own that carries treedb under `/db/`.
 
-Run it with `python docs/embedding.py`, and then, from another terminal:
+Run it with `.venv/bin/python docs/embedding.py`, and then, from another terminal:
 
     curl -X PUT -d '{"ada": 36}' http://127.0.0.1:8080/db/people.json
     curl http://127.0.0.1:8080/db/people.json

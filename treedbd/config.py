@@ -46,6 +46,7 @@ DEVELOPMENT_PROJECT: Final = "demo"
 DEVELOPMENT_DATA: Final = "treedb-data"
 DEVELOPMENT_LISTEN: Final = ("ssl:8443:interface=127.0.0.1", "tcp:9000:interface=127.0.0.1")
 COMMAND_LINE: Final = "the command line"
+DEVELOPMENT_MODE: Final = "development mode"
 _BY_PROGRAM: Final = Place("the settings", pathlib.Path())
 
 _DOMAIN: Final = (
@@ -263,7 +264,7 @@ def load_settings(
     command_line = Place(COMMAND_LINE, folder)
     overrides = read_fields(Settings, flags, command_line)
     if file is None:
-        place = command_line
+        place = Place(DEVELOPMENT_MODE, folder)
         settings = attrs.evolve(_development(folder), **overrides)
     else:
         place = Place(str(file), (folder / file).absolute().parent)

@@ -1,4 +1,4 @@
-"""Which rules run, in which order, and what they see: section 1.3, row by row."""
+"""Which rules run, in which order, and what they see, row by row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shape of a rules document: section 1.1, and the texts of section 1.11 with their places."""
+"""The shape of a rules document, and the texts of errors with their places."""
 
 from __future__ import annotations
 

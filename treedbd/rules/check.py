@@ -3,7 +3,7 @@
 Theory of operation: each part is visited once, from left to right, its operands first; the first
 operand that does not fit ends the check with a `Fault`. So an operand is never blamed for what is
 wrong inside it, and of several errors the leftmost is told. What is found out of each part is kept
-in a table, for `compile`. Texts are those of section 1.11 of the rules language.
+in a table, for `compile`. Texts are those of the rules language.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ class EvaluationError(Exception):
 
 @attrs.frozen
 class QueryFacts:
-    """What a rule may know of the query that a read carries (section 1.12).
+    """What a rule may know of the query that a read carries.
 
     Build it without arguments for a read that carries none. Bounds are JSON primitives.
     """

@@ -1,4 +1,4 @@
-"""Judging a read or a write: which rules run, in which order, and what follows (section 1.3).
+"""Judging a read or a write: which rules run, in which order, and what follows.
 
 Theory of operation. A read is granted by the first `.read` that holds on the way from the root to
 the target; what stands below the target is never asked. A write is granted likewise by `.write`;

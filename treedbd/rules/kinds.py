@@ -1,6 +1,6 @@
 """The static types of expressions, and which members each has: tables, for `check` to read.
 
-A `Kind` is what can be known of a value before there is data (section 1.6 of the rules language).
+A `Kind` is what can be known of a value before there is data.
 Where a table here names a method, `closures` has its meaning.
 """
 

@@ -1,7 +1,7 @@
 """From a parsed document to a tree of rules, checked and compiled.
 
 A `RuleNode` stands for a node of the data, or, below a capture, for any node there. This module
-knows what may stand where in a rules document (section 1.1 of the rules language), finds the first
+knows what may stand where in a rules document, finds the first
 error in the order of the text, and gives every error its place.
 """
 

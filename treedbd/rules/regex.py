@@ -1,6 +1,6 @@
 r"""Regular expressions: the language's own subset, matched in linear time.
 
-What is accepted (section 1.10 of the rules language): literal characters; `.`, any character but
+What is accepted: literal characters; `.`, any character but
 a line feed; classes `[a-z]`, `[^…]`; `\s \w \d` and their opposites, which know ASCII only;
 groups; `|`; `* + ?` and `{n}`, `{n,}`, `{n,m}`, with a `?` behind that changes nothing, for a
 match is only found or not. A backslash before anything else makes it literal. `^` and `$` stand at

@@ -1,13 +1,15 @@
 """A shelf file: how it is made, recognised and connected to, and what its troubles mean.
 
 One SQLite file holds one database (so `db` is always 1; the column is there because the tables are
-the same in every engine). In the three tables rows are small and hot, or large and rare:
+the same in every engine that has tables). In the three tables rows are small and hot, or large and
+rare:
 
 - `kv` is an ordinary table with an index over the keys. A WITHOUT ROWID table keeps whole values
   in the inner pages of its tree: with rows of up to 4 KiB that made random inserts 3 to 10 times
   slower. What it is better at, a scan of rows that came in random order, costs 1 µs a row here
   instead of 0.2.
 - `log` is keyed by its number alone, which SQLite appends to fastest.
+- `dbs` keeps the number of the last entry, which outlives the entries.
 
 Pages are 4 KiB: with 8 and 16 KiB a commit of one row wrote 2 and 4 times as much to the
 write-ahead log and took 25 and 35 per cent longer, and reads gained nothing.

@@ -12,10 +12,8 @@ from collections.abc import Callable
 from typing import Final
 
 ALPHABET: Final = "-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"
-LENGTH: Final = 20
 _CHANCE_BYTES = 9
 _CHANCE_BITS = 8 * _CHANCE_BYTES
-_DIGITS = {character: digit for digit, character in enumerate(ALPHABET)}
 
 
 class PushIds:

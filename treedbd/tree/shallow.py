@@ -1,7 +1,7 @@
 """Shallow reads: the keys of a node's children, in place of what lies below them.
 
-The first version shows `true` for each child, the second shows leaves as they are and the size of
-containers. How the answer is drawn from the rows is the affair of the caller.
+The first version shows `true` for each child, the second (`v=2`) shows leaves as they are and the
+size of containers. How the answer is drawn from the rows is the affair of the caller.
 """
 
 from __future__ import annotations

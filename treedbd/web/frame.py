@@ -5,7 +5,7 @@ clients and an event without data reaches no browser, so that a keep-alive carri
 
 An identifier is a position, printed as `42-9f3ac1d2e4b5a697`: the number of the write and the
 beginning of its operation's id, without which a number of another database would be taken for one
-of this. Events that are not the last of their write add how many of them it makes: `…-1`.
+of this. An event that is not the last of its write has its count behind that: `…-1` is the first.
 """
 
 from __future__ import annotations
