@@ -305,6 +305,19 @@ def test_a_disk_that_was_filled_by_large_writes_takes_removals(
         ]
 
 
+def test_a_disk_that_its_own_data_filled_is_written_again_when_they_are_removed(
+    tmp_path: pathlib.Path, disk: SmallDisk
+) -> None:
+    part = {f"k{at:04}": "x" * 1000 for at in range(1500)}
+    with Daemon(tmp_path, prefix=disk.prefix) as daemon, Client(daemon) as client:
+        taken = 0
+        while client.ask("PUT", f"/big/{taken}.json", json.dumps(part)).status == 200:
+            taken += 1
+        for at in range(taken):
+            assert client.ask("DELETE", f"/big/{at}.json").status == 200
+        wait_until(lambda: client.ask("PUT", "/after.json", "1").status == 200)
+
+
 def test_a_daemon_killed_on_a_full_disk_starts_there_and_has_everything(
     tmp_path: pathlib.Path, disk: SmallDisk
 ) -> None:
@@ -333,15 +346,16 @@ def test_a_daemon_killed_on_a_full_disk_starts_there_and_has_everything(
             wait_until(lambda: is_well(client))
 
 
+@pytest.mark.parametrize("leave", [0, 32_768])
 def test_a_new_database_on_a_full_disk_is_refused_and_leaves_nothing(
-    tmp_path: pathlib.Path, disk: SmallDisk
+    tmp_path: pathlib.Path, disk: SmallDisk, leave: int
 ) -> None:
     with Daemon(tmp_path, prefix=disk.prefix) as daemon, Client(daemon, "new.localhost") as client:
-        disk.fill()
+        disk.fill(leave=leave)
         for _ in range(3):
             check_error(client.ask("PUT", "/a.json", "1"), 503, "unavailable")
             assert client.get("/a.json") is None
-        assert not list(disk.folder.glob("new/*.shelf"))
+        assert not list(disk.folder.glob("new/*.shelf*"))
         disk.empty()
         wait_until(lambda: client.ask("PUT", "/a.json", "1").status == 200)
         assert client.get("/a.json") == 1

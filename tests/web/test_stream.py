@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import os
 import pathlib
 import re
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
@@ -271,6 +274,21 @@ def test_one_that_leaves_while_its_value_is_drawn_is_forgotten(house: House) -> 
     assert len(house.resource.streams) == 0
     # The next slice, and the beat of the streams.
     assert len(house.clock.getDelayedCalls()) == waiting - 2
+
+
+def test_one_whose_value_finds_no_room_to_be_drawn_is_told_so(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class FullFile(io.BytesIO):
+        def write(self, _: Any) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    fill(house)
+    monkeypatch.setattr(tempfile, "SpooledTemporaryFile", lambda _: FullFile())
+    (answer,) = house.listen("/long.json").peer.read()
+    assert answer.status == 503
+    assert json.loads(answer.body)["error"] == "unavailable"
+    assert len(house.resource.streams) == 0
 
 
 def test_one_that_ends_while_its_value_is_drawn_ends_in_good_order(house: House) -> None:

@@ -60,7 +60,12 @@ class SqliteMapping:
             if error.errno in FULL_ERRNOS:
                 raise Full("The disk is full.") from error
             raise Refused(f"{path} cannot be made ({error.strerror}).") from error
-        return cls._open(path, reserve_bytes)
+        try:
+            return cls._open(path, reserve_bytes)
+        except BaseException:
+            for suffix in _BESIDE:
+                beside(path, suffix).unlink(missing_ok=True)
+            raise
 
     @classmethod
     def open(cls, path: pathlib.Path, *, reserve_bytes: int = RESERVE_BYTES) -> SqliteMapping:
@@ -130,8 +135,11 @@ class SqliteMapping:
         self._writer.fold()
 
     def restore_reserve(self) -> bool:
-        """Take the reserve back if there is room for it twice."""
+        """Take the reserve back if there is room for it twice, be it by giving up the log's."""
         try:
+            if self._reserve.restore():
+                return True
+            self._writer.empty_log()
             return self._reserve.restore()
         except OSError:
             return False

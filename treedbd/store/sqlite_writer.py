@@ -141,6 +141,15 @@ class SqliteWriter:
         except TROUBLE as error:
             self._note(error)
 
+    def empty_log(self) -> None:
+        """Give back the room of the log, which keeps it after a fold; raises nothing."""
+        if self._transaction is not None:
+            return
+        try:
+            _fold_all(self._connection)
+        except TROUBLE as error:
+            self._note(error)
+
     def recover(self) -> None:
         """Bring the file back from disk and verify it; raise `Failed`."""
         if self._transaction is not None:

@@ -220,7 +220,7 @@ class DataRoute:
             identity,
             ask.parameters.get("resume") == "true",
         )
-        stream = Stream(request, watch, self.streams, self._clock)
+        stream = Stream(request, watch, self.streams, self._clock, self.refuse)
         common = self.sender.common_headers(request, no_store=False)
         self.streams.add(stream, Holder(ask.name, address, identity))
         try:

@@ -11,7 +11,7 @@ What a stream shows of its path, and so which events it tells, is told in `watch
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import IO, Any, Final, cast
 
 import attrs
@@ -26,6 +26,7 @@ from treedbd.database.database import Database
 from treedbd.database.permit import Claim
 from treedbd.database.question import PermissionDenied
 from treedbd.database.watchers import Notice
+from treedbd.store.mapping import Failed, Full
 from treedbd.store.nodes import Nodes
 from treedbd.tree.event import Position
 from treedbd.tree.path import InvalidPath, Path, Place
@@ -85,6 +86,7 @@ class Stream:
         "_is_ending",
         "_is_over",
         "_permit",
+        "_refuse",
         "_request",
         "_streams",
         "_watch",
@@ -93,9 +95,15 @@ class Stream:
     _log = Logger()
 
     def __init__(
-        self, request: Request, watch: Watch, streams: Streams, clock: IReactorTime
+        self,
+        request: Request,
+        watch: Watch,
+        streams: Streams,
+        clock: IReactorTime,
+        refuse: Callable[[Request, BaseException], None],
     ) -> None:
-        """Write to `request`."""
+        """Write to `request`; `refuse` answers it where the first value cannot be drawn."""
+        self._refuse = refuse
         self._request = request
         self._watch = watch
         self._streams = streams
@@ -265,8 +273,13 @@ class Stream:
         self._drawing = None
         if self._is_ending or self._is_over:
             return
-        if failure.check(PermissionDenied):
+        error = failure.value
+        if isinstance(error, PermissionDenied):
             self._deny()
+        elif isinstance(error, Full | Failed) and not self._request.startedWriting:
+            self._leave(None)
+            self._request.unregisterProducer()
+            self._refuse(self._request, error)
         else:
             self._log.failure("A stream broke.", failure)
             self.abort()
