@@ -288,14 +288,20 @@ def test_a_full_disk_refuses_writes_reads_on_and_recovers_when_there_is_room(
         assert daemon.stop() == 0
 
 
+def write_until_full(client: Client) -> int:
+    """Fill the disk by large writes, of `/big/0` and so on; return how many were taken."""
+    part = {f"k{at:04}": "x" * 1000 for at in range(1500)}
+    taken = 0
+    while client.ask("PUT", f"/big/{taken}.json", json.dumps(part)).status == 200:
+        taken += 1
+    return taken
+
+
 def test_a_disk_that_was_filled_by_large_writes_takes_removals(
     tmp_path: pathlib.Path, disk: SmallDisk
 ) -> None:
-    part = {f"k{at:04}": "x" * 1000 for at in range(1500)}
     with Daemon(tmp_path, prefix=disk.prefix) as daemon, Client(daemon) as client:
-        taken = 0
-        while client.ask("PUT", f"/big/{taken}.json", json.dumps(part)).status == 200:
-            taken += 1
+        taken = write_until_full(client)
         assert taken >= 2
         disk.fill()
         for target in ("/big/0/k0001.json", "/big/1.json", "/big/0.json"):
@@ -308,11 +314,8 @@ def test_a_disk_that_was_filled_by_large_writes_takes_removals(
 def test_a_disk_that_its_own_data_filled_is_written_again_when_they_are_removed(
     tmp_path: pathlib.Path, disk: SmallDisk
 ) -> None:
-    part = {f"k{at:04}": "x" * 1000 for at in range(1500)}
     with Daemon(tmp_path, prefix=disk.prefix) as daemon, Client(daemon) as client:
-        taken = 0
-        while client.ask("PUT", f"/big/{taken}.json", json.dumps(part)).status == 200:
-            taken += 1
+        taken = write_until_full(client)
         for at in range(taken):
             assert client.ask("DELETE", f"/big/{at}.json").status == 200
         wait_until(lambda: client.ask("PUT", "/after.json", "1").status == 200)

@@ -37,6 +37,7 @@ import contextlib
 import os
 import pathlib
 import sys
+from collections.abc import Callable
 
 import apsw
 
@@ -133,22 +134,14 @@ class SqliteWriter:
 
         Raises nothing: a failure is remembered, and no room in the file is a matter of patience.
         """
-        if self._transaction is not None:
-            return
-        self._fold_at = self._frames + FOLD_FRAMES
-        try:
-            self._connection.wal_checkpoint()
-        except TROUBLE as error:
-            self._note(error)
+        if self._transaction is None:
+            self._fold_at = self._frames + FOLD_FRAMES
+            self._try(self._connection.wal_checkpoint)
 
     def empty_log(self) -> None:
         """Give back the room of the log, which keeps it after a fold; raises nothing."""
-        if self._transaction is not None:
-            return
-        try:
-            _fold_all(self._connection)
-        except TROUBLE as error:
-            self._note(error)
+        if self._transaction is None:
+            self._try(lambda: _fold_all(self._connection))
 
     def recover(self) -> None:
         """Bring the file back from disk and verify it; raise `Failed`."""
@@ -197,6 +190,12 @@ class SqliteWriter:
             self._fold_at = FOLD_FRAMES
         self._frames = frames
         return apsw.SQLITE_OK
+
+    def _try(self, fold: Callable[[], object]) -> None:
+        try:
+            fold()
+        except TROUBLE as error:
+            self._note(error)
 
     def _note(self, error: apsw.Error) -> Full | Failed:
         """Return what the error means; remember it if it means that nothing can be vouched for."""

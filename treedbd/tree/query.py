@@ -140,7 +140,8 @@ class Query:
     def select(self, members: Iterable[tuple[str, Value]]) -> Selection:
         """Return the children within bounds and limit, in order; `members` may come in any.
 
-        Holds no more of `members` at a time than the limit lets through.
+        This is the meaning of a query, told on values in memory. `store.selection` reaches the same
+        on rows, without holding all of them.
         """
         admitted = (
             ((rank, rank_key(key)), key, child)

@@ -47,11 +47,10 @@ from treedbd.web.shape import (
     needs_body,
     needs_whole,
     read_reply,
-    read_whole,
 )
 from treedbd.web.stream import STREAM_HEADERS, Stream, Watch, check_stream
 from treedbd.web.streams import Holder, StreamLimits, Streams
-from treedbd.web.transfer import LongReads, draw_at_once
+from treedbd.web.transfer import LongReads, draw_at_once, read_whole
 from treedbd.web.write import make_edit, make_write, next_push_key, write_reply
 
 T = TypeVar("T")

@@ -5,11 +5,10 @@ A read may also be wrapped for a script, be a download, and carry its tag.
 
 from __future__ import annotations
 
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
-from treedbd.database.question import TooLarge
 from treedbd.tree import printing, value
-from treedbd.tree.canonical import MOST_TAGGED_BYTES, tag
+from treedbd.tree.canonical import tag
 from treedbd.tree.value import Json
 from treedbd.web.answer import JSON_TYPE, SCRIPT_TYPE, Header, Reply
 from treedbd.web.ask import Ask
@@ -63,16 +62,6 @@ def needs_body(ask: Ask, form: Form) -> bool:
 def needs_whole(ask: Ask, form: Form) -> bool:
     """Tell whether the reply can be made only of the whole JSON at once."""
     return _is_tagged(ask, form) or ask.print != "compact"
-
-
-def read_whole(file: IO[bytes]) -> bytes:
-    """Return what lies in a file; raise `TooLarge` where it is too much to be shaped at once."""
-    if file.seek(0, 2) > MOST_TAGGED_BYTES:
-        raise TooLarge(
-            f"More than {MOST_TAGGED_BYTES} bytes have no tag and are not indented; read a part."
-        )
-    file.seek(0)
-    return file.read()
 
 
 def _is_tagged(ask: Ask, form: Form) -> bool:

@@ -19,10 +19,17 @@ from twisted.python.failure import Failure
 from twisted.web.server import Request
 
 from treedbd.database.database import Database, HeldNodes
-from treedbd.database.question import READ_MISSED, TURN_MISSED, DeadlinePassed, Unavailable
+from treedbd.database.question import (
+    READ_MISSED,
+    TURN_MISSED,
+    DeadlinePassed,
+    TooLarge,
+    Unavailable,
+)
 from treedbd.store.files import FULL_ERRNOS
 from treedbd.store.mapping import Full
 from treedbd.store.nodes import Nodes
+from treedbd.tree.canonical import MOST_TAGGED_BYTES
 from treedbd.web.answer import Header
 from treedbd.web.read import Pieces
 from treedbd.web.send import abort, write_head
@@ -111,7 +118,7 @@ class LongReads:
             file = await draw_in_slices(database.hold(), pieces, self._clock, deadline)
         finally:
             self._turns.release()
-        if self._waiting_bytes and self._waiting_bytes + size_of(file) > MOST_WAITING_BYTES:
+        if self._waiting_bytes and self._waiting_bytes + _size_of(file) > MOST_WAITING_BYTES:
             file.close()
             raise Unavailable("Too many clients are reading slowly, try again later.")
         return file
@@ -126,7 +133,7 @@ class LongReads:
     ) -> None:
         """Send JSON that lies in a file, at the speed of the client; cut it off at the deadline."""
         before, after, headers = envelope
-        size = size_of(file)
+        size = _size_of(file)
         write_head(request, 200, (*headers, *common), size + len(before) + len(after))
         if request.method == b"HEAD":
             file.close()
@@ -149,8 +156,17 @@ class LongReads:
         FileSender().beginFileTransfer(file, request).addBoth(finish)
 
 
-def size_of(file: IO[bytes]) -> int:
-    """Return how many bytes are in a file, set to its beginning."""
+def read_whole(file: IO[bytes]) -> bytes:
+    """Return what lies in a file; raise `TooLarge` where it is too much to be shaped at once."""
+    if _size_of(file) > MOST_TAGGED_BYTES:
+        raise TooLarge(
+            f"More than {MOST_TAGGED_BYTES} bytes have no tag and are not indented; read a part."
+        )
+    return file.read()
+
+
+def _size_of(file: IO[bytes]) -> int:
+    """Return how many bytes are in a file, and set it to its beginning."""
     size = file.seek(0, 2)
     file.seek(0)
     return size
