@@ -25,7 +25,12 @@ from tests.rules.asking import (
 from treedbd.rules.evaluation import Context, QueryFacts
 from treedbd.rules.limits import RulesLimits
 from treedbd.rules.ruleset import parse_rules
-from treedbd.tree.path import Path
+from treedbd.store.memory import MemoryMapping
+from treedbd.store.node_writer import NodeWriter
+from treedbd.store.nodes import Nodes
+from treedbd.tree.edit import Change
+from treedbd.tree.path import Path, Place
+from treedbd.tree.value import Value
 
 METHODS = st.sampled_from(
     [
@@ -301,6 +306,44 @@ def test_all_rules_of_one_request_share_what_they_may_go_through() -> None:
     assert not may_write(rule_set, {"": {**children, "k": "a"}})
     assert not may_write(rule_set, children | {"k": "a"})
     assert not may_write(rule_set, {"k": "a" * 1000})
+
+
+SAME = {f"k{at}": at for at in range(1_000)}
+
+
+@pytest.mark.parametrize(
+    "term",
+    [
+        "data.child('a').val() == data.child('b').val()",
+        "!(data.child('a').val() != data.child('b').val())",
+        "data.child('a').val() === data.child('b').val() === true",
+    ],
+)
+def test_objects_that_are_compared_count_before_they_are_read(term: str) -> None:
+    data = view({"a": SAME, "b": SAME})
+    few, many = rules({".read": term}), rules({".read": f"{term} && " * 250 + "true"})
+    assert few.may_read((), Context(None, NOW, data)).allowed
+    verdict = many.may_read((), Context(None, NOW, data), explain=True)
+    assert not verdict.allowed
+    assert verdict.trace[0].result == "The rules have too much text to go through."
+
+
+class Unread(Nodes):
+    """Nodes of which nobody may read a whole subtree."""
+
+    def get(self, path: Path) -> Value:
+        raise AssertionError(path)
+
+
+def test_a_large_object_is_not_read_to_be_compared() -> None:
+    transaction = MemoryMapping().begin()
+    nodes = NodeWriter(transaction)
+    nodes.apply([Change(Place(()), {"a": {f"k{at:06}": at for at in range(100_000)}})])
+    document = {".read": "data.child('a').val() == root.child('a').val()"}
+    rule_set = parse_rules(json.dumps({"rules": document}), RulesLimits(judged_characters=100_000))
+    unread = Unread(transaction)
+    assert not rule_set.may_read((), Context(None, NOW, unread)).allowed
+    assert unread.size(("a",), 1_000) < 2_000
 
 
 def test_comparing_texts_is_not_counted() -> None:

@@ -103,6 +103,11 @@ def edits(draw: st.DrawFn) -> list[Change]:
     return sorted(changes, key=lambda change: (change.place.of_priority, change.value is None))
 
 
+MUCH = 2**40
+SLACK = 64
+"""Bytes that a change may make more than its size tells: a priority, what is escaped in a key."""
+
+
 def paths_of(value: Value, path: Path = ()) -> Iterator[Path]:
     yield path
     for key, child in members(value):
@@ -123,6 +128,7 @@ def test_an_overlay_says_what_the_edited_tree_says(
         assert overlay.priority(path) == expected.priority(path)
         assert list(overlay.keys(path)) == list(expected.keys(path))
         assert repr(overlay.get(path)) == repr(expected.get(path))
+        assert overlay.size(path, MUCH) + SLACK * len(changes) >= expected.size(path, MUCH)
 
 
 @settings(max_examples=300, deadline=None)

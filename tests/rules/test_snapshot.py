@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.rules.asking import view
-from treedbd.rules.evaluation import EvaluationError
+from treedbd.rules.evaluation import Context, EvaluationError, Scope
 from treedbd.rules.operators import equal
 from treedbd.rules.snapshot import Snapshot, split_path
 from treedbd.tree.path import MAX_DEPTH, Path
@@ -28,6 +28,10 @@ class Watched:
     def peek(self, path: Path) -> Leaf | Container | None:
         self.asked.append(("peek", path))
         return self.view.peek(path)
+
+    def size(self, path: Path, most: int) -> int:
+        self.asked.append(("size", path))
+        return self.view.size(path, most)
 
     def priority(self, path: Path) -> Priority | None:
         self.asked.append(("priority", path))
@@ -62,11 +66,12 @@ def test_questions_about_a_node_read_the_node_alone(watched: Watched) -> None:
 
 
 def test_a_container_is_read_when_it_is_compared_with_another(watched: Watched) -> None:
+    scope = Scope(Context(None, 0, watched), watched, watched)
     one, other = Snapshot(watched, ("a",)).val(), Snapshot(watched, ("c",)).val()
-    assert not equal(one, 1)
-    assert not equal(None, one)
+    assert not equal(one, 1, scope)
+    assert not equal(None, one, scope)
     assert all(kind == "peek" for kind, _ in watched.asked)
-    assert equal(one, other)
+    assert equal(one, other, scope)
     assert ("get", ("a",)) in watched.asked
     assert ("get", ("c",)) in watched.asked
 

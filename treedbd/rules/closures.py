@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias
 
 from treedbd.rules.evaluation import EvaluationError, Scope
 from treedbd.rules.expression import Binary, Conditional, Expression, Literal
-from treedbd.rules.operators import BINARY, claim, length, replace
+from treedbd.rules.operators import BINARY, EQUALITIES, claim, equal, length, replace
 from treedbd.rules.regex import Regex
 from treedbd.rules.snapshot import (
     Snapshot,
@@ -236,6 +236,9 @@ def operate_once(part: Binary, left: Evaluate, right: Evaluate) -> Evaluate:
         if operator[0] == "!":
             return lambda scope: left(scope) is not None
         return lambda scope: left(scope) is None
+    wanted = EQUALITIES.get(operator)
+    if wanted is not None:
+        return lambda scope: equal(left(scope), right(scope), scope) is wanted
     operate = BINARY[operator]
     if operator == "+":
         return lambda scope: _count(scope, operate(left(scope), right(scope)))
@@ -248,15 +251,24 @@ def operate_once(part: Binary, left: Evaluate, right: Evaluate) -> Evaluate:
 def operate_often(operators: tuple[str, ...], terms: list[Evaluate]) -> Evaluate:
     """Make a chain of binary operations, from the left."""
     first, *others = terms
-    rest = list(zip([BINARY[operator] for operator in operators], others, strict=True))
+    rest = list(zip(map(_operation, operators), others, strict=True))
 
     def evaluate(scope: Scope) -> Any:
         value = first(scope)
         for operate, term in rest:
-            value = _count(scope, operate(value, term(scope)))
+            value = _count(scope, operate(value, term(scope), scope))
         return value
 
     return evaluate
+
+
+def _operation(operator: str) -> Callable[[Any, Any, Scope], Any]:
+    """Return what an operator does with two values."""
+    wanted = EQUALITIES.get(operator)
+    if wanted is not None:
+        return lambda left, right, scope: equal(left, right, scope) is wanted
+    operate = BINARY[operator]
+    return lambda left, right, _: operate(left, right)
 
 
 def choose(arms: list[tuple[Evaluate, Evaluate]], otherwise: Evaluate) -> Evaluate:

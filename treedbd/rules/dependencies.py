@@ -60,6 +60,11 @@ class Recorder:
         self.paths.add(path)
         return self._view.peek(path)
 
+    def size(self, path: Path, most: int) -> int:
+        """Return about how many bytes the subtree at `path` has."""
+        self.paths.add(path)
+        return self._view.size(path, most)
+
     def priority(self, path: Path) -> Priority | None:
         """Return the priority of the node at `path`."""
         self.paths.add(path)

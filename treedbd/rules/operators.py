@@ -3,7 +3,7 @@
 Nothing is converted: a number is not a string, null is not zero, and what an operator does not
 take is an `EvaluationError`. Numbers are exact within 64 bits and doubles beyond, as in the tree;
 what has no result (a division by zero) is not-a-number. A string that `+` or `replace` makes is
-bounded, so that no rule can fill the memory.
+bounded, so that no rule can fill the memory, and comparing objects counts what they hold.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from treedbd.rules.evaluation import EvaluationError
+from treedbd.rules.evaluation import EvaluationError, Scope
 from treedbd.rules.snapshot import Subtree
 from treedbd.tree.number import INT64_HIGH, INT64_LOW, print_double, settle
 
 MAX_STRING: Final = 10 * 1_048_576
 """Characters in a string that an expression makes."""
+COMPARED_BYTE: Final = 16
+"""Characters that a byte of the tree counts for where objects are compared: it must be read."""
 
 _OBJECTS = (dict, list, Subtree)
 
@@ -47,8 +49,11 @@ def name_index(index: Any) -> str:
     return print_number(index)
 
 
-def equal(left: Any, right: Any) -> bool:
-    """Tell whether two values are the same, without any conversion."""
+def equal(left: Any, right: Any, scope: Scope) -> bool:
+    """Tell whether two values are the same, without any conversion.
+
+    What has to be read of the tree for that is spent from `scope`.
+    """
     kind = type(left)
     if kind is str or kind is bool or left is None:
         if type(right) is kind:
@@ -62,7 +67,7 @@ def equal(left: Any, right: Any) -> bool:
         raise EvaluationError("== compares values only.")
     if not isinstance(right, _OBJECTS):
         return _differ(right)
-    return _same_objects(left, right)
+    return _same_objects(left, right, scope)
 
 
 def _differ(right: Any) -> bool:
@@ -72,25 +77,26 @@ def _differ(right: Any) -> bool:
     raise EvaluationError("== compares values only.")
 
 
-def _same_objects(left: Any, right: Any) -> bool:
+def _same_objects(left: Any, right: Any, scope: Scope) -> bool:
     """Compare two objects member by member, with a stack of its own: tokens nest at will."""
     pairs = [(left, right)]
     while pairs:
         one, other = pairs.pop()
         if not (isinstance(one, _OBJECTS) and isinstance(other, _OBJECTS)):
-            if not equal(one, other):
+            if not equal(one, other, scope):
                 return False
             continue
-        ones, others = _as_members(one), _as_members(other)
+        ones, others = _as_members(one, scope), _as_members(other, scope)
         if ones.keys() != others.keys():
             return False
         pairs += [(value, others[key]) for key, value in ones.items()]
     return True
 
 
-def _as_members(value: Any) -> dict[str, Any]:
+def _as_members(value: Any, scope: Scope) -> dict[str, Any]:
     """Return the members of an object, those of an array under their indices, without nulls."""
     if isinstance(value, Subtree):
+        scope.spend(value.size(scope.characters // COMPARED_BYTE) * COMPARED_BYTE)
         return value.read()
     items = enumerate(value) if isinstance(value, list) else value.items()
     return {str(key): item for key, item in items if item is not None}
@@ -193,11 +199,9 @@ def negate(value: Any) -> int | float:
     return _settle(-value)
 
 
+EQUALITIES: Final[Mapping[str, bool]] = {"==": True, "===": True, "!=": False, "!==": False}
+"""The operators that compare by `equal`, and what it has to tell."""
 BINARY: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
-    "==": equal,
-    "===": equal,
-    "!=": lambda left, right: not equal(left, right),
-    "!==": lambda left, right: not equal(left, right),
     "<": _ordering("<", operator.lt),
     "<=": _ordering("<=", operator.le),
     ">": _ordering(">", operator.gt),

@@ -23,6 +23,7 @@ from typing import Final
 from treedbd.tree.edit import Change, set_priority, set_value
 from treedbd.tree.order import rank_key
 from treedbd.tree.path import Path
+from treedbd.tree.printing import compact
 from treedbd.tree.value import (
     CONTAINER,
     Container,
@@ -47,6 +48,7 @@ class _Unchanged:
     """Stands for the priority of a node that no change names."""
 
 
+_MEMBER_BYTES: Final = len('{"":,}')
 _UNASKED: Final = _Unasked()
 _UNCHANGED: Final = _Unchanged()
 
@@ -116,6 +118,15 @@ class Overlay:
         if node.replaced:
             return leaf_of(value_at(node.value, rest))
         return self._peek_changed(path, node)
+
+    def size(self, path: Path, most: int) -> int:
+        """Return about how many bytes the subtree at `path` has: at most what there was and is."""
+        node, rest = self._find(path)
+        if node is None:
+            return self._base.size(path, most)
+        if node.replaced:
+            return len(compact(value_at(node.value, rest)))
+        return self._base.size(path, most) + _size_of_changes(node)
 
     def priority(self, path: Path) -> Priority | None:
         """Return the priority of the node at `path`."""
@@ -193,6 +204,14 @@ def _adds(node: _Node) -> bool:
     if node.replaced:
         return node.value is not None
     return any(_adds(child) for child in node.below.values())
+
+
+def _size_of_changes(node: _Node) -> int:
+    """Return the bytes of what is set at or below the node."""
+    if node.replaced:
+        return len(compact(node.value))
+    below = node.below.items()
+    return sum(len(key.encode()) + _MEMBER_BYTES + _size_of_changes(child) for key, child in below)
 
 
 def _combine(before: Value, node: _Node) -> Value:

@@ -125,6 +125,10 @@ class Subtree:
         self.view: Final = view
         self.path: Final = path
 
+    def size(self, most: int) -> int:
+        """Return about how many bytes it has; what goes beyond `most` need not be counted."""
+        return self.view.size(self.path, most)
+
     def read(self) -> dict[str, Any]:
         """Return it as JSON without priorities and without arrays."""
         return dict(_bare_members(self.view.get(self.path)))

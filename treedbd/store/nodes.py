@@ -117,6 +117,18 @@ class Nodes:
             return self._crown(encoded)
         return priority_of(load_part(cover.raw, cover.inside)) if is_marked(cover.raw) else None
 
+    def size(self, path: Path, most: int) -> int:
+        """Return how many bytes the rows of `path` have; counted no further than beyond `most`."""
+        encoded, cover = self._find(path)
+        if cover is not None:
+            return len(cover.raw)
+        total = 0
+        for key, raw in self.shelf.raw_scan(*below(encoded)):
+            total += len(key) + len(raw)
+            if total > most:
+                break
+        return total
+
     def is_spread(self, path: Path) -> bool:
         """Tell whether the node at `path` is so large that it lies in rows of its own below it."""
         encoded, cover = self._find(path)

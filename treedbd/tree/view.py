@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Final, Protocol
 
 from treedbd.tree.path import Path
+from treedbd.tree.printing import compact
 from treedbd.tree.value import Container, Leaf, Value, leaf_of, members, priority_of, value_at
 
 
@@ -24,6 +25,13 @@ class View(Protocol):
         """Return the leaf at `path`, `CONTAINER` where it has children, None where nothing is.
 
         Costs no more than the node itself, however much lies below it.
+        """
+        ...
+
+    def size(self, path: Path, most: int) -> int:
+        """Return about how many bytes the subtree at `path` has, as it is stored.
+
+        What goes beyond `most` need not be counted. No more is read than that.
         """
         ...
 
@@ -49,6 +57,10 @@ class ValueView:
     def peek(self, path: Path) -> Leaf | Container | None:
         """Return the leaf, `CONTAINER`, or None."""
         return leaf_of(self.get(path))
+
+    def size(self, path: Path, most: int) -> int:
+        """Return how many bytes the subtree has when it is printed."""
+        return len(compact(self.get(path)))
 
     def priority(self, path: Path) -> int | float | str | None:
         """Return the priority of the node."""
