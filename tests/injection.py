@@ -1,4 +1,4 @@
-"""Trouble made for a daemon: system calls that fail, wait or kill it, and a disk that is full.
+"""Trouble made for a daemon: system calls that fail, wait or kill it, a full disk, a damaged row.
 
 strace does the first, in two ways: `attached` takes hold of a daemon that runs and lets go of it
 again; `prefix` starts one under it. It counts calls for each thread and each kind of call by
@@ -14,7 +14,10 @@ import subprocess
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+import apsw
+
 from tests.closing import Closing
+from treedbd.tree.order import encode_path
 
 DETACH_S: Final = 20
 
@@ -127,3 +130,11 @@ def prefix(
 
 def _limited_to(paths: Iterable[pathlib.Path]) -> list[str]:
     return [part for path in paths for part in ("-P", str(path))]
+
+
+def spoil_row(file: pathlib.Path, *path: str) -> None:
+    """Break the JSON of the row at a path, as a bad disk might."""
+    with contextlib.closing(apsw.Connection(str(file))) as connection:
+        statement = "UPDATE kv SET v = CAST(substr(v, 1, 9) || x'00' AS BLOB) WHERE k = ?"
+        connection.execute(statement, (encode_path(path),))
+        assert connection.changes() == 1

@@ -22,6 +22,7 @@ import pytest
 from cryptography import x509
 
 from tests.daemon import TWISTD, Answer, Daemon
+from tests.injection import spoil_row
 from treedbd.certificate import LOCAL_CERTIFICATE, LOCAL_KEY, keep_local_certificate
 
 LOOPBACK = "127.0.0.1"
@@ -30,6 +31,9 @@ CONFIG = """
 default_project = "shop"
 [projects.shop]
 """
+
+
+MANY_ROWS = {f"k{number}": {"n": number, "text": "x" * 500} for number in range(20)}
 
 
 def served_certificate(url: str) -> bytes:
@@ -181,6 +185,30 @@ def test_a_damaged_store_is_one_sentence(daemon: Daemon) -> None:
     assert daemon.stop() == 0
     (daemon.data / "demo" / "default.shelf").write_bytes(b"x" * 8192)
     assert "default.shelf" in failed_start(daemon)
+
+
+def test_what_was_damaged_while_it_was_served_is_unavailable_and_the_rest_is_served(
+    daemon: Daemon,
+) -> None:
+    assert daemon.request("PUT", "/.json", json.dumps(MANY_ROWS)).status == 200
+    spoil_row(daemon.data / "demo" / "default.shelf", "k7")
+    tagged = {"X-TreeDB-ETag": "true"}
+    answers = [
+        daemon.request("GET", "/k7.json", headers=tagged),
+        daemon.request("GET", "/k7.json?print=pretty"),
+        daemon.request("GET", "/k7/n.json"),
+        daemon.request("GET", '/.json?orderBy="n"'),
+        daemon.request("PUT", "/k7/n.json", "8"),
+        daemon.request("PUT", "/k7/n.json", "8", headers={"If-Match": "*"}),
+        daemon.request("PATCH", "/k7.json", '{"n": 8}', headers=tagged),
+    ]
+    assert [(answer.status, json.loads(answer.body)["error"]) for answer in answers] == [
+        (503, "unavailable")
+    ] * len(answers)
+    assert daemon.request("GET", "/k8.json", headers=tagged).status == 200
+    assert daemon.request("PUT", "/k8/n.json", "9").status == 200
+    assert daemon.request("PUT", "/k7.json", '{"n": 1}').status == 200
+    assert b'"k7":{"n":1}' in daemon.request("GET", '/.json?orderBy="n"').body
 
 
 def test_a_log_whose_database_was_removed_is_one_sentence(daemon: Daemon) -> None:

@@ -9,6 +9,7 @@ import pytest
 from twisted.internet.task import Clock
 
 from tests.database.world import run_at_once
+from tests.injection import spoil_row
 from tests.rights import someone_else
 from tests.store.conformance import put_all
 from treedbd.database.catalog import Catalog, DatabaseName, ProjectSpec, UnknownDatabase
@@ -195,6 +196,22 @@ def test_a_damaged_file_is_refused_when_the_catalogue_opens(tmp_path: pathlib.Pa
     assert sentence.startswith(f"{file} is damaged (")
     assert "restore it from a backup, after the -wal and the -shm" in sentence
     assert "***" not in sentence
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+def test_a_row_that_cannot_be_read_is_found_when_the_catalogue_opens(
+    tmp_path: pathlib.Path, is_large: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog, clock = make_catalog(tmp_path, ProjectSpec("p"))
+    put(catalog.database(DatabaseName("p")), clock, {str(n): "x" * 3000 for n in range(20)})
+    catalog.close()
+    (file,) = tmp_path.glob("p/*.shelf")
+    spoil_row(file, "a", "7")
+    if is_large:
+        monkeypatch.setattr("treedbd.database.catalog.CHECKED_BYTES", 4096)
+        make_catalog(tmp_path, ProjectSpec("p"))
+    else:
+        assert f"{file} is damaged (The row /a/7 cannot be read): restore" in refusal(tmp_path, "p")
 
 
 def refusal(folder: pathlib.Path, *projects: str, any_project: bool = False) -> str:

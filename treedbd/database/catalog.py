@@ -26,11 +26,14 @@ from treedbd.store.mapping import Mapping as StoreMapping
 from treedbd.store.mapping import NotMade, Refused
 from treedbd.store.memory import MemoryMapping
 from treedbd.store.sqlite import SqliteMapping
+from treedbd.store.verification import find_unreadable
 
 EngineName: TypeAlias = Literal["sqlite", "memory"]
 DialectChoice: TypeAlias = Literal["auto", "standard", "firebase"]
 DEFAULT_DATABASE = "default"
 MOST_DATABASES = 4000
+CHECKED_BYTES = 256 * 1_048_576
+"""A larger database is not looked through when it is opened: that would take too long."""
 """Each that is open holds six files open."""
 
 
@@ -226,7 +229,7 @@ class Catalog:
 
 
 def _open_sound(file: pathlib.Path) -> SqliteMapping:
-    """Open the file of a database and look at its structure; raise `Refused`."""
+    """Open the file of a database and look through it if it is not large; raise `Refused`."""
     try:
         mapping = SqliteMapping.open(file)
     except OSError as error:
@@ -234,7 +237,9 @@ def _open_sound(file: pathlib.Path) -> SqliteMapping:
             f"{file} cannot be opened ({error.strerror}): put the database back, or move what is "
             "left out of the data directory."
         ) from None
-    damage = mapping.find_damage()
+    damage = None
+    if mapping.size() <= CHECKED_BYTES:
+        damage = mapping.find_damage() or mapping.read(find_unreadable)
     if damage is not None:
         mapping.close()
         raise Refused(

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from treedbd.database.question import Condition, ConditionFailed, TooLarge, Write
 from treedbd.store.nodes import Nodes
+from treedbd.store.row import parse_stored
 from treedbd.tree import value
 from treedbd.tree.canonical import MOST_TAGGED_BYTES, canonicalise, tag, tag_of
 from treedbd.tree.edit import Edit
 from treedbd.tree.path import Place
-from treedbd.tree.printing import compact, parse
+from treedbd.tree.printing import compact
 
 
 def check(nodes: Nodes, condition: Condition) -> None:
@@ -21,7 +22,7 @@ def check(nodes: Nodes, condition: Condition) -> None:
     place, tags = condition.place, condition.tags
     if tags.is_any and nodes.peek(place.path) is not None and not place.of_priority:
         return
-    current = parse(_print(nodes, place))
+    current = parse_stored(_print(nodes, place))
     present = tag(current)
     if not tags.matches(present, current is not None):
         raise ConditionFailed(current, present)
@@ -49,7 +50,7 @@ def tag_ahead(nodes: Nodes, write: Write, done: Edit) -> str | None:
 def tag_after(nodes: Nodes, done: Edit) -> str | None:
     """Return the tag of what a write has left; None for what is too large."""
     try:
-        return tag(parse(_print(nodes, done.place)))
+        return tag(parse_stored(_print(nodes, done.place)))
     except TooLarge:
         return None
 

@@ -31,6 +31,18 @@ _LEAST_MEMBER: Final = 1
 _LONGEST_INDEX: Final = 10
 
 
+class Damaged(ValueError):
+    """What lies in a row is not what was put there."""
+
+
+def parse_stored(text: bytes) -> Json:
+    """Parse a row without its mark, or what was printed from rows; raise `Damaged`."""
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise Damaged(f"A row is not JSON: {error}.") from None
+
+
 def encode_row(value: Value) -> bytes:
     """Return the bytes of a row that holds `value`, which is not nothing."""
     text = compact(value)
@@ -53,7 +65,7 @@ def is_marked(raw: bytes) -> bool:
 
 def is_crown(raw: bytes) -> bool:
     """Tell whether the row holds a priority and nothing else."""
-    return raw.startswith(_CROWN) and len(orjson.loads(raw)) == 1
+    return raw.startswith(_CROWN) and len(parse_stored(raw)) == 1
 
 
 def is_container(raw: bytes) -> bool:
@@ -62,32 +74,32 @@ def is_container(raw: bytes) -> bool:
 
 
 def load_row(raw: bytes) -> Value:
-    """Return the value of a row in normal form; raises `ValueError` for what is not JSON."""
-    json = orjson.loads(raw)
+    """Return the value of a row in normal form; raises `Damaged` for what is not JSON."""
+    json = parse_stored(raw)
     return from_plain(json) if b"[" in raw and not is_marked(raw) else json
 
 
 def load_crown(raw: bytes) -> Priority:
     """Return the priority that a crown holds."""
-    priority: Priority = orjson.loads(raw)[PRIORITY]
+    priority: Priority = parse_stored(raw)[PRIORITY]
     return priority
 
 
 def print_row(raw: bytes) -> bytes:
     """Return what a plain GET of a row's value prints."""
-    return compact(plain(orjson.loads(raw))) if raw[0] == _MARK else raw
+    return compact(plain(parse_stored(raw))) if raw[0] == _MARK else raw
 
 
 def export_row(raw: bytes) -> bytes:
     """Return what `format=export` prints of a row's value: priorities, and no arrays."""
     if raw[0] == _MARK:
         return raw[1:]
-    return compact(from_plain(orjson.loads(raw))) if b"[" in raw else raw
+    return compact(from_plain(parse_stored(raw))) if b"[" in raw else raw
 
 
 def print_part(raw: bytes, below: Path) -> bytes:
     """Return what a plain GET prints of the node at the path `below` inside a row."""
-    json = orjson.loads(raw)
+    json = parse_stored(raw)
     if raw[0] == _MARK:
         return compact(plain(_descend(json, below)))
     return compact(_descend(json, below))
@@ -95,7 +107,7 @@ def print_part(raw: bytes, below: Path) -> bytes:
 
 def load_part(raw: bytes, below: Path) -> Value:
     """Return the node at the path `below` inside a row, in normal form."""
-    part = _descend(orjson.loads(raw), below)
+    part = _descend(parse_stored(raw), below)
     return from_plain(part) if b"[" in raw and raw[0] != _MARK else part
 
 

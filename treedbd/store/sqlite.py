@@ -32,7 +32,6 @@ from treedbd.store.sqlite_writer import SqliteWriter
 T = TypeVar("T")
 
 RESERVE_BYTES = 1024 * 1024
-CHECKED_BYTES = 256 * 1024 * 1024
 
 _RESERVE = "-reserve"
 _LOG = "-wal"
@@ -145,12 +144,7 @@ class SqliteMapping:
             return False
 
     def find_damage(self) -> str | None:
-        """Look at the structure of the whole file; return the first thing that is wrong with it.
-
-        A file larger than `CHECKED_BYTES` is not looked at: that would take too long.
-        """
-        if self._path.stat().st_size > CHECKED_BYTES:
-            return None
+        """Look at the structure of the whole file; return the first thing that is wrong with it."""
         try:
             found = str(self._reader.execute("PRAGMA quick_check(1)").get)
         except TROUBLE as error:

@@ -14,7 +14,14 @@ import attrs
 
 from treedbd.store.layout import END, FIRST, KEY_BYTES, SPREAD_BYTES
 from treedbd.store.mapping import Rows
-from treedbd.store.row import encode_row, is_crown, load_crown, load_row
+from treedbd.store.row import (
+    Damaged,
+    encode_row,
+    is_crown,
+    load_crown,
+    load_row,
+    parse_stored,
+)
 from treedbd.tree.body import check_priority, normalise
 from treedbd.tree.order import TEXT_TAG, decode_path, encode_key, encode_path
 from treedbd.tree.path import PRIORITY, Path, check_depth, check_key, format_path
@@ -39,6 +46,19 @@ class _Address:
 def verify(rows: Rows, limit: int = MAX_FINDINGS) -> list[str]:
     """Return what is malformed, a sentence each, at most `limit` of them; none: all is well."""
     return list(islice(_findings(rows), limit))
+
+
+def find_unreadable(rows: Rows) -> str | None:
+    """Return the first row that cannot be read at all, as the subject of a sentence says it.
+
+    This is the quick look, for a start: a damaged text within a row is not found by it.
+    """
+    for key, raw in rows.scan(FIRST, END):
+        try:
+            parse_stored(raw)
+        except Damaged:
+            return f"{_shown(key)} cannot be read"
+    return None
 
 
 def _findings(rows: Rows) -> Iterator[str]:

@@ -24,6 +24,7 @@ from treedbd.database.question import (
 from treedbd.database.rulebook import Governed
 from treedbd.rules.refusal import InvalidRules
 from treedbd.store.mapping import Failed, Full, Refused
+from treedbd.store.row import Damaged
 from treedbd.tree.path import InvalidPath, MissingSuffix
 from treedbd.tree.query import InvalidQuery
 from treedbd.tree.value import InvalidData
@@ -85,6 +86,7 @@ _STORE_TROUBLE: Final[dict[type[BaseException], str]] = {
     Failed: "The store is being recovered after a failure.",
     Full: "The disk is full.",
     Refused: "The database cannot be opened.",
+    Damaged: "What is stored there is damaged.",
 }
 
 

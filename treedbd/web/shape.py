@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from treedbd.store.row import parse_stored
 from treedbd.tree import printing, value
 from treedbd.tree.canonical import tag
 from treedbd.tree.value import Json
@@ -41,7 +42,7 @@ def read_reply(ask: Ask, form: Form, body: bytes) -> Reply:
     """Return the reply whose JSON is `body`."""
     tags: tuple[Header, ...] = ()
     if _is_tagged(ask, form):
-        json = printing.parse(body)
+        json = parse_stored(body)
         present = tag(value.plain(json) if form.is_export else json)
         tags = ((b"ETag", ask.dialect.tag(present)),)
         if ask.condition is not None and ask.condition.matches(present, json is not None):
@@ -49,7 +50,7 @@ def read_reply(ask: Ask, form: Form, body: bytes) -> Reply:
     if ask.print == "silent":
         return Reply(204, b"", tags)
     if ask.print == "pretty":
-        body = ask.dialect.pretty(printing.parse(body))
+        body = ask.dialect.pretty(parse_stored(body))
     before, after, headers = envelope_of(form)
     return Reply(200, before + body + after, (*headers, *tags))
 
