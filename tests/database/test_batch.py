@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import attrs
+import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.logger import ILogObserver, LogEvent, globalLogPublisher
@@ -12,6 +13,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from tests.database.world import Disk, bare_rulebook
+from treedbd.database import tagging
 from treedbd.database.care import ROOM_PAUSE
 from treedbd.database.database import Database
 from treedbd.database.platform import Platform
@@ -27,6 +29,7 @@ from treedbd.database.question import (
 from treedbd.database.watchers import Notice
 from treedbd.store.mapping import Failed, Full
 from treedbd.store.memory import MemoryMapping
+from treedbd.store.nodes import Nodes
 from treedbd.tree.canonical import parse_tags
 from treedbd.tree.edit import Edit, make_patch, make_put, make_remove
 from treedbd.tree.path import Place
@@ -167,6 +170,25 @@ def test_a_write_whose_time_is_over_before_its_turn_is_withdrawn() -> None:
     house.disk.finish()
     assert isinstance(result(in_time), Outcome)
     assert house.shown() == {"a": 1, "b": 3}
+
+
+def test_a_write_whose_time_is_over_when_it_has_been_judged_is_not_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    house = House()
+
+    def check_slowly(_: Nodes, __: Condition) -> None:
+        house.clock.rightNow += 10
+
+    monkeypatch.setattr(tagging, "check", check_slowly)
+    condition = Condition(Place(("a",)), parse_tags("*"))
+    late = house.write(put(2, "a"), condition, deadline=house.clock.seconds() + 5)
+    in_time = house.write(put(3, "b"))
+    house.turn()
+    house.disk.finish()
+    assert isinstance(result(late), DeadlinePassed)
+    assert isinstance(result(in_time), Outcome)
+    assert house.shown() == {"b": 3}
 
 
 def test_a_write_that_is_being_made_durable_is_answered_with_its_outcome() -> None:

@@ -311,7 +311,7 @@ class Model:
         between = range(after.sequence if after.events else after.sequence + 1, self.last + 1)
         if any(self.states[each].has_priorities for each in between):
             return False
-        return after.sequence == 0 or after.sequence > self.last - self.retained
+        return self.last - after.sequence <= self.retained
 
     def _done(self, outcome: Outcome) -> None:
         self.open_writes -= 1
@@ -598,12 +598,40 @@ def test_who_missed_what_is_not_retained_starts_anew(model: Model) -> None:
         model.write(make_put(Place(("a",)), 1))
     model.settle()
     assert not Follower(model, (), None).resume(Position(0), Mirror())
-    gone = model.database.position(TRIM_EVERY - RETAINED)
+    gone = model.database.position(TRIM_EVERY - RETAINED - 1)
     assert not Follower(model, (), None).resume(gone, Mirror())
-    oldest = model.database.position(TRIM_EVERY - RETAINED + 1)
+    oldest = model.database.position(TRIM_EVERY - RETAINED)
     follower = Follower(model, (), None)
     assert follower.resume(oldest, Mirror())
-    assert len(follower.past) == RETAINED - 1
+    assert len(follower.past) == RETAINED
+
+
+def test_what_is_no_longer_retained_is_not_told_though_the_log_has_it_still(model: Model) -> None:
+    for _ in range(RETAINED):
+        model.write(make_put(Place(("a",)), 1))
+    model.settle()
+    first = model.database.position(1)
+    assert Follower(model, (), None).resume(Position(0), Mirror())
+    for _ in range(2):
+        model.write(make_put(Place(("a",)), 1))
+    model.settle()
+    assert not Follower(model, (), None).resume(Position(0), Mirror())
+    assert not Follower(model, (), None).resume(first, Mirror())
+    assert Follower(model, (), None).resume(model.database.position(2), Mirror())
+
+
+def test_a_position_that_no_event_had_is_not_known(model: Model) -> None:
+    model.write(make_patch((), {"a/b": 1, "a/c": 2, "d": 3}))
+    model.settle()
+    told = model.database.position(1)
+    assert not Follower(model, (), None).resume(Position(0, told.op_id), Mirror())
+    half = Mirror()
+    half.apply("put", "/b", 1)
+    assert Follower(model, ("a",), None).resume(told._replace(events=1), half)
+    for events in (2, 99):
+        nobodys = told._replace(events=events)
+        assert not Follower(model, ("a",), None).resume(nobodys, Mirror())
+    assert not Follower(model, ("e",), None).resume(told._replace(events=1), Mirror())
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,8 @@ def test_an_identifier_that_was_given_leads_back_to_its_position(position: Posit
         "1-0123456789abcdef-1-1",
         "1--1",
         "9" * 19,
+        "00",
+        "01-0123456789abcdef",
     ],
 )
 def test_what_was_never_given_names_no_position(text: str | None) -> None:

@@ -1,9 +1,9 @@
 """Group commit: writes collect while one commit waits for the disk, then go down together.
 
 All Python work of a batch happens on the reactor's thread within one turn; only `commit` runs in a
-thread, and only to wait. While it waits the next batch collects: the slower the disk, the larger
-the batch. Whatever a write sees in its transaction is told to nobody before that transaction is
-durable, refusals included.
+thread, and only to wait. Meanwhile new writes gather for the batch after it, so batches grow where
+the disk is slow. Whatever a write sees in its transaction is told to nobody before that transaction
+is durable, refusals included.
 
 When a commit fails, none of its writes was applied and all of them are told so; what is done about
 it then is the affair of `care`.
@@ -43,7 +43,7 @@ Tell: TypeAlias = Callable[[Sequence[Telling]], None]
 BATCH_WRITES = 1024
 BATCH_SECONDS = 0.02
 
-_REFUSALS = (PermissionDenied, ConditionFailed, InvalidData, TooLarge)
+_REFUSALS = (PermissionDenied, ConditionFailed, InvalidData, TooLarge, DeadlinePassed)
 
 
 @attrs.define(eq=False)

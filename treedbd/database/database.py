@@ -17,6 +17,8 @@ from treedbd.database.batch import Batcher
 from treedbd.database.permit import Claim, Permit, Permits
 from treedbd.database.platform import Platform
 from treedbd.database.question import (
+    TURN_MISSED,
+    DeadlinePassed,
     Outcome,
     PermissionDenied,
     TagDenied,
@@ -59,6 +61,7 @@ class Database:
         """Serve `mapping`, which from now on belongs to this database, as `rulebook` allows."""
         self.push_ids = PushIds(platform.entropy)
         self._mapping = mapping
+        self._clock = platform.clock
         self._entropy = platform.entropy
         self._retain_events = retain_events
         self._rulebook = rulebook
@@ -136,7 +139,8 @@ class Database:
         Returns what it missed, or None, and then does not watch, where that is not known any more
         or where `permit`, granted by what is there now, may not have held all the time.
         """
-        found = self._mapping.read(lambda rows: find_missed(rows, path, after, permit))
+        retained = self._retain_events
+        found = self._mapping.read(lambda rows: find_missed(rows, path, after, permit, retained))
         if found is None:
             return None
         self._watchers.add(path, watcher, found.sequence)
@@ -162,6 +166,8 @@ class Database:
         may_see = self._judge(nodes, write, resolved)
         if write.condition is not None:
             tagging.check(nodes, write.condition)
+        if write.deadline is not None and self._clock.seconds() >= write.deadline:
+            raise DeadlinePassed(TURN_MISSED)  # rules may take long
         wants_tag = write.wants_tag and may_see
         new_tag = tagging.tag_ahead(nodes, write, resolved) if wants_tag else None
         telling = None
@@ -172,7 +178,8 @@ class Database:
             op_id = self._entropy(16)
             sequence = transaction.append(op_id, content)
             if sequence % TRIM_EVERY == 0:
-                transaction.trim(changelog.trim_to(sequence, self._retain_events))
+                # One more than can be missed: by it a position is known for one of this history.
+                transaction.trim(changelog.trim_to(sequence, self._retain_events + 1))
             telling = self._look_up(tell(sequence, resolved, op_id), nodes)
         echo = None
         if write.wants_echo:

@@ -28,12 +28,15 @@ class Missed(NamedTuple):
     sequence: int
 
 
-def find_missed(rows: Rows, path: Path, after: Position, permit: Permit) -> Missed | None:
+def find_missed(
+    rows: Rows, path: Path, after: Position, permit: Permit, retained: int
+) -> Missed | None:
     """Return what was to be heard at `path` after a position, None where that cannot be told.
 
-    `permit` is granted by what is there now; it may not have held all the time.
+    `permit` is granted by what is there now; it may not have held all the time. Of the log only the
+    `retained` newest entries count, though it may hold some more.
     """
-    entries = _entries_since(rows, after)
+    entries = _entries_since(rows, after, min(retained, MOST_RESUMED))
     if entries is None:
         return None
     missed: list[tuple[Position, Event]] = []
@@ -45,23 +48,27 @@ def find_missed(rows: Rows, path: Path, after: Position, permit: Permit) -> Miss
         if not permit.held_through(_written(done), changelog.rules_of(entry.content)):
             return None
         if not (is_ancestor(path, done.place.path) or is_ancestor(done.place.path, path)):
+            if is_heard:
+                return None
             continue
         if isinstance(done, changelog.NotRetained) or _sets_priority(done):
             return None
         telling = tell(entry.sequence, done, entry.op_id)
         events = list(telling.numbered(telling.heard_at(path)))
+        if is_heard and after.events not in range(len(events)):
+            return None
         missed += events[after.events if is_heard else 0 :]
     return Missed(missed, entries[-1].sequence if entries else after.sequence)
 
 
-def _entries_since(rows: Rows, after: Position) -> list[Entry] | None:
+def _entries_since(rows: Rows, after: Position, most: int) -> list[Entry] | None:
     """Return the log entries after a position, headed by the one that it names.
 
     Returns None where some are not there any more, or where the one named is not the one meant.
     Nothing was written before the first entry, so that nothing has to be there for that position.
     """
     missed = rows.sequence() - after.sequence
-    if not 0 <= missed <= MOST_RESUMED:
+    if not 0 <= missed <= most:
         return None
     entries: list[Entry] = []
     size = 0
@@ -71,7 +78,7 @@ def _entries_since(rows: Rows, after: Position) -> list[Entry] | None:
             return None
         entries.append(entry)
     if after.sequence == 0:
-        is_known = len(entries) == missed
+        is_known = not after.op_id and len(entries) == missed
     else:
         is_known = bool(after.op_id and entries) and entries[0].op_id.startswith(after.op_id)
     return entries if is_known else None

@@ -22,7 +22,7 @@ AUTH_REVOKED: Final = b"event: auth_revoked\ndata: credential is no longer valid
 FIRST_PUT: Final = (b'event: put\ndata: {"path":"/","data":', b"}\n")
 
 _OP_ID_BYTES: Final = 8
-_ID = re.compile(r"([0-9]{1,18})(?:-([0-9a-f]{16})(?:-([1-9][0-9]{0,8}))?)?")
+_ID = re.compile(r"(0|[1-9][0-9]{0,17})(?:-([0-9a-f]{16})(?:-([1-9][0-9]{0,8}))?)?")
 
 
 def print_frames(events: Iterable[tuple[Position, Event]], *, with_ids: bool) -> bytes:
