@@ -12,8 +12,8 @@ import pytest
 
 from tests.command import process
 from treedbd.cli.main import main
-from treedbd.trust import DEVELOPMENT_SECRET
-from treedbd.web.identity.tokens import parse, verify_by_secret
+from treedbd.trust import DEVELOPMENT_SECRET, development_secret_of
+from treedbd.web.identity.tokens import BadToken, parse, verify_by_secret
 
 FIRST, SECOND = b"first" * 8, b"second" * 8
 CONFIG = """
@@ -209,7 +209,10 @@ def test_development_mode_has_a_secret_for_every_project(
         assert main(["token", "--project", project, "--uid", "ada", *options]) == 0
         captured = capsys.readouterr()
         secret = (data / DEVELOPMENT_SECRET).read_bytes()
-        assert verify_by_secret(parse(captured.out.removesuffix("\n")), [secret])
+        minted = parse(captured.out.removesuffix("\n"))
+        assert verify_by_secret(minted, [development_secret_of(secret, project)])
+        with pytest.raises(BadToken):
+            verify_by_secret(minted, [secret, development_secret_of(secret, "else")])
         # The first one made the secret, which is worth a word to who is in a wrong directory.
         assert captured.err.count("\n") == (project == "demo")
         assert secret.decode() not in captured.err

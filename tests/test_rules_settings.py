@@ -10,7 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.access import DATABASES, DOMAIN, RULES, Tree, at, token, trusting, user
+from tests.access import DATABASES, DOMAIN, RULES, Tree, at, trusting, user
+from tests.command import process
 from tests.daemon import Daemon
 from tests.rest import Client, check_error
 
@@ -447,12 +448,22 @@ def daemon_of_development(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield running
 
 
-def test_the_secret_of_development_mode_signs_for_any_project(
+def test_in_development_mode_tokens_are_made_for_any_project_and_good_for_that_alone(
     daemon_of_development: Daemon,
 ) -> None:
-    secret = (daemon_of_development.data / "development.secret").read_text()
-    with Client.of_new_tree(daemon_of_development) as tree:
-        bearer = token("demo", secret, admin=True)
-        assert tree.ask("PUT", at(RULES, bearer), NOTHING).status == 200
-        assert tree.ask("GET", at("/a.json", bearer)).status == 200
-        assert tree.ask("GET", at("/a.json", token("demo", secret, uid="a"))).status == 403
+    def mint(*options: str) -> str:
+        done = process(
+            *("token", "--data", daemon_of_development.data, "--project", "mine", "--uid", "a"),
+            *options,
+        )
+        assert done.status == 0
+        return done.text.strip()
+
+    admin, user = mint("--admin"), mint()
+    with Client(daemon_of_development, "mine.localhost") as mine:
+        assert mine.ask("PUT", at(RULES, admin), NOTHING).status == 200
+        assert mine.ask("GET", at("/a.json", admin)).status == 200
+        assert mine.ask("GET", at("/a.json", user)).status == 403
+    with Client(daemon_of_development, "another.localhost") as another:
+        check_error(another.ask("GET", at(RULES, admin)), 401, "auth_required")
+        check_error(another.ask("GET", at("/a.json", user)), 401, "auth_required")

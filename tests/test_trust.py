@@ -24,8 +24,10 @@ from treedbd.keys import Place
 from treedbd.rules.ruleset import DENY
 from treedbd.trust import (
     DEVELOPMENT_SECRET,
+    MOST_GUESTS,
     Trust,
     Untrustworthy,
+    development_secret_of,
     keep_development_secret,
     read_project_secret,
 )
@@ -63,7 +65,9 @@ class World:
 
     def takes(self, project: str, bearer: str) -> bool:
         try:
-            found = self.trust.verifiers[project].verify(bearer, time.time())
+            verifier = self.trust.verifier(project)
+            assert verifier is not None
+            found = verifier.verify(bearer, time.time())
         except BadToken:
             return False
         assert isinstance(found, Identity)
@@ -336,15 +340,30 @@ def test_development_mode_makes_a_secret_of_its_own_and_keeps_it(tmp_path: pathl
     world.trust.read()
     file = tmp_path / "data" / DEVELOPMENT_SECRET
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    secret = file.read_text()
+    secret = file.read_bytes()
     assert len(secret) >= 32
-    assert world.takes("demo", token("demo", secret, uid="a"))
-    any_project = world.trust.any_project
-    assert any_project is not None
-    assert any_project.verify(token("x", secret, uid="a"), time.time())
-    assert keep_development_secret(tmp_path / "data") == secret.encode()
+    assert keep_development_secret(tmp_path / "data") == secret
     place = Place("treedb.toml", tmp_path, "projects.demo")
-    assert read_project_secret(file, place) == secret.encode()
+    assert read_project_secret(file, place) == secret
+
+
+def test_in_development_mode_each_project_takes_its_own_tokens_and_no_others(
+    tmp_path: pathlib.Path,
+) -> None:
+    world = World(tmp_path, development=True, demo=Project(None))
+    world.trust.read()
+    secret = keep_development_secret(tmp_path / "data")
+    names = ("demo", *(f"p{number}" for number in range(MOST_GUESTS + 1)))
+    bearers = {
+        name: token(name, development_secret_of(secret, name).decode(), uid="a") for name in names
+    }
+    for name, bearer in bearers.items():
+        assert world.takes(name, bearer)
+    assert world.takes("p0", bearers["p0"])
+    assert not world.takes("p0", bearers["p1"])
+    assert not world.takes("demo", bearers["p0"])
+    assert not world.takes("p0", bearers["demo"])
+    assert not world.takes("demo", token("demo", secret.decode(), uid="a"))
 
 
 def test_a_development_secret_that_others_could_read_is_closed_to_them_and_told(
@@ -372,7 +391,7 @@ def test_a_development_secret_that_is_no_good_says_what_to_do(tmp_path: pathlib.
 def test_elsewhere_there_is_no_such_secret(tmp_path: pathlib.Path) -> None:
     world = World(tmp_path, shop=Project())
     world.trust.read()
-    assert world.trust.any_project is None
+    assert world.trust.verifier("new") is None
     assert not (tmp_path / "data").exists()
 
 

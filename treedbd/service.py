@@ -84,7 +84,7 @@ class TreeService(MultiService):
         self._settings = settings
         self._catalog = self._make_catalog()
         self._trust = Trust(settings, self._catalog, self._reactor)
-        self._gate = Gate(self._trust.verifiers, self._trust.any_project, time.time)
+        self._gate = Gate(self._trust.verifier, time.time)
         self._resource = TreeResource(
             catalog=self._catalog,
             gate=self._gate,

@@ -7,8 +7,11 @@ fault: whoever removes it wants its secret trusted no more.
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import pathlib
 import secrets
+from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -39,6 +42,7 @@ OTHERS_COULD_READ: Final = (
     "Others could read {file}, and cannot any more; if one of them may have, remove it, and "
     "another is made at the next start."
 )
+MOST_GUESTS: Final = 256
 _SECRET_BYTES: Final = 32
 
 
@@ -69,7 +73,8 @@ class Trust:
         self.verifiers: Final = {
             name: self._make_verifier(project) for name, project in settings.projects.items()
         }
-        self.any_project: Final = self._make_verifier(Project()) if settings.development else None
+        self._guests: OrderedDict[str, Verifier] = OrderedDict()
+        self._development_secret: bytes | None = None
 
     def read(self, projects: Mapping[str, Project] | None = None) -> None:
         """Read all files and put in force what they say; raise `Untrustworthy` before that.
@@ -84,25 +89,46 @@ class Trust:
         }
         _refuse_shared_secrets(contents, self._settings.place)
         _refuse_shared_providers(contents, self._settings.place)
-        own: tuple[bytes, ...] = ()
         if self._settings.development:
             self._close_development_secret()
-            own = (keep_development_secret(self._settings.data),)
+            self._development_secret = keep_development_secret(self._settings.data)
+            self._guests.clear()
         for name, content in contents.items():
-            self.verifiers[name].reload((*content.secrets.values(), *own), content.providers)
+            trusted = (*content.secrets.values(), *self._own_secrets(name))
+            self.verifiers[name].reload(trusted, content.providers)
             self.verifiers[name].prefetch()
             if content.rules is not None:
                 self._catalog.rulebook(name).govern(content.rules)
             elif name in named:
                 self._release_rules(name)
-        if self.any_project is not None:
-            self.any_project.reload(own)
         self._has_read = True
+
+    def verifier(self, project: str) -> Verifier | None:
+        """Return the verifier of a project; in development mode any has one, else None.
+
+        Those of projects that are not configured are made on use, and the latest are kept.
+        """
+        named = self.verifiers.get(project)
+        if named is not None or not self._settings.development:
+            return named
+        guest = self._guests.pop(project, None)
+        if guest is None:
+            guest = self._make_verifier(Project())
+            guest.reload(self._own_secrets(project))
+            if len(self._guests) == MOST_GUESTS:
+                self._guests.popitem(last=False)
+        self._guests[project] = guest
+        return guest
 
     def close(self) -> None:
         """Fetch nothing any more."""
         for verifier in self.verifiers.values():
             verifier.close()
+
+    def _own_secrets(self, project: str) -> tuple[bytes, ...]:
+        """Return the secret that development mode gives a project, none otherwise."""
+        secret = self._development_secret
+        return () if secret is None else (development_secret_of(secret, project),)
 
     def _make_verifier(self, project: Project) -> Verifier:
         return Verifier(
@@ -188,6 +214,11 @@ def keep_development_secret(data: pathlib.Path) -> bytes:
         raise Untrustworthy(
             f"{file} is no good ({_as_part(error)}): remove it, and another is made."
         ) from None
+
+
+def development_secret_of(secret: bytes, project: str) -> bytes:
+    """Return what signs one project's tokens in development mode: worth nothing at another."""
+    return hmac.new(secret, project.encode(), hashlib.sha256).hexdigest().encode()
 
 
 def _refuse_shared_providers(projects: Mapping[str, _Contents], place: Place) -> None:

@@ -57,7 +57,7 @@ class World:
             platform=Platform(self.clock, os.urandom, self.disk.run),
             retain_events=1,
         )
-        self.gate = Gate({"shop": verifier}, None, lambda: NOW)
+        self.gate = Gate({"shop": verifier}.get, lambda: NOW)
         resource = TreeResource(
             catalog=self.catalog,
             options=WebOptions(domains=("localhost",)),

@@ -63,7 +63,7 @@ class House(Server):
         self.resource = TreeResource(
             catalog=self.catalog,
             options=WebOptions(domains=("localhost",)),
-            gate=Gate({}, None, lambda: WALL),
+            gate=Gate(lambda _: None, lambda: WALL),
             stream_limits=StreamLimits(buffer_bytes=BUFFER_BYTES),
             clock=self.clock,
             wall_clock=lambda: WALL,

@@ -20,6 +20,7 @@ from treedbd.tree.value import Json
 from treedbd.trust import (
     DEVELOPMENT_SECRET,
     Untrustworthy,
+    development_secret_of,
     keep_development_secret,
     read_project_secret,
 )
@@ -117,7 +118,7 @@ def _first_secret(settings: Settings, name: str) -> bytes:
         if project is not None and project.secret_files:
             return read_project_secret(project.secret_files[0], settings.place_of(name))
         if settings.development:
-            return _development_secret(settings)
+            return development_secret_of(_development_secret(settings), name)
     except Untrustworthy as error:
         raise CommandFailed(str(error)) from None
     if project is None:

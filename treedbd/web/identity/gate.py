@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from twisted.internet.defer import Deferred
 
@@ -16,14 +16,10 @@ class Gate:
     """Identifies callers, by project."""
 
     def __init__(
-        self,
-        verifiers: Mapping[str, Verifier],
-        any_project: Verifier | None,
-        wall_clock: Callable[[], float],
+        self, verifier: Callable[[str], Verifier | None], wall_clock: Callable[[], float]
     ) -> None:
-        """`any_project` verifies for projects that have no verifier of their own."""
-        self._verifiers = verifiers
-        self._any_project = any_project
+        """Take the verifier of a project from `verifier`; None trusts nobody."""
+        self._verifier = verifier
         self._wall_clock = wall_clock
 
     def identify(
@@ -47,9 +43,6 @@ class Gate:
         """Tell whether what vouches for an identity is still trusted."""
         verifier = self._verifier(project)
         return verifier is not None and verifier.trusts(identity)
-
-    def _verifier(self, project: str) -> Verifier | None:
-        return self._verifiers.get(project, self._any_project)
 
 
 def caller_of(identity: Identity) -> Caller:
