@@ -73,6 +73,7 @@ def test_the_head_is_the_same_for_one_with_a_token(tree: Client) -> None:
         "text/event-stream",
         "text/event-stream;q=0.9, */*;q=0.1",
         "application/json,Text/Event-Stream",
+        "text/event-stream;q=0.05",
     ],
 )
 def test_whoever_accepts_events_gets_them(tree: Client, accept: str) -> None:
@@ -86,7 +87,13 @@ def test_what_is_accepted_may_come_in_several_lines(tree: Client) -> None:
             assert told(stream.next_frame()) == put("/", None)
 
 
-@pytest.mark.parametrize("accept", ["*/*", "application/json", "text/*"])
+@pytest.mark.parametrize(
+    "accept",
+    [
+        *("*/*", "application/json", "text/*"),
+        *("text/event-stream;q=0", "*/*, text/event-stream; q=0.0"),
+    ],
+)
 def test_whoever_does_not_name_events_gets_json(tree: Client, accept: str) -> None:
     answer = tree.ask("GET", "/a.json", headers={"Accept": accept})
     assert (answer.status, answer.body) == (200, b"null")

@@ -138,6 +138,17 @@ def test_values_that_differ_have_tags_that_differ() -> None:
         (",", set()),
         ('W/"a"', set()),
         ('W/"a","b"', {"b"}),
+        ('"a', set()),
+        ('a"', set()),
+        ('"a"x', set()),
+        ('x"a"', set()),
+        ('"a""b"', set()),
+        ('"a" "b"', set()),
+        ("a b", set()),
+        ('w/"a"', set()),
+        ('W/ "a"', set()),
+        ('"a"x, "b"', {"b"}),
+        ('x"a,b", "c"', {"c"}),
     ],
 )
 def test_a_header_names_tags(header: str, named: set[str]) -> None:

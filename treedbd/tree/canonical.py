@@ -20,7 +20,8 @@ MOST_TAGGED_BYTES: Final = 32 * 1_048_576
 
 _BEYOND_16_BITS = re.compile(rb"[\xf0-\xf4]")
 _ABOVE_SURROGATES = re.compile(rb"[\xee\xef]")
-_LISTED = re.compile(r'(W/)?(?:"([^"]*)"|([^\s,"]+))')
+_LISTED = re.compile(r'(?:[^,"]|"[^"]*"?)+')
+_TAG = re.compile(r'(W/)?(?:"([^"]*)"|([^\s"]+))')
 
 
 def canonicalise(json: Json) -> bytes:
@@ -72,7 +73,11 @@ def parse_tags(header: str, *, is_weak: bool = False) -> Tags:
     """
     opaque = set()
     is_any = False
-    for weak, quoted, bare in _LISTED.findall(header):
+    for listed in _LISTED.findall(header):
+        found = _TAG.fullmatch(listed.strip())
+        if found is None:
+            continue
+        weak, quoted, bare = found.groups()
         if bare == "*":
             is_any = True
         elif is_weak or not weak:

@@ -7,6 +7,7 @@ that the interface promises: no such place or method, too large, then malformed.
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import Final, Literal, TypeAlias
 
@@ -40,6 +41,7 @@ EVENTS: Final = "text/event-stream"
 CACHED_PATH_BYTES: Final = 256
 """Longer paths are parsed anew each time: what clients send must not fill the memory."""
 _OVERRIDES: Final = frozenset({b"GET", b"PUT", b"PATCH", b"DELETE"})
+_NO_WEIGHT: Final = re.compile(r"q=0(\.0*)?")
 _ADDRESSING: Final = {name.encode(): name for name in ("ns", OVERRIDE)}
 
 
@@ -233,10 +235,17 @@ def _print(method: bytes, parameters: Parameters, header: str | None) -> Print:
 
 
 def _accepts_events(accept: str | None) -> bool:
-    """Tell whether what is accepted (RFC 9110, 12.5.1) asks for a stream: by the type's name."""
+    """Tell whether what is accepted (RFC 9110, 12.5.1) asks for a stream: by the type's name.
+
+    Of the weight only this counts, that one of zero refuses the type.
+    """
     if accept is None or EVENTS not in (accepted := accept.lower()):
         return False
-    return any(media.partition(";")[0].strip() == EVENTS for media in accepted.split(","))
+    for media in accepted.split(","):
+        name, *parameters = (part.strip() for part in media.split(";"))
+        if name == EVENTS and not any(map(_NO_WEIGHT.fullmatch, parameters)):
+            return True
+    return False
 
 
 def _joined(head: Head, name: bytes) -> str | None:

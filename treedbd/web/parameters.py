@@ -30,7 +30,6 @@ MAX_TIMEOUT_S: Final = 900.0
 _NONE: Final[Parameters] = {}
 _TIMEOUT = re.compile(r"([0-9]{1,9})(ms|s|min)", re.ASCII)
 _SECONDS = {"ms": 0.001, "s": 1.0, "min": 60.0}
-_CALLBACK = re.compile(r"[A-Za-z_$][\w$]*(\.[A-Za-z_$][\w$]*)*", re.ASCII)
 _MAX_CALLBACK = 128
 _RESERVED_WORDS: Final = frozenset(
     {
@@ -74,13 +73,10 @@ def parse_timeout(text: str | None) -> float:
 
 
 def parse_callback(text: str) -> str:
-    """Return the function name of a JSONP request; raise `InvalidQuery`.
-
-    Its identifiers are of ASCII only, though JavaScript has others.
-    """
-    if len(text) > _MAX_CALLBACK or not _CALLBACK.fullmatch(text):
+    """Return the function name of a JSONP request; raise `InvalidQuery`."""
+    if len(text) > _MAX_CALLBACK or not all(map(_is_identifier, text.split("."))):
         raise InvalidQuery(
-            "callback must be JavaScript identifiers (ASCII only) joined by dots, "
+            "callback must be JavaScript identifiers joined by dots, "
             f"{_MAX_CALLBACK} characters at most."
         )
     if text.partition(".")[0] in _RESERVED_WORDS:
@@ -94,6 +90,11 @@ def parse_choice(parameters: Parameters, name: str, *choices: str) -> str | None
     if text is not None and text not in choices:
         raise InvalidQuery(f"{name} must be {' or '.join(choices)}.")
     return text
+
+
+def _is_identifier(text: str) -> bool:
+    """Tell whether text is an identifier of JavaScript: one of Python's (UAX 31), or with `$`."""
+    return text.replace("$", "_").isidentifier()
 
 
 def _decode(raw: bytes) -> str:
