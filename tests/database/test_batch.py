@@ -260,6 +260,36 @@ def test_writes_are_taken_again_when_the_disk_has_room() -> None:
     assert isinstance(result(write), Outcome)
 
 
+def test_a_removal_that_made_room_is_followed_by_writes_at_once() -> None:
+    house = House()
+    house.write(put({"b": 1, "c": 2}, "a"))
+    house.turn()
+    house.disk.finish()
+    house.mapping.has_room = False
+    house.write(put(2, "x")).addErrback(lambda _: None)
+    house.turn()
+    house.disk.fail(Full("no room"))
+    house.disk.finish()
+    for key, has_room in (("b", False), ("c", True)):
+        removal = house.write(make_remove(Place(("a", key))))
+        house.turn()
+        house.mapping.has_room = has_room
+        house.disk.finish()
+        assert isinstance(result(removal), Outcome)
+        write = house.write(put(3, "x"))
+        house.turn()
+        assert not write.called
+        house.disk.finish()
+        house.turn()
+        assert write.called is not has_room
+        if not has_room:
+            assert isinstance(result(write), Unavailable)
+    house.disk.finish()
+    assert isinstance(result(write), Outcome)
+    house.turn(2 * ROOM_PAUSE)
+    assert house.disk.waiting == []
+
+
 def test_after_a_failed_sync_nothing_is_acknowledged_until_recovery() -> None:
     house = House()
     house.mapping.can_recover = False

@@ -200,6 +200,7 @@ class Batcher:
 
     def _succeed(self, turns: list[_Turn]) -> None:
         self._is_committing = False
+        self._care.look_for_room()  # begun before its writers know: what they send next waits
         self._conclude(turns)
 
     def _conclude(self, turns: list[_Turn]) -> None:

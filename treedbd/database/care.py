@@ -75,6 +75,11 @@ class Care:
         self._recover(0)
         return self.trouble or ""
 
+    def look_for_room(self) -> None:
+        """Look now whether a full disk has room again, because something was removed."""
+        if self.is_full and self._failure is None and not self._is_closed:
+            self._look_for_room()
+
     def close(self) -> None:
         """Begin nothing new."""
         self._is_closed = True
@@ -103,6 +108,8 @@ class Care:
             self._later(ROOM_PAUSE, self._look_for_room)
 
     def _look_for_room(self) -> None:
+        if not self.is_full:
+            return
         if self._is_committing() or self.is_busy:
             self._await_room()
             return
