@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import pathlib
 import re
 import shlex
@@ -14,7 +15,14 @@ import pytest
 from twisted.internet.epollreactor import EPollReactor
 
 from treedbd.service import CannotStart
-from treedbd.tap import Options, curl_command, makeService, tell_in_one_sentence, use_steady_time
+from treedbd.tap import (
+    Options,
+    curl_command,
+    makeService,
+    spare_collector,
+    tell_in_one_sentence,
+    use_steady_time,
+)
 
 
 def parse(*arguments: str) -> Options:
@@ -146,3 +154,13 @@ def test_the_reason_of_a_failed_start_is_told_without_a_traceback(
     sys.excepthook(ValueError, other, None)
     assert capfd.readouterr().err == "treedb: It is\\nlate.\n"
     assert others == [other]
+
+
+def test_what_lives_as_long_as_the_daemon_is_not_looked_at_by_the_collector() -> None:
+    everything = len(gc.get_objects())
+    try:
+        spare_collector()
+        assert gc.get_freeze_count() > everything // 2
+        assert len(gc.get_objects()) < everything // 2
+    finally:
+        gc.unfreeze()
