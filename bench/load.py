@@ -6,6 +6,9 @@ say how many requests a second were answered. Only addresses on this machine are
 
 from __future__ import annotations
 
+import contextlib
+import math
+import os
 import re
 import selectors
 import shutil
@@ -13,22 +16,63 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
 from urllib.parse import urlsplit
+
+import attrs
 
 _RATE = re.compile(r"Requests/sec:\s+([0-9.]+)")
 _FAULTS = re.compile(r"(Non-2xx[^\n]*|Socket errors[^\n]*)")
+_STATUS = re.compile(rb"HTTP/1\.1 2[0-9]{2} ")
 _LENGTH = re.compile(rb"\r\ncontent-length: *([0-9]+)", re.IGNORECASE)
+_PATIENCE_S = 5.0
 
 
-def measure(url: str, connections: int, seconds: int, core: int, put: str | None = None) -> float:
-    """Return the requests a second that `url` answers; `put` is the body of a PUT, None for GET."""
+def measure(url: str, connections: int, seconds: float, core: int, put: str | None = None) -> float:
+    """Return the requests a second that `url` answers; `put` is the body of a PUT, None for GET.
+
+    The load has the core `core` to itself. `wrk` takes whole seconds, so `seconds` are rounded up
+    for it; our own client goes on for some more where nobody has been answered by then. Raises
+    RuntimeError where a status is not 2xx, a connection breaks, or nothing is answered.
+    """
     if urlsplit(url).hostname not in ("127.0.0.1", "localhost"):
         raise ValueError("Loads go to this machine only.")
     wrk = shutil.which("wrk")
-    if wrk is None:
-        return _own_client(url, connections, seconds, put)
+    if wrk is not None:
+        rate = _by_wrk(wrk, url, connections, seconds, core, put)
+    else:
+        with _on_core(core):
+            rate = _by_own_client(url, connections, seconds, put)
+    if not rate:
+        raise RuntimeError(f"{url} answered nothing.")
+    return rate
+
+
+def pin(core: int) -> list[str]:
+    """Return what keeps a command on one core, nothing where `taskset` is missing."""
+    taskset = shutil.which("taskset")
+    return [taskset, "-c", str(core)] if taskset else []
+
+
+@contextlib.contextmanager
+def _on_core(core: int) -> Iterator[None]:
+    """Keep this process on one core within a block, where the system can."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def _by_wrk(
+    wrk: str, url: str, connections: int, seconds: float, core: int, put: str | None
+) -> float:
     with tempfile.NamedTemporaryFile("w", suffix=".lua") as script:
-        command = [wrk, "-t1", f"-c{connections}", f"-d{seconds}s"]
+        command = [wrk, "-t1", f"-c{connections}", f"-d{math.ceil(seconds)}s"]
         if put is not None:
             script.write(f"wrk.method = 'PUT'\nwrk.body = [[{put}]]\n")
             script.flush()
@@ -41,41 +85,66 @@ def measure(url: str, connections: int, seconds: int, core: int, put: str | None
     return float(_RATE.findall(said)[0])
 
 
-def pin(core: int) -> list[str]:
-    """Return what keeps a command on one core, nothing where there is only one."""
-    taskset = shutil.which("taskset")
-    return [taskset, "-c", str(core)] if taskset else []
-
-
-def _own_client(url: str, connections: int, seconds: int, put: str | None) -> float:
+def _by_own_client(url: str, connections: int, seconds: float, put: str | None) -> float:
     parts = urlsplit(url)
     method, body = ("GET", b"") if put is None else ("PUT", put.encode())
     target = parts.path + (f"?{parts.query}" if parts.query else "")
     request = (
         f"{method} {target} HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Length: {len(body)}\r\n\r\n"
     ).encode() + body
-    selector = selectors.DefaultSelector()
-    for _ in range(connections):
-        connection = socket.create_connection((parts.hostname, parts.port))
-        selector.register(connection, selectors.EVENT_READ, bytearray())
-        connection.sendall(request)
-    answered = 0
-    start = time.monotonic()
-    while time.monotonic() < start + seconds:
-        for key, _events in selector.select(1):
-            received: bytearray = key.data
-            received += key.fileobj.recv(1 << 20)  # type: ignore[union-attr]
-            if _is_whole(received):
-                answered += 1
-                received.clear()
-                key.fileobj.sendall(request)  # type: ignore[union-attr]
-    took = time.monotonic() - start
-    for key in list(selector.get_map().values()):
-        key.fileobj.close()  # type: ignore[union-attr]
-    return answered / took
+    with contextlib.ExitStack() as opened, selectors.DefaultSelector() as selector:
+        for _ in range(connections):
+            connection = socket.create_connection((parts.hostname, parts.port))
+            caller = _Caller(opened.enter_context(connection), request)
+            selector.register(connection, selectors.EVENT_READ, caller)
+            caller.ask()
+        answered = 0
+        start = time.monotonic()
+        took = 0.0
+        while took < seconds or (not answered and took < seconds + _PATIENCE_S):
+            answered += sum(key.data.hear() for key, _ in selector.select(1))
+            took = time.monotonic() - start
+        return answered / took
 
 
-def _is_whole(received: bytearray) -> bool:
-    head, end, body = received.partition(b"\r\n\r\n")
-    found = _LENGTH.search(head)
-    return bool(end) and found is not None and len(body) >= int(found[1])
+@attrs.define
+class _Caller:
+    """A connection that asks the same again as soon as it is answered."""
+
+    connection: socket.socket
+    request: bytes
+    head: bytes = b""
+    missing: int | None = None
+    """Bytes of the body that are still to come, None while the head is."""
+
+    def ask(self) -> None:
+        """Send the request."""
+        self.head, self.missing = b"", None
+        self.connection.sendall(self.request)
+
+    def hear(self) -> bool:
+        """Take what has come; where an answer ends with it, ask again and return True."""
+        came = self.connection.recv(1 << 20)
+        if not came:
+            raise RuntimeError("The server closed a connection.")
+        if self.missing is None:
+            self.head += came
+            head, end, came = self.head.partition(b"\r\n\r\n")
+            if not end:
+                return False
+            self.missing = _length(head)
+        self.missing -= len(came)
+        if self.missing:
+            return False
+        self.ask()
+        return True
+
+
+def _length(head: bytes) -> int:
+    """Return the length of the body that follows a head."""
+    if not _STATUS.match(head):
+        raise RuntimeError(f"The answer is no success: {head.splitlines()[0]!r}.")
+    length = _LENGTH.search(head)
+    if length is None:
+        raise RuntimeError("The answer does not say how long it is.")
+    return int(length[1])

@@ -1,10 +1,11 @@
 """Requests a second over HTTP, beside a bare Klein route and a bare `twisted.web` Resource.
 
-    python bench/rates.py [--seconds S] [--rounds N]
+    .venv/bin/python bench/rates.py [--seconds S] [--rounds N]
 
 Each server has one core, the load another. All are measured in turn, round by round, so that a
 machine that slows down slows all of them; what is printed are medians and ratios. The references
-answer the same number of bytes from memory; treedb reads them from its store at a deep path.
+answer the same number of bytes from memory, and say how many; treedb reads them from its store at a
+deep path.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ SIZES = {"50 B": 50, "10 KB": 10_240, "1 MB": 1_048_576}
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=3)
     parser.add_argument("--rounds", type=int, default=5)
     wanted = parser.parse_args()
     with (

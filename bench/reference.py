@@ -1,9 +1,9 @@
 """The references that treedb is measured beside: the least that the platform can do.
 
-`python bench/reference.py klein|web|fanout` listens on a free port of 127.0.0.1 and prints it. The
-first two answer `/<number>` with so many bytes: as a bare Klein route with a path converter, or as
-a bare `twisted.web` Resource. The third holds every GET open and writes the body of each PUT to all
-that are held.
+`.venv/bin/python bench/reference.py klein|web|fanout` listens on a free port of 127.0.0.1 and
+prints it. The first two answer `/<number>` with so many bytes: as a bare Klein route with a path
+converter, or as a bare `twisted.web` Resource. The third holds every GET open and writes the body
+of each PUT to all that are held.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class FanOut(Resource):
     isLeaf = True
 
     def __init__(self) -> None:
-        super().__init__()
+        Resource.__init__(self)
         self._held: dict[Request, None] = {}
 
     def render_GET(self, request: Request) -> int:
@@ -53,6 +53,7 @@ class FanOut(Resource):
 
     def render_PUT(self, request: Request) -> bytes:
         """Write to all that are held."""
+        assert request.content is not None
         told = request.content.read()
         for held in self._held:
             held.write(told)
@@ -60,11 +61,16 @@ class FanOut(Resource):
 
 
 def bare_klein() -> Resource:
-    """Return a Klein application that answers the same."""
+    """Return a Klein application that answers the same.
+
+    Klein would send what a route returns in chunks. The length is set here, as `twisted.web` sets
+    it by itself, so that all that are measured send the same kind of answer.
+    """
     app = Klein()
 
     @app.route("/<path:size>")
-    def answer(_request: Request, size: str) -> bytes:
+    def answer(request: Request, size: str) -> bytes:
+        request.setHeader(b"Content-Length", size.encode())
         return body(int(size))
 
     return app.resource()

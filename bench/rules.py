@@ -1,11 +1,11 @@
 """Requests a second under rules and with a token, beside the same without either.
 
-    python bench/rules.py [--seconds S] [--rounds N]
+    .venv/bin/python bench/rules.py [--seconds S] [--rounds N]
 
 Two daemons on one core, the load on another. One has its rules open and is asked without a token;
 the other has the rules below (a token, two captures, four validations that run at a PUT) and is
 asked with a token by the user whom they let in. Both are measured in turn, round by round; what is
-printed are medians and ratios.
+printed are medians and ratios. `aim` is the ratio that is to be reached at least.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from load import measure
-from rates import LOAD_CORE, serve_treedb
+from servers import LOAD_CORE, serve_treedb
 
-from treedbd.trust import DEVELOPMENT_SECRET
+from treedbd.trust import development_secret_of, keep_development_secret
 from treedbd.web.identity.tokens import mint
 
 AIM = 0.8
@@ -58,7 +58,7 @@ CASES = {
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=3)
     parser.add_argument("--rounds", type=int, default=5)
     wanted = parser.parse_args()
     rates: dict[tuple[str, bool], list[float]] = {}
@@ -85,7 +85,7 @@ def main() -> None:
 
 def make_token(folder: Path) -> str:
     """Return a token of the user whom the rules let in."""
-    secret = (folder / DEVELOPMENT_SECRET).read_bytes()
+    secret = development_secret_of(keep_development_secret(folder), "demo")
     return mint(secret, {"uid": "u0000001", "app": "shop"}, now=time.time(), ttl_s=3600)
 
 

@@ -19,7 +19,11 @@ from load import pin
 
 from treedbd.certificate import LOCAL_CERTIFICATE, LOCAL_KEY, keep_local_certificate
 
-SERVER_CORE, LOAD_CORE = 0, (os.cpu_count() or 2) - 1
+if hasattr(os, "sched_getaffinity"):
+    _CORES = sorted(os.sched_getaffinity(0))  # those that this process may use
+else:
+    _CORES = list(range(os.cpu_count() or 1))
+SERVER_CORE, LOAD_CORE = _CORES[0], _CORES[-1]
 OPEN_RULES = '{"rules": {".read": true, ".write": true}}'
 
 

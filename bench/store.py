@@ -4,7 +4,8 @@ Both lie in the same engine, side by side; each round does every task once with 
 shows medians and how they compare. Times are of the store: no HTTP, no rules, one thread. A write
 is one durable transaction.
 
-    python bench/store.py [--records 100000] [--record-bytes 240] [--rounds 3] [--folder DIR]
+    .venv/bin/python bench/store.py [--records N] [--record-bytes N] [--operations N] [--rounds N]
+        [--folder DIR]
 """
 
 from __future__ import annotations
@@ -31,7 +32,6 @@ from treedbd.tree.printing import compact
 from treedbd.tree.value import Value, members, plain
 
 COLLECTION = "records"
-OPERATIONS = 200
 
 
 class Store(Protocol):
@@ -195,7 +195,9 @@ def run(options: argparse.Namespace, folder: File) -> list[Bench]:
     for number in range(options.rounds):
         for bench in benches:
             bench.begin_round(number)
-        places: list[Path] = [(COLLECTION, name) for name in chance.choices(names, k=OPERATIONS)]
+        places: list[Path] = [
+            (COLLECTION, name) for name in chance.choices(names, k=options.operations)
+        ]
         for task, work, count in make_tasks(places, options.record_bytes):
             benches.reverse()
             for bench in benches:
@@ -227,6 +229,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Measure the store alone, on SQLite.")
     parser.add_argument("--records", type=int, default=100_000)
     parser.add_argument("--record-bytes", type=int, default=240)
+    parser.add_argument("--operations", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--folder", type=File, help="where the files lie for the time being")
     options = parser.parse_args()

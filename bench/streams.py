@@ -1,11 +1,12 @@
 """Streams: what one write to many listeners costs, and what they cost while nothing is written.
 
-    python bench/streams.py [--listeners 100,1000,5000] [--rounds N]
+    .venv/bin/python bench/streams.py [--listeners N,N] [--events N] [--seconds S] [--rounds N]
 
 One writer, N listeners: of one path, and of N paths that one PATCH sets. Beside them stands the
 same fan-out by the least `twisted.web` resource, with the same bytes. A write is sent when all have
 heard the one before. Servers have one core, the listeners and the writer another; all are measured
-in turn, round by round, and what is printed are medians and ratios.
+in turn, round by round, and what is printed are medians and ratios. `aim` is what an idle
+stream is to take at most.
 """
 
 from __future__ import annotations
@@ -45,10 +46,9 @@ VALUE = "x" * 60
 FRAME = b'event: put\ndata: {"path":"/","data":"%s"}\n\n' % VALUE.encode()
 CHUNK_BYTES = len(b"%x\r\n%b\r\n" % (len(FRAME), FRAME))
 PATIENCE_S = 30.0
-EVENTS_PER_ROUND = 20_000
 WARM, MOST_IDLE = 100, 2000
 AIMS_KIB = {False: 12, True: 60}
-PUT_CONNECTIONS, PUT_SECONDS = 32, 2
+PUT_CONNECTIONS = 32
 RESET = struct.pack("ii", 1, 0)  # closes without a trace, so that ports do not run out
 
 
@@ -175,11 +175,13 @@ def fan_out(writer: Writer, listeners: Listeners, writes: int, found: Findings) 
     found.busy.append((time.process_time() - used) / took)
 
 
-def compare(treedb: str, reference: str, count: int, rounds: int, *, shared: bool) -> None:
-    """Measure one case with both servers and print it."""
+def compare(
+    treedb: str, reference: str, count: int, rounds: int, events: int, *, shared: bool
+) -> None:
+    """Measure one case with both servers and print it; a round has about so many `events`."""
     names = [f"k{number:05}" for number in range(count)]
     paths = ["fan/one"] * count if shared else [f"fan/many/{name}" for name in names]
-    writes = max(2, EVENTS_PER_ROUND // count)
+    writes = max(2, events // count)
     found = {"treedb": Findings(), "twisted.web": Findings()}
     with contextlib.ExitStack() as stack:
         heard = {
@@ -226,7 +228,7 @@ def resident_bytes(folder: str) -> int:
     return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
-def measure_writes(base: str, folder: str, count: int, rounds: int) -> None:
+def measure_writes(base: str, folder: str, count: int, rounds: int, seconds: float) -> None:
     """Print the rate of small writes with and without listeners elsewhere in the tree."""
     url = f"{base}/apps/shop/users/u0000001/name.json"
     found: dict[int, list[float]] = {0: [], count: []}
@@ -234,7 +236,7 @@ def measure_writes(base: str, folder: str, count: int, rounds: int) -> None:
         for listeners, rates in found.items():
             await_silence(folder)
             with listening(base, [f"fan/many/k{number:05}" for number in range(listeners)]):
-                rates.append(measure(url, PUT_CONNECTIONS, PUT_SECONDS, LOAD_CORE, '"small"'))
+                rates.append(measure(url, PUT_CONNECTIONS, seconds, LOAD_CORE, '"small"'))
     without, beside = (statistics.median(rates) for rates in found.values())
     print(
         f"\nPUT, {PUT_CONNECTIONS} connections: {without:,.0f}/s alone, {beside:,.0f}/s beside "
@@ -254,6 +256,8 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--listeners", default="100,1000,5000")
+    parser.add_argument("--events", type=int, default=20_000, help="of a round")
+    parser.add_argument("--seconds", type=float, default=2, help="of the writes beside listeners")
     parser.add_argument("--rounds", type=int, default=5)
     wanted = parser.parse_args()
     counts = [int(count) for count in wanted.listeners.split(",")]
@@ -270,8 +274,8 @@ def main() -> None:
         print(f"{'':30}{'events':>12}{'p50':>13}{'p99':>13}{'ratio':>8}{'client':>8}")
         for shared in (True, False):
             for count in counts:
-                compare(treedb, reference, count, wanted.rounds, shared=shared)
-        measure_writes(treedb, folder, max(counts), wanted.rounds)
+                compare(treedb, reference, count, wanted.rounds, wanted.events, shared=shared)
+        measure_writes(treedb, folder, max(counts), wanted.rounds, wanted.seconds)
     for secure, aim in AIMS_KIB.items():
         kib = measure_memory(min(max(counts), MOST_IDLE), secure=secure) / 1024
         print(f"an idle stream {'over TLS' if secure else 'in plain'}: {kib:.1f} KiB (aim {aim})")

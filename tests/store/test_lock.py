@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from tests.rights import someone_else
 from treedbd.store.lock import DirectoryLock
 from treedbd.store.mapping import Refused
 
@@ -70,10 +71,32 @@ def test_a_directory_that_is_there_keeps_its_mode(tmp_path: pathlib.Path) -> Non
 
 def test_a_directory_that_cannot_be_used_is_refused(tmp_path: pathlib.Path) -> None:
     (tmp_path / "file").write_bytes(b"")
-    (tmp_path / "taken" / "treedb.lock").mkdir(parents=True)
-    for directory in (tmp_path / "file", tmp_path / "file" / "below", tmp_path / "taken"):
-        with pytest.raises(Refused, match=f"The data directory {directory} cannot be used"):
-            DirectoryLock(directory)
+    (tmp_path / "closed").mkdir(mode=0o500)
+    with someone_else(tmp_path):
+        for name in ("file", "file/below", "closed", "closed/below"):
+            directory = tmp_path / name
+            with pytest.raises(Refused, match=f"The data directory {directory} cannot be used"):
+                DirectoryLock(directory)
+
+
+def test_a_lock_file_that_cannot_be_opened_is_named_and_not_the_directory(
+    tmp_path: pathlib.Path,
+) -> None:
+    file = tmp_path / "treedb.lock"
+    file.touch(mode=0)
+    with someone_else(tmp_path), pytest.raises(Refused) as refused:
+        DirectoryLock(tmp_path)
+    assert str(refused.value) == (
+        f"The lock file {file} cannot be opened (Permission denied): "
+        "let the user that runs treedb own it and all that lies beside it."
+    )
+
+
+def test_a_directory_in_the_place_of_the_lock_file_is_named(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "treedb.lock").mkdir()
+    said = f"The lock file {tmp_path / 'treedb.lock'} cannot be opened .Is a directory."
+    with pytest.raises(Refused, match=said):
+        DirectoryLock(tmp_path)
 
 
 def hold(directory: pathlib.Path) -> subprocess.Popen[str]:

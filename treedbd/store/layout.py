@@ -1,8 +1,8 @@
 """Where rows lie: the geometry of row keys. Nothing here reads or writes a row.
 
 Every row of the tree has a key that is empty or begins with one of the tags of `tree.order`, so
-the whole tree is the range from `FIRST` to `END`. Rows of other kinds (indexes) begin with a byte
-of `END` or above. Row keys are at most `KEY_BYTES` long; `nodes` tells what becomes of longer ones.
+the whole tree is the range from `FIRST` to `END`. Row keys are at most `KEY_BYTES` long; `nodes`
+tells what becomes of longer ones.
 """
 
 from __future__ import annotations

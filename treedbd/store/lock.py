@@ -22,21 +22,21 @@ class DirectoryLock:
     """Held from its making until `release`."""
 
     def __init__(self, directory: pathlib.Path) -> None:
-        """Make the directory if it is missing and lock it; raise `Refused` if another holds it."""
+        """Make the directory if it is missing and lock it.
+
+        Raises `Refused` if another holds it, or if it or the file in it cannot be opened.
+        """
         try:
             make_directory(directory)
             self._descriptor = open_private(directory / _NAME, os.O_RDWR | os.O_CREAT)
         except OSError as error:
-            raise Refused(
-                f"The data directory {directory} cannot be used ({os.strerror(error.errno or 0)}): "
-                "let the user that runs treedb write to it, or name another."
-            ) from None
+            raise Refused(_explain_opening(directory, error)) from None
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             holder = os.read(self._descriptor, 20).decode("ascii", "replace").strip()
             os.close(self._descriptor)
-            raise Refused(_explain(directory, holder, error)) from None
+            raise Refused(_explain_locking(directory, holder, error)) from None
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, b"%d\n" % os.getpid(), 0)
 
@@ -45,7 +45,21 @@ class DirectoryLock:
         os.close(self._descriptor)
 
 
-def _explain(directory: pathlib.Path, holder: str, error: OSError) -> str:
+def _explain_opening(directory: pathlib.Path, error: OSError) -> str:
+    reason = os.strerror(error.errno or 0)
+    file = directory / _NAME
+    if os.path.lexists(file):
+        return (
+            f"The lock file {file} cannot be opened ({reason}): "
+            "let the user that runs treedb own it and all that lies beside it."
+        )
+    return (
+        f"The data directory {directory} cannot be used ({reason}): "
+        "let the user that runs treedb write to it, or name another."
+    )
+
+
+def _explain_locking(directory: pathlib.Path, holder: str, error: OSError) -> str:
     if not isinstance(error, BlockingIOError):
         return (
             f"The data directory {directory} cannot be locked "

@@ -1,7 +1,7 @@
 """What may be asked about a tree without knowing where it lies.
 
-The rules, the queries and the conditions of writes ask a `View`; the store answers from its rows,
-`ValueView` from a value in memory. Paths that hold nothing answer None, never an error.
+The rules, the edits and the events of a write ask a `View`, and the store answers from its rows.
+Paths that hold nothing answer None, never an error.
 """
 
 from __future__ import annotations
@@ -45,7 +45,11 @@ class View(Protocol):
 
 
 class ValueView:
-    """A `View` over one value in memory."""
+    """The reference `View`, over one value in memory.
+
+    It says in a few lines what every other one must answer. The daemon makes none: tests ask it,
+    and models that the store is compared with.
+    """
 
     def __init__(self, root: Value) -> None:
         self.root: Final = root
