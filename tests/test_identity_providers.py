@@ -232,14 +232,26 @@ def check_unavailable(shop: Tree, bearer: str) -> None:
     assert shop.status("PUT", mine(bearer), "1") == 503
 
 
-@pytest.mark.parametrize("name", ["misnamed", "uncertified", "strange", "dead"])
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("misnamed", "is that of another issuer"),
+        ("uncertified", "its certificate is for another name"),
+        ("strange", "it is no JWK set"),
+        ("dead", "refused"),
+    ],
+)
 def test_a_provider_that_gives_no_good_keys_is_out_of_reach_for_its_tokens_alone(
-    shop: Tree, world: World, name: str
+    shop: Tree, world: World, name: str, why: str
 ) -> None:
     provider: OidcProvider = getattr(world, name)
     check_unavailable(shop, provider.token())
     assert everybody_else_is_served(shop, world)
-    assert f"The keys of the provider {provider.issuer} could not be fetched" in shop.daemon.log
+    start = f"The keys of the provider {provider.issuer} could not be fetched: "
+    lines = [line for line in shop.daemon.log.splitlines() if start in line]
+    assert lines
+    assert all(why in line for line in lines), lines
+    assert "factory" not in shop.daemon.log
 
 
 def test_what_needs_no_key_is_refused_while_the_provider_is_out_of_reach(

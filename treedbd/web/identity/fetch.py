@@ -11,14 +11,16 @@ from typing import Any, Final, TypeAlias, cast
 
 from cryptography import x509
 from OpenSSL.crypto import X509
+from OpenSSL.SSL import Error as SSLError
+from service_identity import VerificationError
 from treq.client import HTTPClient
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import HostnameEndpoint, wrapClientTLS
 from twisted.internet.interfaces import IProtocol, IProtocolFactory, IStreamClientEndpoint
-from twisted.internet.protocol import Protocol
+from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.ssl import Certificate
 from twisted.protocols.tls import TLSMemoryBIOProtocol
-from twisted.web.client import URI, Agent
+from twisted.web.client import URI, Agent, ResponseFailed
 from twisted.web.http_headers import Headers
 from twisted.web.iweb import IAgentEndpointFactory
 from zope.interface import implementer
@@ -96,6 +98,19 @@ async def _fetch(reactor: Any, trust: Trust, url: str) -> bytes:
     return bytes(body)
 
 
+def explain(error: BaseException | None) -> str:
+    """Return the end of a sentence that says why a fetch failed with an error."""
+    if isinstance(error, FetchFailed):
+        return f"it {error}"
+    if isinstance(error, ResponseFailed) and error.reasons:
+        return explain(error.reasons[0].value)
+    if isinstance(error, VerificationError):
+        return "its certificate is for another name"
+    if isinstance(error, SSLError) and error.args[0]:
+        return f"of TLS: {error.args[0][0][-1]}"
+    return f"{str(error) or 'the connection failed'} ({type(error).__name__})"
+
+
 @implementer(IAgentEndpointFactory)
 class _Door:
     """Opens TLS connections, and drops all that it opened.
@@ -133,5 +148,6 @@ class _Noted:
             self._opened.append(protocol)
             return protocol
 
+        cast(Factory, protocolFactory).noisy = False  # a line in the log for each fetch otherwise
         connected: Deferred[IProtocol] = self._endpoint.connect(protocolFactory)
         return connected.addCallback(note)

@@ -28,7 +28,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from treedbd.web.identity.fetch import Fetch, FetchFailed
+from treedbd.web.identity.fetch import Fetch, explain
 from treedbd.web.identity.jwks import InvalidKeySet, Key, KeySet, parse_key_set
 
 FETCH_S: Final = 5.0
@@ -263,10 +263,8 @@ def _reason(failure: Failure) -> str:
     """Return the end of a sentence that says why a fetch failed."""
     if failure.check(defer.TimeoutError, CancelledError):
         return f"it took longer than {FETCH_S:g} seconds"
-    if failure.check(FetchFailed, InvalidKeySet):
+    if failure.check(InvalidKeySet):
         return f"it {failure.getErrorMessage()}"
     if failure.check(WrongDiscovery):
         return failure.getErrorMessage()
-    return (
-        f"{failure.getErrorMessage() or 'the connection failed'} ({type(failure.value).__name__})"
-    )
+    return explain(failure.value)
