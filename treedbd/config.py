@@ -134,7 +134,7 @@ class Streaming:
     keep_alive_s: float = key(_STREAMS.keep_alive_s, seconds(3600))
     buffer_bytes: int = key(_STREAMS.buffer_bytes, integer(1024, 256 * MIB))
     stalled_s: float = key(_STREAMS.stalled_s, seconds(86_400))
-    retain_events: int = key(1000, integer(0, 10_000))
+    retain_events: int = key(1000, integer(0, 10_000_000))
 
 
 @attrs.frozen
