@@ -18,6 +18,7 @@ import pytest
 from twisted.internet import reactor as installed_reactor
 
 from tests.closing import Closing
+from tests.daemon import Daemon
 from treedbd.cli.main import parse
 from treedbd.cli.online import make_client, online
 from treedbd.cli.options import TOKEN_VARIABLE
@@ -114,6 +115,13 @@ def process(
         check=False,
     )
     return Done(done.returncode, done.stdout, done.stderr.decode())
+
+
+def mint(daemon: Daemon, host: str, uid: str, *options: str) -> str:
+    """Return a token for the project of a host, in development mode."""
+    project = host.removesuffix(".localhost")
+    words = ("token", "--project", project, "--uid", uid, *options)
+    return process(*words, "--data", daemon.data).text
 
 
 class Running(Closing):

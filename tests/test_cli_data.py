@@ -14,7 +14,7 @@ import sys
 import pytest
 import pytest_twisted
 
-from tests.command import COMMAND, environment, process, sentence, text, treedb
+from tests.command import COMMAND, environment, mint, process, sentence, text, treedb
 from tests.daemon import Daemon
 
 MIB = 1_048_576
@@ -181,9 +181,7 @@ async def test_a_token_comes_from_a_variable_or_a_file(
     shared_daemon: Daemon, tmp_path: pathlib.Path
 ) -> None:
     url = f"{shared_daemon.http}/.settings/rules"
-    token = await text(
-        *("token", "--project", "demo", "--uid", "me", "--admin", "--data", shared_daemon.data)
-    )
+    token = mint(shared_daemon, "demo", "me", "--admin")
     file = tmp_path / "token"
     file.write_text(token + "\n")
     assert "auth_required" in await sentence("get", url)

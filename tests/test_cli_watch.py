@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.command import COMMAND, Running, environment, process
+from tests.command import COMMAND, Running, environment, mint, process
 from tests.daemon import Daemon
 
 DENY = '{"rules": {}}'
@@ -28,20 +28,14 @@ def shared_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
         yield running
 
 
-@pytest.fixture(scope="module")
-def admin(shared_daemon: Daemon) -> str:
-    """The token of an administrator."""
-    words = ("token", "--project", "demo", "--uid", "root", "--admin", "--data", shared_daemon.data)
-    return process(*words).text
-
-
 class Project:
     """A project that no other test uses, and how it is written to."""
 
     def __init__(self, daemon: Daemon, name: str) -> None:
-        self.url = daemon.http.replace("127.0.0.1", f"{name}.localhost")
+        self.host = f"{name}.localhost"
+        self.url = daemon.http.replace("127.0.0.1", self.host)
         self._daemon = daemon
-        self._host = {"Host": f"{name}.localhost"}
+        self._host = {"Host": self.host}
 
     def write(self, method: str, path: str, value: object, token: str = "") -> None:
         headers = self._host | ({"Authorization": f"Bearer {token}"} if token else {})
@@ -145,7 +139,10 @@ def test_ctrl_c_ends_it_while_nobody_answers(project: Project, shared_daemon: Da
     shared_daemon.start()
 
 
-def test_it_ends_when_the_rules_take_the_stream_away(project: Project, admin: str) -> None:
+def test_it_ends_when_the_rules_take_the_stream_away(
+    shared_daemon: Daemon, project: Project
+) -> None:
+    admin = mint(shared_daemon, project.host, "root", "--admin")
     with Running("watch", project.url) as watching:
         assert watching.lines.next() == "put\t/\tnull"
         assert process("rules", "put", project.url, DENY, token=admin).status == 0

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.access import DATABASES, DOMAIN, RULES, Tree, at, trusting, user
-from tests.command import process
+from tests.command import mint
 from tests.daemon import Daemon
 from tests.rest import Client, check_error
 
@@ -451,16 +451,10 @@ def daemon_of_development(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 def test_in_development_mode_tokens_are_made_for_any_project_and_good_for_that_alone(
     daemon_of_development: Daemon,
 ) -> None:
-    def mint(*options: str) -> str:
-        done = process(
-            *("token", "--data", daemon_of_development.data, "--project", "mine", "--uid", "a"),
-            *options,
-        )
-        assert done.status == 0
-        return done.text.strip()
-
-    admin, user = mint("--admin"), mint()
-    with Client(daemon_of_development, "mine.localhost") as mine:
+    host = "mine.localhost"
+    admin = mint(daemon_of_development, host, "a", "--admin")
+    user = mint(daemon_of_development, host, "a")
+    with Client(daemon_of_development, host) as mine:
         assert mine.ask("PUT", at(RULES, admin), NOTHING).status == 200
         assert mine.ask("GET", at("/a.json", admin)).status == 200
         assert mine.ask("GET", at("/a.json", user)).status == 403
