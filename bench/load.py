@@ -25,7 +25,7 @@ _RATE = re.compile(r"Requests/sec:\s+([0-9.]+)")
 _FAULTS = re.compile(r"(Non-2xx[^\n]*|Socket errors[^\n]*)")
 _STATUS = re.compile(rb"HTTP/1\.1 2[0-9]{2} ")
 _LENGTH = re.compile(rb"\r\ncontent-length: *([0-9]+)", re.IGNORECASE)
-_PATIENCE_S = 5.0
+PATIENCE_S = 30.0
 
 
 def measure(url: str, connections: int, seconds: float, core: int, put: str | None = None) -> float:
@@ -101,7 +101,7 @@ def _by_own_client(url: str, connections: int, seconds: float, put: str | None) 
         answered = 0
         start = time.monotonic()
         took = 0.0
-        while took < seconds or (not answered and took < seconds + _PATIENCE_S):
+        while took < seconds or (not answered and took < seconds + PATIENCE_S):
             answered += sum(key.data.hear() for key, _ in selector.select(1))
             took = time.monotonic() - start
         return answered / took

@@ -107,7 +107,7 @@ def explain(error: BaseException | None) -> str:
     if isinstance(error, VerificationError):
         return "its certificate is for another name"
     if isinstance(error, SSLError) and error.args[0]:
-        return f"of TLS: {error.args[0][0][-1]}"
+        return f"TLS says: {error.args[0][0][-1]}"
     return f"{str(error) or 'the connection failed'} ({type(error).__name__})"
 
 
