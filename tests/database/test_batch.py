@@ -95,6 +95,21 @@ def result(waiting: Deferred[Outcome]) -> Outcome | Exception | None:
     return found[0] if found else None
 
 
+def full_house() -> House:
+    """Return one that holds `{"a": {"b": 1, "c": 2}}`, and has found its disk full since."""
+    house = House()
+    house.write(put({"b": 1, "c": 2}, "a"))
+    house.turn()
+    house.disk.finish()
+    house.mapping.has_room = False
+    failed = house.write(put(2, "x"))
+    house.turn()
+    house.disk.fail(Full("no room"))
+    assert isinstance(result(failed), Unavailable)
+    house.disk.finish()
+    return house
+
+
 def test_nothing_is_answered_or_seen_before_the_commit_is_durable() -> None:
     house = House()
     write = house.write(put(1, "a"))
@@ -202,16 +217,7 @@ def test_a_write_that_is_being_made_durable_is_answered_with_its_outcome() -> No
 
 
 def test_on_a_full_disk_nothing_was_applied_and_only_removals_are_taken() -> None:
-    house = House()
-    house.write(put({"b": 1, "c": 2}, "a"))
-    house.turn()
-    house.disk.finish()
-    house.mapping.has_room = False
-    failed = house.write(put(2, "x"))
-    house.turn()
-    house.disk.fail(Full("no room"))
-    assert isinstance(result(failed), Unavailable)
-    house.disk.finish()
+    house = full_house()
     assert house.mapping.released == 1
     refused, removal = house.write(put(3, "x")), house.write(make_remove(Place(("a", "b"))))
     house.turn()
@@ -261,15 +267,7 @@ def test_writes_are_taken_again_when_the_disk_has_room() -> None:
 
 
 def test_a_removal_that_made_room_is_followed_by_writes_at_once() -> None:
-    house = House()
-    house.write(put({"b": 1, "c": 2}, "a"))
-    house.turn()
-    house.disk.finish()
-    house.mapping.has_room = False
-    house.write(put(2, "x")).addErrback(lambda _: None)
-    house.turn()
-    house.disk.fail(Full("no room"))
-    house.disk.finish()
+    house = full_house()
     for key, has_room in (("b", False), ("c", True)):
         removal = house.write(make_remove(Place(("a", key))))
         house.turn()
