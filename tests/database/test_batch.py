@@ -95,13 +95,19 @@ def result(waiting: Deferred[Outcome]) -> Outcome | Exception | None:
     return found[0] if found else None
 
 
-def full_house() -> House:
-    """Return one that holds `{"a": {"b": 1, "c": 2}}`, and has found its disk full since."""
+def crammed_house() -> House:
+    """Return one that holds `{"a": {"b": 1, "c": 2}}`, and has no room for more."""
     house = House()
     house.write(put({"b": 1, "c": 2}, "a"))
     house.turn()
     house.disk.finish()
     house.mapping.has_room = False
+    return house
+
+
+def full_house() -> House:
+    """Return a crammed one that has found its disk full."""
+    house = crammed_house()
     failed = house.write(put(2, "x"))
     house.turn()
     house.disk.fail(Full("no room"))
@@ -229,11 +235,7 @@ def test_on_a_full_disk_nothing_was_applied_and_only_removals_are_taken() -> Non
 
 
 def test_a_removal_that_finds_no_room_either_says_what_to_do() -> None:
-    house = House()
-    house.write(put({"b": 1, "c": 2}, "a"))
-    house.turn()
-    house.disk.finish()
-    house.mapping.has_room = False
+    house = crammed_house()
     removal = house.write(make_remove(Place(("a",))))
     house.turn()
     house.disk.fail(Full("no room"))

@@ -77,7 +77,7 @@ class Care:
 
     def look_for_room(self) -> None:
         """Look now whether a full disk has room again, because something was removed."""
-        if self.is_full and self._failure is None and not self._is_closed:
+        if self._failure is None and not self._is_closed:
             self._look_for_room()
 
     def close(self) -> None:

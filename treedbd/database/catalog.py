@@ -32,9 +32,9 @@ EngineName: TypeAlias = Literal["sqlite", "memory"]
 DialectChoice: TypeAlias = Literal["auto", "standard", "firebase"]
 DEFAULT_DATABASE = "default"
 MOST_DATABASES = 4000
+"""Each that is open holds six files open."""
 CHECKED_BYTES = 256 * 1_048_576
 """A larger database is not looked through when it is opened: that would take too long."""
-"""Each that is open holds six files open."""
 
 
 @attrs.frozen
