@@ -4,7 +4,7 @@
 
 VENV := .venv
 BIN := $(VENV)/bin
-STATE := $(firstword $(shell cksum < pyproject.toml))
+STATE := $(firstword $(shell cat pyproject.toml treedbd/version.py | cksum))
 INSTALLED := $(VENV)/.installed-$(STATE)
 TESTABLE := $(VENV)/.testable-$(STATE)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet

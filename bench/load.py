@@ -1,7 +1,7 @@
-"""A bounded load on one URL, by `wrk` where it is installed, else by a small client of our own.
+"""A bounded load on one URL, by `wrk` if it is installed, else by a small client of our own.
 
 Both keep a number of connections busy with one request at a time each, for a number of seconds, and
-say how many requests a second were answered. Only addresses on this machine are ever loaded.
+return how many requests a second were answered. Only addresses of this machine are loaded.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _RATE = re.compile(r"Requests/sec:\s+([0-9.]+)")
 _FAULTS = re.compile(r"(Non-2xx[^\n]*|Socket errors[^\n]*)")
 _STATUS = re.compile(rb"HTTP/1\.1 2[0-9]{2} ")
 _LENGTH = re.compile(rb"\r\ncontent-length: *([0-9]+)", re.IGNORECASE)
-PATIENCE_S = 30.0
+WAIT_S = 30.0
 
 
 def measure(url: str, connections: int, seconds: float, core: int, put: str | None = None) -> float:
     """Return the requests a second that `url` answers; `put` is the body of a PUT, None for GET.
 
-    The load has the core `core` to itself. `wrk` takes whole seconds, so `seconds` are rounded up
-    for it; our own client goes on for some more where nobody has been answered by then. Raises
-    RuntimeError where a status is not 2xx, a connection breaks, or nothing is answered.
+    The load runs on the core `core`. `wrk` needs whole seconds, so `seconds` are rounded up for it;
+    our own client goes on for a while if nothing has been answered by then. Raises RuntimeError if
+    a status is not 2xx, a connection breaks, or nothing is answered.
     """
     if urlsplit(url).hostname not in ("127.0.0.1", "localhost"):
         raise ValueError("Loads go to this machine only.")
@@ -49,14 +49,14 @@ def measure(url: str, connections: int, seconds: float, core: int, put: str | No
 
 
 def pin(core: int) -> list[str]:
-    """Return what keeps a command on one core, nothing where `taskset` is missing."""
+    """Return a command prefix that keeps a process on one core; empty without `taskset`."""
     taskset = shutil.which("taskset")
     return [taskset, "-c", str(core)] if taskset else []
 
 
 @contextlib.contextmanager
 def _on_core(core: int) -> Iterator[None]:
-    """Keep this process on one core within a block, where the system can."""
+    """Keep this process on one core within a block, if the system can."""
     if not hasattr(os, "sched_setaffinity"):
         yield
         return
@@ -97,54 +97,54 @@ def _by_own_client(url: str, connections: int, seconds: float, put: str | None) 
             connection = socket.create_connection((parts.hostname, parts.port))
             caller = _Caller(opened.enter_context(connection), request)
             selector.register(connection, selectors.EVENT_READ, caller)
-            caller.ask()
+            caller.send()
         answered = 0
         start = time.monotonic()
         took = 0.0
-        while took < seconds or (not answered and took < seconds + PATIENCE_S):
-            answered += sum(key.data.hear() for key, _ in selector.select(1))
+        while took < seconds or (not answered and took < seconds + WAIT_S):
+            answered += sum(key.data.receive() for key, _ in selector.select(1))
             took = time.monotonic() - start
         return answered / took
 
 
 @attrs.define
 class _Caller:
-    """A connection that asks the same again as soon as it is answered."""
+    """A connection that sends the same request again after each response."""
 
     connection: socket.socket
     request: bytes
     head: bytes = b""
     missing: int | None = None
-    """Bytes of the body that are still to come, None while the head is."""
+    """Bytes of the body that are still to be received, None before its head is complete."""
 
-    def ask(self) -> None:
+    def send(self) -> None:
         """Send the request."""
         self.head, self.missing = b"", None
         self.connection.sendall(self.request)
 
-    def hear(self) -> bool:
-        """Take what has come; where an answer ends with it, ask again and return True."""
-        came = self.connection.recv(1 << 20)
-        if not came:
+    def receive(self) -> bool:
+        """Receive a piece; if it completes a response, send again and return True."""
+        piece = self.connection.recv(1 << 20)
+        if not piece:
             raise RuntimeError("The server closed a connection.")
         if self.missing is None:
-            self.head += came
-            head, end, came = self.head.partition(b"\r\n\r\n")
+            self.head += piece
+            head, end, piece = self.head.partition(b"\r\n\r\n")
             if not end:
                 return False
             self.missing = _length(head)
-        self.missing -= len(came)
+        self.missing -= len(piece)
         if self.missing:
             return False
-        self.ask()
+        self.send()
         return True
 
 
 def _length(head: bytes) -> int:
     """Return the length of the body that follows a head."""
     if not _STATUS.match(head):
-        raise RuntimeError(f"The answer is no success: {head.splitlines()[0]!r}.")
+        raise RuntimeError(f"The response is not a success: {head.splitlines()[0]!r}.")
     length = _LENGTH.search(head)
     if length is None:
-        raise RuntimeError("The answer does not say how long it is.")
+        raise RuntimeError("The response has no Content-Length.")
     return int(length[1])

@@ -2,10 +2,10 @@
 
     .venv/bin/python bench/rates.py [--seconds S] [--rounds N]
 
-Each server has one core, the load another. All are measured in turn, round by round, so that a
-machine that slows down slows all of them; what is printed are medians and ratios. The references
-answer the same number of bytes from memory, and say how many; treedb reads them from its store at a
-deep path.
+The servers share one core, the load has another. All are measured in turn, round by round, so that
+a machine that slows down slows all of them; medians and ratios are printed. The references return
+the same number of bytes from memory, with their length; treedb reads them from its store at a deep
+path.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The references that treedb is measured beside: the least that the platform can do.
+"""The references for measurements: the least that the platform can do.
 
 `.venv/bin/python bench/reference.py klein|web|fanout` listens on a free port of 127.0.0.1 and
-prints it. The first two answer `/<number>` with so many bytes: as a bare Klein route with a path
+prints it. The first two return that many bytes for `/<number>`: as a bare Klein route with a path
 converter, or as a bare `twisted.web` Resource. The third holds every GET open and writes the body
 of each PUT to all that are held.
 """
@@ -25,17 +25,17 @@ def body(size: int) -> bytes:
 
 
 class Bare(Resource):
-    """Answers with as many bytes as the path says."""
+    """Returns as many bytes as the path says."""
 
     isLeaf = True
 
     def render_GET(self, request: Request) -> bytes:
-        """Answer."""
+        """Return the body."""
         return body(int(request.path[1:]))
 
 
 class FanOut(Resource):
-    """Holds what listens, and hands on what it is told."""
+    """Holds GET requests open, and writes the body of each PUT to all of them."""
 
     isLeaf = True
 
@@ -44,7 +44,7 @@ class FanOut(Resource):
         self._held: dict[Request, None] = {}
 
     def render_GET(self, request: Request) -> int:
-        """Hold the request, until its client leaves."""
+        """Hold the request until its client disconnects."""
         self._held[request] = None
         request.notifyFinish().addErrback(lambda _: self._held.pop(request))
         request.setHeader(b"Content-Type", b"text/event-stream")
@@ -54,22 +54,22 @@ class FanOut(Resource):
     def render_PUT(self, request: Request) -> bytes:
         """Write to all that are held."""
         assert request.content is not None
-        told = request.content.read()
+        data = request.content.read()
         for held in self._held:
-            held.write(told)
+            held.write(data)
         return b"null"
 
 
 def bare_klein() -> Resource:
-    """Return a Klein application that answers the same.
+    """Return a Klein application with the same responses.
 
     Klein would send what a route returns in chunks. The length is set here, as `twisted.web` sets
-    it by itself, so that all that are measured send the same kind of answer.
+    it by itself, so that all servers send the same kind of response.
     """
     app = Klein()
 
     @app.route("/<path:size>")
-    def answer(request: Request, size: str) -> bytes:
+    def respond(request: Request, size: str) -> bytes:
         request.setHeader(b"Content-Length", size.encode())
         return body(int(size))
 

@@ -1,11 +1,11 @@
-"""Requests a second under rules and with a token, beside the same without either.
+"""Requests a second with rules and a token, beside the same requests without either.
 
     .venv/bin/python bench/rules.py [--seconds S] [--rounds N]
 
-Two daemons on one core, the load on another. One has its rules open and is asked without a token;
-the other has the rules below (a token, two captures, four validations that run at a PUT) and is
-asked with a token by the user whom they let in. Both are measured in turn, round by round; what is
-printed are medians and ratios. `aim` is the ratio that is to be reached at least.
+Two daemons share one core, the load has another. One has open rules and receives requests without a
+token; the other has the rules below (a token, two captures, four validations that a PUT evaluates)
+and receives requests with the token of a user whom they allow. Both are measured in turn, round by
+round; medians and ratios are printed. `aim` is the least ratio to reach.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from typing import Any
 from load import measure
 from servers import LOAD_CORE, serve_treedb
 
-from treedbd.trust import development_secret_of, keep_development_secret
-from treedbd.web.identity.tokens import mint
+from treedbd.config.credentials import derive_project_secret, ensure_development_secret
+from treedbd.web.auth.jwt import mint
 
 AIM = 0.8
 PLACE = "apps/shop/users/u0000001/profile"
@@ -84,13 +84,13 @@ def main() -> None:
 
 
 def make_token(folder: Path) -> str:
-    """Return a token of the user whom the rules let in."""
-    secret = development_secret_of(keep_development_secret(folder), "demo")
+    """Return a token of the user whom the rules allow."""
+    secret = derive_project_secret(ensure_development_secret(folder), "demo")
     return mint(secret, {"uid": "u0000001", "app": "shop"}, now=time.time(), ttl_s=3600)
 
 
 def put_as_owner(url: str, json_value: Any) -> None:
-    """Write one value as an administrator."""
+    """Write one value as an admin."""
     headers = {"Authorization": "Bearer owner"}
     request = urllib.request.Request(url, json.dumps(json_value).encode(), headers, method="PUT")
     urllib.request.urlopen(request).close()

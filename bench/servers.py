@@ -1,6 +1,6 @@
-"""Servers for the measurements: treedb as it is installed, and the references beside it.
+"""Servers for the measurements: treedb as it is installed, and its references.
 
-All run on one core of this machine, so that the load has another; they listen on loopback and end
+All run on one core of this machine and leave another to the load. They listen on loopback and end
 with the block that started them.
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from load import pin
 
-from treedbd.certificate import LOCAL_CERTIFICATE, LOCAL_KEY, keep_local_certificate
+from treedbd.config.certificate import LOCAL_CERTIFICATE, LOCAL_KEY, ensure_local_certificate
 
 if hasattr(os, "sched_getaffinity"):
     _CORES = sorted(os.sched_getaffinity(0))  # those that this process may use
@@ -29,7 +29,7 @@ OPEN_RULES = '{"rules": {".read": true, ".write": true}}'
 
 @contextlib.contextmanager
 def serve(*command: str) -> Iterator[str]:
-    """Run a server; yield the last line of what it says first, and end it at the end."""
+    """Run a server within a block; yield the line by which it says that it is ready."""
     with subprocess.Popen(
         [*pin(SERVER_CORE), *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as server:
@@ -47,14 +47,14 @@ def serve(*command: str) -> Iterator[str]:
 def serve_treedb(folder: str, config: str | None = None, *, secure: bool = False) -> Iterator[str]:
     """Run treedb on a free port; yield its base URL. Its process number is in the file `pid`.
 
-    `config` is the text of a configuration, beside which the rules `open.json` let all do all; None
+    `config` is the text of a configuration, with open rules in the file `open.json` beside it; None
     for development mode. `secure` is for TLS.
     """
     twistd = str(Path(sys.executable).with_name("twistd"))
     listen = "tcp:0:interface=127.0.0.1"
     flags = ["--data", folder]
     if secure:
-        keep_local_certificate(Path(folder), datetime.datetime.now(datetime.UTC))
+        ensure_local_certificate(Path(folder), datetime.datetime.now(datetime.UTC))
         key, certificate = f"{folder}/{LOCAL_KEY}", f"{folder}/{LOCAL_CERTIFICATE}"
         listen = f"ssl:0:interface=127.0.0.1:privateKey={key}:certKey={certificate}"
     if config is not None:

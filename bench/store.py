@@ -1,8 +1,8 @@
 """Measures the store alone, on SQLite: subtree rows against one row for each leaf.
 
-Both lie in the same engine, side by side; each round does every task once with each, and the table
-shows medians and how they compare. Times are of the store: no HTTP, no rules, one thread. A write
-is one durable transaction.
+Both use the same engine; each round does every task once with each, and the table shows medians and
+ratios. Only the store is measured: no HTTP, no rules, one thread. A write is one durable
+transaction.
 
     .venv/bin/python bench/store.py [--records N] [--record-bytes N] [--operations N] [--rounds N]
         [--folder DIR]
@@ -20,24 +20,23 @@ from collections.abc import Callable, Iterator
 from pathlib import Path as File
 from typing import Any, Protocol
 
-from treedbd.store.layout import below
-from treedbd.store.mapping import Rows, Transaction
+from treedbd.store.engine import ReadView, Transaction
 from treedbd.store.node_writer import NodeWriter
 from treedbd.store.nodes import Nodes
-from treedbd.store.sqlite import SqliteMapping
-from treedbd.tree.edit import Change
+from treedbd.store.row_keys import below
+from treedbd.store.sqlite.engine import SqliteEngine
 from treedbd.tree.order import encode_path
-from treedbd.tree.path import Path, Place
 from treedbd.tree.printing import compact
-from treedbd.tree.value import Value, members, plain
+from treedbd.tree.types import Change, Path, Place, Value
+from treedbd.tree.value import members, plain
 
 COLLECTION = "records"
 
 
 class Store(Protocol):
-    """One way to lay the tree into rows."""
+    """One way to store the tree in rows."""
 
-    def read(self, rows: Rows, path: Path) -> bytes:
+    def read(self, rows: ReadView, path: Path) -> bytes:
         """Print a subtree."""
         ...
 
@@ -47,9 +46,9 @@ class Store(Protocol):
 
 
 class SubtreeRows:
-    """What treedb does."""
+    """As treedb stores it."""
 
-    def read(self, rows: Rows, path: Path) -> bytes:
+    def read(self, rows: ReadView, path: Path) -> bytes:
         """Print a subtree."""
         return Nodes(rows).print(path)
 
@@ -59,13 +58,13 @@ class SubtreeRows:
 
 
 class LeafRows:
-    """One row for each leaf, for comparison; it knows no arrays and no priorities.
+    """One row for each leaf, for comparison, without arrays and priorities.
 
-    To the reader such rows are a tree in which every container is spread, so both ways are read by
-    the same code.
+    For a reader such rows are a tree in which every container is spread, so the same code reads
+    both.
     """
 
-    def read(self, rows: Rows, path: Path) -> bytes:
+    def read(self, rows: ReadView, path: Path) -> bytes:
         """Print a subtree."""
         return Nodes(rows).print(path)
 
@@ -89,7 +88,7 @@ def _leaves(value: Value, path: Path) -> Iterator[tuple[Path, Value]]:
 
 def make_record(number: int, record_bytes: int) -> Value:
     """Return a record whose JSON has `record_bytes` bytes."""
-    record = {
+    record: dict[str, Value] = {
         "active": number % 3 == 0,
         "address": {"city": f"City {number % 97}", "street": f"{number % 211} Main Street"},
         "age": number % 90,
@@ -104,7 +103,7 @@ def make_record(number: int, record_bytes: int) -> Value:
 
 
 class Bench:
-    """One way of laying rows, with its files and its measurements."""
+    """One way to store rows, with its files and its measurements."""
 
     def __init__(self, name: str, store: Store, folder: File, records: Value) -> None:
         self.name = name
@@ -113,28 +112,28 @@ class Bench:
         self.bytes = 0
         self._folder = folder
         self._records = records
-        self._mapping: SqliteMapping | None = None
+        self._engine: SqliteEngine | None = None
 
     @property
-    def mapping(self) -> SqliteMapping:
+    def engine(self) -> SqliteEngine:
         """The file of this round."""
-        assert self._mapping is not None
-        return self._mapping
+        assert self._engine is not None
+        return self._engine
 
     def begin_round(self, number: int) -> None:
         """Start with a new file."""
-        self._mapping = SqliteMapping.create(self._file(number))
+        self._engine = SqliteEngine.create(self._file(number))
 
     def end_round(self, number: int) -> None:
-        """Close the file and note its size."""
-        self.mapping.close()
+        """Close the file and record its size."""
+        self.engine.close()
         self.bytes = self._file(number).stat().st_size
 
     def _file(self, number: int) -> File:
         return self._folder / f"{self.name}-{number}.shelf"
 
     def measure(self, task: str, work: Callable[[Bench], Any], operations: int) -> None:
-        """Do `work` and note the seconds of one operation."""
+        """Do `work` and record the seconds of one operation."""
         gc.collect()
         start = time.perf_counter()
         work(self)
@@ -146,17 +145,17 @@ class Bench:
 
     def read(self, path: Path) -> bytes:
         """Print a subtree."""
-        return self.mapping.read(lambda rows: self.store.read(rows, path))
+        return self.engine.read(lambda rows: self.store.read(rows, path))
 
     def write(self, path: Path, value: Value) -> None:
         """Replace a subtree, durably."""
-        transaction = self.mapping.begin()
+        transaction = self.engine.begin()
         self.store.write(transaction, path, value)
         transaction.commit()
 
     def write_many(self, changes: list[tuple[Path, Value]]) -> None:
         """Replace subtrees, one after the other in one durable transaction."""
-        transaction = self.mapping.begin()
+        transaction = self.engine.begin()
         for path, value in changes:
             self.store.write(transaction, path, value)
         transaction.commit()
@@ -166,7 +165,7 @@ Task = tuple[str, Callable[[Bench], Any], int]
 
 
 def make_tasks(places: list[Path], record_bytes: int) -> list[Task]:
-    """Return what is measured: its name, the work, and how many operations it is."""
+    """Return the tasks: name, work, and the number of operations in it."""
     replaced = [(place, make_record(7, record_bytes)) for place in places]
     updated: list[tuple[Path, Value]] = [((*place, "visits"), 1) for place in places]
     count = len(places)
@@ -183,7 +182,7 @@ def make_tasks(places: list[Path], record_bytes: int) -> list[Task]:
 
 
 def run(options: argparse.Namespace, folder: File) -> list[Bench]:
-    """Measure both stores, taking turns."""
+    """Measure both stores in turn."""
     names = [f"r{number:06}" for number in range(options.records)]
     records = {name: make_record(number, options.record_bytes) for number, name in enumerate(names)}
     whole = compact({COLLECTION: plain(records)})
@@ -203,7 +202,7 @@ def run(options: argparse.Namespace, folder: File) -> list[Bench]:
             for bench in benches:
                 bench.measure(task, work, count)
                 if task == "load" and bench.read(()) != whole:
-                    raise SystemExit(f"{bench.name} do not read back what was loaded.")
+                    raise SystemExit(f"{bench.name} are not read as they were loaded.")
         for bench in benches:
             bench.end_round(number)
     return sorted(benches, key=lambda bench: bench.name, reverse=True)
@@ -231,7 +230,7 @@ def main() -> None:
     parser.add_argument("--record-bytes", type=int, default=240)
     parser.add_argument("--operations", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--folder", type=File, help="where the files lie for the time being")
+    parser.add_argument("--folder", type=File, help="where temporary files are made")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         print_table(run(options, File(folder)))

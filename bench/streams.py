@@ -1,12 +1,12 @@
-"""Streams: what one write to many listeners costs, and what they cost while nothing is written.
+"""Streams: the cost of one write to many listeners, and of listeners while nothing is written.
 
     .venv/bin/python bench/streams.py [--listeners N,N] [--events N] [--seconds S] [--rounds N]
 
-One writer, N listeners: of one path, and of N paths that one PATCH sets. Beside them stands the
-same fan-out by the least `twisted.web` resource, with the same bytes. A write is sent when all have
-heard the one before. Servers have one core, the listeners and the writer another; all are measured
-in turn, round by round, and what is printed are medians and ratios. `aim` is what an idle
-stream is to take at most.
+One writer, N listeners: of one path, and of N paths that one PATCH sets. The reference is the same
+fan-out by the smallest `twisted.web` resource, with the same bytes. A write is sent when all have
+received the one before. Servers share one core, the listeners and the writer another; all are
+measured in turn, round by round, and medians and ratios are printed. `aim` is the most memory that
+an idle stream should take.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ import attrs
 from load import measure
 from servers import LOAD_CORE, put, serve_reference, serve_treedb
 
-# Listeners here share one address and are to be silent while nothing is written.
+# All listeners here share one address, and receive no keep-alive during a measurement.
 CONFIG = """
 default_project = "demo"
 [limits]
@@ -45,21 +45,21 @@ rules_file = "open.json"
 VALUE = "x" * 60
 FRAME = b'event: put\ndata: {"path":"/","data":"%s"}\n\n' % VALUE.encode()
 CHUNK_BYTES = len(b"%x\r\n%b\r\n" % (len(FRAME), FRAME))
-PATIENCE_S = 30.0
-WARM, MOST_IDLE = 100, 2000
+WAIT_S = 30.0
+WARM, MAX_IDLE = 100, 2000
 AIMS_KIB = {False: 12, True: 60}
 PUT_CONNECTIONS = 32
-RESET = struct.pack("ii", 1, 0)  # closes without a trace, so that ports do not run out
+RESET = struct.pack("ii", 1, 0)  # closes without TIME_WAIT, so that ports do not run out
 
 
 @attrs.define
-class Findings:
-    """What was measured of one server in one case."""
+class Measured:
+    """The measurements of one server in one case."""
 
     rates: list[float] = attrs.field(factory=list)
     delays_s: list[float] = attrs.field(factory=list)
     busy: list[float] = attrs.field(factory=list)
-    """The share of its core that the client used; near 1 it would have measured itself."""
+    """The share of its core that the client used; near 1 the client is the bottleneck."""
 
     @property
     def rate(self) -> float:
@@ -72,7 +72,7 @@ class Findings:
 
 
 class Listeners:
-    """Open streams, which are heard but not understood: arrivals are told by counting bytes."""
+    """Open streams; events are not parsed, only their bytes counted."""
 
     def __init__(self, base: str, paths: list[str]) -> None:
         """Open one stream for each path and wait for the first event of each."""
@@ -82,35 +82,35 @@ class Listeners:
             each.setblocking(False)
             self._poll.register(number, select.EPOLLIN)
 
-    def hear(self, since: float) -> list[float]:
-        """Wait until each has got one more event; return the delays since a moment, in seconds."""
-        left = dict.fromkeys(self._sockets, CHUNK_BYTES)
+    def receive(self, since: float) -> list[float]:
+        """Wait until each has received one more event; return the delays since then, in seconds."""
+        missing = dict.fromkeys(self._sockets, CHUNK_BYTES)
         receive = {number: each.recv_into for number, each in self._sockets.items()}
         buffer = bytearray(65_536)
         delays: list[float] = []
-        while len(delays) < len(left):
-            ready = self._poll.poll(PATIENCE_S)
+        while len(delays) < len(missing):
+            ready = self._poll.poll(WAIT_S)
             if not ready:
-                raise TimeoutError(f"{len(left) - len(delays)} listeners heard nothing.")
+                raise TimeoutError(f"{len(missing) - len(delays)} listeners received nothing.")
             for number, _ in ready:
-                left[number] -= receive[number](buffer)
-                if not left[number]:
+                missing[number] -= receive[number](buffer)
+                if not missing[number]:
                     delays.append(time.perf_counter() - since)
-        if any(left.values()):
-            raise ValueError("A listener heard more than it should.")
+        if any(missing.values()):
+            raise ValueError("A listener received more than one event.")
         return delays
 
     def close(self) -> None:
-        """Leave."""
+        """Disconnect."""
         self._poll.close()
         for each in self._sockets.values():
             each.close()
 
 
 def connect(base: str, path: str) -> socket.socket:
-    """Open a stream and read its beginning."""
+    """Open a stream and receive its first event."""
     address = urlsplit(base)
-    opened = socket.create_connection((address.hostname, address.port), PATIENCE_S)
+    opened = socket.create_connection((address.hostname, address.port), WAIT_S)
     opened.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
     if address.scheme == "https":
         context = ssl.create_default_context()
@@ -131,27 +131,27 @@ class Writer:
     """One connection that writes."""
 
     def __init__(self, base: str, method: str, path: str, body: bytes) -> None:
-        """Write the same each time."""
+        """Prepare a write that is the same each time."""
         address = urlsplit(base)
-        self._socket = socket.create_connection((address.hostname, address.port), PATIENCE_S)
+        self._socket = socket.create_connection((address.hostname, address.port), WAIT_S)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         head = f"{method} /{path}.json?print=silent HTTP/1.1\r\nHost: {address.netloc}\r\n"
         self._request = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
     def send(self) -> float:
-        """Send a write; return when."""
+        """Send the write; return the time."""
         sent_at = time.perf_counter()
         self._socket.sendall(self._request)
         return sent_at
 
     def receive(self) -> None:
-        """Read the answer, which is short."""
-        answer = self._socket.recv(65_536)
-        if not answer.startswith(b"HTTP/1.1 2"):
-            raise ConnectionError(f"A write failed: {answer!r}")
+        """Receive the response, which is short."""
+        response = self._socket.recv(65_536)
+        if not response.startswith(b"HTTP/1.1 2"):
+            raise ConnectionError(f"A write failed: {response!r}")
 
     def close(self) -> None:
-        """Leave."""
+        """Disconnect."""
         self._socket.close()
 
 
@@ -162,29 +162,29 @@ def listening(base: str, paths: list[str]) -> Iterator[Listeners]:
         yield listeners
 
 
-def fan_out(writer: Writer, listeners: Listeners, writes: int, found: Findings) -> None:
-    """Write some times, each time to all listeners, and note how it went."""
-    start, used, heard = time.perf_counter(), time.process_time(), 0
+def fan_out(writer: Writer, listeners: Listeners, writes: int, found: Measured) -> None:
+    """Write several times, each time to all listeners, and record the measurements."""
+    start, used, received = time.perf_counter(), time.process_time(), 0
     for _ in range(writes):
-        delays = listeners.hear(writer.send())
+        delays = listeners.receive(writer.send())
         writer.receive()
         found.delays_s += delays
-        heard += len(delays)
+        received += len(delays)
     took = time.perf_counter() - start
-    found.rates.append(heard / took)
+    found.rates.append(received / took)
     found.busy.append((time.process_time() - used) / took)
 
 
 def compare(
     treedb: str, reference: str, count: int, rounds: int, events: int, *, shared: bool
 ) -> None:
-    """Measure one case with both servers and print it; a round has about so many `events`."""
+    """Measure one case with both servers and print it; a round has about `events` events."""
     names = [f"k{number:05}" for number in range(count)]
     paths = ["fan/one"] * count if shared else [f"fan/many/{name}" for name in names]
     writes = max(2, events // count)
-    found = {"treedb": Findings(), "twisted.web": Findings()}
+    found = {"treedb": Measured(), "twisted.web": Measured()}
     with contextlib.ExitStack() as stack:
-        heard = {
+        opened = {
             "treedb": stack.enter_context(listening(treedb, paths)),
             "twisted.web": stack.enter_context(listening(reference, paths)),
         }
@@ -196,10 +196,10 @@ def compare(
         writers = {"treedb": writer, "twisted.web": Writer(reference, "PUT", "", FRAME)}
         for writer in writers.values():
             stack.callback(writer.close)
-        for name, listeners in heard.items():
-            fan_out(writers[name], listeners, 2, Findings())
+        for name, listeners in opened.items():
+            fan_out(writers[name], listeners, 2, Measured())
         for _ in range(rounds):
-            for name, listeners in heard.items():
+            for name, listeners in opened.items():
                 fan_out(writers[name], listeners, writes, found[name])
     for name, each in found.items():
         print(
@@ -211,7 +211,7 @@ def compare(
 
 
 def measure_memory(count: int, *, secure: bool) -> float:
-    """Return the bytes that each of so many silent streams of one path adds to a daemon."""
+    """Return the bytes that each of `count` idle streams of one path adds to a daemon."""
     with (
         tempfile.TemporaryDirectory() as folder,
         serve_treedb(folder, CONFIG, secure=secure) as base,
@@ -234,7 +234,7 @@ def measure_writes(base: str, folder: str, count: int, rounds: int, seconds: flo
     found: dict[int, list[float]] = {0: [], count: []}
     for _ in range(rounds):
         for listeners, rates in found.items():
-            await_silence(folder)
+            await_disconnects(folder)
             with listening(base, [f"fan/many/k{number:05}" for number in range(listeners)]):
                 rates.append(measure(url, PUT_CONNECTIONS, seconds, LOAD_CORE, '"small"'))
     without, beside = (statistics.median(rates) for rates in found.values())
@@ -244,10 +244,10 @@ def measure_writes(base: str, folder: str, count: int, rounds: int, seconds: flo
     )
 
 
-def await_silence(folder: str) -> None:
-    """Wait until the daemon of a folder has seen that those before have left."""
+def await_disconnects(folder: str) -> None:
+    """Wait until the daemon of a folder has closed the connections of earlier listeners."""
     files = Path("/proc", Path(folder, "pid").read_text(), "fd")
-    until = time.monotonic() + PATIENCE_S
+    until = time.monotonic() + WAIT_S
     while len(os.listdir(files)) > WARM and time.monotonic() < until:
         time.sleep(0.1)
 
@@ -277,7 +277,7 @@ def main() -> None:
                 compare(treedb, reference, count, wanted.rounds, wanted.events, shared=shared)
         measure_writes(treedb, folder, max(counts), wanted.rounds, wanted.seconds)
     for secure, aim in AIMS_KIB.items():
-        kib = measure_memory(min(max(counts), MOST_IDLE), secure=secure) / 1024
+        kib = measure_memory(min(max(counts), MAX_IDLE), secure=secure) / 1024
         print(f"an idle stream {'over TLS' if secure else 'in plain'}: {kib:.1f} KiB (aim {aim})")
 
 

@@ -1,4 +1,4 @@
-"""A Twisted application of its own that carries treedb under `/db/`.
+"""A Twisted application that serves treedb under `/db/`.
 
 Run it with `.venv/bin/python docs/embedding.py`, and then, from another terminal:
 
@@ -20,26 +20,25 @@ from twisted.web.server import Request, Site
 from twisted.web.static import Data
 from zope.interface import provider
 
-from treedbd.config import Project, Settings
-from treedbd.service import CannotStart, TreeService
+from treedbd import CannotStart, ProjectSettings, Settings, TreeService
 
 SETTINGS = Settings(
     data=Path("embedded-data"),
     default_project="app",
-    projects={"app": Project(rules_file=Path(__file__).with_name("embedding.rules.json"))},
+    projects={"app": ProjectSettings(rules_file=Path(__file__).with_name("embedding.rules.json"))},
 )
 
 
 @provider(IAccessLogFormatter)
 def log_line(timestamp: str, request: Request) -> str:
-    """Return the line of a request in the site's log: without its query, where a token may be."""
+    """Return the log line of a request, without its query: that may contain a token."""
     client = getattr(request.getClientAddress(), "host", "-")
     path = request.uri.partition(b"?")[0]
     return f"{client} {timestamp} {request.method!r} {path!r} {request.code} {request.sentLength}"
 
 
 def main(endpoint: str) -> None:
-    """Serve a page of our own, and the tree beside it, until interrupted."""
+    """Serve a page of the application, and the tree beside it, until interrupted."""
     tree = TreeService(SETTINGS, reactor)
 
     root = Resource()

@@ -1,7 +1,7 @@
-"""What the tests of identity and rules share: daemons with projects, tokens, and streams to read.
+"""What the tests of identity and rules share: daemons with projects, tokens, and event streams.
 
-A project has one secret, in the file `<project>.secret`; tokens are made by a library that is none
-of the product's.
+A project has one secret, in the file `<project>.secret`. Tokens are signed by PyJWT, not by the
+product.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any, Final, NamedTuple
 
 import jwt
 
-from tests.daemon import Daemon
-from tests.rest import Answer, Client, Headers, Wire, escape, print_request
+from tests.daemon import Daemon, Response
+from tests.rest import Client, Headers, Wire, escape, print_request
 
 DOMAIN: Final = "db.test"
 RULES: Final = "/.settings/rules.json"
@@ -28,7 +28,7 @@ LEEWAY_S: Final = 10
 
 
 class Event(NamedTuple):
-    """One event of a stream; `data` is parsed where it is JSON."""
+    """One event of a stream; `data` is parsed if it is JSON."""
 
     kind: str
     data: Any
@@ -41,17 +41,17 @@ KEEP_ALIVE: Final = Event("keep-alive", None)
 
 
 def put_event(path: str, data: Any) -> Event:
-    """The event of a value that was put."""
+    """Return the event of a value that was put."""
     return Event("put", {"path": path, "data": data})
 
 
 def secret_of(project: str) -> str:
-    """The secret of a project."""
+    """Return the secret of a project."""
     return f"the secret of the project {project} ".ljust(48, "-")
 
 
 def write_secret(folder: pathlib.Path, project: str, secret: str | None = None) -> pathlib.Path:
-    """Write the file of a secret, that of the project unless another is given."""
+    """Write the file of a project's secret, or of another secret; return its path."""
     file = folder / f"{project}.secret"
     file.write_text((secret or secret_of(project)) + "\n")
     file.chmod(0o600)
@@ -59,31 +59,31 @@ def write_secret(folder: pathlib.Path, project: str, secret: str | None = None) 
 
 
 def token(project: str, secret: str | None = None, **claims: Any) -> str:
-    """A token of a project, signed by its secret unless another is given."""
+    """Return a token of a project, signed with its secret or with another."""
     return jwt.encode(claims, secret or secret_of(project), "HS256")
 
 
 def admin(project: str) -> str:
-    """A token of an administrator of a project."""
+    """Return a token of an admin of a project."""
     return token(project, admin=True)
 
 
 def user(project: str, uid: str, **claims: Any) -> str:
-    """A token of a user of a project."""
+    """Return a token of a user of a project."""
     return token(project, uid=uid, **claims)
 
 
 def ending(seconds: float) -> float:
-    """The `exp` of a token that is taken for so many seconds more, leeway included."""
+    """Return the `exp` of a token that is valid for `seconds` more, leeway included."""
     return time.time() + seconds - LEEWAY_S
 
 
 def at(path: str, token: str = "", **parameters: Any) -> str:
-    """The target of a path, with a token and other parameters; those not text are put as JSON."""
-    shown = {"auth": token} if token else {}
+    """Return the target of a path with a token and parameters; values not text become JSON."""
+    texts = {"auth": token} if token else {}
     for name, value in parameters.items():
-        shown[name] = value if isinstance(value, str) else json.dumps(value)
-    query = "&".join(f"{name}={escape(value)}" for name, value in shown.items())
+        texts[name] = value if isinstance(value, str) else json.dumps(value)
+    query = "&".join(f"{name}={escape(value)}" for name, value in texts.items())
     return f"{path}{'&' if '?' in path else '?'}{query}" if query else path
 
 
@@ -91,69 +91,69 @@ class Tree(Client):
     """A client of one project, under the domain of the tests."""
 
     def __init__(self, daemon: Daemon, project: str, database: str = "") -> None:
-        """Connect when something is asked."""
+        """Prepare; the first request opens the connection."""
         label = f"{database}--{project}" if database else project
         super().__init__(daemon, f"{label}.{DOMAIN}")
         self.project: Final = project
         self.admin: Final = admin(project)
 
     def status(self, method: str, target: str, body: str | None = None) -> int:
-        """Ask, and return the status alone."""
-        return self.ask(method, target, body).status
+        """Send a request and return the status of its response."""
+        return self.request(method, target, body).status
 
     def seed(self, path: str, value: Any) -> None:
-        """Set a value as an administrator."""
+        """Set a value as an admin."""
         self.put(at(path, self.admin), value)
 
     def see(self, path: str) -> Any:
-        """Return a value as an administrator."""
+        """Return a value as an admin."""
         return self.get(at(path, self.admin))
 
     def put_rules(self, rules: Any) -> None:
-        """Put rules in force, given without their top."""
-        answer = self.ask("PUT", at(RULES, self.admin), json.dumps({"rules": rules}))
-        assert (answer.status, answer.json) == (200, {"status": "ok"}), answer
+        """Put rules, given without the top level `{"rules": …}`."""
+        response = self.request("PUT", at(RULES, self.admin), json.dumps({"rules": rules}))
+        assert (response.status, response.json) == (200, {"status": "ok"}), response
 
     def listen(self, target: str, headers: Mapping[str, str] | None = None) -> Stream:
-        """Open a stream that must be let in."""
+        """Open a stream that must be allowed."""
         stream = self.try_to_listen(target, headers)
         assert stream.status == 200, stream.refusal
         return stream
 
     def try_to_listen(self, target: str, headers: Mapping[str, str] | None = None) -> Stream:
-        """Open a stream, or be refused."""
+        """Open a stream that may be refused."""
         request = print_request("GET", target, None, {**EVENTS, **(headers or {})}, self.host)
         return Stream(self.daemon, request)
 
 
 class Stream(Wire):
-    """A stream, read event by event."""
+    """An event stream, read event by event."""
 
     def __init__(self, daemon: Daemon, request: bytes) -> None:
-        """Ask for it; `refusal` is what came where it was not opened."""
+        """Request the stream; `refusal` is the response if it was not opened."""
         super().__init__(daemon.http)
-        self.refusal: Answer | None = None
+        self.refusal: Response | None = None
         self._rest = b""
         self.send(request)
         self.status, self.headers = self._read_head()
         if self.status != 200:
             body = self._read_body("GET", self.status, self.headers)
-            self.refusal = Answer(self.status, self.headers, body)
+            self.refusal = Response(self.status, self.headers, body)
 
     def next(self) -> Event:
-        """Wait for the next event; raise ConnectionError where the stream ends instead."""
+        """Wait for the next event; raise ConnectionError if the stream ends instead."""
         event = self._next()
         if event is None:
             raise ConnectionError("The stream has ended.")
         return event
 
     def expect(self, *expected: Event) -> None:
-        """Check that these events come next, keep-alives aside."""
+        """Check that these events come next; other keep-alives are skipped."""
         for event in expected:
-            heard = self.next()
-            while heard == KEEP_ALIVE and event != KEEP_ALIVE:
-                heard = self.next()
-            assert heard == event
+            received = self.next()
+            while received == KEEP_ALIVE and event != KEEP_ALIVE:
+                received = self.next()
+            assert received == event
 
     def expect_end(self, *last: Event) -> None:
         """Check that these events come next and that the stream ends with them."""
@@ -163,7 +163,7 @@ class Stream(Wire):
     def _read_head(self) -> tuple[int, Message]:
         line = self._file.readline()
         if not line:
-            raise ConnectionError("The connection ended without an answer.")
+            raise ConnectionError("The connection ended without a response.")
         return int(line.split(b" ", 2)[1]), parse_headers(self._file)
 
     def _next(self) -> Event | None:
@@ -179,10 +179,10 @@ class Stream(Wire):
 
 
 def trusting(folder: pathlib.Path, config: str, projects: Iterable[str]) -> Daemon:
-    """Return a daemon with projects that have a secret each, and whatever `config` says besides.
+    """Return a daemon with `config` and with projects that have a secret each.
 
-    `config` may hold `[projects.<name>]` tables for more; a project of `projects` has its table
-    made here, in the standard dialect unless its name says `firebase` or `auto`.
+    The table of each of `projects` is added to `config`, with the standard dialect, or with that of
+    its name if it is `firebase` or `auto`. `config` may have tables of other projects.
     """
     lines = [f'domains = ["{DOMAIN}"]', config]
     for project in projects:
@@ -194,26 +194,29 @@ def trusting(folder: pathlib.Path, config: str, projects: Iterable[str]) -> Daem
 
 
 def reload(daemon: Daemon) -> str:
-    """Have a daemon read its files again, and wait until it has; return what it said of it."""
+    """Reload the files of a daemon and wait for the end of it; return what was logged meanwhile."""
     begin = daemon.log.count("\n")
     daemon.signal(signal.SIGHUP)
-    daemon.await_line("have been looked at", begin)
+    daemon.await_line("The reload of certificates", begin)
     return "\n".join(daemon.log.split("\n")[begin:])
 
 
-def ask_all_ways(
+def statuses_by_method(
     client: Tree, path: str, secret_token: str, headers: Headers = ()
 ) -> dict[str, int]:
-    """Ask with every method and for a stream, a token in the query; return the statuses."""
+    """Send every method and open a stream, with a token in the query; return the statuses."""
     bodies = {"GET": None, "HEAD": None, "PUT": "1", "POST": "1", "PATCH": '{"a":1}'}
     target = at(path, secret_token)
     found = {
-        method: client.ask(method, target, bodies.get(method), headers).status
+        method: client.request(method, target, bodies.get(method), headers).status
         for method in (*bodies, "DELETE")
     }
     with client.try_to_listen(target, dict(headers)) as stream:
         found["stream"] = stream.status
     return found
+
+
+ask_all_ways = statuses_by_method  # tests/test_rules_access.py still uses this name
 
 
 def _parsed(text: str) -> Any:

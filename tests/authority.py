@@ -1,4 +1,4 @@
-"""Certificates with any names, bad ones too, which an authority for tests signs all the same."""
+"""Certificates with any names, also invalid ones, signed by an authority for tests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cryptography.x509.oid import NameOID
 
 
 def dns(*names: str) -> x509.SubjectAlternativeName:
-    """Return the extension that carries DNS names, be they names or not."""
+    """Return the extension with these DNS names, which need not be valid."""
     return x509.SubjectAlternativeName([x509.DNSName(name) for name in names])
 
 

@@ -1,4 +1,4 @@
-"""What ends with the context it is used in."""
+"""A base class for resources that are closed at the end of a `with` block."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Self
 
 
 class Closing(abc.ABC):
-    """Is closed when its context is left; one that begins there does so in `__enter__`."""
+    """A resource that is closed when its `with` block ends."""
 
     def __enter__(self) -> Self:
-        """Use it."""
+        """Return this object."""
         return self
 
     def __exit__(
@@ -20,9 +20,9 @@ class Closing(abc.ABC):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close it."""
+        """Close this object."""
         self.close()
 
     @abc.abstractmethod
     def close(self) -> None:
-        """End it, with all that it holds."""
+        """Release what this object holds."""

@@ -1,4 +1,4 @@
-"""The `treedb` command for tests: done in this process, or run as one of its own."""
+"""The `treedb` command for tests, run in this process or in a process of its own."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from twisted.internet import reactor as installed_reactor
 
 from tests.closing import Closing
 from tests.daemon import Daemon
-from treedbd.cli.main import parse
-from treedbd.cli.online import make_client, online
+from treedbd.cli.exit import CommandFailed, OutputClosed, report_failure
 from treedbd.cli.options import TOKEN_VARIABLE
-from treedbd.cli.outcome import CommandFailed, ReaderLeft, conclude
+from treedbd.cli.parser import parse
+from treedbd.cli.run import make_client, run_online
 
 reactor: Any = installed_reactor
 
@@ -30,8 +30,8 @@ COMMAND = (sys.executable, "-m", "treedbd.cli")
 PATIENCE_S = 30
 
 
-class Done(NamedTuple):
-    """What became of a command."""
+class CommandResult(NamedTuple):
+    """The exit status and the output of a command."""
 
     status: int
     output: bytes
@@ -39,14 +39,14 @@ class Done(NamedTuple):
 
     @property
     def text(self) -> str:
-        """What it printed, without the line end; raise AssertionError if it failed."""
+        """The output without its line end; raises AssertionError if the command failed."""
         assert (self.status, self.errors) == (0, ""), self
         assert self.output.endswith(b"\n")
         return self.output.decode().removesuffix("\n")
 
     @property
-    def sentence(self) -> str:
-        """Why it failed; raise AssertionError unless it failed as it should."""
+    def error(self) -> str:
+        """The one sentence of the error; raises AssertionError for any other end."""
         assert (self.status, self.output) == (1, b""), self
         found = re.fullmatch(r"treedb: (.+)\n", self.errors)
         assert found, self
@@ -54,81 +54,81 @@ class Done(NamedTuple):
 
 
 def environment(token: str = "") -> dict[str, str]:
-    """The environment of this process, with this token and no other."""
+    """Return the environment of this process, with this token and no other."""
     return {**os.environ, TOKEN_VARIABLE: token}
 
 
-async def treedb(*words: str | pathlib.Path, token: str = "", given: bytes = b"") -> Done:
-    """Do what a command does, in this process; `given` is its standard input.
+async def treedb(*words: str | pathlib.Path, token: str = "", stdin: bytes = b"") -> CommandResult:
+    """Run a command in this process; `stdin` is its standard input.
 
-    All is as in a process of its own, but that the reactor runs already and signals are left alone.
+    Two things differ from a process of its own: the reactor runs already, and signals are not set.
     """
     buffer, errors = io.BytesIO(), io.StringIO()
     output = io.TextIOWrapper(buffer)
     status: Any
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(TOKEN_VARIABLE, token)
-        patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))
+        patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
         patch.setattr(sys, "stdout", output)
         patch.setattr(sys, "stderr", errors)
         try:
-            status = await _do(parse([str(word) for word in words]))
-        except (CommandFailed, ReaderLeft) as error:
-            status = conclude(error)
+            status = await _run(parse([str(word) for word in words]))
+        except (CommandFailed, OutputClosed) as error:
+            status = report_failure(error)
         except SystemExit as end:
             status = end.code
         output.flush()
-    return Done(status, buffer.getvalue(), errors.getvalue())
+    return CommandResult(status, buffer.getvalue(), errors.getvalue())
 
 
-async def _do(arguments: Namespace) -> Any:
-    if arguments.run is not online:
+async def _run(arguments: Namespace) -> Any:
+    if arguments.run is not run_online:
         return arguments.run(arguments)
     await arguments.work(reactor, make_client(reactor, arguments), arguments)
     return 0
 
 
-async def text(*words: str | pathlib.Path, token: str = "", given: bytes = b"") -> str:
-    """Return what a command prints that does its work."""
-    return (await treedb(*words, token=token, given=given)).text
+async def output_of(*words: str | pathlib.Path, token: str = "", stdin: bytes = b"") -> str:
+    """Run a command that succeeds; return its output."""
+    return (await treedb(*words, token=token, stdin=stdin)).text
 
 
-async def sentence(*words: str | pathlib.Path, token: str = "", given: bytes = b"") -> str:
-    """Return why a command fails."""
-    return (await treedb(*words, token=token, given=given)).sentence
+async def error_of(*words: str | pathlib.Path, token: str = "", stdin: bytes = b"") -> str:
+    """Run a command that fails; return its error."""
+    return (await treedb(*words, token=token, stdin=stdin)).error
 
 
-def process(
+def run_command(
     *words: str | pathlib.Path,
     token: str = "",
-    given: bytes = b"",
+    stdin: bytes = b"",
     folder: pathlib.Path | None = None,
-) -> Done:
-    """Run a command to its end in a process of its own; `given` is its standard input."""
+) -> CommandResult:
+    """Run a command to its end in a process of its own; `stdin` is its standard input."""
     done = subprocess.run(
         [*COMMAND, *map(str, words)],
-        input=given,
+        input=stdin,
         capture_output=True,
         cwd=folder,
         env=environment(token),
         timeout=PATIENCE_S,
         check=False,
     )
-    return Done(done.returncode, done.stdout, done.stderr.decode())
+    return CommandResult(done.returncode, done.stdout, done.stderr.decode())
 
 
 def mint(daemon: Daemon, host: str, uid: str, *options: str) -> str:
     """Return a token for the project of a host, in development mode."""
     project = host.removesuffix(".localhost")
     words = ("token", "--project", project, "--uid", uid, *options)
-    return process(*words, "--data", daemon.data).text
+    return run_command(*words, "--data", daemon.data).text
 
 
-class Running(Closing):
-    """A command that goes on; a context that is left with it running kills it."""
+class RunningCommand(Closing):
+    """A command that keeps running; it is killed when its `with` block ends."""
 
     def __init__(self, *words: str | pathlib.Path, token: str = "") -> None:
-        """Start."""
+        """Start the command."""
         self._process = subprocess.Popen(
             [*COMMAND, *map(str, words)],
             stdin=subprocess.DEVNULL,
@@ -140,7 +140,7 @@ class Running(Closing):
         self.errors = Lines(self._process.stderr)
 
     def close(self) -> None:
-        """Kill it if it runs."""
+        """Kill the command if it is running."""
         if self._process.poll() is None:
             self._process.kill()
         self.wait()
@@ -150,28 +150,28 @@ class Running(Closing):
         self._process.send_signal(number)
 
     def wait(self) -> int:
-        """Wait for its end; return the exit status."""
+        """Wait until the command ends; return its exit status."""
         return self._process.wait(PATIENCE_S)
 
 
 class Lines:
-    """The lines of an output as they come."""
+    """The lines of an output, as they are written."""
 
     def __init__(self, stream: Any) -> None:
-        """Read in a thread."""
+        """Read them in a thread."""
         self._stream = stream
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         threading.Thread(target=self._read, daemon=True).start()
 
     def next(self) -> str:
-        """Wait for a line; raise EOFError at the end, queue.Empty if none comes."""
+        """Wait for a line; raise EOFError at the end, queue.Empty if it takes too long."""
         line = self._lines.get(timeout=PATIENCE_S)
         if line is None:
             raise EOFError
         return line
 
     def rest(self) -> list[str]:
-        """Wait for the end; return all lines until there."""
+        """Wait for the end; return the remaining lines."""
         lines = []
         while (line := self._lines.get(timeout=PATIENCE_S)) is not None:
             lines.append(line)

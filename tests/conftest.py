@@ -1,4 +1,4 @@
-"""What tests of several rooms share."""
+"""Fixtures that the tests of several packages share."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from tests.rest import Client
 
 @pytest.fixture
 def daemon(tmp_path: pathlib.Path) -> Iterator[Daemon]:
-    """A running daemon in development mode, of the test's own."""
+    """A running daemon in development mode, for one test only."""
     with Daemon(tmp_path) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def shared_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    """A daemon for all tests of a module; one that configures it says so by its own fixture."""
+    """A daemon for all tests of a module; a module that configures it overrides this fixture."""
     with Daemon(tmp_path_factory.mktemp("daemon")) as running:
         yield running
 
 
 @pytest.fixture
 def tree(shared_daemon: Daemon) -> Iterator[Client]:
-    """A client of a project of the test's own, in the daemon that its module shares."""
+    """A client of a project for one test only, in the daemon that its module shares."""
     with Client.of_new_tree(shared_daemon) as client:
         yield client
 

@@ -1,8 +1,9 @@
-"""A real daemon for tests: `twistd -n treedb` as a process of its own, on free loopback ports."""
+"""A real daemon for tests: `twistd -n treedb` in a process of its own, on free loopback ports."""
 
 from __future__ import annotations
 
 import datetime
+import json
 import os
 import pathlib
 import re
@@ -12,13 +13,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from email.message import Message
 from http.client import HTTPConnection, HTTPSConnection
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 from urllib.parse import urlsplit
 
 from tests.closing import Closing
-from treedbd.certificate import LOCAL_CERTIFICATE, keep_local_certificate
-from treedbd.store.files import make_directory
+from treedbd.config.certificate import LOCAL_CERTIFICATE, ensure_local_certificate
+from treedbd.files import create_directory
 
 TWISTD = pathlib.Path(sys.executable).parent / "twistd"
 START_SECONDS = 60
@@ -27,21 +29,26 @@ STOP_SECONDS = 20
 _READY = re.compile(r"treedb ready (.+)$")
 
 
-class Answer(NamedTuple):
-    """What came back for a request."""
+class Response(NamedTuple):
+    """The response to a request; the names of headers are case-insensitive."""
 
     status: int
-    headers: Mapping[str, str]
+    headers: Message
     body: bytes
+
+    @property
+    def json(self) -> Any:
+        """The body, parsed."""
+        return json.loads(self.body)
 
 
 class Daemon(Closing):
     """A daemon with the data directory `<folder>/data`.
 
     Without `config` it runs in development mode; `config` is the text of its TOML file. It listens
-    with TLS and without at ports of the system's choice, unless `listen` says otherwise. `prefix`
-    is a command that runs the command, such as strace (with its option -D, so that signals reach
-    the daemon and not strace). A context that is left with the daemon running kills it.
+    with TLS and without on ports that the system chooses, unless `listen` is given. `prefix` is a
+    command that runs the daemon's command, such as strace (with its option -D, so that signals
+    reach the daemon and not strace). The daemon is killed when its `with` block ends.
     """
 
     def __init__(
@@ -54,14 +61,14 @@ class Daemon(Closing):
         prefix: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """Prepare; `start` starts it."""
+        """Prepare the command; nothing is started yet."""
         self.folder = folder
         self.data = folder / "data"
         self.prefix = list(prefix)
         self.urls: list[str] = []
         self._environment = {**os.environ, **(environment or {})}
         self._lines: list[str] = []
-        self._news = threading.Condition()
+        self._written = threading.Condition()
         self._is_at_end = True
         self._process: subprocess.Popen[str] | None = None
         self._reader: threading.Thread | None = None
@@ -75,22 +82,22 @@ class Daemon(Closing):
         self._command += arguments
 
     def __enter__(self) -> Self:
-        """Start."""
+        """Start the daemon."""
         self.start()
         return self
 
     def close(self) -> None:
-        """Kill it if it runs."""
+        """Kill the daemon if it is running."""
         self.kill()
 
     @property
     def http(self) -> str:
-        """The first plain URL, without a slash at its end."""
+        """The first URL without TLS; it has no trailing slash."""
         return next(url for url in self.urls if url.startswith("http:"))
 
     @property
     def https(self) -> str:
-        """The first URL with TLS, without a slash at its end."""
+        """The first URL with TLS; it has no trailing slash."""
         return next(url for url in self.urls if url.startswith("https:"))
 
     @property
@@ -100,28 +107,28 @@ class Daemon(Closing):
 
     @property
     def log(self) -> str:
-        """All that it has written so far, over all its lives."""
+        """The output of the daemon so far, over all its starts."""
         return "".join(self._lines)
 
     @property
     def pid(self) -> int:
-        """The number of its process."""
+        """The id of the process."""
         assert self._process is not None
         return self._process.pid
 
     def start(self) -> None:
-        """Start and wait until it is ready; raise AssertionError with its log if it is not."""
-        begun = len(self._lines)
+        """Start the daemon and wait until it is ready; raise AssertionError with its log if not."""
+        start = len(self._lines)
         self.launch()
         try:
-            line = self.await_line(_READY, begun)
+            line = self.await_line(_READY, start)
         except AssertionError:
             self.kill()
             raise
         self.urls = line[1].split()
 
     def launch(self) -> None:
-        """Start and wait for nothing."""
+        """Start the process, without waiting until it is ready."""
         self.urls = []
         self._is_at_end = False
         self._process = subprocess.Popen(
@@ -138,7 +145,7 @@ class Daemon(Closing):
         self._reader.start()
 
     def run(self) -> subprocess.CompletedProcess[str]:
-        """Run it to its end, for a start that fails; its two outputs apart."""
+        """Run the daemon to its end, for a start that fails; return its two outputs separately."""
         return subprocess.run(
             [*self.prefix, *self._command],
             cwd=self.folder,
@@ -152,32 +159,32 @@ class Daemon(Closing):
     def await_line(
         self, pattern: str | re.Pattern[str], begin: int = 0, seconds: float = START_SECONDS
     ) -> re.Match[str]:
-        """Wait until it has written a line that holds `pattern`, from line `begin` of its log on.
+        """Wait for a line of the log that contains `pattern`, searching from line `begin` on.
 
-        Raises AssertionError with the log if the line does not come.
+        Raises AssertionError with the log if there is none after `seconds`.
         """
         found: list[re.Match[str]] = []
 
-        def look() -> bool:
+        def find() -> bool:
             nonlocal begin
             for line in self._lines[begin:]:
                 found.extend(filter(None, [re.search(pattern, line)]))
             begin = len(self._lines)
             return bool(found) or self._is_at_end
 
-        with self._news:
-            self._news.wait_for(look, seconds)
+        with self._written:
+            self._written.wait_for(find, seconds)
         if not found:
-            raise AssertionError(f"The daemon did not say {pattern!r}:\n{self.log}")
+            raise AssertionError(f"The daemon did not write {pattern!r}:\n{self.log}")
         return found[0]
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal."""
+        """Send a signal to the daemon."""
         assert self._process is not None
         self._process.send_signal(number)
 
     def wait(self, seconds: float = STOP_SECONDS) -> int:
-        """Wait for its end and return the exit status."""
+        """Wait until the daemon ends; return its exit status."""
         assert self._process is not None
         assert self._reader is not None
         status = self._process.wait(seconds)
@@ -185,23 +192,23 @@ class Daemon(Closing):
         return status
 
     def stop(self) -> int:
-        """End it by SIGTERM and return the exit status."""
+        """Stop the daemon by SIGTERM; return its exit status."""
         self.signal(signal.SIGTERM)
         return self.wait()
 
     def kill(self) -> None:
-        """End it by SIGKILL, if it runs."""
+        """Kill the daemon by SIGKILL if it is running."""
         if self._process is not None and self._process.poll() is None:
             self.signal(signal.SIGKILL)
             self.wait()
 
     def restart(self) -> None:
-        """Stop it in good order, then start it again, at ports that may be other ones."""
+        """Stop the daemon by SIGTERM and start it again; its ports may change."""
         assert self.stop() == 0, self.log
         self.start()
 
     def connect(self, *, secure: bool = False) -> HTTPConnection:
-        """Open a connection to it; with TLS the certificate is verified."""
+        """Open a connection to the daemon; with TLS its certificate is verified."""
         url = urlsplit(self.https if secure else self.http)
         assert url.hostname is not None
         if secure:
@@ -217,21 +224,21 @@ class Daemon(Closing):
         headers: Mapping[str, str] | None = None,
         *,
         secure: bool = False,
-    ) -> Answer:
-        """Ask once over a connection of its own."""
+    ) -> Response:
+        """Send one request on a new connection."""
         connection = self.connect(secure=secure)
         try:
             connection.request(method, target, body, dict(headers or {}))
             response = connection.getresponse()
-            return Answer(response.status, dict(response.getheaders()), response.read())
+            return Response(response.status, response.headers, response.read())
         finally:
             connection.close()
 
     def _make_endpoints(self, config: str | None) -> list[str]:
         secure = "ssl:0:interface=127.0.0.1"
         if config is not None:
-            make_directory(self.data)
-            files = keep_local_certificate(self.data, datetime.datetime.now(datetime.UTC))
+            create_directory(self.data)
+            files = ensure_local_certificate(self.data, datetime.datetime.now(datetime.UTC))
             secure += f":privateKey={files.key}:certKey={files.certificate}"
         return [secure, "tcp:0:interface=127.0.0.1"]
 
@@ -239,9 +246,9 @@ class Daemon(Closing):
         assert process.stdout is not None
         with process.stdout as lines:
             for line in lines:
-                with self._news:
+                with self._written:
                     self._lines.append(line)
-                    self._news.notify_all()
-        with self._news:
+                    self._written.notify_all()
+        with self._written:
             self._is_at_end = True
-            self._news.notify_all()
+            self._written.notify_all()

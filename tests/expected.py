@@ -1,7 +1,7 @@
-"""What the interface promises to show, worked out a second time and as plainly as possible.
+"""A model of the interface, independent of the product and as simple as possible.
 
-JSON is what the standard library parses. No priorities and no server values: what these become
-stands in the tests that write them.
+JSON is what the standard library parses. The model has neither priorities nor server values: the
+tests that write these contain what they expect.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ Rank: TypeAlias = tuple[Any, ...]
 INT32: Final = range(-(2**31), 2**31)
 
 
-def number(written: int | float) -> int | float:
-    """Return the number that is kept: an integer of 64 bits, or a double."""
-    if isinstance(written, int) and -(2**63) <= written < 2**63:
-        return written
-    double = float(written)
+def number(given: int | float) -> int | float:
+    """Return the number that is stored: an integer of 64 bits, or a double."""
+    if isinstance(given, int) and -(2**63) <= given < 2**63:
+        return given
+    double = float(given)
     return int(double) if double.is_integer() and abs(double) < 2**53 else double
 
 
 def tree(body: Json) -> Json:
-    """Return what a body makes of a place: arrays become objects, what holds nothing is gone."""
+    """Return the tree that a body is stored as: arrays become objects, empty values are removed."""
     if isinstance(body, list):
         body = {str(at): item for at, item in enumerate(body)}
     if isinstance(body, dict):
@@ -40,7 +40,7 @@ def tree(body: Json) -> Json:
 
 
 def set_at(value: Json, path: str, below: Json) -> Json:
-    """Return a tree with another tree at a slash path; None removes, maybe to an empty dict."""
+    """Return a tree with `below` at a slash path; None removes, and may leave an empty dict."""
     if not path:
         return below
     key, _, rest = path.partition("/")
@@ -54,7 +54,7 @@ def set_at(value: Json, path: str, below: Json) -> Json:
 
 
 def printed(value: Json) -> Json:
-    """Return how a tree is printed: objects that look like arrays are arrays again."""
+    """Return a tree as it is printed: objects that look like arrays become arrays."""
     if not isinstance(value, dict):
         return value
     items = {key: printed(child) for key, child in value.items()}
@@ -67,12 +67,12 @@ def printed(value: Json) -> Json:
 
 
 def shown(body: Json) -> Json:
-    """Return what a GET shows after a body was PUT."""
+    """Return what a GET returns after a body was PUT."""
     return printed(tree(body))
 
 
 def compact(value: Json) -> bytes:
-    """Print a value without white space, its members as they stand, numbers as RFC 8785 does."""
+    """Print a value without white space, members in their order, numbers as RFC 8785 does."""
     if isinstance(value, dict):
         members = (b"%b:%b" % (compact(key), compact(child)) for key, child in value.items())
         return b"{%b}" % b",".join(members)
@@ -83,21 +83,21 @@ def compact(value: Json) -> bytes:
     return json.dumps(value, ensure_ascii=False).encode()
 
 
-def spell(value: Json) -> str:
-    """Print a value so that two are printed alike only if they are the same, `1` and `true` not.
+def comparable(value: Json) -> str:
+    """Print a value for comparison: equal texts mean equal values, and `1` is not `true`.
 
-    Members are sorted, and numbers are those that a reader of the value's own print would see.
+    Members are sorted, and numbers are printed as a client parses them.
     """
     return json.dumps(json.loads(compact(value)), sort_keys=True)
 
 
 def entity_tag(value: Json) -> str:
-    """Return the tag of a value as a GET shows it."""
+    """Return the entity tag of a value, given as a GET returns it."""
     return f'"{hashlib.sha256(rfc8785.dumps(value)).hexdigest()}"'
 
 
 def rank_key(key: str) -> Rank:
-    """Return what keys sort by: 32-bit integers in canonical form by number, then UTF-8 bytes."""
+    """Return the sort key of a key: canonical 32-bit integers by number, then UTF-8 bytes."""
     digits = key.removeprefix("-")
     if digits.isascii() and digits.isdecimal() and str(int(key)) == key and int(key) in INT32:
         return (0, int(key))
@@ -105,7 +105,7 @@ def rank_key(key: str) -> Rank:
 
 
 def rank_value(value: Json) -> Rank:
-    """Return what values sort by: nothing, false, true, numbers, strings, containers."""
+    """Return the sort key of a value: none, false, true, numbers, strings, containers."""
     if value is None:
         return (0,)
     if isinstance(value, bool):
@@ -118,25 +118,25 @@ def rank_value(value: Json) -> Rank:
 
 
 def child_at(value: Json, path: str) -> Json:
-    """Return what stands at a slash path below a tree, None for nothing."""
+    """Return the value at a slash path below a tree, None if there is none."""
     for key in path.split("/"):
         value = value.get(key) if isinstance(value, dict) else None
     return value
 
 
-class Question:
-    """A query over the children of a tree, by the letter of the interface."""
+class QueryModel:
+    """A query over the children of a tree, as the interface defines it."""
 
     def __init__(self, order: str, parameters: Mapping[str, Json]) -> None:
         """Order by `order`; bounds are `(value,)` or `(value, key)`, by `$key` `(key,)`."""
         self.order = order
         self.parameters = parameters
 
-    def answer(self, value: Json) -> dict[str, Json] | None:
-        """Return the members of the result, in order."""
+    def result(self, value: Json) -> dict[str, Json] | None:
+        """Return the members of the result in order, None if there are none."""
         members = value.items() if isinstance(value, dict) else ()
         ranked = sorted(members, key=lambda member: self._rank(*member))
-        kept = [member for member in ranked if self._admits(self._rank(*member))]
+        kept = [member for member in ranked if self._is_selected(self._rank(*member))]
         first, last = (self.parameters.get(f"limitTo{end}") for end in ("First", "Last"))
         if first is not None:
             kept = kept[:first]
@@ -144,8 +144,8 @@ class Question:
             kept = kept[-last:]
         return {key: printed(child) for key, child in kept} or None
 
-    def query(self) -> str:
-        """Print the query string, its JSON raw but for what would end it."""
+    def query_string(self) -> str:
+        """Print the query string; its JSON is raw but for the characters that would end it."""
         parts = [f"orderBy={_raw(self.order)}"]
         for name, bound in self.parameters.items():
             text = str(bound) if isinstance(bound, int) else ",".join(map(_raw, bound))
@@ -159,18 +159,18 @@ class Question:
             return (rank_value(child), rank_key(key))
         return (rank_value(child_at(child, self.order)), rank_key(key))
 
-    def _admits(self, rank: Rank) -> bool:
-        tests: dict[str, Callable[[Rank, Rank], bool]] = {
-            "startAt": lambda place, bound: place >= bound,
-            "startAfter": lambda place, bound: place > bound,
-            "endAt": lambda place, bound: place <= bound,
-            "endBefore": lambda place, bound: place < bound,
-            "equalTo": lambda place, bound: place == bound,
+    def _is_selected(self, rank: Rank) -> bool:
+        comparisons: dict[str, Callable[[Rank, Rank], bool]] = {
+            "startAt": lambda rank, bound: rank >= bound,
+            "startAfter": lambda rank, bound: rank > bound,
+            "endAt": lambda rank, bound: rank <= bound,
+            "endBefore": lambda rank, bound: rank < bound,
+            "equalTo": lambda rank, bound: rank == bound,
         }
-        for name, passes in tests.items():
+        for name, holds in comparisons.items():
             if name in self.parameters:
                 bound = self._rank_bound(self.parameters[name])
-                if not passes(rank[: len(bound)], bound):
+                if not holds(rank[: len(bound)], bound):
                     return False
         return True
 

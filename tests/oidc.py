@@ -1,7 +1,7 @@
-"""A real OpenID provider for tests: https on loopback, with an authority of its own.
+"""A real OpenID provider for tests: https on loopback, with a certificate authority of its own.
 
-It serves from a thread, so that it answers a daemon while the test waits for the daemon. What it
-does wrong, it is told to do by its attributes and methods.
+It serves from a thread, so that it can respond to a daemon while the test waits for the daemon. Its
+attributes and methods make it misbehave.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ _numbers = count()
 
 @cache
 def authority() -> trustme.CA:
-    """The authority that signs the certificates of providers."""
+    """Return the authority that signs the certificates of providers."""
     return trustme.CA()
 
 
 def authority_pem() -> bytes:
-    """The certificate of the authority, in PEM."""
+    """Return the certificate of the authority, in PEM."""
     return authority().cert_pem.bytes()
 
 
 @cache
 def private_key(algorithm: str, number: int = 0) -> PrivateKey:
-    """One of any number of private keys for RS256 or ES256."""
+    """Return a private key for RS256 or ES256, the same for the same number."""
     if algorithm == "RS256":
         return rsa.generate_private_key(65537, 2048)
     return ec.generate_private_key(ec.SECP256R1())
 
 
 def public_jwk(key: PrivateKey, **members: Any) -> dict[str, Any]:
-    """The public half of a key as a JWK, with further members."""
+    """Return the public half of a key as a JWK, with further members."""
     if isinstance(key, rsa.RSAPrivateKey):
         jwk = RSAAlgorithm.to_jwk(key.public_key(), as_dict=True)
     else:
@@ -64,7 +64,7 @@ def public_jwk(key: PrivateKey, **members: Any) -> dict[str, Any]:
 
 
 def without_none(members: Mapping[str, Any]) -> dict[str, Any]:
-    """The members that are not None."""
+    """Return the members that are not None."""
     return {name: member for name, member in members.items() if member is not None}
 
 
@@ -79,7 +79,7 @@ class SigningKey:
 
 @attrs.frozen
 class Answer:
-    """What is answered in place of a document; `is_held` keeps the connection open after it."""
+    """A response instead of a document; with `is_held` the connection stays open after it."""
 
     body: bytes = b""
     status: int = 200
@@ -90,15 +90,15 @@ class Answer:
 class OidcProvider(Closing):
     """A provider that serves while its context is open.
 
-    `certified_for` is the name in its certificate, or a certificate. `requests` are the paths it
-    was asked for, `server_names` the hosts that clients named in TLS (RFC 6066, section 3);
-    `answers` are given instead of its documents, by path.
+    `certified_for` is the name in its certificate, or a certificate. `requests` are the paths of
+    the requests that it received, `server_names` the hosts that clients sent in TLS (RFC 6066,
+    section 3). `answers` replace its documents, by path.
     """
 
     def __init__(
         self, certified_for: str | trustme.LeafCert = LOOPBACK, algorithm: str = "RS256"
     ) -> None:
-        """Prepare; `start` starts it, at a port that it keeps."""
+        """Prepare; `start` starts it, on a port that it keeps."""
         self.requests: list[str] = []
         self.server_names: list[str | None] = []
         self.answers: dict[str, Answer] = {}
@@ -112,33 +112,33 @@ class OidcProvider(Closing):
         self._tls.sni_callback = lambda _, name, __: self.server_names.append(name)
         self.port = 0
         self._server: http.server.ThreadingHTTPServer | None = None
-        self._is_going_on = threading.Event()
-        self._is_going_on.set()
+        self._may_respond = threading.Event()
+        self._may_respond.set()
         self.rotate(algorithm)
 
     def __enter__(self) -> Self:
-        """Start."""
+        """Start the provider."""
         self.start()
         return self
 
     def close(self) -> None:
-        """Stop, and let go who hangs."""
+        """Let waiting requests finish, and stop."""
         self.go_on()
         self.stop()
 
     @property
     def issuer(self) -> str:
-        """What its tokens name as their issuer."""
+        """The issuer in its tokens."""
         return f"https://{LOOPBACK}:{self.port}"
 
     @property
     def keys_uri(self) -> str:
-        """Where its key set is."""
+        """The URL of its key set."""
         return self.issuer + KEYS
 
     def start(self) -> None:
-        """Listen, and serve."""
-        server = _Server((LOOPBACK, self.port), _Conversation, provider=self)
+        """Listen and serve."""
+        server = _ProviderServer((LOOPBACK, self.port), _ProviderHandler, provider=self)
         server.socket = self._tls.wrap_socket(
             server.socket, server_side=True, do_handshake_on_connect=False
         )
@@ -147,40 +147,40 @@ class OidcProvider(Closing):
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
 
     def stop(self) -> None:
-        """Die: refuse connections from now on."""
+        """Stop serving: connections are refused from now on."""
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()
             self._server = None
 
     def hang(self) -> None:
-        """Answer nobody until `go_on`."""
-        self._is_going_on.clear()
+        """Respond to no request until `go_on`."""
+        self._may_respond.clear()
 
     def go_on(self) -> None:
-        """Answer again."""
-        self._is_going_on.set()
+        """Respond again."""
+        self._may_respond.set()
 
     def wait(self) -> None:
         """Wait while it hangs."""
-        self._is_going_on.wait(HANG_SECONDS)
+        self._may_respond.wait(HANG_SECONDS)
 
     def rotate(self, algorithm: str = "RS256") -> None:
-        """Sign with a new key, and publish no other."""
+        """Sign with a new key, and publish only that."""
         number = next(_numbers)
-        # Keys take time to make; two taken in turn are as good as ever new ones, ids apart.
+        # Generating keys is slow, so two alternate; only their ids are always new.
         private = private_key(algorithm, number % 2)
         self.signing = SigningKey(f"key-{number}", algorithm, private)
         self.published = [self.signing]
 
     def token(self, *, header: Mapping[str, Any] | None = None, **claims: Any) -> str:
-        """A token of its, good for an hour unless the claims say otherwise.
+        """Return a token of this provider, valid for an hour unless the claims say otherwise.
 
-        A claim or a member of the header that is None is left out.
+        A claim or a member of the header that is None is omitted.
         """
         now = int(time.time())
         usual = {"iss": self.issuer, "aud": AUDIENCE, "sub": "alice", "iat": now, "exp": now + 3600}
-        # Encoded as JSON here, because the library refuses to sign what is to be refused.
+        # Encoded as JSON here, because PyJWT refuses to sign claims that are invalid.
         return jwt.api_jws.encode(
             json.dumps(without_none({**usual, **claims})).encode(),
             self.signing.private,
@@ -189,7 +189,7 @@ class OidcProvider(Closing):
         )
 
     def answer(self, path: str) -> Answer:
-        """What it answers to a GET; waits while it hangs."""
+        """Return the response to a GET; wait while the provider hangs."""
         self.requests.append(path)
         self.wait()
         if path in self.answers:
@@ -203,7 +203,7 @@ class OidcProvider(Closing):
         return Answer(status=404)
 
 
-class _Server(http.server.ThreadingHTTPServer):
+class _ProviderServer(http.server.ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
 
@@ -212,11 +212,11 @@ class _Server(http.server.ThreadingHTTPServer):
         super().__init__(*arguments)
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Say nothing: clients leave, that is part of the tests."""
+        """Print nothing: tests disconnect clients on purpose."""
 
 
-class _Conversation(http.server.BaseHTTPRequestHandler):
-    server: _Server
+class _ProviderHandler(http.server.BaseHTTPRequestHandler):
+    server: _ProviderServer
 
     def do_GET(self) -> None:
         answer = self.server.provider.answer(self.path)
@@ -232,4 +232,4 @@ class _Conversation(http.server.BaseHTTPRequestHandler):
             self.server.provider.wait()
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Print nothing."""

@@ -1,7 +1,7 @@
-"""A small HTTP client for tests: it sends what it is given, byte for byte, and hides nothing.
+"""A small HTTP client for tests, which sends what it is given byte for byte.
 
-`Wire` is one connection; `Client` asks one daemon for one database, over a connection that it keeps
-as long as the daemon lets it. Every answer is checked for what all answers promise.
+`Wire` is one connection; `Client` sends requests for one database to one daemon, over a connection
+that it keeps until the daemon closes it. Every response is checked for what all have in common.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from email.message import Message
 from http.client import parse_headers
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 from urllib.parse import quote, urlsplit
 
 from tests.closing import Closing
-from tests.daemon import Daemon
+from tests.daemon import Daemon, Response
 
 Headers: TypeAlias = Mapping[str, str] | Iterable[tuple[str, str]]
 
@@ -34,26 +34,13 @@ OPEN_RULES: Final = '{"rules": {".read": true, ".write": true}}'
 _hosts = (f"t{number}.localhost" for number in itertools.count())
 
 
-class Answer(NamedTuple):
-    """What came back; names of headers in any case."""
-
-    status: int
-    headers: Message
-    body: bytes
-
-    @property
-    def json(self) -> Any:
-        """The body, parsed."""
-        return json.loads(self.body)
-
-
 class Wire(Closing):
-    """One connection: bytes out, answers in."""
+    """One connection: it sends bytes and receives responses."""
 
     def __init__(
         self, url: str, ca: pathlib.Path | None = None, patience: float = PATIENCE_S
     ) -> None:
-        """Connect to a URL; one with https is verified by `ca`."""
+        """Connect to a URL; the certificate of an https URL is verified by `ca`."""
         address = urlsplit(url)
         assert address.hostname is not None
         connected = socket.create_connection((address.hostname, address.port), patience)
@@ -69,60 +56,59 @@ class Wire(Closing):
         """Send bytes."""
         self.socket.sendall(data)
 
-    def send_until_answered(self, data: bytes) -> None:
-        """Send as many bytes as the peer takes before it answers.
+    def send_until_response(self, data: bytes) -> None:
+        """Send as many bytes as the peer accepts before it responds.
 
-        One thread does both: two that share a TLS socket, one to send and one to receive, can lose
-        what was sent.
+        One thread sends and receives: if two threads share a TLS socket, sent bytes can be lost.
         """
         rest = memoryview(data)
         with contextlib.suppress(ConnectionError):
-            while rest and not self.is_answered():
+            while rest and not self.has_response():
                 rest = rest[self._send_some(rest[:PIECE_BYTES]) :]
 
-    def is_answered(self, wait_s: float = 0.0) -> bool:
-        """Tell whether the first bytes of an answer are there, or come within a time."""
-        until = time.monotonic() + wait_s
+    def has_response(self, wait_s: float = 0.0) -> bool:
+        """Return whether the first bytes of a response are there, or arrive within a time."""
+        end = time.monotonic() + wait_s
         while True:
             if self._has_bytes():
                 return True
-            left = until - time.monotonic()
-            if left <= 0 or not select.select([self.socket], [], [], left)[0]:
+            remaining = end - time.monotonic()
+            if remaining <= 0 or not select.select([self.socket], [], [], remaining)[0]:
                 return False
 
-    def receive(self, method: str = "GET") -> Answer:
-        """Read one answer, whole, to a request of `method`; raise ConnectionError without one."""
+    def receive(self, method: str = "GET") -> Response:
+        """Read a whole response to a request of `method`; raise ConnectionError without one."""
         line = self._file.readline()
         if not line:
-            raise ConnectionError("The connection ended without an answer.")
+            raise ConnectionError("The connection ended without a response.")
         version, status, _ = line.split(b" ", 2)
         assert version == b"HTTP/1.1"
         headers = parse_headers(self._file)
-        answer = Answer(int(status), headers, self._read_body(method, int(status), headers))
-        if answer.status >= 200:
-            check_promises(answer)
-        return answer
+        response = Response(int(status), headers, self._read_body(method, int(status), headers))
+        if response.status >= 200:
+            check_headers(response)
+        return response
 
     def is_ended(self) -> bool:
-        """Wait until the peer has closed the connection; tell whether it sent nothing more."""
+        """Wait until the peer closes the connection; return whether it sent no more bytes."""
         try:
             return self._file.read(1) == b""
         except ConnectionResetError:
             return True
 
     def close(self) -> None:
-        """Close."""
+        """Close the connection."""
         self._file.close()
         self.socket.close()
 
     def _has_bytes(self) -> bool:
-        """Tell whether bytes can be read without waiting; TLS may have had only its own to read."""
+        """Return whether a byte can be read without waiting; TLS may have received records only."""
         with self._without_waiting(), contextlib.suppress(ssl.SSLWantReadError):
             return self._file.peek(1) != b""
         return False
 
     def _send_some(self, data: memoryview) -> int:
-        """Send what the peer takes now and return how much, else wait until there may be more."""
+        """Send what the socket accepts now; return its size, after a wait if that is 0."""
         with self._without_waiting(), contextlib.suppress(BlockingIOError, ssl.SSLWantWriteError):
             return self.socket.send(data)
         select.select([self.socket], [self.socket], [], self._patience)
@@ -144,7 +130,7 @@ class Wire(Closing):
         length = headers.get("Content-Length")
         body = self._file.read() if length is None else self._file.read(int(length))
         if length is not None and len(body) < int(length):
-            raise ConnectionError("The answer was cut off.")
+            raise ConnectionError("The response was cut off.")
         return body
 
     def _read_chunk(self) -> bytes:
@@ -154,10 +140,10 @@ class Wire(Closing):
 
 
 class Client(Closing):
-    """Asks one daemon with one Host header."""
+    """Sends requests to one daemon with one Host header."""
 
     def __init__(self, daemon: Daemon, host: str = "localhost", *, secure: bool = False) -> None:
-        """Connect when something is asked."""
+        """Prepare; the first request opens the connection."""
         self.daemon = daemon
         self.host = host
         self._secure = secure
@@ -173,46 +159,46 @@ class Client(Closing):
         url = self.daemon.https if self._secure else self.daemon.http
         return Wire(url, self.daemon.ca)
 
-    def ask(
+    def request(
         self,
         method: str,
         target: str,
         body: bytes | str | None = None,
         headers: Headers = (),
-    ) -> Answer:
-        """Ask; raises OSError where no answer comes."""
+    ) -> Response:
+        """Send a request and return its response; raise OSError if there is none."""
         if self._wire is None:
             self._wire = self.connect()
         try:
             self._wire.send(print_request(method, target, body, headers, self.host))
-            answer = self._wire.receive(method)
+            response = self._wire.receive(method)
         except BaseException:
             self.close()
             raise
-        if answer.headers.get("Connection", "").lower() == "close":
+        if response.headers.get("Connection", "").lower() == "close":
             self.close()
-        return answer
+        return response
 
     def get(self, target: str) -> Any:
         """Return the JSON at a target."""
-        answer = self.ask("GET", target)
-        assert answer.status == 200, answer
-        return answer.json
+        response = self.request("GET", target)
+        assert response.status == 200, response
+        return response.json
 
     def put(self, target: str, value: Any) -> None:
         """Set a value."""
-        answer = self.ask("PUT", target, json.dumps(value))
-        assert answer.status == 200, answer
+        response = self.request("PUT", target, json.dumps(value))
+        assert response.status == 200, response
 
     def close(self) -> None:
-        """Close the connection, if there is one."""
+        """Close the connection if it is open."""
         if self._wire is not None:
             self._wire.close()
             self._wire = None
 
 
 def configured(folder: pathlib.Path, config: str) -> Daemon:
-    """Return a daemon with a configuration; the file `open.json` beside it lets all do all."""
+    """Return a daemon with a configuration; its file `open.json` holds rules that allow all."""
     (folder / "open.json").write_text(OPEN_RULES)
     return Daemon(folder, config=config)
 
@@ -224,7 +210,7 @@ def print_request(
     headers: Headers = (),
     host: str | None = "localhost",
 ) -> bytes:
-    """Return the bytes of a request; without a Host header for None."""
+    """Return the bytes of a request; it has no Host header if `host` is None."""
     lines = [f"{method} {target} HTTP/1.1"]
     if host is not None:
         lines.append(f"Host: {host}")
@@ -238,35 +224,35 @@ def print_request(
 
 
 def escape(key: str) -> str:
-    """Percent-encode a key, whole, for a path or a query."""
+    """Percent-encode a key for a path or a query, its slashes too."""
     return quote(key, safe="")
 
 
-def check_promises(answer: Answer) -> None:
-    """Check what every answer promises."""
-    assert answer.headers.get_all("X-Content-Type-Options") == ["nosniff"], answer
-    assert "Server" not in answer.headers, answer
-    assert len(answer.headers.get_all("Content-Type", [])) <= 1, answer
-    assert "html" not in answer.headers.get("Content-Type", ""), answer
-    if answer.status in BODILESS:
-        assert "Content-Type" not in answer.headers, answer
-        assert answer.headers.get("Content-Length", "0") == "0", answer
+def check_headers(response: Response) -> None:
+    """Check the headers of a response for what all responses have in common."""
+    assert response.headers.get_all("X-Content-Type-Options") == ["nosniff"], response
+    assert "Server" not in response.headers, response
+    assert len(response.headers.get_all("Content-Type", [])) <= 1, response
+    assert "html" not in response.headers.get("Content-Type", ""), response
+    if response.status in BODILESS:
+        assert "Content-Type" not in response.headers, response
+        assert response.headers.get("Content-Length", "0") == "0", response
 
 
-def check_refused(answer: Answer, status: int) -> None:
-    """Check an error for what it has in every dialect: a status, and JSON that says why."""
-    assert answer.status == status, answer
-    assert answer.headers["Content-Type"] == JSON_TYPE
-    assert answer.json["error"], answer
+def check_refused(response: Response, status: int) -> None:
+    """Check an error for what every dialect has: a status, and JSON with a reason."""
+    assert response.status == status, response
+    assert response.headers["Content-Type"] == JSON_TYPE
+    assert response.json["error"], response
 
 
-def check_error(answer: Answer, status: int, code: str) -> str:
+def check_error(response: Response, status: int, code: str) -> str:
     """Check an error for its documented form; return its message."""
-    assert answer.status == status, answer
-    assert answer.headers["Content-Type"] == JSON_TYPE
-    assert list(answer.json) == ["error", "message"], answer
-    assert answer.json["error"] == code, answer
-    message: str = answer.json["message"]
+    assert response.status == status, response
+    assert response.headers["Content-Type"] == JSON_TYPE
+    assert list(response.json) == ["error", "message"], response
+    assert response.json["error"] == code, response
+    message: str = response.json["message"]
     assert isinstance(message, str)
     assert message
     return message

@@ -1,4 +1,4 @@
-"""A server for tests that answers as each test writes, request by request."""
+"""A server whose responses a test writes, request by request."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from twisted.web.server import NOT_DONE_YET, Request, Site
 reactor: Any = installed_reactor
 
 
-class Script(Resource):
-    """Listens on loopback; what is asked waits in `requests` for the test to answer it."""
+class ScriptedServer(Resource):
+    """Listens on loopback; each request waits in `requests` until the test responds to it."""
 
     isLeaf = True
 
     def __init__(self, tls: CertificateOptions | None = None) -> None:
-        """Listen, with TLS if there is something to make it of."""
+        """Listen on a free port, with TLS if `tls` is given."""
         super().__init__()
         self.requests: DeferredQueue[Request] = DeferredQueue()
         site = Site(self)
@@ -30,29 +30,29 @@ class Script(Resource):
         self.scheme = "http" if tls is None else "https"
 
     def url(self, host: str = "localhost") -> str:
-        """Return the URL by which it is asked."""
+        """Return the URL of the server by one of its host names."""
         return f"{self.scheme}://{host}:{self._port.getHost().port}"
 
     def render(self, request: Request) -> int:
-        """Let the test answer."""
+        """Queue a request for the test."""
         self.requests.put(request)
         return NOT_DONE_YET
 
     def close(self) -> Deferred[None]:
-        """Listen no more."""
+        """Stop listening."""
         stopped: Deferred[None] = self._port.stopListening()
         return stopped
 
 
-def answer(request: Request, status: int, body: bytes = b"", **headers: str) -> None:
-    """Answer a request, whole."""
-    begin(request, status, **headers)
+def respond(request: Request, status: int, body: bytes = b"", **headers: str) -> None:
+    """Send a whole response."""
+    begin_response(request, status, **headers)
     request.write(body)
     request.finish()
 
 
-def begin(request: Request, status: int = 200, **headers: str) -> None:
-    """Send the head of an answer; underscores in the names of headers stand for hyphens."""
+def begin_response(request: Request, status: int = 200, **headers: str) -> None:
+    """Send the head of a response; an underscore in the name of a header becomes a hyphen."""
     request.setResponseCode(status)
     for name, value in headers.items():
         request.setHeader(name.replace("_", "-"), value)
@@ -60,6 +60,6 @@ def begin(request: Request, status: int = 200, **headers: str) -> None:
 
 
 def cut_off(request: Request) -> None:
-    """End the connection in the middle of an answer, behind what was written of it."""
+    """Close the connection in the middle of a response, after what was written of it."""
     transport: Any = request.transport
     transport.loseConnection()

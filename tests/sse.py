@@ -1,7 +1,7 @@
-"""A client of event streams for tests: it reads what the standard says, and nothing more leniently.
+"""A strict client of event streams for tests.
 
-https://html.spec.whatwg.org/multipage/server-sent-events.html tells how frames are read. What this
-service promises beyond it is checked as well: no comments, fields in one order, chunks that end.
+It parses frames as https://html.spec.whatwg.org/multipage/server-sent-events.html defines them, and
+checks what this service promises beyond that: no comments, fields in one order, complete chunks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from http.client import parse_headers
 from typing import Any, Final, NamedTuple
 
 from tests.closing import Closing
-from tests.mirror import Mirror
+from tests.replica import Replica
 from tests.rest import Client, Headers, Wire, print_request
 
 EVENTS: Final = {"Accept": "text/event-stream"}
@@ -25,7 +25,7 @@ PATIENCE_S: Final = 30.0
 
 
 class Frame(NamedTuple):
-    """One event; `id` is None where the frame has none."""
+    """One event; `id` is None if the frame has none."""
 
     event: str
     data: str
@@ -38,23 +38,23 @@ class Frame(NamedTuple):
 
     @property
     def path(self) -> str:
-        """Where something was put or patched."""
+        """The path of a put or a patch."""
         path: str = self.json["path"]
         return path
 
     @property
     def value(self) -> Any:
-        """What was put or patched."""
+        """The data of a put or a patch."""
         return self.json["data"]
 
 
 def put(path: str, value: Any) -> tuple[str, str, Any]:
-    """Return what `told` makes of a `put`."""
+    """Return the change of a put, as `change` returns it."""
     return "put", path, value
 
 
-def told(frame: Frame | None) -> tuple[str, str, Any]:
-    """Return what a put or a patch tells."""
+def change(frame: Frame | None) -> tuple[str, str, Any]:
+    """Return the change that a put or a patch describes: its kind, path and value."""
     assert frame is not None
     return frame.event, frame.path, frame.value
 
@@ -71,18 +71,18 @@ class EventStream(Closing):
         method: str = "GET",
         version: str = "HTTP/1.1",
     ) -> None:
-        """Open it and read its head."""
+        """Open the stream and read the head of its response."""
         self.wire: Final[Wire] = client.connect()
         pairs = EVENTS | dict(headers)
-        asked = print_request(method, target, None, pairs, client.host)
-        self.wire.send(asked.replace(b"HTTP/1.1", version.encode(), 1))
+        request = print_request(method, target, None, pairs, client.host)
+        self.wire.send(request.replace(b"HTTP/1.1", version.encode(), 1))
         self._file = self.wire.socket.makefile("rb")
         self.status, self.headers = self._read_head()
         self._is_chunked = self.headers.get("Transfer-Encoding") == "chunked"
         self._lines = self._read_lines()
 
     def next_frame(self) -> Frame | None:
-        """Return the next frame, None at a clean end; raise ConnectionError for any other end."""
+        """Return the next frame, None at a regular end; raise ConnectionError for any other end."""
         line = next(self._lines, None)
         if line is None:
             return None
@@ -90,15 +90,15 @@ class EventStream(Closing):
         data = next(self._lines)
         assert data.startswith("data: "), data
         last = next(self._lines)
-        found = None
+        event_id = None
         if last.startswith("id: "):
-            found = last[4:]
+            event_id = last[4:]
             last = next(self._lines)
         assert last == "", last
-        return Frame(line[7:], data[6:], found)
+        return Frame(line[7:], data[6:], event_id)
 
     def next_change(self) -> Frame:
-        """Return the next frame that is no keep-alive; there must be one."""
+        """Return the next frame that is not a keep-alive; AssertionError if the stream ends."""
         while True:
             frame = self.next_frame()
             assert frame is not None, "The stream ended."
@@ -106,7 +106,7 @@ class EventStream(Closing):
                 return frame
 
     def frames(self) -> Iterator[Frame]:
-        """Iterate over frames up to a clean end."""
+        """Iterate over the frames up to a regular end."""
         while (frame := self.next_frame()) is not None:
             yield frame
 
@@ -118,14 +118,14 @@ class EventStream(Closing):
     def _read_head(self) -> tuple[int, Message]:
         line = self._file.readline()
         if not line:
-            raise ConnectionError("The connection ended without an answer.")
+            raise ConnectionError("The connection ended without a response.")
         return int(line.split(b" ")[1]), parse_headers(self._file)
 
     def _read_lines(self) -> Iterator[str]:
         pending: list[bytes] = []
         for piece in self._read_pieces():
-            *whole, rest = piece.split(b"\n")
-            for line in whole:
+            *complete, rest = piece.split(b"\n")
+            for line in complete:
                 yield b"".join([*pending, line]).decode()
                 pending = []
             pending.append(rest)
@@ -148,56 +148,57 @@ class EventStream(Closing):
 
 
 class Listener(Closing):
-    """Follows a stream in a thread of its own, and keeps what it was told.
+    """Follows a stream in a thread of its own.
 
-    `mirror` is what it knows, `heard` every change in order; both may be looked at under `news`.
+    `received` holds every change in order, `replica` the value that results; a caller reads both
+    while it holds `changed`, which is notified of each change.
     """
 
     def __init__(self, client: Client, target: str, headers: Headers = ()) -> None:
-        """Open the stream; returns once its first value is known."""
+        """Open the stream and wait for its first value."""
         self.stream: Final = EventStream(client, target, headers)
         assert self.stream.status == 200
-        self.mirror: Final = Mirror()
-        self.heard: Final[list[Frame]] = []
-        self.news: Final = threading.Condition()
-        self.ended_with: BaseException | None = None
+        self.replica: Final = Replica()
+        self.received: Final[list[Frame]] = []
+        self.changed: Final = threading.Condition()
+        self.error: BaseException | None = None
         self.is_ended = False
         self._thread = threading.Thread(target=self._follow, daemon=True)
-        self._take(self.stream.next_change())
+        self._apply(self.stream.next_change())
         self._thread.start()
 
-    def await_state(self, is_there: Callable[[], bool], seconds: float = PATIENCE_S) -> bool:
-        """Wait until something holds that depends on what was heard; tell whether it does."""
-        with self.news:
-            return self.news.wait_for(is_there, seconds)
+    def wait_until(self, is_so: Callable[[], bool], seconds: float = PATIENCE_S) -> bool:
+        """Wait until a condition on the received changes holds; return whether it does."""
+        with self.changed:
+            return self.changed.wait_for(is_so, seconds)
 
-    def await_end(self, seconds: float = PATIENCE_S) -> None:
-        """Wait for the end of the stream."""
+    def wait_for_end(self, seconds: float = PATIENCE_S) -> None:
+        """Wait until the stream ends."""
         self._thread.join(seconds)
         assert not self._thread.is_alive()
 
     def close(self) -> None:
-        """Stop to listen."""
+        """Close the stream."""
         with contextlib.suppress(OSError):
             self.stream.wire.socket.shutdown(socket.SHUT_RDWR)
-        self.await_end()
+        self.wait_for_end()
         self.stream.close()
 
     def _follow(self) -> None:
         try:
             for frame in self.stream.frames():
-                self._take(frame)
+                self._apply(frame)
         except (OSError, ValueError) as error:
-            self.ended_with = error
-        with self.news:
+            self.error = error
+        with self.changed:
             self.is_ended = True
-            self.news.notify_all()
+            self.changed.notify_all()
 
-    def _take(self, frame: Frame) -> None:
+    def _apply(self, frame: Frame) -> None:
         if frame.event == KEEP_ALIVE:
             return
-        with self.news:
-            self.heard.append(frame)
+        with self.changed:
+            self.received.append(frame)
             if frame.event in ("put", "patch"):
-                self.mirror.apply(*told(frame))
-            self.news.notify_all()
+                self.replica.apply(*change(frame))
+            self.changed.notify_all()

@@ -1,4 +1,4 @@
-"""The measurements run and print what they promise, with the smallest load; no time is judged."""
+"""The measurements run and print their rows, with the smallest load; no time is asserted."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ ROWS = [
 
 MEASURE = """
 import sys, load, servers
-load.PATIENCE_S = 0.1
+load.WAIT_S = 0.1
 load.measure(sys.argv[1], 1, 0.1, servers.LOAD_CORE)
 """
 
 
 @pytest.fixture(scope="module")
 def without_wrk(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """An environment in which the client of our own makes the load."""
+    """An environment without `wrk`, so that our own client makes the load."""
     programs = tmp_path_factory.mktemp("programs")
     if taskset := shutil.which("taskset"):
         (programs / "taskset").symlink_to(taskset)
@@ -84,15 +84,15 @@ def test_a_measurement_prints_all_its_rows(script: str, without_wrk: dict[str, s
 
 
 @contextlib.contextmanager
-def answering(answer: bytes) -> Iterator[str]:
-    """Answer one request so, on a port of this machine; nothing at all where that is empty."""
+def responding(response: bytes) -> Iterator[str]:
+    """Send `response` to one request, on a port of this machine; nothing at all if it is empty."""
 
     def serve() -> None:
         connection, _ = listening.accept()
         with connection:
             while connection.recv(65_536):
-                if answer:
-                    connection.sendall(answer)
+                if response:
+                    connection.sendall(response)
                     return
 
     with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -103,19 +103,19 @@ def answering(answer: bytes) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(
-    ("answer", "complaint"),
+    ("response", "problem"),
     [
         (b"", "answered nothing"),
-        (b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", "no success: b'HTTP/1.1 404"),
-        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "how long it is"),
+        (b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", "not a success: b'HTTP/1.1 404"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "no Content-Length"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhal", "closed a connection"),
     ],
-    ids=["silence", "no success", "no length", "cut off"],
+    ids=["no response", "error status", "no length", "cut off"],
 )
-def test_a_load_that_is_not_answered_well_is_no_measurement(
-    answer: bytes, complaint: str, without_wrk: dict[str, str]
+def test_a_load_with_bad_responses_is_an_error(
+    response: bytes, problem: str, without_wrk: dict[str, str]
 ) -> None:
-    with answering(answer) as url:
+    with responding(response) as url:
         done = run(without_wrk, "-c", MEASURE, url)
     assert done.returncode == 1
-    assert re.search(f"RuntimeError: .*{complaint}", done.stderr), done.stderr
+    assert re.search(f"RuntimeError: .*{problem}", done.stderr), done.stderr

@@ -1,4 +1,4 @@
-"""Reading and writing places from the command line, against a real daemon."""
+"""Reading and writing values from the command line, with a real daemon."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ import sys
 import pytest
 import pytest_twisted
 
-from tests.command import COMMAND, environment, mint, process, sentence, text, treedb
+from tests.command import COMMAND, environment, error_of, mint, output_of, run_command, treedb
 from tests.daemon import Daemon
 
 MIB = 1_048_576
 MEMORY = """
 import atexit, sys
 from treedbd.cli.main import main
-def tell():
+def print_peak():
     for line in open("/proc/self/status"):
         if line.startswith("VmHWM:"):
             print(line, file=sys.stderr)
-atexit.register(tell)
+atexit.register(print_peak)
 sys.exit(main())
 """
 
@@ -39,47 +39,47 @@ def project(shared_daemon: Daemon) -> str:
 
 
 def test_a_command_is_a_process_that_ends_with_a_status(project: str) -> None:
-    assert process("set", project, "-", given=b'"x"').text == '"x"'
-    assert process("get", f"{project}/a").text == "null"
-    assert "auth_required" in process("rules", "get", project).sentence
-    assert process("get", project, "--silent").status == 2
+    assert run_command("set", project, "-", stdin=b'"x"').text == '"x"'
+    assert run_command("get", f"{project}/a").text == "null"
+    assert "auth_required" in run_command("rules", "get", project).error
+    assert run_command("get", project, "--silent").status == 2
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_place_is_set_read_pushed_to_updated_and_removed(project: str) -> None:
-    assert await text("get", project) == "null"
-    assert await text("set", f"{project}/users/ada", '{"age": 36}') == '{"age":36}'
-    key = json.loads(await text("push", f"{project}/log.json", '"hello"'))["name"]
+async def test_a_value_is_set_read_pushed_to_updated_and_removed(project: str) -> None:
+    assert await output_of("get", project) == "null"
+    assert await output_of("set", f"{project}/users/ada", '{"age": 36}') == '{"age":36}'
+    key = json.loads(await output_of("push", f"{project}/log.json", '"hello"'))["name"]
     changes = '{"users/ada/age": 37, "x": -1}'
-    assert json.loads(await text("update", project, changes)) == json.loads(changes)
-    assert await text("remove", f"{project}/x") == "null"
+    assert json.loads(await output_of("update", project, changes)) == json.loads(changes)
+    assert await output_of("remove", f"{project}/x") == "null"
     expected = {"log": {key: "hello"}, "users": {"ada": {"age": 37}}}
-    assert json.loads(await text("get", f"{project}/.json")) == expected
+    assert json.loads(await output_of("get", f"{project}/.json")) == expected
 
 
 @pytest_twisted.ensureDeferred
 async def test_a_silent_write_prints_nothing(project: str) -> None:
     done = await treedb("set", project, "1", "--silent")
     assert (done.status, done.output, done.errors) == (0, b"", "")
-    assert await text("get", project) == "1"
+    assert await output_of("get", project) == "1"
 
 
 @pytest_twisted.ensureDeferred
 async def test_a_value_may_come_from_standard_input(project: str, tmp_path: pathlib.Path) -> None:
     file = tmp_path / "value.json"
     file.write_text('{"from": "a file"}')
-    assert await text("set", project, "-", given='"grüße"'.encode()) == '"grüße"'
+    assert await output_of("set", project, "-", stdin='"grüße"'.encode()) == '"grüße"'
     with file.open("rb") as opened:
         subprocess.run(
             [*COMMAND, "set", project, "-"], stdin=opened, check=True, capture_output=True
         )
-    assert await text("get", project) == '{"from":"a file"}'
+    assert await output_of("get", project) == '{"from":"a file"}'
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_value_that_looks_like_an_option_is_one_behind_two_hyphens(project: str) -> None:
-    assert await text("set", project, "-5") == "-5"
-    assert "400 invalid_data: " in await sentence("set", project, "--", "-1e400")
+async def test_a_value_that_looks_like_an_option_is_given_after_two_hyphens(project: str) -> None:
+    assert await output_of("set", project, "-5") == "-5"
+    assert "400 invalid_data: " in await error_of("set", project, "--", "-1e400")
 
 
 @pytest_twisted.ensureDeferred
@@ -88,7 +88,7 @@ async def test_options_make_a_query(project: str) -> None:
     assert (await treedb("set", project, json.dumps(people), "--silent")).status == 0
 
     async def keys(*options: str) -> list[str]:
-        return list(json.loads(await text("get", project, *options)))
+        return list(json.loads(await output_of("get", project, *options)))
 
     assert await keys("--order-by", "age", "--limit-to-first", "2") == ["ada", "alan"]
     assert await keys("--order-by", "age", "--end-at", "40") == ["ada"]
@@ -107,17 +107,17 @@ async def test_options_make_a_query(project: str) -> None:
 @pytest_twisted.ensureDeferred
 async def test_a_read_may_be_shallow_or_pretty(project: str) -> None:
     assert (await treedb("set", project, '{"a": {"b": 1}}', "--silent")).status == 0
-    assert await text("get", project, "--shallow") == '{"a":true}'
-    assert await text("get", project, "--pretty") == '{\n  "a": {\n    "b": 1\n  }\n}'
+    assert await output_of("get", project, "--shallow") == '{"a":true}'
+    assert await output_of("get", project, "--pretty") == '{\n  "a": {\n    "b": 1\n  }\n}'
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_the_daemon_refuses_is_one_sentence(project: str) -> None:
-    assert "400 invalid_data: " in await sentence("set", project, "{")
-    assert "400 invalid_query: " in await sentence("get", project, "--start-at", "1")
-    assert "400 invalid_path: " in await sentence("get", f"{project}/a%23")
+async def test_an_error_of_the_daemon_is_one_sentence(project: str) -> None:
+    assert "400 invalid_data: " in await error_of("set", project, "{")
+    assert "400 invalid_query: " in await error_of("get", project, "--start-at", "1")
+    assert "400 invalid_path: " in await error_of("get", f"{project}/a%23")
     too_much = b" " * 17 * MIB
-    assert "413 payload_too_large: " in await sentence("set", project, "-", given=too_much)
+    assert "413 payload_too_large: " in await error_of("set", project, "-", stdin=too_much)
 
 
 @pytest.mark.parametrize(
@@ -150,8 +150,10 @@ async def test_a_wrong_command_line_ends_with_2(words: list[str]) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_nobody_there_is_one_sentence() -> None:
-    assert await sentence("get", "http://localhost:1/a") == "Nobody listens at http://localhost:1."
+async def test_a_missing_server_is_one_sentence() -> None:
+    assert (
+        await error_of("get", "http://localhost:1/a") == "No server listens at http://localhost:1."
+    )
 
 
 @pytest_twisted.ensureDeferred
@@ -160,7 +162,7 @@ async def test_development_mode_s_certificate_is_trusted_on_this_machine(
 ) -> None:
     for host in ("localhost", "127.0.0.1", "shop.localhost"):
         url = shared_daemon.https.replace("127.0.0.1", host)
-        assert await text("get", f"{url}/none", "--data", shared_daemon.data) == "null"
+        assert await output_of("get", f"{url}/none", "--data", shared_daemon.data) == "null"
 
 
 @pytest_twisted.ensureDeferred
@@ -169,11 +171,13 @@ async def test_without_a_certificate_to_trust_nothing_is_sent(
 ) -> None:
     url = f"{shared_daemon.https}/none"
     monkeypatch.chdir(tmp_path)
-    assert "nobody who is trusted here" in await sentence("get", url)
+    assert "not signed by a trusted authority" in await error_of("get", url)
     (tmp_path / "treedb.toml").write_text(f'data = "{shared_daemon.data}"\n')
-    assert "nobody who is trusted here" in await sentence("get", url, "--config", "treedb.toml")
-    assert await text("get", url, "--cacert", shared_daemon.ca) == "null"
-    assert "no certificate in PEM" in await sentence("get", url, "--cacert", __file__)
+    assert "not signed by a trusted authority" in await error_of(
+        "get", url, "--config", "treedb.toml"
+    )
+    assert await output_of("get", url, "--cacert", shared_daemon.ca) == "null"
+    assert "no certificate in PEM" in await error_of("get", url, "--cacert", __file__)
 
 
 @pytest_twisted.ensureDeferred
@@ -184,41 +188,41 @@ async def test_a_token_comes_from_a_variable_or_a_file(
     token = mint(shared_daemon, "demo", "me", "--admin")
     file = tmp_path / "token"
     file.write_text(token + "\n")
-    assert "auth_required" in await sentence("get", url)
-    assert "rules" in await text("get", url, token=token)
-    assert "rules" in await text("get", url, "--token-file", file, token="wrong")
-    assert "401" in await sentence("get", url, token="wrong")
+    assert "auth_required" in await error_of("get", url)
+    assert "rules" in await output_of("get", url, token=token)
+    assert "rules" in await output_of("get", url, "--token-file", file, token="wrong")
+    assert "401" in await error_of("get", url, token="wrong")
     assert token not in shared_daemon.log
 
 
 @pytest.mark.parametrize("content", [b"", b"two words", b"a\nb", b"\xff", b"a\0b"])
 @pytest_twisted.ensureDeferred
-async def test_what_is_no_token_is_not_sent_and_not_said(
+async def test_an_invalid_token_is_neither_sent_nor_printed(
     tmp_path: pathlib.Path, content: bytes
 ) -> None:
     file = tmp_path / "token"
     file.write_bytes(content)
-    told = await sentence("get", "http://localhost:1/a", "--token-file", file)
-    assert told == f"{file} does not hold a token, which is one word."
+    error = await error_of("get", "http://localhost:1/a", "--token-file", file)
+    assert error == f"{file} does not hold a token, which is one word."
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_reader_who_has_enough_ends_it_without_a_word(project: str) -> None:
+async def test_a_closed_output_ends_the_command_without_a_message(project: str) -> None:
     assert (
-        await treedb("set", project, "-", "--silent", given=b'"%b"' % (b"x" * 5 * MIB))
+        await treedb("set", project, "-", "--silent", stdin=b'"%b"' % (b"x" * 5 * MIB))
     ).status == 0
-    process = subprocess.Popen(
+    running = subprocess.Popen(
         [*COMMAND, "get", project],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=environment(),
     )
-    assert process.stdout is not None
-    assert process.stderr is not None
-    assert process.stdout.read(1) == b'"'
-    process.stdout.close()
-    assert process.stderr.read() == b""
-    assert process.wait(30) == 1
+    assert running.stdout is not None
+    assert running.stderr is not None
+    assert running.stdout.read(1) == b'"'
+    running.stdout.close()
+    assert running.stderr.read() == b""
+    assert running.wait(30) == 1
 
 
 def test_a_full_disk_is_one_sentence(project: str) -> None:
@@ -233,28 +237,28 @@ def test_a_full_disk_is_one_sentence(project: str) -> None:
 @pytest_twisted.ensureDeferred
 async def test_an_interrupted_command_ends_by_the_signal(project: str) -> None:
     assert (
-        await treedb("set", project, "-", "--silent", given=b'"%b"' % (b"x" * 5 * MIB))
+        await treedb("set", project, "-", "--silent", stdin=b'"%b"' % (b"x" * 5 * MIB))
     ).status == 0
     for number in (signal.SIGINT, signal.SIGTERM):
-        process = subprocess.Popen(
+        running = subprocess.Popen(
             [*COMMAND, "get", project], stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
-        assert process.stdout is not None
-        assert process.stderr is not None
-        assert process.stdout.read(1) == b'"'
-        os.kill(process.pid, number)
-        assert process.wait(30) == -number
-        assert process.stderr.read() == b""
-        process.stdout.close()
-        process.stderr.close()
+        assert running.stdout is not None
+        assert running.stderr is not None
+        assert running.stdout.read(1) == b'"'
+        os.kill(running.pid, number)
+        assert running.wait(30) == -number
+        assert running.stderr.read() == b""
+        running.stdout.close()
+        running.stderr.close()
 
 
-def test_large_values_pass_through_without_being_held(project: str) -> None:
+def test_large_values_are_not_held_in_memory(project: str) -> None:
     part = b'"%b"' % (b"x" * 9 * MIB)
 
-    def peak_kib(*words: str, given: bytes = b"") -> tuple[int, int]:
+    def peak_kib(*words: str, stdin: bytes = b"") -> tuple[int, int]:
         done = subprocess.run(
-            [sys.executable, "-c", MEMORY, *words], input=given, capture_output=True, check=True
+            [sys.executable, "-c", MEMORY, *words], input=stdin, capture_output=True, check=True
         )
         found = re.fullmatch(rb"VmHWM:\s+([0-9]+) kB\n\n", done.stderr)
         assert found, done.stderr
@@ -262,7 +266,7 @@ def test_large_values_pass_through_without_being_held(project: str) -> None:
 
     small, _ = peak_kib("set", f"{project}/0", "1")
     for number in range(1, 5):
-        large, length = peak_kib("set", f"{project}/{number}", "-", given=part)
+        large, length = peak_kib("set", f"{project}/{number}", "-", stdin=part)
         assert length == len(part) + 1
         assert large < small + 8 * 1024
     large, length = peak_kib("get", project)

@@ -1,4 +1,4 @@
-"""Events from bytes to lines, and going on where a stream broke off."""
+"""Events from bytes to lines, and the position from which a broken stream is resumed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treedbd.cli.events import Event, NoEvent, Parser, Position
+from treedbd.cli.events import EventParser, InvalidEvent, ResumePoint, StreamEvent
 
 STREAM = (
     b'event: put\ndata: {"path":"/","data":null}\nid: 7\n\n'
@@ -21,21 +21,21 @@ STREAM = (
     b"event: unfinished\ndata: 1\n"
 )
 EVENTS = [
-    Event("put", b'{"path":"/","data":null}', "7"),
-    Event("keep-alive", b"null"),
-    Event("patch", b'{"path":"/a","data":1}'),
-    Event("two", b"a\nb"),
+    StreamEvent("put", b'{"path":"/","data":null}', "7"),
+    StreamEvent("keep-alive", b"null"),
+    StreamEvent("patch", b'{"path":"/a","data":1}'),
+    StreamEvent("two", b"a\nb"),
 ]
 
 
-def change(path: str, data: object, number: int | None = None, kind: str = "put") -> Event:
+def change(path: str, data: object, number: int | None = None, kind: str = "put") -> StreamEvent:
     shown = json.dumps({"path": path, "data": data}, separators=(",", ":"), ensure_ascii=False)
-    return Event(kind, shown.encode(), None if number is None else str(number))
+    return StreamEvent(kind, shown.encode(), None if number is None else str(number))
 
 
 @given(st.lists(st.integers(0, len(STREAM)), max_size=12))
-def test_events_are_the_same_in_whatever_pieces_they_come(cuts: list[int]) -> None:
-    parser = Parser()
+def test_events_are_the_same_however_their_bytes_are_split(cuts: list[int]) -> None:
+    parser = EventParser()
     edges = [0, *sorted(cuts), len(STREAM)]
     pieces = (STREAM[low:high] for low, high in itertools.pairwise(edges))
     assert [event for piece in pieces for event in parser.feed(piece)] == EVENTS
@@ -57,7 +57,9 @@ def test_events_are_the_same_in_whatever_pieces_they_come(cuts: list[int]) -> No
         ),
     ],
 )
-def test_an_event_is_one_line_of_text_or_json(event: Event, text: str, parsed: object) -> None:
+def test_an_event_is_one_line_of_text_or_json(
+    event: StreamEvent, text: str, parsed: object
+) -> None:
     assert event.print_text().decode() == text
     line = event.print_json()
     assert json.loads(line) == parsed
@@ -66,59 +68,59 @@ def test_an_event_is_one_line_of_text_or_json(event: Event, text: str, parsed: o
 
 
 @pytest.mark.parametrize("data", [b"null", b"{}", b'{"data":1,"path":"/"}', b'{"path":"/"}', b""])
-def test_what_is_no_change_is_not_printed(data: bytes) -> None:
-    for show in (Event.print_text, Event.print_json):
-        with pytest.raises(NoEvent):
-            show(Event("put", data))
+def test_an_event_that_is_not_a_change_is_not_printed(data: bytes) -> None:
+    for show in (StreamEvent.print_text, StreamEvent.print_json):
+        with pytest.raises(InvalidEvent):
+            show(StreamEvent("put", data))
 
 
-def test_a_stream_without_ids_is_begun_anew() -> None:
-    position = Position()
-    assert position.is_new(change("/", 1))
-    position.break_off()
-    assert position.last_event_id is None
-    assert position.is_new(change("/", 1))
+def test_a_stream_without_ids_starts_from_the_present_value() -> None:
+    point = ResumePoint()
+    assert point.record(change("/", 1))
+    point.record_end()
+    assert point.last_event_id is None
+    assert point.record(change("/", 1))
 
 
-def test_a_stream_is_resumed_behind_its_first_value() -> None:
-    position = Position()
-    assert position.is_new(change("/", 1, 4))
-    position.break_off()
-    assert position.last_event_id == "4"
+def test_a_stream_is_resumed_after_its_first_value() -> None:
+    point = ResumePoint()
+    assert point.record(change("/", 1, 4))
+    point.record_end()
+    assert point.last_event_id == "4"
 
 
-def test_a_write_counts_as_complete_when_another_or_a_keep_alive_follows() -> None:
-    position = Position()
+def test_a_write_is_complete_when_another_or_a_keep_alive_follows() -> None:
+    point = ResumePoint()
     for number in (4, 5):
-        assert position.is_new(change("/a", number, number))
-    assert position.last_event_id == "4"
-    position.keep_alive()
-    assert position.last_event_id == "5"
+        assert point.record(change("/a", number, number))
+    assert point.last_event_id == "4"
+    point.record_keep_alive()
+    assert point.last_event_id == "5"
 
 
-def test_events_of_a_torn_write_are_left_out_once_only() -> None:
-    position = Position()
-    whole, first, second = change("/", 0, 4), change("/a", 1, 5), change("/a", 1, 5)
-    assert position.is_new(whole)
-    assert position.is_new(first)
-    position.break_off()
-    assert position.last_event_id == "4"
-    assert not position.is_new(first)
-    assert position.is_new(second)
-    assert position.is_new(change("/a", 1, 6))
+def test_repeated_events_of_an_interrupted_write_are_skipped_once() -> None:
+    point = ResumePoint()
+    value, first, second = change("/", 0, 4), change("/a", 1, 5), change("/a", 1, 5)
+    assert point.record(value)
+    assert point.record(first)
+    point.record_end()
+    assert point.last_event_id == "4"
+    assert not point.record(first)
+    assert point.record(second)
+    assert point.record(change("/a", 1, 6))
 
 
-def test_a_value_that_replaces_what_was_missed_is_shown() -> None:
-    position = Position()
-    assert position.is_new(change("/", 0, 4))
-    assert position.is_new(change("/a", 1, 5))
-    position.break_off()
-    assert position.is_new(change("/", {"a": 1}, 5))
-    assert position.last_event_id == "5"
+def test_a_value_in_place_of_missed_events_is_shown() -> None:
+    point = ResumePoint()
+    assert point.record(change("/", 0, 4))
+    assert point.record(change("/a", 1, 5))
+    point.record_end()
+    assert point.record(change("/", {"a": 1}, 5))
+    assert point.last_event_id == "5"
 
 
-def replies(writes: list[list[Event]], last_id: str | None) -> Iterator[Event]:
-    """What a server sends to one who comes with this identifier."""
+def replies(writes: list[list[StreamEvent]], last_id: str | None) -> Iterator[StreamEvent]:
+    """Iterate over the events that a server sends to a client with this Last-Event-ID."""
     begin = 0 if last_id is None else int(last_id)
     if last_id is None:
         yield change("/", "all", 0)
@@ -134,10 +136,10 @@ def test_a_stream_that_breaks_anywhere_loses_and_repeats_nothing(
         [change(f"/{index % 2}", "same", number) for index in range(size)]
         for number, size in enumerate(sizes, 1)
     ]
-    position = Position()
+    point = ResumePoint()
     shown = []
     for length in [*lengths, None]:
-        coming = list(replies(writes, position.last_event_id))[:length]
-        shown += [event for event in coming if position.is_new(event)]
-        position.break_off()
+        arriving = list(replies(writes, point.last_event_id))[:length]
+        shown += [event for event in arriving if point.record(event)]
+        point.record_end()
     assert shown == list(replies(writes, None))

@@ -1,4 +1,4 @@
-"""Following a stream that breaks, falls silent, refuses or ends."""
+"""Following a stream that breaks, is silent, is denied or ends."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.task import Clock
 from twisted.web.server import Request
 
-from tests.script import Script, answer, begin, cut_off
-from treedbd.cli.client import Client, NoAnswer
-from treedbd.cli.events import Event
-from treedbd.cli.outcome import CommandFailed
+from tests.script import ScriptedServer, begin_response, cut_off, respond
+from treedbd.cli.client import Client, NoResponse
+from treedbd.cli.events import StreamEvent
+from treedbd.cli.exit import CommandFailed
 from treedbd.cli.url import parse_url
-from treedbd.cli.watch import LONGEST_PAUSE_S, Wish, follow, pause_after
-from treedbd.web.identity.tls import Trust
+from treedbd.cli.watch import LONGEST_PAUSE_S, WatchOptions, follow, pause_after
+from treedbd.web.auth.tls import TrustStore
 
 reactor: Any = installed_reactor
 KEEP_ALIVE_S = 30.0
@@ -33,12 +33,12 @@ def put(path: str, number: int) -> bytes:
     return b'event: put\ndata: {"path":"%b","data":0}\nid: %d\n\n' % (path.encode(), number)
 
 
-class Noticed(Clock):
-    """A clock that tells of each call that it is asked for."""
+class RecordingClock(Clock):
+    """A clock that records the delay of each call."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.asked: DeferredQueue[float] = DeferredQueue()
+        self.delays: DeferredQueue[float] = DeferredQueue()
 
     def callLater(
         self,
@@ -48,72 +48,72 @@ class Noticed(Clock):
         **kw: object,
     ) -> IDelayedCall:
         call = super().callLater(delay, callable, *args, **kw)
-        self.asked.put(delay)
+        self.delays.put(delay)
         return call
 
 
 class Follower:
-    """Follows a script, by a clock that the test moves."""
+    """Follows a stream of a scripted server; the test advances the clock."""
 
-    def __init__(self, script: Script) -> None:
-        self.clock = Noticed()
+    def __init__(self, server: ScriptedServer) -> None:
+        self.clock = RecordingClock()
         self.notes: DeferredQueue[str] = DeferredQueue()
         self._shown: DeferredQueue[str] = DeferredQueue()
-        self._script = script
-        url = parse_url(f"{script.url()}/a.json?resume=true")
-        wish = Wish(url, KEEP_ALIVE_S, self._show, self.notes.put)
-        client = Client(reactor, Trust(), "secret")
+        self._server = server
+        url = parse_url(f"{server.url()}/a.json?resume=true")
+        options = WatchOptions(url, KEEP_ALIVE_S, self._show, self.notes.put)
+        client = Client(reactor, TrustStore(), "secret")
         self.end: Deferred[None] = Deferred.fromCoroutine(
-            follow(client, wish, self.clock, random.Random(1))
+            follow(client, options, self.clock, random.Random(1))
         )
 
-    def _show(self, event: Event) -> None:
+    def _show(self, event: StreamEvent) -> None:
         self._shown.put(event.print_text().decode().rstrip("\n"))
 
-    async def shown(self) -> str:
+    async def next_shown(self) -> str:
         line: str = await self._shown.get()
         return line
 
     @property
-    def is_up_to_date(self) -> bool:
-        """Whether everything that was shown has been looked at."""
+    def has_no_more(self) -> bool:
+        """Whether the test has read everything that was shown."""
         return not self._shown.pending
 
     async def pausing(self) -> None:
-        """Wait until it makes a pause."""
-        while await self.clock.asked.get() > LONGEST_PAUSE_S:
+        """Wait until it pauses."""
+        while await self.clock.delays.get() > LONGEST_PAUSE_S:
             pass
 
     async def opened(self, status: int = 200) -> Request:
-        """Wait for the stream to be asked for, and begin it."""
-        request = await self._script.requests.get()
-        begin(request, status, content_type="text/event-stream; charset=utf-8")
+        """Wait for the request for the stream, and begin the response."""
+        request = await self._server.requests.get()
+        begin_response(request, status, content_type="text/event-stream; charset=utf-8")
         return request
 
     async def reopened(self) -> Request:
-        """Wait for the end of the stream and let the pause pass; begin it again."""
+        """Wait for the end of the stream, advance the clock by the pause, and begin again."""
         await self.pausing()
         self.clock.advance(LONGEST_PAUSE_S)
         return await self.opened()
 
 
 @pytest.fixture
-def script() -> Iterator[Script]:
-    running = Script()
+def server() -> Iterator[ScriptedServer]:
+    running = ScriptedServer()
     yield running
     pytest_twisted.blockon(running.close())
 
 
 @pytest_twisted.async_yield_fixture
-async def follower(script: Script) -> AsyncIterator[Follower]:
-    running = Follower(script)
+async def follower(server: ScriptedServer) -> AsyncIterator[Follower]:
+    running = Follower(server)
     yield running
     running.end.addErrback(lambda _: None)
     running.end.cancel()
 
 
 @pytest_twisted.ensureDeferred
-async def test_it_asks_for_a_stream_that_can_be_resumed(follower: Follower) -> None:
+async def test_it_requests_a_stream_that_can_be_resumed(follower: Follower) -> None:
     request = await follower.opened()
     assert request.uri == b"/a.json?resume=true"
     assert request.getHeader("accept") == "text/event-stream"
@@ -125,71 +125,71 @@ async def test_it_asks_for_a_stream_that_can_be_resumed(follower: Follower) -> N
 async def test_a_stream_that_ends_is_resumed(follower: Follower) -> None:
     request = await follower.opened()
     request.write(FIRST)
-    assert await follower.shown() == "put\t/\t1"
+    assert await follower.next_shown() == "put\t/\t1"
     request.finish()
     request = await follower.reopened()
     assert request.getHeader("last-event-id") == "4"
     request.write(put("/b", 5))
-    assert await follower.shown() == "put\t/b\t0"
-    assert follower.is_up_to_date
+    assert await follower.next_shown() == "put\t/b\t0"
+    assert follower.has_no_more
 
 
 @pytest_twisted.ensureDeferred
 async def test_a_stream_that_breaks_inside_a_write_is_resumed_before_it(follower: Follower) -> None:
     request = await follower.opened()
     request.write(FIRST + put("/b", 5) + put("/c", 5)[:20])
-    assert await follower.shown() == "put\t/\t1"
-    assert await follower.shown() == "put\t/b\t0"
+    assert await follower.next_shown() == "put\t/\t1"
+    assert await follower.next_shown() == "put\t/b\t0"
     cut_off(request)
     request = await follower.reopened()
     assert request.getHeader("last-event-id") == "4"
     request.write(put("/b", 5) + put("/c", 5) + ALIVE)
-    assert await follower.shown() == "put\t/c\t0"
+    assert await follower.next_shown() == "put\t/c\t0"
     request.finish()
     request = await follower.reopened()
     assert request.getHeader("last-event-id") == "5"
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_silent_stream_is_given_up(follower: Follower) -> None:
+async def test_a_silent_stream_is_closed_and_resumed(follower: Follower) -> None:
     request = await follower.opened()
     request.write(FIRST)
-    await follower.shown()
-    left = request.notifyFinish()
+    await follower.next_shown()
+    closed = request.notifyFinish()
     follower.clock.advance(SILENT_S - 1)
     assert not follower.notes.pending
     follower.clock.advance(1)
     assert "was silent for 75 s" in await follower.notes.get()
-    left.addErrback(lambda _: None)
-    await left
+    closed.addErrback(lambda _: None)
+    await closed
     await follower.pausing()
     follower.clock.advance(LONGEST_PAUSE_S)
     assert (await follower.opened()).getHeader("last-event-id") == "4"
 
 
 @pytest_twisted.ensureDeferred
-async def test_any_byte_breaks_the_silence(follower: Follower) -> None:
+async def test_any_byte_resets_the_limit_of_silence(follower: Follower) -> None:
     request = await follower.opened()
     request.write(FIRST)
-    await follower.shown()
+    await follower.next_shown()
     follower.clock.advance(SILENT_S - 1)
     request.write(ALIVE + put("/b", 5))
-    await follower.shown()
+    await follower.next_shown()
     follower.clock.advance(SILENT_S - 1)
     assert not follower.notes.pending
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_server_that_takes_the_question_and_never_answers_is_given_up(
-    follower: Follower, script: Script
+async def test_a_request_without_a_response_is_cancelled_and_repeated(
+    follower: Follower, server: ScriptedServer
 ) -> None:
     request = await follower.opened()
     request.write(FIRST)
-    await follower.shown()
+    await follower.next_shown()
     request.finish()
     await follower.pausing()
     follower.clock.advance(LONGEST_PAUSE_S)
-    await script.requests.get()
+    await server.requests.get()
     follower.clock.advance(SILENT_S)
     await follower.pausing()
     follower.clock.advance(LONGEST_PAUSE_S)
@@ -197,85 +197,91 @@ async def test_a_server_that_takes_the_question_and_never_answers_is_given_up(
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_server_in_trouble_is_asked_again_and_that_is_said_once(
-    follower: Follower, script: Script
+async def test_requests_to_a_failing_server_are_repeated_and_reported_once(
+    follower: Follower, server: ScriptedServer
 ) -> None:
     request = await follower.opened()
     request.write(FIRST)
-    await follower.shown()
+    await follower.next_shown()
     request.finish()
     await follower.pausing()
     for _ in range(3):
         follower.clock.advance(LONGEST_PAUSE_S)
-        answer(await script.requests.get(), 503)
+        respond(await server.requests.get(), 503)
         await follower.pausing()
     follower.clock.advance(LONGEST_PAUSE_S)
     request = await follower.opened()
     request.write(put("/b", 5))
-    assert await follower.shown() == "put\t/b\t0"
+    assert await follower.next_shown() == "put\t/b\t0"
     assert len(follower.notes.pending) == 1
-    assert follower.is_up_to_date
+    assert follower.has_no_more
 
 
 @pytest.mark.parametrize(
     ("frame", "sentence"),
     [
-        (b"event: cancel\ndata: null\n\n", "the rules do not allow it any more"),
+        (b"event: cancel\ndata: null\n\n", "the rules no longer allow it"),
         (
             b"event: auth_revoked\ndata: credential is no longer valid\n\n",
             "the token is no longer valid",
         ),
-        (b"event: put\ndata: null\n\n", "none of this interface"),
+        (b"event: put\ndata: null\n\n", "an event that treedb does not know"),
     ],
 )
 @pytest_twisted.ensureDeferred
-async def test_last_words_are_the_end(follower: Follower, frame: bytes, sentence: str) -> None:
+async def test_a_final_event_ends_the_command(
+    follower: Follower, frame: bytes, sentence: str
+) -> None:
     request = await follower.opened()
     request.write(FIRST + frame + put("/b", 5))
-    assert await follower.shown() == "put\t/\t1"
+    assert await follower.next_shown() == "put\t/\t1"
     with pytest.raises(CommandFailed, match=sentence):
         await follower.end
-    assert follower.is_up_to_date
+    assert follower.has_no_more
 
 
 @pytest.mark.parametrize("status", [302, 400, 401, 403, 404, 429])
 @pytest_twisted.ensureDeferred
-async def test_a_refusal_is_the_end_also_of_a_stream_that_was_open(
-    follower: Follower, script: Script, status: int
+async def test_an_error_other_than_5xx_ends_the_command(
+    follower: Follower, server: ScriptedServer, status: int
 ) -> None:
     request = await follower.opened()
     request.write(FIRST)
-    await follower.shown()
+    await follower.next_shown()
     request.finish()
     await follower.pausing()
     follower.clock.advance(LONGEST_PAUSE_S)
-    answer(await script.requests.get(), status, b'{"error":"a","message":"b."}')
+    respond(await server.requests.get(), status, b'{"error":"a","message":"b."}')
     with pytest.raises(CommandFailed, match=f"^{status} a: b\\.$"):
         await follower.end
 
 
 @pytest_twisted.ensureDeferred
-async def test_what_was_never_open_is_not_tried_again(follower: Follower, script: Script) -> None:
-    answer(await script.requests.get(), 503)
-    with pytest.raises(NoAnswer):
+async def test_a_stream_that_never_opened_is_not_requested_again(
+    follower: Follower, server: ScriptedServer
+) -> None:
+    respond(await server.requests.get(), 503)
+    with pytest.raises(NoResponse):
         await follower.end
 
 
 @pytest_twisted.ensureDeferred
-async def test_an_answer_that_is_no_stream_is_the_end(follower: Follower, script: Script) -> None:
-    answer(await script.requests.get(), 200, b"{}", content_type="application/json")
-    with pytest.raises(CommandFailed, match="did not answer with a stream"):
+async def test_a_response_that_is_not_a_stream_ends_the_command(
+    follower: Follower, server: ScriptedServer
+) -> None:
+    respond(await server.requests.get(), 200, b"{}", content_type="application/json")
+    with pytest.raises(CommandFailed, match="is not a stream"):
         await follower.end
 
 
 @pytest_twisted.ensureDeferred
-async def test_events_of_other_kinds_are_passed_over(follower: Follower) -> None:
+async def test_events_of_other_kinds_are_ignored(follower: Follower) -> None:
     request = await follower.opened()
     request.write(b"event: news\ndata: x\n\n" + FIRST)
-    assert await follower.shown() == "put\t/\t1"
+    assert await follower.next_shown() == "put\t/\t1"
 
 
-def test_pauses_grow_to_a_bound_and_are_never_the_same() -> None:
+def test_pauses_grow_to_a_limit_and_are_random() -> None:
     chance = random.Random(1)
     for failures, longest in ((0, 0.5), (1, 1.0), (2, 2.0), (5, 16.0), (6, 30.0), (10_000, 30.0)):
         pauses = [pause_after(failures, chance) for _ in range(100)]

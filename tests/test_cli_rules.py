@@ -1,4 +1,4 @@
-"""Rules from the command line: checked without a daemon, read, set and explained by one."""
+"""Rules from the command line: checked without a daemon; read, put and explained with one."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import pathlib
 import pytest
 import pytest_twisted
 
-from tests.command import mint, sentence, text, treedb
+from tests.command import error_of, mint, output_of, treedb
 from tests.daemon import Daemon
-from treedbd.cli.rules import show_verdict
+from treedbd.cli.rules import format_explanation
 
 OPEN = '{"rules":{".read":true,".write":true}}'
 RULES = """{
-  // Users have a place of their own.
+  // Each user has a path of their own.
   "rules": {"users": {"$user": {
     ".read": "auth.uid === $user",
     ".write": "auth.uid === $user",
@@ -39,34 +39,36 @@ def project(shared_daemon: Daemon, host: str) -> str:
 
 @pytest.fixture
 def admin(shared_daemon: Daemon, host: str) -> str:
-    """The token of an administrator of the project."""
+    """The token of an admin of the project."""
     return mint(shared_daemon, host, "root", "--admin")
 
 
 @pytest_twisted.ensureDeferred
-async def test_good_rules_are_said_to_be(tmp_path: pathlib.Path) -> None:
+async def test_valid_rules_are_reported_as_ok(tmp_path: pathlib.Path) -> None:
     file = tmp_path / "rules.json"
     file.write_text(RULES)
-    assert await text("rules", "check", file) == f"{file}: ok"
-    assert await text("rules", "check", "-", given=OPEN.encode()) == "-: ok"
+    assert await output_of("rules", "check", file) == f"{file}: ok"
+    assert await output_of("rules", "check", "-", stdin=OPEN.encode()) == "-: ok"
 
 
 @pytest_twisted.ensureDeferred
-async def test_bad_rules_are_told_with_their_place(tmp_path: pathlib.Path) -> None:
+async def test_invalid_rules_are_reported_with_line_and_column(tmp_path: pathlib.Path) -> None:
     file = tmp_path / "rules.json"
     file.write_text('{"rules": {\n  ".read": "nobody"\n}}')
-    assert await sentence("rules", "check", file) == f"{file}:2:13: Unknown variable 'nobody'."
+    assert await error_of("rules", "check", file) == f"{file}:2:13: Unknown variable 'nobody'."
     missing = tmp_path / "none"
-    assert "cannot be read (No such file" in await sentence("rules", "check", missing)
+    assert "cannot be read (No such file" in await error_of("rules", "check", missing)
 
 
 @pytest_twisted.ensureDeferred
 async def test_rules_are_checked_by_the_limits_of_the_configuration(tmp_path: pathlib.Path) -> None:
     config = tmp_path / "treedb.toml"
     config.write_text("[rules]\nexpression_bytes = 10\n")
-    told = await sentence("rules", "check", "-", "--config", config, given=RULES.encode())
-    assert told.startswith("-:4:15: ")
-    assert await text("rules", "check", "-", "--config", config, given=OPEN.encode()) == "-: ok"
+    error = await error_of("rules", "check", "-", "--config", config, stdin=RULES.encode())
+    assert error.startswith("-:4:15: ")
+    assert (
+        await output_of("rules", "check", "-", "--config", config, stdin=OPEN.encode()) == "-: ok"
+    )
 
 
 @pytest_twisted.ensureDeferred
@@ -75,48 +77,48 @@ async def test_rules_are_put_and_read_back_as_they_were(
 ) -> None:
     file = tmp_path / "rules.json"
     file.write_text(RULES)
-    assert await text("rules", "get", project, token=admin) == OPEN
-    assert await text("rules", "put", project, file, token=admin) == '{"status":"ok"}'
+    assert await output_of("rules", "get", project, token=admin) == OPEN
+    assert await output_of("rules", "put", project, file, token=admin) == '{"status":"ok"}'
     assert (await treedb("rules", "get", project, token=admin)).output.decode() == RULES
-    assert "403 permission_denied" in await sentence("get", project)
+    assert "403 permission_denied" in await error_of("get", project)
 
 
 @pytest.mark.parametrize("words", [[], ["-"], ['{"rules": {}}']])
 @pytest_twisted.ensureDeferred
-async def test_rules_come_from_standard_input_too_or_stand_there(
+async def test_rules_may_come_from_standard_input_or_the_command_line(
     project: str, admin: str, words: list[str]
 ) -> None:
-    given = b'{"rules": {}}'
-    assert await text("rules", "put", project, *words, token=admin, given=given)
-    assert await text("rules", "get", f"{project}/.json", token=admin) == '{"rules": {}}'
+    document = b'{"rules": {}}'
+    assert await output_of("rules", "put", project, *words, token=admin, stdin=document)
+    assert await output_of("rules", "get", f"{project}/.json", token=admin) == '{"rules": {}}'
 
 
 @pytest_twisted.ensureDeferred
 async def test_a_dry_run_changes_nothing(project: str, admin: str) -> None:
-    assert await text("rules", "put", project, "--dry-run", '{"rules":{}}', token=admin)
-    assert await text("rules", "get", project, token=admin) == OPEN
-    told = await sentence(
+    assert await output_of("rules", "put", project, "--dry-run", '{"rules":{}}', token=admin)
+    assert await output_of("rules", "get", project, token=admin) == OPEN
+    error = await error_of(
         "rules", "put", project, "--dry-run", '{"rules":{".read":"no"}}', token=admin
     )
-    assert told == "400: 1:20: Unknown variable 'no'."
+    assert error == "400: 1:20: Unknown variable 'no'."
 
 
 @pytest_twisted.ensureDeferred
-async def test_rules_are_for_administrators(shared_daemon: Daemon, host: str, project: str) -> None:
+async def test_rules_are_for_admins_only(shared_daemon: Daemon, host: str, project: str) -> None:
     user = mint(shared_daemon, host, "ada")
     for command in (["get", project], ["put", project, OPEN], ["explain", project]):
-        assert "401 auth_required" in await sentence("rules", *command)
-        assert "401: Permission denied" in await sentence("rules", *command, token=user)
+        assert "401 auth_required" in await error_of("rules", *command)
+        assert "401: Permission denied" in await error_of("rules", *command, token=user)
 
 
 @pytest_twisted.ensureDeferred
 async def test_a_verdict_is_explained(project: str, admin: str) -> None:
-    assert await text("rules", "put", project, RULES, token=admin)
+    assert await output_of("rules", "put", project, RULES, token=admin)
     ada, eve = '{"uid": "ada"}', '{"uid": "eve"}'
-    place = f"{project}/users/ada"
+    url = f"{project}/users/ada"
 
     async def explain(*words: str) -> list[str]:
-        return (await text("rules", "explain", place, *words, token=admin)).splitlines()
+        return (await output_of("rules", "explain", url, *words, token=admin)).splitlines()
 
     assert await explain("--auth", ada) == [
         "allowed",
@@ -132,14 +134,14 @@ async def test_a_verdict_is_explained(project: str, admin: str) -> None:
         "  rules/users/$user/.write (5:16) at /users/ada: true",
         "  rules/users/$user/.validate (6:19) at /users/ada: error: + takes numbers and strings.",
     ]
-    assert (await explain())[0] == "allowed: an administrator skips the rules"
+    assert (await explain())[0] == "allowed: rules do not apply to an admin"
     assert (await explain("--auth", "null"))[0] == "denied"
     (raw,) = await explain("--auth", eve, "--json")
     assert json.loads(raw)["allowed"] is False
-    assert await text("get", place, token=admin) == "null"
+    assert await output_of("get", url, token=admin) == "null"
 
 
 def test_an_explanation_cannot_move_a_cursor() -> None:
     rule = {"rule": "r", "path": "/\x1b[2J\n", "line": 1, "column": 1, "result": True}
-    lines = show_verdict({"allowed": True, "admin": False, "rules": [rule]})
+    lines = format_explanation({"allowed": True, "admin": False, "rules": [rule]})
     assert lines == ["allowed", "  r (1:1) at /�[2J�: true"]

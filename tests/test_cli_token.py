@@ -1,4 +1,4 @@
-"""Tokens from the command line: for whom, of what kind, for how long."""
+"""Tokens from the command line: their user, kind and lifetime."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.command import process
+from tests.command import run_command
 from treedbd.cli.main import main
-from treedbd.trust import DEVELOPMENT_SECRET, development_secret_of
-from treedbd.web.identity.tokens import BadToken, parse, verify_by_secret
+from treedbd.config.credentials import DEVELOPMENT_SECRET, derive_project_secret
+from treedbd.web.auth.jwt import BadToken, parse, verify_by_secret
 
 FIRST, SECOND = b"first" * 8, b"second" * 8
 CONFIG = """
@@ -40,7 +40,7 @@ def folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.P
     return tmp_path
 
 
-def minted(capsys: pytest.CaptureFixture[str], *words: str, secret: bytes = FIRST) -> Any:
+def mint_claims(capsys: pytest.CaptureFixture[str], *words: str, secret: bytes = FIRST) -> Any:
     """Return the claims of the token that a command prints."""
     command = ["token", "--config", "treedb.toml", "--project", "shop", "--uid", "ada", *words]
     assert main(command) == 0
@@ -51,7 +51,7 @@ def minted(capsys: pytest.CaptureFixture[str], *words: str, secret: bytes = FIRS
     return token.claims
 
 
-def failure(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+def error_of(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     assert main(["token", *words]) == 1
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -60,11 +60,11 @@ def failure(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return captured.err
 
 
-def test_a_token_is_signed_by_the_first_secret_and_lives_for_an_hour(
+def test_a_token_is_signed_by_the_first_secret_and_valid_for_an_hour(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     before = time.time()
-    claims = minted(capsys)
+    claims = mint_claims(capsys)
     assert set(claims) == {"uid", "iat", "exp"}
     assert claims["uid"] == "ada"
     assert before - 1 <= claims["iat"] <= time.time()
@@ -74,21 +74,21 @@ def test_a_token_is_signed_by_the_first_secret_and_lives_for_an_hour(
 @pytest.mark.parametrize(
     ("text", "seconds"), [("30s", 30), ("5m", 300), ("2h", 7200), ("7d", 604_800)]
 )
-def test_it_lives_as_long_as_it_is_told_to(
+def test_a_token_expires_after_the_given_time(
     capsys: pytest.CaptureFixture[str], text: str, seconds: int
 ) -> None:
-    claims = minted(capsys, "--ttl", text)
+    claims = mint_claims(capsys, "--ttl", text)
     assert claims["exp"] - claims["iat"] == seconds
     assert type(claims["exp"]) is int
 
 
-def test_a_token_without_an_end_must_be_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "exp" not in minted(capsys, "--ttl", "never")
+def test_a_token_never_expires_only_if_requested(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "exp" not in mint_claims(capsys, "--ttl", "never")
 
 
 def test_claims_are_merged_and_options_win(capsys: pytest.CaptureFixture[str]) -> None:
-    given = '{"uid": "eve", "provider": "robots", "roles": {"editor": true}, "iat": 7}'
-    claims = minted(capsys, "--claims", given, "--admin", "--ttl", "never")
+    claims_json = '{"uid": "eve", "provider": "robots", "roles": {"editor": true}, "iat": 7}'
+    claims = mint_claims(capsys, "--claims", claims_json, "--admin", "--ttl", "never")
     assert claims == {
         "uid": "ada",
         "provider": "robots",
@@ -98,15 +98,15 @@ def test_claims_are_merged_and_options_win(capsys: pytest.CaptureFixture[str]) -
     }
 
 
-def test_a_token_is_an_admin_s_only_where_that_was_asked_for(
+def test_a_token_is_that_of_an_admin_only_if_requested(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert "admin" not in minted(capsys)
-    assert minted(capsys, "--admin")["admin"] is True
+    assert "admin" not in mint_claims(capsys)
+    assert mint_claims(capsys, "--admin")["admin"] is True
 
 
-def test_an_end_in_the_claims_holds(capsys: pytest.CaptureFixture[str]) -> None:
-    assert minted(capsys, "--claims", '{"exp": 4102444800}')["exp"] == 4_102_444_800
+def test_an_exp_in_the_claims_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    assert mint_claims(capsys, "--claims", '{"exp": 4102444800}')["exp"] == 4_102_444_800
 
 
 @pytest.mark.parametrize(
@@ -147,25 +147,25 @@ def test_a_wrong_command_line_ends_with_2(
     assert re.search("^treedb( token)?: error: ", captured.err, re.MULTILINE)
 
 
-def test_the_secret_of_a_project_must_be_there_and_good(
+def test_the_secret_of_a_project_must_exist_and_be_valid(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     config = ["--config", "treedb.toml", "--uid", "ada", "--project"]
-    assert "no project none; those that are configured: shop, bare, short" in failure(
+    assert "no project none; the configured projects: shop, bare, short" in error_of(
         capsys, *config, "none"
     )
-    assert "bare has no secret" in failure(capsys, *config, "bare")
-    short = failure(capsys, *config, "short")
+    assert "bare has no secret" in error_of(capsys, *config, "bare")
+    short = error_of(capsys, *config, "short")
     assert "treedb.toml: projects.short.secret_files names " in short
-    assert "short.secret (the secret has 5 bytes" in short
+    assert "short.secret, which has 5 bytes" in short
     pathlib.Path("new.secret").unlink()
-    assert "new.secret (the secret cannot be read" in failure(capsys, *config, "shop")
+    assert "new.secret, which cannot be read" in error_of(capsys, *config, "shop")
 
 
-def test_claims_that_no_daemon_takes_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_claims_that_no_daemon_accepts_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     deep = '{"a":' * 40 + "1" + "}" * 40
     words = ["--config", "treedb.toml", "--uid", "ada", "--project"]
-    for claims, why in (
+    for claims, reason in (
         (deep, "nested deeper"),
         ('{"exp": "x"}', "exp must be a number"),
         ('{"exp": "x", "v": 0, "d": 1}', "must be"),
@@ -175,13 +175,13 @@ def test_claims_that_no_daemon_takes_are_refused(capsys: pytest.CaptureFixture[s
         ('{"v": 0, "d": 1}', "its d must be a JSON object"),
         ('{"exp": 1}', "expired"),
         ('{"exp": 4102444800, "nbf": 4102448400}', "expired"),
-        ('{"iss": "https://accounts.example.com"}', "iss names a provider"),
+        ('{"iss": "https://accounts.example.com"}', "iss is that of a provider"),
     ):
-        assert why in failure(capsys, *words, "shop", "--claims", claims)
+        assert reason in error_of(capsys, *words, "shop", "--claims", claims)
 
 
-def test_a_token_that_is_good_later_is_made(capsys: pytest.CaptureFixture[str]) -> None:
-    claims = minted(capsys, "--claims", '{"nbf": 4102444800, "iss": "us"}', "--ttl", "never")
+def test_a_token_may_become_valid_later(capsys: pytest.CaptureFixture[str]) -> None:
+    claims = mint_claims(capsys, "--claims", '{"nbf": 4102444800, "iss": "us"}', "--ttl", "never")
     assert (claims["nbf"], claims["iss"]) == (4_102_444_800, "us")
 
 
@@ -189,10 +189,12 @@ def test_a_configuration_that_cannot_be_read_is_one_sentence(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     words = ["--uid", "ada", "--project", "shop"]
-    assert "none.toml: No such file" in failure(capsys, "--config", "none.toml", *words)
+    assert "none.toml: cannot be read (No such file" in error_of(
+        capsys, "--config", "none.toml", *words
+    )
 
 
-def test_the_configuration_may_stand_before_the_command(
+def test_the_configuration_may_precede_the_command(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["--config", "treedb.toml", "token", "--project", "shop", "--uid", "ada"]) == 0
@@ -210,17 +212,17 @@ def test_development_mode_has_a_secret_for_every_project(
         captured = capsys.readouterr()
         secret = (data / DEVELOPMENT_SECRET).read_bytes()
         minted = parse(captured.out.removesuffix("\n"))
-        assert verify_by_secret(minted, [development_secret_of(secret, project)])
+        assert verify_by_secret(minted, [derive_project_secret(secret, project)])
         with pytest.raises(BadToken):
-            verify_by_secret(minted, [secret, development_secret_of(secret, "else")])
-        # The first one made the secret, which is worth a word to who is in a wrong directory.
+            verify_by_secret(minted, [secret, derive_project_secret(secret, "else")])
+        # The first command created the secret, and warns: the directory may be the wrong one.
         assert captured.err.count("\n") == (project == "demo")
         assert secret.decode() not in captured.err
 
 
-def test_no_secret_is_ever_said(folder: pathlib.Path) -> None:
+def test_no_secret_is_printed(folder: pathlib.Path) -> None:
     words = ["--project", "shop", "--uid", "ada", "--config", "treedb.toml"]
-    done = process("token", *words, "--claims", "-", given=b'{"a": 1}', folder=folder)
+    done = run_command("token", *words, "--claims", "-", stdin=b'{"a": 1}', folder=folder)
     assert parse(done.text).claims["a"] == 1
     os.chmod(folder / "new.secret", 0o644)
     everything = done.output + done.errors.encode()

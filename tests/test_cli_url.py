@@ -1,4 +1,4 @@
-"""What becomes of the URLs that are typed."""
+"""URLs of the command line, and the requests they become."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treedbd.cli.url import InvalidUrl, is_local, parse_url
-from treedbd.tree.path import parse_address
+from treedbd.web.addressing import parse_segments
 
 
 @pytest.mark.parametrize(
@@ -31,8 +31,8 @@ from treedbd.tree.path import parse_address
         ("https://bücher.example/a", "https://xn--bcher-kva.example/a.json"),
     ],
 )
-def test_a_place_is_asked_for_as_it_was_typed(typed: str, sent: str) -> None:
-    assert str(parse_url(typed).place()) == sent
+def test_a_path_is_requested_as_it_was_typed(typed: str, sent: str) -> None:
+    assert str(parse_url(typed).to_json()) == sent
 
 
 @pytest.mark.parametrize(
@@ -45,18 +45,20 @@ def test_a_place_is_asked_for_as_it_was_typed(typed: str, sent: str) -> None:
     ],
 )
 def test_the_rules_are_those_of_the_root(typed: str) -> None:
-    assert str(parse_url(typed).rules()) == "http://h/.settings/rules.json"
+    assert str(parse_url(typed).to_rules()) == "http://h/.settings/rules.json"
 
 
 def test_a_prefix_and_a_query_are_kept_for_the_rules() -> None:
-    url = parse_url("http://h/api/db/?ns=shop").rules()
+    url = parse_url("http://h/api/db/?ns=shop").to_rules()
     assert str(url) == "http://h/api/db/.settings/rules.json?ns=shop"
 
 
-def test_parameters_are_added_behind_those_that_are_there() -> None:
-    url = parse_url("http://h/a?ns=shop").ask({"orderBy": '"a&b/ü"', "limitToFirst": "2"})
+def test_parameters_are_added_after_existing_ones() -> None:
+    url = parse_url("http://h/a?ns=shop").with_parameters(
+        {"orderBy": '"a&b/ü"', "limitToFirst": "2"}
+    )
     assert str(url) == "http://h/a?ns=shop&orderBy=%22a%26b%2F%C3%BC%22&limitToFirst=2"
-    assert str(parse_url("http://h/a").ask({})) == "http://h/a"
+    assert str(parse_url("http://h/a").with_parameters({})) == "http://h/a"
 
 
 def test_a_parameter_is_found_with_a_value_and_without() -> None:
@@ -86,7 +88,7 @@ def test_a_parameter_is_found_with_a_value_and_without() -> None:
         f"http://{'a' * 64}.example/",
     ],
 )
-def test_what_is_no_url_of_a_tree_is_refused(typed: str) -> None:
+def test_an_invalid_url_is_refused(typed: str) -> None:
     with pytest.raises(InvalidUrl):
         parse_url(typed)
 
@@ -121,7 +123,7 @@ def test_a_token_in_a_url_is_refused_and_not_repeated(typed: str) -> None:
         ("192.0.2.1", False),
     ],
 )
-def test_names_and_addresses_of_this_machine_are_known(host: str, expected: bool) -> None:
+def test_names_and_addresses_of_this_machine_are_recognised(host: str, expected: bool) -> None:
     assert is_local(host) is expected
 
 
@@ -134,6 +136,6 @@ def test_names_and_addresses_of_this_machine_are_known(host: str, expected: bool
         max_size=4,
     )
 )
-def test_any_key_that_is_typed_as_it_is_reaches_its_place(keys: list[str]) -> None:
-    url = parse_url("http://h/" + "/".join(keys)).place()
-    assert parse_address(url.path.encode().split(b"/")[1:]).path == tuple(keys)
+def test_any_key_may_be_typed_without_escaping(keys: list[str]) -> None:
+    url = parse_url("http://h/" + "/".join(keys)).to_json()
+    assert parse_segments(url.path.encode().split(b"/")[1:]).path == tuple(keys)

@@ -1,4 +1,4 @@
-"""`treedb watch` as a process: what it prints, what it outlives, and how it ends."""
+"""`treedb watch` as a process: its output, its reconnections and its end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.command import COMMAND, Running, environment, mint, process
+from tests.command import COMMAND, RunningCommand, environment, mint, run_command
 from tests.daemon import Daemon
 
 DENY = '{"rules": {}}'
@@ -20,7 +20,7 @@ DENY = '{"rules": {}}'
 
 @pytest.fixture(scope="module")
 def shared_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    """A daemon in development mode, that comes back at the same port."""
+    """A daemon in development mode that always has the same port."""
     folder = tmp_path_factory.mktemp("daemon")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -29,7 +29,7 @@ def shared_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 
 class Project:
-    """A project that no other test uses, and how it is written to."""
+    """A project that no other test uses, and a function that writes to it."""
 
     def __init__(self, daemon: Daemon, name: str) -> None:
         self.host = f"{name}.localhost"
@@ -39,8 +39,8 @@ class Project:
 
     def write(self, method: str, path: str, value: object, token: str = "") -> None:
         headers = self._host | ({"Authorization": f"Bearer {token}"} if token else {})
-        answer = self._daemon.request(method, path, json.dumps(value), headers)
-        assert answer.status == 200, answer
+        response = self._daemon.request(method, path, json.dumps(value), headers)
+        assert response.status == 200, response
 
 
 @pytest.fixture
@@ -48,15 +48,15 @@ def project(shared_daemon: Daemon, request: pytest.FixtureRequest) -> Project:
     return Project(shared_daemon, request.node.name.replace("_", "-")[-60:].strip("-"))
 
 
-def interrupt(watching: Running) -> None:
-    """End it by Ctrl-C, without a word."""
+def interrupt(watching: RunningCommand) -> None:
+    """End a command by Ctrl-C."""
     watching.signal(signal.SIGINT)
     assert watching.wait() == 0
 
 
 def test_events_are_lines_of_kind_path_and_data_until_ctrl_c(project: Project) -> None:
     project.write("PUT", "/a.json", {"b": 1})
-    with Running("watch", f"{project.url}/a") as watching:
+    with RunningCommand("watch", f"{project.url}/a") as watching:
         assert watching.lines.next() == 'put\t/\t{"b":1}'
         project.write("PUT", "/a/c%20d.json", "é")
         assert watching.lines.next() == 'put\t/c d\t"é"'
@@ -67,8 +67,8 @@ def test_events_are_lines_of_kind_path_and_data_until_ctrl_c(project: Project) -
         assert watching.errors.rest() == []
 
 
-def test_events_are_json_lines_where_asked_for(project: Project) -> None:
-    with Running("watch", f"{project.url}/.json", "--json") as watching:
+def test_events_are_json_lines_if_requested(project: Project) -> None:
+    with RunningCommand("watch", f"{project.url}/.json", "--json") as watching:
         assert json.loads(watching.lines.next()) == {"event": "put", "path": "/", "data": None}
         project.write("PATCH", "/.json", {"a": [1]})
         expected = {"event": "patch", "path": "/", "data": {"a": [1]}}
@@ -79,7 +79,7 @@ def test_events_are_json_lines_where_asked_for(project: Project) -> None:
 def test_a_query_is_watched(project: Project) -> None:
     project.write("PUT", "/.json", {"a": 1, "b": 2, "c": 3})
     options = ("--order-by", "$value", "--limit-to-last", "2")
-    with Running("watch", project.url, *options) as watching:
+    with RunningCommand("watch", project.url, *options) as watching:
         assert watching.lines.next() == 'put\t/\t{"b":2,"c":3}'
         project.write("PUT", "/a.json", 4)
         assert sorted((watching.lines.next(), watching.lines.next())) == [
@@ -89,10 +89,10 @@ def test_a_query_is_watched(project: Project) -> None:
         interrupt(watching)
 
 
-def test_nothing_is_lost_or_repeated_when_the_daemon_is_killed_and_comes_back(
+def test_nothing_is_lost_or_repeated_when_the_daemon_is_killed_and_restarted(
     project: Project, shared_daemon: Daemon
 ) -> None:
-    with Running("watch", project.url, "--keep-alive", "60") as watching:
+    with RunningCommand("watch", project.url, "--keep-alive", "60") as watching:
         assert watching.lines.next() == "put\t/\tnull"
         written = 0
         for _ in range(2):
@@ -105,7 +105,7 @@ def test_nothing_is_lost_or_repeated_when_the_daemon_is_killed_and_comes_back(
             shared_daemon.kill()
             assert "Trying again." in watching.errors.next()
             shared_daemon.start()
-            # It is not back yet, or just so: this write may be replayed or told.
+            # The command may or may not have reconnected: this write is replayed or received live.
             written += 1
             project.write("PUT", f"/{written}.json", written)
             assert watching.lines.next() == f"put\t/{written}\t{written}"
@@ -114,24 +114,22 @@ def test_nothing_is_lost_or_repeated_when_the_daemon_is_killed_and_comes_back(
         assert watching.errors.rest() == []
 
 
-def test_a_stream_that_stands_still_is_opened_again(
-    project: Project, shared_daemon: Daemon
-) -> None:
-    with Running("watch", project.url, "--keep-alive", "1") as watching:
+def test_a_silent_stream_is_opened_again(project: Project, shared_daemon: Daemon) -> None:
+    with RunningCommand("watch", project.url, "--keep-alive", "1") as watching:
         assert watching.lines.next() == "put\t/\tnull"
         os.kill(shared_daemon.pid, signal.SIGSTOP)
         try:
-            told = watching.errors.next()
+            warning = watching.errors.next()
         finally:
             os.kill(shared_daemon.pid, signal.SIGCONT)
-        assert told == f"treedb: {project.url} was silent for 2.5 s. Trying again."
+        assert warning == f"treedb: {project.url} was silent for 2.5 s. Trying again."
         project.write("PUT", "/a.json", 1)
         assert watching.lines.next() == "put\t/a\t1"
         interrupt(watching)
 
 
-def test_ctrl_c_ends_it_while_nobody_answers(project: Project, shared_daemon: Daemon) -> None:
-    with Running("watch", project.url) as watching:
+def test_ctrl_c_ends_it_while_no_server_responds(project: Project, shared_daemon: Daemon) -> None:
+    with RunningCommand("watch", project.url) as watching:
         assert watching.lines.next() == "put\t/\tnull"
         shared_daemon.kill()
         watching.errors.next()
@@ -139,26 +137,22 @@ def test_ctrl_c_ends_it_while_nobody_answers(project: Project, shared_daemon: Da
     shared_daemon.start()
 
 
-def test_it_ends_when_the_rules_take_the_stream_away(
-    shared_daemon: Daemon, project: Project
-) -> None:
+def test_it_ends_when_new_rules_deny_the_stream(shared_daemon: Daemon, project: Project) -> None:
     admin = mint(shared_daemon, project.host, "root", "--admin")
-    with Running("watch", project.url) as watching:
+    with RunningCommand("watch", project.url) as watching:
         assert watching.lines.next() == "put\t/\tnull"
-        assert process("rules", "put", project.url, DENY, token=admin).status == 0
+        assert run_command("rules", "put", project.url, DENY, token=admin).status == 0
         assert watching.wait() == 1
         assert watching.lines.rest() == []
-        assert watching.errors.rest() == [
-            "treedb: The stream was ended: the rules do not allow it any more."
-        ]
-    with Running("watch", project.url, token=admin) as watching:
+        assert watching.errors.rest() == ["treedb: The stream ended: the rules no longer allow it."]
+    with RunningCommand("watch", project.url, token=admin) as watching:
         assert watching.lines.next() == "put\t/\tnull"
         interrupt(watching)
-    denied = process("watch", project.url).sentence
+    denied = run_command("watch", project.url).error
     assert denied == "403 permission_denied: The rules do not allow this read."
 
 
-def test_a_reader_who_has_enough_ends_it_without_a_word(project: Project) -> None:
+def test_a_closed_output_ends_the_command_without_a_message(project: Project) -> None:
     with subprocess.Popen(
         [*COMMAND, "watch", project.url],
         stdout=subprocess.PIPE,
@@ -174,8 +168,11 @@ def test_a_reader_who_has_enough_ends_it_without_a_word(project: Project) -> Non
         assert watching.stderr.read() == b""
 
 
-def test_what_cannot_be_watched_is_one_sentence(project: Project, tmp_path: pathlib.Path) -> None:
+def test_an_error_before_the_first_stream_is_one_sentence(
+    project: Project, tmp_path: pathlib.Path
+) -> None:
     assert (
-        process("watch", "http://localhost:1").sentence == "Nobody listens at http://localhost:1."
+        run_command("watch", "http://localhost:1").error
+        == "No server listens at http://localhost:1."
     )
-    assert "400 invalid_query" in process("watch", f"{project.url}?shallow=true").sentence
+    assert "400 invalid_query" in run_command("watch", f"{project.url}?shallow=true").error

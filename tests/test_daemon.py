@@ -1,4 +1,4 @@
-"""The daemon as an operator sees it: the real `twistd treedb`, from the outside."""
+"""The daemon as an operator sees it: the real `twistd treedb` as a process."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from urllib.parse import urlsplit
 import pytest
 from cryptography import x509
 
-from tests.daemon import TWISTD, Answer, Daemon
-from tests.injection import spoil_row
-from treedbd.certificate import LOCAL_CERTIFICATE, LOCAL_KEY, keep_local_certificate
+from tests.daemon import TWISTD, Daemon, Response
+from tests.injection import corrupt_row
+from treedbd.config.certificate import LOCAL_CERTIFICATE, LOCAL_KEY, ensure_local_certificate
 
 LOOPBACK = "127.0.0.1"
 TEN_SECONDS = 10.0
@@ -44,7 +44,7 @@ def served_certificate(url: str) -> bytes:
 
 
 def failed_start(daemon: Daemon) -> str:
-    """Run a daemon that cannot start; return the one sentence it leaves."""
+    """Run a daemon that cannot start; return the one sentence of its error."""
     done = daemon.run()
     assert done.returncode == 1
     assert "Traceback" not in done.stdout + done.stderr
@@ -56,14 +56,14 @@ def failed_start(daemon: Daemon) -> str:
     return sentence
 
 
-def test_without_a_configuration_it_answers_with_tls_and_without(daemon: Daemon) -> None:
+def test_without_a_configuration_it_serves_with_tls_and_without(daemon: Daemon) -> None:
     assert [urlsplit(url).scheme for url in daemon.urls] == ["https", "http"]
     assert daemon.request("PUT", "/a.json", "1", secure=True).status == 200
     assert daemon.request("GET", "/a.json").body == b"1"
     assert "Development mode" in daemon.log
 
 
-def test_development_mode_makes_any_project_on_use(daemon: Daemon) -> None:
+def test_development_mode_creates_projects_on_use(daemon: Daemon) -> None:
     port = urlsplit(daemon.http).port
     host = {"Host": f"eu--shop.localhost:{port}"}
     assert daemon.request("PUT", "/a.json", "2", host).status == 200
@@ -72,7 +72,7 @@ def test_development_mode_makes_any_project_on_use(daemon: Daemon) -> None:
     assert (daemon.data / "shop" / "eu.shelf").is_file()
 
 
-def test_the_command_that_it_prints_works_when_pasted(tmp_path: pathlib.Path) -> None:
+def test_the_printed_command_works_when_pasted(tmp_path: pathlib.Path) -> None:
     folder = tmp_path / "a 'folder' $HOME"
     folder.mkdir()
     with Daemon(folder) as daemon:
@@ -84,7 +84,7 @@ def test_the_command_that_it_prints_works_when_pasted(tmp_path: pathlib.Path) ->
         assert (done.returncode, done.stdout) == (0, '"world"'), done.stderr
 
 
-def test_where_rules_hold_the_printed_command_works_too(daemon: Daemon) -> None:
+def test_the_printed_command_works_when_rules_deny_too(daemon: Daemon) -> None:
     owner = {"Authorization": "Bearer owner"}
     assert daemon.request("PUT", "/.settings/rules.json", '{"rules": {}}', owner).status == 200
     begin = len(daemon.log)
@@ -104,13 +104,13 @@ def test_without_a_url_no_command_is_printed(tmp_path: pathlib.Path) -> None:
         assert "Try:" not in daemon.log
 
 
-def test_what_it_keeps_is_for_its_owner_alone(daemon: Daemon) -> None:
+def test_its_files_are_readable_by_their_owner_only(daemon: Daemon) -> None:
     assert daemon.request("PUT", "/a.json", "1").status == 200
     for path in (daemon.data, *daemon.data.rglob("*")):
         assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
 
 
-def test_an_empty_directory_that_others_could_read_is_closed_to_them(
+def test_an_empty_directory_loses_the_permissions_of_others(
     tmp_path: pathlib.Path,
 ) -> None:
     (tmp_path / "data").mkdir(mode=0o755)
@@ -118,23 +118,23 @@ def test_an_empty_directory_that_others_could_read_is_closed_to_them(
         assert stat.S_IMODE(daemon.data.stat().st_mode) == 0o700
 
 
-def test_a_certificate_that_has_run_out_is_made_again(tmp_path: pathlib.Path) -> None:
+def test_an_expired_certificate_is_replaced(tmp_path: pathlib.Path) -> None:
     data = tmp_path / "data"
     data.mkdir(mode=0o700)
     long_ago = datetime.datetime(2001, 1, 1, tzinfo=datetime.UTC)
-    old = keep_local_certificate(data, long_ago).certificate.read_bytes()
+    old = ensure_local_certificate(data, long_ago).certificate.read_bytes()
     with Daemon(tmp_path) as daemon:
         assert daemon.ca.read_bytes() != old
         assert daemon.request("GET", "/a.json", secure=True).status == 200
 
 
-def test_the_certificate_is_kept_from_start_to_start(daemon: Daemon) -> None:
+def test_a_restart_keeps_the_certificate(daemon: Daemon) -> None:
     before = daemon.ca.read_bytes()
     daemon.restart()
     assert daemon.ca.read_bytes() == before
 
 
-def test_a_value_outlives_a_restart_and_a_kill(daemon: Daemon) -> None:
+def test_a_value_survives_a_restart_and_a_kill(daemon: Daemon) -> None:
     assert daemon.request("PUT", "/a.json", "1").status == 200
     daemon.restart()
     assert daemon.request("PUT", "/b.json", "2").status == 200
@@ -154,11 +154,11 @@ def test_a_configuration_is_served(tmp_path: pathlib.Path) -> None:
         unknown = {"Host": "other.db.example.com"}
         assert daemon.request("GET", "/a.json", headers=unknown).status == 404
         assert daemon.request("GET", "/a.json").status == 404
-        stranger = {"Host": "db.example.net"}
-        assert daemon.request("GET", "/a.json", headers=stranger).status == 421
+        foreign = {"Host": "db.example.net"}
+        assert daemon.request("GET", "/a.json", headers=foreign).status == 421
 
 
-def test_the_memory_engine_leaves_no_database(tmp_path: pathlib.Path) -> None:
+def test_the_memory_engine_writes_no_database(tmp_path: pathlib.Path) -> None:
     with Daemon(tmp_path, arguments=["--engine", "memory"]) as daemon:
         assert daemon.request("PUT", "/a.json", "1").status == 200
         assert not list(daemon.data.rglob("*.shelf"))
@@ -167,8 +167,8 @@ def test_the_memory_engine_leaves_no_database(tmp_path: pathlib.Path) -> None:
 
 
 def test_a_port_in_use_is_one_sentence(tmp_path: pathlib.Path) -> None:
-    with socket.create_server((LOOPBACK, 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server((LOOPBACK, 0)) as used:
+        port = used.getsockname()[1]
         endpoint = f"tcp:{port}:interface={LOOPBACK}"
         sentence = failed_start(Daemon(tmp_path, listen=[endpoint]))
         assert endpoint in sentence
@@ -187,13 +187,13 @@ def test_a_damaged_store_is_one_sentence(daemon: Daemon) -> None:
     assert "default.shelf" in failed_start(daemon)
 
 
-def test_what_was_damaged_while_it_was_served_is_unavailable_and_the_rest_is_served(
+def test_a_row_damaged_at_run_time_is_unavailable_and_the_others_are_served(
     daemon: Daemon,
 ) -> None:
     assert daemon.request("PUT", "/.json", json.dumps(MANY_ROWS)).status == 200
-    spoil_row(daemon.data / "demo" / "default.shelf", "k7")
+    corrupt_row(daemon.data / "demo" / "default.shelf", "k7")
     tagged = {"X-TreeDB-ETag": "true"}
-    answers = [
+    responses = [
         daemon.request("GET", "/k7.json", headers=tagged),
         daemon.request("GET", "/k7.json?print=pretty"),
         daemon.request("GET", "/k7/n.json"),
@@ -202,9 +202,9 @@ def test_what_was_damaged_while_it_was_served_is_unavailable_and_the_rest_is_ser
         daemon.request("PUT", "/k7/n.json", "8", headers={"If-Match": "*"}),
         daemon.request("PATCH", "/k7.json", '{"n": 8}', headers=tagged),
     ]
-    assert [(answer.status, json.loads(answer.body)["error"]) for answer in answers] == [
+    assert [(response.status, json.loads(response.body)["error"]) for response in responses] == [
         (503, "unavailable")
-    ] * len(answers)
+    ] * len(responses)
     assert daemon.request("GET", "/k8.json", headers=tagged).status == 200
     assert daemon.request("PUT", "/k8/n.json", "9").status == 200
     assert daemon.request("PUT", "/k7.json", '{"n": 1}').status == 200
@@ -218,7 +218,7 @@ def test_a_log_whose_database_was_removed_is_one_sentence(daemon: Daemon) -> Non
     assert "default.shelf-wal is the log of a database whose own file" in failed_start(daemon)
 
 
-def test_a_data_directory_that_cannot_be_made_is_one_sentence(tmp_path: pathlib.Path) -> None:
+def test_a_data_directory_that_cannot_be_created_is_one_sentence(tmp_path: pathlib.Path) -> None:
     (tmp_path / "data").write_bytes(b"")
     assert str(tmp_path / "data") in failed_start(Daemon(tmp_path))
 
@@ -227,7 +227,7 @@ def test_a_data_directory_that_cannot_be_made_is_one_sentence(tmp_path: pathlib.
 def test_an_unreadable_certificate_is_one_sentence(
     tmp_path: pathlib.Path, content: bytes | None
 ) -> None:
-    keep_local_certificate(tmp_path, datetime.datetime.now(datetime.UTC))
+    ensure_local_certificate(tmp_path, datetime.datetime.now(datetime.UTC))
     if content is None:
         (tmp_path / LOCAL_CERTIFICATE).unlink()
     else:
@@ -262,38 +262,38 @@ def test_a_bad_setting_is_one_sentence(
         assert word in sentence
 
 
-def drip_a_head(connection: socket.socket) -> None:
+def send_part_of_head(connection: socket.socket) -> None:
     connection.sendall(b"GET /a.json HTTP/1.1\r\nHost: localhost\r\nX: ")
 
 
-def drip_a_body(connection: socket.socket) -> None:
+def send_part_of_body(connection: socket.socket) -> None:
     connection.sendall(
         b"PUT /a.json HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n[1,"
     )
 
 
-def stay_idle(connection: socket.socket) -> None:
+def be_idle(connection: socket.socket) -> None:
     connection.sendall(b"GET /a.json HTTP/1.1\r\nHost: localhost\r\n\r\n")
     assert connection.recv(4096).startswith(b"HTTP/1.1 200 ")
 
 
-def say_nothing(connection: socket.socket) -> None:
-    """Stand for a TLS handshake that never comes, where TLS is spoken."""
+def send_nothing(connection: socket.socket) -> None:
+    """Send nothing; on a port with TLS the handshake never starts."""
 
 
-def test_no_client_keeps_it_from_ending_with_status_0(daemon: Daemon) -> None:
+def test_no_client_prevents_an_end_with_status_0(daemon: Daemon) -> None:
     context = ssl.create_default_context(cafile=str(daemon.ca))
     with contextlib.ExitStack() as clients:
-        for behave in (drip_a_head, drip_a_body, stay_idle, say_nothing):
+        for act in (send_part_of_head, send_part_of_body, be_idle, send_nothing):
             for url in (urlsplit(daemon.http), urlsplit(daemon.https)):
                 connection = socket.create_connection((LOOPBACK, url.port), timeout=30)
-                if url.scheme == "https" and behave is not say_nothing:
+                if url.scheme == "https" and act is not send_nothing:
                     connection = context.wrap_socket(connection, server_hostname=LOOPBACK)
                 clients.enter_context(connection)
-                behave(connection)
-        asked = time.monotonic()
+                act(connection)
+        start = time.monotonic()
         assert daemon.stop() == 0
-        assert time.monotonic() - asked < TEN_SECONDS
+        assert time.monotonic() - start < TEN_SECONDS
     assert "Traceback" not in daemon.log
 
 
@@ -306,14 +306,14 @@ def test_sigint_ends_it_with_status_0_as_well(daemon: Daemon) -> None:
 
 def test_a_second_sigterm_changes_nothing(daemon: Daemon) -> None:
     with socket.create_connection((LOOPBACK, urlsplit(daemon.http).port), timeout=30) as client:
-        drip_a_body(client)
+        send_part_of_body(client)
         daemon.signal(signal.SIGTERM)
         daemon.await_line("TCP Port .* Closed")
         assert daemon.stop() == 0
     assert "Traceback" not in daemon.log
 
 
-def test_a_write_under_way_is_finished_and_answered_before_it_ends(
+def test_a_write_under_way_is_committed_and_acknowledged_before_it_ends(
     tmp_path: pathlib.Path,
 ) -> None:
     trace = tmp_path / "trace"
@@ -325,36 +325,36 @@ def test_a_write_under_way_is_finished_and_answered_before_it_ends(
         assert daemon.request("PUT", "/warm.json", "0").status == 200
         assert daemon.stop() == 0
     with Daemon(tmp_path, prefix=slow_disk) as daemon:
-        answers: list[Answer] = []
+        responses: list[Response] = []
         before = trace.read_text().count("sync(")
         writer = threading.Thread(
-            target=lambda: answers.append(daemon.request("PUT", "/a.json", "1"))
+            target=lambda: responses.append(daemon.request("PUT", "/a.json", "1"))
         )
         writer.start()
-        watch = subprocess.Popen(
+        tail = subprocess.Popen(
             ["tail", "-n", "+1", "-f", str(trace)], stdout=subprocess.PIPE, text=True
         )
-        assert watch.stdout is not None
+        assert tail.stdout is not None
         for _ in range(before + 1):
-            while "sync(" not in watch.stdout.readline():
+            while "sync(" not in tail.stdout.readline():
                 pass
         assert daemon.stop() == 0
         writer.join(TEN_SECONDS)
-        watch.kill()
-        watch.communicate()
-        assert [answer.status for answer in answers] == [200]
+        tail.kill()
+        tail.communicate()
+        assert [response.status for response in responses] == [200]
     with Daemon(tmp_path) as daemon:
         assert daemon.request("GET", "/a.json").body == b"1"
 
 
-def test_sighup_serves_the_new_certificate_and_drops_nobody(tmp_path: pathlib.Path) -> None:
+def test_sighup_loads_the_new_certificate_and_closes_no_connection(tmp_path: pathlib.Path) -> None:
     with Daemon(tmp_path, config=CONFIG) as daemon:
         connection = daemon.connect(secure=True)
         connection.request("GET", "/.health")
         assert connection.getresponse().read()
         old = served_certificate(daemon.https)
         daemon.ca.unlink()
-        keep_local_certificate(daemon.data, datetime.datetime.now(datetime.UTC))
+        ensure_local_certificate(daemon.data, datetime.datetime.now(datetime.UTC))
         daemon.signal(signal.SIGHUP)
         connection.request("GET", "/.health")
         assert connection.getresponse().read()
@@ -366,7 +366,7 @@ def test_sighup_serves_the_new_certificate_and_drops_nobody(tmp_path: pathlib.Pa
         connection.close()
 
 
-def test_sighup_with_a_broken_certificate_keeps_the_old_and_says_so(
+def test_sighup_with_an_invalid_certificate_keeps_the_old_and_logs_it(
     tmp_path: pathlib.Path,
 ) -> None:
     with Daemon(tmp_path, config=CONFIG) as daemon:
@@ -398,7 +398,7 @@ def test_no_token_and_no_query_reaches_the_log(tmp_path: pathlib.Path, access_lo
         assert ("/seen.json" in daemon.log) is (access_log == "true")
 
 
-def test_it_runs_in_the_background_too(tmp_path: pathlib.Path) -> None:
+def test_it_runs_in_the_background(tmp_path: pathlib.Path) -> None:
     log, pid = tmp_path / "log", tmp_path / "pid"
     log.touch()
     command = [
@@ -408,16 +408,16 @@ def test_it_runs_in_the_background_too(tmp_path: pathlib.Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     number = pid.read_text()
-    watch = subprocess.Popen(
+    tail = subprocess.Popen(
         ["tail", "-n", "+1", "-f", f"--pid={number}", str(log)], stdout=subprocess.PIPE, text=True
     )
     try:
-        assert watch.stdout is not None
-        while "treedb ready http://127.0.0.1:" not in (line := watch.stdout.readline()):
+        assert tail.stdout is not None
+        while "treedb ready http://127.0.0.1:" not in (line := tail.stdout.readline()):
             assert line, "It ended early."
     finally:
         subprocess.run(["kill", number], check=True)
-        rest, _ = watch.communicate(timeout=20)
+        rest, _ = tail.communicate(timeout=20)
     assert "Server Shut Down." in rest
     assert not pid.exists()
 
@@ -434,13 +434,13 @@ def test_a_start_that_fails_in_the_background_has_status_1_and_is_logged(
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert f"The data directory {tmp_path / 'data'} cannot be used" in log.read_text()
-    until = time.monotonic() + 10  # who started it is told before it has gone
+    until = time.monotonic() + 10  # twistd returns before the daemonised process has ended
     while pid.exists() and time.monotonic() < until:
         os.sched_yield()
     assert not pid.exists()
 
 
-def test_two_daemons_of_one_machine_do_not_disturb_each_other(
+def test_two_daemons_on_one_machine_are_independent(
     daemon: Daemon, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     with Daemon(tmp_path_factory.mktemp("other")) as other:

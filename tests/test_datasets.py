@@ -1,7 +1,7 @@
-"""Real input: the data files of the package `vega_datasets`, stored, read, queried and kept.
+"""Real input: the data files of the package `vega_datasets`, written, read and queried.
 
-Its JSON files go in as they are. Its tables of comma-separated values go in as arrays of objects,
-the shape in which such data reaches a database over JSON.
+Its JSON files are written as they are, its tables of comma-separated values as arrays of objects,
+the usual shape of such data in JSON.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import pytest
 
 from tests import expected
 from tests.daemon import Daemon
-from tests.expected import Question
+from tests.expected import QueryModel
 from tests.rest import Client, escape
 
 Record = dict[str, Any]
 
 
 def read_all() -> dict[str, bytes]:
-    """Return the JSON of every file that the package carries, by name."""
+    """Return the JSON of every file in the package, by name."""
     found = {}
     package = importlib.resources.files("vega_datasets")
     for file in (*package.iterdir(), *package.joinpath("_data").iterdir()):
@@ -36,7 +36,7 @@ def read_all() -> dict[str, bytes]:
 
 
 def _typed(row: dict[str, str]) -> Record:
-    """Make numbers of what looks like numbers, nulls of what is empty, and legal keys."""
+    """Convert numbers, turn empty text into null, and make keys legal."""
     return {key.replace(".", "_").replace("/", " per "): _value(text) for key, text in row.items()}
 
 
@@ -56,7 +56,7 @@ TABLES = sorted(name for name, text in FILES.items() if text.lstrip()[:1] == b"[
 
 
 def is_storable(value: Any) -> bool:
-    """Tell whether the tree may hold a value: it may not where a key has a character like `.`."""
+    """Return whether all keys of a value are legal: none has a character like `.`."""
     if isinstance(value, list):
         return all(map(is_storable, value))
     if isinstance(value, dict):
@@ -67,29 +67,29 @@ def is_storable(value: Any) -> bool:
 
 
 def patched(record: Record) -> Record:
-    """Return a record as the PATCH of a test leaves it."""
+    """Return a record as it is after the PATCH of the test."""
     return {**record, "checked": True, "note": {"by": ["a", None, "c"]}}
 
 
-def test_the_files_are_there() -> None:
+def test_the_expected_files_exist() -> None:
     assert {"cars", "iris", "barley", "driving", "airports", "seattle-weather"} <= FILES.keys()
     assert len(TABLES) >= 12
 
 
-def test_every_file_is_put_and_read_back_equal_and_survives_a_kill(shared_daemon: Daemon) -> None:
+def test_every_file_reads_back_equal_and_survives_a_kill(shared_daemon: Daemon) -> None:
     with Client(shared_daemon) as client:
         stored = {}
         for name, text in FILES.items():
             parsed = json.loads(text)
-            answer = client.ask("PUT", f"/data/{name}.json", text)
+            response = client.request("PUT", f"/data/{name}.json", text)
             if not is_storable(parsed):
-                assert answer.status == 400
+                assert response.status == 400
                 continue
-            assert answer.status == 200, name
+            assert response.status == 200, name
             stored[name] = expected.shown(parsed)
-            assert expected.spell(answer.json) == expected.spell(stored[name])
-            read = client.ask("GET", f"/data/{name}.json", headers={"X-Vendor-ETag": "true"})
-            assert read.body == answer.body
+            assert expected.comparable(response.json) == expected.comparable(stored[name])
+            read = client.request("GET", f"/data/{name}.json", headers={"X-Vendor-ETag": "true"})
+            assert read.body == response.body
             assert len(read.body) == len(expected.compact(stored[name]))
             assert read.headers["ETag"] == expected.entity_tag(stored[name])
         assert len(stored) >= 15
@@ -101,17 +101,19 @@ def test_every_file_is_put_and_read_back_equal_and_survives_a_kill(shared_daemon
         for name in TABLES:
             if name in stored:
                 stored[name] = patch(client, name, stored[name])
-        assert expected.spell(client.get("/data.json")) == expected.spell(stored)
+        assert expected.comparable(client.get("/data.json")) == expected.comparable(stored)
         shared_daemon.kill()
     shared_daemon.start()
     with Client(shared_daemon) as client:
-        assert expected.spell(client.get("/data.json")) == expected.spell(stored)
+        assert expected.comparable(client.get("/data.json")) == expected.comparable(stored)
         for name, value in stored.items():
-            assert expected.spell(client.get(f"/data/{name}.json")) == expected.spell(value)
+            assert expected.comparable(client.get(f"/data/{name}.json")) == expected.comparable(
+                value
+            )
 
 
 def patch(client: Client, name: str, records: list[Record]) -> list[Record]:
-    """Change, remove and add records of a table; return what it is then."""
+    """Change, remove and add records of a table; return the new table."""
     last = len(records) - 1
     body = {
         "0/checked": True,
@@ -120,14 +122,14 @@ def patch(client: Client, name: str, records: list[Record]) -> list[Record]:
         f"{last}/{next(iter(records[last]))}": None,
         f"{last + 1}": {"new": True},
     }
-    answer = client.ask("PATCH", f"/data/{name}.json", json.dumps(body))
-    assert answer.status == 200
+    response = client.request("PATCH", f"/data/{name}.json", json.dumps(body))
+    assert response.status == 200
     first_field, *_ = records[last]
     shorter = {key: value for key, value in records[last].items() if key != first_field}
     changed: list[Any] = [patched(records[0]), *records[1:last], shorter, {"new": True}]
     changed[last // 2] = None
     after: list[Record] = expected.shown(changed)
-    assert expected.spell(client.get(f"/data/{name}.json")) == expected.spell(after)
+    assert expected.comparable(client.get(f"/data/{name}.json")) == expected.comparable(after)
     return after
 
 
@@ -135,31 +137,33 @@ def patch(client: Client, name: str, records: list[Record]) -> list[Record]:
 def test_every_table_is_queried_by_each_of_its_fields(shared_daemon: Daemon, name: str) -> None:
     records = json.loads(FILES[name])
     with Client(shared_daemon, f"queried-{TABLES.index(name)}.localhost") as client:
-        assert client.ask("PUT", "/t.json?print=silent", FILES[name]).status == 204
+        assert client.request("PUT", "/t.json?print=silent", FILES[name]).status == 204
         value = expected.tree(records)
         fields = sorted(records[0])[:4]
         middle = records[len(records) // 2]
-        questions = [
-            Question("$key", {"startAt": ("3",), "limitToFirst": 5}),
-            Question("$key", {"limitToLast": 3}),
-            Question("$value", {"limitToFirst": 2}),
+        queries = [
+            QueryModel("$key", {"startAt": ("3",), "limitToFirst": 5}),
+            QueryModel("$key", {"limitToLast": 3}),
+            QueryModel("$value", {"limitToFirst": 2}),
         ]
         for field in fields:
             bound = (middle[field],)
-            questions += [
-                Question(field, {"equalTo": bound}),
-                Question(field, {"startAt": bound, "limitToFirst": 7}),
-                Question(field, {"endBefore": bound, "limitToLast": 7}),
+            queries += [
+                QueryModel(field, {"equalTo": bound}),
+                QueryModel(field, {"startAt": bound, "limitToFirst": 7}),
+                QueryModel(field, {"endBefore": bound, "limitToLast": 7}),
             ]
-        for question in questions:
-            answer = client.ask("GET", f"/t.json?{question.query()}")
-            assert answer.status == 200, (question.query(), answer)
-            shown = question.answer(value)
-            assert expected.spell(answer.json) == expected.spell(shown), question.query()
-            assert list(answer.json or ()) == list(shown or ()), question.query()
+        for query in queries:
+            response = client.request("GET", f"/t.json?{query.query_string()}")
+            assert response.status == 200, (query.query_string(), response)
+            result = query.result(value)
+            assert expected.comparable(response.json) == expected.comparable(result), (
+                query.query_string()
+            )
+            assert list(response.json or ()) == list(result or ()), query.query_string()
 
 
-def test_the_cars_answer_as_a_user_would_ask(shared_daemon: Daemon) -> None:
+def test_queries_of_a_user_over_the_cars(shared_daemon: Daemon) -> None:
     cars = json.loads(FILES["cars"])
     with Client(shared_daemon, "cars.localhost") as client:
         client.put("/cars.json", cars)

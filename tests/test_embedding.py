@@ -1,4 +1,4 @@
-"""The example of the documentation: an application of its own that carries the tree."""
+"""The example of the documentation: an application that embeds the tree."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ EXAMPLE = pathlib.Path(__file__).parent.parent / "docs" / "embedding.py"
 
 @pytest.fixture
 def port(tmp_path: pathlib.Path) -> Iterator[int]:
-    """The port of the running example, which keeps its data in a folder of the test's own."""
-    with started(tmp_path) as process:
+    """The port of the running example, whose data is in the folder of the test."""
+    with running_example(tmp_path) as process:
         yield port_of(process)
 
 
 @contextlib.contextmanager
-def started(folder: pathlib.Path) -> Iterator[subprocess.Popen[str]]:
+def running_example(folder: pathlib.Path) -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(
         command(ENDPOINT),
         cwd=folder,
@@ -48,27 +48,27 @@ def command(endpoint: str) -> list[str]:
     return [sys.executable, str(EXAMPLE), endpoint]
 
 
-def ask(port: int, method: str, path: str, body: str | None = None) -> tuple[int, bytes]:
+def request(port: int, method: str, path: str, body: str | None = None) -> tuple[int, bytes]:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     try:
         connection.request(method, path, body)
-        reply = connection.getresponse()
-        return reply.status, reply.read()
+        response = connection.getresponse()
+        return response.status, response.read()
     finally:
         connection.close()
 
 
 def test_the_tree_is_served_under_a_prefix_beside_the_applications_own_pages(port: int) -> None:
-    assert ask(port, "GET", "/")[1] == b"The application's own page.\n"
-    assert ask(port, "PUT", "/db/people.json", '{"ada": 36}') == (200, b'{"ada":36}')
-    assert ask(port, "GET", "/db/people/ada.json") == (200, b"36")
-    assert ask(port, "GET", "/db//.json") == (200, b'{"people":{"ada":36}}')
-    assert ask(port, "GET", "/db/.health") == (200, b'{"status":"ok"}')
-    assert ask(port, "GET", "/db/a%2Fb.json")[0] == 400
-    assert ask(port, "GET", "/people.json")[0] == 404
+    assert request(port, "GET", "/")[1] == b"The application's own page.\n"
+    assert request(port, "PUT", "/db/people.json", '{"ada": 36}') == (200, b'{"ada":36}')
+    assert request(port, "GET", "/db/people/ada.json") == (200, b"36")
+    assert request(port, "GET", "/db//.json") == (200, b'{"people":{"ada":36}}')
+    assert request(port, "GET", "/db/.health") == (200, b'{"status":"ok"}')
+    assert request(port, "GET", "/db/a%2Fb.json")[0] == 400
+    assert request(port, "GET", "/people.json")[0] == 404
 
 
-def test_a_stream_is_written_through_the_applications_own_channel(port: int) -> None:
+def test_a_stream_works_in_the_applications_own_site(port: int) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     connection.request("GET", "/db/people.json", headers={"Accept": "text/event-stream"})
     stream = connection.getresponse()
@@ -78,7 +78,7 @@ def test_a_stream_is_written_through_the_applications_own_channel(port: int) -> 
         b'data: {"path":"/","data":null}\n',
         b"\n",
     ]
-    ask(port, "PUT", "/db/people/ada.json", "36")
+    request(port, "PUT", "/db/people/ada.json", "36")
     assert [stream.readline() for _ in range(3)] == [
         b"event: put\n",
         b'data: {"path":"/ada","data":36}\n',
@@ -88,10 +88,10 @@ def test_a_stream_is_written_through_the_applications_own_channel(port: int) -> 
 
 
 def test_no_token_reaches_the_log_of_the_applications_own_site(tmp_path: pathlib.Path) -> None:
-    with started(tmp_path) as process:
+    with running_example(tmp_path) as process:
         port = port_of(process)
-        ask(port, "GET", "/db/people.json?auth=hush.hush.hush")
-        ask(port, "GET", "/?auth=hush")
+        request(port, "GET", "/db/people.json?auth=hush.hush.hush")
+        request(port, "GET", "/?auth=hush")
         process.terminate()
         assert process.stdout is not None
         log = process.stdout.read()
@@ -101,7 +101,7 @@ def test_no_token_reaches_the_log_of_the_applications_own_site(tmp_path: pathlib
 
 
 @pytest.mark.parametrize("is_port_taken", [True, False])
-def test_a_second_one_ends_with_a_sentence(
+def test_a_second_application_ends_with_one_sentence(
     port: int, tmp_path: pathlib.Path, is_port_taken: bool
 ) -> None:
     endpoint = f"tcp:{port}:interface=127.0.0.1" if is_port_taken else ENDPOINT

@@ -1,4 +1,4 @@
-"""The disk fails or is full: refusals in JSON, no false acknowledgement, and recovery by itself."""
+"""A failing or full disk: errors in JSON, no false acknowledgement, and automatic recovery."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Self
 import pytest
 
 from tests.closing import Closing
-from tests.daemon import Daemon
-from tests.injection import SmallDisk, attached, shelf_files
-from tests.rest import Answer, Client, check_error
+from tests.daemon import Daemon, Response
+from tests.injection import SmallDisk, inject, shelf_files
+from tests.rest import Client, check_error
 
 MIB = 1_048_576
 RECOVERY_S = 30
@@ -26,21 +26,21 @@ def wait_until(is_so: Callable[[], bool]) -> None:
     pause = threading.Event()
     end = time.monotonic() + RECOVERY_S
     while not is_so():
-        assert time.monotonic() < end, "It does not recover."
+        assert time.monotonic() < end, "The daemon does not recover."
         pause.wait(0.05)
 
 
-def is_well(client: Client) -> bool:
-    return client.ask("GET", "/.health").status == 200
+def is_healthy(client: Client) -> bool:
+    return client.request("GET", "/.health").status == 200
 
 
 def check_health(client: Client, *words: str) -> None:
-    """Check that the health says what is wrong."""
-    answer = client.ask("GET", "/.health")
-    message = check_error(answer, 503, "unavailable")
+    """Check that `/.health` reports the trouble."""
+    response = client.request("GET", "/.health")
+    message = check_error(response, 503, "unavailable")
     for word in words:
         assert word in message
-    assert client.ask("HEAD", "/.health").status == 503
+    assert client.request("HEAD", "/.health").status == 503
 
 
 # A sync that fails
@@ -53,15 +53,15 @@ def test_after_a_failed_sync_nothing_is_acknowledged_until_the_store_is_open_aga
     files = shelf_files(daemon.data)
     with Client(daemon) as client, Client(daemon, "other.localhost") as other:
         client.put("/.json", {"kept": {"a": 1}, "b": 2})
-        with attached(daemon.pid, "fdatasync", f"error={error}", files, tmp_path / "trace"):
+        with inject(daemon.pid, "fdatasync", f"error={error}", files, tmp_path / "trace"):
             for _ in range(3):
                 for method, body in WRITES:
-                    check_error(client.ask(method, "/b.json", body), 503, "unavailable")
+                    check_error(client.request(method, "/b.json", body), 503, "unavailable")
                 assert client.get("/.json") == {"kept": {"a": 1}, "b": 2}
                 assert client.get("/kept.json?shallow=true") == {"a": True}
                 check_health(client, "demo")
             other.put("/a.json", "nothing wrong here")
-        wait_until(lambda: is_well(client))
+        wait_until(lambda: is_healthy(client))
         assert client.get("/.json") == {"kept": {"a": 1}, "b": 2}
         for at in range(5):
             client.put("/after.json", at)
@@ -74,40 +74,38 @@ def test_after_a_failed_sync_nothing_is_acknowledged_until_the_store_is_open_aga
 def test_one_failed_sync_is_enough_to_open_the_store_again(
     daemon: Daemon, tmp_path: pathlib.Path
 ) -> None:
-    """The next sync would succeed, without having written what the failed one did not."""
+    """The next sync would succeed without having written what the failed one did not."""
     trace = tmp_path / "trace"
     files = shelf_files(daemon.data)
     with Client(daemon) as client:
         client.put("/a.json", "before")
         watched = "openat,sendto,write"
-        with attached(daemon.pid, "fdatasync", "error=EIO:when=1", [], trace, watched=watched):
-            check_error(client.ask("PUT", "/a.json", '"failed"'), 503, "unavailable")
-            wait_until(lambda: is_well(client))
+        with inject(daemon.pid, "fdatasync", "error=EIO:when=1", [], trace, watched=watched):
+            check_error(client.request("PUT", "/a.json", '"failed"'), 503, "unavailable")
+            wait_until(lambda: is_healthy(client))
             assert client.get("/a.json") == "before"
             client.put("/a.json", "acknowledged")
-    told = []
+    steps = []
     for line in trace.read_text().splitlines():
         if "INJECTED" in line:
-            told.append("failed")
-        elif "openat(" in line and f'"{files[0]}"' in line and told:
-            told.append("opened")
+            steps.append("failed")
+        elif "openat(" in line and f'"{files[0]}"' in line and steps:
+            steps.append("opened")
         elif "acknowledged" in line and "HTTP/1.1 200" in line:
-            told.append("acknowledged")
-    assert told[0] == "failed"
-    assert told.index("opened") < told.index("acknowledged")
+            steps.append("acknowledged")
+    assert steps[0] == "failed"
+    assert steps.index("opened") < steps.index("acknowledged")
 
 
-def test_a_crash_in_the_middle_of_the_failure_loses_nothing(
-    daemon: Daemon, tmp_path: pathlib.Path
-) -> None:
+def test_a_crash_during_the_failure_loses_nothing(daemon: Daemon, tmp_path: pathlib.Path) -> None:
     with Client(daemon) as client:
         for at in range(20):
             client.put(f"/k{at}.json", {"n": at, "fill": "x" * 700})
         before = client.get("/.json")
-        with attached(
+        with inject(
             daemon.pid, "fdatasync", "error=EIO", shelf_files(daemon.data), tmp_path / "trace"
         ):
-            check_error(client.ask("PUT", "/k1.json", '"failed"'), 503, "unavailable")
+            check_error(client.request("PUT", "/k1.json", '"failed"'), 503, "unavailable")
             daemon.kill()
     daemon.start()
     with Client(daemon) as client:
@@ -116,7 +114,7 @@ def test_a_crash_in_the_middle_of_the_failure_loses_nothing(
 
 
 class Writers(Closing):
-    """Clients that write numbers, each to its own place, through whatever happens."""
+    """Clients that write numbers, each to a path of its own, until they are closed."""
 
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
@@ -124,7 +122,7 @@ class Writers(Closing):
         self.refused = threading.Semaphore(0)
         self.written = threading.Semaphore(0)
         self.last = [-1] * CLIENTS
-        self.strange: list[Answer] = []
+        self.unexpected: list[Response] = []
         self._threads = [
             threading.Thread(target=self._write, args=(number,)) for number in range(CLIENTS)
         ]
@@ -144,19 +142,19 @@ class Writers(Closing):
         with Client(self._daemon) as client:
             while not self._done.is_set():
                 body = json.dumps({f"w{number}/n": at, f"w{number}/fill": "x" * (at % 3000)})
-                answer = client.ask("PATCH", "/.json", body)
-                if answer.status == 200:
+                response = client.request("PATCH", "/.json", body)
+                if response.status == 200:
                     self.last[number] = at
                     self.written.release()
-                elif answer.status == 503 and answer.json["error"] == "unavailable":
+                elif response.status == 503 and response.json["error"] == "unavailable":
                     self.refused.release()
                 else:
-                    self.strange.append(answer)
+                    self.unexpected.append(response)
                 at += 1
 
     def check(self, client: Client) -> None:
-        """Check that what was acknowledged last is what is there."""
-        assert not self.strange
+        """Check that each value is the last acknowledged one."""
+        assert not self.unexpected
         found = client.get("/.json")
         assert [found[f"w{number}"]["n"] for number in range(CLIENTS)] == self.last
 
@@ -169,13 +167,13 @@ class Writers(Closing):
         ("fdatasync", "error=ENOSPC:when=2+7", False),
         ("pwrite64", "error=EIO:when=40+200", False),
         ("pwrite64", "error=ENOSPC:when=30+170", False),
-        # When the log is folded into the shelf, its writes are durable already.
+        # The writes of a checkpoint are durable in the log already.
         ("fdatasync", "error=EIO:when=1", True),
         ("pwrite64", "error=EIO:when=2+40", True),
         ("pwrite64", "error=ENOSPC:when=2+40", True),
     ],
 )
-def test_under_load_every_write_is_either_acknowledged_and_there_or_refused_and_not(
+def test_under_load_every_write_is_acknowledged_and_stored_or_refused_and_not_stored(
     daemon: Daemon, tmp_path: pathlib.Path, call: str, effect: str, only_the_shelf: bool
 ) -> None:
     files = shelf_files(daemon.data)
@@ -184,13 +182,13 @@ def test_under_load_every_write_is_either_acknowledged_and_there_or_refused_and_
         with Writers(daemon) as writers:
             for _ in range(100):
                 assert writers.written.acquire(timeout=RECOVERY_S)
-            concerned = files[:1] if only_the_shelf else files
-            with attached(daemon.pid, call, effect, concerned, tmp_path / "trace"):
+            affected = files[:1] if only_the_shelf else files
+            with inject(daemon.pid, call, effect, affected, tmp_path / "trace"):
                 for _ in range(300):
                     assert writers.written.acquire(timeout=RECOVERY_S)
                 if not only_the_shelf:
                     assert writers.refused.acquire(timeout=RECOVERY_S)
-            wait_until(lambda: is_well(client))
+            wait_until(lambda: is_healthy(client))
             for _ in range(50):
                 assert writers.written.acquire(timeout=RECOVERY_S)
         assert "INJECTED" in (tmp_path / "trace").read_text()
@@ -199,10 +197,10 @@ def test_under_load_every_write_is_either_acknowledged_and_there_or_refused_and_
     daemon.start()
     with Client(daemon) as client:
         writers.check(client)
-        assert is_well(client)
+        assert is_healthy(client)
 
 
-def test_a_shelf_that_cannot_be_read_is_503_and_not_a_lie(
+def test_a_shelf_that_cannot_be_read_is_503_and_never_a_wrong_value(
     daemon: Daemon, tmp_path: pathlib.Path
 ) -> None:
     with Client(daemon) as client:
@@ -211,15 +209,15 @@ def test_a_shelf_that_cannot_be_read_is_503_and_not_a_lie(
             client.put(f"/big/{at}.json", part)
         daemon.restart()
     with Client(daemon) as client:
-        with attached(
+        with inject(
             daemon.pid, "pread64", "error=EIO", shelf_files(daemon.data), tmp_path / "trace"
         ):
             for target in ("/big.json", "/big/3/k7.json", "/big/4.json?shallow=true"):
-                check_error(client.ask("GET", target), 503, "unavailable")
+                check_error(client.request("GET", target), 503, "unavailable")
         assert "INJECTED" in (tmp_path / "trace").read_text()
-        wait_until(lambda: client.ask("GET", "/big/3/k7.json").status == 200)
+        wait_until(lambda: client.request("GET", "/big/3/k7.json").status == 200)
         assert client.get("/big.json") == [part] * 12
-        wait_until(lambda: client.ask("PUT", "/a.json", "1").status == 200)
+        wait_until(lambda: client.request("PUT", "/a.json", "1").status == 200)
 
 
 # A full disk
@@ -234,19 +232,19 @@ def disk(tmp_path: pathlib.Path) -> Iterator[SmallDisk]:
 
 
 def fill_up(client: Client, disk: SmallDisk) -> dict[str, str]:
-    """Leave no room at all, and write until that is noticed; return what was still taken."""
+    """Fill the disk, and write until a write is refused; return what was written before."""
     disk.fill()
-    taken: dict[str, str] = {}
+    accepted: dict[str, str] = {}
     for at in range(200):
-        answer = client.ask("PUT", f"/filling/f{at}.json", f'"{at:05}{"x" * 20_000}"')
-        if answer.status != 200:
-            check_error(answer, 503, "unavailable")
-            return taken
-        taken[f"f{at}"] = f"{at:05}{'x' * 20_000}"
-    raise AssertionError("A full disk takes everything.")
+        response = client.request("PUT", f"/filling/f{at}.json", f'"{at:05}{"x" * 20_000}"')
+        if response.status != 200:
+            check_error(response, 503, "unavailable")
+            return accepted
+        accepted[f"f{at}"] = f"{at:05}{'x' * 20_000}"
+    raise AssertionError("No write is refused.")
 
 
-def test_a_full_disk_refuses_writes_reads_on_and_recovers_when_there_is_room(
+def test_on_a_full_disk_writes_are_refused_until_there_is_space_and_reads_work(
     tmp_path: pathlib.Path, disk: SmallDisk
 ) -> None:
     with Daemon(tmp_path, prefix=disk.prefix) as daemon:
@@ -254,118 +252,121 @@ def test_a_full_disk_refuses_writes_reads_on_and_recovers_when_there_is_room(
             kept = {f"k{at}": {"n": at, "fill": "y" * 3000} for at in range(50)}
             client.put("/kept.json", kept)
             client.put("/gone.json", kept)
-            taken = fill_up(client, disk)
+            accepted = fill_up(client, disk)
 
             for method, body in WRITES[:3]:
-                check_error(client.ask(method, "/no.json", body), 503, "unavailable")
+                check_error(client.request(method, "/no.json", body), 503, "unavailable")
             assert client.get("/no.json") is None
             assert client.get("/kept.json") == kept
-            assert (client.get("/filling.json") or {}) == taken
+            assert (client.get("/filling.json") or {}) == accepted
             check_health(client, "full")
 
-            answer = client.ask("DELETE", "/gone/k7.json")
-            assert (answer.status, answer.body) == (200, b"null")
+            response = client.request("DELETE", "/gone/k7.json")
+            assert (response.status, response.body) == (200, b"null")
             assert client.get("/gone/k7.json") is None
-            assert client.ask("DELETE", "/gone.json").status == 200
-            assert client.ask("PUT", "/kept/k1.json", "null").status == 200
-            assert client.ask("PATCH", "/kept.json", '{"k2":null,"k3/n":null}').status == 200
+            assert client.request("DELETE", "/gone.json").status == 200
+            assert client.request("PUT", "/kept/k1.json", "null").status == 200
+            assert client.request("PATCH", "/kept.json", '{"k2":null,"k3/n":null}').status == 200
             for key in ("k1", "k2"):
                 del kept[key]
             kept["k3"] = {"fill": kept["k3"]["fill"]}
-            assert client.get("/.json") == {"kept": kept, **({"filling": taken} if taken else {})}
+            assert client.get("/.json") == {
+                "kept": kept,
+                **({"filling": accepted} if accepted else {}),
+            }
 
             disk.empty()
-            wait_until(lambda: client.ask("PUT", "/after.json", "1").status == 200)
-            wait_until(lambda: is_well(client))
+            wait_until(lambda: client.request("PUT", "/after.json", "1").status == 200)
+            wait_until(lambda: is_healthy(client))
             client.put("/large.json", ["z" * 100_000] * 5)
             daemon.kill()
         daemon.start()
         with Client(daemon) as client:
             assert client.get("/kept.json") == kept
             assert client.get("/gone.json") is None
-            assert (client.get("/filling.json") or {}) == taken
+            assert (client.get("/filling.json") or {}) == accepted
             assert client.get("/after.json") == 1
         assert daemon.stop() == 0
 
 
 def write_until_full(client: Client) -> int:
-    """Fill the disk by large writes, of `/big/0` and so on; return how many were taken."""
+    """Fill the disk by large writes of `/big/0` and so on; return the number that succeeded."""
     part = {f"k{at:04}": "x" * 1000 for at in range(1500)}
-    taken = 0
-    while client.ask("PUT", f"/big/{taken}.json", json.dumps(part)).status == 200:
-        taken += 1
-    return taken
+    accepted = 0
+    while client.request("PUT", f"/big/{accepted}.json", json.dumps(part)).status == 200:
+        accepted += 1
+    return accepted
 
 
-def test_a_disk_that_was_filled_by_large_writes_takes_removals(
+def test_on_a_disk_filled_by_large_writes_removals_succeed(
     tmp_path: pathlib.Path, disk: SmallDisk
 ) -> None:
     with Daemon(tmp_path, prefix=disk.prefix) as daemon, Client(daemon) as client:
-        taken = write_until_full(client)
-        assert taken >= 2
+        accepted = write_until_full(client)
+        assert accepted >= 2
         disk.fill()
         for target in ("/big/0/k0001.json", "/big/1.json", "/big/0.json"):
-            assert client.ask("DELETE", target).status == 200
+            assert client.request("DELETE", target).status == 200
         assert list(client.get("/big.json?shallow=true") or ()) == [
-            f"{at}" for at in range(2, taken)
+            f"{at}" for at in range(2, accepted)
         ]
 
 
-def test_a_disk_that_its_own_data_filled_is_written_again_when_they_are_removed(
+def test_after_removing_the_data_that_filled_the_disk_writes_succeed(
     tmp_path: pathlib.Path, disk: SmallDisk
 ) -> None:
     with Daemon(tmp_path, prefix=disk.prefix) as daemon, Client(daemon) as client:
-        taken = write_until_full(client)
-        for at in range(taken):
-            assert client.ask("DELETE", f"/big/{at}.json").status == 200
-        wait_until(lambda: client.ask("PUT", "/after.json", "1").status == 200)
+        accepted = write_until_full(client)
+        for at in range(accepted):
+            assert client.request("DELETE", f"/big/{at}.json").status == 200
+        wait_until(lambda: client.request("PUT", "/after.json", "1").status == 200)
 
 
-def test_a_daemon_killed_on_a_full_disk_starts_there_and_has_everything(
+def test_a_daemon_killed_on_a_full_disk_restarts_there_without_loss(
     tmp_path: pathlib.Path, disk: SmallDisk
 ) -> None:
     with Daemon(tmp_path, prefix=disk.prefix) as daemon:
         with Client(daemon) as client:
             kept = {f"k{at}": {"n": at, "fill": "y" * 3000} for at in range(50)}
             client.put("/kept.json", kept)
-            taken = fill_up(client, disk)
+            accepted = fill_up(client, disk)
             daemon.kill()
         daemon.start()
         with Client(daemon) as client:
             assert client.get("/kept.json") == kept
-            assert (client.get("/filling.json") or {}) == taken
-            assert client.ask("DELETE", "/kept/k1.json").status == 200
+            assert (client.get("/filling.json") or {}) == accepted
+            assert client.request("DELETE", "/kept/k1.json").status == 200
             del kept["k1"]
             daemon.kill()
-        # Now somebody else takes what the reserve gave up, too.
+        # Another program uses up the space that the reserve has freed.
         disk.fill("more")
         daemon.start()
         with Client(daemon) as client:
             assert client.get("/kept.json") == kept
-            assert (client.get("/filling.json") or {}) == taken
+            assert (client.get("/filling.json") or {}) == accepted
             disk.empty()
             disk.empty("more")
-            wait_until(lambda: client.ask("PUT", "/after.json", "1").status == 200)
-            wait_until(lambda: is_well(client))
+            wait_until(lambda: client.request("PUT", "/after.json", "1").status == 200)
+            wait_until(lambda: is_healthy(client))
 
 
 @pytest.mark.parametrize("leave", [0, 32_768])
-def test_a_new_database_on_a_full_disk_is_refused_and_leaves_nothing(
+def test_a_new_database_on_a_full_disk_is_refused_and_leaves_no_file(
     tmp_path: pathlib.Path, disk: SmallDisk, leave: int
 ) -> None:
     with Daemon(tmp_path, prefix=disk.prefix) as daemon, Client(daemon, "new.localhost") as client:
         disk.fill(leave=leave)
         for _ in range(3):
-            check_error(client.ask("PUT", "/a.json", "1"), 503, "unavailable")
+            check_error(client.request("PUT", "/a.json", "1"), 503, "unavailable")
             assert client.get("/a.json") is None
         assert not list(disk.folder.glob("new/*.shelf*"))
         disk.empty()
-        wait_until(lambda: client.ask("PUT", "/a.json", "1").status == 200)
+        wait_until(lambda: client.request("PUT", "/a.json", "1").status == 200)
         assert client.get("/a.json") == 1
-        wait_until(lambda: is_well(client))
+        wait_until(lambda: is_healthy(client))
 
 
-def test_clients_at_work_on_a_disk_that_fills_up_and_empties_lose_nothing(
+def test_writes_on_a_disk_that_repeatedly_becomes_full_are_not_lost(
     tmp_path: pathlib.Path, disk: SmallDisk
 ) -> None:
     with Daemon(tmp_path, prefix=disk.prefix) as daemon:
@@ -378,7 +379,7 @@ def test_clients_at_work_on_a_disk_that_fills_up_and_empties_lose_nothing(
                     disk.fill()
                     assert writers.refused.acquire(timeout=RECOVERY_S)
                     disk.empty()
-                    wait_until(lambda: is_well(client))
+                    wait_until(lambda: is_healthy(client))
                 for _ in range(100):
                     assert writers.written.acquire(timeout=RECOVERY_S)
             writers.check(client)

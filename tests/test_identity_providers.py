@@ -1,4 +1,4 @@
-"""Tokens of OpenID providers, by a daemon that fetches keys over TLS from real ones."""
+"""Tokens of OpenID providers, whose keys the daemon fetches over TLS from real servers."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from tests.access import DATABASES, RULES, Tree, ask_all_ways, at, token, trusting, user
+from tests.access import DATABASES, RULES, Tree, at, statuses_by_method, token, trusting, user
 from tests.oidc import AUDIENCE, DISCOVERY, KEYS, Answer, OidcProvider, authority_pem, private_key
 from tests.rest import check_error
-from tests.web.identity.test_tokens import forge
+from tests.web.auth.test_jwt import forge
 
-PATIENCE_S = 20
+TIMEOUT_S = 20
 FETCH_S = 5
 RULE_SET = {
-    "nobody": {".read": "auth == null"},
+    "anonymous": {".read": "auth == null"},
     "mine": {"$uid": {".read": "auth.uid == $uid", ".write": "auth.uid == $uid"}},
     "provider": {"$provider": {".read": "auth.provider == $provider"}},
     "role": {"$role": {".read": "auth.token.role == $role"}},
@@ -37,9 +37,9 @@ class World:
         self.rotating = OidcProvider()
         self.misnamed = OidcProvider()
         self.uncertified = OidcProvider(certified_for="elsewhere.example")
-        self.dead = OidcProvider()
+        self.stopped = OidcProvider()
         self.hanging = OidcProvider()
-        self.strange = OidcProvider()
+        self.malformed = OidcProvider()
 
     @property
     def providers(self) -> list[OidcProvider]:
@@ -73,8 +73,8 @@ def shop(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tre
     (folder / "shop.secret").write_text("the secret of the project shop ".ljust(48, "-"))
     (folder / "shop.secret").chmod(0o600)
     world.misnamed.announced_issuer = "https://127.0.0.1:1"
-    world.strange.answers[KEYS] = Answer(b'{"keys": 7}')
-    world.dead.stop()
+    world.malformed.answers[KEYS] = Answer(b'{"keys": 7}')
+    world.stopped.stop()
     world.hanging.hang()
     with trusting(folder, world.config(), []) as daemon, Tree(daemon, "shop") as tree:
         tree.put_rules(RULE_SET)
@@ -85,18 +85,18 @@ def mine(bearer: str, uid: str = "alice", **parameters: Any) -> str:
     return at(f"/mine/{uid}.json", bearer, **parameters)
 
 
-def everybody_else_is_served(shop: Tree, world: World) -> bool:
-    targets = ["/nobody.json", mine(user("shop", "alice")), mine(world.usual.token())]
+def are_other_callers_served(shop: Tree, world: World) -> bool:
+    targets = ["/anonymous.json", mine(user("shop", "alice")), mine(world.usual.token())]
     return [shop.status("GET", target) for target in targets] == [200] * 3
 
 
-# What a good token is worth.
+# Valid tokens.
 
 
-def test_the_token_of_a_provider_is_taken_with_every_method(shop: Tree, world: World) -> None:
+def test_the_token_of_a_provider_is_accepted_with_every_method(shop: Tree, world: World) -> None:
     for provider in (world.usual, world.direct):
-        assert set(ask_all_ways(shop, "/mine/alice.json", provider.token()).values()) == {200}
-        assert set(ask_all_ways(shop, "/mine/bob.json", provider.token()).values()) == {403}
+        assert set(statuses_by_method(shop, "/mine/alice.json", provider.token()).values()) == {200}
+        assert set(statuses_by_method(shop, "/mine/bob.json", provider.token()).values()) == {403}
 
 
 @pytest.mark.parametrize(
@@ -111,20 +111,22 @@ def test_the_token_of_a_provider_is_taken_with_every_method(shop: Tree, world: W
         ("/mine/alice.json", {"nbf": int(time.time())}),
     ],
 )
-def test_the_rules_see_the_claims(
+def test_the_rules_receive_the_claims(
     shop: Tree, world: World, path: str, claims: dict[str, Any]
 ) -> None:
     assert shop.status("GET", at(path, world.usual.token(**claims))) == 200
 
 
-def test_a_provider_makes_no_admins_and_no_legacy_tokens(shop: Tree, world: World) -> None:
+def test_the_token_of_a_provider_is_never_an_admins_and_never_legacy(
+    shop: Tree, world: World
+) -> None:
     bearer = world.usual.token(admin=True, v=0, d={"uid": "alice"}, sub="bob")
     assert shop.status("GET", at("/denied.json", bearer)) == 403
     assert shop.status("GET", at("/d.json", bearer)) == 403
     assert shop.status("GET", mine(bearer, "bob")) == 200
     for place in (RULES, DATABASES):
-        check_error(shop.ask("GET", at(place, bearer)), 403, "permission_denied")
-    override = at("/nobody.json", bearer, auth_variable_override="null")
+        check_error(shop.request("GET", at(place, bearer)), 403, "permission_denied")
+    override = at("/anonymous.json", bearer, auth_variable_override="null")
     assert shop.status("GET", override) == 403
 
 
@@ -132,12 +134,12 @@ def test_the_keys_are_fetched_once(shop: Tree, world: World) -> None:
     for number in range(20):
         assert shop.status("GET", mine(world.usual.token(nonce=number))) == 200
         assert shop.status("GET", mine(world.direct.token(nonce=number))) == 200
-    # Two projects trust it, for an audience each.
+    # Two projects trust this provider, each for an audience of its own.
     assert sorted(world.usual.requests) == [DISCOVERY, DISCOVERY, KEYS, KEYS]
     assert world.direct.requests == [KEYS]
 
 
-# What is refused.
+# Refused tokens.
 
 
 @pytest.mark.parametrize(
@@ -157,15 +159,17 @@ def test_the_keys_are_fetched_once(shop: Tree, world: World) -> None:
         ("malformed", {"sub": 7}),
     ],
 )
-def test_a_token_that_is_not_good_is_refused_and_says_why(
+def test_the_error_of_an_invalid_token_says_why(
     shop: Tree, world: World, word: str, changes: dict[str, Any]
 ) -> None:
     bad = world.usual.token(**changes)
-    assert set(ask_all_ways(shop, "/nobody.json", bad).values()) == {401}
-    assert word in check_error(shop.ask("GET", at("/nobody.json", bad)), 401, "auth_required")
+    assert set(statuses_by_method(shop, "/anonymous.json", bad).values()) == {401}
+    assert word in check_error(
+        shop.request("GET", at("/anonymous.json", bad)), 401, "auth_required"
+    )
 
 
-def test_the_key_decides_how_a_token_is_verified(shop: Tree, world: World) -> None:
+def test_the_key_determines_how_a_token_is_verified(shop: Tree, world: World) -> None:
     usual = world.usual
     now = int(time.time())
     claims: dict[str, Any] = {
@@ -192,114 +196,114 @@ def test_the_key_decides_how_a_token_is_verified(shop: Tree, world: World) -> No
         world.direct.token(iss=usual.issuer),
         usual.token() + "=",
     ):
-        check_error(shop.ask("GET", at("/nobody.json", forged)), 401, "auth_required")
+        check_error(shop.request("GET", at("/anonymous.json", forged)), 401, "auth_required")
 
 
-def test_a_token_for_one_project_is_worth_nothing_at_another(shop: Tree, world: World) -> None:
+def test_a_token_for_one_project_is_refused_by_another(shop: Tree, world: World) -> None:
     with Tree(shop.daemon, "other") as other:
-        check_error(other.ask("GET", at("/a.json", world.usual.token())), 401, "auth_required")
+        check_error(other.request("GET", at("/a.json", world.usual.token())), 401, "auth_required")
         assert other.status("GET", at("/a.json", world.usual.token(aud="other"))) != 401
-        assert shop.status("GET", at("/nobody.json", world.usual.token(aud="other"))) == 401
+        assert shop.status("GET", at("/anonymous.json", world.usual.token(aud="other"))) == 401
 
 
 # Keys that change.
 
 
-def test_a_new_key_is_found_and_a_withdrawn_one_is_worth_nothing(shop: Tree, world: World) -> None:
+def test_a_new_key_is_fetched_and_a_withdrawn_one_verifies_nothing(
+    shop: Tree, world: World
+) -> None:
     rotating = world.rotating
     before = rotating.token()
     assert shop.status("GET", mine(before)) == 200
-    asked = len(rotating.requests)
+    before_rotation = len(rotating.requests)
     rotating.rotate()
     assert shop.status("GET", mine(rotating.token())) == 200
-    assert rotating.requests[asked:] == [DISCOVERY, KEYS]
-    check_error(shop.ask("GET", mine(before)), 401, "auth_required")
-    # Whoever makes key ids up cannot have the provider asked again and again.
+    assert rotating.requests[before_rotation:] == [DISCOVERY, KEYS]
+    check_error(shop.request("GET", mine(before)), 401, "auth_required")
+    # Made-up key ids do not start a fetch each.
     for number in range(5):
         unknown = rotating.token(header={"kid": f"made up {number}"})
-        check_error(shop.ask("GET", mine(unknown)), 401, "auth_required")
-    assert len(rotating.requests) == asked + 2
+        check_error(shop.request("GET", mine(unknown)), 401, "auth_required")
+    assert len(rotating.requests) == before_rotation + 2
 
 
-# Providers out of reach.
+# Unreachable providers.
 
 
 def check_unavailable(shop: Tree, bearer: str) -> None:
-    answer = shop.ask("GET", mine(bearer))
-    assert "out of reach" in check_error(answer, 503, "unavailable")
+    response = shop.request("GET", mine(bearer))
+    assert "unreachable" in check_error(response, 503, "unavailable")
     with shop.try_to_listen(mine(bearer)) as stream:
         assert stream.status == 503
     assert shop.status("PUT", mine(bearer), "1") == 503
 
 
 @pytest.mark.parametrize(
-    ("name", "why"),
+    ("name", "reason"),
     [
         ("misnamed", "is that of another issuer"),
-        ("uncertified", "its certificate is for another name"),
-        ("strange", "it is no JWK set"),
-        ("dead", "refused"),
+        ("uncertified", "the certificate of the server is for another name"),
+        ("malformed", "its key set is not a JWK set"),
+        ("stopped", "refused"),
     ],
 )
-def test_a_provider_that_gives_no_good_keys_is_out_of_reach_for_its_tokens_alone(
-    shop: Tree, world: World, name: str, why: str
+def test_a_provider_without_valid_keys_is_unavailable_for_its_own_tokens_only(
+    shop: Tree, world: World, name: str, reason: str
 ) -> None:
     provider: OidcProvider = getattr(world, name)
     check_unavailable(shop, provider.token())
-    assert everybody_else_is_served(shop, world)
+    assert are_other_callers_served(shop, world)
     start = f"The keys of the provider {provider.issuer} could not be fetched: "
     lines = [line for line in shop.daemon.log.splitlines() if start in line]
     assert lines
-    assert all(why in line for line in lines), lines
+    assert all(reason in line for line in lines), lines
     assert "factory" not in shop.daemon.log
 
 
-def test_what_needs_no_key_is_refused_while_the_provider_is_out_of_reach(
+def test_errors_that_need_no_key_are_found_while_the_provider_is_unreachable(
     shop: Tree, world: World
 ) -> None:
     for changes in ({"exp": 1, "iat": 0}, {"aud": "other"}):
-        assert shop.status("GET", mine(world.dead.token(**changes))) == 401
+        assert shop.status("GET", mine(world.stopped.token(**changes))) == 401
 
 
-def test_a_provider_that_comes_back_is_asked_again(shop: Tree, world: World) -> None:
-    bearer = world.dead.token()
+def test_a_provider_that_starts_again_is_used_again(shop: Tree, world: World) -> None:
+    bearer = world.stopped.token()
     check_unavailable(shop, bearer)
-    world.dead.start()
-    until = time.monotonic() + PATIENCE_S
+    world.stopped.start()
+    until = time.monotonic() + TIMEOUT_S
     while shop.status("GET", mine(bearer)) == 503:
         assert time.monotonic() < until
     assert shop.status("GET", mine(bearer)) == 200
 
 
-def test_a_provider_that_dies_is_missed_by_nobody_whose_key_is_known(
-    shop: Tree, world: World
-) -> None:
+def test_known_keys_are_used_while_their_provider_is_stopped(shop: Tree, world: World) -> None:
     assert shop.status("GET", mine(world.direct.token())) == 200
     world.direct.stop()
     assert shop.status("GET", mine(world.direct.token(nonce=1))) == 200
     world.direct.start()
 
 
-def test_a_provider_that_hangs_keeps_nobody_waiting_but_its_own(shop: Tree, world: World) -> None:
+def test_a_hanging_provider_delays_its_own_tokens_only(shop: Tree, world: World) -> None:
     bearer = world.hanging.token()
-    begun = time.monotonic()
+    start = time.monotonic()
     with ThreadPoolExecutor() as threads, Tree(shop.daemon, "shop") as waiting:
-        unavailable = threads.submit(waiting.ask, "GET", mine(bearer))
+        unavailable = threads.submit(waiting.request, "GET", mine(bearer))
         for _ in range(50):
-            assert everybody_else_is_served(shop, world)
+            assert are_other_callers_served(shop, world)
         check_error(unavailable.result(), 503, "unavailable")
-    assert time.monotonic() - begun < FETCH_S * 2
+    assert time.monotonic() - start < FETCH_S * 2
     impatient = mine(bearer, timeout="300ms")
-    while (answer := shop.ask("PUT", impatient, "1")).status == 503:  # before it is asked again
-        assert time.monotonic() < begun + PATIENCE_S
-    check_error(answer, 504, "timeout")
+    while (response := shop.request("PUT", impatient, "1")).status == 503:  # until the next fetch
+        assert time.monotonic() < start + TIMEOUT_S
+    check_error(response, 504, "timeout")
     assert shop.see("/mine/alice.json") is None
     world.hanging.go_on()
     while shop.status("PUT", mine(bearer), "1") == 503:
-        assert time.monotonic() < begun + PATIENCE_S
+        assert time.monotonic() < start + TIMEOUT_S
     assert shop.see("/mine/alice.json") == 1
 
 
-def test_nothing_that_concerns_a_provider_is_a_fault_of_ours(shop: Tree) -> None:
+def test_no_failure_of_a_provider_is_logged_as_an_internal_error(shop: Tree) -> None:
     assert "Traceback" not in shop.daemon.log
     assert json.dumps("eyJ")[1:-1] not in shop.daemon.log

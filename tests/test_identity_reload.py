@@ -1,6 +1,7 @@
-"""Whom the daemon trusts, from its start on: files that it must refuse, and SIGHUP.
+"""Credentials of a running daemon: files with which it does not start, and reloads by SIGHUP.
 
-What makes a file a bad one stands in `test_trust`, `web/test_tokens` and `rules/test_document`.
+Which files are invalid is tested in `config/test_credentials`, `web/auth/test_jwt` and
+`rules/test_document`.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from tests.access import (
     CANCEL,
     RULES,
     Tree,
-    ask_all_ways,
     at,
     put_event,
     reload,
     secret_of,
+    statuses_by_method,
     token,
     trusting,
     write_secret,
@@ -51,13 +52,13 @@ class World:
     config: str
 
     def edit(self, old: str, new: str) -> None:
-        """Change the configuration."""
+        """Replace a part of the configuration."""
         file = self.folder / "treedb.toml"
         assert old in file.read_text()
         file.write_text(file.read_text().replace(old, new))
 
     def restore(self) -> None:
-        """Write all files as they were at the start, and have them read."""
+        """Write all files as they were at the start, and reload them."""
         for name in ("new", "old", "other"):
             write_secret(self.folder, name)
         (self.folder / "rules.json").write_text(OPEN)
@@ -111,12 +112,12 @@ def signed_by(name: str, **claims: Any) -> str:
         ('[projects.shop]\nsecret_files = ["weak.secret"]', ["weak.secret", "31 bytes", "32"]),
         (
             '[projects.a]\nsecret_files = ["a.secret"]\n[projects.b]\nsecret_files = ["a.secret"]',
-            ["a.secret", "projects a and b", "in common"],
+            ["a.secret", "a and b share the secret"],
         ),
         ('[projects.shop]\nrules_file = "bad.json"', ["bad.json:2:", "assignments"]),
     ],
 )
-def test_what_cannot_be_trusted_stops_the_start_with_one_sentence(
+def test_an_invalid_file_prevents_the_start_with_one_sentence(
     tmp_path: pathlib.Path, config: str, words: list[str]
 ) -> None:
     (tmp_path / "weak.secret").write_text("x" * 31 + "\n")
@@ -134,17 +135,17 @@ def test_what_cannot_be_trusted_stops_the_start_with_one_sentence(
     assert secret_of("a").strip("- ") not in done.stderr + done.stdout
 
 
-def test_emulator_mode_opens_nothing_to_others(tmp_path: pathlib.Path) -> None:
+def test_emulator_mode_does_not_listen_for_other_machines(tmp_path: pathlib.Path) -> None:
     listen = ["tcp:0:interface=127.0.0.1", "tcp:0:interface=0.0.0.0"]
     done = Daemon(tmp_path, config="emulator = true", listen=listen).run()
     assert done.returncode == 1
     assert "emulator" in done.stderr
 
 
-# Secrets that come and go.
+# Secrets.
 
 
-def test_a_withdrawn_secret_ends_its_streams_and_is_worth_nothing(world: World, shop: Tree) -> None:
+def test_a_withdrawn_secret_ends_its_streams_and_verifies_nothing(world: World, shop: Tree) -> None:
     old, new = signed_by("old"), signed_by("new")
     with (
         shop.listen(at("/a.json", old)) as ended,
@@ -157,7 +158,7 @@ def test_a_withdrawn_secret_ends_its_streams_and_is_worth_nothing(world: World, 
         reload(world.daemon)
         ended.expect_end(AUTH_REVOKED)
         ended_too.expect_end(AUTH_REVOKED)
-        assert set(ask_all_ways(shop, "/b.json", old).values()) == {401}
+        assert set(statuses_by_method(shop, "/b.json", old).values()) == {401}
         assert shop.status("PUT", at("/a.json", new), "1") == 200
         kept.expect(put_event("/", 1))
     assert shop.status("DELETE", at("/a.json", signed_by("newest"))) == 200
@@ -166,12 +167,14 @@ def test_a_withdrawn_secret_ends_its_streams_and_is_worth_nothing(world: World, 
 def test_a_secret_is_withdrawn_by_removing_its_file(world: World, shop: Tree) -> None:
     assert shop.status("GET", at("/a.json", signed_by("old"))) == 200
     (world.folder / "old.secret").unlink()
-    assert f"{world.folder / 'old.secret'} is gone" in reload(world.daemon)
+    assert f"{world.folder / 'old.secret'} has been removed" in reload(world.daemon)
     assert shop.status("GET", at("/a.json", signed_by("old"))) == 401
     assert shop.status("GET", at("/a.json", signed_by("new"))) == 200
 
 
-def test_a_secret_is_withdrawn_by_naming_it_no_more(world: World, shop: Tree) -> None:
+def test_a_secret_is_withdrawn_by_removing_it_from_the_configuration(
+    world: World, shop: Tree
+) -> None:
     with shop.listen(at("/a.json", signed_by("old"))) as stream:
         stream.expect(put_event("/", None))
         world.edit(', "old.secret"', "")
@@ -181,7 +184,7 @@ def test_a_secret_is_withdrawn_by_naming_it_no_more(world: World, shop: Tree) ->
     assert shop.status("GET", at("/a.json", signed_by("new"))) == 200
 
 
-def test_a_project_that_is_configured_no_more_trusts_nobody(world: World) -> None:
+def test_a_project_that_is_no_longer_configured_trusts_no_token(world: World) -> None:
     with Tree(world.daemon, "other") as tree:
         assert tree.status("GET", at("/a.json", tree.admin)) == 200
         world.edit(world.config[world.config.index("[projects.other]") :], "")
@@ -193,28 +196,28 @@ def test_a_project_that_is_configured_no_more_trusts_nobody(world: World) -> Non
     ("file", "content", "words"),
     [
         ("new.secret", "short", ["new.secret", "at least 32"]),
-        ("new.secret", secret_of("other"), ["other.secret", "in common", "shop", "other"]),
+        ("new.secret", secret_of("other"), ["other.secret", "share the secret", "shop", "other"]),
         ("rules.json", '{"rules": 1}', ["rules.json:1:", "Expected"]),
         ("treedb.toml", "nonsense = 1", ["treedb.toml: nonsense", "not a key"]),
     ],
 )
-def test_one_bad_file_keeps_everything_and_says_so(
+def test_one_bad_file_changes_nothing_and_is_logged(
     world: World, shop: Tree, file: str, content: str, words: list[str]
 ) -> None:
     with shop.listen(at("/a.json", signed_by("old"))) as stream:
         stream.expect(put_event("/", None))
         (world.folder / file).write_text(content)
-        said = reload(world.daemon)
-        for word in [*words, "before stays in force"]:
-            assert word in said
+        log = reload(world.daemon)
+        for word in [*words, "before stay", "is done, with errors."]:
+            assert word in log
         for name in ("new", "old"):
             assert shop.status("PUT", at("/a.json", signed_by(name)), f'"{name}"') == 200
             stream.expect(put_event("/", name))
     assert shop.status("DELETE", at("/a.json", signed_by("new"))) == 200
-    assert "Traceback" not in said
+    assert "Traceback" not in log
 
 
-def test_while_one_file_is_bad_the_good_ones_are_not_put_in_force(world: World, shop: Tree) -> None:
+def test_while_one_file_is_bad_the_others_take_no_effect(world: World, shop: Tree) -> None:
     (world.folder / "rules.json").write_text(CLOSED)
     write_secret(world.folder, "old", secret_of("newest"))
     (world.folder / "new.secret").write_text("short")
@@ -226,7 +229,7 @@ def test_while_one_file_is_bad_the_good_ones_are_not_put_in_force(world: World, 
 # Providers.
 
 
-def test_a_withdrawn_provider_ends_its_streams_and_is_worth_nothing(
+def test_a_withdrawn_provider_ends_its_streams_and_verifies_nothing(
     world: World, shop: Tree
 ) -> None:
     one, two = world.one, world.two
@@ -240,8 +243,8 @@ def test_a_withdrawn_provider_ends_its_streams_and_is_worth_nothing(
         world.edit(provider_table(one), "")
         reload(world.daemon)
         ended.expect_end(AUTH_REVOKED)
-        assert set(ask_all_ways(shop, "/b.json", one.token()).values()) == {401}
-        assert b"unknown issuer" in shop.ask("GET", at("/b.json", one.token())).body
+        assert set(statuses_by_method(shop, "/b.json", one.token()).values()) == {401}
+        assert b"unknown issuer" in shop.request("GET", at("/b.json", one.token())).body
         assert shop.status("PUT", at("/a.json", two.token()), "1") == 200
         for stream in (kept, kept_too):
             stream.expect(put_event("/", 1))
@@ -252,26 +255,26 @@ def test_a_withdrawn_provider_ends_its_streams_and_is_worth_nothing(
 # Rules files.
 
 
-def test_a_rules_file_is_read_again_and_holds_at_once(world: World, shop: Tree) -> None:
+def test_a_rules_file_is_reloaded_and_takes_effect_at_once(world: World, shop: Tree) -> None:
     bearer = signed_by("new")
     with shop.listen(at("/a.json", bearer)) as stream:
         stream.expect(put_event("/", None))
         (world.folder / "rules.json").write_text(CLOSED)
         reload(world.daemon)
         stream.expect_end(CANCEL)
-    assert set(ask_all_ways(shop, "/a.json", bearer).values()) == {403}
+    assert set(statuses_by_method(shop, "/a.json", bearer).values()) == {403}
     (world.folder / "rules.json").write_text(OPEN)
     reload(world.daemon)
-    assert set(ask_all_ways(shop, "/a.json", bearer).values()) == {200}
-    assert shop.ask("GET", at(RULES, signed_by("new", admin=True))).body == OPEN.encode()
+    assert set(statuses_by_method(shop, "/a.json", bearer).values()) == {200}
+    assert shop.request("GET", at(RULES, signed_by("new", admin=True))).body == OPEN.encode()
 
 
-def test_a_project_that_is_governed_by_a_file_takes_no_other_rules(shop: Tree) -> None:
+def test_a_project_whose_rules_are_managed_by_a_file_accepts_no_others(shop: Tree) -> None:
     target = at(RULES, signed_by("new", admin=True))
-    assert shop.ask("GET", target).body == OPEN.encode()
+    assert shop.request("GET", target).body == OPEN.encode()
     for document in (CLOSED, '{"rules":'):
-        answer = shop.ask("PUT", target, document)
-        assert (answer.status, answer.json["error"]) == (409, "conflict")
+        response = shop.request("PUT", target, document)
+        assert (response.status, response.json["error"]) == (409, "conflict")
     assert shop.status("PUT", f"{target}&dryRun=true", CLOSED) == 200
     assert shop.status("PUT", f"{target}&dryRun=true", '{"rules":') == 400
     assert shop.status("PUT", at(RULES, signed_by("new")), CLOSED) == 403
@@ -279,17 +282,17 @@ def test_a_project_that_is_governed_by_a_file_takes_no_other_rules(shop: Tree) -
     assert shop.status("GET", at("/a.json", signed_by("new"))) == 200
 
 
-def test_reading_the_same_again_disturbs_nobody(world: World, shop: Tree) -> None:
+def test_a_reload_of_the_same_files_changes_nothing(world: World, shop: Tree) -> None:
     with shop.listen(at("/a.json", signed_by("old"))) as stream:
         stream.expect(put_event("/", None))
         for number in range(3):
-            reload(world.daemon)
+            assert "rules files is done." in reload(world.daemon)
             assert shop.status("PUT", at("/a.json", signed_by("new")), str(number)) == 200
             stream.expect(put_event("/", number))
     assert shop.status("DELETE", at("/a.json", signed_by("new"))) == 200
 
 
-def test_a_project_can_come_under_a_rules_file(tmp_path: pathlib.Path) -> None:
+def test_a_rules_file_can_be_added_at_a_reload(tmp_path: pathlib.Path) -> None:
     (tmp_path / "rules.json").write_text(OPEN)
     with trusting(tmp_path, "", ["other"]) as daemon, Tree(daemon, "other") as tree:
         tree.put_rules({"a": {".read": True}})
@@ -298,21 +301,21 @@ def test_a_project_can_come_under_a_rules_file(tmp_path: pathlib.Path) -> None:
         config.write_text(config.read_text() + 'rules_file = "rules.json"\n')
         reload(daemon)
         assert tree.status("GET", "/a.json") == 403
-        assert tree.ask("GET", at(RULES, tree.admin)).body == OPEN.encode()
+        assert tree.request("GET", at(RULES, tree.admin)).body == OPEN.encode()
         assert tree.status("PUT", at(RULES, tree.admin), CLOSED) == 409
 
 
-def test_a_project_can_leave_its_rules_file(tmp_path: pathlib.Path) -> None:
+def test_a_rules_file_can_be_removed_at_a_reload(tmp_path: pathlib.Path) -> None:
     (tmp_path / "rules.json").write_text(OPEN)
-    governed = 'rules_file = "rules.json"\n'
+    managed = 'rules_file = "rules.json"\n'
     config = tmp_path / "treedb.toml"
     with trusting(tmp_path, "", ["other"]) as daemon, Tree(daemon, "other") as tree:
-        free = config.read_text()
-        config.write_text(free + governed)
+        unmanaged = config.read_text()
+        config.write_text(unmanaged + managed)
         reload(daemon)
         assert tree.status("PUT", at(RULES, tree.admin), CLOSED) == 409
-        config.write_text(free)
-        assert "No file governs the rules of other any more" in reload(daemon)
-        assert tree.ask("GET", at(RULES, tree.admin)).body == OPEN.encode()
+        config.write_text(unmanaged)
+        assert "The rules of other are no longer managed by a file" in reload(daemon)
+        assert tree.request("GET", at(RULES, tree.admin)).body == OPEN.encode()
         assert tree.status("PUT", at(RULES, tree.admin), CLOSED) == 200
-        assert tree.ask("GET", at(RULES, tree.admin)).body == CLOSED.encode()
+        assert tree.request("GET", at(RULES, tree.admin)).body == CLOSED.encode()

@@ -1,4 +1,4 @@
-"""Who somebody is, by a token of the project, and what that token is worth, over HTTP."""
+"""Tokens that the project signs, over HTTP: the identity of each, and what it may do."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tests.access import (
     RULES,
     Tree,
     admin,
-    ask_all_ways,
     at,
     ending,
     secret_of,
+    statuses_by_method,
     token,
     trusting,
     user,
@@ -27,15 +27,15 @@ from tests.access import (
 )
 from tests.daemon import Daemon
 from tests.rest import Headers, check_error, check_refused, escape
-from tests.web.identity.test_tokens import FORGED, MALFORMED
-from tests.web.identity.test_tokens import SECRET as SECRET_OF_FORGERIES
+from tests.web.auth.test_jwt import FORGED, MALFORMED
+from tests.web.auth.test_jwt import SECRET as SECRET_OF_FORGERIES
 
 OPEN = "/open/a.json"
 RULE_SET = {
     "open": {".read": True, ".write": True},
     "mine": {"$uid": {".read": "auth.uid == $uid", ".write": "auth.uid == $uid"}},
-    "nobody": {".read": "auth == null", ".write": "auth == null"},
-    "somebody": {".read": "auth != null"},
+    "anonymous": {".read": "auth == null", ".write": "auth == null"},
+    "authenticated": {".read": "auth != null"},
     "provider": {"$provider": {".read": "auth.provider == $provider"}},
     "role": {"$role": {".read": "auth.token.roles.main == $role"}},
     "legacy": {".read": "auth.any.thing == 7 && auth.uid == null && auth.token == null"},
@@ -92,24 +92,24 @@ def firebase(shared_daemon: Daemon) -> Iterator[Tree]:
         yield tree
 
 
-def ask_in(tree: Tree, place: str, token: str, path: str = "/mine/alice.json") -> int:
+def status_with_token_in(tree: Tree, place: str, token: str, path: str = "/mine/alice.json") -> int:
     query, headers = PLACES[place](token)
-    return tree.ask("GET", f"{path}?{query}", None, headers).status
+    return tree.request("GET", f"{path}?{query}", None, headers).status
 
 
-# Where a token stands.
-
-
-@pytest.mark.parametrize("place", PLACES)
-def test_a_token_is_taken_from_any_of_its_places(shop: Tree, place: str) -> None:
-    assert ask_in(shop, place, user("shop", "alice")) == 200
-    assert ask_in(shop, place, user("shop", "bob")) == 403
+# Where the token is.
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_an_empty_token_is_no_token(shop: Tree, place: str) -> None:
-    assert ask_in(shop, place, "", "/nobody.json") == 200
-    assert ask_in(shop, place, "", "/somebody.json") == 403
+def test_a_token_is_found_in_any_of_its_places(shop: Tree, place: str) -> None:
+    assert status_with_token_in(shop, place, user("shop", "alice")) == 200
+    assert status_with_token_in(shop, place, user("shop", "bob")) == 403
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_an_empty_token_is_ignored(shop: Tree, place: str) -> None:
+    assert status_with_token_in(shop, place, "", "/anonymous.json") == 200
+    assert status_with_token_in(shop, place, "", "/authenticated.json") == 403
 
 
 @pytest.mark.parametrize(
@@ -129,19 +129,19 @@ def test_an_empty_token_is_no_token(shop: Tree, place: str) -> None:
 def test_two_different_tokens_are_refused(
     shop: Tree, query: str, headers: Headers, method: str, path: str, body: str | None
 ) -> None:
-    answer = shop.ask(method, f"{path}?{query}", body, headers)
-    check_error(answer, 400, "invalid_query")
+    response = shop.request(method, f"{path}?{query}", body, headers)
+    check_error(response, 400, "invalid_query")
 
 
-def test_an_authorization_of_another_scheme_is_no_token(shop: Tree) -> None:
+def test_an_authorization_of_another_scheme_is_ignored(shop: Tree) -> None:
     for field in ("Basic YTpi", "Digest a", user("shop", "alice")):
         header = {"Authorization": field}
-        assert shop.ask("GET", "/nobody.json", None, header).status == 200
+        assert shop.request("GET", "/anonymous.json", None, header).status == 200
         target = at("/mine/alice.json", user("shop", "alice"))
-        assert shop.ask("GET", target, None, header).status == 200
+        assert shop.request("GET", target, None, header).status == 200
 
 
-# What a token makes of its bearer.
+# The identity that a token has.
 
 
 @pytest.mark.parametrize(
@@ -155,12 +155,12 @@ def test_an_authorization_of_another_scheme_is_no_token(shop: Tree) -> None:
         ("/provider/google.json", {"sub": "a", "firebase": {"sign_in_provider": "google"}}),
         ("/role/cook.json", {"uid": "a", "roles": {"main": "cook"}}),
         ("/role/cook.json", {"roles": {"main": "cook"}}),
-        ("/somebody.json", {}),
+        ("/authenticated.json", {}),
         ("/legacy.json", {"v": 0, "d": {"any": {"thing": 7}}}),
         ("/mine/alice.json", {"v": 0, "d": {"uid": "alice"}, "uid": "bob"}),
     ],
 )
-def test_the_rules_see_what_the_claims_say(
+def test_the_rules_receive_the_claims(
     shared_daemon: Daemon, path: str, claims: dict[str, Any]
 ) -> None:
     for project, denied in (("shop", 403), ("firebase", 401)):
@@ -168,14 +168,14 @@ def test_the_rules_see_what_the_claims_say(
             assert tree.status("GET", at(path, token(project, **claims))) == 200
             assert tree.status("GET", path) == denied
             other = token(project, uid="x", provider="y", roles={})
-            if path != "/somebody.json":
+            if path != "/authenticated.json":
                 assert tree.status("GET", at(path, other)) == denied
 
 
 @pytest.mark.parametrize("claims", [{"admin": True}, {"v": 0, "d": {}, "admin": True}])
 def test_an_admin_skips_all_rules(shop: Tree, claims: dict[str, Any]) -> None:
     bearer = token("shop", **claims)
-    assert ask_all_ways(shop, "/denied/to/all.json", bearer) == dict.fromkeys(
+    assert statuses_by_method(shop, "/denied/to/all.json", bearer) == dict.fromkeys(
         ["GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "stream"], 200
     )
 
@@ -191,9 +191,9 @@ def test_an_admin_skips_all_rules(shop: Tree, claims: dict[str, Any]) -> None:
         {"token": {"admin": True}},
     ],
 )
-def test_nothing_else_makes_an_admin(shop: Tree, claims: dict[str, Any]) -> None:
+def test_other_claims_do_not_make_an_admin(shop: Tree, claims: dict[str, Any]) -> None:
     bearer = token("shop", **claims)
-    assert set(ask_all_ways(shop, "/denied/to/all.json", bearer).values()) == {403}
+    assert set(statuses_by_method(shop, "/denied/to/all.json", bearer).values()) == {403}
     assert shop.status("GET", at(RULES, bearer)) == 403
 
 
@@ -205,15 +205,15 @@ def test_nothing_else_makes_an_admin(shop: Tree, claims: dict[str, Any]) -> None
     [
         ('{"uid":"alice"}', "/mine/alice.json", 200),
         ('{"uid":"alice"}', "/mine/bob.json", 403),
-        ('{"uid":"alice"}', "/nobody.json", 403),
-        ("null", "/nobody.json", 200),
+        ('{"uid":"alice"}', "/anonymous.json", 403),
+        ("null", "/anonymous.json", 200),
         ("null", "/mine/alice.json", 403),
-        ("{}", "/somebody.json", 200),
+        ("{}", "/authenticated.json", 200),
         ('{"any":{"thing":7}}', "/legacy.json", 200),
         ('{"admin":true}', "/denied.json", 403),
     ],
 )
-def test_an_admin_has_the_rules_judge_by_another_auth(
+def test_an_admin_can_have_the_rules_evaluated_with_another_auth(
     shop: Tree, override: str, path: str, status: int
 ) -> None:
     target = at(path, shop.admin, auth_variable_override=override)
@@ -222,7 +222,7 @@ def test_an_admin_has_the_rules_judge_by_another_auth(
         assert stream.status == status
 
 
-def test_an_override_judges_writes_too(shop: Tree) -> None:
+def test_an_override_applies_to_writes_too(shop: Tree) -> None:
     def put(uid: str) -> int:
         override = json.dumps({"uid": uid})
         target = at("/mine/alice.json", shop.admin, auth_variable_override=override)
@@ -235,16 +235,16 @@ def test_an_override_judges_writes_too(shop: Tree) -> None:
 def test_an_override_must_be_an_object_or_null(shop: Tree, override: str) -> None:
     for bearer in ("", shop.admin):
         target = at(f"{OPEN}?auth_variable_override={escape(override)}", bearer)
-        check_error(shop.ask("GET", target), 400, "invalid_query")
+        check_error(shop.request("GET", target), 400, "invalid_query")
 
 
-def test_nobody_else_overrides(shop: Tree, firebase: Tree) -> None:
+def test_only_an_admin_can_override_auth(shop: Tree, firebase: Tree) -> None:
     override = {"uid": "alice"}
     for method, body in (("GET", None), ("PUT", "1")):
-        anonymous = shop.ask(method, at(OPEN, auth_variable_override=override), body)
+        anonymous = shop.request(method, at(OPEN, auth_variable_override=override), body)
         check_error(anonymous, 401, "auth_required")
         bob = at(OPEN, user("shop", "bob"), auth_variable_override=override)
-        check_error(shop.ask(method, bob, body), 403, "permission_denied")
+        check_error(shop.request(method, bob, body), 403, "permission_denied")
         bob = at(OPEN, user("firebase", "bob"), auth_variable_override=override)
         assert firebase.status(method, bob, body) == 401
 
@@ -253,13 +253,13 @@ def test_nobody_else_overrides(shop: Tree, firebase: Tree) -> None:
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_owner_is_nobodys_token_but_in_emulator_mode(
+def test_the_token_owner_is_valid_only_in_emulator_mode(
     shop: Tree, place: str, emulator: Tree
 ) -> None:
-    assert ask_in(shop, place, "owner", OPEN) == 401
-    assert ask_in(emulator, place, "owner", "/denied.json") == 200
-    assert ask_in(emulator, place, "Owner", OPEN) == 401
-    assert ask_in(emulator, place, "", "/denied.json") == 403
+    assert status_with_token_in(shop, place, "owner", OPEN) == 401
+    assert status_with_token_in(emulator, place, "owner", "/denied.json") == 200
+    assert status_with_token_in(emulator, place, "Owner", OPEN) == 401
+    assert status_with_token_in(emulator, place, "", "/denied.json") == 403
 
 
 @pytest.fixture(scope="module")
@@ -269,10 +269,10 @@ def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tree]:
         trusting(folder, "emulator = true", ["shop"]) as daemon,
         Tree(daemon, "shop") as tree,
     ):
-        answer = tree.ask(
+        response = tree.request(
             "PUT", RULES, json.dumps({"rules": RULE_SET}), {"Authorization": "Bearer owner"}
         )
-        assert answer.status == 200
+        assert response.status == 200
         yield tree
 
 
@@ -287,8 +287,8 @@ def test_the_emulator_verifies_all_other_tokens(emulator: Tree) -> None:
 
 
 def check_bad(tree: Tree, path: str, bad: str, word: str) -> None:
-    assert set(ask_all_ways(tree, path, bad).values()) == {401}
-    assert word in check_error(tree.ask("GET", at(path, bad)), 401, "auth_required")
+    assert set(statuses_by_method(tree, path, bad).values()) == {401}
+    assert word in check_error(tree.request("GET", at(path, bad)), 401, "auth_required")
 
 
 @pytest.mark.parametrize(
@@ -310,32 +310,32 @@ def check_bad(tree: Tree, path: str, bad: str, word: str) -> None:
         ("not yet valid", lambda: user("shop", "alice", iat=time.time() + 60)),
     ],
 )
-def test_a_bad_token_is_refused_everywhere_and_says_why(
+def test_a_bad_token_is_refused_everywhere_and_the_error_says_why(
     shop: Tree, word: str, make: Callable[[], str]
 ) -> None:
-    for path in (OPEN, "/nobody.json", "/denied.json"):
+    for path in (OPEN, "/anonymous.json", "/denied.json"):
         check_bad(shop, path, make(), word)
 
 
-def test_a_bad_token_is_refused_at_the_places_of_administrators(shop: Tree) -> None:
+def test_a_bad_token_is_refused_by_the_admins_resources(shop: Tree) -> None:
     for place in (RULES, DATABASES):
         for bad in ("rubbish", admin("other"), token("shop", admin=True, exp=1)):
-            check_error(shop.ask("GET", at(place, bad)), 401, "auth_required")
+            check_error(shop.request("GET", at(place, bad)), 401, "auth_required")
     document = '{"rules":{".read":true}}'
-    check_error(shop.ask("PUT", at(RULES, admin("other")), document), 401, "auth_required")
+    check_error(shop.request("PUT", at(RULES, admin("other")), document), 401, "auth_required")
     assert shop.status("GET", "/denied.json") == 403
 
 
-def test_a_bad_token_is_refused_where_an_explanation_is_asked(shop: Tree) -> None:
+def test_a_bad_token_is_refused_if_an_explanation_is_requested(shop: Tree) -> None:
     headers = {"X-TreeDB-Explain": "true"}
-    check_error(shop.ask("GET", at(OPEN, "rubbish"), None, headers), 401, "auth_required")
+    check_error(shop.request("GET", at(OPEN, "rubbish"), None, headers), 401, "auth_required")
 
 
-def test_a_bad_token_is_refused_in_the_words_of_the_firebase_dialect(firebase: Tree) -> None:
-    answer = firebase.ask("GET", at(OPEN, "rubbish"))
-    check_refused(answer, 401)
-    assert list(answer.json) == ["error"]
-    assert answer.body.endswith(b'"\n}\n')
+def test_a_bad_token_is_refused_in_the_form_of_the_firebase_dialect(firebase: Tree) -> None:
+    response = firebase.request("GET", at(OPEN, "rubbish"))
+    check_refused(response, 401)
+    assert list(response.json) == ["error"]
+    assert response.body.endswith(b'"\n}\n')
 
 
 @pytest.fixture(scope="module")
@@ -345,19 +345,19 @@ def forged(shared_daemon: Daemon) -> Iterator[Tree]:
 
 
 @pytest.mark.parametrize("name", [*MALFORMED, *FORGED])
-def test_a_hostile_token_makes_nobody(forged: Tree, name: str) -> None:
+def test_a_hostile_token_is_refused(forged: Tree, name: str) -> None:
     hostile = {**MALFORMED, **FORGED}[name]
     if not hostile:
         return
-    for path in (OPEN, "/nobody.json"):
-        answer = forged.ask("GET", f"{path}?auth={escape(hostile)}")
-        check_error(answer, 401, "auth_required")
-        assert hostile not in answer.body.decode()
+    for path in (OPEN, "/anonymous.json"):
+        response = forged.request("GET", f"{path}?auth={escape(hostile)}")
+        check_error(response, 401, "auth_required")
+        assert hostile not in response.body.decode()
     with forged.try_to_listen(f"{OPEN}?auth={escape(hostile)}") as stream:
         assert stream.status == 401
 
 
-def test_times_are_taken_with_ten_seconds_of_leeway(shop: Tree) -> None:
+def test_times_are_checked_with_ten_seconds_of_leeway(shop: Tree) -> None:
     now = time.time()
     for claims in ({"exp": now - 5}, {"nbf": now + 5}, {"iat": now + 5}):
         assert shop.status("GET", at("/mine/a.json", user("shop", "a", **claims))) == 200
@@ -365,7 +365,7 @@ def test_times_are_taken_with_ten_seconds_of_leeway(shop: Tree) -> None:
         assert shop.status("GET", at("/mine/a.json", user("shop", "a", **claims))) == 401
 
 
-def test_a_project_can_bound_the_life_of_tokens(shared_daemon: Daemon) -> None:
+def test_a_project_can_limit_the_life_of_tokens(shared_daemon: Daemon) -> None:
     now = time.time()
     with Tree(shared_daemon, "shortlived") as tree:
         for claims, status in (
@@ -382,7 +382,7 @@ def test_a_project_can_bound_the_life_of_tokens(shared_daemon: Daemon) -> None:
 # Several secrets, several projects.
 
 
-def test_any_secret_of_a_project_vouches(shared_daemon: Daemon) -> None:
+def test_any_secret_of_a_project_verifies_tokens(shared_daemon: Daemon) -> None:
     with Tree(shared_daemon, "rotating") as tree:
         for secret in ("new", "old"):
             bearer = token("rotating", secret_of(secret), admin=True)
@@ -391,18 +391,18 @@ def test_any_secret_of_a_project_vouches(shared_daemon: Daemon) -> None:
 
 
 @pytest.mark.parametrize("make", [lambda: admin("shop"), lambda: user("shop", "alice")])
-def test_a_token_of_one_project_is_worth_nothing_at_another(
+def test_a_token_of_one_project_is_refused_by_another(
     shared_daemon: Daemon, make: Callable[[], str]
 ) -> None:
     for project in ("other", "firebase", "auto", "rotating", "secretless"):
         with Tree(shared_daemon, project) as tree:
-            assert set(ask_all_ways(tree, OPEN, make()).values()) == {401}
+            assert set(statuses_by_method(tree, OPEN, make()).values()) == {401}
             for place in (RULES, DATABASES):
                 assert tree.status("GET", at(place, make())) == 401
             assert tree.status("PUT", at(RULES, make()), '{"rules":{".read":true}}') in (401, 409)
 
 
-def test_a_token_counts_by_the_project_that_is_asked_however_it_is_addressed(
+def test_a_token_is_verified_by_the_addressed_project_however_it_is_addressed(
     shared_daemon: Daemon,
 ) -> None:
     with Tree(shared_daemon, "shop", "eu") as eu:
@@ -416,29 +416,29 @@ def test_a_token_counts_by_the_project_that_is_asked_however_it_is_addressed(
 # The dialect that an Authorization header chooses.
 
 
-def test_an_authorization_header_chooses_the_vendors_dialect_where_that_is_open(
+def test_an_authorization_header_chooses_the_firebase_dialect_if_the_setting_is_auto(
     shared_daemon: Daemon,
 ) -> None:
     header = {"Authorization": f"Bearer {user('auto', 'bob')}"}
     with Tree(shared_daemon, "auto") as tree:
-        plain = tree.ask("GET", at("/mine/alice.json", user("auto", "bob")))
+        plain = tree.request("GET", at("/mine/alice.json", user("auto", "bob")))
         check_error(plain, 403, "permission_denied")
-        vendors = tree.ask("GET", "/mine/alice.json", None, header)
-        assert vendors.status == 401
-        assert vendors.body == b'{\n  "error" : "Permission denied"\n}\n'
+        firebase = tree.request("GET", "/mine/alice.json", None, header)
+        assert firebase.status == 401
+        assert firebase.body == b'{\n  "error" : "Permission denied"\n}\n'
     with Tree(shared_daemon, "shop") as tree:
         header = {"Authorization": f"Bearer {user('shop', 'bob')}"}
-        check_error(tree.ask("GET", "/mine/alice.json", None, header), 403, "permission_denied")
+        check_error(tree.request("GET", "/mine/alice.json", None, header), 403, "permission_denied")
 
 
-# What answers say of themselves.
+# Headers of the responses.
 
 
-def test_answers_to_whoever_has_a_token_are_not_to_be_stored(shop: Tree) -> None:
+def test_responses_to_requests_with_a_token_must_not_be_stored(shop: Tree) -> None:
     for bearer in (user("shop", "alice"), "rubbish"):
         for method in ("GET", "PUT"):
-            answer = shop.ask(method, at(OPEN, bearer), "1")
-            assert answer.headers["Cache-Control"] == "no-store"
+            response = shop.request(method, at(OPEN, bearer), "1")
+            assert response.headers["Cache-Control"] == "no-store"
     with shop.listen(at(OPEN, user("shop", "alice"))) as stream:
         assert stream.headers["Cache-Control"] == "no-cache"
 
@@ -449,16 +449,16 @@ def test_a_preflight_needs_no_token_and_verifies_none(shop: Tree) -> None:
         (OPEN, {"Authorization": "Bearer rubbish"}),
         (f"{OPEN}?auth=one&access_token=other", {}),
     ):
-        answer = shop.ask("OPTIONS", target, None, header)
-        assert (answer.status, answer.headers["Cache-Control"]) == (204, "no-store")
+        response = shop.request("OPTIONS", target, None, header)
+        assert (response.status, response.headers["Cache-Control"]) == (204, "no-store")
     assert shop.status("OPTIONS", at(RULES, "rubbish")) == 204
 
 
-def test_the_health_is_told_to_anybody(shop: Tree) -> None:
+def test_the_health_needs_no_token(shop: Tree) -> None:
     assert shop.status("GET", "/.health?auth=rubbish") == 200
 
 
-def test_an_event_stream_is_asked_for_with_any_of_the_places(shop: Tree) -> None:
+def test_an_event_stream_is_requested_with_a_token_in_the_header(shop: Tree) -> None:
     header = {**EVENTS, "Authorization": f"Bearer {user('shop', 'alice')}"}
     with shop.listen("/mine/alice.json", header) as stream:
         assert stream.next().kind == "put"

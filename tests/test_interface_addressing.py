@@ -1,4 +1,4 @@
-"""Where a request goes: host, `ns`, path and raw query, of a daemon in development mode."""
+"""The address of a request: host, `ns`, path and raw query, in development mode."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ def port_of(daemon: Daemon) -> int:
         ("default--demo.localhost", "?ns=demo"),
     ],
 )
-def test_all_these_address_the_default_database_of_demo(
+def test_the_default_database_of_demo_has_these_addresses(
     shared_daemon: Daemon, host: str, query: str
 ) -> None:
-    with Client(shared_daemon, "demo.localhost") as home, Client(shared_daemon, host) as client:
-        home.put("/where.json", "home")
-        assert client.ask("GET", f"/where.json{query}").body == b'"home"'
+    with Client(shared_daemon, "demo.localhost") as demo, Client(shared_daemon, host) as client:
+        demo.put("/where.json", "home")
+        assert client.request("GET", f"/where.json{query}").body == b'"home"'
 
 
 @pytest.mark.parametrize(
@@ -72,14 +72,14 @@ def test_all_these_address_the_default_database_of_demo(
         ("eu--demo.localhost", "?ns=eu--demo"),
     ],
 )
-def test_all_these_address_another_database_of_demo(
+def test_another_database_of_demo_has_these_addresses(
     shared_daemon: Daemon, host: str, query: str
 ) -> None:
-    with Client(shared_daemon, "demo.localhost") as home, Client(shared_daemon, host) as client:
-        home.put("/where.json", "home")
-        assert client.ask("PUT", f"/where.json{query}", '"eu"').status == 200
-        assert client.ask("GET", f"/where.json{query}").body == b'"eu"'
-        assert home.get("/where.json") == "home"
+    with Client(shared_daemon, "demo.localhost") as demo, Client(shared_daemon, host) as client:
+        demo.put("/where.json", "home")
+        assert client.request("PUT", f"/where.json{query}", '"eu"').status == 200
+        assert client.request("GET", f"/where.json{query}").body == b'"eu"'
+        assert demo.get("/where.json") == "home"
 
 
 @pytest.mark.parametrize(
@@ -95,14 +95,14 @@ def test_a_host_and_an_ns_that_disagree_are_refused(
     shared_daemon: Daemon, host: str, ns: str
 ) -> None:
     with Client(shared_daemon, host) as client:
-        check_refused(client.ask("GET", f"/a.json?ns={ns}"), 400)
-        check_refused(client.ask("PUT", f"/a.json?ns={ns}", "1"), 400)
+        check_refused(client.request("GET", f"/a.json?ns={ns}"), 400)
+        check_refused(client.request("PUT", f"/a.json?ns={ns}", "1"), 400)
 
 
 @pytest.mark.parametrize("label", [*ILLEGAL_LABELS, ""])
 def test_an_illegal_label_in_ns_is_refused(shared_daemon: Daemon, label: str) -> None:
     with Client(shared_daemon) as client:
-        check_refused(client.ask("GET", f"/a.json?ns={escape(label)}"), 400)
+        check_refused(client.request("GET", f"/a.json?ns={escape(label)}"), 400)
 
 
 @pytest.mark.parametrize(
@@ -110,11 +110,11 @@ def test_an_illegal_label_in_ns_is_refused(shared_daemon: Daemon, label: str) ->
 )
 def test_an_illegal_label_under_a_domain_is_not_found(shared_daemon: Daemon, label: str) -> None:
     with Client(shared_daemon, f"{label}.localhost") as client:
-        check_error(client.ask("GET", "/a.json"), 404, "not_found")
+        check_error(client.request("GET", "/a.json"), 404, "not_found")
 
 
 @pytest.mark.parametrize("label", ["a", "0", "a-b", "0-0", "a--b", "a-b--c-d", "lock", LABEL_OF_63])
-def test_a_legal_label_is_taken_in_host_and_ns(shared_daemon: Daemon, label: str) -> None:
+def test_a_legal_label_is_accepted_in_host_and_ns(shared_daemon: Daemon, label: str) -> None:
     with (
         Client(shared_daemon, f"{label}.localhost") as by_host,
         Client(shared_daemon) as by_parameter,
@@ -128,59 +128,59 @@ def test_a_legal_label_is_taken_in_host_and_ns(shared_daemon: Daemon, label: str
 )
 def test_a_host_outside_the_domains_is_misdirected(shared_daemon: Daemon, host: str) -> None:
     with Client(shared_daemon, host) as client:
-        check_error(client.ask("GET", "/a.json"), 421, "misdirected")
-        check_refused(client.ask("PUT", "/a.json?ns=demo", "1"), 421)
-        check_error(client.ask("OPTIONS", "/a.json"), 421, "misdirected")
+        check_error(client.request("GET", "/a.json"), 421, "misdirected")
+        check_refused(client.request("PUT", "/a.json?ns=demo", "1"), 421)
+        check_error(client.request("OPTIONS", "/a.json"), 421, "misdirected")
 
 
 @pytest.mark.parametrize("hosts", [[], ["demo.localhost"] * 2, ["demo.localhost", "localhost"]])
 @pytest.mark.parametrize("method", ["GET", "PUT", "OPTIONS"])
-def test_a_host_header_missing_or_doubled_is_refused(
+def test_a_missing_or_repeated_host_header_is_refused(
     shared_daemon: Daemon, hosts: list[str], method: str
 ) -> None:
     with Wire(shared_daemon.http) as wire:
         headers = [("Host", host) for host in hosts]
         wire.send(print_request(method, "/a.json", "1", headers, host=None))
-        answer = wire.receive(method)
-        assert answer.status == 400
-        assert answer.json["error"].startswith("invalid_")
+        response = wire.receive(method)
+        assert response.status == 400
+        assert response.json["error"].startswith("invalid_")
 
 
 @pytest.mark.parametrize("host", ["", "a b", "demo.localhost:x", "demo.localhost/x", "u@localhost"])
-def test_a_host_header_that_is_no_host_is_refused(shared_daemon: Daemon, host: str) -> None:
+def test_an_invalid_host_header_is_refused(shared_daemon: Daemon, host: str) -> None:
     with Client(shared_daemon, host) as client:
-        assert client.ask("GET", "/a.json").status == 400
+        assert client.request("GET", "/a.json").status == 400
 
 
-def test_without_a_host_http_1_0_is_refused_too(shared_daemon: Daemon) -> None:
+def test_http_1_0_without_a_host_is_refused_too(shared_daemon: Daemon) -> None:
     with Wire(shared_daemon.http) as wire:
         wire.send(b"GET /a.json HTTP/1.0\r\n\r\n")
         assert wire.receive().status == 400
 
 
 @pytest.mark.parametrize("host", ["example.com", "a_b.localhost", "127.0.0.1", "demo.localhost"])
-def test_the_health_answers_to_any_host(shared_daemon: Daemon, host: str) -> None:
+def test_health_is_served_for_any_host(shared_daemon: Daemon, host: str) -> None:
     with Client(shared_daemon, host) as client:
-        answer = client.ask("GET", "/.health")
-        assert answer.status == 200
-        assert client.ask("HEAD", "/.health").status == 200
-        assert client.ask("GET", "/.health?x=1").status == 200
+        response = client.request("GET", "/.health")
+        assert response.status == 200
+        assert client.request("HEAD", "/.health").status == 200
+        assert client.request("GET", "/.health?x=1").status == 200
         for method in ("PUT", "BREW"):
-            refused = client.ask(method, "/.health", "1")
+            refused = client.request(method, "/.health", "1")
             check_error(refused, 405, "method_not_allowed")
             assert refused.headers["Allow"] == "GET, HEAD, OPTIONS"
 
 
 @pytest.mark.parametrize("scheme", ["http", "https", "HTTP"])
-def test_an_absolute_target_is_taken_where_it_agrees_with_the_host(
+def test_an_absolute_target_that_agrees_with_the_host_is_accepted(
     shared_daemon: Daemon, scheme: str
 ) -> None:
     with Client(shared_daemon, "eu--abs.localhost") as client:
         client.put("/a/b.json", 7)
-        answer = client.ask("GET", f"{scheme}://eu--abs.localhost/a/b.json?print=pretty")
-        assert (answer.status, answer.body) == (200, b"7")
-        answer = client.ask("GET", f"{scheme}://EU--abs.LOCALHOST/a/b.json")
-        assert (answer.status, answer.body) == (200, b"7")
+        response = client.request("GET", f"{scheme}://eu--abs.localhost/a/b.json?print=pretty")
+        assert (response.status, response.body) == (200, b"7")
+        response = client.request("GET", f"{scheme}://EU--abs.LOCALHOST/a/b.json")
+        assert (response.status, response.body) == (200, b"7")
 
 
 @pytest.mark.parametrize("target", ["http://other.localhost/a.json", "http://127.0.0.1/a.json"])
@@ -188,22 +188,22 @@ def test_an_absolute_target_that_disagrees_with_the_host_is_refused(
     shared_daemon: Daemon, target: str
 ) -> None:
     with Client(shared_daemon, "demo.localhost") as client:
-        assert client.ask("GET", target).status == 400
-        assert client.ask("PUT", target, "1").status == 400
+        assert client.request("GET", target).status == 400
+        assert client.request("PUT", target, "1").status == 400
 
 
 @pytest.mark.parametrize("target", ["a.json", "*", "localhost:80", "ftp://localhost/a.json", "//"])
 def test_a_target_of_another_form_is_refused(shared_daemon: Daemon, target: str) -> None:
     with Client(shared_daemon) as client:
-        assert client.ask("GET", target).status in (400, 404)
+        assert client.request("GET", target).status in (400, 404)
 
 
 def test_forwarded_headers_are_ignored(shared_daemon: Daemon) -> None:
     with (
-        Client(shared_daemon, "demo.localhost") as home,
+        Client(shared_daemon, "demo.localhost") as demo,
         Client(shared_daemon, "shop.localhost") as shop,
     ):
-        home.put("/whose.json", "demo")
+        demo.put("/whose.json", "demo")
         shop.put("/whose.json", "shop")
         forwarded = {
             "X-Forwarded-Host": "shop.localhost",
@@ -211,17 +211,17 @@ def test_forwarded_headers_are_ignored(shared_daemon: Daemon) -> None:
             "X-Forwarded-For": "10.0.0.1",
             "Forwarded": "host=shop.localhost",
         }
-        assert home.ask("GET", "/whose.json", headers=forwarded).body == b'"demo"'
+        assert demo.request("GET", "/whose.json", headers=forwarded).body == b'"demo"'
 
 
 def test_reading_creates_nothing_and_a_write_creates_a_file(shared_daemon: Daemon) -> None:
     with Client(shared_daemon, "eu--made.localhost") as client:
         file = shared_daemon.data / "made" / "eu.shelf"
         for target in ("/a.json", "/.json", "/a.json?shallow=true", '/a.json?orderBy="$key"'):
-            assert client.ask("GET", target).body == b"null"
-        assert client.ask("PUT", "/a.json", "{").status == 400
-        assert client.ask("PUT", "/a.json", "1", {"If-Match": "*"}).status == 412
-        assert client.ask("PATCH", "/a.json", '{"a":1,"a/b":1}').status == 400
+            assert client.request("GET", target).body == b"null"
+        assert client.request("PUT", "/a.json", "{").status == 400
+        assert client.request("PUT", "/a.json", "1", {"If-Match": "*"}).status == 412
+        assert client.request("PATCH", "/a.json", '{"a":1,"a/b":1}').status == 400
         assert not file.parent.exists()
         client.put("/a.json", 1)
         assert file.is_file()
@@ -252,12 +252,12 @@ def test_reading_creates_nothing_and_a_write_creates_a_file(shared_daemon: Daemo
         ("/a:@!*'(),&=~-_.json", "/a%3A%40!*'()%2C&%3D~-_.json"),
     ],
 )
-def test_one_place_has_many_spellings(tree: Client, written: str, read: str) -> None:
+def test_a_path_may_be_written_in_many_ways(tree: Client, written: str, read: str) -> None:
     tree.put(written, {"x": 1})
     assert tree.get(read) == {"x": 1}
 
 
-def test_a_plus_in_the_path_is_itself(tree: Client) -> None:
+def test_a_plus_in_the_path_is_a_plus(tree: Client) -> None:
     tree.put("/a+b.json", 1)
     assert tree.get("/.json") == {"a+b": 1}
 
@@ -270,29 +270,31 @@ def test_a_plus_in_the_path_is_itself(tree: Client) -> None:
         *("/a.b", "/%zz", "/%ff", "/a/%", "/%zz/a", "/a.json/%zz", "/%zz?x=%zz"),
     ],
 )
-def test_without_json_at_its_end_nothing_is_found(tree: Client, method: str, target: str) -> None:
+def test_a_path_that_does_not_end_with_json_is_not_found(
+    tree: Client, method: str, target: str
+) -> None:
     body = None if method in ("GET", "DELETE") else "{}"
-    assert ".json" in check_error(tree.ask(method, target, body), 404, "not_found")
+    assert ".json" in check_error(tree.request(method, target, body), 404, "not_found")
 
 
 @pytest.mark.parametrize("key", [*".#$[]/", *map(chr, range(0x20)), "\x7f"])
 @pytest.mark.parametrize("where", ["/{}.json", "/a{}b.json", "/x/{}/y.json"])
 def test_an_illegal_key_in_a_path_is_refused(tree: Client, key: str, where: str) -> None:
     target = where.format(f"%{ord(key):02X}")
-    check_error(tree.ask("GET", target), 400, "invalid_path")
-    check_error(tree.ask("PUT", target, "1"), 400, "invalid_path")
+    check_error(tree.request("GET", target), 400, "invalid_path")
+    check_error(tree.request("PUT", target, "1"), 400, "invalid_path")
 
 
 @pytest.mark.parametrize("target", ["/a$b.json", "/a[0].json", "/a.b.json", "/../a.json"])
-def test_an_illegal_key_written_raw_is_refused(tree: Client, target: str) -> None:
-    check_error(tree.ask("GET", target), 400, "invalid_path")
+def test_an_illegal_unescaped_key_is_refused(tree: Client, target: str) -> None:
+    check_error(tree.request("GET", target), 400, "invalid_path")
 
 
 def test_an_escaped_slash_is_never_a_separator(tree: Client) -> None:
     tree.put("/a/b.json", 1)
-    check_error(tree.ask("GET", "/a%2Fb.json"), 400, "invalid_path")
-    check_error(tree.ask("GET", "/a%2fb.json"), 400, "invalid_path")
-    check_error(tree.ask("DELETE", "/a%2F.json"), 400, "invalid_path")
+    check_error(tree.request("GET", "/a%2Fb.json"), 400, "invalid_path")
+    check_error(tree.request("GET", "/a%2fb.json"), 400, "invalid_path")
+    check_error(tree.request("DELETE", "/a%2F.json"), 400, "invalid_path")
     assert tree.get("/.json") == {"a": {"b": 1}}
 
 
@@ -304,23 +306,23 @@ def test_a_key_has_768_bytes_at_most(tree: Client, character: str) -> None:
     tree.put("/.json", {longest: 2})
     assert tree.get(f"/{escape(longest)}.json") == 2
     longer = f"/{escape(longest + character)}.json"
-    check_error(tree.ask("PUT", longer, "1"), 400, "invalid_path")
-    check_error(tree.ask("GET", longer), 400, "invalid_path")
+    check_error(tree.request("PUT", longer, "1"), 400, "invalid_path")
+    check_error(tree.request("GET", longer), 400, "invalid_path")
     body = json.dumps({longest + character: 1})
-    check_error(tree.ask("PUT", "/.json", body), 400, "invalid_data")
-    check_error(tree.ask("PATCH", "/.json", body), 400, "invalid_data")
+    check_error(tree.request("PUT", "/.json", body), 400, "invalid_data")
+    check_error(tree.request("PATCH", "/.json", body), 400, "invalid_data")
 
 
 def test_a_path_has_32_keys_at_most(tree: Client) -> None:
     deepest = "/k" * 32
     tree.put(f"{deepest}.json", 1)
     assert tree.get(f"{deepest}.json") == 1
-    assert tree.ask("PUT", f"{deepest}/.priority.json", "1").status == 200
-    check_error(tree.ask("GET", f"{deepest}/k.json"), 400, "invalid_path")
-    check_error(tree.ask("PUT", f"{deepest}/k.json", "1"), 400, "invalid_path")
+    assert tree.request("PUT", f"{deepest}/.priority.json", "1").status == 200
+    check_error(tree.request("GET", f"{deepest}/k.json"), 400, "invalid_path")
+    check_error(tree.request("PUT", f"{deepest}/k.json", "1"), 400, "invalid_path")
 
 
-def test_the_longest_legal_path_is_taken(tree: Client) -> None:
+def test_the_longest_legal_path_is_accepted(tree: Client) -> None:
     path = "".join(f"/{escape('é' * 384)}" for _ in range(32))
     assert len(path) > 73_000
     tree.put(f"{path}.json", "deep")
@@ -328,7 +330,7 @@ def test_the_longest_legal_path_is_taken(tree: Client) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path_keys", "body", "is_taken"),
+    ("path_keys", "body", "is_accepted"),
     [
         (0, {"depth": 32}, True),
         (0, {"depth": 33}, False),
@@ -342,7 +344,7 @@ def test_the_longest_legal_path_is_taken(tree: Client) -> None:
     ],
 )
 def test_path_and_body_together_have_32_keys_at_most(
-    tree: Client, path_keys: int, body: object, is_taken: bool
+    tree: Client, path_keys: int, body: object, is_accepted: bool
 ) -> None:
     if isinstance(body, dict) and "depth" in body:
         nested: object = 1
@@ -350,25 +352,25 @@ def test_path_and_body_together_have_32_keys_at_most(
             nested = {"k": nested}
         body = nested
     target = "/k" * path_keys + ".json" if path_keys else "/.json"
-    answer = tree.ask("PUT", target, json.dumps(body))
-    if is_taken:
-        assert answer.status == 200
-        assert tree.get(target) == json.loads(answer.body)
+    response = tree.request("PUT", target, json.dumps(body))
+    if is_accepted:
+        assert response.status == 200
+        assert tree.get(target) == json.loads(response.body)
     else:
-        check_error(answer, 400, "invalid_data")
+        check_error(response, 400, "invalid_data")
         assert tree.get("/.json") is None
 
 
-def test_a_push_counts_its_key_for_the_depth(tree: Client) -> None:
-    assert tree.ask("POST", "/k" * 31 + ".json", "1").status == 200
-    check_error(tree.ask("POST", "/k" * 32 + ".json", "1"), 400, "invalid_data")
-    check_error(tree.ask("POST", "/k" * 33 + ".json", "1"), 400, "invalid_path")
+def test_the_key_of_a_push_counts_for_the_depth(tree: Client) -> None:
+    assert tree.request("POST", "/k" * 31 + ".json", "1").status == 200
+    check_error(tree.request("POST", "/k" * 32 + ".json", "1"), 400, "invalid_data")
+    check_error(tree.request("POST", "/k" * 33 + ".json", "1"), 400, "invalid_path")
 
 
 def test_a_patch_key_counts_for_the_depth(tree: Client) -> None:
-    assert tree.ask("PATCH", "/k" * 30 + ".json", '{"a/b":1}').status == 200
-    answer = tree.ask("PATCH", "/k" * 30 + ".json", '{"a/b/c":1}')
-    check_error(answer, 400, "invalid_data")
+    assert tree.request("PATCH", "/k" * 30 + ".json", '{"a/b":1}').status == 200
+    response = tree.request("PATCH", "/k" * 30 + ".json", '{"a/b/c":1}')
+    check_error(response, 400, "invalid_data")
 
 
 @pytest.mark.parametrize(
@@ -378,7 +380,7 @@ def test_a_patch_key_counts_for_the_depth(tree: Client) -> None:
 def test_other_segments_that_begin_with_a_dot_are_refused(
     tree: Client, target: str, method: str
 ) -> None:
-    check_error(tree.ask(method, target, "1"), 400, "invalid_path")
+    check_error(tree.request(method, target, "1"), 400, "invalid_path")
 
 
 @pytest.mark.parametrize(
@@ -390,8 +392,8 @@ def test_other_segments_that_begin_with_a_dot_are_refused(
     ],
 )
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
-def test_a_broken_escape_in_the_path_is_refused(tree: Client, target: str, method: str) -> None:
-    check_error(tree.ask(method, target, "1"), 400, "invalid_path")
+def test_an_invalid_escape_in_the_path_is_refused(tree: Client, target: str, method: str) -> None:
+    check_error(tree.request(method, target, "1"), 400, "invalid_path")
 
 
 # The query string
@@ -405,8 +407,8 @@ def test_a_broken_escape_in_the_path_is_refused(tree: Client, target: str, metho
     ],
 )
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
-def test_a_broken_escape_in_the_query_is_refused(tree: Client, query: str, method: str) -> None:
-    check_error(tree.ask(method, f"/a.json?{query}", "1"), 400, "invalid_query")
+def test_an_invalid_escape_in_the_query_is_refused(tree: Client, query: str, method: str) -> None:
+    check_error(tree.request(method, f"/a.json?{query}", "1"), 400, "invalid_query")
 
 
 @pytest.mark.parametrize(
@@ -436,7 +438,7 @@ def test_a_broken_escape_in_the_query_is_refused(tree: Client, query: str, metho
 )
 def test_a_known_parameter_given_twice_is_refused(shared_daemon: Daemon, query: str) -> None:
     with Client(shared_daemon) as client:
-        check_error(client.ask("GET", f"/a.json?{query}"), 400, "invalid_query")
+        check_error(client.request("GET", f"/a.json?{query}"), 400, "invalid_query")
 
 
 @pytest.mark.parametrize(
@@ -448,33 +450,33 @@ def test_a_known_parameter_given_twice_is_refused(shared_daemon: Daemon, query: 
 )
 def test_unknown_parameters_are_ignored(tree: Client, query: str) -> None:
     tree.put("/a.json", {"b": [1, 2]})
-    answer = tree.ask("GET", f"/a.json?{query}")
-    assert (answer.status, answer.body) == (200, b'{"b":[1,2]}')
+    response = tree.request("GET", f"/a.json?{query}")
+    assert (response.status, response.body) == (200, b'{"b":[1,2]}')
 
 
-def test_a_semicolon_does_not_separate(tree: Client) -> None:
+def test_a_semicolon_does_not_separate_parameters(tree: Client) -> None:
     tree.put("/a.json", {"b": {"c": 1}})
-    check_error(tree.ask("GET", "/a.json?shallow=true;v=2"), 400, "invalid_query")
-    check_error(tree.ask("GET", "/a.json?print=pretty;x=1"), 400, "invalid_query")
-    assert tree.ask("GET", "/a.json?x=1;shallow=true").body == b'{"b":{"c":1}}'
+    check_error(tree.request("GET", "/a.json?shallow=true;v=2"), 400, "invalid_query")
+    check_error(tree.request("GET", "/a.json?print=pretty;x=1"), 400, "invalid_query")
+    assert tree.request("GET", "/a.json?x=1;shallow=true").body == b'{"b":{"c":1}}'
 
 
 @pytest.mark.parametrize(
     "query",
     ["orderBy", "orderBy=", "limitToFirst", "print", "v", "callback", "timeout", "shallow"],
 )
-def test_a_parameter_without_a_value_counts(shared_daemon: Daemon, query: str) -> None:
+def test_a_parameter_without_a_value_is_checked(shared_daemon: Daemon, query: str) -> None:
     with Client(shared_daemon) as client:
-        check_error(client.ask("GET", f"/a.json?{query}"), 400, "invalid_query")
+        check_error(client.request("GET", f"/a.json?{query}"), 400, "invalid_query")
 
 
 @pytest.mark.parametrize("query", ["ns=demo&ns=demo", "ns", "x=1&ns"])
-def test_ns_is_a_parameter_as_the_others_are(shared_daemon: Daemon, query: str) -> None:
+def test_a_repeated_or_empty_ns_is_refused(shared_daemon: Daemon, query: str) -> None:
     with Client(shared_daemon) as client:
-        check_refused(client.ask("GET", f"/a.json?{query}"), 400)
+        check_refused(client.request("GET", f"/a.json?{query}"), 400)
 
 
-def test_raw_quotes_braces_and_pluses_are_read_as_written(tree: Client) -> None:
+def test_quotes_braces_and_pluses_need_no_escape(tree: Client) -> None:
     tree.put("/.json", {"p": {"a b": 1, "x": "{}"}, "q": {"a b": 2, "x": "+"}})
     for order in ('"a b"', '"a+b"', '"a%20b"', "%22a+b%22", '"a%20b%22'):
         if " " not in order:
@@ -484,11 +486,11 @@ def test_raw_quotes_braces_and_pluses_are_read_as_written(tree: Client) -> None:
     assert tree.get('/.json?orderBy="x"&equalTo="+"') is None
 
 
-def test_a_question_mark_and_equals_signs_may_stand_in_a_value(tree: Client) -> None:
+def test_a_value_may_contain_a_question_mark_and_equals_signs(tree: Client) -> None:
     tree.put("/.json", {"p": {"x": "a=b?c"}})
     assert tree.get('/.json?orderBy="x"&equalTo="a=b?c"') == {"p": {"x": "a=b?c"}}
 
 
-def test_an_address_of_another_case_is_another_address(tree: Client) -> None:
+def test_paths_are_case_sensitive(tree: Client) -> None:
     tree.put("/a.json", 1)
     assert tree.get("/A.json") is None

@@ -1,6 +1,6 @@
-"""What reaches the daemon as raw bytes: broken requests, limits, slow clients, and plain HTTP/1.1.
+"""Raw bytes over the wire: invalid requests, limits, slow clients, and plain HTTP/1.1.
 
-Every refusal is JSON in the one form of errors; none is HTML, and none is waited for.
+Every error is JSON in the documented form, never HTML, and is sent without delay.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MIB = 1_048_576
 AT_ONCE_S = 5.0
 HOST = "raw.localhost"
 GET = print_request("GET", "/a.json", host=HOST)
-PATIENT = """
+IMPATIENT = """
 default_project = "shop"
 [limits]
 head_s = 1.0
@@ -50,9 +50,9 @@ rules_file = "open.json"
 
 
 @pytest.fixture(scope="module")
-def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    """A daemon whose patience is short."""
-    with configured(tmp_path_factory.mktemp("patient"), PATIENT) as running:
+def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    """A daemon with short timeouts."""
+    with configured(tmp_path_factory.mktemp("impatient"), IMPATIENT) as running:
         yield running
 
 
@@ -64,15 +64,15 @@ def wire(shared_daemon: Daemon, request: pytest.FixtureRequest) -> Iterator[Wire
 
 
 def check_refused_at_once(wire: Wire, data: bytes, status: int, code: str) -> None:
-    """Send bytes; check that the refusal comes at once, whole, and that the connection ends."""
-    asked = time.monotonic()
+    """Send bytes; check that a whole error is received at once and the connection is closed."""
+    start = time.monotonic()
     wire.send(data)
-    answer = wire.receive()
-    check_error(answer, status, code)
-    assert answer.headers["Cache-Control"] == "no-store"
-    assert answer.headers.get_all("Access-Control-Allow-Origin") == ["*"]
+    response = wire.receive()
+    check_error(response, status, code)
+    assert response.headers["Cache-Control"] == "no-store"
+    assert response.headers.get_all("Access-Control-Allow-Origin") == ["*"]
     assert wire.is_ended()
-    assert time.monotonic() - asked < AT_ONCE_S
+    assert time.monotonic() - start < AT_ONCE_S
 
 
 # Broken requests
@@ -113,18 +113,18 @@ def check_refused_at_once(wire: Wire, data: bytes, status: int, code: str) -> No
         b"PUT /a.json HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n12\r\n",
     ],
 )
-def test_a_broken_request_is_refused_at_once(wire: Wire, data: bytes) -> None:
-    asked = time.monotonic()
+def test_an_invalid_request_is_refused_at_once(wire: Wire, data: bytes) -> None:
+    start = time.monotonic()
     wire.send(data)
-    answer = wire.receive()
-    assert answer.status == 400
-    assert answer.headers["Content-Type"] == JSON_TYPE
-    assert answer.json["error"].startswith("invalid_")
-    assert answer.json["message"]
-    assert answer.headers["Cache-Control"] == "no-store"
-    assert answer.headers.get_all("Access-Control-Allow-Origin") == ["*"]
+    response = wire.receive()
+    assert response.status == 400
+    assert response.headers["Content-Type"] == JSON_TYPE
+    assert response.json["error"].startswith("invalid_")
+    assert response.json["message"]
+    assert response.headers["Cache-Control"] == "no-store"
+    assert response.headers.get_all("Access-Control-Allow-Origin") == ["*"]
     assert wire.is_ended()
-    assert time.monotonic() - asked < AT_ONCE_S
+    assert time.monotonic() - start < AT_ONCE_S
 
 
 @pytest.mark.parametrize(
@@ -135,10 +135,10 @@ def test_a_broken_request_is_refused_at_once(wire: Wire, data: bytes) -> None:
 def test_a_raw_path_that_is_not_utf_8_is_refused(wire: Wire, method: bytes, target: bytes) -> None:
     head = b"%b %b HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\n1" % (method, target)
     wire.send(head)
-    answer = wire.receive(method.decode())
-    assert answer.status == 400
+    response = wire.receive(method.decode())
+    assert response.status == 400
     if method != b"HEAD":
-        check_error(answer, 400, "invalid_path")
+        check_error(response, 400, "invalid_path")
 
 
 def test_a_raw_query_that_is_not_utf_8_is_refused(wire: Wire) -> None:
@@ -151,11 +151,11 @@ def test_a_raw_space_in_the_target_is_refused(wire: Wire) -> None:
     assert wire.receive().status == 400
 
 
-def test_a_raw_utf_8_path_and_raw_quotes_are_taken(wire: Wire) -> None:
+def test_an_unescaped_utf_8_path_and_unescaped_quotes_are_accepted(wire: Wire) -> None:
     target = '/rå/"{x}".json?orderBy="å"&limitToFirst=1'.encode()
     wire.send(b"GET %b HTTP/1.1\r\nHost: %b\r\n\r\n" % (target, HOST.encode()))
-    answer = wire.receive()
-    assert (answer.status, answer.body) == (200, b"null")
+    response = wire.receive()
+    assert (response.status, response.body) == (200, b"null")
 
 
 # Limits of the head
@@ -172,14 +172,14 @@ def test_headers_too_large_are_431_at_once(
 
 
 def receive_while_sending(wire: Wire, data: bytes, status: int) -> None:
-    """Send bytes that the peer may stop reading; check the refusal that comes meanwhile."""
-    asked = time.monotonic()
-    wire.send_until_answered(data)
-    answer = wire.receive()
-    check_error(answer, status, "too_long" if status != 413 else "payload_too_large")
-    assert answer.headers["Cache-Control"] == "no-store"
-    assert answer.headers.get_all("Access-Control-Allow-Origin") == ["*"]
-    assert time.monotonic() - asked < AT_ONCE_S
+    """Send bytes that the peer may stop reading; check the error that it sends meanwhile."""
+    start = time.monotonic()
+    wire.send_until_response(data)
+    response = wire.receive()
+    check_error(response, status, "too_long" if status != 413 else "payload_too_large")
+    assert response.headers["Cache-Control"] == "no-store"
+    assert response.headers.get_all("Access-Control-Allow-Origin") == ["*"]
+    assert time.monotonic() - start < AT_ONCE_S
 
 
 def test_many_headers_are_431_too(wire: Wire) -> None:
@@ -188,7 +188,7 @@ def test_many_headers_are_431_too(wire: Wire) -> None:
     receive_while_sending(wire, head, 431)
 
 
-def test_headers_that_are_large_but_legal_are_taken(wire: Wire) -> None:
+def test_headers_just_below_the_limit_are_accepted(wire: Wire) -> None:
     wire.send(print_request("GET", "/a.json", headers={"X-Long": "x" * 60 * KIB}))
     assert wire.receive().status == 200
 
@@ -202,7 +202,7 @@ def test_a_request_line_too_long_is_414_at_once(wire: Wire, length: int, has_end
     receive_while_sending(wire, line, 414)
 
 
-def test_a_request_line_has_96_kib(wire: Wire) -> None:
+def test_a_request_line_has_96_kib_at_most(wire: Wire) -> None:
     longest = 96 * KIB - len("GET  HTTP/1.1")
     target = "/a.json?x="
     wire.send(print_request("GET", target + "y" * (longest - len(target))))
@@ -226,7 +226,7 @@ def test_the_limits_of_the_head_can_be_set(tmp_path_factory: pytest.TempPathFact
 
 
 def check_connections(daemon: Daemon) -> None:
-    """Check that the fifth connection of one address is refused, and goes when one goes."""
+    """Check that the fifth connection of one address is refused until another one is closed."""
     held = [Wire(daemon.http) for _ in range(4)]
     for wire in held:
         wire.send(print_request("GET", "/a.json"))
@@ -242,7 +242,7 @@ def check_connections(daemon: Daemon) -> None:
             if wire.receive().status == 200:
                 return
         threading.Event().wait(0.05)
-    raise AssertionError("Connections that have ended still count.")
+    raise AssertionError("Closed connections still count.")
 
 
 # Bodies
@@ -264,36 +264,36 @@ def test_a_chunked_body_too_large_is_413(wire: Wire) -> None:
     receive_while_sending(wire, head + chunk * 20, 413)
 
 
-def test_a_chunk_that_says_it_is_too_large_is_413_at_once(wire: Wire) -> None:
+def test_a_chunk_header_beyond_the_limit_is_413_at_once(wire: Wire) -> None:
     head = print_request("PUT", "/a.json", headers={"Transfer-Encoding": "chunked"})
     check_refused_at_once(wire, head + b"7fffffff\r\n1", 413, "payload_too_large")
 
 
-def test_who_waits_to_be_told_to_go_on_is_told(wire: Wire) -> None:
+def test_expect_100_continue_is_answered_with_100(wire: Wire) -> None:
     request = print_request("PUT", "/c.json", b'{"a":1}', {"Expect": "100-continue"}, HOST)
     head, body = request[:-7], request[-7:]
     wire.send(head)
     assert wire.receive().status == 100
     wire.send(body)
-    answer = wire.receive("PUT")
-    assert (answer.status, answer.body) == (200, b'{"a":1}')
+    response = wire.receive("PUT")
+    assert (response.status, response.body) == (200, b'{"a":1}')
 
 
-def test_who_waits_with_a_body_too_large_is_refused_without_it(wire: Wire) -> None:
+def test_expect_100_continue_with_a_body_too_large_is_413(wire: Wire) -> None:
     headers = {"Expect": "100-continue", "Content-Length": str(17 * MIB)}
     check_refused_at_once(
         wire, print_request("PUT", "/c.json", headers=headers), 413, "payload_too_large"
     )
 
 
-def test_a_body_may_come_in_small_pieces(wire: Wire) -> None:
+def test_a_request_may_arrive_byte_by_byte(wire: Wire) -> None:
     for byte in print_request("PUT", "/p.json", b'{"a":[1,2,3]}', host=HOST):
         wire.send(bytes([byte]))
-    answer = wire.receive("PUT")
-    assert (answer.status, answer.body) == (200, b'{"a":[1,2,3]}')
+    response = wire.receive("PUT")
+    assert (response.status, response.body) == (200, b'{"a":[1,2,3]}')
 
 
-def test_a_body_cut_short_writes_nothing(shared_daemon: Daemon) -> None:
+def test_an_incomplete_body_writes_nothing(shared_daemon: Daemon) -> None:
     with Client(shared_daemon, HOST) as client:
         client.put("/cut.json", "before")
         for piece in (b"", b"1", b"12"):
@@ -308,7 +308,7 @@ def test_a_body_cut_short_writes_nothing(shared_daemon: Daemon) -> None:
 # Several requests on one connection
 
 
-def test_requests_may_be_sent_without_waiting_for_answers(wire: Wire) -> None:
+def test_requests_may_be_pipelined(wire: Wire) -> None:
     requests = [
         print_request("PUT", "/q.json", b'"first"', host=HOST),
         print_request("GET", "/q.json", host=HOST),
@@ -320,12 +320,12 @@ def test_requests_may_be_sent_without_waiting_for_answers(wire: Wire) -> None:
         print_request("GET", "/q.json", host=HOST),
     ]
     wire.send(b"".join(requests))
-    got = [
-        (answer.status, answer.body)
-        for answer in (wire.receive(request.split()[0].decode()) for request in requests)
-        if answer.status != 400
+    received = [
+        (response.status, response.body)
+        for response in (wire.receive(request.split()[0].decode()) for request in requests)
+        if response.status != 400
     ]
-    assert got == [
+    assert received == [
         (200, b'"first"'),
         (200, b'"first"'),
         (200, b""),
@@ -336,17 +336,17 @@ def test_requests_may_be_sent_without_waiting_for_answers(wire: Wire) -> None:
     ]
 
 
-def test_hundreds_of_requests_in_one_piece_are_answered_in_order(wire: Wire) -> None:
+def test_hundreds_of_pipelined_requests_are_answered_in_order(wire: Wire) -> None:
     wire.send(b"".join(print_request("PUT", "/n.json", str(at), host=HOST) for at in range(300)))
     assert [wire.receive("PUT").json for _ in range(300)] == list(range(300))
 
 
-def test_a_connection_is_kept_and_closed_as_the_client_asks(wire: Wire) -> None:
+def test_a_connection_is_kept_or_closed_as_the_client_requests(wire: Wire) -> None:
     wire.send(GET)
     assert wire.receive().headers.get("Connection", "keep-alive").lower() == "keep-alive"
     wire.send(print_request("GET", "/a.json", headers={"Connection": "close"}))
-    answer = wire.receive()
-    assert (answer.status, answer.headers["Connection"].lower()) == (200, "close")
+    response = wire.receive()
+    assert (response.status, response.headers["Connection"].lower()) == (200, "close")
     assert wire.is_ended()
 
 
@@ -356,11 +356,11 @@ def test_http_1_0_is_answered_and_closed(wire: Wire) -> None:
     assert wire.is_ended()
 
 
-def test_http_1_0_may_ask_to_be_kept(wire: Wire) -> None:
+def test_http_1_0_may_request_keep_alive(wire: Wire) -> None:
     for _ in range(2):
         wire.send(b"GET /a.json HTTP/1.0\r\nHost: localhost\r\nConnection: keep-alive\r\n\r\n")
-        answer = wire.receive()
-        assert (answer.status, answer.headers["Connection"].lower()) == (200, "keep-alive")
+        response = wire.receive()
+        assert (response.status, response.headers["Connection"].lower()) == (200, "keep-alive")
 
 
 def test_an_error_of_the_interface_keeps_the_connection(wire: Wire) -> None:
@@ -371,7 +371,7 @@ def test_an_error_of_the_interface_keeps_the_connection(wire: Wire) -> None:
     assert wire.receive().status == 200
 
 
-def test_an_upgrade_is_not_taken(wire: Wire) -> None:
+def test_an_upgrade_is_ignored(wire: Wire) -> None:
     headers = {
         "Connection": "Upgrade",
         "Upgrade": "websocket",
@@ -388,7 +388,7 @@ def test_http_2_is_not_negotiated(shared_daemon: Daemon) -> None:
         assert wire.receive().status == 200
 
 
-def test_plain_http_where_tls_is_spoken_ends(shared_daemon: Daemon) -> None:
+def test_plain_http_on_a_tls_port_is_closed(shared_daemon: Daemon) -> None:
     with Wire(shared_daemon.https.replace("https:", "http:")) as wire:
         wire.send(GET)
         with pytest.raises((OSError, ValueError, AssertionError)):
@@ -400,57 +400,57 @@ def test_plain_http_where_tls_is_spoken_ends(shared_daemon: Daemon) -> None:
 
 @pytest.mark.parametrize("secure", [False, True])
 @pytest.mark.parametrize(
-    "begun",
+    "part",
     [
         b"G",
         b"GET /a.json HTTP/1.1\r\nHost: localhost\r\nX: ",
         b"PUT /a.json HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n[1,",
     ],
 )
-def test_a_request_that_never_ends_is_ended(patient: Daemon, secure: bool, begun: bytes) -> None:
-    """One that drips a byte from time to time is ended just the same."""
-    with Wire(patient.https if secure else patient.http, patient.ca) as wire:
-        began = time.monotonic()
-        wire.send(begun)
-        while not wire.is_answered(0.1):
+def test_a_request_that_never_ends_times_out(impatient: Daemon, secure: bool, part: bytes) -> None:
+    """The same holds for a client that sends a byte from time to time."""
+    with Wire(impatient.https if secure else impatient.http, impatient.ca) as wire:
+        start = time.monotonic()
+        wire.send(part)
+        while not wire.has_response(0.1):
             wire.send(b"1")
-        answer = wire.receive()
-        assert 0.5 < time.monotonic() - began < 15
-        assert (answer.status, answer.json["error"]) == (408, "timeout")
+        response = wire.receive()
+        assert 0.5 < time.monotonic() - start < 15
+        assert (response.status, response.json["error"]) == (408, "timeout")
 
 
-def test_a_slow_body_is_taken_as_long_as_it_comes_fast_enough(patient: Daemon) -> None:
-    with Wire(patient.http) as wire:
+def test_a_slow_body_above_the_minimum_rate_is_accepted(impatient: Daemon) -> None:
+    with Wire(impatient.http) as wire:
         body = b" " * 400_000 + b"1"
         request = print_request("PUT", "/slow.json", body)
-        for start in range(0, len(request), 40_000):
-            wire.send(request[start : start + 40_000])
+        for offset in range(0, len(request), 40_000):
+            wire.send(request[offset : offset + 40_000])
             threading.Event().wait(0.15)
         assert wire.receive("PUT").status == 200
 
 
 @pytest.mark.parametrize("secure", [False, True])
-def test_a_connection_that_says_nothing_is_closed(patient: Daemon, secure: bool) -> None:
-    with Wire(patient.https if secure else patient.http, patient.ca) as wire:
+def test_an_idle_connection_is_closed(impatient: Daemon, secure: bool) -> None:
+    with Wire(impatient.https if secure else impatient.http, impatient.ca) as wire:
         wire.send(print_request("GET", "/a.json"))
         assert wire.receive().status == 200
-        began = time.monotonic()
+        start = time.monotonic()
         assert wire.is_ended()
-        assert 0.5 < time.monotonic() - began < 15
+        assert 0.5 < time.monotonic() - start < 15
 
 
-def test_a_handshake_that_never_comes_is_ended(patient: Daemon) -> None:
-    with Wire(patient.https.replace("https:", "http:")) as wire:
-        began = time.monotonic()
+def test_a_connection_without_a_tls_handshake_is_closed(impatient: Daemon) -> None:
+    with Wire(impatient.https.replace("https:", "http:")) as wire:
+        start = time.monotonic()
         assert wire.is_ended()
-        assert 0.5 < time.monotonic() - began < 15
+        assert 0.5 < time.monotonic() - start < 15
 
 
-def test_a_reader_that_reads_nothing_is_dropped(patient: Daemon) -> None:
-    with Client(patient) as client:
+def test_a_client_that_does_not_read_is_disconnected(impatient: Daemon) -> None:
+    with Client(impatient) as client:
         for at in range(10):
             client.put(f"/big/{at}.json", ["x" * MIB, "y" * MIB])
-    with Wire(patient.http) as wire:
+    with Wire(impatient.http) as wire:
         wire.send(print_request("GET", "/big.json"))
         end = select.poll()
         end.register(wire.socket, select.POLLHUP | select.POLLERR | select.POLLRDHUP)
@@ -480,7 +480,7 @@ def test_a_reader_that_reads_nothing_is_dropped(patient: Daemon) -> None:
     ],
 )
 @pytest.mark.parametrize("secure", [False, True])
-def test_every_error_has_the_one_form(
+def test_every_error_has_the_documented_form(
     shared_daemon: Daemon,
     method: str,
     target: str,
@@ -491,17 +491,17 @@ def test_every_error_has_the_one_form(
     secure: bool,
 ) -> None:
     with Client(shared_daemon, HOST, secure=secure) as client:
-        answer = client.ask(method, target, body, headers)
-        check_error(answer, status, code)
-        assert answer.headers["Content-Length"] == str(len(answer.body))
-        assert json.loads(answer.body)["message"].endswith(".")
-        assert "Traceback" not in answer.body.decode()
+        response = client.request(method, target, body, headers)
+        check_error(response, status, code)
+        assert response.headers["Content-Length"] == str(len(response.body))
+        assert json.loads(response.body)["message"].endswith(".")
+        assert "Traceback" not in response.body.decode()
 
 
-def test_nothing_of_this_broke_the_daemon(shared_daemon: Daemon) -> None:
+def test_the_daemon_still_works_after_these_tests(shared_daemon: Daemon) -> None:
     with Client(shared_daemon, HOST) as client:
-        assert client.ask("GET", "/a.json").status == 200
-        assert client.ask("GET", "/.health").status == 200
+        assert client.request("GET", "/a.json").status == 200
+        assert client.request("GET", "/.health").status == 200
     assert "Traceback" not in shared_daemon.log
     assert "Unhandled" not in shared_daemon.log
 
@@ -514,12 +514,12 @@ def test_nothing_of_this_broke_the_daemon(shared_daemon: Daemon) -> None:
         ("PUT", "/a.json?timeout=never", 413, "payload_too_large"),
     ],
 )
-def test_no_such_place_or_method_comes_before_too_large_and_malformed_after(
+def test_not_found_and_wrong_methods_precede_too_large_and_that_precedes_invalid(
     wire: Wire, method: str, target: str, status: int, code: str
 ) -> None:
     headers = {"Content-Length": str(17 * MIB)}
     wire.send(print_request(method, target, headers=headers))
-    answer = wire.receive()
-    check_error(answer, status, code)
-    assert answer.headers["Access-Control-Allow-Origin"] == "*"
+    response = wire.receive()
+    check_error(response, status, code)
+    assert response.headers["Access-Control-Allow-Origin"] == "*"
     assert wire.is_ended()

@@ -1,4 +1,4 @@
-"""Which projects and databases there are, by a configuration file: nothing is made on use."""
+"""The projects and databases of a configuration file; no project is created on use."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def test_a_configured_database_is_addressed(
     shared_daemon: Daemon, host: str, query: str, file: str
 ) -> None:
     with Client(shared_daemon, host) as client:
-        assert client.ask("PUT", f"/a.json{query}", '"here"').status == 200
-        assert client.ask("GET", f"/a.json{query}").body == b'"here"'
+        assert client.request("PUT", f"/a.json{query}", '"here"').status == 200
+        assert client.request("GET", f"/a.json{query}").body == b'"here"'
         assert (shared_daemon.data / file).is_file()
 
 
@@ -82,19 +82,19 @@ def test_a_name_outside_the_domains_is_misdirected(
     shared_daemon: Daemon, host: str, query: str
 ) -> None:
     with Client(shared_daemon, host) as client:
-        check_refused(client.ask("GET", f"/a.json{query}"), 421)
-        check_refused(client.ask("PUT", f"/a.json{query}", "1"), 421)
-        check_error(client.ask("GET", "/a.json"), 421, "misdirected")
-        assert client.ask("GET", "/.health").status == 200
+        check_refused(client.request("GET", f"/a.json{query}"), 421)
+        check_refused(client.request("PUT", f"/a.json{query}", "1"), 421)
+        check_error(client.request("GET", "/a.json"), 421, "misdirected")
+        assert client.request("GET", "/.health").status == 200
 
 
 @pytest.mark.parametrize("host", ["other", "eu--other", "default--other", "localhost", "demo"])
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "BREW"])
 def test_an_unknown_project_is_not_found(shared_daemon: Daemon, host: str, method: str) -> None:
     with Client(shared_daemon, f"{host}.{DOMAIN}") as client:
-        check_error(client.ask(method, "/a.json", "1"), 404, "not_found")
+        check_error(client.request(method, "/a.json", "1"), 404, "not_found")
     with Client(shared_daemon, "127.0.0.1") as client:
-        check_refused(client.ask(method, f"/a.json?ns={host}", "1"), 404)
+        check_refused(client.request(method, f"/a.json?ns={host}", "1"), 404)
 
 
 @pytest.mark.parametrize("label", ["us--shop", "eu--plain", "us--listed", "listed"])
@@ -103,7 +103,7 @@ def test_a_database_that_is_not_listed_is_not_found(
     shared_daemon: Daemon, label: str, method: str, body: str | None
 ) -> None:
     with Client(shared_daemon, f"{label}.{DOMAIN}") as client:
-        check_error(client.ask(method, "/a.json", body), 404, "not_found")
+        check_error(client.request(method, "/a.json", body), 404, "not_found")
     database, _, project = label.rpartition("--")
     assert not (shared_daemon.data / project / f"{database or 'default'}.shelf").exists()
 
@@ -113,29 +113,25 @@ def test_an_illegal_label_is_not_found_in_a_host_and_refused_in_ns(
     shared_daemon: Daemon, label: str
 ) -> None:
     with Client(shared_daemon, f"{label}.{DOMAIN}") as client:
-        check_error(client.ask("GET", "/a.json"), 404, "not_found")
+        check_error(client.request("GET", "/a.json"), 404, "not_found")
     with Client(shared_daemon, "127.0.0.1") as client:
-        check_refused(client.ask("GET", f"/a.json?ns={label}"), 400)
+        check_refused(client.request("GET", f"/a.json?ns={label}"), 400)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]", "localhost", DOMAIN, "other.example"])
-def test_where_nothing_names_a_project_the_answer_says_how(
-    shared_daemon: Daemon, host: str
-) -> None:
+def test_without_a_project_the_error_says_how_to_name_one(shared_daemon: Daemon, host: str) -> None:
     with Client(shared_daemon, host) as client:
-        message = check_error(client.ask("GET", "/a.json"), 404, "not_found")
+        message = check_error(client.request("GET", "/a.json"), 404, "not_found")
         assert "ns=" in message
-        check_error(client.ask("PUT", "/a.json", "1"), 404, "not_found")
+        check_error(client.request("PUT", "/a.json", "1"), 404, "not_found")
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]", "localhost", DOMAIN, "other.example:80"])
-def test_where_nothing_names_a_project_the_default_one_answers(
-    with_default: Daemon, host: str
-) -> None:
+def test_without_a_project_the_default_one_is_used(with_default: Daemon, host: str) -> None:
     with Client(with_default, f"shop.{DOMAIN}") as shop, Client(with_default, host) as client:
         shop.put("/a.json", "shop")
         assert client.get("/a.json") == "shop"
-        check_refused(client.ask("GET", "/a.json?ns=none"), 404)
+        check_refused(client.request("GET", "/a.json?ns=none"), 404)
 
 
 @pytest.mark.parametrize(
@@ -146,29 +142,29 @@ def test_where_nothing_names_a_project_the_default_one_answers(
     ],
 )
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", DOMAIN])
-def test_a_malformed_query_still_says_which_project_is_meant(
+def test_an_invalid_query_still_names_its_project(
     shared_daemon: Daemon, host: str, query: str
 ) -> None:
     with Client(shared_daemon, host) as client:
         for method in ("GET", "PUT", "DELETE"):
-            check_error(client.ask(method, f"/a.json?{query}", "1"), 400, "invalid_query")
+            check_error(client.request(method, f"/a.json?{query}", "1"), 400, "invalid_query")
 
 
 @pytest.mark.parametrize(
     ("query", "status"), [("ns=none&x=%zz", 404), ("ns=none&ns=shop", 404), ("ns=%ff", 400)]
 )
-def test_a_malformed_query_is_refused_after_an_unknown_project(
+def test_an_unknown_project_is_reported_before_an_invalid_query(
     shared_daemon: Daemon, query: str, status: int
 ) -> None:
     with Client(shared_daemon, "localhost") as client:
-        check_refused(client.ask("GET", f"/a.json?{query}"), status)
+        check_refused(client.request("GET", f"/a.json?{query}"), status)
 
 
-def test_a_malformed_query_hides_no_method_that_is_refused(shared_daemon: Daemon) -> None:
+def test_a_refused_method_is_reported_before_an_invalid_query(shared_daemon: Daemon) -> None:
     with Client(shared_daemon, "localhost") as client:
         for method, status in (("PUT", 400), ("BREW", 405)):
             target = f"/.settings/rules.json?ns=shop&x-http-method-override={method}&x=%zz"
-            assert client.ask("POST", target, "{}").status == status
+            assert client.request("POST", target, "{}").status == status
 
 
 def test_a_project_may_have_any_legal_name(tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -187,7 +183,7 @@ rules_file = "open.json"
 
 
 @pytest.mark.parametrize(("method", "body"), WRITES)
-def test_the_first_write_makes_a_database_where_any_may_be_made(
+def test_the_first_write_creates_a_database_if_any_is_allowed(
     shared_daemon: Daemon, method: str, body: str
 ) -> None:
     name = f"made-by-{method.lower()}"
@@ -196,7 +192,7 @@ def test_the_first_write_makes_a_database_where_any_may_be_made(
         assert client.get("/a.json") is None
         assert client.get("/.json?shallow=true") is None
         assert not file.exists()
-        assert client.ask(method, "/a.json", body).status == 200
+        assert client.request(method, "/a.json", body).status == 200
         assert file.is_file()
         assert client.get("/a.json") is not None
 
@@ -218,7 +214,7 @@ def test_the_first_write_makes_a_database_where_any_may_be_made(
         ("BREW", "/a.json", "1", {}, 405),
     ],
 )
-def test_a_write_that_fails_leaves_no_file(
+def test_a_failed_write_creates_no_file(
     shared_daemon: Daemon,
     method: str,
     target: str,
@@ -227,11 +223,11 @@ def test_a_write_that_fails_leaves_no_file(
     status: int,
 ) -> None:
     with Client(shared_daemon, f"unmade--open.{DOMAIN}") as client:
-        assert client.ask(method, target, body, headers).status == status
+        assert client.request(method, target, body, headers).status == status
         assert not list(shared_daemon.data.glob("*/unmade.*"))
 
 
-def test_databases_share_nothing(shared_daemon: Daemon) -> None:
+def test_databases_are_independent(shared_daemon: Daemon) -> None:
     names = ["one--open", "two--open", "open"]
     with (
         Client(shared_daemon, f"{names[0]}.{DOMAIN}") as one,
@@ -241,7 +237,7 @@ def test_databases_share_nothing(shared_daemon: Daemon) -> None:
         for client, name in zip((one, two, three), names, strict=True):
             client.put("/who.json", name)
         assert [client.get("/who.json") for client in (one, two, three)] == names
-        assert two.ask("DELETE", "/.json").body == b"null"
+        assert two.request("DELETE", "/.json").body == b"null"
         assert [client.get("/who.json") for client in (one, two, three)] == [
             names[0],
             None,
@@ -254,10 +250,10 @@ def test_an_absolute_target_names_the_database_as_its_host_does(shared_daemon: D
         client.put("/abs.json", 1)
         assert client.get(f"https://eu--shop.{DOMAIN}/abs.json") == 1
         assert client.get(f"http://EU--shop.{DOMAIN.upper()}/abs.json") == 1
-        assert client.ask("GET", f"https://shop.{DOMAIN}/abs.json").status == 400
+        assert client.request("GET", f"https://shop.{DOMAIN}/abs.json").status == 400
 
 
-def test_what_was_made_on_use_is_there_after_a_restart(
+def test_a_database_created_on_use_exists_after_a_restart(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     with configured(tmp_path_factory.mktemp("restarted"), CONFIG) as daemon:
@@ -272,6 +268,6 @@ def test_the_interface_is_the_same_over_tls(shared_daemon: Daemon) -> None:
     with Client(shared_daemon, f"shop.{DOMAIN}", secure=True) as client:
         client.put("/tls.json", {"a": 1})
         assert client.get("/tls.json?shallow=true") == {"a": True}
-        check_error(client.ask("GET", "/tls"), 404, "not_found")
+        check_error(client.request("GET", "/tls"), 404, "not_found")
     with Client(shared_daemon, "evil.example", secure=True) as client:
-        check_error(client.ask("GET", "/a.json"), 421, "misdirected")
+        check_error(client.request("GET", "/a.json"), 421, "misdirected")

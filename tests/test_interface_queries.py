@@ -1,4 +1,4 @@
-"""Queries: every order, bound and limit, compared with a plain model of the interface."""
+"""Queries: every order, bound and limit, compared with a simple model of the interface."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests import expected
 from tests.daemon import Daemon
-from tests.expected import Question
+from tests.expected import QueryModel
 from tests.rest import Client, check_error, escape, print_request
 
 KEYS = [
@@ -44,7 +44,7 @@ def bounds(draw: st.DrawFn, order: str) -> tuple[Any, ...]:
 
 
 @st.composite
-def questions(draw: st.DrawFn) -> Question:
+def query_models(draw: st.DrawFn) -> QueryModel:
     order = draw(st.sampled_from(ORDERS))
     parameters: dict[str, Any] = {}
     if draw(st.integers(0, 4)) == 0:
@@ -57,98 +57,98 @@ def questions(draw: st.DrawFn) -> Question:
     limit = draw(st.sampled_from([None, "limitToFirst", "limitToLast"]))
     if limit is not None:
         parameters[limit] = draw(st.integers(1, 6))
-    return Question(order, parameters)
+    return QueryModel(order, parameters)
 
 
-def check(client: Client, target: str, value: Any, question: Question) -> None:
-    answer = client.ask("GET", f"{target}?{question.query()}")
-    assert answer.status == 200, (question.query(), answer)
-    shown = question.answer(value)
-    assert expected.spell(answer.json) == expected.spell(shown), question.query()
-    assert list(answer.json or ()) == list(shown or ()), question.query()
+def check(client: Client, target: str, value: Any, query: QueryModel) -> None:
+    response = client.request("GET", f"{target}?{query.query_string()}")
+    assert response.status == 200, (query.query_string(), response)
+    result = query.result(value)
+    assert expected.comparable(response.json) == expected.comparable(result), query.query_string()
+    assert list(response.json or ()) == list(result or ()), query.query_string()
 
 
 @settings(max_examples=100, deadline=None)
-@given(collection=COLLECTIONS, asked=st.lists(questions(), min_size=1, max_size=8))
-def test_every_query_answers_as_the_model_does(
-    shared_tree: Client, collection: dict[str, Any], asked: list[Question]
+@given(collection=COLLECTIONS, queries=st.lists(query_models(), min_size=1, max_size=8))
+def test_every_query_equals_the_model(
+    shared_tree: Client, collection: dict[str, Any], queries: list[QueryModel]
 ) -> None:
     shared_tree.put("/a.json", collection)
     value = expected.tree(collection)
-    for question in asked:
-        check(shared_tree, "/a.json", value, question)
+    for query in queries:
+        check(shared_tree, "/a.json", value, query)
 
 
 def make_large_collection() -> dict[str, Any]:
-    chosen = random.Random(7)
+    rng = random.Random(7)
     keys = [*KEYS, *(f"record {at:04}" for at in range(400)), *map(str, range(100, 300))]
     return {
         key: {
-            "v": chosen.choice([*LEAVES, *range(20)]),
-            "w": {"v": chosen.choice(LEAVES)},
-            "fill": "x" * chosen.randrange(0, 300),
+            "v": rng.choice([*LEAVES, *range(20)]),
+            "w": {"v": rng.choice(LEAVES)},
+            "fill": "x" * rng.randrange(0, 300),
         }
         for key in keys
     }
 
 
-def make_questions(count: int) -> Iterator[Question]:
-    chosen = random.Random(8)
+def make_queries(count: int) -> Iterator[QueryModel]:
+    rng = random.Random(8)
     keys = [*KEYS, "record 0200", "record 9", "150", "150.", "zzz"]
 
     def bound(order: str) -> tuple[Any, ...]:
         if order == "$key":
-            return (chosen.choice(keys),)
-        value = chosen.choice([None, *LEAVES, *range(20)])
-        return (value, chosen.choice(keys)) if chosen.random() < 0.5 else (value,)
+            return (rng.choice(keys),)
+        value = rng.choice([None, *LEAVES, *range(20)])
+        return (value, rng.choice(keys)) if rng.random() < 0.5 else (value,)
 
     for _ in range(count):
-        order = chosen.choice(ORDERS)
+        order = rng.choice(ORDERS)
         parameters: dict[str, Any] = {}
-        if chosen.random() < 0.2:
+        if rng.random() < 0.2:
             parameters["equalTo"] = bound(order)
         else:
             for names in (("startAt", "startAfter"), ("endAt", "endBefore")):
-                if chosen.random() < 0.6:
-                    parameters[chosen.choice(names)] = bound(order)
-        if chosen.random() < 0.6:
-            parameters[chosen.choice(["limitToFirst", "limitToLast"])] = chosen.choice([1, 5, 100])
-        yield Question(order, parameters)
+                if rng.random() < 0.6:
+                    parameters[rng.choice(names)] = bound(order)
+        if rng.random() < 0.6:
+            parameters[rng.choice(["limitToFirst", "limitToLast"])] = rng.choice([1, 5, 100])
+        yield QueryModel(order, parameters)
 
 
-def test_a_large_collection_is_queried_as_the_model_does(tree: Client) -> None:
+def test_queries_of_a_large_collection_equal_the_model(tree: Client) -> None:
     collection = make_large_collection()
     tree.put("/a/b.json", collection)
     value = expected.tree(collection)
-    for question in make_questions(250):
-        check(tree, "/a/b.json", value, question)
+    for query in make_queries(250):
+        check(tree, "/a/b.json", value, query)
 
 
-def test_a_large_collection_of_leaves_is_queried_as_the_model_does(tree: Client) -> None:
-    chosen = random.Random(9)
+def test_queries_of_a_large_collection_of_leaves_equal_the_model(tree: Client) -> None:
+    rng = random.Random(9)
     keys = [*KEYS, *(f"record {at:04}" for at in range(800))]
-    collection = {key: chosen.choice([*LEAVES, *range(20)]) for key in keys}
+    collection = {key: rng.choice([*LEAVES, *range(20)]) for key in keys}
     tree.put("/a.json", collection)
     value = expected.tree(collection)
-    for question in make_questions(120):
-        check(tree, "/a.json", value, question)
+    for query in make_queries(120):
+        check(tree, "/a.json", value, query)
 
 
-def test_a_large_array_is_queried_as_the_model_does(tree: Client) -> None:
+def test_queries_of_a_large_array_equal_the_model(tree: Client) -> None:
     array = [{"v": at % 7, "fill": "x" * (at % 90)} for at in range(500)]
     tree.put("/a.json", array)
     value = expected.tree(array)
-    for question in make_questions(60):
-        check(tree, "/a.json", value, question)
+    for query in make_queries(60):
+        check(tree, "/a.json", value, query)
 
 
-# The orders, once more by hand
+# The orders, with literal examples
 
 
 def test_keys_are_ordered_integers_first_then_utf_8(tree: Client) -> None:
     tree.put("/a.json", dict.fromkeys(KEYS, 1))
-    answer = tree.ask("GET", '/a.json?orderBy="$key"').json
-    assert list(answer) == [
+    response = tree.request("GET", '/a.json?orderBy="$key"').json
+    assert list(response) == [
         *("-2147483648", "-1", "0", "1", "2", "9", "10", "2147483647"),
         *('"', "+5", "-0", "01", "10000000000", "2147483648"),
         *("B", "a", "aa", "b", "z z", "é", "\ufb33", "\U0001f600"),
@@ -174,10 +174,10 @@ def test_values_are_ordered_by_kind_then_by_value(tree: Client) -> None:
         "container b": {"v": [1]},
     }
     tree.put("/a.json", dict(reversed(values.items())))
-    assert list(tree.ask("GET", '/a.json?orderBy="v"').json) == list(values)
+    assert list(tree.request("GET", '/a.json?orderBy="v"').json) == list(values)
     leaves = {key: record["v"] for key, record in values.items() if "v" in record}
     tree.put("/b.json", leaves)
-    assert list(tree.ask("GET", '/b.json?orderBy="$value"').json) == list(leaves)
+    assert list(tree.request("GET", '/b.json?orderBy="$value"').json) == list(leaves)
 
 
 def test_priorities_are_ordered_none_then_numbers_then_strings(tree: Client) -> None:
@@ -193,75 +193,75 @@ def test_priorities_are_ordered_none_then_numbers_then_strings(tree: Client) -> 
         "text a": {".value": True, ".priority": "a"},
     }
     tree.put("/a.json", dict(reversed(ranked.items())))
-    answer = tree.ask("GET", '/a.json?orderBy="$priority"')
-    assert list(answer.json) == list(ranked)
-    assert answer.json["one"] == {"x": 1}
+    response = tree.request("GET", '/a.json?orderBy="$priority"')
+    assert list(response.json) == list(ranked)
+    assert response.json["one"] == {"x": 1}
 
-    def asked(query: str) -> list[str]:
+    def keys_of(query: str) -> list[str]:
         return list(tree.get(f'/a.json?orderBy="$priority"&{query}') or ())
 
     in_order = list(ranked)
-    assert asked("startAt=1") == in_order[3:]
-    assert asked("endAt=1") == in_order[:4]
-    assert asked("equalTo=null") == in_order[:2]
-    assert asked('equalTo="10"') == ["text 10"]
-    assert asked("startAfter=1&limitToFirst=2") == ["half", "ten"]
-    assert asked('limitToLast=1&endBefore="9"') == ["text 10"]
-    assert asked('startAt=null,"b%20none"&limitToFirst=2') == ["b none", "minus"]
-    exported = tree.ask("GET", '/a.json?orderBy="$priority"&startAt=10&format=export').json
+    assert keys_of("startAt=1") == in_order[3:]
+    assert keys_of("endAt=1") == in_order[:4]
+    assert keys_of("equalTo=null") == in_order[:2]
+    assert keys_of('equalTo="10"') == ["text 10"]
+    assert keys_of("startAfter=1&limitToFirst=2") == ["half", "ten"]
+    assert keys_of('limitToLast=1&endBefore="9"') == ["text 10"]
+    assert keys_of('startAt=null,"b%20none"&limitToFirst=2') == ["b none", "minus"]
+    exported = tree.request("GET", '/a.json?orderBy="$priority"&startAt=10&format=export').json
     assert exported == {key: ranked[key] for key in in_order[5:]}
 
 
-def test_bounds_cut_one_total_order(tree: Client) -> None:
+def test_bounds_follow_one_total_order(tree: Client) -> None:
     tree.put("/a.json", {"n": {"x": 1}, "f": {"v": False}, "5": {"v": 5}, "s": {"v": "s"}})
 
-    def asked(query: str) -> list[str]:
+    def keys_of(query: str) -> list[str]:
         return list(tree.get(f'/a.json?orderBy="v"&{query}') or ())
 
-    assert asked("endAt=5") == ["n", "f", "5"]
-    assert asked("startAt=5") == ["5", "s"]
-    assert asked("startAt=false&endAt=5") == ["f", "5"]
-    assert asked("equalTo=null") == ["n"]
-    assert asked("startAfter=null") == ["f", "5", "s"]
-    assert asked("endBefore=false") == ["n"]
-    assert asked("equalTo=true") == []
+    assert keys_of("endAt=5") == ["n", "f", "5"]
+    assert keys_of("startAt=5") == ["5", "s"]
+    assert keys_of("startAt=false&endAt=5") == ["f", "5"]
+    assert keys_of("equalTo=null") == ["n"]
+    assert keys_of("startAfter=null") == ["f", "5", "s"]
+    assert keys_of("endBefore=false") == ["n"]
+    assert keys_of("equalTo=true") == []
 
 
-def test_a_one_part_bound_that_excludes_leaves_out_all_equal_values(tree: Client) -> None:
+def test_an_exclusive_bound_without_a_key_excludes_all_equal_values(tree: Client) -> None:
     tree.put("/a.json", {key: {"v": at // 2} for at, key in enumerate("abcdef")})
 
-    def asked(query: str) -> str:
+    def keys_of(query: str) -> str:
         return "".join(tree.get(f'/a.json?orderBy="v"&{query}') or ())
 
-    assert asked("startAfter=0") == "cdef"
-    assert asked("endBefore=2") == "abcd"
-    assert asked('startAfter=1,"c"') == "def"
-    assert asked('startAt=1,"d"') == "def"
-    assert asked('endBefore=1,"d"') == "abc"
-    assert asked('endAt=1,"c"') == "abc"
-    assert asked('equalTo=1,"c"') == "c"
-    assert asked('equalTo=1,"a"') == ""
-    assert asked('startAt=1,"bb"&limitToFirst=1') == "c"
-    assert asked("startAfter=0&endBefore=2&limitToLast=1") == "d"
+    assert keys_of("startAfter=0") == "cdef"
+    assert keys_of("endBefore=2") == "abcd"
+    assert keys_of('startAfter=1,"c"') == "def"
+    assert keys_of('startAt=1,"d"') == "def"
+    assert keys_of('endBefore=1,"d"') == "abc"
+    assert keys_of('endAt=1,"c"') == "abc"
+    assert keys_of('equalTo=1,"c"') == "c"
+    assert keys_of('equalTo=1,"a"') == ""
+    assert keys_of('startAt=1,"bb"&limitToFirst=1') == "c"
+    assert keys_of("startAfter=0&endBefore=2&limitToLast=1") == "d"
 
 
-def test_limits_take_the_beginning_or_the_end(tree: Client) -> None:
+def test_limits_select_the_beginning_or_the_end(tree: Client) -> None:
     tree.put("/a.json", {key: at for at, key in enumerate("abcdef")})
 
-    def asked(query: str) -> str:
+    def keys_of(query: str) -> str:
         return "".join(tree.get(f"/a.json?{query}") or ())
 
     for order in ('"$key"', '"$value"'):
-        assert asked(f"orderBy={order}&limitToFirst=2") == "ab"
-        assert asked(f"orderBy={order}&limitToLast=2") == "ef"
-        assert asked(f"orderBy={order}&limitToFirst=100") == "abcdef"
-        assert asked(f"orderBy={order}&limitToLast=100") == "abcdef"
-    assert asked('orderBy="$key"&startAt="b"&limitToFirst=2') == "bc"
-    assert asked('orderBy="$key"&startAt="b"&endAt="d"&limitToLast=2') == "cd"
-    assert asked('orderBy="$value"&startAfter=3&limitToFirst=1') == "e"
+        assert keys_of(f"orderBy={order}&limitToFirst=2") == "ab"
+        assert keys_of(f"orderBy={order}&limitToLast=2") == "ef"
+        assert keys_of(f"orderBy={order}&limitToFirst=100") == "abcdef"
+        assert keys_of(f"orderBy={order}&limitToLast=100") == "abcdef"
+    assert keys_of('orderBy="$key"&startAt="b"&limitToFirst=2') == "bc"
+    assert keys_of('orderBy="$key"&startAt="b"&endAt="d"&limitToLast=2') == "cd"
+    assert keys_of('orderBy="$value"&startAfter=3&limitToFirst=1') == "e"
 
 
-def test_a_bound_may_be_a_deep_child(tree: Client) -> None:
+def test_an_order_may_be_by_a_deep_child(tree: Client) -> None:
     tree.put("/a.json", {key: {"b": {"c": {"d": at}}} for at, key in enumerate("zyx")})
     assert list(tree.get('/a.json?orderBy="b/c/d"')) == ["z", "y", "x"]
     assert list(tree.get('/a.json?orderBy="b%2Fc%2Fd"&startAt=1')) == ["y", "x"]
@@ -270,38 +270,36 @@ def test_a_bound_may_be_a_deep_child(tree: Client) -> None:
 
 def test_the_result_is_an_object_in_order_whatever_its_keys(tree: Client) -> None:
     tree.put("/a.json", [30, 10, 20])
-    assert tree.ask("GET", '/a.json?orderBy="$value"').body == b'{"1":10,"2":20,"0":30}'
-    assert tree.ask("GET", '/a.json?orderBy="$key"').body == b'{"0":30,"1":10,"2":20}'
+    assert tree.request("GET", '/a.json?orderBy="$value"').body == b'{"1":10,"2":20,"0":30}'
+    assert tree.request("GET", '/a.json?orderBy="$key"').body == b'{"0":30,"1":10,"2":20}'
     tree.put("/b.json", [[1, 2], {"0": "x"}])
-    assert tree.ask("GET", '/b.json?orderBy="$key"').body == b'{"0":[1,2],"1":["x"]}'
-    exported = tree.ask("GET", '/b.json?orderBy="$key"&format=export')
+    assert tree.request("GET", '/b.json?orderBy="$key"').body == b'{"0":[1,2],"1":["x"]}'
+    exported = tree.request("GET", '/b.json?orderBy="$key"&format=export')
     assert exported.body == b'{"0":{"0":1,"1":2},"1":{"0":"x"}}'
 
 
 @pytest.mark.parametrize("value", [None, "leaf", 1, True])
 @pytest.mark.parametrize("order", ["$key", "$value", "$priority", "x"])
-def test_a_leaf_has_no_children_and_nothing_has_none(
-    tree: Client, value: object, order: str
-) -> None:
+def test_a_query_of_a_leaf_or_of_nothing_is_null(tree: Client, value: object, order: str) -> None:
     tree.put("/a.json", value)
-    answer = tree.ask("GET", f'/a.json?orderBy="{order}"&limitToFirst=3')
-    assert (answer.status, answer.body) == (200, b"null")
+    response = tree.request("GET", f'/a.json?orderBy="{order}"&limitToFirst=3')
+    assert (response.status, response.body) == (200, b"null")
 
 
 def test_an_empty_result_is_null(tree: Client) -> None:
     tree.put("/a.json", {"x": {"v": 1}})
     for query in ('"v"&equalTo=2', '"v"&startAfter=1', '"$key"&startAt="y"', '"$value"&endAt=1'):
-        assert tree.ask("GET", f"/a.json?orderBy={query}").body == b"null"
+        assert tree.request("GET", f"/a.json?orderBy={query}").body == b"null"
 
 
-def test_json_in_the_query_may_be_escaped_anyhow(tree: Client) -> None:
+def test_json_in_the_query_may_be_escaped_in_any_way(tree: Client) -> None:
     tree.put("/a.json", {"x": {"full name": "Ada"}, "y": {"full name": "Bob & Co"}})
     for order in ('"full+name"', '"full%20name"', "%22full%20name%22", r'"full\u0020name"'):
         found = tree.get(f'/a.json?orderBy={order}&equalTo="Bob%20%26%20Co"')
         assert list(found) == ["y"]
 
 
-# Refusals
+# Errors
 
 
 @pytest.mark.parametrize(
@@ -310,7 +308,7 @@ def test_json_in_the_query_may_be_escaped_anyhow(tree: Client) -> None:
         # limits and bounds without orderBy
         *("limitToFirst=1", "limitToLast=1", "startAt=1", "endAt=1", "equalTo=1"),
         *('startAfter="a"', "endBefore=1", "limitToFirst=1&startAfter=a"),
-        # what excludes one another
+        # combinations that exclude each other
         'orderBy="v"&limitToFirst=1&limitToLast=1',
         'orderBy="v"&equalTo=1&startAt=1',
         'orderBy="v"&equalTo=1&startAfter=1',
@@ -335,15 +333,13 @@ def test_json_in_the_query_may_be_escaped_anyhow(tree: Client) -> None:
         *(f'orderBy="$key"&equalTo={text}' for text in ("1", "1.5", "{}", '["a"]')),
     ],
 )
-def test_a_query_that_means_nothing_is_refused(tree: Client, query: str) -> None:
+def test_an_invalid_query_is_refused(tree: Client, query: str) -> None:
     tree.put("/a.json", {"x": {"v": 1}})
-    check_error(tree.ask("GET", f"/a.json?{query}"), 400, "invalid_query")
-    check_error(tree.ask("GET", f"/none.json?{query}"), 400, "invalid_query")
+    check_error(tree.request("GET", f"/a.json?{query}"), 400, "invalid_query")
+    check_error(tree.request("GET", f"/none.json?{query}"), 400, "invalid_query")
 
 
-def test_a_query_without_an_index_is_answered_all_the_same_and_logged(
-    shared_daemon: Daemon, tree: Client
-) -> None:
+def test_a_query_without_an_index_works_and_is_logged(shared_daemon: Daemon, tree: Client) -> None:
     tree.put("/unindexed.json", {"x": {"v": 1}})
     assert tree.get('/unindexed.json?orderBy="v"&equalTo=1') == {"x": {"v": 1}}
     shared_daemon.await_line(r'".indexOn".*/unindexed')
@@ -360,24 +356,26 @@ require_index = true
     rules = {".read": True, ".write": True, "indexed": {".indexOn": ["v", "w/v", ".value"]}}
     (folder / "rules.json").write_text(json.dumps({"rules": rules}))
     with Daemon(folder, config=config) as daemon, Client(daemon) as client:
-        for place in ("indexed", "plain"):
-            client.put(f"/{place}.json", {"x": {"v": 1, "w": {"v": 2}}})
+        for path in ("indexed", "plain"):
+            client.put(f"/{path}.json", {"x": {"v": 1, "w": {"v": 2}}})
         for order, name in (("v", "v"), ("w/v", "w/v"), ("$value", ".value")):
-            question = f'orderBy="{order}"&limitToFirst=1'
-            assert list(client.get(f"/indexed.json?{question}")) == ["x"]
+            query = f'orderBy="{order}"&limitToFirst=1'
+            assert list(client.get(f"/indexed.json?{query}")) == ["x"]
             message = check_error(
-                client.ask("GET", f"/plain.json?{question}"), 400, "invalid_query"
+                client.request("GET", f"/plain.json?{query}"), 400, "invalid_query"
             )
             text = f'Index not defined, add ".indexOn": "{name}", for path "/plain", to the rules'
             assert message == text
         assert list(client.get('/plain.json?orderBy="$key"')) == ["x"]
 
 
-def test_the_advice_in_the_log_stays_in_its_line(shared_daemon: Daemon, tree: Client) -> None:
+def test_control_characters_in_the_logged_advice_are_escaped(
+    shared_daemon: Daemon, tree: Client
+) -> None:
     begin = shared_daemon.log.count("\n")
     tree.get("/%C2%9B%E2%80%A8.json?orderBy=%22%C2%9B2J%22")
-    said = r'".indexOn": "\\x9b2J", for path "/\\x9b\\u2028", to the rules'
-    shared_daemon.await_line(said, begin)
+    advice = r'".indexOn": "\\x9b2J", for path "/\\x9b\\u2028", to the rules'
+    shared_daemon.await_line(advice, begin)
 
 
 @pytest.mark.parametrize(
@@ -389,7 +387,7 @@ def test_a_priority_has_no_children_to_query(tree: Client, query: str) -> None:
     assert tree.get(f"/a/.priority.json?{query}") is None
 
 
-def test_bounds_on_numbers_are_exact_beyond_doubles(tree: Client) -> None:
+def test_integer_bounds_are_exact_beyond_doubles(tree: Client) -> None:
     numbers: Mapping[str, int] = {"a": 2**53, "b": 2**53 + 1, "c": 2**53 + 2, "d": 2**63 - 1}
     tree.put("/a.json", numbers)
     for first, second in itertools.combinations(numbers, 2):
@@ -411,30 +409,30 @@ def test_the_examples_of_the_interface_work(tree: Client) -> None:
     }
     tree.put("/dinosaurs.json", dinosaurs)
 
-    def asked(query: str) -> list[str]:
+    def keys_of(query: str) -> list[str]:
         return list(tree.get(f"/dinosaurs.json?{query}"))
 
-    assert asked('orderBy="height"&startAt=3') == [
+    assert keys_of('orderBy="height"&startAt=3') == [
         "triceratops",
         "stegosaurus",
         "bruhathkayosaurus",
     ]
-    assert asked(f"orderBy={escape(json.dumps('height'))}&equalTo=0.6") == [
+    assert keys_of(f"orderBy={escape(json.dumps('height'))}&equalTo=0.6") == [
         "linhenykus",
         "pterodactyl",
     ]
-    assert asked('orderBy="$key"&startAt="a"&endAt="m"') == [
+    assert keys_of('orderBy="$key"&startAt="a"&endAt="m"') == [
         "bruhathkayosaurus",
         "lambeosaurus",
         "linhenykus",
     ]
-    assert asked('orderBy="height"&limitToLast=1') == ["bruhathkayosaurus"]
+    assert keys_of('orderBy="height"&limitToLast=1') == ["bruhathkayosaurus"]
 
 
 # Many children
 
 
-def test_a_query_over_many_children_keeps_nobody_waiting_and_minds_its_time(
+def test_a_query_over_many_children_blocks_no_other_client_and_can_time_out(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     with Daemon(tmp_path_factory.mktemp("many")) as daemon, Client(daemon) as client:
@@ -447,12 +445,12 @@ def test_a_query_over_many_children_keeps_nobody_waiting_and_minds_its_time(
                 ('/many.json?orderBy="$key"&limitToLast=59999', 59_999),
             ):
                 wire.send(print_request("GET", target, host=client.host))
-                answered = 0
-                while not wire.is_answered():
+                served = 0
+                while not wire.has_response():
                     assert client.get("/none.json") is None
-                    answered += 1
-                assert answered >= 2, target
+                    served += 1
+                assert served >= 2, target
                 assert len(wire.receive().json) == count
         for query in ('orderBy="n"', 'orderBy="n"&limitToFirst=1'):
-            answer = client.ask("GET", f"/many.json?{query}&timeout=30ms")
-            check_error(answer, 504, "timeout")
+            response = client.request("GET", f"/many.json?{query}&timeout=30ms")
+            check_error(response, 504, "timeout")

@@ -1,4 +1,4 @@
-"""Reads: shallow, paging, print, JSONP, download, HEAD and OPTIONS, and reads that are large."""
+"""Reads: shallow, paging, print, JSONP, download, HEAD and OPTIONS, and large reads."""
 
 from __future__ import annotations
 
@@ -10,16 +10,8 @@ from typing import Any
 import pytest
 
 from tests import expected
-from tests.daemon import Daemon
-from tests.rest import (
-    JSON_TYPE,
-    Answer,
-    Client,
-    check_error,
-    configured,
-    escape,
-    print_request,
-)
+from tests.daemon import Daemon, Response
+from tests.rest import JSON_TYPE, Client, check_error, configured, escape, print_request
 
 SCRIPT_TYPE = "application/javascript; charset=utf-8"
 METHODS = {"GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "OPTIONS"}
@@ -44,26 +36,26 @@ def sized(value: Any) -> Any:
 
 def test_a_shallow_read_shows_true_for_each_child(tree: Client) -> None:
     tree.put("/a.json", MIXED)
-    answer = tree.ask("GET", "/a.json?shallow=true")
-    assert answer.json == dict.fromkeys(MIXED, True)
-    assert answer.headers["Content-Type"] == JSON_TYPE
+    response = tree.request("GET", "/a.json?shallow=true")
+    assert response.json == dict.fromkeys(MIXED, True)
+    assert response.headers["Content-Type"] == JSON_TYPE
     assert tree.get("/.json?shallow=true") == {"a": True}
     assert tree.get("/a.json?shallow=false") == tree.get("/a.json")
 
 
 def test_a_shallow_read_of_the_second_version_shows_leaves_and_sizes(tree: Client) -> None:
     tree.put("/a.json", MIXED)
-    answer = tree.get("/a.json?shallow=true&v=2")
-    assert answer == {key: sized(value) for key, value in MIXED.items()}
+    response = tree.get("/a.json?shallow=true&v=2")
+    assert response == {key: sized(value) for key, value in MIXED.items()}
     for key, value in MIXED.items():
         if isinstance(value, dict | list):
-            size = len(tree.ask("GET", f"/a/{key}.json").body)
-            assert answer[key] == {".sz": size}
-    whole = len(tree.ask("GET", "/a.json").body)
+            size = len(tree.request("GET", f"/a/{key}.json").body)
+            assert response[key] == {".sz": size}
+    whole = len(tree.request("GET", "/a.json").body)
     assert tree.get("/.json?shallow=true&v=2") == {"a": {".sz": whole}}
 
 
-def test_sizes_are_those_of_a_plain_get_however_large_the_child(tree: Client) -> None:
+def test_sizes_are_those_of_a_get_for_children_of_any_size(tree: Client) -> None:
     large = {
         "spread": {f"key {at}": {"text": "é" * at, "at": at} for at in range(300)},
         "array": [{"n": at, "t": "x" * 50} for at in range(300)],
@@ -76,7 +68,7 @@ def test_sizes_are_those_of_a_plain_get_however_large_the_child(tree: Client) ->
     shown = tree.get("/.json?shallow=true&v=2")
     assert shown.pop("string") == large.pop("string")
     for key in large:
-        size = len(tree.ask("GET", f"/{key}.json").body)
+        size = len(tree.request("GET", f"/{key}.json").body)
         assert shown[key] == {".sz": size}, key
     assert isinstance(tree.get("/sparse.json"), list)
     assert isinstance(tree.get("/gaps.json"), dict)
@@ -86,14 +78,14 @@ def test_sizes_are_those_of_a_plain_get_however_large_the_child(tree: Client) ->
 @pytest.mark.parametrize("query", ["shallow=true", "shallow=true&v=2"])
 def test_a_shallow_read_of_a_leaf_is_the_leaf(tree: Client, leaf: Any, query: str) -> None:
     tree.put("/a.json", leaf)
-    assert tree.ask("GET", f"/a.json?{query}").body == json.dumps(leaf).encode()
+    assert tree.request("GET", f"/a.json?{query}").body == json.dumps(leaf).encode()
     tree.put("/a.json", {".value": leaf, ".priority": 1})
-    assert tree.ask("GET", f"/a.json?{query}").body == json.dumps(leaf).encode()
+    assert tree.request("GET", f"/a.json?{query}").body == json.dumps(leaf).encode()
 
 
 @pytest.mark.parametrize("query", ["shallow=true", "shallow=true&v=2"])
 def test_a_shallow_read_of_nothing_is_null(tree: Client, query: str) -> None:
-    assert tree.ask("GET", f"/none.json?{query}").body == b"null"
+    assert tree.request("GET", f"/none.json?{query}").body == b"null"
 
 
 @pytest.mark.parametrize(
@@ -109,14 +101,14 @@ def test_a_shallow_read_of_nothing_is_null(tree: Client, query: str) -> None:
         "shallow=true&startAfter=a/b",
     ],
 )
-def test_what_does_not_go_with_shallow_is_refused(tree: Client, query: str) -> None:
+def test_parameters_that_exclude_shallow_are_refused(tree: Client, query: str) -> None:
     tree.put("/a.json", {"x": 1})
-    check_error(tree.ask("GET", f"/a.json?{query}"), 400, "invalid_query")
+    check_error(tree.request("GET", f"/a.json?{query}"), 400, "invalid_query")
 
 
 @pytest.mark.parametrize("version", ["", "&v=2"])
 @pytest.mark.parametrize("fill", [0, 400])
-def test_the_keys_are_paged_in_their_order(tree: Client, version: str, fill: int) -> None:
+def test_keys_are_paged_in_their_order(tree: Client, version: str, fill: int) -> None:
     keys = [*map(str, range(0, 40, 3)), "-3", "01", "a", "b", "B", "é", "z z", '"q"', "\U0001f600"]
     keys += ["2147483648", "10", "100", "-"]
     tree.put("/a.json", {key: {"x": key * 3 + "y" * fill} for key in set(keys)})
@@ -141,13 +133,13 @@ def test_the_keys_are_paged_in_their_order(tree: Client, version: str, fill: int
 def test_print_pretty_indents_by_two_spaces(tree: Client) -> None:
     tree.put("/a.json", {"b": {"c": [1, "é"]}, "d": 1})
     pretty = '{\n  "b": {\n    "c": [\n      1,\n      "é"\n    ]\n  },\n  "d": 1\n}'
-    assert tree.ask("GET", "/a.json?print=pretty").body == pretty.encode()
-    assert tree.ask("GET", "/a/d.json?print=pretty").body == b"1"
-    assert tree.ask("GET", "/none.json?print=pretty").body == b"null"
-    assert tree.ask("GET", "/a.json?print=pretty&shallow=true").body == (
+    assert tree.request("GET", "/a.json?print=pretty").body == pretty.encode()
+    assert tree.request("GET", "/a/d.json?print=pretty").body == b"1"
+    assert tree.request("GET", "/none.json?print=pretty").body == b"null"
+    assert tree.request("GET", "/a.json?print=pretty&shallow=true").body == (
         b'{\n  "b": true,\n  "d": true\n}'
     )
-    assert tree.ask("GET", '/a.json?print=pretty&orderBy="$key"&limitToLast=1').body == (
+    assert tree.request("GET", '/a.json?print=pretty&orderBy="$key"&limitToLast=1').body == (
         b'{\n  "d": 1\n}'
     )
 
@@ -156,21 +148,21 @@ def test_print_pretty_indents_by_two_spaces(tree: Client) -> None:
 def test_print_silent_is_204_on_every_method(tree: Client, method: str) -> None:
     tree.put("/a.json", {"x": 1})
     body = '{"y":1}' if method in ("PUT", "POST", "PATCH") else None
-    answer = tree.ask(method, "/a.json?print=silent", body)
-    assert (answer.status, answer.body) == (204, b"")
+    response = tree.request(method, "/a.json?print=silent", body)
+    assert (response.status, response.body) == (204, b"")
 
 
-def test_the_header_print_concerns_writes_alone(tree: Client) -> None:
+def test_the_header_print_affects_writes_only(tree: Client) -> None:
     tree.put("/a.json", 1)
-    answer = tree.ask("GET", "/a.json", headers={"print": "silent"})
-    assert (answer.status, answer.body) == (200, b"1")
+    response = tree.request("GET", "/a.json", headers={"print": "silent"})
+    assert (response.status, response.body) == (200, b"1")
 
 
 @pytest.mark.parametrize("text", ["", "Pretty", "compact", "silent ", "1"])
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
 def test_another_value_of_print_is_refused(tree: Client, method: str, text: str) -> None:
-    answer = tree.ask(method, f"/a.json?print={escape(text)}", "1")
-    check_error(answer, 400, "invalid_query")
+    response = tree.request(method, f"/a.json?print={escape(text)}", "1")
+    check_error(response, 400, "invalid_query")
     assert tree.get("/.json") is None
 
 
@@ -183,16 +175,18 @@ def test_another_value_of_print_is_refused(tree: Client, method: str, text: str)
 )
 def test_a_callback_wraps_the_json(tree: Client, name: str) -> None:
     tree.put("/a.json", {"x": "\u2028</script>"})
-    asked = escape(name)
-    answer = tree.ask("GET", f"/a.json?callback={asked}")
-    assert answer.status == 200
-    assert answer.headers["Content-Type"] == SCRIPT_TYPE
-    assert answer.body.startswith(f"/**/{name}(".encode())
-    assert answer.body.endswith(b");")
-    inner = answer.body[len(f"/**/{name}(".encode()) : -2]
+    escaped = escape(name)
+    response = tree.request("GET", f"/a.json?callback={escaped}")
+    assert response.status == 200
+    assert response.headers["Content-Type"] == SCRIPT_TYPE
+    assert response.body.startswith(f"/**/{name}(".encode())
+    assert response.body.endswith(b");")
+    inner = response.body[len(f"/**/{name}(".encode()) : -2]
     assert json.loads(inner) == {"x": "\u2028</script>"}
-    assert tree.ask("GET", f"/none.json?callback={asked}").body == f"/**/{name}(null);".encode()
-    assert tree.ask("GET", f"/a.json?callback={asked}&shallow=true").body == (
+    assert (
+        tree.request("GET", f"/none.json?callback={escaped}").body == f"/**/{name}(null);".encode()
+    )
+    assert tree.request("GET", f"/a.json?callback={escaped}&shallow=true").body == (
         f'/**/{name}({{"x":true}});'.encode()
     )
 
@@ -218,10 +212,10 @@ def test_a_callback_wraps_the_json(tree: Client, name: str) -> None:
         *("function", "if", "null", "this", "true", "import", "super.a", "this.a", "new.target"),
     ],
 )
-def test_a_callback_that_is_no_identifier_is_refused(tree: Client, name: str) -> None:
+def test_a_callback_that_is_not_an_identifier_is_refused(tree: Client, name: str) -> None:
     text = name if "%" in name else escape(name)
-    answer = tree.ask("GET", f"/a.json?callback={text}")
-    check_error(answer, 400, "invalid_query")
+    response = tree.request("GET", f"/a.json?callback={text}")
+    check_error(response, 400, "invalid_query")
 
 
 @pytest.mark.parametrize(
@@ -237,9 +231,9 @@ def test_a_callback_that_is_no_identifier_is_refused(tree: Client, name: str) ->
 )
 def test_a_download_names_its_file(tree: Client, name: str, encoded: str) -> None:
     tree.put("/a.json", {"x": 1})
-    answer = tree.ask("GET", f"/a.json?download={escape(name)}")
-    assert (answer.status, answer.body) == (200, b'{"x":1}')
-    disposition = answer.headers["Content-Disposition"]
+    response = tree.request("GET", f"/a.json?download={escape(name)}")
+    assert (response.status, response.body) == (200, b'{"x":1}')
+    disposition = response.headers["Content-Disposition"]
     assert disposition.isascii()
     assert disposition.startswith("attachment;")
     assert disposition.count('"') % 2 == 0
@@ -256,31 +250,29 @@ def test_a_download_names_its_file(tree: Client, name: str, encoded: str) -> Non
         ("a\x80b\x9f\x85\xa0.json", "ab%C2%A0.json"),
     ],
 )
-def test_a_download_loses_separators_and_control_characters(
+def test_separators_and_control_characters_are_removed_from_the_name_of_a_download(
     tree: Client, name: str, encoded: str
 ) -> None:
-    answer = tree.ask("GET", f"/a.json?download={escape(name)}")
-    assert answer.status == 200
-    assert "Set-Cookie" not in answer.headers
-    assert answer.headers["Content-Disposition"].endswith(f"filename*=UTF-8''{encoded}")
+    response = tree.request("GET", f"/a.json?download={escape(name)}")
+    assert response.status == 200
+    assert "Set-Cookie" not in response.headers
+    assert response.headers["Content-Disposition"].endswith(f"filename*=UTF-8''{encoded}")
 
 
 @pytest.mark.parametrize(
     ("name", "plain"),
     [("a b.json", "a b.json"), ("a%b", "a_b"), ("%41", "_41"), ('a"b%', "a_b_"), ("é#$&", "_#$&")],
 )
-def test_the_plain_name_of_a_download_means_the_same_everywhere(
-    tree: Client, name: str, plain: str
-) -> None:
-    answer = tree.ask("GET", f"/a.json?download={escape(name)}")
-    assert f'; filename="{plain}"; ' in answer.headers["Content-Disposition"]
+def test_the_ascii_name_of_a_download_is_unambiguous(tree: Client, name: str, plain: str) -> None:
+    response = tree.request("GET", f"/a.json?download={escape(name)}")
+    assert f'; filename="{plain}"; ' in response.headers["Content-Disposition"]
 
 
 def test_a_download_without_a_usable_name_is_still_a_download(tree: Client) -> None:
     for name in ("", "%2F", "%00"):
-        answer = tree.ask("GET", f"/a.json?download={name}")
-        assert answer.status == 200
-        assert answer.headers["Content-Disposition"].startswith("attachment")
+        response = tree.request("GET", f"/a.json?download={name}")
+        assert response.status == 200
+        assert response.headers["Content-Disposition"].startswith("attachment")
 
 
 # HEAD, OPTIONS and CORS
@@ -297,52 +289,50 @@ def test_a_download_without_a_usable_name_is_still_a_download(tree: Client) -> N
 def test_head_is_get_without_the_body(tree: Client, target: str) -> None:
     tree.put("/a.json", {"x": 1, "y": 2})
     tree.put("/large.json", {f"k{at}": "x" * 1000 for at in range(1000)})
-    got = tree.ask("GET", target)
-    head = tree.ask("HEAD", target)
-    assert head.status == got.status
+    read = tree.request("GET", target)
+    head = tree.request("HEAD", target)
+    assert head.status == read.status
     assert head.body == b""
-    assert head.headers["Content-Length"] == str(len(got.body))
+    assert head.headers["Content-Length"] == str(len(read.body))
     left_out = {"Date"}
     assert {name: head.headers[name] for name in head.headers if name not in left_out} == {
-        name: got.headers[name] for name in got.headers if name not in left_out
+        name: read.headers[name] for name in read.headers if name not in left_out
     }
-    assert tree.ask("HEAD", target).status == got.status
+    assert tree.request("HEAD", target).status == read.status
 
 
-def test_options_tells_the_methods(tree: Client) -> None:
-    answer = tree.ask("OPTIONS", "/a.json")
-    assert answer.status in (200, 204)
-    assert {name.strip() for name in answer.headers["Allow"].split(",")} == METHODS
+def test_options_lists_the_methods(tree: Client) -> None:
+    response = tree.request("OPTIONS", "/a.json")
+    assert response.status in (200, 204)
+    assert {name.strip() for name in response.headers["Allow"].split(",")} == METHODS
 
 
 @pytest.mark.parametrize("host", ["localhost", "demo.localhost", "example.com", "127.0.0.1:1"])
-def test_options_tells_the_methods_of_the_server_as_a_whole(
-    shared_daemon: Daemon, host: str
-) -> None:
+def test_options_of_the_whole_server_lists_the_methods(shared_daemon: Daemon, host: str) -> None:
     with Client(shared_daemon, host) as client:
-        answer = client.ask("OPTIONS", "*")
-        assert (answer.status, answer.body) == (204, b"")
-        assert {name.strip() for name in answer.headers["Allow"].split(",")} == METHODS
-        assert client.ask("GET", "*").status == 400
+        response = client.request("OPTIONS", "*")
+        assert (response.status, response.body) == (204, b"")
+        assert {name.strip() for name in response.headers["Allow"].split(",")} == METHODS
+        assert client.request("GET", "*").status == 400
 
 
 @pytest.mark.parametrize("target", ["/a.json", "/", "/a", "/a.json?orderBy=nonsense"])
 def test_a_preflight_is_answered(tree: Client, target: str) -> None:
-    asked = {
+    requested = {
         "Origin": "https://app.example.com",
         "Access-Control-Request-Method": "PATCH",
         "Access-Control-Request-Headers": "if-match, x-vendor-etag, authorization",
     }
-    answer = tree.ask("OPTIONS", target, headers=asked)
-    assert answer.status in (200, 204)
-    assert answer.headers["Access-Control-Allow-Origin"] == "*"
-    allowed = answer.headers["Access-Control-Allow-Methods"]
+    response = tree.request("OPTIONS", target, headers=requested)
+    assert response.status in (200, 204)
+    assert response.headers["Access-Control-Allow-Origin"] == "*"
+    allowed = response.headers["Access-Control-Allow-Methods"]
     assert METHODS - {"OPTIONS", "HEAD"} <= {name.strip() for name in allowed.split(",")}
-    allowed = answer.headers["Access-Control-Allow-Headers"].lower()
+    allowed = response.headers["Access-Control-Allow-Headers"].lower()
     assert {"if-match", "x-vendor-etag", "authorization"} <= {
         name.strip() for name in allowed.split(",")
     }
-    assert "Access-Control-Allow-Credentials" not in answer.headers
+    assert "Access-Control-Allow-Credentials" not in response.headers
 
 
 @pytest.mark.parametrize(
@@ -355,15 +345,15 @@ def test_a_preflight_is_answered(tree: Client, target: str) -> None:
         ("BREW", "/a.json", 405),
     ],
 )
-def test_every_answer_may_be_read_by_pages_from_anywhere(
+def test_every_response_may_be_read_by_pages_of_any_origin(
     tree: Client, method: str, target: str, status: int
 ) -> None:
-    answer = tree.ask(method, target, "1", {"Origin": "https://app.example.com"})
-    assert answer.status == status
-    assert answer.headers.get_all("Access-Control-Allow-Origin") == ["*"]
-    exposed = answer.headers["Access-Control-Expose-Headers"]
+    response = tree.request(method, target, "1", {"Origin": "https://app.example.com"})
+    assert response.status == status
+    assert response.headers.get_all("Access-Control-Allow-Origin") == ["*"]
+    exposed = response.headers["Access-Control-Expose-Headers"]
     assert "etag" in {name.strip().lower() for name in exposed.split(",")}
-    assert "Access-Control-Allow-Credentials" not in answer.headers
+    assert "Access-Control-Allow-Credentials" not in response.headers
 
 
 def test_origins_can_be_configured(tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -379,17 +369,17 @@ rules_file = "open.json"
     with configured(folder, config) as daemon, Client(daemon) as client:
         for origin in json.loads(origins):
             for method in ("GET", "OPTIONS"):
-                answer = client.ask(method, "/a.json", headers={"Origin": origin})
-                assert answer.headers.get_all("Access-Control-Allow-Origin") == [origin]
-                assert "origin" in answer.headers["Vary"].lower()
+                response = client.request(method, "/a.json", headers={"Origin": origin})
+                assert response.headers.get_all("Access-Control-Allow-Origin") == [origin]
+                assert "origin" in response.headers["Vary"].lower()
         with client.connect() as wire:
             wire.send(b"GET /a.json HTTP/9\r\nOrigin: https://app.example.com\r\n\r\n")
             assert "Access-Control-Allow-Origin" not in wire.receive().headers
         for headers in ({}, {"Origin": "https://evil.example"}, {"Origin": "null"}):
-            answer = client.ask("GET", "/a.json", headers=headers)
-            assert answer.status == 200
-            assert "Access-Control-Allow-Origin" not in answer.headers
-            assert "origin" in answer.headers["Vary"].lower()
+            response = client.request("GET", "/a.json", headers=headers)
+            assert response.status == 200
+            assert "Access-Control-Allow-Origin" not in response.headers
+            assert "origin" in response.headers["Vary"].lower()
 
 
 # Large reads
@@ -401,10 +391,10 @@ def resident_bytes(pid: int) -> int:
     return int(line.split()[1]) * 1024
 
 
-def test_a_large_read_is_sent_in_bounded_memory_while_others_are_answered(
+def test_a_large_read_uses_bounded_memory_while_others_are_served(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    """Thirty megabytes each to four readers: memory grows by little, and nobody else waits."""
+    """Four readers read thirty megabytes each: memory grows little, and no other client waits."""
     with Daemon(tmp_path_factory.mktemp("large")) as daemon, Client(daemon) as client:
         part = {f"record {at}": {"text": f"{at:05}" * 60, "n": at} for at in range(9000)}
         parts = {f"part{at}": part for at in range(10)}
@@ -413,34 +403,34 @@ def test_a_large_read_is_sent_in_bounded_memory_while_others_are_answered(
         client.put("/small.json", "small")
         whole = len(expected.compact(parts))
         assert whole > 30_000_000
-        client.ask("GET", "/big/part0.json")
+        client.request("GET", "/big/part0.json")
         before = resident_bytes(daemon.pid)
         readers = [client.connect() for _ in range(4)]
         for reader in readers:
             reader.send(print_request("GET", "/big.json"))
-        answered = 0
-        while not any(reader.is_answered() for reader in readers):
+        served = 0
+        while not any(reader.has_response() for reader in readers):
             assert client.get("/small.json") == "small"
-            client.put("/n.json", answered)
-            answered += 1
-        assert answered >= 2
-        answers: list[Answer] = []
+            client.put("/n.json", served)
+            served += 1
+        assert served >= 2
+        responses: list[Response] = []
         threads = [
-            threading.Thread(target=lambda reader=reader: answers.append(reader.receive()))
+            threading.Thread(target=lambda reader=reader: responses.append(reader.receive()))
             for reader in readers
         ]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert [len(answer.body) for answer in answers] == [whole] * 4
-        assert answers[0].json == parts
+        assert [len(response.body) for response in responses] == [whole] * 4
+        assert responses[0].json == parts
         assert resident_bytes(daemon.pid) - before < 25_000_000
         for reader in readers:
             reader.close()
 
 
-def test_a_large_read_shows_one_moment(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_large_read_is_a_consistent_snapshot(tmp_path_factory: pytest.TempPathFactory) -> None:
     with Daemon(tmp_path_factory.mktemp("moment")) as daemon, Client(daemon) as client:
         keys = [f"k{at:04}" for at in range(2000)]
         client.put("/big.json", {key: {"n": 0, "fill": "x" * 2000} for key in keys})
@@ -452,10 +442,10 @@ def test_a_large_read_shows_one_moment(tmp_path_factory: pytest.TempPathFactory)
                 while not done.is_set():
                     at += 1
                     body = {f"{key}/n": at for key in (keys[0], keys[999], keys[-1])}
-                    assert writer.ask("PATCH", "/big.json", json.dumps(body)).status == 200
+                    assert writer.request("PATCH", "/big.json", json.dumps(body)).status == 200
 
-        writing = threading.Thread(target=write)
-        writing.start()
+        thread = threading.Thread(target=write)
+        thread.start()
         seen: list[set[int]] = []
         try:
             for _ in range(8):
@@ -463,30 +453,30 @@ def test_a_large_read_shows_one_moment(tmp_path_factory: pytest.TempPathFactory)
                 seen.append({read[key]["n"] for key in (keys[0], keys[999], keys[-1])})
         finally:
             done.set()
-            writing.join()
+            thread.join()
         assert all(len(moment) == 1 for moment in seen), seen
         assert len(set(map(tuple, seen))) > 1
 
 
 @pytest.mark.parametrize("query", ["callback=f", "print=pretty", "format=export", "download=x"])
-def test_a_large_read_takes_every_form(tree: Client, query: str) -> None:
+def test_a_large_read_works_with_every_form(tree: Client, query: str) -> None:
     large = {f"k{at}": {"text": "x" * 500, "n": at} for at in range(2000)}
     tree.put("/a.json", large)
-    answer = tree.ask("GET", f"/a.json?{query}")
-    body = answer.body
+    response = tree.request("GET", f"/a.json?{query}")
+    body = response.body
     if query == "callback=f":
         assert body[:6] == b"/**/f("
         assert body[-2:] == b");"
         body = body[6:-2]
-    assert answer.status == 200
+    assert response.status == 200
     assert json.loads(body) == large
 
 
-def test_a_reader_that_leaves_disturbs_nobody(shared_daemon: Daemon, tree: Client) -> None:
+def test_a_reader_that_disconnects_does_no_harm(shared_daemon: Daemon, tree: Client) -> None:
     tree.put("/a.json", {f"k{at}": "x" * 1000 for at in range(5000)})
     for _ in range(5):
-        with tree.connect() as leaving:
-            leaving.send(print_request("GET", "/a.json", host=tree.host))
-            assert leaving.socket.recv(10)
+        with tree.connect() as wire:
+            wire.send(print_request("GET", "/a.json", host=tree.host))
+            assert wire.socket.recv(10)
     assert tree.get("/a/k1.json") == "x" * 1000
     assert "Traceback" not in shared_daemon.log

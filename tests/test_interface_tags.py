@@ -1,4 +1,4 @@
-"""Entity tags: when one is given, what it is made of, and the conditions that name it."""
+"""Entity tags: when one is returned, what it is the hash of, and conditions on it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests import expected
 from tests.rest import JSON_TYPE, Client, check_error, configured
 from tests.tree.strategies import LEGAL, TEXTS
 
-ASK = {"X-Vendor-ETag": "true"}
+WANTS_TAG = {"X-Vendor-ETag": "true"}
 NULL_TAG = f'"{hashlib.sha256(b"null").hexdigest()}"'
 OTHER_TAG = f'"{hashlib.sha256(b"other").hexdigest()}"'
 
@@ -37,12 +37,12 @@ BODIES = st.recursive(
 
 
 def tag_of(tree: Client, target: str) -> str:
-    tag = tree.ask("GET", target, headers=ASK).headers["ETag"]
+    tag = tree.request("GET", target, headers=WANTS_TAG).headers["ETag"]
     assert isinstance(tag, str)
     return tag
 
 
-# When a tag is given, and what it is
+# When a tag is returned, and what it is
 
 
 @pytest.mark.parametrize(
@@ -52,12 +52,12 @@ def tag_of(tree: Client, target: str) -> str:
         *("x-vendor-etag", "X-FIREBASE-ETAG", "x-treedb-ETag"),
     ],
 )
-def test_a_tag_is_given_where_it_is_asked_for(tree: Client, header: str) -> None:
+def test_a_tag_is_returned_if_requested(tree: Client, header: str) -> None:
     tree.put("/a.json", {"x": 1})
     for method in ("GET", "HEAD"):
-        answer = tree.ask(method, "/a.json", headers={header: "true"})
-        assert answer.status == 200
-        assert answer.headers.get_all("ETag") == [expected.entity_tag({"x": 1})]
+        response = tree.request(method, "/a.json", headers={header: "true"})
+        assert response.status == 200
+        assert response.headers.get_all("ETag") == [expected.entity_tag({"x": 1})]
 
 
 @pytest.mark.parametrize(
@@ -70,12 +70,14 @@ def test_a_tag_is_given_where_it_is_asked_for(tree: Client, header: str) -> None
         {"X-ETag": "true"},
     ],
 )
-def test_no_tag_is_given_where_it_is_not_asked_for(tree: Client, headers: dict[str, str]) -> None:
+def test_no_tag_is_returned_if_not_requested(tree: Client, headers: dict[str, str]) -> None:
     for method, body in (("PUT", "1"), ("GET", None), ("PATCH", '{"a":1}'), ("DELETE", None)):
-        assert "ETag" not in tree.ask(method, "/a.json", body, headers).headers
+        assert "ETag" not in tree.request(method, "/a.json", body, headers).headers
 
 
-def test_the_names_that_ask_can_be_configured(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_the_header_that_requests_a_tag_can_be_configured(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
     config = """
 default_project = "shop"
 [http]
@@ -85,29 +87,29 @@ rules_file = "open.json"
 """
     folder = tmp_path_factory.mktemp("acme")
     with configured(folder, config) as daemon, Client(daemon) as client:
-        answer = client.ask("GET", "/a.json", headers={"X-ACME-Etag": "true"})
-        assert answer.headers["ETag"] == NULL_TAG
-        assert "ETag" not in client.ask("GET", "/a.json", headers=ASK).headers
+        response = client.request("GET", "/a.json", headers={"X-ACME-Etag": "true"})
+        assert response.headers["ETag"] == NULL_TAG
+        assert "ETag" not in client.request("GET", "/a.json", headers=WANTS_TAG).headers
 
 
 @settings(max_examples=150, deadline=None)
 @given(body=BODIES)
-def test_a_tag_is_the_hash_of_the_canonical_form_of_what_a_get_shows(
+def test_a_tag_is_the_hash_of_the_canonical_form_of_the_value(
     shared_tree: Client, body: Any
 ) -> None:
-    answer = shared_tree.ask("PUT", "/a/b.json", json.dumps(body), ASK)
-    assert answer.status == 200
+    response = shared_tree.request("PUT", "/a/b.json", json.dumps(body), WANTS_TAG)
+    assert response.status == 200
     shown = expected.shown(body)
-    assert answer.headers["ETag"] == expected.entity_tag(_as_doubles(shown))
-    read = shared_tree.ask("GET", "/a/b.json", headers=ASK)
-    assert read.headers["ETag"] == answer.headers["ETag"]
+    assert response.headers["ETag"] == expected.entity_tag(_as_doubles(shown))
+    read = shared_tree.request("GET", "/a/b.json", headers=WANTS_TAG)
+    assert read.headers["ETag"] == response.headers["ETag"]
     assert tag_of(shared_tree, "/a.json") == expected.entity_tag(
         _as_doubles(expected.shown({"b": body}))
     )
 
 
 def _as_doubles(value: Any) -> Any:
-    """Let the reference print every number that is not exact as the double that it is."""
+    """Convert integers that are not exact as doubles, for the reference implementation."""
     if isinstance(value, dict):
         return {key: _as_doubles(child) for key, child in value.items()} or None
     if isinstance(value, list):
@@ -140,53 +142,53 @@ def _as_doubles(value: Any) -> Any:
 )
 def test_the_canonical_form_is_that_of_rfc_8785(tree: Client, body: str, canonical: bytes) -> None:
     tag = f'"{hashlib.sha256(canonical).hexdigest()}"'
-    assert tree.ask("PUT", "/a.json", body, ASK).headers["ETag"] == tag
+    assert tree.request("PUT", "/a.json", body, WANTS_TAG).headers["ETag"] == tag
     assert tag_of(tree, "/a.json") == tag
     assert tag_of(tree, "/a.json?format=export") == tag
     assert tag_of(tree, "/a.json?print=pretty") == tag
     assert tag_of(tree, "/a.json?callback=f") == tag
-    assert tree.ask("GET", "/a.json?print=silent", headers=ASK).headers["ETag"] == tag
+    assert tree.request("GET", "/a.json?print=silent", headers=WANTS_TAG).headers["ETag"] == tag
 
 
-def test_the_example_of_rfc_8785_has_its_tag(tree: Client) -> None:
+def test_the_tag_of_the_example_of_rfc_8785(tree: Client) -> None:
     numbers = "[333333333.33333329, 1E30, 4.50, 2e-3, 0.000000000000000000000000001]"
     text = r'"\u20ac$\u000F\u000aA' + "'" + r'\u0042\u0022\u005c\\\"\/"'
     body = f'{{"numbers": {numbers}, "string": {text}, "literals": [null, true, false]}}'
     canonical = rfc8785.dumps(json.loads(body))
     assert canonical.startswith(b'{"literals":[null,true,false],"numbers":[333333333.3333333,1e+30')
     tag = f'"{hashlib.sha256(canonical).hexdigest()}"'
-    assert tree.ask("PUT", "/a.json", body, ASK).headers["ETag"] == tag
+    assert tree.request("PUT", "/a.json", body, WANTS_TAG).headers["ETag"] == tag
 
 
-def test_a_priority_has_a_tag_at_its_own_place(tree: Client) -> None:
+def test_a_priority_has_a_tag_at_its_own_path(tree: Client) -> None:
     tree.put("/a.json", {".value": 1, ".priority": "p"})
     assert tag_of(tree, "/a/.priority.json") == expected.entity_tag("p")
     assert tag_of(tree, "/none/.priority.json") == NULL_TAG
 
 
-def test_the_tag_of_a_large_value_is_as_good(tree: Client) -> None:
+def test_a_large_value_has_the_same_kind_of_tag(tree: Client) -> None:
     large = {f"k{at}": {"name": "x" * 100, "at": at, "l": [at, at / 7]} for at in range(5000)}
-    answer = tree.ask("PUT", "/a.json", json.dumps(large), ASK)
-    assert answer.headers["ETag"] == expected.entity_tag(large)
+    response = tree.request("PUT", "/a.json", json.dumps(large), WANTS_TAG)
+    assert response.headers["ETag"] == expected.entity_tag(large)
     assert tag_of(tree, "/a.json") == expected.entity_tag(large)
     assert tag_of(tree, "/.json") == expected.entity_tag({"a": large})
 
 
-def test_what_is_too_large_for_a_tag_is_written_all_the_same(tree: Client) -> None:
+def test_a_value_too_large_for_a_tag_can_be_written(tree: Client) -> None:
     part = {f"k{at}": "x" * 1_000_000 for at in range(12)}
     for key in "abc":
         tree.put(f"/big/{key}.json", part)
     patch = json.dumps({"z": 1})
-    check_error(tree.ask("PATCH", "/big.json", patch, ASK), 413, "payload_too_large")
+    check_error(tree.request("PATCH", "/big.json", patch, WANTS_TAG), 413, "payload_too_large")
     assert tree.get("/big/z.json") is None
-    answer = tree.ask("PATCH", "/big.json", patch, {"If-Match": "*"})
-    assert (answer.status, answer.json, answer.headers["ETag"]) == (200, {"z": 1}, None)
-    answer = tree.ask("PUT", "/big/.priority.json", "5", ASK | {"If-Match": NULL_TAG})
-    assert (answer.status, answer.headers["ETag"]) == (200, expected.entity_tag(5))
-    answer = tree.ask("DELETE", "/big.json", headers={"If-Match": OTHER_TAG})
-    check_error(answer, 413, "payload_too_large")
-    answer = tree.ask("DELETE", "/big.json", headers=ASK)
-    assert (answer.status, answer.headers["ETag"]) == (200, NULL_TAG)
+    response = tree.request("PATCH", "/big.json", patch, {"If-Match": "*"})
+    assert (response.status, response.json, response.headers["ETag"]) == (200, {"z": 1}, None)
+    response = tree.request("PUT", "/big/.priority.json", "5", WANTS_TAG | {"If-Match": NULL_TAG})
+    assert (response.status, response.headers["ETag"]) == (200, expected.entity_tag(5))
+    response = tree.request("DELETE", "/big.json", headers={"If-Match": OTHER_TAG})
+    check_error(response, 413, "payload_too_large")
+    response = tree.request("DELETE", "/big.json", headers=WANTS_TAG)
+    assert (response.status, response.headers["ETag"]) == (200, NULL_TAG)
 
 
 @pytest.mark.parametrize(
@@ -195,34 +197,34 @@ def test_what_is_too_large_for_a_tag_is_written_all_the_same(tree: Client) -> No
 )
 def test_shallow_reads_and_queries_have_no_tag(tree: Client, query: str) -> None:
     tree.put("/a.json", {"x": 1})
-    answer = tree.ask("GET", f"/a.json?{query}", headers=ASK)
-    assert (answer.status, answer.headers["ETag"]) == (200, None)
-    answer = tree.ask("GET", f"/a.json?{query}", headers={**ASK, "If-None-Match": "*"})
-    assert (answer.status, answer.headers["ETag"]) == (200, None)
+    response = tree.request("GET", f"/a.json?{query}", headers=WANTS_TAG)
+    assert (response.status, response.headers["ETag"]) == (200, None)
+    response = tree.request("GET", f"/a.json?{query}", headers={**WANTS_TAG, "If-None-Match": "*"})
+    assert (response.status, response.headers["ETag"]) == (200, None)
 
 
 @pytest.mark.parametrize("query", ["", "?print=silent", "?print=pretty"])
-@pytest.mark.parametrize("extra", [ASK, {"If-Match": "*"}, {**ASK, "If-Match": "*"}])
-def test_a_write_gives_the_tag_of_the_new_value_at_its_path(
+@pytest.mark.parametrize("extra", [WANTS_TAG, {"If-Match": "*"}, {**WANTS_TAG, "If-Match": "*"}])
+def test_a_write_returns_the_tag_of_the_new_value_at_its_path(
     tree: Client, query: str, extra: dict[str, str]
 ) -> None:
     tree.put("/a.json", {"x": 1})
-    answer = tree.ask("PUT", f"/a.json{query}", '{"y":[1]}', extra)
-    assert answer.headers["ETag"] == expected.entity_tag({"y": [1]})
-    answer = tree.ask("PATCH", f"/a.json{query}", '{"z/deep":2,"y":null}', extra)
-    assert answer.headers["ETag"] == expected.entity_tag({"z": {"deep": 2}})
-    answer = tree.ask("POST", f"/a.json{query}", '{"pushed":true}', extra)
-    assert answer.headers["ETag"] == expected.entity_tag({"pushed": True})
-    answer = tree.ask("DELETE", f"/a.json{query}", None, extra)
-    assert answer.headers["ETag"] == NULL_TAG
+    response = tree.request("PUT", f"/a.json{query}", '{"y":[1]}', extra)
+    assert response.headers["ETag"] == expected.entity_tag({"y": [1]})
+    response = tree.request("PATCH", f"/a.json{query}", '{"z/deep":2,"y":null}', extra)
+    assert response.headers["ETag"] == expected.entity_tag({"z": {"deep": 2}})
+    response = tree.request("POST", f"/a.json{query}", '{"pushed":true}', extra)
+    assert response.headers["ETag"] == expected.entity_tag({"pushed": True})
+    response = tree.request("DELETE", f"/a.json{query}", None, extra)
+    assert response.headers["ETag"] == NULL_TAG
 
 
-def test_the_tag_of_a_write_counts_server_values_resolved(tree: Client) -> None:
+def test_the_tag_of_a_write_is_that_of_resolved_server_values(tree: Client) -> None:
     tree.put("/a.json", {"n": 41})
-    answer = tree.ask("PATCH", "/a.json", '{"n":{".sv":{"increment":1}}}', ASK)
-    assert answer.headers["ETag"] == expected.entity_tag({"n": 42})
-    answer = tree.ask("PUT", "/t.json", '{".sv":"timestamp"}', ASK)
-    assert answer.headers["ETag"] == expected.entity_tag(answer.json)
+    response = tree.request("PATCH", "/a.json", '{"n":{".sv":{"increment":1}}}', WANTS_TAG)
+    assert response.headers["ETag"] == expected.entity_tag({"n": 42})
+    response = tree.request("PUT", "/t.json", '{".sv":"timestamp"}', WANTS_TAG)
+    assert response.headers["ETag"] == expected.entity_tag(response.json)
 
 
 # If-None-Match
@@ -232,44 +234,44 @@ def test_the_tag_of_a_write_counts_server_values_resolved(tree: Client) -> None:
 @pytest.mark.parametrize(
     "form", ["{tag}", "{bare}", "{other}, {tag}", "{bare_other},{bare}", '"", {tag} ,{other}']
 )
-def test_a_read_of_what_is_known_is_304(tree: Client, value: Any, form: str) -> None:
+def test_a_read_with_a_matching_tag_is_304(tree: Client, value: Any, form: str) -> None:
     tree.put("/a.json", value)
     tag = expected.entity_tag(value)
     condition = form.format(
         tag=tag, bare=tag.strip('"'), other=OTHER_TAG, bare_other=OTHER_TAG.strip('"')
     )
     for method in ("GET", "HEAD"):
-        answer = tree.ask(method, "/a.json", headers={"If-None-Match": condition})
-        assert (answer.status, answer.body) == (304, b"")
-        assert answer.headers["ETag"] == tag
+        response = tree.request(method, "/a.json", headers={"If-None-Match": condition})
+        assert (response.status, response.body) == (304, b"")
+        assert response.headers["ETag"] == tag
     assert tree.get("/a.json") == value
 
 
 @pytest.mark.parametrize(
     "condition", [OTHER_TAG, OTHER_TAG.strip('"'), f"{OTHER_TAG}, x", "x", '""']
 )
-def test_a_read_of_what_is_not_known_is_200_with_the_tag(tree: Client, condition: str) -> None:
+def test_a_read_without_a_matching_tag_is_200_with_the_tag(tree: Client, condition: str) -> None:
     tree.put("/a.json", {"x": 1})
-    answer = tree.ask("GET", "/a.json", headers={"If-None-Match": condition})
-    assert (answer.status, answer.body) == (200, b'{"x":1}')
-    assert answer.headers["ETag"] == expected.entity_tag({"x": 1})
+    response = tree.request("GET", "/a.json", headers={"If-None-Match": condition})
+    assert (response.status, response.body) == (200, b'{"x":1}')
+    assert response.headers["ETag"] == expected.entity_tag({"x": 1})
 
 
-def test_a_star_stands_for_whatever_is_there(tree: Client) -> None:
-    answer = tree.ask("GET", "/a.json", headers={"If-None-Match": "*"})
-    assert (answer.status, answer.body, answer.headers["ETag"]) == (200, b"null", NULL_TAG)
+def test_a_star_matches_any_value_but_not_absence(tree: Client) -> None:
+    response = tree.request("GET", "/a.json", headers={"If-None-Match": "*"})
+    assert (response.status, response.body, response.headers["ETag"]) == (200, b"null", NULL_TAG)
     tree.put("/a.json", False)
-    answer = tree.ask("GET", "/a.json", headers={"If-None-Match": "*"})
-    assert (answer.status, answer.headers["ETag"]) == (304, expected.entity_tag(False))
+    response = tree.request("GET", "/a.json", headers={"If-None-Match": "*"})
+    assert (response.status, response.headers["ETag"]) == (304, expected.entity_tag(False))
 
 
 @pytest.mark.parametrize("method", ["PUT", "POST", "PATCH", "DELETE"])
-def test_what_is_known_hinders_no_write(tree: Client, method: str) -> None:
+def test_if_none_match_has_no_effect_on_writes(tree: Client, method: str) -> None:
     tree.put("/a.json", {"x": 1})
     for condition in ("*", expected.entity_tag({"x": 1})):
-        answer = tree.ask(method, "/a.json", '{"x":1}', {"If-None-Match": condition})
-        assert answer.status == 200
-        assert "ETag" not in answer.headers
+        response = tree.request(method, "/a.json", '{"x":1}', {"If-None-Match": condition})
+        assert response.status == 200
+        assert "ETag" not in response.headers
 
 
 # If-Match
@@ -290,74 +292,72 @@ def test_a_write_whose_condition_holds_is_done(
     condition = form.format(
         tag=tag, bare=tag.strip('"'), other=OTHER_TAG, bare_other=OTHER_TAG.strip('"')
     )
-    answer = tree.ask(method, "/a.json", body, {"If-Match": condition})
-    assert answer.status == 200, answer
-    assert answer.headers["ETag"]
+    response = tree.request(method, "/a.json", body, {"If-Match": condition})
+    assert response.status == 200, response
+    assert response.headers["ETag"]
     assert tree.get("/a.json") != {"x": 1}
 
 
 @pytest.mark.parametrize(("method", "body"), WRITES)
 @pytest.mark.parametrize("condition", [OTHER_TAG, "x", NULL_TAG, f'{OTHER_TAG}, "x"', '""'])
 @pytest.mark.parametrize("query", ["", "?print=silent"])
-def test_a_write_whose_condition_fails_is_412_with_what_is_there(
+def test_a_write_whose_condition_fails_is_412_with_the_present_value(
     tree: Client, method: str, body: str | None, condition: str, query: str
 ) -> None:
     tree.put("/a.json", {"x": [1, "é"]})
-    answer = tree.ask(method, f"/a.json{query}", body, {"If-Match": condition})
-    assert answer.status == 412
-    assert answer.headers["Content-Type"] == JSON_TYPE
-    assert answer.headers["ETag"] == expected.entity_tag({"x": [1, "é"]})
+    response = tree.request(method, f"/a.json{query}", body, {"If-Match": condition})
+    assert response.status == 412
+    assert response.headers["Content-Type"] == JSON_TYPE
+    assert response.headers["ETag"] == expected.entity_tag({"x": [1, "é"]})
     body_bytes = '{"error":"condition_failed","message":"ETag mismatch","data":{"x":[1,"é"]}}'
-    assert answer.body == body_bytes.encode()
+    assert response.body == body_bytes.encode()
     assert tree.get("/a.json") == {"x": [1, "é"]}
 
 
 @pytest.mark.parametrize(("method", "body"), WRITES)
 @pytest.mark.parametrize("condition", ["*", OTHER_TAG])
-def test_a_condition_on_nothing_fails_with_the_tag_of_nothing(
+def test_a_condition_fails_on_absence_with_the_null_tag(
     tree: Client, method: str, body: str | None, condition: str
 ) -> None:
-    answer = tree.ask(method, "/a.json", body, {"If-Match": condition})
-    assert answer.status == 412
-    assert answer.headers["ETag"] == NULL_TAG
-    assert answer.body == b'{"error":"condition_failed","message":"ETag mismatch","data":null}'
+    response = tree.request(method, "/a.json", body, {"If-Match": condition})
+    assert response.status == 412
+    assert response.headers["ETag"] == NULL_TAG
+    assert response.body == b'{"error":"condition_failed","message":"ETag mismatch","data":null}'
     assert tree.get("/.json") is None
 
 
 @pytest.mark.parametrize(("method", "body"), WRITES)
-def test_the_tag_of_nothing_lets_create_what_is_not_there(
-    tree: Client, method: str, body: str | None
-) -> None:
-    assert tree.ask(method, "/a.json", body, {"If-Match": NULL_TAG}).status == 200
+def test_the_null_tag_allows_creation(tree: Client, method: str, body: str | None) -> None:
+    assert tree.request(method, "/a.json", body, {"If-Match": NULL_TAG}).status == 200
 
 
 def test_several_lines_of_a_condition_are_one_list(tree: Client) -> None:
     tree.put("/a.json", 1)
     tag = expected.entity_tag(1)
     lines = [("If-Match", OTHER_TAG), ("If-Match", tag)]
-    assert tree.ask("PUT", "/a.json", "1", lines).status == 200
+    assert tree.request("PUT", "/a.json", "1", lines).status == 200
     lines = [("If-None-Match", OTHER_TAG), ("If-None-Match", tag)]
-    assert tree.ask("GET", "/a.json", None, lines).status == 304
+    assert tree.request("GET", "/a.json", None, lines).status == 304
 
 
-def test_a_condition_looks_at_the_path_of_the_request(tree: Client) -> None:
+def test_a_condition_applies_to_the_path_of_the_request(tree: Client) -> None:
     tree.put("/.json", {"a": {"x": 1}, "b": 1})
     tag = tag_of(tree, "/a.json")
     tree.put("/b.json", 2)
-    assert tree.ask("PATCH", "/a.json", '{"y":1}', {"If-Match": tag}).status == 200
-    assert tree.ask("PATCH", "/a.json", '{"y":2}', {"If-Match": tag}).status == 412
-    name = tree.ask("POST", "/list.json", "1").json["name"]
+    assert tree.request("PATCH", "/a.json", '{"y":1}', {"If-Match": tag}).status == 200
+    assert tree.request("PATCH", "/a.json", '{"y":2}', {"If-Match": tag}).status == 412
+    name = tree.request("POST", "/list.json", "1").json["name"]
     tag = tag_of(tree, "/list.json")
-    assert tree.ask("POST", "/list.json", "2", {"If-Match": tag}).status == 200
-    assert tree.ask("POST", "/list.json", "3", {"If-Match": tag}).status == 412
+    assert tree.request("POST", "/list.json", "2", {"If-Match": tag}).status == 200
+    assert tree.request("POST", "/list.json", "3", {"If-Match": tag}).status == 412
     tag = tag_of(tree, f"/list/{name}.json")
-    assert tree.ask("DELETE", f"/list/{name}.json", None, {"If-Match": tag}).status == 200
+    assert tree.request("DELETE", f"/list/{name}.json", None, {"If-Match": tag}).status == 200
 
 
 def test_a_priority_does_not_change_a_tag(tree: Client) -> None:
     tree.put("/a.json", {"x": 1})
     tag = tag_of(tree, "/a.json")
-    assert tree.ask("PUT", "/a/.priority.json", "5").status == 200
+    assert tree.request("PUT", "/a/.priority.json", "5").status == 200
     assert tag_of(tree, "/a.json") == tag
 
 
@@ -365,9 +365,9 @@ def test_the_intended_loop_of_read_write_retry_works(tree: Client) -> None:
     tree.put("/a.json", 10)
     stale = tag_of(tree, "/a.json")
     tree.put("/a.json", 20)
-    failed = tree.ask("PUT", "/a.json", "11", {"If-Match": stale})
+    failed = tree.request("PUT", "/a.json", "11", {"If-Match": stale})
     assert (failed.status, failed.json["data"]) == (412, 20)
-    again = tree.ask("PUT", "/a.json", "21", {"If-Match": failed.headers["ETag"]})
+    again = tree.request("PUT", "/a.json", "21", {"If-Match": failed.headers["ETag"]})
     assert (again.status, again.body) == (200, b"21")
-    last = tree.ask("PUT", "/a.json", "22", {"If-Match": again.headers["ETag"]})
+    last = tree.request("PUT", "/a.json", "22", {"If-Match": again.headers["ETag"]})
     assert (last.status, last.body) == (200, b"22")

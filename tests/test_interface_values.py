@@ -1,4 +1,4 @@
-"""What a value becomes: nothing, arrays, numbers, text, priorities and server values."""
+"""Stored values: absence, arrays, numbers, text, priorities and server values."""
 
 from __future__ import annotations
 
@@ -40,27 +40,27 @@ BODIES = st.recursive(
 )
 
 
-# Nothing and arrays
+# Absence and arrays
 
 
 @pytest.mark.parametrize(
     "body",
     ["null", "{}", "[]", '{"a":null}', '{"a":{}}', '{"a":{"b":[]}}', "[null]", "[[],{},null]"],
 )
-def test_nothing_has_many_spellings(tree: Client, body: str) -> None:
+def test_absence_may_be_written_in_many_ways(tree: Client, body: str) -> None:
     tree.put("/a.json", 1)
-    answer = tree.ask("PUT", "/a.json", body)
-    assert (answer.status, answer.body) == (200, b"null")
-    assert tree.ask("GET", "/.json").body == b"null"
+    response = tree.request("PUT", "/a.json", body)
+    assert (response.status, response.body) == (200, b"null")
+    assert tree.request("GET", "/.json").body == b"null"
 
 
-def test_a_container_without_children_vanishes_upwards(tree: Client) -> None:
+def test_containers_without_children_are_removed(tree: Client) -> None:
     tree.put("/.json", {"a": {"b": {"c": 1}}, "x": 1})
-    assert tree.ask("DELETE", "/a/b/c.json").body == b"null"
+    assert tree.request("DELETE", "/a/b/c.json").body == b"null"
     assert tree.get("/.json") == {"x": 1}
     assert tree.get("/a.json?shallow=true") is None
     tree.put("/x.json", None)
-    assert tree.ask("GET", "/.json").body == b"null"
+    assert tree.request("GET", "/.json").body == b"null"
 
 
 @pytest.mark.parametrize(
@@ -91,29 +91,31 @@ def test_a_container_without_children_vanishes_upwards(tree: Client) -> None:
         ('{"a":{"0":{"0":1}}}', '{"a":[[1]]}'),
     ],
 )
-def test_arrays_come_in_as_objects_and_leave_as_arrays(tree: Client, body: str, shown: str) -> None:
-    answer = tree.ask("PUT", "/a.json", body)
-    assert (answer.status, answer.body) == (200, shown.encode())
-    answer = tree.ask("GET", "/a.json")
-    assert (answer.status, answer.body) == (200, shown.encode())
-    assert answer.headers["Content-Type"] == JSON_TYPE
+def test_arrays_are_stored_as_objects_and_printed_as_arrays(
+    tree: Client, body: str, shown: str
+) -> None:
+    response = tree.request("PUT", "/a.json", body)
+    assert (response.status, response.body) == (200, shown.encode())
+    response = tree.request("GET", "/a.json")
+    assert (response.status, response.body) == (200, shown.encode())
+    assert response.headers["Content-Type"] == JSON_TYPE
 
 
 def test_array_items_are_children(tree: Client) -> None:
     tree.put("/a.json", ["x", "y", "z"])
     assert tree.get("/a/1.json") == "y"
-    assert tree.ask("DELETE", "/a/1.json").status == 200
+    assert tree.request("DELETE", "/a/1.json").status == 200
     assert tree.get("/a.json") == ["x", None, "z"]
     assert tree.get("/a.json?format=export") == {"0": "x", "2": "z"}
-    assert tree.ask("DELETE", "/a/0.json").status == 200
+    assert tree.request("DELETE", "/a/0.json").status == 200
     assert tree.get("/a.json") == {"2": "z"}
 
 
 def test_an_export_prints_no_arrays(tree: Client) -> None:
     tree.put("/a.json", [[1, 2], {"0": {"0": 3}}])
-    answer = tree.ask("GET", "/a.json?format=export")
-    assert answer.body == b'{"0":{"0":1,"1":2},"1":{"0":{"0":3}}}'
-    check_error(tree.ask("GET", "/a.json?format=other"), 400, "invalid_query")
+    response = tree.request("GET", "/a.json?format=export")
+    assert response.body == b'{"0":{"0":1,"1":2},"1":{"0":{"0":3}}}'
+    check_error(tree.request("GET", "/a.json?format=other"), 400, "invalid_query")
 
 
 def test_a_leaf_that_gets_a_child_becomes_a_container(tree: Client) -> None:
@@ -127,15 +129,15 @@ def test_a_leaf_that_gets_a_child_becomes_a_container(tree: Client) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(body=BODIES)
-def test_whatever_is_put_reads_back_as_promised(shared_tree: Client, body: Any) -> None:
+def test_any_body_reads_back_as_documented(shared_tree: Client, body: Any) -> None:
     shown = expected.shown(body)
-    answer = shared_tree.ask("PUT", "/a/b.json", json.dumps(body))
-    assert answer.status == 200, answer
-    assert expected.spell(answer.json) == expected.spell(shown)
-    assert len(answer.body) == len(expected.compact(shown))
-    assert shared_tree.ask("GET", "/a/b.json").body == answer.body
+    response = shared_tree.request("PUT", "/a/b.json", json.dumps(body))
+    assert response.status == 200, response
+    assert expected.comparable(response.json) == expected.comparable(shown)
+    assert len(response.body) == len(expected.compact(shown))
+    assert shared_tree.request("GET", "/a/b.json").body == response.body
     around = expected.shown({"a": {"b": body}})
-    assert expected.spell(shared_tree.get("/.json")) == expected.spell(around)
+    assert expected.comparable(shared_tree.get("/.json")) == expected.comparable(around)
 
 
 # Numbers
@@ -177,18 +179,20 @@ def test_whatever_is_put_reads_back_as_promised(shared_tree: Client, body: Any) 
         ("4611686018427387904.0", "4611686018427388000"),
     ],
 )
-def test_numbers_are_kept_and_printed_as_promised(tree: Client, written: str, shown: str) -> None:
-    for target, body, print_ in (
+def test_numbers_are_stored_and_printed_as_documented(
+    tree: Client, written: str, shown: str
+) -> None:
+    for target, body, printed in (
         ("/a.json", "{}", "{}"),
         ("/o.json", '{{"x":{}}}', '{{"x":{}}}'),
         ("/l.json", "[{}]", "[{}]"),
     ):
-        answer = tree.ask("PUT", target, body.format(written))
-        assert (answer.status, answer.body) == (200, print_.format(shown).encode())
-        assert tree.ask("GET", target).body == print_.format(shown).encode()
-    assert tree.ask("GET", "/o.json?print=pretty").body == f'{{\n  "x": {shown}\n}}'.encode()
-    assert tree.ask("GET", '/o.json?orderBy="$value"').body == f'{{"x":{shown}}}'.encode()
-    assert tree.ask("GET", "/o.json?shallow=true&v=2").body == f'{{"x":{shown}}}'.encode()
+        response = tree.request("PUT", target, body.format(written))
+        assert (response.status, response.body) == (200, printed.format(shown).encode())
+        assert tree.request("GET", target).body == printed.format(shown).encode()
+    assert tree.request("GET", "/o.json?print=pretty").body == f'{{\n  "x": {shown}\n}}'.encode()
+    assert tree.request("GET", '/o.json?orderBy="$value"').body == f'{{"x":{shown}}}'.encode()
+    assert tree.request("GET", "/o.json?shallow=true&v=2").body == f'{{"x":{shown}}}'.encode()
     size = len(f'{{"x":{shown}}}')
     assert tree.get("/.json?shallow=true&v=2")["o"] == {".sz": size}
 
@@ -202,7 +206,7 @@ def test_numbers_are_kept_and_printed_as_promised(tree: Client, written: str, sh
         *("True", "nul", "undefined", "'a'", "a"),
     ],
 )
-def test_what_is_no_number_in_range_is_refused(tree: Client, written: str) -> None:
+def test_an_invalid_number_is_refused(tree: Client, written: str) -> None:
     for method, body in (
         ("PUT", written),
         ("PUT", f"[{written}]"),
@@ -211,23 +215,23 @@ def test_what_is_no_number_in_range_is_refused(tree: Client, written: str) -> No
         ("PUT", f'{{".value":1,".priority":{written}}}'),
         ("PUT", f'{{".sv":{{"increment":{written}}}}}'),
     ):
-        check_error(tree.ask(method, "/a.json", body), 400, "invalid_data")
+        check_error(tree.request(method, "/a.json", body), 400, "invalid_data")
     assert tree.get("/.json") is None
 
 
 def test_doubles_are_printed_as_rfc_8785_prints_them(tree: Client) -> None:
-    chosen = random.Random(8785)
+    rng = random.Random(8785)
     doubles: list[float] = []
     while len(doubles) < 2000:
-        (double,) = struct.unpack("<d", chosen.randbytes(8))
+        (double,) = struct.unpack("<d", rng.randbytes(8))
         if math.isfinite(double):
             doubles.append(double)
-    doubles += [chosen.uniform(-1, 1) * 10 ** chosen.randint(-10, 25) for _ in range(2000)]
+    doubles += [rng.uniform(-1, 1) * 10 ** rng.randint(-10, 25) for _ in range(2000)]
     body = b"[%b]" % b",".join(repr(double).encode() for double in doubles)
     shown = expected.compact(doubles)
-    answer = tree.ask("PUT", "/a.json", body)
-    assert (answer.status, answer.body) == (200, shown)
-    assert tree.ask("GET", "/a.json").body == shown
+    response = tree.request("PUT", "/a.json", body)
+    assert (response.status, response.body) == (200, shown)
+    assert tree.request("GET", "/a.json").body == shown
 
 
 # Text
@@ -256,8 +260,8 @@ def test_doubles_are_printed_as_rfc_8785_prints_them(tree: Client) -> None:
     ],
 )
 @pytest.mark.parametrize("method", ["PUT", "POST", "PATCH"])
-def test_what_is_no_json_in_utf_8_is_refused(tree: Client, method: str, body: bytes) -> None:
-    check_error(tree.ask(method, "/a.json", body), 400, "invalid_data")
+def test_invalid_json_is_refused(tree: Client, method: str, body: bytes) -> None:
+    check_error(tree.request(method, "/a.json", body), 400, "invalid_data")
     assert tree.get("/.json") is None
 
 
@@ -278,9 +282,9 @@ def test_what_is_no_json_in_utf_8_is_refused(tree: Client, method: str, body: by
     ],
 )
 def test_text_reads_back_as_it_was_written(tree: Client, body: bytes, shown: bytes) -> None:
-    answer = tree.ask("PUT", "/a.json", body)
-    assert (answer.status, answer.body) == (200, shown)
-    assert tree.ask("GET", "/a.json").body == shown
+    response = tree.request("PUT", "/a.json", body)
+    assert (response.status, response.body) == (200, shown)
+    assert tree.request("GET", "/a.json").body == shown
 
 
 @pytest.mark.parametrize(
@@ -292,9 +296,9 @@ def test_text_reads_back_as_it_was_written(tree: Client, body: bytes, shown: byt
         ('{"a":null,"\\u0061":7}', '{"a":7}'),
     ],
 )
-def test_of_duplicate_members_the_last_one_wins(tree: Client, body: str, shown: str) -> None:
-    assert tree.ask("PUT", "/x.json", body).body == shown.encode()
-    assert tree.ask("GET", "/x.json").body == shown.encode()
+def test_the_last_of_duplicate_members_wins(tree: Client, body: str, shown: str) -> None:
+    assert tree.request("PUT", "/x.json", body).body == shown.encode()
+    assert tree.request("GET", "/x.json").body == shown.encode()
 
 
 @pytest.mark.parametrize(
@@ -303,60 +307,60 @@ def test_of_duplicate_members_the_last_one_wins(tree: Client, body: str, shown: 
 @pytest.mark.parametrize("shape", ["{{{}:1}}", '{{"x":{{{}:1}}}}', "[{{{}:1}}]"])
 def test_an_illegal_key_in_a_body_is_refused(tree: Client, key: str, shape: str) -> None:
     body = shape.format(json.dumps(key))
-    check_error(tree.ask("PUT", "/a.json", body), 400, "invalid_data")
-    check_error(tree.ask("POST", "/a.json", body), 400, "invalid_data")
-    check_error(tree.ask("PATCH", "/.json", f'{{"a":{body}}}'), 400, "invalid_data")
+    check_error(tree.request("PUT", "/a.json", body), 400, "invalid_data")
+    check_error(tree.request("POST", "/a.json", body), 400, "invalid_data")
+    check_error(tree.request("PATCH", "/.json", f'{{"a":{body}}}'), 400, "invalid_data")
 
 
 @pytest.mark.parametrize("body", ['{"\x7f":1}', '{"a":{".x":1}}', '{".":1}', '{"..":{}}'])
-def test_del_and_dots_are_illegal_in_keys_too(tree: Client, body: str) -> None:
-    check_error(tree.ask("PUT", "/a.json", body), 400, "invalid_data")
+def test_del_and_leading_dots_are_illegal_in_keys(tree: Client, body: str) -> None:
+    check_error(tree.request("PUT", "/a.json", body), 400, "invalid_data")
 
 
 @pytest.mark.parametrize("opening", ["[", '{"a":'])
-def test_a_body_nested_without_end_is_refused(tree: Client, opening: str) -> None:
+def test_a_body_nested_too_deeply_is_refused(tree: Client, opening: str) -> None:
     for depth in (33, 200, 1000, 5000, 200_000):
         closing = ("]" if opening == "[" else "}") * depth
         body = opening * depth + "1" + closing
-        check_error(tree.ask("PUT", "/.json", body), 400, "invalid_data")
-        check_error(tree.ask("PUT", "/.json", opening * depth), 400, "invalid_data")
+        check_error(tree.request("PUT", "/.json", body), 400, "invalid_data")
+        check_error(tree.request("PUT", "/.json", opening * depth), 400, "invalid_data")
 
 
 def test_a_string_has_10_mib_of_utf_8_at_most(tree: Client) -> None:
     longest = "x" * STRING_BYTES
-    answer = tree.ask("PUT", "/a.json", f'"{longest}"')
-    assert answer.status == 200
-    assert answer.body == tree.ask("GET", "/a.json").body == f'"{longest}"'.encode()
-    check_error(tree.ask("PUT", "/a.json", f'"{longest}x"'), 400, "invalid_data")
-    check_error(tree.ask("PUT", "/b.json", f'{{"c":["{longest}x"]}}'), 400, "invalid_data")
-    check_error(tree.ask("PATCH", "/.json", f'{{"b":"{longest}x"}}'), 400, "invalid_data")
+    response = tree.request("PUT", "/a.json", f'"{longest}"')
+    assert response.status == 200
+    assert response.body == tree.request("GET", "/a.json").body == f'"{longest}"'.encode()
+    check_error(tree.request("PUT", "/a.json", f'"{longest}x"'), 400, "invalid_data")
+    check_error(tree.request("PUT", "/b.json", f'{{"c":["{longest}x"]}}'), 400, "invalid_data")
+    check_error(tree.request("PATCH", "/.json", f'{{"b":"{longest}x"}}'), 400, "invalid_data")
     assert tree.get("/.json?shallow=true") == {"a": True}
 
 
 def test_a_string_is_measured_in_bytes_of_utf_8(tree: Client) -> None:
     fits = "é" * (STRING_BYTES // 2)
-    assert tree.ask("PUT", "/a.json", f'"{fits}"').status == 200
-    check_error(tree.ask("PUT", "/a.json", f'"{fits}x"'), 400, "invalid_data")
-    check_error(tree.ask("PUT", "/a.json", f'"{fits[1:]}€"'), 400, "invalid_data")
+    assert tree.request("PUT", "/a.json", f'"{fits}"').status == 200
+    check_error(tree.request("PUT", "/a.json", f'"{fits}x"'), 400, "invalid_data")
+    check_error(tree.request("PUT", "/a.json", f'"{fits[1:]}€"'), 400, "invalid_data")
     escaped = "\\n" * (BODY_BYTES // 2 - 8)
-    assert tree.ask("PUT", "/a.json", f'"{escaped}"').status == 200
+    assert tree.request("PUT", "/a.json", f'"{escaped}"').status == 200
 
 
 def test_a_body_has_16_mib_at_most(tree: Client) -> None:
     body = json.dumps(["x" * MIB] * 15).ljust(BODY_BYTES)
-    assert tree.ask("PUT", "/a.json", body, {"print": "silent"}).status == 204
-    check_error(tree.ask("PUT", "/a.json", body + " "), 413, "payload_too_large")
-    check_error(tree.ask("PUT", "/a.json", body + " " * MIB), 413, "payload_too_large")
-    assert tree.ask("DELETE", "/a.json").status == 200
+    assert tree.request("PUT", "/a.json", body, {"print": "silent"}).status == 204
+    check_error(tree.request("PUT", "/a.json", body + " "), 413, "payload_too_large")
+    check_error(tree.request("PUT", "/a.json", body + " " * MIB), 413, "payload_too_large")
+    assert tree.request("DELETE", "/a.json").status == 200
 
 
 def test_a_body_has_a_million_members_and_items_at_most(tree: Client) -> None:
     body = b"[" + b"1," * 7_000_000 + b"1]"
-    check_error(tree.ask("PUT", "/a.json", body), 400, "invalid_data")
+    check_error(tree.request("PUT", "/a.json", body), 400, "invalid_data")
     assert tree.get("/a.json") is None
 
 
-def test_the_bounds_can_be_set(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_the_limits_can_be_configured(tmp_path_factory: pytest.TempPathFactory) -> None:
     config = """
 default_project = "shop"
 [limits]
@@ -370,15 +374,15 @@ rules_file = "open.json"
         configured(tmp_path_factory.mktemp("small"), config) as daemon,
         Client(daemon) as client,
     ):
-        assert client.ask("PUT", "/a.json", b"1".ljust(1000)).status == 200
-        check_error(client.ask("PUT", "/a.json", b"1".ljust(1001)), 413, "payload_too_large")
-        assert client.ask("PUT", "/a.json", '"0123456789"').status == 200
-        check_error(client.ask("PUT", "/a.json", '"01234567890"'), 400, "invalid_data")
+        assert client.request("PUT", "/a.json", b"1".ljust(1000)).status == 200
+        check_error(client.request("PUT", "/a.json", b"1".ljust(1001)), 413, "payload_too_large")
+        assert client.request("PUT", "/a.json", '"0123456789"').status == 200
+        check_error(client.request("PUT", "/a.json", '"01234567890"'), 400, "invalid_data")
         for body, status in ([1] * 20, 200), ([1] * 21, 400), ({"a": [1] * 19}, 200):
-            assert client.ask("PUT", "/a.json", json.dumps(body)).status == status
+            assert client.request("PUT", "/a.json", json.dumps(body)).status == status
         patch, post = json.dumps({"a": [1] * 20}), json.dumps([[[]] * 10, [1] * 10])
-        check_error(client.ask("PATCH", "/a.json", patch), 400, "invalid_data")
-        check_error(client.ask("POST", "/a.json", post), 400, "invalid_data")
+        check_error(client.request("PATCH", "/a.json", patch), 400, "invalid_data")
+        check_error(client.request("POST", "/a.json", post), 400, "invalid_data")
 
 
 def test_a_write_body_may_be_set_to_256_mib_and_no_more(
@@ -394,7 +398,7 @@ rules_file = "open.json"
     folder = tmp_path_factory.mktemp("large")
     with configured(folder, config.format(256 * MIB)) as daemon, Client(daemon) as client:
         body = b"1".ljust(40 * MIB)
-        assert client.ask("PUT", "/a.json", body).status == 200
+        assert client.request("PUT", "/a.json", body).status == 200
     done = configured(folder, config.format(256 * MIB + 1)).run()
     assert done.returncode == 1
     assert "write_body_bytes" in done.stderr
@@ -403,7 +407,7 @@ rules_file = "open.json"
 # Priority
 
 
-def test_a_priority_is_shown_by_an_export_alone(tree: Client) -> None:
+def test_a_priority_is_shown_by_an_export_only(tree: Client) -> None:
     tree.put("/a.json", {".priority": 1, "x": {".value": "leaf", ".priority": "p"}, "y": 2})
     assert tree.get("/a.json") == {"x": "leaf", "y": 2}
     assert tree.get("/a.json?format=export") == {
@@ -423,55 +427,55 @@ def test_a_priority_is_shown_by_an_export_alone(tree: Client) -> None:
 def test_an_export_can_be_put_back(tree: Client) -> None:
     body = {".priority": 2.5, "l": {".value": True, ".priority": "z"}, "c": {"d": [1, None, 2]}}
     tree.put("/a.json", body)
-    export = tree.ask("GET", "/a.json?format=export").body
-    assert tree.ask("PUT", "/b.json", export).status == 200
-    assert tree.ask("GET", "/b.json?format=export").body == export
+    export = tree.request("GET", "/a.json?format=export").body
+    assert tree.request("PUT", "/b.json", export).status == 200
+    assert tree.request("GET", "/b.json?format=export").body == export
 
 
 def test_a_put_without_a_priority_drops_it_and_a_patch_keeps_it(tree: Client) -> None:
     tree.put("/a.json", {".priority": 1, "x": 1})
-    assert tree.ask("PATCH", "/a.json", '{"y":2}').status == 200
+    assert tree.request("PATCH", "/a.json", '{"y":2}').status == 200
     assert tree.get("/a/.priority.json") == 1
     tree.put("/a/x.json", 5)
     assert tree.get("/a/.priority.json") == 1
-    assert tree.ask("PATCH", "/a.json", '{".priority":"new","x":null}').status == 200
+    assert tree.request("PATCH", "/a.json", '{".priority":"new","x":null}').status == 200
     assert tree.get("/a.json?format=export") == {".priority": "new", "y": 2}
     tree.put("/a.json", {"y": 3})
     assert tree.get("/a/.priority.json") is None
     assert tree.get("/a.json?format=export") == {"y": 3}
 
 
-def test_a_priority_is_set_and_removed_at_its_own_place(tree: Client) -> None:
+def test_a_priority_is_set_and_removed_at_its_own_path(tree: Client) -> None:
     tree.put("/a.json", {"x": 1})
     for priority in (7, 1.5, "text", ""):
-        answer = tree.ask("PUT", "/a/.priority.json", json.dumps(priority))
-        assert (answer.status, answer.json) == (200, priority)
+        response = tree.request("PUT", "/a/.priority.json", json.dumps(priority))
+        assert (response.status, response.json) == (200, priority)
         assert tree.get("/a/.priority.json") == priority
         assert tree.get("/a.json?format=export")[".priority"] == priority
-    assert tree.ask("PUT", "/a/x/.priority.json", "3").status == 200
+    assert tree.request("PUT", "/a/x/.priority.json", "3").status == 200
     assert tree.get("/a/x.json?format=export") == {".value": 1, ".priority": 3}
-    answer = tree.ask("DELETE", "/a/.priority.json")
-    assert (answer.status, answer.body) == (200, b"null")
+    response = tree.request("DELETE", "/a/.priority.json")
+    assert (response.status, response.body) == (200, b"null")
     assert tree.get("/a/.priority.json") is None
-    answer = tree.ask("PUT", "/a/x/.priority.json", "null")
-    assert (answer.status, answer.body) == (200, b"null")
+    response = tree.request("PUT", "/a/x/.priority.json", "null")
+    assert (response.status, response.body) == (200, b"null")
     assert tree.get("/a.json?format=export") == {"x": 1}
 
 
-def test_a_priority_alone_is_absence(tree: Client) -> None:
+def test_a_priority_without_a_value_is_absence(tree: Client) -> None:
     for body in ('{".priority":1}', '{".value":null,".priority":1}', '{".priority":1,"a":{}}'):
-        answer = tree.ask("PUT", "/a.json", body)
-        assert (answer.status, answer.body) == (200, b"null")
+        response = tree.request("PUT", "/a.json", body)
+        assert (response.status, response.body) == (200, b"null")
         assert tree.get("/.json?format=export") is None
-    answer = tree.ask("PUT", "/none/.priority.json", "1")
-    assert answer.status == 200
+    response = tree.request("PUT", "/none/.priority.json", "1")
+    assert response.status == 200
     assert tree.get("/.json?format=export") is None
     assert tree.get("/none/.priority.json") is None
 
 
-def test_a_priority_goes_with_its_node(tree: Client) -> None:
+def test_a_priority_is_removed_with_its_node(tree: Client) -> None:
     tree.put("/a.json", {".priority": 1, "x": 1})
-    assert tree.ask("DELETE", "/a/x.json").status == 200
+    assert tree.request("DELETE", "/a/x.json").status == 200
     tree.put("/a/x.json", 1)
     assert tree.get("/a/.priority.json") is None
 
@@ -485,20 +489,20 @@ def test_a_priority_must_be_a_number_or_a_string(tree: Client, priority: str) ->
         ("PATCH", "/a.json", f'{{".priority":{priority}}}'),
         ("PUT", "/a/.priority.json", priority),
     ):
-        check_error(tree.ask(method, target, body), 400, "invalid_data")
+        check_error(tree.request(method, target, body), 400, "invalid_data")
     assert tree.get("/.json?format=export") == {"a": 1}
 
 
 @pytest.mark.parametrize(
     "body", ['{".value":1,"x":2}', '{".value":{"a":1}}', '{".value":[1]}', '{".value":1,".x":2}']
 )
-def test_a_value_member_stands_for_a_leaf(tree: Client, body: str) -> None:
-    check_error(tree.ask("PUT", "/a.json", body), 400, "invalid_data")
+def test_a_value_member_must_hold_a_leaf(tree: Client, body: str) -> None:
+    check_error(tree.request("PUT", "/a.json", body), 400, "invalid_data")
 
 
 def test_a_value_member_without_a_priority_is_the_leaf(tree: Client) -> None:
-    assert tree.ask("PUT", "/a.json", '{".value":5}').body == b"5"
-    assert tree.ask("GET", "/a.json?format=export").body == b"5"
+    assert tree.request("PUT", "/a.json", '{".value":5}').body == b"5"
+    assert tree.request("GET", "/a.json?format=export").body == b"5"
 
 
 # Server values
@@ -507,11 +511,11 @@ def test_a_value_member_without_a_priority_is_the_leaf(tree: Client) -> None:
 def test_a_timestamp_is_the_time_of_the_request(tree: Client) -> None:
     stamp = {".sv": "timestamp"}
     before = int(time.time() * 1000)
-    answer = tree.ask("PUT", "/a.json", json.dumps(stamp))
+    response = tree.request("PUT", "/a.json", json.dumps(stamp))
     after = int(time.time() * 1000)
-    assert answer.status == 200
-    assert before <= answer.json <= after
-    assert tree.get("/a.json") == answer.json
+    assert response.status == 200
+    assert before <= response.json <= after
+    assert tree.get("/a.json") == response.json
 
 
 def test_all_timestamps_of_a_request_are_the_same(tree: Client) -> None:
@@ -522,24 +526,24 @@ def test_all_timestamps_of_a_request_are_the_same(tree: Client) -> None:
         "d": {".value": stamp, ".priority": stamp},
         ".priority": stamp,
     }
-    now = tree.ask("PUT", "/x.json", json.dumps(body)).json["a"]
+    now = tree.request("PUT", "/x.json", json.dumps(body)).json["a"]
     assert tree.get("/x.json?format=export") == {
         ".priority": now,
         "a": now,
         "b": {"0": now, "1": {"c": now}},
         "d": {".value": now, ".priority": now},
     }
-    answer = tree.ask(
+    response = tree.request(
         "PATCH", "/x.json", json.dumps({"a": stamp, "e/f": stamp, ".priority": stamp})
     )
-    now = answer.json["a"]
-    assert answer.json == {"a": now, "e/f": now, ".priority": now}
+    now = response.json["a"]
+    assert response.json == {"a": now, "e/f": now, ".priority": now}
     assert tree.get("/x.json")["e"] == {"f": now}
     assert tree.get("/x/.priority.json") == now
 
 
 def test_a_push_resolves_server_values(tree: Client) -> None:
-    name = tree.ask("POST", "/log.json", '{"at":{".sv":"timestamp"}}').json["name"]
+    name = tree.request("POST", "/log.json", '{"at":{".sv":"timestamp"}}').json["name"]
     assert abs(tree.get(f"/log/{name}/at.json") - time.time() * 1000) < 10_000
 
 
@@ -575,27 +579,27 @@ def test_an_increment_adds_to_what_is_there(
         ("PATCH", "/a.json", '{{"n":{}}}', '{{"n":{}}}'),
         ("PATCH", "/.json", '{{"a/n":{}}}', '{{"a/n":{}}}'),
     ):
-        assert tree.ask("PUT", "/a/n.json", present).status == 200
-        answer = tree.ask(method, target, body.format(increment))
-        assert (answer.status, answer.body) == (200, echo.format(result).encode())
-        assert tree.ask("GET", "/a/n.json").body == result.encode()
+        assert tree.request("PUT", "/a/n.json", present).status == 200
+        response = tree.request(method, target, body.format(increment))
+        assert (response.status, response.body) == (200, echo.format(result).encode())
+        assert tree.request("GET", "/a/n.json").body == result.encode()
 
 
 def test_an_increment_that_leaves_the_range_is_refused(tree: Client) -> None:
-    assert tree.ask("PUT", "/a.json", "1e308").status == 200
+    assert tree.request("PUT", "/a.json", "1e308").status == 200
     body = '{".sv":{"increment":1e308}}'
-    check_error(tree.ask("PUT", "/a.json", body), 400, "invalid_data")
-    check_error(tree.ask("PATCH", "/.json", f'{{"b":1,"a":{body}}}'), 400, "invalid_data")
-    assert tree.ask("GET", "/.json").body == b'{"a":1e+308}'
+    check_error(tree.request("PUT", "/a.json", body), 400, "invalid_data")
+    check_error(tree.request("PATCH", "/.json", f'{{"b":1,"a":{body}}}'), 400, "invalid_data")
+    assert tree.request("GET", "/.json").body == b'{"a":1e+308}'
 
 
 def test_an_increment_works_on_a_priority_and_in_an_array(tree: Client) -> None:
     increment = {".sv": {"increment": 2}}
     tree.put("/a.json", {".value": "x", ".priority": 40})
-    assert tree.ask("PUT", "/a/.priority.json", json.dumps(increment)).body == b"42"
+    assert tree.request("PUT", "/a/.priority.json", json.dumps(increment)).body == b"42"
     assert tree.get("/a/.priority.json") == 42
     tree.put("/l.json", [1, 2])
-    assert tree.ask("PUT", "/l.json", json.dumps([increment, increment])).json == [3, 4]
+    assert tree.request("PUT", "/l.json", json.dumps([increment, increment])).json == [3, 4]
 
 
 @pytest.mark.parametrize(
@@ -616,9 +620,9 @@ def test_an_unknown_server_value_is_refused(tree: Client, body: str) -> None:
         ("PATCH", f'{{"x":{body}}}'),
         ("PUT", f'{{".value":1,".priority":{body}}}'),
     ):
-        check_error(tree.ask(method, "/a.json", whole), 400, "invalid_data")
+        check_error(tree.request(method, "/a.json", whole), 400, "invalid_data")
     assert tree.get("/.json") is None
 
 
-def test_a_push_placeholder_is_no_patch_body(tree: Client) -> None:
-    check_error(tree.ask("PATCH", "/a.json", '{".sv":"timestamp"}'), 400, "invalid_data")
+def test_a_server_value_is_not_a_patch_body(tree: Client) -> None:
+    check_error(tree.request("PATCH", "/a.json", '{".sv":"timestamp"}'), 400, "invalid_data")

@@ -1,4 +1,4 @@
-"""What is installed is what twistd finds: wheel, source distribution and editable install."""
+"""twistd finds treedb after each kind of install: wheel, source distribution, editable."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ import sysconfig
 import tarfile
 import venv
 import zipfile
+from email.parser import Parser
 
 import pytest
 
+from treedbd.version import __version__
+
 PROJECT = pathlib.Path(__file__).parent.parent
 PLUGIN = "twisted/plugins/treedb_plugin.py"
-ASK_TWISTD = """
+PRINT_PLUGINS = """
 import sys
 from twisted.scripts.twistd import run
 from twisted.plugins import treedb_plugin
@@ -43,15 +46,15 @@ def site_packages(environment: pathlib.Path) -> pathlib.Path:
     return folder
 
 
-def lend_dependencies(environment: pathlib.Path) -> None:
-    """Let an environment import what is installed beside this project, but not the project."""
-    lender = sysconfig.get_path("purelib")
-    (site_packages(environment) / "lent.pth").write_text(f"{lender}\n")
+def add_dependencies(environment: pathlib.Path) -> None:
+    """Make the dependencies of this environment importable in another, without the project."""
+    source = sysconfig.get_path("purelib")
+    (site_packages(environment) / "dependencies.pth").write_text(f"{source}\n")
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """A folder with a source distribution and a wheel, as a build in isolation makes them."""
+    """A folder with a source distribution and a wheel."""
     return build(PROJECT, tmp_path_factory.mktemp("built"), "sdist", "wheel")
 
 
@@ -99,7 +102,18 @@ def test_the_source_distribution_holds_all_that_a_build_needs(built: pathlib.Pat
     assert not [name for name in names if name.endswith("dropin.cache") or ".venv" in name]
 
 
-def test_the_source_distribution_holds_nothing_that_happens_to_lie_about(
+def test_wheel_and_source_distribution_have_the_version_of_the_package(built: pathlib.Path) -> None:
+    with zipfile.ZipFile(only(built, "*.whl")) as wheel:
+        wheel_metadata = wheel.read(f"treedb-{__version__}.dist-info/METADATA").decode()
+    with tarfile.open(only(built, "*.tar.gz")) as archive:
+        file = archive.extractfile(f"treedb-{__version__}/PKG-INFO")
+        assert file is not None
+        sdist_metadata = file.read().decode()
+    for metadata in (wheel_metadata, sdist_metadata):
+        assert Parser().parsestr(metadata)["Version"] == __version__
+
+
+def test_the_source_distribution_holds_no_stray_files(
     tmp_path: pathlib.Path,
 ) -> None:
     copy = tmp_path / "treedb"
@@ -124,28 +138,28 @@ def test_the_source_distribution_holds_nothing_that_happens_to_lie_about(
     }
 
 
-def test_the_wheel_alone_makes_twistd_know_treedb(
+def test_an_installed_wheel_adds_treedb_to_twistd(
     built: pathlib.Path, environment: pathlib.Path
 ) -> None:
     pip(environment, only(built, "*.whl"))
-    known = run(environment / "bin" / "twistd", "--help")
-    assert "treedb" in known.split("Commands:")[1]
+    help_text = run(environment / "bin" / "twistd", "--help")
+    assert "treedb" in help_text.split("Commands:")[1]
     assert "--listen" in run(environment / "bin" / "twistd", "treedb", "--help")
 
 
-def test_the_source_distribution_makes_twistd_know_treedb(
+def test_an_installed_source_distribution_adds_treedb_to_twistd(
     built: pathlib.Path, environment: pathlib.Path
 ) -> None:
-    lend_dependencies(environment)
+    add_dependencies(environment)
     pip(environment, "--no-deps", "--no-build-isolation", only(built, "*.tar.gz"))
-    where, known = run(environment / "bin" / "python", "-c", ASK_TWISTD).split("\n", 1)
-    assert pathlib.Path(where) == site_packages(environment) / PLUGIN
-    assert "treedb" in known.split("Commands:")[1]
+    plugin, help_text = run(environment / "bin" / "python", "-c", PRINT_PLUGINS).split("\n", 1)
+    assert pathlib.Path(plugin) == site_packages(environment) / PLUGIN
+    assert "treedb" in help_text.split("Commands:")[1]
 
 
-def test_an_editable_install_makes_twistd_know_treedb(environment: pathlib.Path) -> None:
-    lend_dependencies(environment)
+def test_an_editable_install_adds_treedb_to_twistd(environment: pathlib.Path) -> None:
+    add_dependencies(environment)
     pip(environment, "--no-deps", "--no-build-isolation", "--editable", PROJECT)
-    where, known = run(environment / "bin" / "python", "-c", ASK_TWISTD).split("\n", 1)
-    assert pathlib.Path(where) == PROJECT / PLUGIN
-    assert "treedb" in known.split("Commands:")[1]
+    plugin, help_text = run(environment / "bin" / "python", "-c", PRINT_PLUGINS).split("\n", 1)
+    assert pathlib.Path(plugin) == PROJECT / PLUGIN
+    assert "treedb" in help_text.split("Commands:")[1]

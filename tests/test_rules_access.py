@@ -115,10 +115,12 @@ def patch(tree: Tree, path: str, value: Any, bearer: str = "") -> int:
     return tree.status("PATCH", at(path, bearer), json.dumps(value))
 
 
-# Denied and allowed, in every way to ask.
+# Denied and allowed, with every kind of request.
 
 
-def test_what_no_rule_allows_is_denied_in_every_way(shop: Tree, firebase: Tree) -> None:
+def test_a_request_that_no_rule_allows_is_denied_with_every_method(
+    shop: Tree, firebase: Tree
+) -> None:
     for path in ("/.json", "/nowhere.json", "/users.json", "/users/bob.json"):
         for tree, bearer, status in (
             (shop, "", 403),
@@ -130,13 +132,11 @@ def test_what_no_rule_allows_is_denied_in_every_way(shop: Tree, firebase: Tree) 
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "POST", "PATCH", "DELETE"])
-def test_a_denial_is_told_in_the_words_of_the_dialect(
-    shop: Tree, firebase: Tree, method: str
-) -> None:
-    answer = shop.ask(method, "/nowhere.json", '{"a":1}')
-    check_error(answer, 403, "permission_denied")
-    answer = firebase.ask(method, "/nowhere.json", '{"a":1}')
-    assert (answer.status, answer.body) == (401, DENIED_BODY)
+def test_a_denial_has_the_form_of_the_dialect(shop: Tree, firebase: Tree, method: str) -> None:
+    response = shop.request(method, "/nowhere.json", '{"a":1}')
+    check_error(response, 403, "permission_denied")
+    response = firebase.request(method, "/nowhere.json", '{"a":1}')
+    assert (response.status, response.body) == (401, DENIED_BODY)
 
 
 @pytest.mark.parametrize(
@@ -160,13 +160,15 @@ def test_a_denied_write_is_denied_in_every_form(shop: Tree) -> None:
             assert shop.status(method, f"/readable.json?{query}", '{"a":1}') == 403
     for method in ("PUT", "PATCH", "DELETE"):
         override = {"X-HTTP-Method-Override": method}
-        assert shop.ask("POST", "/readable.json", '{"a":1}', override).status == 403
+        assert shop.request("POST", "/readable.json", '{"a":1}', override).status == 403
         target = f"/readable.json?x-http-method-override={method}"
         assert shop.status("POST", target, '{"a":1}') == 403
     assert shop.see("/readable.json") is None
 
 
-def test_rules_are_no_filters_and_what_is_granted_above_holds_below(shop: Tree, alice: str) -> None:
+def test_rules_are_not_filters_and_a_grant_includes_everything_below(
+    shop: Tree, alice: str
+) -> None:
     shop.seed("/users.json", {"alice": {"public": 1, "secret": 2}, "bob": {"public": 3}})
     for path, status in (
         ("/users.json", 403),
@@ -181,7 +183,7 @@ def test_rules_are_no_filters_and_what_is_granted_above_holds_below(shop: Tree, 
     assert put(shop, "/users/bob/public.json", 3, alice) == 403
 
 
-# In which order refusals come.
+# The order of errors.
 
 
 @pytest.mark.parametrize(
@@ -207,11 +209,11 @@ def test_rules_are_no_filters_and_what_is_granted_above_holds_below(shop: Tree, 
         ("GET", "/nowhere.json", None, 403),
     ],
 )
-def test_refusals_come_in_their_order(
+def test_errors_have_the_documented_order(
     shop: Tree, method: str, target: str, body: str | None, status: int
 ) -> None:
-    answer = shop.ask(method, target, body, {"If-Match": '"nothing like it"'})
-    assert answer.status == status, answer
+    response = shop.request(method, target, body, {"If-Match": '"nothing like it"'})
+    assert response.status == status, response
 
 
 # Conditions.
@@ -227,14 +229,16 @@ def test_a_condition_is_checked_after_the_rules(shop: Tree, alice: str) -> None:
         ("/users/bob.json", bad, 403),
         ("/users/bob.json", "*", 403),
     ):
-        answer = shop.ask("PUT", at(path, alice), "2", {"If-Match": tag})
-        assert answer.status == status, (path, tag, answer)
-    answer = shop.ask("PUT", at("/users/alice.json", alice), "3", {"If-Match": good})
-    assert (answer.status, answer.json["data"]) == (412, 2)
+        response = shop.request("PUT", at(path, alice), "2", {"If-Match": tag})
+        assert response.status == status, (path, tag, response)
+    response = shop.request("PUT", at("/users/alice.json", alice), "3", {"If-Match": good})
+    assert (response.status, response.json["data"]) == (412, 2)
     assert shop.see("/users/alice.json") == 2
 
 
-def test_of_many_who_may_write_once_one_does(shared_daemon: Daemon, shop: Tree) -> None:
+def test_of_many_concurrent_writes_allowed_once_one_succeeds(
+    shared_daemon: Daemon, shop: Tree
+) -> None:
     def write(number: int) -> int:
         with Tree(shared_daemon, "shop") as tree:
             return put(tree, f"/once/{number // 16}.json", number)
@@ -244,37 +248,37 @@ def test_of_many_who_may_write_once_one_does(shared_daemon: Daemon, shop: Tree) 
     assert sorted(statuses) == [200] * 4 + [403] * 60
 
 
-# Who may write but not read.
+# Clients that may write but not read.
 
 
 @pytest.mark.parametrize("method", ["PUT", "POST", "PATCH", "DELETE"])
 @pytest.mark.parametrize("tag", ["*", entity_tag(None), entity_tag(7), '"no tag"'])
-@pytest.mark.parametrize("holds", [None, 7])
-def test_whoever_may_not_read_asks_no_tag(
-    shop: Tree, firebase: Tree, method: str, tag: str, holds: Any
+@pytest.mark.parametrize("present", [None, 7])
+def test_a_client_that_may_not_read_may_not_compare_tags(
+    shop: Tree, firebase: Tree, method: str, tag: str, present: Any
 ) -> None:
     for tree in (shop, firebase):
-        tree.seed("/drop.json", holds)
-        answer = tree.ask(method, "/drop.json", '{"a":1}', {"If-Match": tag})
-        assert answer.status == 403
-        assert "ETag" not in answer.headers
-        assert tree.see("/drop.json") == holds
+        tree.seed("/drop.json", present)
+        response = tree.request(method, "/drop.json", '{"a":1}', {"If-Match": tag})
+        assert response.status == 403
+        assert "ETag" not in response.headers
+        assert tree.see("/drop.json") == present
     check_error(
-        shop.ask(method, "/drop.json", '{"a":1}', {"If-Match": tag}), 403, "permission_denied"
+        shop.request(method, "/drop.json", '{"a":1}', {"If-Match": tag}), 403, "permission_denied"
     )
 
 
 @pytest.mark.parametrize("method", ["PUT", "POST", "PATCH", "DELETE"])
-def test_whoever_may_not_read_is_told_no_tag(shop: Tree, method: str) -> None:
+def test_a_client_that_may_not_read_receives_no_tag(shop: Tree, method: str) -> None:
     headers = {"X-TreeDB-ETag": "true"}
-    answer = shop.ask(method, "/drop.json", '{"a":1}', headers)
-    assert answer.status == 200
-    assert "ETag" not in answer.headers
-    assert "ETag" in shop.ask(method, "/open.json", '{"a":1}', headers).headers
+    response = shop.request(method, "/drop.json", '{"a":1}', headers)
+    assert response.status == 200
+    assert "ETag" not in response.headers
+    assert "ETag" in shop.request(method, "/open.json", '{"a":1}', headers).headers
 
 
 @pytest.mark.parametrize("method", ["PUT", "PATCH"])
-def test_whoever_may_not_read_is_not_told_what_an_increment_came_to(
+def test_a_client_that_may_not_read_does_not_learn_the_result_of_an_increment(
     shop: Tree, firebase: Tree, method: str
 ) -> None:
     add = {".sv": {"increment": 5}}
@@ -282,17 +286,17 @@ def test_whoever_may_not_read_is_not_told_what_an_increment_came_to(
     for tree in (shop, firebase):
         tree.seed("/drop.json", {"n": 10, "deep": {"n": 20}})
         tree.seed("/open.json", {"n": 10, "deep": {"n": 20}})
-        blind = tree.ask(method, "/drop.json", json.dumps(sent))
-        assert blind.status == 200
-        at = blind.json["at"]
+        response = tree.request(method, "/drop.json", json.dumps(sent))
+        assert response.status == 200
+        at = response.json["at"]
         assert abs(at - time.time() * 1000) < 60_000
-        assert blind.json == {"n": add, "deep": {"n": add, "at": at}, "k": 1, "at": at}
-        kept = tree.see("/drop.json")
-        assert (kept["n"], kept["deep"]["n"], kept["at"]) == (15, 25, at)
-        seeing = tree.ask(method, "/open.json", json.dumps(sent))
-        assert (seeing.json["n"], seeing.json["deep"]["n"]) == (15, 25)
-    assert shop.ask("PUT", "/drop/n.json", json.dumps(add)).json == add
-    assert shop.ask("PUT", "/open/n.json", json.dumps(add)).json == 20
+        assert response.json == {"n": add, "deep": {"n": add, "at": at}, "k": 1, "at": at}
+        stored = tree.see("/drop.json")
+        assert (stored["n"], stored["deep"]["n"], stored["at"]) == (15, 25, at)
+        readable = tree.request(method, "/open.json", json.dumps(sent))
+        assert (readable.json["n"], readable.json["deep"]["n"]) == (15, 25)
+    assert shop.request("PUT", "/drop/n.json", json.dumps(add)).json == add
+    assert shop.request("PUT", "/open/n.json", json.dumps(add)).json == 20
 
 
 @pytest.mark.parametrize(
@@ -302,43 +306,43 @@ def test_whoever_may_not_read_is_not_told_what_an_increment_came_to(
         ("PUT", {".sv": {"increment": 2}}),
     ],
 )
-def test_whoever_may_not_read_is_not_told_whether_there_is_a_node(
+def test_a_client_that_may_not_read_does_not_learn_whether_a_node_exists(
     shop: Tree, method: str, sent: Any
 ) -> None:
     shop.seed("/drop.json", {"there": 7})
     target = "/drop/{}/.priority.json"
     for name in ("there", "nothing"):
-        answer = shop.ask(method, target.format(name), json.dumps(sent))
-        assert (answer.status, answer.json) == (200, sent)
-    kept = 2 if isinstance(sent, dict) else sent
-    assert shop.see(target.format("there")) == kept
+        response = shop.request(method, target.format(name), json.dumps(sent))
+        assert (response.status, response.json) == (200, sent)
+    stored = 2 if isinstance(sent, dict) else sent
+    assert shop.see(target.format("there")) == stored
     assert shop.see(target.format("nothing")) is None
     shop.seed("/open.json", {"there": 7})
-    assert shop.ask("PUT", "/open/there/.priority.json", "3").json == 3
-    assert shop.ask("PUT", "/open/nothing/.priority.json", "3").json is None
+    assert shop.request("PUT", "/open/there/.priority.json", "3").json == 3
+    assert shop.request("PUT", "/open/nothing/.priority.json", "3").json is None
 
 
-def test_whoever_may_not_read_is_told_everything_else(shop: Tree) -> None:
-    assert shop.ask("PUT", "/drop/a.json", "[1,null,{}]").json == [1]
-    assert len(shop.ask("POST", "/drop/a.json", "1").json["name"]) == 20
-    assert shop.ask("PATCH", "/drop/a.json", '{"b/c":1}').json == {"b/c": 1}
-    assert shop.ask("DELETE", "/drop/a.json").body == b"null"
-    assert shop.ask("PUT", "/drop/a.json?print=silent", "1").status == 204
+def test_a_client_that_may_not_read_receives_all_other_results(shop: Tree) -> None:
+    assert shop.request("PUT", "/drop/a.json", "[1,null,{}]").json == [1]
+    assert len(shop.request("POST", "/drop/a.json", "1").json["name"]) == 20
+    assert shop.request("PATCH", "/drop/a.json", '{"b/c":1}').json == {"b/c": 1}
+    assert shop.request("DELETE", "/drop/a.json").body == b"null"
+    assert shop.request("PUT", "/drop/a.json?print=silent", "1").status == 204
     assert shop.status("GET", "/drop/a.json") == 403
 
 
-# What a write is judged by.
+# What the rules of a write read.
 
 
-def test_whoever_writes_nothing_needs_no_right(shop: Tree) -> None:
+def test_a_write_without_changes_needs_no_right(shop: Tree) -> None:
     shop.seed("/never.json", 1)
     assert shop.status("PATCH", "/never.json", '{"a":1}') == 403
-    answer = shop.ask("PATCH", "/never.json", "{}")
-    assert (answer.status, answer.body) == (200, b"{}")
+    response = shop.request("PATCH", "/never.json", "{}")
+    assert (response.status, response.body) == (200, b"{}")
     assert shop.see("/never.json") == 1
 
 
-def test_data_and_root_are_what_was_before_and_new_data_what_is_after(
+def test_data_and_root_are_the_state_before_a_write_and_new_data_the_state_after(
     shop: Tree, alice: str
 ) -> None:
     bob = user("shop", "bob")
@@ -377,23 +381,23 @@ def test_data_and_root_are_what_was_before_and_new_data_what_is_after(
         ("PUT", "/owned.json", {"1": {"owner": "alice", "n": 1}}, 403),
     ],
 )
-def test_validation_runs_on_the_way_and_below(
+def test_validation_covers_the_written_path_its_ancestors_and_descendants(
     shop: Tree, alice: str, method: str, path: str, value: Any, status: int
 ) -> None:
     before = {"1": {"owner": "alice", "n": 1}}
     shop.seed("/owned.json", before)
-    answer = shop.ask(method, at(path, alice), json.dumps(value))
-    assert answer.status == status, answer
+    response = shop.request(method, at(path, alice), json.dumps(value))
+    assert response.status == status, response
     if status == 403:
         assert shop.see("/owned.json?format=export") == before
 
 
-def test_an_administrator_skips_validation_too(shop: Tree) -> None:
+def test_an_admin_skips_validation_too(shop: Tree) -> None:
     shop.seed("/owned/1.json", "nonsense")
     assert shop.see("/owned/1.json") == "nonsense"
 
 
-def test_removing_what_others_need_is_denied_and_removing_all_is_not(shop: Tree) -> None:
+def test_removing_a_required_child_is_denied_and_removing_all_is_not(shop: Tree) -> None:
     assert put(shop, "/kept.json", {"a": 1, "b": 2}) == 200
     assert shop.status("DELETE", "/kept/a.json") == 403
     assert patch(shop, "/kept.json", {"a": None}) == 403
@@ -418,7 +422,7 @@ def test_removing_what_others_need_is_denied_and_removing_all_is_not(shop: Tree)
         ("/nowhere.json", {}, 200),
     ],
 )
-def test_a_patch_is_judged_key_by_key_and_done_whole_or_not_at_all(
+def test_each_key_of_a_patch_is_checked_and_a_denied_patch_changes_nothing(
     shop: Tree, path: str, body: Any, status: int
 ) -> None:
     assert patch(shop, path, body) == status
@@ -437,7 +441,7 @@ def test_a_patch_with_null_is_a_removal(shop: Tree) -> None:
 # The time.
 
 
-def test_now_is_the_timestamp_that_the_same_request_writes(shop: Tree) -> None:
+def test_now_equals_the_timestamp_of_the_same_request(shop: Tree) -> None:
     assert put(shop, "/clock/1.json", {"at": TIMESTAMP}) == 200
     assert put(shop, "/clock/1/at.json", TIMESTAMP) == 200
     assert patch(shop, "/clock.json", {"2/at": TIMESTAMP, "3/at": TIMESTAMP}) == 200
@@ -446,11 +450,11 @@ def test_now_is_the_timestamp_that_the_same_request_writes(shop: Tree) -> None:
     assert put(shop, "/clock/1/until.json", TIMESTAMP) == 403
     assert put(shop, "/clock/1/until.json", (time.time() + 60) * 1000) == 200
     assert shop.status("GET", "/clock.json") == 200
-    told = shop.ask("PUT", "/clock/1.json", json.dumps({"at": TIMESTAMP})).json["at"]
-    assert shop.see("/clock/1/at.json") == told
+    written = shop.request("PUT", "/clock/1.json", json.dumps({"at": TIMESTAMP})).json["at"]
+    assert shop.see("/clock/1/at.json") == written
 
 
-def test_an_increment_is_judged_by_what_it_comes_to(shop: Tree) -> None:
+def test_rules_see_the_result_of_an_increment(shop: Tree) -> None:
     one = {".sv": {"increment": 1}}
     statuses = [put(shop, "/counted.json", one) for _ in range(7)]
     assert statuses == [200] * 5 + [403] * 2
@@ -506,10 +510,10 @@ def test_rules_see_the_query_of_a_read_and_of_a_stream(
 
 
 def explain(tree: Tree, method: str, target: str, body: Any = None) -> dict[str, Any]:
-    answer = tree.ask(method, target, None if body is None else json.dumps(body), EXPLAIN)
-    assert answer.status == 200, answer
-    assert answer.headers["Content-Type"] == "application/json; charset=utf-8"
-    found: dict[str, Any] = answer.json
+    response = tree.request(method, target, None if body is None else json.dumps(body), EXPLAIN)
+    assert response.status == 200, response
+    assert response.headers["Content-Type"] == "application/json; charset=utf-8"
+    found: dict[str, Any] = response.json
     return found
 
 
@@ -517,19 +521,19 @@ def as_user(tree: Tree, path: str, auth: Any) -> str:
     return at(path, tree.admin, auth_variable_override=json.dumps(auth))
 
 
-def test_an_explanation_tells_which_rules_ran_where_and_with_which_result(shop: Tree) -> None:
+def test_an_explanation_lists_the_evaluated_rules_with_path_and_result(shop: Tree) -> None:
     found = explain(shop, "GET", as_user(shop, "/users/bob/public/x.json", {"uid": "alice"}))
     assert found["allowed"] is True
     assert found["admin"] is False
-    ran = [(rule["rule"], rule["path"], rule["result"]) for rule in found["rules"]]
-    assert ran == [
+    evaluated = [(rule["rule"], rule["path"], rule["result"]) for rule in found["rules"]]
+    assert evaluated == [
         ("rules/users/$uid/.read", "/users/bob", False),
         ("rules/users/$uid/public/.read", "/users/bob/public", True),
     ]
     assert all(rule["line"] == 1 and rule["column"] > 1 for rule in found["rules"])
 
 
-def test_an_explanation_tells_errors(shop: Tree) -> None:
+def test_an_explanation_includes_errors(shop: Tree) -> None:
     found = explain(shop, "GET", as_user(shop, "/list/byKey.json", None))
     assert found["allowed"] is False
     (rule,) = found["rules"]
@@ -555,27 +559,27 @@ def test_an_explanation_of_a_write_writes_nothing(shop: Tree) -> None:
     assert shop.see("/.json") is None
 
 
-def test_an_explanation_is_for_administrators_alone(shop: Tree, firebase: Tree, alice: str) -> None:
+def test_an_explanation_is_for_admins_only(shop: Tree, firebase: Tree, alice: str) -> None:
     for method in ("GET", "PUT"):
-        check_error(shop.ask(method, "/open.json", "1", EXPLAIN), 401, "auth_required")
-        answer = shop.ask(method, at("/open.json", alice), "1", EXPLAIN)
-        check_error(answer, 403, "permission_denied")
+        check_error(shop.request(method, "/open.json", "1", EXPLAIN), 401, "auth_required")
+        response = shop.request(method, at("/open.json", alice), "1", EXPLAIN)
+        check_error(response, 403, "permission_denied")
         target = at("/open.json", user("firebase", "alice"))
-        assert firebase.ask(method, target, "1", EXPLAIN).status == 401
+        assert firebase.request(method, target, "1", EXPLAIN).status == 401
     assert shop.see("/open.json") is None
-    assert shop.ask("GET", "/open.json", None, {"X-TreeDB-Explain": "no"}).status == 200
+    assert shop.request("GET", "/open.json", None, {"X-TreeDB-Explain": "no"}).status == 200
 
 
 def test_a_stream_is_explained_like_a_read(shop: Tree) -> None:
     headers = {**EXPLAIN, "Accept": "text/event-stream"}
-    answer = shop.ask("GET", at("/open.json", shop.admin), None, headers)
-    assert answer.json["rules"][0]["rule"] == "rules/open/.read"
+    response = shop.request("GET", at("/open.json", shop.admin), None, headers)
+    assert response.json["rules"][0]["rule"] == "rules/open/.read"
 
 
-# No trace of what was denied.
+# Denied writes create nothing.
 
 
-def test_a_denied_write_makes_no_database(shared_daemon: Daemon) -> None:
+def test_a_denied_write_creates_no_database(shared_daemon: Daemon) -> None:
     with Tree(shared_daemon, "shop", "never-made") as tree:
         for method in ("PUT", "POST", "PATCH", "DELETE"):
             assert tree.status(method, "/readable.json", '{"a":1}') == 403
@@ -585,7 +589,7 @@ def test_a_denied_write_makes_no_database(shared_daemon: Daemon) -> None:
         assert (shared_daemon.data / "shop" / "never-made.shelf").exists()
 
 
-def test_an_unknown_project_is_not_found_whoever_asks(shared_daemon: Daemon) -> None:
+def test_an_unknown_project_is_not_found_for_any_token(shared_daemon: Daemon) -> None:
     with Client(shared_daemon, "unknown.db.test") as client:
         for bearer in ("", "rubbish", token("shop", admin=True)):
-            check_error(client.ask("GET", at("/a.json", bearer)), 404, "not_found")
+            check_error(client.request("GET", at("/a.json", bearer)), 404, "not_found")

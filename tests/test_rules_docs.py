@@ -1,4 +1,4 @@
-"""What the pages for users say about rules is so: their examples, put in force and tried."""
+"""The examples of `docs/rules.md`, parsed and evaluated."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.rules.asking import NOW, may_read, may_write, view
-from treedbd.rules.evaluation import Context, QueryFacts
+from tests.rules.evaluating import NOW, may_read, may_write, view
+from treedbd.rules.context import Context, QueryFacts
 from treedbd.rules.ruleset import RuleSet, parse_rules
 from treedbd.tree import printing
 from treedbd.web.explain import explanation
@@ -24,7 +24,7 @@ def example(word: str) -> RuleSet:
     return parse_rules(found)
 
 
-def test_every_example_can_be_put_in_force() -> None:
+def test_every_example_is_valid() -> None:
     assert len(EXAMPLES) == 6
     for text in EXAMPLES:
         parse_rules(text)
@@ -44,13 +44,13 @@ def test_every_example_can_be_put_in_force() -> None:
         ({"messages/1": {"from": "eve", "sent": NOW}}, ADA, False),
     ],
 )
-def test_the_first_document_allows_what_it_says(
+def test_the_first_document_allows_the_documented_writes(
     changes: dict[str, Any], auth: Any, allowed: bool
 ) -> None:
     assert may_write(example('"users"'), changes, auth=auth) is allowed
 
 
-def test_the_first_document_shows_what_it_says() -> None:
+def test_the_first_document_allows_the_documented_reads() -> None:
     rules = example('"users"')
     assert may_read(rules, "users/ada/name")
     assert not may_read(rules, "users/ada")
@@ -60,7 +60,7 @@ def test_the_first_document_shows_what_it_says() -> None:
     assert not may_read(rules, "messages", auth=ADA)
 
 
-def test_the_recipes_do_what_they_promise() -> None:
+def test_the_recipes_work_as_documented() -> None:
     room = {"rooms": {"1": {"members": {"ada": True}}}}
     assert may_read(example("rooms"), "rooms/1", room, auth=ADA)
     assert not may_read(example("rooms"), "rooms/2", room, auth=ADA)
@@ -82,7 +82,7 @@ def test_the_recipes_do_what_they_promise() -> None:
     assert not may_write(example("readings"), {"readings/d8": 1}, auth=device)
 
 
-def test_the_explanation_shown_is_the_one_that_comes() -> None:
+def test_the_explanation_in_the_docs_is_the_real_one() -> None:
     (shown,) = re.findall(r"```json\n(\{\"allowed\".*?)```", PAGE.read_text(), re.DOTALL)
     context = Context({"uid": "eve"}, NOW, view(None))
     verdict = example('"users"').may_read(("users", "ada"), context, explain=True)

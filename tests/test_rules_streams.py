@@ -1,4 +1,4 @@
-"""Streams under rules: judged at the start, and ended when the right to hear is gone."""
+"""Streams under rules: checked at the start, and ended when the right to read is lost."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def shared_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 
 @pytest.fixture(scope="module")
-def lively(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tree]:
-    """A project whose streams get a keep-alive every fifth of a second."""
-    folder = tmp_path_factory.mktemp("lively")
+def frequent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tree]:
+    """A project whose streams send a keep-alive every fifth of a second."""
+    folder = tmp_path_factory.mktemp("frequent")
     with trusting(folder, CONFIG, ["shop"]) as running, Tree(running, "shop") as tree:
         tree.put_rules(RULE_SET)
         yield tree
@@ -82,7 +82,7 @@ def allow(tree: Tree, uid: str, allowed: bool = True) -> None:
 # The start.
 
 
-def test_a_stream_that_is_denied_is_an_ordinary_denial(shop: Tree, alice: str) -> None:
+def test_a_denied_stream_is_an_ordinary_error(shop: Tree, alice: str) -> None:
     for target, status in (
         ("/mine/bob.json", 403),
         ("/.json", 403),
@@ -99,7 +99,7 @@ def test_a_stream_that_is_denied_is_an_ordinary_denial(shop: Tree, alice: str) -
 # New rules.
 
 
-def test_new_rules_end_the_streams_that_they_deny_and_no_others(shop: Tree, alice: str) -> None:
+def test_new_rules_end_only_the_streams_that_they_deny(shop: Tree, alice: str) -> None:
     with (
         shop.listen(at("/mine/alice.json", alice)) as ended,
         shop.listen("/public.json") as kept,
@@ -153,7 +153,7 @@ def test_new_rules_end_streams_of_every_database_of_the_project(
         ("PUT", "/rooms/1/members.json", "nobody"),
     ],
 )
-def test_a_write_that_takes_the_right_away_is_not_heard_itself(
+def test_a_write_that_revokes_the_right_is_not_sent(
     shop: Tree, alice: str, method: str, path: str, body: Any
 ) -> None:
     shop.seed("/rooms/1.json", {"members": {"alice": 1, "carol": 1}})
@@ -163,8 +163,8 @@ def test_a_write_that_takes_the_right_away_is_not_heard_itself(
     ):
         stream.expect(put_event("/", {"members": {"alice": 1, "carol": 1}}))
         below.expect(put_event("/", None))
-        shop.seed("/rooms/1/text.json", "heard")
-        stream.expect(put_event("/text", "heard"))
+        shop.seed("/rooms/1/text.json", "allowed")
+        stream.expect(put_event("/text", "allowed"))
         text = None if body is None else json.dumps(body)
         assert shop.status(method, at(path, shop.admin), text) == 200
         stream.expect_end(CANCEL)
@@ -172,7 +172,7 @@ def test_a_write_that_takes_the_right_away_is_not_heard_itself(
     assert shop.status("GET", at("/rooms/1.json", alice)) == 403
 
 
-def test_a_write_that_leaves_the_right_is_heard(shop: Tree, alice: str) -> None:
+def test_a_write_that_keeps_the_right_is_sent(shop: Tree, alice: str) -> None:
     shop.seed("/rooms/1/members.json", {"alice": 1})
     with shop.listen(at("/rooms/1.json", alice)) as stream:
         stream.expect(put_event("/", {"members": {"alice": 1}}))
@@ -183,7 +183,7 @@ def test_a_write_that_leaves_the_right_is_heard(shop: Tree, alice: str) -> None:
         stream.expect_end(CANCEL)
 
 
-def test_a_right_that_lies_elsewhere_is_watched_too(shop: Tree, alice: str) -> None:
+def test_data_elsewhere_that_a_rule_reads_is_watched(shop: Tree, alice: str) -> None:
     allow(shop, "alice")
     with shop.listen(at("/watched.json", alice)) as stream:
         stream.expect(put_event("/", None))
@@ -194,7 +194,7 @@ def test_a_right_that_lies_elsewhere_is_watched_too(shop: Tree, alice: str) -> N
         stream.expect_end(CANCEL)
 
 
-def test_a_right_that_comes_back_needs_a_new_stream(shop: Tree, alice: str) -> None:
+def test_a_right_that_is_granted_again_needs_a_new_stream(shop: Tree, alice: str) -> None:
     for number in range(3):
         allow(shop, "alice")
         with shop.listen(at("/watched.json", alice)) as stream:
@@ -204,15 +204,15 @@ def test_a_right_that_comes_back_needs_a_new_stream(shop: Tree, alice: str) -> N
         shop.seed("/watched.json", number + 1)
 
 
-def test_what_a_rule_comes_to_read_is_watched_from_then_on(shop: Tree, alice: str) -> None:
+def test_data_that_a_rule_begins_to_read_is_watched(shop: Tree, alice: str) -> None:
     shop.seed("/teamOf/alice.json", "red")
     shop.seed("/teams.json", {"red": {"may": True}, "blue": {"may": True}})
     with shop.listen(at("/chained.json", alice)) as stream:
         stream.expect(put_event("/", None))
         shop.seed("/teamOf/alice.json", "blue")
         shop.seed("/teams/red/may.json", False)
-        shop.seed("/chained.json", "still heard")
-        stream.expect(put_event("/", "still heard"))
+        shop.seed("/chained.json", "still allowed")
+        stream.expect(put_event("/", "still allowed"))
         shop.seed("/teams/blue/may.json", False)
         stream.expect_end(CANCEL)
 
@@ -225,7 +225,7 @@ def test_a_priority_that_a_rule_reads_is_watched(shop: Tree) -> None:
         stream.expect_end(CANCEL)
 
 
-def test_a_stream_of_a_query_is_ended_as_well(shop: Tree, alice: str) -> None:
+def test_a_stream_of_a_query_is_ended_too(shop: Tree, alice: str) -> None:
     allow(shop, "alice")
     target = at("/counted.json?orderBy=%22$key%22&limitToFirst=2", alice)
     with shop.listen(target) as stream:
@@ -237,7 +237,7 @@ def test_a_stream_of_a_query_is_ended_as_well(shop: Tree, alice: str) -> None:
         stream.expect_end(CANCEL)
 
 
-def test_a_right_to_what_lies_below_is_another_one(shop: Tree, alice: str) -> None:
+def test_a_right_to_a_child_is_independent(shop: Tree, alice: str) -> None:
     allow(shop, "alice")
     with (
         shop.listen(at("/watched/x.json", alice)) as ended,
@@ -254,34 +254,34 @@ def test_a_right_to_what_lies_below_is_another_one(shop: Tree, alice: str) -> No
 # The time.
 
 
-def test_a_right_that_runs_out_ends_a_stream_at_a_keep_alive(lively: Tree) -> None:
-    lively.seed("/until.json", (time.time() + 1.5) * 1000)
-    with lively.listen("/timed.json") as stream:
+def test_a_right_that_expires_ends_a_stream_at_a_keep_alive(frequent: Tree) -> None:
+    frequent.seed("/until.json", (time.time() + 1.5) * 1000)
+    with frequent.listen("/timed.json") as stream:
         stream.expect(put_event("/", None))
         while (event := stream.next()) == KEEP_ALIVE:
             pass
         assert event == CANCEL
-        assert time.time() * 1000 >= lively.see("/until.json")
-    assert lively.status("GET", "/timed.json") == 403
+        assert time.time() * 1000 >= frequent.see("/until.json")
+    assert frequent.status("GET", "/timed.json") == 403
 
 
-def test_a_right_that_ran_out_ends_a_stream_before_the_next_event(shop: Tree) -> None:
+def test_an_expired_right_ends_a_stream_before_the_next_event(shop: Tree) -> None:
     shop.seed("/until.json", (time.time() + 1.5) * 1000)
     with shop.listen("/timed.json") as stream:
         stream.expect(put_event("/", None))
-        shop.seed("/timed.json", "heard")
-        stream.expect(put_event("/", "heard"))
+        shop.seed("/timed.json", "allowed")
+        stream.expect(put_event("/", "allowed"))
         await_denial(shop, "/timed.json")
-        shop.seed("/timed.json", "not heard")
+        shop.seed("/timed.json", "denied")
         stream.expect_end(CANCEL)
 
 
-def test_a_right_that_is_prolonged_goes_on(lively: Tree) -> None:
+def test_a_right_that_is_extended_keeps_its_stream(frequent: Tree) -> None:
     end = time.time() + 1.5
-    lively.seed("/until.json", end * 1000)
-    with lively.listen("/timed.json") as stream:
+    frequent.seed("/until.json", end * 1000)
+    with frequent.listen("/timed.json") as stream:
         stream.next()
-        lively.seed("/until.json", (end + 1) * 1000)
+        frequent.seed("/until.json", (end + 1) * 1000)
         while (event := stream.next()) == KEEP_ALIVE:
             pass
         assert event == CANCEL
@@ -297,32 +297,32 @@ def await_denial(tree: Tree, target: str) -> None:
 # Tokens that run out.
 
 
-def test_a_token_that_runs_out_ends_its_streams(lively: Tree) -> None:
+def test_a_token_that_expires_ends_its_streams(frequent: Tree) -> None:
     soon = ending(2)
     with (
-        lively.listen(at("/mine/alice.json", user("shop", "alice", exp=soon))) as of_alice,
-        lively.listen(at("/mine/bob.json", token("shop", admin=True, exp=soon))) as of_admin,
-        lively.listen(at("/mine/carol.json", user("shop", "carol"))) as kept,
+        frequent.listen(at("/mine/alice.json", user("shop", "alice", exp=soon))) as of_alice,
+        frequent.listen(at("/mine/bob.json", token("shop", admin=True, exp=soon))) as of_admin,
+        frequent.listen(at("/mine/carol.json", user("shop", "carol"))) as kept,
     ):
         for stream in (of_alice, of_admin, kept):
             stream.expect(put_event("/", None))
-        lively.seed("/mine/alice.json", 1)
+        frequent.seed("/mine/alice.json", 1)
         of_alice.expect(put_event("/", 1))
         of_alice.expect_end(AUTH_REVOKED)
         assert time.time() >= soon + 10
         of_admin.expect_end(AUTH_REVOKED)
-        lively.seed("/mine/carol.json", 1)
+        frequent.seed("/mine/carol.json", 1)
         kept.expect(put_event("/", 1))
 
 
-def test_nothing_is_heard_after_the_time_of_a_token(shop: Tree) -> None:
+def test_nothing_is_sent_after_a_token_has_expired(shop: Tree) -> None:
     bearer = user("shop", "alice", exp=ending(1.5))
     target = at("/mine/alice.json", bearer)
     with shop.listen(target) as stream:
         until = time.monotonic() + PATIENCE_S
         while shop.status("GET", target) != 401:
             assert time.monotonic() < until
-        shop.seed("/mine/alice.json", "not heard")
+        shop.seed("/mine/alice.json", "denied")
         stream.expect(put_event("/", None))
         stream.expect_end(AUTH_REVOKED)
 
@@ -330,17 +330,19 @@ def test_nothing_is_heard_after_the_time_of_a_token(shop: Tree) -> None:
 # Resumed streams.
 
 
-def test_what_was_written_without_the_right_is_not_told_later(shop: Tree, alice: str) -> None:
+def test_a_resumed_stream_omits_writes_made_while_the_right_was_lost(
+    shop: Tree, alice: str
+) -> None:
     allow(shop, "alice")
     target = at("/watched.json?resume=true", alice)
     with shop.listen(target) as stream:
         first = stream.next()
         assert first.id is not None
-    shop.seed("/watched.json", "heard later")
+    shop.seed("/watched.json", "allowed later")
     resume = {"Last-Event-ID": first.id}
     with shop.listen(target, resume) as stream:
-        heard = stream.next()
-        assert heard[:2] == put_event("/", "heard later")[:2]
+        received = stream.next()
+        assert received[:2] == put_event("/", "allowed later")[:2]
     allow(shop, "alice", False)
     shop.seed("/watched.json", "secret")
     shop.seed("/watched.json", "after all")
@@ -351,7 +353,7 @@ def test_what_was_written_without_the_right_is_not_told_later(shop: Tree, alice:
         assert stream.next()[:2] == put_event("/", "the next")[:2]
 
 
-def test_what_was_written_under_other_rules_is_not_told_later(shop: Tree, alice: str) -> None:
+def test_a_resumed_stream_omits_writes_made_under_other_rules(shop: Tree, alice: str) -> None:
     target = at("/mine/alice.json?resume=true", alice)
     with shop.listen(target) as stream:
         first = stream.next()
@@ -363,7 +365,9 @@ def test_what_was_written_under_other_rules_is_not_told_later(shop: Tree, alice:
         assert stream.next()[:2] == put_event("/", "after all")[:2]
 
 
-def test_whoever_had_no_right_before_hears_nothing_of_that_time(shop: Tree, alice: str) -> None:
+def test_a_resumed_stream_omits_writes_made_before_the_caller_had_the_right(
+    shop: Tree, alice: str
+) -> None:
     allow(shop, "bob")
     with shop.listen(at("/watched.json?resume=true", user("shop", "bob"))) as stream:
         first = stream.next()
@@ -378,34 +382,34 @@ def test_whoever_had_no_right_before_hears_nothing_of_that_time(shop: Tree, alic
 # Readers that do not read.
 
 
-def test_what_waits_for_a_slow_reader_is_lost_with_the_right(shop: Tree, alice: str) -> None:
+def test_queued_events_of_a_slow_reader_are_dropped_with_the_right(shop: Tree, alice: str) -> None:
     allow(shop, "alice")
     with shop.listen(at("/watched.json", alice)) as stream:
         for number in range(16):
             shop.seed(f"/watched/{number}.json", "x" * 1_000_000)
         allow(shop, "alice", False)
         shop.seed("/watched/secret.json", "the secret")
-        heard: list[Event] = [stream.next()]
-        while heard[-1] != CANCEL:
-            heard.append(stream.next())
-        assert "the secret" not in json.dumps(heard)
+        received: list[Event] = [stream.next()]
+        while received[-1] != CANCEL:
+            received.append(stream.next())
+        assert "the secret" not in json.dumps(received)
         stream.expect_end()
 
 
 # The race.
 
 
-def withdraw_then_write(tree: Tree, number: int) -> None:
+def revoke_then_write(tree: Tree, number: int) -> None:
     allow(tree, "alice", False)
     tree.seed("/watched.json", f"secret {number}")
 
 
-def withdraw_while_writing(tree: Tree, number: int) -> None:
+def revoke_by_the_same_write(tree: Tree, number: int) -> None:
     body = json.dumps({"allowed/alice": False, "watched": f"secret {number}"})
     assert tree.status("PATCH", at("/.json", tree.admin), body) == 200
 
 
-def withdraw_and_write_without_waiting(tree: Tree, number: int) -> None:
+def revoke_and_write_without_waiting(tree: Tree, number: int) -> None:
     with tree.connect() as wire:
         wire.send(
             print_request("PUT", at("/allowed/alice.json", tree.admin), "false", host=tree.host)
@@ -416,21 +420,21 @@ def withdraw_and_write_without_waiting(tree: Tree, number: int) -> None:
         assert [wire.receive().status for _ in range(2)] == [200, 200]
 
 
-def withdraw_by_new_rules(tree: Tree, number: int) -> None:
+def revoke_by_new_rules(tree: Tree, number: int) -> None:
     tree.put_rules({})
     tree.seed("/watched.json", f"secret {number}")
     tree.put_rules(RULE_SET)
 
 
-WITHDRAWALS: list[Callable[[Tree, int], None]] = [
-    withdraw_then_write,
-    withdraw_while_writing,
-    withdraw_and_write_without_waiting,
-    withdraw_by_new_rules,
+REVOCATIONS: list[Callable[[Tree, int], None]] = [
+    revoke_then_write,
+    revoke_by_the_same_write,
+    revoke_and_write_without_waiting,
+    revoke_by_new_rules,
 ]
 
 
-def test_the_write_after_a_withdrawal_is_never_heard(shop: Tree, alice: str) -> None:
+def test_the_write_after_a_revocation_is_never_sent(shop: Tree, alice: str) -> None:
     target = at("/watched.json", alice)
     for number in range(RACES):
         reset = json.dumps({"allowed/alice": True, "watched": None})
@@ -439,6 +443,6 @@ def test_the_write_after_a_withdrawal_is_never_heard(shop: Tree, alice: str) -> 
         with shop.listen(target) as stream:
             stream.expect(put_event("/", None))
             shop.seed("/watched.json", number)
-            WITHDRAWALS[number % len(WITHDRAWALS)](shop, number)
+            REVOCATIONS[number % len(REVOCATIONS)](shop, number)
             stream.expect_end(put_event("/", number), CANCEL)
-    assert shop.ask("GET", at(RULES, shop.admin)).status == 200
+    assert shop.request("GET", at(RULES, shop.admin)).status == 200

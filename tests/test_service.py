@@ -1,4 +1,4 @@
-"""The service inside a host program: start and stop in order, and nothing left behind."""
+"""The service embedded in a program: start and stop in order, and no resources left open."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ from twisted.web.http_headers import Headers
 from twisted.web.resource import Resource
 from twisted.web.server import Site
 
-from treedbd.certificate import keep_local_certificate
-from treedbd.config import Http, Limits, Project, Settings
-from treedbd.endpoints import parse_endpoint
-from treedbd.keys import Place
+from treedbd.config.certificate import ensure_local_certificate
+from treedbd.config.endpoints import parse_endpoint
+from treedbd.config.settings import HttpSettings, ProjectSettings, Settings
+from treedbd.config.values import SettingLocation
+from treedbd.limits import Limits
 from treedbd.service import CannotStart, TreeService
+from treedbd.store.engine import CannotOpenStore
 from treedbd.store.lock import DirectoryLock
-from treedbd.store.mapping import Refused
-from treedbd.store.sqlite import SqliteMapping
+from treedbd.store.sqlite.engine import SqliteEngine
 
 LOOPBACK = "127.0.0.1"
 SECONDS = 20
@@ -43,11 +44,11 @@ Steps = Generator[Deferred[Any], Any, None]
 
 @pytest.fixture
 def settings(tmp_path: pathlib.Path) -> Settings:
-    """A service that opens no port, and lets everybody read and write."""
+    """Settings without endpoints, with rules that allow everything."""
     return Settings(
         default_project="shop",
         data=tmp_path / "data",
-        projects={"shop": Project(None)},
+        projects={"shop": ProjectSettings(None)},
         development=True,
     )
 
@@ -71,13 +72,13 @@ def free_port() -> int:
 def is_locked(folder: pathlib.Path) -> bool:
     try:
         DirectoryLock(folder).release()
-    except Refused:
+    except CannotOpenStore:
         return True
     return False
 
 
 @pytest_twisted.inlineCallbacks
-def test_it_is_mounted_under_any_prefix_of_a_host(settings: Settings) -> Steps:
+def test_it_is_mounted_under_a_prefix_of_another_site(settings: Settings) -> Steps:
     host = MultiService()
     host.startService()
     tree = TreeService(settings)
@@ -90,8 +91,8 @@ def test_it_is_mounted_under_any_prefix_of_a_host(settings: Settings) -> Steps:
     url = f"http://{LOOPBACK}:{port.getHost().port}/api/db"
     put = yield treq.put(f"{url}/a/b.json", b"1", persistent=False, timeout=SECONDS)
     assert put.code == 200
-    got = yield treq.get(f"{url}/a.json", persistent=False, timeout=SECONDS)
-    assert (yield got.content()) == b'{"b":1}'
+    read = yield treq.get(f"{url}/a.json", persistent=False, timeout=SECONDS)
+    assert (yield read.content()) == b'{"b":1}'
     assert tree.urls() == []
     yield port.stopListening()
     yield maybeDeferred(host.stopService)
@@ -107,7 +108,7 @@ def test_nothing_is_opened_before_it_starts(settings: Settings) -> None:
 
 
 @pytest_twisted.inlineCallbacks
-def test_it_says_where_it_listens(settings: Settings, tmp_path: pathlib.Path) -> Steps:
+def test_its_urls_are_those_of_its_endpoints(settings: Settings, tmp_path: pathlib.Path) -> Steps:
     tree = TreeService(
         listening(
             settings,
@@ -124,13 +125,13 @@ def test_it_says_where_it_listens(settings: Settings, tmp_path: pathlib.Path) ->
     assert six.startswith("http://[::1]:")
     assert four.startswith("http://127.0.0.1:")
     assert unix == f"unix:{tmp_path}/socket"
-    got = yield treq.get(f"{four}/a.json", persistent=False, timeout=SECONDS)
-    assert (yield got.content()) == b"null"
+    read = yield treq.get(f"{four}/a.json", persistent=False, timeout=SECONDS)
+    assert (yield read.content()) == b"null"
     yield tree.stopService()
 
 
 @pytest_twisted.inlineCallbacks
-def test_a_stopped_service_has_let_everything_go(settings: Settings) -> Steps:
+def test_a_stopped_service_has_released_everything(settings: Settings) -> Steps:
     port = free_port()
     tree = TreeService(listening(settings, f"tcp:{port}:interface={LOOPBACK}"))
     tree.privilegedStartService()
@@ -153,10 +154,10 @@ def test_a_service_that_never_started_can_be_stopped(settings: Settings) -> Step
 
 
 @pytest_twisted.inlineCallbacks
-def test_a_port_that_is_taken_leaves_the_others_closed(settings: Settings) -> Steps:
+def test_a_port_in_use_leaves_the_others_closed(settings: Settings) -> Steps:
     port = free_port()
-    taken = reactor.listenTCP(0, Factory.forProtocol(Protocol), interface=LOOPBACK)
-    number = taken.getHost().port
+    used = reactor.listenTCP(0, Factory.forProtocol(Protocol), interface=LOOPBACK)
+    number = used.getHost().port
     tree = TreeService(
         listening(
             settings, f"tcp:{port}:interface={LOOPBACK}", f"tcp:{number}:interface={LOOPBACK}"
@@ -166,51 +167,55 @@ def test_a_port_that_is_taken_leaves_the_others_closed(settings: Settings) -> St
         tree.privilegedStartService()
     yield deferLater(reactor, 0)
     assert not is_open(port)
-    yield maybeDeferred(taken.stopListening)
+    yield maybeDeferred(used.stopListening)
 
 
-def test_an_endpoint_that_does_not_open_is_named_with_the_place_that_names_it(
+def test_an_endpoint_that_cannot_be_opened_is_reported_with_its_setting(
     settings: Settings, tmp_path: pathlib.Path
 ) -> None:
-    place = Place("treedb.toml", tmp_path, "listen")
-    settings = attrs.evolve(settings, listen_place=place)
+    location = SettingLocation("treedb.toml", tmp_path, "listen")
+    settings = attrs.evolve(settings, listen_location=location)
     key = tmp_path / "key.pem"
-    for endpoint, said in (
+    for endpoint, message in (
         (f"ssl:0:privateKey={key}", f"the privateKey {key} cannot be read (No such file"),
         ("tcp:0:interface=192.0.2.1", "tcp:0:interface=192.0.2.1 cannot be opened ("),
     ):
         with pytest.raises(CannotStart) as caught:
             TreeService(listening(settings, endpoint)).privilegedStartService()
-        assert str(caught.value).startswith(f"treedb.toml: listen: {said}")
+        assert str(caught.value).startswith(f"treedb.toml: listen: {message}")
         assert str(caught.value).endswith(".")
 
 
 @pytest_twisted.inlineCallbacks
-def test_a_private_key_that_others_may_read_is_warned_of(
+def test_a_private_key_that_others_can_read_causes_a_warning(
     settings: Settings, tmp_path: pathlib.Path
 ) -> Steps:
-    files = keep_local_certificate(tmp_path, datetime.datetime.now(datetime.UTC))
+    files = ensure_local_certificate(tmp_path, datetime.datetime.now(datetime.UTC))
     files.key.chmod(0o640)
     endpoint = f"ssl:0:interface={LOOPBACK}:privateKey={files.key}:certKey={files.certificate}"
     tree = TreeService(listening(settings, endpoint))
     with capturedLogs() as logged:
         tree.privilegedStartService()
-    said = f"Others may read {files.key}: chmod 600 keeps them out."
-    assert any(said in eventAsText(event) for event in logged)
+    warning = f"Other users of this machine can read {files.key}: run chmod 600 on it."
+    assert any(warning in eventAsText(event) for event in logged)
     assert stat.S_IMODE(files.key.stat().st_mode) == 0o640
     yield tree.stopService()
 
 
 @pytest_twisted.inlineCallbacks
-def test_the_key_that_it_made_itself_is_closed_to_others_again(settings: Settings) -> Steps:
+def test_the_key_of_its_own_certificate_loses_the_permissions_of_others(
+    settings: Settings,
+) -> Steps:
     settings.data.mkdir()
     now = datetime.datetime.now(datetime.UTC)
-    key = keep_local_certificate(settings.data, now).key
+    key = ensure_local_certificate(settings.data, now).key
     key.chmod(0o644)
     tree = TreeService(listening(settings, f"ssl:0:interface={LOOPBACK}"))
     with capturedLogs() as logged:
         tree.privilegedStartService()
-    assert any(f"Others could read {key}" in eventAsText(event) for event in logged)
+    assert any(
+        f"Other users of this machine could read {key}" in eventAsText(event) for event in logged
+    )
     assert stat.S_IMODE(key.stat().st_mode) == 0o600
     yield tree.stopService()
 
@@ -236,17 +241,17 @@ def open_files(folder: pathlib.Path) -> list[str]:
 
 @pytest_twisted.inlineCallbacks
 @pytest.mark.parametrize("is_damaged", [True, False])
-def test_a_start_that_fails_leaves_no_store_open_and_the_directory_unlocked(
+def test_a_failed_start_leaves_no_store_open_and_the_directory_unlocked(
     settings: Settings, is_damaged: bool
 ) -> Steps:
     file = settings.data / "shop" / "default.shelf"
     file.parent.mkdir(parents=True)
-    SqliteMapping.create(file).close()
+    SqliteEngine.create(file).close()
     if is_damaged:
         (file.parent / "other.shelf").write_bytes(b"x" * 8192)
         reason = r"other\.shelf"
     else:
-        missing = Project(None, secret_files=(settings.data / "missing.secret",))
+        missing = ProjectSettings(None, secret_files=(settings.data / "missing.secret",))
         settings = attrs.evolve(settings, projects={"shop": missing})
         reason = r"missing\.secret"
     tree = TreeService(settings)
@@ -258,59 +263,59 @@ def test_a_start_that_fails_leaves_no_store_open_and_the_directory_unlocked(
     assert open_files(settings.data) == []
 
 
-class Talk(Protocol):
-    """A client that speaks bytes; `heard` fires with what has come once it holds `awaited`."""
+class RawClient(Protocol):
+    """A client that sends bytes; `expect` waits until certain bytes are received."""
 
     def connectionMade(self) -> None:
         self.received = b""
         self.awaited = b""
-        self.heard: Deferred[bytes] = Deferred()
+        self.arrived: Deferred[bytes] = Deferred()
 
     def expect(self, awaited: bytes) -> Deferred[bytes]:
-        self.awaited, self.received, self.heard = awaited, b"", Deferred()
-        return self.heard.addTimeout(SECONDS, reactor)
+        self.awaited, self.received, self.arrived = awaited, b"", Deferred()
+        return self.arrived.addTimeout(SECONDS, reactor)
 
     def dataReceived(self, data: bytes) -> None:
         self.received += data
-        if self.awaited in self.received and not self.heard.called:
-            self.heard.callback(self.received)
+        if self.awaited in self.received and not self.arrived.called:
+            self.arrived.callback(self.received)
 
 
 @pytest_twisted.inlineCallbacks
-def test_a_stream_hears_of_the_last_write_and_is_then_ended(settings: Settings) -> Steps:
+def test_a_stream_receives_the_last_write_and_is_then_ended(settings: Settings) -> Steps:
     tree = TreeService(listening(settings, f"tcp:0:interface={LOOPBACK}"))
     tree.privilegedStartService()
     tree.startService()
     (url,) = tree.urls()
     stream = yield treq.get(f"{url}/a.json", headers=EVENTS, persistent=False, timeout=SECONDS)
-    heard: list[bytes] = []
-    ended = treq.collect(stream, heard.append)
-    there = clientFromString(reactor, f"tcp:{LOOPBACK}:{url.rpartition(':')[2]}")
-    writer = yield there.connect(Factory.forProtocol(Talk))
-    invited = writer.expect(b"100 Continue")
+    received: list[bytes] = []
+    ended = treq.collect(stream, received.append)
+    endpoint = clientFromString(reactor, f"tcp:{LOOPBACK}:{url.rpartition(':')[2]}")
+    writer = yield endpoint.connect(Factory.forProtocol(RawClient))
+    continued = writer.expect(b"100 Continue")
     writer.transport.write(
         b"PUT /a.json HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n"
         b"Content-Length: 2\r\n\r\n"
     )
-    yield invited
-    answered = writer.expect(b"\r\n\r\n12")
+    yield continued
+    responded = writer.expect(b"\r\n\r\n12")
     stopped = tree.stopService()
     writer.transport.write(b"12")
-    assert (yield answered).startswith(b"HTTP/1.1 200 ")
+    assert (yield responded).startswith(b"HTTP/1.1 200 ")
     yield stopped
     yield ended.addTimeout(SECONDS, reactor)
-    assert b'event: put\ndata: {"path":"/","data":12}\n\n' in b"".join(heard)
+    assert b'event: put\ndata: {"path":"/","data":12}\n\n' in b"".join(received)
 
 
 @pytest_twisted.inlineCallbacks
-def test_the_limits_of_the_settings_reach_the_rooms_below(settings: Settings) -> Steps:
+def test_the_limits_of_the_settings_are_applied(settings: Settings) -> Steps:
     tree = TreeService(
         attrs.evolve(
             listening(settings, f"tcp:0:interface={LOOPBACK}"),
             limits=Limits(
                 write_body_bytes=100, string_bytes=10, streams=1, request_line_bytes=2048
             ),
-            http=Http(etag_headers=("Mine",), cors_origins=("https://app.example.com",)),
+            http=HttpSettings(etag_headers=("Mine",), cors_origins=("https://app.example.com",)),
         )
     )
     tree.privilegedStartService()

@@ -1,4 +1,4 @@
-"""Streams at their edges: beside a reader that sleeps, amid silence, to the last byte."""
+"""Limits of streams: readers that do not read, keep-alives, exact bytes, concurrent writers."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ import pytest
 
 from tests.daemon import Daemon
 from tests.rest import Client, Wire, check_error, configured, print_request
-from tests.sse import EVENTS, KEEP_ALIVE, EventStream, Frame, Listener, put, told
+from tests.sse import EVENTS, KEEP_ALIVE, EventStream, Frame, Listener, change, put
 
 MIB = 1_048_576
 EVENT_BYTES = 1_000_000
-EVENTS_BEHIND = 200
-EVENTS_OF_WARM_UP = 60
+QUEUED_EVENTS = 200
+WARM_UP_EVENTS = 60
 GROWTH_BYTES = 16 * MIB
-LATE_S = 2.0
-USUALLY_LATE_S = 0.3
+MAX_DELAY_S = 2.0
+MEDIAN_DELAY_S = 0.3
 
 WRITERS = 8
 ADDITIONS = 25
 
 KEEP_ALIVE_S = 2.0
-LIVELY = f"""
+FREQUENT = f"""
 default_project = "shop"
 [streams]
 keep_alive_s = {KEEP_ALIVE_S}
@@ -52,10 +52,10 @@ rules_file = "open.json"
 
 
 @pytest.fixture(scope="module")
-def lively(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    """A client of a daemon whose streams soon say that they are alive."""
+def frequent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    """A client of a daemon with a short keep-alive interval."""
     with (
-        configured(tmp_path_factory.mktemp("lively"), LIVELY) as daemon,
+        configured(tmp_path_factory.mktemp("frequent"), FREQUENT) as daemon,
         Client(daemon) as client,
     ):
         yield client
@@ -65,50 +65,50 @@ def lively(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
 
 
 def resident_bytes(daemon: Daemon) -> int:
-    """Return how much memory the process has."""
+    """Return the resident memory of the process."""
     status = pathlib.Path(f"/proc/{daemon.pid}/status").read_text()
     line = next(line for line in status.splitlines() if line.startswith("VmRSS:"))
     return int(line.split()[1]) * 1024
 
 
 def long_text(number: int) -> str:
-    """Return a text of the length of an event that no other number has."""
+    """Return a text of `EVENT_BYTES` bytes, a different one for each number."""
     return f"{number} ".ljust(EVENT_BYTES, "x")
 
 
-def test_a_reader_that_does_not_read_costs_little_and_wakes_to_the_present_value(
+def test_a_client_that_does_not_read_costs_little_and_then_receives_the_present_value(
     daemon: Daemon,
 ) -> None:
     with (
         Client.of_new_tree(daemon) as tree,
         Listener(tree, "/big.json") as reader,
-        Listener(tree, "/tick.json") as punctual,
+        Listener(tree, "/tick.json") as ticks,
     ):
-        for number in range(EVENTS_OF_WARM_UP):
+        for number in range(WARM_UP_EVENTS):
             tree.put("/big/x.json", long_text(number))
         tree.put("/big.json", None)
         baseline = resident_bytes(daemon)
-        with EventStream(tree, "/big.json") as sleeper:
+        with EventStream(tree, "/big.json") as stalled:
             delays = []
             highest = 0
-            for number in range(EVENTS_BEHIND):
+            for number in range(QUEUED_EVENTS):
                 tree.put("/big/x.json", long_text(number))
-                delays.append(delay_of(tree, punctual, number))
+                delays.append(delay_of(tree, ticks, number))
                 highest = max(highest, resident_bytes(daemon))
             assert highest - baseline <= GROWTH_BYTES, (highest - baseline) / MIB
-            assert max(delays) < LATE_S
-            assert statistics.median(delays) < USUALLY_LATE_S
-            wakes_to(sleeper, {"x": long_text(EVENTS_BEHIND - 1)})
+            assert max(delays) < MAX_DELAY_S
+            assert statistics.median(delays) < MEDIAN_DELAY_S
+            check_events_after_stall(stalled, {"x": long_text(QUEUED_EVENTS - 1)})
             tree.put("/big/y.json", 1)
-            assert told(sleeper.next_change()) == put("/y", 1)
-        assert reader.await_state(lambda: reader.heard[-1].path == "/y")
-        heard = [frame.value for frame in reader.heard[-1 - EVENTS_BEHIND : -1]]
-        assert heard == [long_text(number) for number in range(EVENTS_BEHIND)]
+            assert change(stalled.next_change()) == put("/y", 1)
+        assert reader.wait_until(lambda: reader.received[-1].path == "/y")
+        received = [frame.value for frame in reader.received[-1 - QUEUED_EVENTS : -1]]
+        assert received == [long_text(number) for number in range(QUEUED_EVENTS)]
 
 
 @pytest.mark.parametrize("secure", [False, True])
-def test_a_slow_reader_is_not_one_that_does_not_read(tmp_path: pathlib.Path, secure: bool) -> None:
-    """It takes long over its first value, at times longer than a reader of no stream may."""
+def test_a_slow_client_is_not_disconnected(tmp_path: pathlib.Path, secure: bool) -> None:
+    """It reads its first value slowly, and pauses for longer than `write_stalled_s`."""
     value = {f"k{number}": "x" * MIB for number in range(8)}
     with configured(tmp_path, IMPATIENT) as daemon, Client(daemon) as client:
         for key, text in value.items():
@@ -130,65 +130,65 @@ def test_a_slow_reader_is_not_one_that_does_not_read(tmp_path: pathlib.Path, sec
 
 
 def delay_of(tree: Client, listener: Listener, number: int) -> float:
-    """Return in how many seconds a write was heard of."""
-    begun = time.monotonic()
+    """Return the seconds from a write to its event."""
+    start = time.monotonic()
     tree.put("/tick.json", number)
-    assert listener.await_state(lambda: listener.heard[-1].value == number)
-    return time.monotonic() - begun
+    assert listener.wait_until(lambda: listener.received[-1].value == number)
+    return time.monotonic() - start
 
 
-def wakes_to(sleeper: EventStream, present: Any) -> None:
-    """Check that what was under way comes whole and in order, then one `put` of what is there."""
-    assert told(sleeper.next_change()) == put("/", None)
+def check_events_after_stall(stalled: EventStream, value: Any) -> None:
+    """Check that events already sent are complete and in order, then one `put` of the value."""
+    assert change(stalled.next_change()) == put("/", None)
     expected = 0
-    while told(frame := sleeper.next_change())[1] == "/x":
+    while change(frame := stalled.next_change())[1] == "/x":
         assert frame.value == long_text(expected)
         expected += 1
-    assert expected < EVENTS_BEHIND / 2
-    assert told(frame) == put("/", present)
+    assert expected < QUEUED_EVENTS / 2
+    assert change(frame) == put("/", value)
 
 
-# Silence.
+# Keep-alives.
 
 
-def test_silence_is_broken_by_keep_alives_and_by_nothing_else(lively: Client) -> None:
-    with EventStream(lively, "/silence.json?resume=true") as stream:
-        assert told(stream.next_frame()) == put("/", None)
-        begun = time.monotonic()
+def test_between_events_only_keep_alives_are_sent(frequent: Client) -> None:
+    with EventStream(frequent, "/silence.json?resume=true") as stream:
+        assert change(stream.next_frame()) == put("/", None)
+        start = time.monotonic()
         for _ in range(2):
             assert stream.next_frame() == Frame(KEEP_ALIVE, "null", None)
-        assert time.monotonic() - begun >= KEEP_ALIVE_S
-        lively.put("/silence.json", 1)
-        assert told(stream.next_frame()) == put("/", 1)
+        assert time.monotonic() - start >= KEEP_ALIVE_S
+        frequent.put("/silence.json", 1)
+        assert change(stream.next_frame()) == put("/", 1)
 
 
-def test_no_keep_alive_is_sent_among_events(lively: Client) -> None:
-    with EventStream(lively, "/busy.json") as stream:
-        told(stream.next_frame())
+def test_no_keep_alive_is_sent_between_frequent_events(frequent: Client) -> None:
+    with EventStream(frequent, "/busy.json") as stream:
+        change(stream.next_frame())
         until = time.monotonic() + 3 * KEEP_ALIVE_S
         number = 0
         while time.monotonic() < until:
             number += 1
-            lively.put("/busy.json", number)
-            assert told(stream.next_frame()) == put("/", number)
+            frequent.put("/busy.json", number)
+            assert change(stream.next_frame()) == put("/", number)
 
 
-# What is sent, to the byte.
+# The exact bytes.
 
 
-def test_frames_are_these_bytes_and_end_with_the_last_chunk(daemon: Daemon) -> None:
+def test_frames_have_exact_bytes_and_end_with_the_last_chunk(daemon: Daemon) -> None:
     with Client.of_new_tree(daemon) as tree, tree.connect() as wire:
         wire.send(print_request("GET", "/a.json", headers=EVENTS, host=tree.host))
-        with Listener(tree, "/a.json") as witness:
+        with Listener(tree, "/a.json") as listener:
             tree.put("/a.json", {"z": [1, 2], "é": 'a"b\n'})
             tree.put("/a/b/c.json", 1.0)
-            answer = tree.ask("PATCH", "/a.json", '{"z": null, "b/d": {"e": true}}')
-            assert answer.status == 200
+            response = tree.request("PATCH", "/a.json", '{"z": null, "b/d": {"e": true}}')
+            assert response.status == 200
             tree.put("/.json", None)
-            assert witness.await_state(lambda: len(witness.heard) == 5)
+            assert listener.wait_until(lambda: len(listener.received) == 5)
         assert daemon.stop() == 0
-        answer = wire.receive()
-        assert answer.body.decode() == (
+        response = wire.receive()
+        assert response.body.decode() == (
             'event: put\ndata: {"path":"/","data":null}\n\n'
             'event: put\ndata: {"path":"/","data":{"z":[1,2],"é":"a\\"b\\n"}}\n\n'
             'event: put\ndata: {"path":"/b/c","data":1}\n\n'
@@ -200,29 +200,29 @@ def test_frames_are_these_bytes_and_end_with_the_last_chunk(daemon: Daemon) -> N
 
 def test_a_priority_cannot_be_watched(daemon: Daemon) -> None:
     with Client.of_new_tree(daemon) as tree:
-        answer = tree.ask("GET", "/a/.priority.json", headers=EVENTS)
-        check_error(answer, 400, "invalid_path")
+        response = tree.request("GET", "/a/.priority.json", headers=EVENTS)
+        check_error(response, 400, "invalid_path")
 
 
-# What all write to at once.
+# Concurrent writers.
 
 
 def add_by_comparing(client: Client) -> None:
-    """Add one to a number that nobody else has changed meanwhile, as often as it takes."""
+    """Add one to a number by compare-and-swap, as often as it takes."""
     while True:
-        known = client.ask("GET", "/n/compared.json", headers={"X-TreeDB-ETag": "true"})
-        condition = {"If-Match": known.headers["ETag"]}
-        body = json.dumps((known.json or 0) + 1)
-        answer = client.ask("PUT", "/n/compared.json", body, condition)
-        if answer.status == 200:
+        read = client.request("GET", "/n/compared.json", headers={"X-TreeDB-ETag": "true"})
+        condition = {"If-Match": read.headers["ETag"]}
+        body = json.dumps((read.json or 0) + 1)
+        response = client.request("PUT", "/n/compared.json", body, condition)
+        if response.status == 200:
             return
-        assert answer.status == 412, answer
+        assert response.status == 412, response
 
 
 def add_by_server_value(client: Client) -> None:
-    """Let the daemon add one, above what some watch."""
-    answer = client.ask("PATCH", "/.json", '{"n/added": {".sv": {"increment": 1}}}')
-    assert answer.status == 200, answer
+    """Add one by a server value, in a write above the watched path."""
+    response = client.request("PATCH", "/.json", '{"n/added": {".sv": {"increment": 1}}}')
+    assert response.status == 200, response
 
 
 def add_both(client: Client) -> None:
@@ -232,7 +232,7 @@ def add_both(client: Client) -> None:
             add_by_server_value(client)
 
 
-def test_what_many_add_to_is_heard_to_grow_by_one_each_time(daemon: Daemon) -> None:
+def test_concurrent_increments_are_received_one_by_one(daemon: Daemon) -> None:
     with (
         Client.of_new_tree(daemon) as tree,
         Listener(tree, "/n.json") as both,
@@ -243,12 +243,12 @@ def test_what_many_add_to_is_heard_to_grow_by_one_each_time(daemon: Daemon) -> N
             list(pool.map(add_both, [Client(daemon, tree.host) for _ in range(WRITERS)]))
         total = WRITERS * ADDITIONS
         growing = [None, *range(1, total + 1)]
-        assert both.await_state(lambda: both.mirror.shows({"compared": total, "added": total}))
+        assert both.wait_until(lambda: both.replica.equals({"compared": total, "added": total}))
         for listener, path in ((compared, "/compared"), (added, "/added")):
-            assert listener.await_state(lambda: listener.mirror.shows(total))  # noqa: B023
-            assert [told(frame) for frame in listener.heard] == [
+            assert listener.wait_until(lambda: listener.replica.equals(total))  # noqa: B023
+            assert [change(frame) for frame in listener.received] == [
                 put("/", number) for number in growing
             ]
-            beside = [told(frame) for frame in both.heard if frame.path == path]
+            beside = [change(frame) for frame in both.received if frame.path == path]
             assert beside == [put(path, number) for number in growing[1:]]
-        assert len(both.heard) == 1 + 2 * total
+        assert len(both.received) == 1 + 2 * total

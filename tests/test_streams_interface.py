@@ -1,4 +1,4 @@
-"""Streams as the interface promises them: what is heard of which write, and in which form."""
+"""Streams as the interface documents them: the events of each write, and their form."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from tests.daemon import Daemon
 from tests.rest import Client, check_error, configured
-from tests.sse import EVENTS, EventStream, Frame, put, told
+from tests.sse import EVENTS, EventStream, Frame, change, put
 
 OPEN_PROJECT = """
 default_project = "demo"
@@ -25,21 +25,21 @@ rules_file = "open.json"
 
 
 def write(tree: Client, method: str, target: str, value: Any = None) -> Any:
-    """Write something and return the answer's JSON."""
-    answer = tree.ask(method, target, None if method == "DELETE" else json.dumps(value))
-    assert answer.status == 200, answer
-    return answer.json
+    """Write a value and return the JSON of the response."""
+    response = tree.request(method, target, None if method == "DELETE" else json.dumps(value))
+    assert response.status == 200, response
+    return response.json
 
 
-def hear(tree: Client, watched: str, *writes: tuple[str, str, Any]) -> list[Any]:
-    """Return what somebody who watches hears of some writes, behind the first value."""
+def events_of(tree: Client, watched: str, *writes: tuple[str, str, Any]) -> list[Any]:
+    """Return the events of some writes on a watched path, after the first value."""
     with EventStream(tree, watched) as stream:
-        assert told(stream.next_frame())[:2] == ("put", "/")
+        assert change(stream.next_frame())[:2] == ("put", "/")
         for method, target, value in writes:
             write(tree, method, target, value)
         end = f"the end {next(_numbers)}"
         write(tree, "PUT", watched, end)
-        return list(itertools.takewhile(lambda one: one[2] != end, map(told, stream.frames())))
+        return list(itertools.takewhile(lambda one: one[2] != end, map(change, stream.frames())))
 
 
 _numbers = itertools.count()
@@ -48,7 +48,7 @@ _numbers = itertools.count()
 # The head.
 
 
-def test_the_head_of_a_stream(tree: Client) -> None:
+def test_the_headers_of_a_stream(tree: Client) -> None:
     with EventStream(tree, "/a.json") as stream:
         assert stream.status == 200
         assert stream.headers["Content-Type"] == "text/event-stream; charset=utf-8"
@@ -62,7 +62,7 @@ def test_the_head_of_a_stream(tree: Client) -> None:
         assert "ETag" not in stream.headers
 
 
-def test_the_head_is_the_same_for_one_with_a_token(tree: Client) -> None:
+def test_a_stream_with_a_token_has_the_same_headers(tree: Client) -> None:
     with EventStream(tree, "/a.json", {"Authorization": "Bearer owner"}) as stream:
         assert stream.headers.get_all("Cache-Control") == ["no-cache"]
 
@@ -76,15 +76,15 @@ def test_the_head_is_the_same_for_one_with_a_token(tree: Client) -> None:
         "text/event-stream;q=0.05",
     ],
 )
-def test_whoever_accepts_events_gets_them(tree: Client, accept: str) -> None:
+def test_accept_of_event_stream_opens_a_stream(tree: Client, accept: str) -> None:
     with EventStream(tree, "/a.json", {"Accept": accept}) as stream:
-        assert told(stream.next_frame()) == put("/", None)
+        assert change(stream.next_frame()) == put("/", None)
 
 
-def test_what_is_accepted_may_come_in_several_lines(tree: Client) -> None:
+def test_accept_may_have_several_header_lines(tree: Client) -> None:
     for first, second in (("*/*", "text/event-stream"), ("text/event-stream", "*/*")):
         with EventStream(tree, "/a.json", {"Accept": first, "accept": second}) as stream:
-            assert told(stream.next_frame()) == put("/", None)
+            assert change(stream.next_frame()) == put("/", None)
 
 
 @pytest.mark.parametrize(
@@ -94,38 +94,38 @@ def test_what_is_accepted_may_come_in_several_lines(tree: Client) -> None:
         *("text/event-stream;q=0", "*/*, text/event-stream; q=0.0"),
     ],
 )
-def test_whoever_does_not_name_events_gets_json(tree: Client, accept: str) -> None:
-    answer = tree.ask("GET", "/a.json", headers={"Accept": accept})
-    assert (answer.status, answer.body) == (200, b"null")
+def test_other_values_of_accept_return_json(tree: Client, accept: str) -> None:
+    response = tree.request("GET", "/a.json", headers={"Accept": accept})
+    assert (response.status, response.body) == (200, b"null")
 
 
-def test_head_has_the_headers_and_no_body(tree: Client) -> None:
-    answer = tree.ask("HEAD", "/a.json", headers=EVENTS)
-    assert answer.status == 200
-    assert answer.headers["Content-Type"] == "text/event-stream; charset=utf-8"
-    assert answer.headers["Cache-Control"] == "no-cache"
+def test_head_of_a_stream_has_the_headers_and_no_body(tree: Client) -> None:
+    response = tree.request("HEAD", "/a.json", headers=EVENTS)
+    assert response.status == 200
+    assert response.headers["Content-Type"] == "text/event-stream; charset=utf-8"
+    assert response.headers["Cache-Control"] == "no-cache"
     assert tree.get("/a.json") is None
 
 
-def test_an_old_client_gets_a_stream_that_ends_with_its_connection(tree: Client) -> None:
+def test_a_stream_over_http_1_0_ends_with_its_connection(tree: Client) -> None:
     with EventStream(tree, "/a.json", version="HTTP/1.0") as stream:
         assert stream.headers["Connection"] == "close"
         assert "Transfer-Encoding" not in stream.headers
-        assert told(stream.next_frame()) == put("/", None)
+        assert change(stream.next_frame()) == put("/", None)
         tree.put("/a.json", 1)
-        assert told(stream.next_frame()) == put("/", 1)
+        assert change(stream.next_frame()) == put("/", 1)
 
 
-def test_a_post_that_stands_for_a_get_opens_a_stream(tree: Client) -> None:
+def test_a_post_with_the_override_get_opens_a_stream(tree: Client) -> None:
     override = {"X-HTTP-Method-Override": "GET"}
     with EventStream(tree, "/a.json", override, method="POST") as stream:
-        assert told(stream.next_frame()) == put("/", None)
+        assert change(stream.next_frame()) == put("/", None)
 
 
 # The frames.
 
 
-def test_a_frame_is_written_as_it_was_agreed(tree: Client) -> None:
+def test_a_frame_has_the_documented_bytes(tree: Client) -> None:
     tree.put("/a.json", {"b": [1, 2.5, "é\n"], "a": True})
     with tree.connect() as wire:
         wire.send(
@@ -137,24 +137,24 @@ def test_a_frame_is_written_as_it_was_agreed(tree: Client) -> None:
             pass
         expected = 'event: put\ndata: {"path":"/","data":{"a":true,"b":[1,2.5,"é\\n"]}}\n\n'
         assert file.read(len(expected.encode())) == expected.encode()
-        tree.ask("PATCH", "/a/c/d.json", '{"x":1}')
+        tree.request("PATCH", "/a/c/d.json", '{"x":1}')
         expected = 'event: patch\ndata: {"path":"/c/d","data":{"x":1}}\n\n'
         assert file.read(len(expected)) == expected.encode()
         file.close()
 
 
 @pytest.mark.parametrize("value", [None, True, 0, "text", [1, None, 3], {"a": {"b": {}}}])
-def test_the_first_event_is_the_value_as_a_get_shows_it(tree: Client, value: Any) -> None:
+def test_the_first_event_is_the_value_as_a_get_returns_it(tree: Client, value: Any) -> None:
     tree.put("/a.json", value)
     with EventStream(tree, "/a.json") as stream:
-        assert told(stream.next_frame()) == put("/", tree.get("/a.json"))
+        assert change(stream.next_frame()) == put("/", tree.get("/a.json"))
 
 
 def test_keys_in_paths_of_events_are_not_escaped(tree: Client) -> None:
-    assert hear(tree, "/.json", ("PUT", "/%C3%A9%20%22%25/1.json", 1)) == [put('/é "%/1', 1)]
+    assert events_of(tree, "/.json", ("PUT", "/%C3%A9%20%22%25/1.json", 1)) == [put('/é "%/1', 1)]
 
 
-# What is heard of which write.
+# The events of each write.
 
 PATCH = {"b": {"c": 1}, "/d/e": 2, "f": {}, "g": [], "h/i": None}
 SENT = {"b": {"c": 1}, "d/e": 2, "f": None, "g": None, "h/i": None}
@@ -190,28 +190,28 @@ SENT = {"b": {"c": 1}, "d/e": 2, "f": None, "g": None, "h/i": None}
         ("/a/b.json", ("PUT", "/a/b/c.json", 1), [put("/c", 1)]),
     ],
 )
-def test_a_stream_hears_what_concerns_it(
+def test_a_stream_receives_the_writes_that_concern_its_path(
     tree: Client, watched: str, written: tuple[str, str, Any], expected: list[Any]
 ) -> None:
     tree.put("/a.json", {"b": {"x": "before"}, "c": "before"})
-    assert hear(tree, watched, written) == expected
+    assert events_of(tree, watched, written) == expected
 
 
 def test_a_push_is_a_put_of_the_new_child(tree: Client) -> None:
     with EventStream(tree, "/list.json") as stream:
         stream.next_frame()
         name = write(tree, "POST", "/list.json", {"x": 1})["name"]
-        assert told(stream.next_frame()) == put(f"/{name}", {"x": 1})
+        assert change(stream.next_frame()) == put(f"/{name}", {"x": 1})
 
 
-def test_a_place_that_stays_empty_hears_what_reaches_it(tree: Client) -> None:
+def test_a_path_that_stays_empty_receives_writes_above_it(tree: Client) -> None:
     written = ("DELETE", "/a.json", None), ("PUT", "/a.json", {"c": 1}), ("PUT", "/a/c.json", 1)
-    assert hear(tree, "/a/b.json", *written) == [put("/", None), put("/", None)]
+    assert events_of(tree, "/a/b.json", *written) == [put("/", None), put("/", None)]
 
 
-def test_what_was_there_already_is_told_again(tree: Client) -> None:
+def test_a_write_of_an_equal_value_is_sent_too(tree: Client) -> None:
     written = ("PUT", "/a/b.json", 1)
-    assert hear(tree, "/a.json", written, written) == [put("/b", 1), put("/b", 1)]
+    assert events_of(tree, "/a.json", written, written) == [put("/b", 1), put("/b", 1)]
 
 
 def test_server_values_are_resolved(tree: Client) -> None:
@@ -219,48 +219,48 @@ def test_server_values_are_resolved(tree: Client) -> None:
     with EventStream(tree, "/a.json") as stream:
         stream.next_frame()
         sent = {"n": {".sv": {"increment": 2}}, "at": {".sv": "timestamp"}}
-        answer = write(tree, "PATCH", "/a.json", sent)
-        assert answer["n"] == 7
-        assert told(stream.next_frame()) == ("patch", "/", answer)
+        response = write(tree, "PATCH", "/a.json", sent)
+        assert response["n"] == 7
+        assert change(stream.next_frame()) == ("patch", "/", response)
         now = write(tree, "PUT", "/a/now.json", {".sv": "timestamp"})
-        assert told(stream.next_frame()) == put("/now", now)
+        assert change(stream.next_frame()) == put("/now", now)
 
 
 def test_a_put_shows_no_priority_and_that_of_a_priority_is_a_put_of_its_node(tree: Client) -> None:
-    heard = hear(
+    received = events_of(
         tree,
         "/a.json",
         ("PUT", "/a.json", {".priority": 1, "b": {".value": 2, ".priority": 3}}),
         ("PUT", "/a/b/.priority.json", 4),
         ("PUT", "/a/.priority.json", 5),
     )
-    assert heard == [put("/", {"b": 2}), put("/b", 2), put("/", {"b": 2})]
+    assert received == [put("/", {"b": 2}), put("/b", 2), put("/", {"b": 2})]
 
 
-def test_what_failed_is_told_to_nobody(tree: Client) -> None:
+def test_a_failed_write_is_not_sent(tree: Client) -> None:
     tree.put("/a.json", 1)
     with EventStream(tree, "/.json") as stream:
         stream.next_frame()
-        assert tree.ask("PUT", "/a.json", "2", {"If-Match": "nonsense"}).status == 412
-        assert tree.ask("PUT", "/a.json", "{").status == 400
-        assert tree.ask("PATCH", "/a.json", '{"x":1,"x/y":2}').status == 400
-        assert tree.ask("PUT", "/a.json", "3", {"If-Match": "*"}).status == 200
-        assert told(stream.next_frame()) == put("/a", 3)
+        assert tree.request("PUT", "/a.json", "2", {"If-Match": "nonsense"}).status == 412
+        assert tree.request("PUT", "/a.json", "{").status == 400
+        assert tree.request("PATCH", "/a.json", '{"x":1,"x/y":2}').status == 400
+        assert tree.request("PUT", "/a.json", "3", {"If-Match": "*"}).status == 200
+        assert change(stream.next_frame()) == put("/a", 3)
 
 
-def test_a_silent_write_is_heard(tree: Client) -> None:
+def test_a_silent_write_is_sent(tree: Client) -> None:
     with EventStream(tree, "/a.json") as stream:
         stream.next_frame()
-        assert tree.ask("PUT", "/a.json?print=silent", "1").status == 204
-        assert told(stream.next_frame()) == put("/", 1)
+        assert tree.request("PUT", "/a.json?print=silent", "1").status == 204
+        assert change(stream.next_frame()) == put("/", 1)
 
 
-def test_a_stream_of_another_database_hears_nothing(shared_daemon: Daemon, tree: Client) -> None:
+def test_a_stream_of_another_database_receives_nothing(shared_daemon: Daemon, tree: Client) -> None:
     with Client.of_new_tree(shared_daemon) as other, EventStream(other, "/.json") as stream:
-        assert told(stream.next_frame()) == put("/", None)
+        assert change(stream.next_frame()) == put("/", None)
         tree.put("/a.json", "here")
         other.put("/a.json", "there")
-        assert told(stream.next_frame()) == put("/a", "there")
+        assert change(stream.next_frame()) == put("/a", "there")
 
 
 # Queries.
@@ -270,7 +270,7 @@ def window(tree: Client, **parameters: str) -> EventStream:
     return EventStream(tree, f"/list.json?{urlencode(parameters)}")
 
 
-def test_a_query_begins_with_what_it_shows_in_its_order(tree: Client) -> None:
+def test_a_query_begins_with_its_result_in_order(tree: Client) -> None:
     tree.put("/list.json", {"a": 3, "b": 1, "c": 2})
     with window(tree, orderBy='"$value"', limitToFirst="2") as stream:
         frame = stream.next_frame()
@@ -278,71 +278,71 @@ def test_a_query_begins_with_what_it_shows_in_its_order(tree: Client) -> None:
         assert frame.data == '{"path":"/","data":{"b":1,"c":2}}'
 
 
-def test_a_window_moves(tree: Client) -> None:
+def test_children_enter_and_leave_the_window_of_a_query(tree: Client) -> None:
     tree.put("/list.json", {"a": 3, "b": 1, "c": 2})
     with window(tree, orderBy='"$value"', limitToFirst="2") as stream:
         stream.next_frame()
         tree.put("/list/d.json", 0)
-        heard = [told(stream.next_frame()) for _ in range(2)]
-        assert sorted(heard, key=repr) == [put("/c", None), put("/d", 0)]
+        received = [change(stream.next_frame()) for _ in range(2)]
+        assert sorted(received, key=repr) == [put("/c", None), put("/d", 0)]
         write(tree, "DELETE", "/list/b.json")
-        heard = [told(stream.next_frame()) for _ in range(2)]
-        assert sorted(heard, key=repr) == [put("/b", None), put("/c", 2)]
+        received = [change(stream.next_frame()) for _ in range(2)]
+        assert sorted(received, key=repr) == [put("/b", None), put("/c", 2)]
 
 
-def test_of_a_child_that_changes_below_the_window_tells_all(tree: Client) -> None:
+def test_a_changed_child_of_a_query_is_sent_whole(tree: Client) -> None:
     tree.put("/list.json", {"a": {"n": 1, "x": {"y": 1}}, "b": {"n": 9}})
     with window(tree, orderBy='"n"', endAt="5") as stream:
         stream.next_frame()
         tree.put("/list/b/x.json", 1)
         tree.put("/list/a/x/y.json", 2)
-        assert told(stream.next_frame()) == put("/a", {"n": 1, "x": {"y": 2}})
+        assert change(stream.next_frame()) == put("/a", {"n": 1, "x": {"y": 2}})
         write(tree, "PATCH", "/list.json", {"a/n": 6, "b/n": 4})
-        heard = [told(stream.next_frame()) for _ in range(2)]
-        assert sorted(heard, key=repr) == [put("/a", None), put("/b", {"n": 4, "x": 1})]
+        received = [change(stream.next_frame()) for _ in range(2)]
+        assert sorted(received, key=repr) == [put("/a", None), put("/b", {"n": 4, "x": 1})]
 
 
-def test_a_query_by_key_shows_the_last_ones(tree: Client) -> None:
+def test_a_query_by_key_selects_the_last_children(tree: Client) -> None:
     tree.put("/list.json", {f"k{number:03}": number for number in range(300)})
     with window(tree, orderBy='"$key"', limitToLast="2") as stream:
-        assert told(stream.next_frame()) == put("/", {"k298": 298, "k299": 299})
+        assert change(stream.next_frame()) == put("/", {"k298": 298, "k299": 299})
         tree.put("/list/k100.json", 0)
         tree.put("/list/k300.json", 300)
-        heard = [told(stream.next_frame()) for _ in range(2)]
-        assert sorted(heard, key=repr) == [put("/k298", None), put("/k300", 300)]
+        received = [change(stream.next_frame()) for _ in range(2)]
+        assert sorted(received, key=repr) == [put("/k298", None), put("/k300", 300)]
 
 
-def test_a_query_hears_of_what_replaces_its_whole_list(tree: Client) -> None:
+def test_a_query_receives_a_write_above_its_list(tree: Client) -> None:
     tree.put("/list.json", {"a": 1, "b": 2})
     with window(tree, orderBy='"$key"', startAt='"b"') as stream:
         stream.next_frame()
         tree.put("/.json", {"list": {"a": 5, "b": 2, "c": 3}})
-        assert told(stream.next_frame()) == put("/c", 3)
+        assert change(stream.next_frame()) == put("/c", 3)
         write(tree, "DELETE", "/.json")
-        heard = [told(stream.next_frame()) for _ in range(2)]
-        assert sorted(heard, key=repr) == [put("/b", None), put("/c", None)]
+        received = [change(stream.next_frame()) for _ in range(2)]
+        assert sorted(received, key=repr) == [put("/b", None), put("/c", None)]
 
 
-def test_streams_of_one_query_all_hear_it_move(tree: Client) -> None:
+def test_all_streams_of_one_query_receive_its_changes(tree: Client) -> None:
     tree.put("/list.json", {"a": 1, "b": 2, "c": 3})
-    wanted = {"orderBy": '"$value"', "limitToFirst": "1"}
+    query = {"orderBy": '"$value"', "limitToFirst": "1"}
     with (
-        window(tree, **wanted) as one,
-        window(tree, **wanted) as other,
-        window(tree, **wanted, resume="true") as third,
+        window(tree, **query) as one,
+        window(tree, **query) as other,
+        window(tree, **query, resume="true") as third,
     ):
         streams = (one, other, third)
         for stream in streams:
-            assert told(stream.next_frame()) == put("/", {"a": 1})
-        for name, following in (("a", ("b", 2)), ("b", ("c", 3))):
+            assert change(stream.next_frame()) == put("/", {"a": 1})
+        for name, next_child in (("a", ("b", 2)), ("b", ("c", 3))):
             write(tree, "DELETE", f"/list/{name}.json")
             for stream in streams:
-                heard = [told(stream.next_frame()) for _ in range(2)]
-                key, value = following
-                assert sorted(heard, key=repr) == [put(f"/{name}", None), put(f"/{key}", value)]
+                received = [change(stream.next_frame()) for _ in range(2)]
+                key, value = next_child
+                assert sorted(received, key=repr) == [put(f"/{name}", None), put(f"/{key}", value)]
 
 
-# Refusals.
+# Errors.
 
 
 @pytest.mark.parametrize(
@@ -360,27 +360,29 @@ def test_streams_of_one_query_all_hear_it_move(tree: Client) -> None:
         ("/a$.json", "invalid_path"),
     ],
 )
-def test_what_does_not_go_with_a_stream_is_refused_in_json(
+def test_parameters_that_exclude_a_stream_are_refused_in_json(
     tree: Client, target: str, code: str
 ) -> None:
-    check_error(tree.ask("GET", target, headers=EVENTS), 400, code)
+    check_error(tree.request("GET", target, headers=EVENTS), 400, code)
 
 
-def test_what_is_not_there_to_be_watched_is_404(shared_daemon: Daemon, tree: Client) -> None:
-    check_error(tree.ask("GET", "/a", headers=EVENTS), 404, "not_found")
-    with Client(shared_daemon, "a.b.localhost") as nowhere:
-        check_error(nowhere.ask("GET", "/a.json", headers=EVENTS), 404, "not_found")
+def test_a_stream_of_an_unknown_path_or_database_is_404(
+    shared_daemon: Daemon, tree: Client
+) -> None:
+    check_error(tree.request("GET", "/a", headers=EVENTS), 404, "not_found")
+    with Client(shared_daemon, "a.b.localhost") as unknown:
+        check_error(unknown.request("GET", "/a.json", headers=EVENTS), 404, "not_found")
 
 
-def test_a_token_that_is_no_good_is_401(tree: Client) -> None:
-    check_error(tree.ask("GET", "/a.json?auth=x", headers=EVENTS), 401, "auth_required")
+def test_a_stream_with_an_invalid_token_is_401(tree: Client) -> None:
+    check_error(tree.request("GET", "/a.json?auth=x", headers=EVENTS), 401, "auth_required")
 
 
 def test_a_stream_has_no_time_out(tmp_path: pathlib.Path) -> None:
     with configured(tmp_path, OPEN_PROJECT + "[streams]\nkeep_alive_s = 0.05\n") as daemon:
         with Client(daemon) as client, EventStream(client, "/a.json?timeout=100ms") as stream:
-            heard = [stream.next_frame() for _ in range(6)]
-        assert heard[1:] == [Frame("keep-alive", "null")] * 5
+            received = [stream.next_frame() for _ in range(6)]
+        assert received[1:] == [Frame("keep-alive", "null")] * 5
 
 
 # Resuming.
@@ -390,7 +392,7 @@ def resumed(tree: Client, last: str | None, target: str = "/a.json?resume=true")
     return EventStream(tree, target, {} if last is None else {"Last-Event-ID": last})
 
 
-def test_without_being_asked_for_there_are_no_identifiers(tree: Client) -> None:
+def test_events_have_ids_only_if_requested(tree: Client) -> None:
     for target in ("/a.json", "/a.json?resume=false"):
         with EventStream(tree, target) as stream:
             tree.put("/a.json", 1)
@@ -400,7 +402,7 @@ def test_without_being_asked_for_there_are_no_identifiers(tree: Client) -> None:
                 assert frame.id is None
 
 
-def test_every_event_of_a_stream_to_be_resumed_has_an_identifier_of_its_own(tree: Client) -> None:
+def test_every_event_of_a_resumable_stream_has_an_id_of_its_own(tree: Client) -> None:
     with resumed(tree, None) as stream:
         frames = [stream.next_change()]
         tree.put("/a.json", {"b": 1})
@@ -410,7 +412,7 @@ def test_every_event_of_a_stream_to_be_resumed_has_an_identifier_of_its_own(tree
     assert None not in {frame.id for frame in frames}
 
 
-def test_who_comes_back_hears_what_it_missed_in_place_of_the_value(tree: Client) -> None:
+def test_a_resumed_stream_begins_with_the_missed_events_instead_of_the_value(tree: Client) -> None:
     with resumed(tree, None) as stream:
         first = stream.next_change()
         tree.put("/a/b.json", 1)
@@ -420,30 +422,30 @@ def test_who_comes_back_hears_what_it_missed_in_place_of_the_value(tree: Client)
     write(tree, "PATCH", "/a.json", {"d": 3, "e": {"f": 4}})
     missed = [put("/c", 2), ("patch", "/", {"d": 3, "e": {"f": 4}})]
     with resumed(tree, second.id) as stream:
-        assert [told(stream.next_frame()) for _ in range(2)] == missed
+        assert [change(stream.next_frame()) for _ in range(2)] == missed
         tree.put("/a/g.json", 5)
         last = stream.next_change()
-        assert told(last) == put("/g", 5)
+        assert change(last) == put("/g", 5)
     with resumed(tree, first.id) as stream:
         expected = [put("/b", 1), *missed, put("/g", 5)]
-        assert [told(stream.next_frame()) for _ in range(4)] == expected
+        assert [change(stream.next_frame()) for _ in range(4)] == expected
     with resumed(tree, last.id) as stream:
         tree.put("/a.json", "nothing was missed")
-        assert told(stream.next_frame()) == put("/", "nothing was missed")
+        assert change(stream.next_frame()) == put("/", "nothing was missed")
 
 
-def test_who_was_cut_off_inside_a_write_hears_the_rest_of_it(tree: Client) -> None:
+def test_a_stream_resumed_inside_a_write_receives_its_remaining_events(tree: Client) -> None:
     tree.put("/a.json", {"b": 1})
     with resumed(tree, None) as stream:
         stream.next_change()
         write(tree, "PATCH", "/.json", {"a/b": 2, "a/c": 3, "a/d": 4})
         frames = [stream.next_change() for _ in range(3)]
-    assert [told(frame) for frame in frames] == [put("/b", 2), put("/c", 3), put("/d", 4)]
+    assert [change(frame) for frame in frames] == [put("/b", 2), put("/c", 3), put("/d", 4)]
     tree.put("/a/e.json", 5)
-    for heard in range(3):
-        with resumed(tree, frames[heard].id) as stream:
-            rest = [*map(told, frames[heard + 1 :]), put("/e", 5)]
-            assert [told(stream.next_frame()) for _ in rest] == rest
+    for index in range(3):
+        with resumed(tree, frames[index].id) as stream:
+            rest = [*map(change, frames[index + 1 :]), put("/e", 5)]
+            assert [change(stream.next_frame()) for _ in rest] == rest
 
 
 @pytest.mark.parametrize(
@@ -466,28 +468,26 @@ def test_who_was_cut_off_inside_a_write_hears_the_rest_of_it(tree: Client) -> No
         "a" * 5000,
     ],
 )
-def test_an_identifier_that_is_not_known_leads_to_the_value(tree: Client, last: str) -> None:
+def test_a_stream_resumed_with_an_unknown_id_begins_with_the_value(tree: Client, last: str) -> None:
     tree.put("/a.json", 1)
     tree.put("/a.json", 2)
     with EventStream(
         tree, "/a.json?resume=true", {"Last-Event-ID": last.encode().decode("latin-1")}
     ) as stream:
         frame = stream.next_change()
-        assert told(frame) == put("/", 2)
+        assert change(frame) == put("/", 2)
         assert frame.id is not None
 
 
-def test_an_identifier_means_nothing_where_resuming_is_not_asked_for(tree: Client) -> None:
+def test_an_id_is_ignored_without_resume(tree: Client) -> None:
     with resumed(tree, None) as stream:
         last = stream.next_change().id
     tree.put("/a/b.json", 1)
     with resumed(tree, last, "/a.json") as stream:
-        assert told(stream.next_frame()) == put("/", {"b": 1})
+        assert change(stream.next_frame()) == put("/", {"b": 1})
 
 
-def test_an_identifier_of_another_database_is_not_known(
-    shared_daemon: Daemon, tree: Client
-) -> None:
+def test_an_id_of_another_database_is_unknown(shared_daemon: Daemon, tree: Client) -> None:
     for number in range(3):
         tree.put("/a.json", number)
     with resumed(tree, None) as stream:
@@ -496,10 +496,10 @@ def test_an_identifier_of_another_database_is_not_known(
         for number in range(5):
             other.put("/a.json", number)
         with resumed(other, last) as stream:
-            assert told(stream.next_frame()) == put("/", 4)
+            assert change(stream.next_frame()) == put("/", 4)
 
 
-def test_a_query_that_is_resumed_begins_with_the_value(tree: Client) -> None:
+def test_a_resumed_query_begins_with_the_value(tree: Client) -> None:
     tree.put("/list.json", {"a": 1, "b": 2})
     target = "/list.json?orderBy=%22$key%22&limitToFirst=1&resume=true"
     with resumed(tree, None, target) as stream:
@@ -507,16 +507,18 @@ def test_a_query_that_is_resumed_begins_with_the_value(tree: Client) -> None:
         assert last is not None
     tree.put("/list/b.json", 3)
     with resumed(tree, last, target) as stream:
-        assert told(stream.next_frame()) == put("/", {"a": 1})
+        assert change(stream.next_frame()) == put("/", {"a": 1})
 
 
-def test_what_is_too_large_for_the_log_leads_to_the_value(tree: Client) -> None:
+def test_a_stream_that_missed_a_write_too_large_for_the_log_begins_with_the_value(
+    tree: Client,
+) -> None:
     with resumed(tree, None) as stream:
         last = stream.next_change().id
     tree.put("/a/large.json", "x" * 100_000)
     tree.put("/a/small.json", 1)
     with resumed(tree, last) as stream:
-        assert told(stream.next_frame()) == put("/", {"large": "x" * 100_000, "small": 1})
+        assert change(stream.next_frame()) == put("/", {"large": "x" * 100_000, "small": 1})
 
 
 def restart_crashed(daemon: Daemon) -> None:
@@ -525,7 +527,7 @@ def restart_crashed(daemon: Daemon) -> None:
 
 
 @pytest.mark.parametrize("restart", [Daemon.restart, restart_crashed])
-def test_a_stream_is_resumed_over_a_restart(tmp_path: pathlib.Path, restart: Any) -> None:
+def test_a_stream_is_resumed_after_a_restart(tmp_path: pathlib.Path, restart: Any) -> None:
     with Daemon(tmp_path) as daemon:
         with Client(daemon) as client, resumed(client, None) as stream:
             client.put("/a.json", {"b": 1})
@@ -536,11 +538,11 @@ def test_a_stream_is_resumed_over_a_restart(tmp_path: pathlib.Path, restart: Any
         with Client(daemon) as client:
             client.put("/a/d.json", 3)
             with resumed(client, last) as stream:
-                heard = [told(stream.next_frame()) for _ in range(2)]
-                assert heard == [put("/c", 2), put("/d", 3)]
+                received = [change(stream.next_frame()) for _ in range(2)]
+                assert received == [put("/c", 2), put("/d", 3)]
 
 
-def test_an_identifier_of_a_database_that_is_gone_is_not_known(tmp_path: pathlib.Path) -> None:
+def test_an_id_of_a_lost_database_is_unknown(tmp_path: pathlib.Path) -> None:
     with Daemon(tmp_path, arguments=["--engine", "memory"]) as daemon:
         with Client(daemon) as client, resumed(client, None) as stream:
             client.put("/a.json", "before")
@@ -551,13 +553,13 @@ def test_an_identifier_of_a_database_that_is_gone_is_not_known(tmp_path: pathlib
             for number in range(3):
                 client.put("/a.json", number)
             with resumed(client, last) as stream:
-                assert told(stream.next_frame()) == put("/", 2)
+                assert change(stream.next_frame()) == put("/", 2)
 
 
 # Settings.
 
 
-def test_keep_alives_come_while_nothing_is_written(tmp_path: pathlib.Path) -> None:
+def test_keep_alives_are_sent_while_nothing_is_written(tmp_path: pathlib.Path) -> None:
     settings = "[streams]\nkeep_alive_s = 0.2\n"
     with configured(tmp_path, OPEN_PROJECT + settings) as daemon, Client(daemon) as client:
         for target in ("/a.json", "/a.json?resume=true", "/a.json?orderBy=%22$key%22"):
@@ -569,50 +571,50 @@ def test_keep_alives_come_while_nothing_is_written(tmp_path: pathlib.Path) -> No
 
 @contextlib.contextmanager
 def limited(folder: pathlib.Path, limit: str) -> Iterator[Client]:
-    """A client of a daemon with a limit."""
+    """Start a daemon with a limit; return its client."""
     config = f"{OPEN_PROJECT}[limits]\n{limit}\n"
     with configured(folder, config) as daemon, Client(daemon) as client:
         yield client
 
 
-def test_streams_are_bounded_for_each_address(tmp_path: pathlib.Path) -> None:
+def test_streams_are_limited_for_each_address(tmp_path: pathlib.Path) -> None:
     with (
         limited(tmp_path, "streams_per_address = 2") as client,
         EventStream(client, "/a.json"),
         EventStream(client, "/b.json") as other,
     ):
-        refused = client.ask("GET", "/c.json", headers=EVENTS)
+        refused = client.request("GET", "/c.json", headers=EVENTS)
         check_error(refused, 429, "too_many_requests")
         assert client.get("/c.json") is None
         other.close()
-        with open_when_there_is_room(client, "/c.json") as stream:
-            assert told(stream.next_frame()) == put("/", None)
+        with open_when_possible(client, "/c.json") as stream:
+            assert change(stream.next_frame()) == put("/", None)
 
 
-def test_streams_are_bounded_for_each_database(tmp_path: pathlib.Path) -> None:
+def test_streams_are_limited_for_each_database(tmp_path: pathlib.Path) -> None:
     with (
         limited(tmp_path, "streams_per_database = 1") as client,
         EventStream(client, "/a.json"),
     ):
-        refused = client.ask("GET", "/b.json", headers=EVENTS)
+        refused = client.request("GET", "/b.json", headers=EVENTS)
         check_error(refused, 429, "too_many_requests")
-        assert client.ask("HEAD", "/b.json", headers=EVENTS).status == 429
+        assert client.request("HEAD", "/b.json", headers=EVENTS).status == 429
         with EventStream(client, "/b.json?ns=other--demo") as stream:
             assert stream.status == 200
 
 
-def test_streams_are_bounded_in_all(tmp_path: pathlib.Path) -> None:
+def test_streams_are_limited_in_total(tmp_path: pathlib.Path) -> None:
     with limited(tmp_path, "streams = 1") as client:
         for _ in range(3):
-            assert client.ask("HEAD", "/a.json", headers=EVENTS).status == 200
+            assert client.request("HEAD", "/a.json", headers=EVENTS).status == 200
         with EventStream(client, "/a.json"):
-            refused = client.ask("GET", "/b.json?ns=other--demo", headers=EVENTS)
+            refused = client.request("GET", "/b.json?ns=other--demo", headers=EVENTS)
             assert refused.status == 503
             client.put("/a.json", 1)
 
 
-def open_when_there_is_room(client: Client, target: str) -> EventStream:
-    """Open a stream as soon as the daemon has seen that another one is gone."""
+def open_when_possible(client: Client, target: str) -> EventStream:
+    """Open a stream as soon as the daemon has noticed that another one is closed."""
     while True:
         stream = EventStream(client, target)
         if stream.status == 200:
@@ -620,7 +622,7 @@ def open_when_there_is_room(client: Client, target: str) -> EventStream:
         stream.close()
 
 
-def test_pages_of_configured_origins_may_listen(tmp_path: pathlib.Path) -> None:
+def test_pages_of_configured_origins_may_open_streams(tmp_path: pathlib.Path) -> None:
     config = OPEN_PROJECT + '[http]\ncors_origins = ["https://one.example"]\n'
     with configured(tmp_path, config) as daemon, Client(daemon) as client:
         with EventStream(client, "/a.json", {"Origin": "https://one.example"}) as stream:
@@ -634,9 +636,7 @@ def test_pages_of_configured_origins_may_listen(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("secure", [False, True])
-def test_streams_end_in_good_order_when_the_daemon_does(
-    tmp_path: pathlib.Path, secure: bool
-) -> None:
+def test_streams_end_regularly_when_the_daemon_stops(tmp_path: pathlib.Path, secure: bool) -> None:
     with Daemon(tmp_path) as daemon, Client(daemon, secure=secure) as client:
         targets = ["/a.json", "/.json", "/a.json?orderBy=%22$key%22", "/a.json?resume=true"]
         streams = [EventStream(client, target) for target in targets]
@@ -645,13 +645,13 @@ def test_streams_end_in_good_order_when_the_daemon_does(
         client.put("/a.json", {"b": 1})
         assert daemon.stop() == 0
         for stream in streams:
-            heard = [frame for frame in stream.frames() if frame.event != "keep-alive"]
-            assert len(heard) == 1
+            received = [frame for frame in stream.frames() if frame.event != "keep-alive"]
+            assert len(received) == 1
             stream.close()
         assert "Traceback" not in daemon.log
 
 
-def test_a_stream_whose_client_left_costs_nothing_more(shared_daemon: Daemon, tree: Client) -> None:
+def test_a_stream_whose_client_disconnected_is_removed(shared_daemon: Daemon, tree: Client) -> None:
     for _ in range(20):
         with EventStream(tree, "/a.json") as stream:
             stream.next_frame()

@@ -1,4 +1,4 @@
-"""What twistd's command line becomes, before anything runs."""
+"""The command line of `twistd treedb`, and what is set up before the reactor runs."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from treedbd.service import CannotStart
 from treedbd.tap import (
     Options,
     curl_command,
+    freeze_objects,
     makeService,
-    spare_collector,
-    tell_in_one_sentence,
-    use_steady_time,
+    print_as_sentence,
+    use_monotonic_clock,
 )
 
 
@@ -31,7 +31,7 @@ def parse(*arguments: str) -> Options:
     return options
 
 
-def test_only_what_was_given_becomes_a_flag() -> None:
+def test_only_given_options_become_flags() -> None:
     assert parse().flags == {}
     given = parse("--listen", "tcp:1", "-l", "tcp:2", "--data", "d", "--engine", "memory")
     assert given.flags == {"listen": ["tcp:1", "tcp:2"], "data": "d", "engine": "memory"}
@@ -43,8 +43,8 @@ def test_the_number_of_workers_is_checked_as_in_the_file(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, number: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    said = r"^treedb: the command line: workers must be 1: correct it or remove it\.$"
-    with pytest.raises(SystemExit, match=said):
+    message = r"^treedb: the command line: workers must be 1: correct it or remove it\.$"
+    with pytest.raises(SystemExit, match=message):
         makeService(parse("--workers", number))
 
 
@@ -83,13 +83,13 @@ def test_a_daemon_without_an_endpoint_does_not_start(
 
 def test_timers_follow_the_monotonic_clock() -> None:
     reactor = EPollReactor()
-    use_steady_time(reactor)
+    use_monotonic_clock(reactor)
     call = reactor.callLater(60, int)
     assert call.getTime() == pytest.approx(time.monotonic() + 60, abs=30)
     call.cancel()
 
 
-def test_the_timers_of_the_daemon_are_steady_before_anything_is_scheduled(
+def test_the_daemon_sets_its_clock_before_anything_is_scheduled(
     tmp_path: pathlib.Path,
 ) -> None:
     program = (
@@ -106,7 +106,7 @@ def test_the_timers_of_the_daemon_are_steady_before_anything_is_scheduled(
     assert not list(tmp_path.iterdir())
 
 
-def test_sighup_does_not_end_a_daemon_that_is_not_ready_yet(tmp_path: pathlib.Path) -> None:
+def test_sighup_does_not_end_a_daemon_that_is_starting(tmp_path: pathlib.Path) -> None:
     program = (
         "import os, signal\n"
         "from treedbd.tap import Options, makeService\n"
@@ -118,7 +118,7 @@ def test_sighup_does_not_end_a_daemon_that_is_not_ready_yet(tmp_path: pathlib.Pa
     subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True)
 
 
-def test_the_curl_command_survives_any_path() -> None:
+def test_the_curl_command_quotes_any_path() -> None:
     data = pathlib.Path("/it's $HOME")
     urls = ["unix:/s", "https://127.0.0.1:8443", "http://127.0.0.1:9000"]
     words = shlex.split(curl_command(urls, data, is_open=True) or "")
@@ -133,22 +133,22 @@ def test_the_curl_command_of_a_plain_endpoint_needs_no_certificate() -> None:
     assert "--cacert" not in command
 
 
-def test_where_rules_hold_the_curl_command_shows_the_token_of_an_administrator() -> None:
+def test_under_rules_the_curl_command_has_the_token_of_an_admin() -> None:
     command = curl_command(["http://127.0.0.1:9000"], pathlib.Path("/d"), is_open=False)
     assert command is not None
     assert "-H 'Authorization: Bearer owner'" in command
 
 
-def test_there_is_no_curl_command_where_there_is_no_url_for_it() -> None:
+def test_without_an_http_url_there_is_no_curl_command() -> None:
     assert curl_command(["unix:/s", "systemd:x"], pathlib.Path("/d"), is_open=True) is None
 
 
-def test_the_reason_of_a_failed_start_is_told_without_a_traceback(
+def test_the_reason_of_a_failed_start_is_printed_without_a_traceback(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     others: list[BaseException] = []
     monkeypatch.setattr(sys, "excepthook", lambda kind, error, trace: others.append(error))
-    tell_in_one_sentence(CannotStart)
+    print_as_sentence(CannotStart)
     sys.excepthook(CannotStart, CannotStart("It is\nlate."), None)
     other = ValueError("other")
     sys.excepthook(ValueError, other, None)
@@ -156,10 +156,10 @@ def test_the_reason_of_a_failed_start_is_told_without_a_traceback(
     assert others == [other]
 
 
-def test_what_lives_as_long_as_the_daemon_is_not_looked_at_by_the_collector() -> None:
+def test_objects_that_exist_at_the_start_are_excluded_from_garbage_collection() -> None:
     everything = len(gc.get_objects())
     try:
-        spare_collector()
+        freeze_objects()
         assert gc.get_freeze_count() > everything // 2
         assert len(gc.get_objects()) < everything // 2
     finally:

@@ -1,18 +1,17 @@
-"""Everything that runs, as one Twisted service: opened, kept alive and closed in a stated order.
+"""The whole database as one Twisted service, with a stated order of start and stop.
 
 Start, the privileged half: 1 certificates are read, 2 the endpoints are opened. Then: 3 the data
-directory is locked, 4 the stores in it are opened and verified, 5 secrets and files of rules are
-read. A step that fails undoes those before it and raises `CannotStart` with one sentence for the
-operator.
+directory is locked, 4 its stores are opened and verified, 5 secrets, providers and rules files are
+loaded. A step that fails undoes those before it and raises `CannotStart`.
 
-Stop, in 9 seconds at most: 1 the endpoints close, so nobody new gets in; 2 requests under
-way are answered, writes made durable first; 3 streams end, and who is not done by `DRAIN_SECONDS`
-is cut off; 4 the stores are closed; 5 the data directory is unlocked. A stopped service does not
-start again.
+Stop, in 9 seconds at most: 1 the endpoints close, so no connection is accepted any more; 2 requests
+under way are answered, writes once they are durable; 3 streams end, and after `DRAIN_SECONDS` all
+connections that are left are dropped; 4 the stores are closed; 5 the data directory is unlocked. A
+stopped service does not start again.
 
-A host program embeds the service: it adds it to its own, and mounts `resource()` in its own site
-under any prefix; `Settings.listen` may then be empty. Nothing of the process is touched here, no
-signal, no clock, no exit: that is `tap`'s.
+To embed the service, a program adds it to its own and mounts `resource()` in its own site, under
+any prefix; `Settings.listen` may then be empty. The service changes nothing of the process, neither
+signals nor the clock nor the exit status: that is done by `tap`.
 """
 
 from __future__ import annotations
@@ -21,14 +20,13 @@ import datetime
 import os
 import stat
 import time
-from collections.abc import Callable, Generator
+from functools import partial
 from typing import Any, Final
 
-import attrs
 from twisted.application.service import MultiService
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
-from twisted.internet.defer import Deferred, gatherResults, inlineCallbacks, maybeDeferred
-from twisted.internet.error import TimeoutError as TookTooLong
+from twisted.internet.defer import Deferred, gatherResults, maybeDeferred
+from twisted.internet.error import TimeoutError as TwistedTimeoutError
 from twisted.internet.interfaces import IListeningPort
 from twisted.internet.task import LoopingCall
 from twisted.internet.threads import deferToThreadPool
@@ -36,74 +34,69 @@ from twisted.logger import Logger
 from twisted.python.reflect import namedAny
 from twisted.web.resource import IResource
 
-from treedbd.certificate import (
+from treedbd.config.certificate import (
     LOCAL_KEY,
-    CertificateFiles,
+    BadCertificate,
     ServerContext,
-    Unusable,
-    keep_local_certificate,
+    ensure_local_certificate,
 )
-from treedbd.config import Settings
-from treedbd.database.catalog import Catalog, ProjectSpec
-from treedbd.database.platform import Platform
-from treedbd.endpoints import CannotListen, Endpoint, open_endpoint
+from treedbd.config.credentials import (
+    READABLE_BY_OTHERS,
+    WAS_READABLE_BY_OTHERS,
+    BadCredentials,
+    Credentials,
+)
+from treedbd.config.endpoints import CertificateFiles, Endpoint
+from treedbd.config.listen import CannotListen, open_endpoint
+from treedbd.config.settings import Settings
+from treedbd.database.catalog import Catalog
+from treedbd.database.database import ProjectSpec
+from treedbd.database.runtime import Runtime
+from treedbd.errors import OperatorError
+from treedbd.files import close_to_others, create_directory, is_open_to_others
 from treedbd.rules.ruleset import DENY, OPEN
-from treedbd.store.files import close_to_others, is_open_to_others, make_directory
+from treedbd.store.engine import CannotOpenStore, StoreFailed
 from treedbd.store.lock import DirectoryLock
-from treedbd.store.mapping import Failed, Refused
-from treedbd.tree.line import in_one_line
-from treedbd.trust import OTHERS_COULD_READ, OTHERS_MAY_READ, Trust, Untrustworthy
-from treedbd.web.channel.factory import ChannelFactory
-from treedbd.web.channel.lazy import LazyRequest
-from treedbd.web.channel.limits import ChannelLimits
-from treedbd.web.identity.gate import Gate
+from treedbd.text import in_one_line
+from treedbd.web.auth.authenticator import Authenticator
+from treedbd.web.cors import Cors
+from treedbd.web.http1.factory import Http1Factory
+from treedbd.web.http1.request import Request
 from treedbd.web.options import WebOptions
 from treedbd.web.resource import TreeResource
-from treedbd.web.send import headers_for_all
-from treedbd.web.streams import StreamLimits
 
 DRAIN_SECONDS: Final = 4.0
 CLOSE_SECONDS: Final = 5.0
-DRAIN_BEAT: Final = 0.02
+DRAIN_POLL_S: Final = 0.02
 
 
 class CannotStart(Exception):
-    """What keeps the service from starting; one sentence says so."""
+    """The service cannot start; `str()` is one sentence for the operator."""
 
 
 class TreeService(MultiService):
-    """The database as a service; `listen` of the settings may be empty where it is embedded."""
+    """The database as a service; `listen` of the settings may be empty if it is embedded."""
 
     _log = Logger()
 
     def __init__(self, settings: Settings, reactor: Any = None) -> None:
-        """Prepare; nothing is opened yet. `reactor` is the global one unless it is given."""
+        """Prepare; nothing is opened yet. `reactor` is the global one if None."""
         MultiService.__init__(self)
-        # Not imported at the top, because importing the reactor chooses it.
+        # Not imported at the top, because importing the reactor installs it.
         self._reactor = namedAny("twisted.internet.reactor") if reactor is None else reactor
         self._settings = settings
         self._catalog = self._make_catalog()
-        self._trust = Trust(settings, self._catalog, self._reactor)
-        self._gate = Gate(self._trust.verifier, time.time)
+        self._credentials = Credentials(settings, self._catalog, self._reactor)
+        self._authenticator = Authenticator(self._credentials.verifier, self._reactor, time.time)
         self._resource = TreeResource(
-            catalog=self._catalog,
-            gate=self._gate,
-            options=_web_options(settings),
-            stream_limits=StreamLimits(
-                **_named_as_in(StreamLimits, settings.limits, settings.streams)
-            ),
-            clock=self._reactor,
-            wall_clock=time.time,
+            self._catalog, _web_options(settings), self._authenticator, self._reactor, time.time
         )
-        self._factory = ChannelFactory(
+        self._factory = Http1Factory(
             self._resource,
-            ChannelLimits(
-                body_bytes=settings.limits.write_body_bytes,
-                **_named_as_in(ChannelLimits, settings.limits),
-            ),
+            settings.limits,
             self._reactor,
             self._log_access if settings.http.access_log else None,
-            refusal_headers=headers_for_all(settings.http.cors_origins),
+            error_headers=Cors(settings.http.cors_origins).fixed or (),
         )
         self._contexts: list[ServerContext] = []
         self._ports: list[tuple[Endpoint, IListeningPort]] = []
@@ -114,73 +107,78 @@ class TreeService(MultiService):
         return self._resource
 
     def urls(self) -> list[str]:
-        """Return where the open endpoints can be reached from this machine."""
+        """Return the URLs of the open endpoints, as this machine reaches them."""
         return [_url(endpoint, port.getHost()) for endpoint, port in self._ports]
 
-    def is_open(self) -> bool:
-        """Tell whether everybody may write to the default project, since nobody has put rules."""
-        return self._catalog.rulebook(self._settings.default_project).rules is OPEN
+    def has_open_rules(self) -> bool:
+        """Return whether the default project has the open rules of development mode."""
+        return self._catalog.rules(self._settings.default_project).current is OPEN
 
     def privilegedStartService(self) -> None:
         """Read certificates and open the endpoints; raise `CannotStart`."""
         try:
             self._open_endpoints()
-        except (CannotListen, Unusable) as error:
+        except (CannotListen, BadCertificate) as error:
             self._close_endpoints()
-            raise CannotStart(self._say_of_listen(error)) from None
-        except Refused as error:
+            raise CannotStart(self._in_listen(error)) from None
+        except CannotOpenStore as error:
             self._close_endpoints()
             raise CannotStart(str(error)) from None
         MultiService.privilegedStartService(self)
 
     def startService(self) -> None:
-        """Lock the data directory and open the stores; raise `CannotStart`."""
+        """Lock the data directory, open the stores, load credentials; raise `CannotStart`."""
         try:
             self._open_stores()
-            self._trust.read()
-        except (Refused, Failed, Untrustworthy) as error:
+            self._credentials.load()
+        except (CannotOpenStore, StoreFailed, BadCredentials) as error:
             self._close_endpoints()
-            self._catalog.close()  # at once, since nothing is under way
+            self._catalog.close()  # closes at once: no write is under way
             self._unlock()
             raise CannotStart(str(error)) from None
         MultiService.startService(self)
 
-    @inlineCallbacks
-    def stopService(self) -> Generator[Deferred[Any], Any, None]:
-        """Close everything in the order that the module states; never fails."""
-        yield self._close_endpoints()
-        yield self._drain()
-        self._trust.close()
-        closed = yield self._close_stores()
-        if closed:
-            self._unlock()
-        yield maybeDeferred(MultiService.stopService, self)
+    def stopService(self) -> Deferred[None]:
+        """Stop in the order that the module states; never fails."""
+        return Deferred.fromCoroutine(self._stop())
 
-    def reload(self, settings: Settings | None = None) -> None:
-        """Read certificates, secrets, providers and rules again; a bad file changes nothing.
+    def reload(self, settings: Settings | None = None) -> bool:
+        """Read certificates, secrets, providers and rules again; an invalid file changes nothing.
 
-        `settings` say anew which files of secrets and rules and which providers the projects have;
-        nothing else in them is looked at.
+        Of `settings` only the secret files, rules files and providers of the projects are used.
+        Returns whether all was valid; what was not is logged.
         """
+        is_valid = True
         try:
-            self._trust.read(None if settings is None else settings.projects)
-        except Untrustworthy as error:
-            self._log.error("{reason} What was read before stays in force.", reason=str(error))
+            self._credentials.load(None if settings is None else settings.projects)
+        except BadCredentials as error:
+            self._log.error("{reason} What was loaded before stays in use.", reason=str(error))
+            is_valid = False
         else:
-            self._resource.streams.recheck(self._gate.trusts)
+            self._resource.streams.recheck(self._authenticator.trusts)
         for context in self._contexts:
             try:
                 context.reload()
-            except Unusable as error:
+            except BadCertificate as error:
                 self._log.error(
-                    "{reason} The one read before stays in force.",
-                    reason=self._say_of_listen(error),
+                    "{reason} The certificate read before stays in use.",
+                    reason=self._in_listen(error),
                 )
+                is_valid = False
+        return is_valid
 
-    def _say_of_listen(self, error: Exception) -> str:
-        """Return the sentence for an endpoint or for a file that one names."""
-        place = self._settings.listen_place
-        return in_one_line(f"{place.source}: {place.key}: {error}.")
+    async def _stop(self) -> None:
+        await self._close_endpoints()
+        await self._drain()
+        self._credentials.close()
+        if await self._close_stores():
+            self._unlock()
+        await maybeDeferred(MultiService.stopService, self)
+
+    def _in_listen(self, error: OperatorError) -> str:
+        """Return the message about an endpoint, or about a file that an endpoint names."""
+        location = self._settings.listen_location
+        return error.in_setting(location.source, location.key)
 
     def _make_catalog(self) -> Catalog:
         settings = self._settings
@@ -193,15 +191,19 @@ class TreeService(MultiService):
                     project.databases,
                     project.dialect,
                     project.require_index,
-                    is_governed=project.rules_file is not None,
+                    is_file_managed=project.rules_file is not None,
                 )
                 for name, project in settings.projects.items()
             },
             any_project=settings.development,
             first_rules=OPEN if settings.development else DENY,
-            most_databases=settings.limits.databases,
-            rules_limits=settings.rules.limits(),
-            platform=Platform(self._reactor, os.urandom, self._run_in_thread),
+            max_databases=settings.limits.databases,
+            rules_limits=settings.rules,
+            runtime=Runtime(
+                self._reactor,
+                os.urandom,
+                partial(deferToThreadPool, self._reactor, self._reactor.getThreadPool()),
+            ),
             retain_events=settings.streams.retain_events,
         )
 
@@ -209,44 +211,46 @@ class TreeService(MultiService):
         for endpoint in self._settings.listen:
             context = None
             if endpoint.is_secure:
-                files = endpoint.certificate or self._keep_local_certificate()
+                files = endpoint.certificate or self._ensure_local_certificate()
                 if is_open_to_others(files.key):
-                    self._log.warn(OTHERS_MAY_READ, file=str(files.key))
+                    self._log.warn(READABLE_BY_OTHERS, file=str(files.key))
                 context = ServerContext(files)
                 self._contexts.append(context)
             port = open_endpoint(endpoint, self._reactor, self._factory, context)
             self._ports.append((endpoint, port))
 
-    def _keep_local_certificate(self) -> CertificateFiles:
-        self._keep_folder()
+    def _ensure_local_certificate(self) -> CertificateFiles:
+        self._ensure_data_directory()
         key = self._settings.data / LOCAL_KEY
         if close_to_others(key):
-            self._log.warn(OTHERS_COULD_READ, file=str(key))
-        return keep_local_certificate(self._settings.data, datetime.datetime.now(datetime.UTC))
+            self._log.warn(WAS_READABLE_BY_OTHERS, file=str(key))
+        return ensure_local_certificate(self._settings.data, datetime.datetime.now(datetime.UTC))
 
-    def _keep_folder(self) -> None:
-        """Make the data directory; one that was there keeps its mode if it holds anything."""
+    def _ensure_data_directory(self) -> None:
+        """Create the data directory if it is missing; one that holds anything keeps its mode."""
         folder = self._settings.data
         try:
-            make_directory(folder)
+            create_directory(folder)
             is_open = is_open_to_others(folder)
             if is_open and not any(folder.iterdir()):
                 folder.chmod(stat.S_IRWXU)
                 is_open = False
         except OSError as error:
-            raise Refused(
-                f"The data directory {folder} cannot be used ({error.strerror}): let the user "
-                "that runs treedb write to it, or name another."
+            raise CannotOpenStore(
+                f"The data directory {folder}",
+                f"cannot be used ({error.strerror})",
+                "let the user that runs treedb write to it, or choose another directory",
             ) from None
         if is_open:
             self._log.warn(
-                "Others may look into {folder}: chmod 700 keeps them out.", folder=str(folder)
+                "Other users of this machine can enter {folder}: run chmod 700 on it.",
+                folder=str(folder),
             )
 
     def _open_stores(self) -> None:
         if self._settings.engine == "memory":
             return
-        self._keep_folder()
+        self._ensure_data_directory()
         self._lock = DirectoryLock(self._settings.data)
         self._catalog.open()
 
@@ -256,39 +260,39 @@ class TreeService(MultiService):
             [maybeDeferred(port.stopListening) for _, port in ports], consumeErrors=True
         )
 
-    @inlineCallbacks
-    def _drain(self) -> Generator[Deferred[Any], Any, None]:
-        """Let requests under way finish, then end the streams, which hear of them until then."""
+    async def _drain(self) -> None:
+        """Let requests under way finish, then end the streams, which receive events until then."""
         streams = self._resource.streams
-        patience_ends = self._reactor.seconds() + DRAIN_SECONDS / 2
+        streams_end_at = self._reactor.seconds() + DRAIN_SECONDS / 2
 
         def end_streams() -> None:
-            is_late = self._reactor.seconds() >= patience_ends
+            is_late = self._reactor.seconds() >= streams_end_at
             if is_late or self._factory.connections <= len(streams):
                 streams.end()
 
         drained = self._factory.drain()
-        ending = LoopingCall(end_streams)
-        ending.clock = self._reactor
-        ending.start(DRAIN_BEAT)
+        polling = LoopingCall(end_streams)
+        polling.clock = self._reactor
+        polling.start(DRAIN_POLL_S)
         late = self._reactor.callLater(DRAIN_SECONDS, self._factory.abort)
-        yield drained
-        ending.stop()
+        await drained
+        polling.stop()
         streams.end()
         if late.active():
             late.cancel()
 
-    @inlineCallbacks
-    def _close_stores(self) -> Generator[Deferred[Any], Any, bool]:
+    async def _close_stores(self) -> bool:
+        """Close all stores; return whether no thread can be writing to one any more."""
         try:
-            yield self._catalog.close().addTimeout(CLOSE_SECONDS, self._reactor)
-        except TookTooLong:
+            await self._catalog.close().addTimeout(CLOSE_SECONDS, self._reactor)
+        except TwistedTimeoutError:
             self._log.critical(
-                "The disk did not take the last writes within {n} s.", n=CLOSE_SECONDS
+                "The last writes were not durable within {n} s: the disk does not respond.",
+                n=CLOSE_SECONDS,
             )
             return False
         except Exception:
-            self._log.failure("A store was not closed in good order.")
+            self._log.failure("A store could not be closed.")
         return True
 
     def _unlock(self) -> None:
@@ -296,10 +300,7 @@ class TreeService(MultiService):
             self._lock.release()
             self._lock = None
 
-    def _run_in_thread(self, commit: Callable[[], None]) -> Deferred[None]:
-        return deferToThreadPool(self._reactor, self._reactor.getThreadPool(), commit)
-
-    def _log_access(self, request: LazyRequest) -> None:
+    def _log_access(self, request: Request) -> None:
         self._log.info(
             "{client} {method} {path} {status} {sent}",
             client=getattr(request.client, "host", "-"),
@@ -316,17 +317,9 @@ def _web_options(settings: Settings) -> WebOptions:
         default_project=settings.default_project,
         etag_headers=settings.http.etag_headers,
         cors_origins=settings.http.cors_origins,
-        write_body_bytes=settings.limits.write_body_bytes,
-        write_nodes=settings.limits.write_nodes,
-        string_bytes=settings.limits.string_bytes,
+        limits=settings.limits,
+        streams=settings.streams,
     )
-
-
-def _named_as_in(kind: type[Any], *records: Any) -> dict[str, Any]:
-    """Return those fields of the records that carry the names of the fields of `kind`."""
-    names = {field.name for field in attrs.fields(kind)}
-    merged = {name: value for each in records for name, value in attrs.asdict(each).items()}
-    return {name: value for name, value in merged.items() if name in names}
 
 
 def _url(endpoint: Endpoint, address: object) -> str:

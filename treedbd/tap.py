@@ -1,8 +1,8 @@
-"""The daemon: what `twistd treedb` takes from the command line and makes of it.
+"""The daemon: the command line of `twistd treedb`, and the service that it starts.
 
-Here, and nowhere below, stands what concerns the whole process: signals, the clock of the timers,
-the exit status and what an operator reads. `makeService` runs before twistd daemonises, so nothing
-is opened in it but the configuration.
+Only this module changes the process as a whole: signals, the clock of the timers, the exit status,
+the output for the operator. `makeService` runs before twistd daemonises, so it opens only the
+configuration file.
 """
 
 from __future__ import annotations
@@ -27,45 +27,46 @@ from twisted.python.reflect import namedAny
 from twisted.python.usage import Options as UsageOptions
 from twisted.python.usage import UsageError
 
-from treedbd.certificate import LOCAL_CERTIFICATE
-from treedbd.config import Settings, load_settings
-from treedbd.keys import ConfigError
+from treedbd.config.certificate import LOCAL_CERTIFICATE
+from treedbd.config.settings import Settings, load_settings
+from treedbd.config.values import ConfigError
 from treedbd.service import CannotStart, TreeService
-from treedbd.tree.line import in_one_line
-from treedbd.web.identity.verifier import OWNER_TOKEN
+from treedbd.text import in_one_line
+from treedbd.web.auth.verifier import OWNER_TOKEN
 
 FLAGS: Final = ("data", "engine", "listen", "workers")
-STOPS: Final = (signal.SIGTERM, signal.SIGINT)
+STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 class Options(UsageOptions):
-    """The command line after `twistd treedb`; what is not given does not stand in `flags`."""
+    """The command line after `twistd treedb`."""
 
     synopsis = "[options]"
     longdesc = (
         "Serves a JSON tree database over HTTPS. Without --config it runs in development mode: "
-        "on this machine alone, open to everybody on it until rules are put, data in ./treedb-data."
+        "only this machine can connect, all its users may read and write everything until rules "
+        "are put, and the data is in ./treedb-data."
     )
     optParameters = (
-        ("config", "c", None, "The configuration, a TOML file."),
+        ("config", "c", None, "The configuration file (TOML)."),
         ("data", "d", None, "The directory that holds the databases."),
-        ("engine", "e", None, "What stores them: sqlite or memory."),
+        ("engine", "e", None, "The storage engine: sqlite or memory."),
     )
 
     def opt_listen(self, endpoint: str) -> None:
-        """Listen here, as in tcp:8080:interface=127.0.0.1; may be given several times."""
+        """Listen on this endpoint, such as tcp:8080:interface=127.0.0.1; may be repeated."""
         self.setdefault("listen", []).append(endpoint)
 
     opt_l = opt_listen
 
     def opt_workers(self, number: str) -> None:
-        """How many processes serve the databases: 1, and nothing else for now."""
+        """Run this number of processes; only 1 is possible at present."""
         self["workers"] = int(number) if number.isdecimal() else number
 
     opt_w = opt_workers
 
     def parseOptions(self, options: Sequence[str] | None = None) -> None:
-        """Parse; end the process with one sentence where that fails."""
+        """Parse; an error ends the process with one sentence."""
         try:
             UsageOptions.parseOptions(self, options)
         except UsageError as error:
@@ -74,7 +75,7 @@ class Options(UsageOptions):
 
     @property
     def flags(self) -> dict[str, object]:
-        """The settings that were given."""
+        """The settings that the command line gives."""
         return {name: self[name] for name in FLAGS if self.get(name) is not None}
 
 
@@ -89,38 +90,38 @@ def makeService(options: Options) -> Daemon:
     try:
         settings = read()
         if not settings.listen:
-            raise ConfigError(
-                f"{file}: listen names no endpoint: set it there, or give --listen ENDPOINT."
+            raise settings.listen_location.error(
+                "names no endpoint", "set it there, or give --listen ENDPOINT"
             )
     except ConfigError as error:
         raise SystemExit(in_one_line(f"treedb: {error}")) from None
-    # Until there is something to read again: it would end the process.
+    # Its default would end the process; there is nothing to reload yet.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    # Not imported at the top, because importing the reactor chooses it.
+    # Not imported at the top, because importing the reactor installs it.
     reactor = namedAny("twisted.internet.reactor")
-    use_steady_time(reactor)
+    use_monotonic_clock(reactor)
     in_foreground = options.parent is None or bool(options.parent["nodaemon"])
     return Daemon(settings, reactor, read, in_foreground=in_foreground)
 
 
-def use_steady_time(reactor: Any) -> None:
-    """Let timers follow the monotonic clock: a step of the wall clock must not freeze them.
+def use_monotonic_clock(reactor: Any) -> None:
+    """Make timers follow the monotonic clock, so that a step of the wall clock cannot stop them.
 
-    To be called before anything is scheduled.
+    Must be called before anything is scheduled.
     """
     reactor.seconds = time.monotonic
 
 
-def allow_open_files() -> None:
-    """Take as many open files as the process may have: each connection is one."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+def raise_open_file_limit() -> None:
+    """Raise the limit of open files to its maximum: each connection is one."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def spare_collector() -> None:
-    """Let the garbage collector look no more at what there is by now: it lives until the end.
+def freeze_objects() -> None:
+    """Exclude all objects that exist from garbage collection: they are in use until the end.
 
-    A full collection then goes through what requests have made, not through every module.
+    A full collection then visits what requests have created, not every module.
     """
     gc.collect()
     gc.freeze()
@@ -129,10 +130,10 @@ def spare_collector() -> None:
 class Daemon(Service):
     """A `TreeService` that has a process to itself.
 
-    SIGTERM and SIGINT end it with status 0. SIGHUP makes it read again whom it trusts:
-    certificates, rules files, and the secrets and providers that the configuration names. A start
-    that fails ends the process with status 1 and one sentence on standard error; a daemonised one
-    has none, so the sentence goes to the log, and the beginning of it to who started it.
+    SIGTERM and SIGINT end it with status 0. SIGHUP reloads certificates, rules files, and the
+    secrets and providers that the configuration names. If the start fails, the process ends with
+    status 1 and one sentence on standard error. A daemonised process has no standard error: it logs
+    the sentence, and the twistd that started it prints the beginning.
     """
 
     _log = Logger()
@@ -145,7 +146,7 @@ class Daemon(Service):
         *,
         in_foreground: bool,
     ) -> None:
-        """Prepare; nothing is opened. `read_settings` reads the settings again."""
+        """Prepare; nothing is opened yet. `read_settings` reads the settings again."""
         self.tree = TreeService(settings, reactor)
         self._settings = settings
         self._read_settings = read_settings
@@ -153,29 +154,29 @@ class Daemon(Service):
         self._in_foreground = in_foreground
 
     def privilegedStartService(self) -> None:
-        """Take the ports."""
-        allow_open_files()
+        """Open the ports."""
+        raise_open_file_limit()
         self._start(self.tree.privilegedStartService)
 
     def startService(self) -> None:
-        """Open the stores; say so when requests are being answered."""
+        """Open the stores; announce the daemon once requests are answered."""
         self._start(self.tree.startService)
         Service.startService(self)
-        signal.signal(signal.SIGHUP, self._call_in_turn(self._reload))
-        for stop in STOPS:
-            # What holds again once the reactor has ended, and the process with it.
+        signal.signal(signal.SIGHUP, self._call_in_reactor(self._reload))
+        for stop in STOP_SIGNALS:
+            # In force again when the reactor has ended, while the process ends.
             signal.signal(stop, signal.SIG_IGN)
-            # Twisted sets its own handlers when the reactor starts, and they would make twistd end
+            # Set once the reactor runs, in place of Twisted's own handlers, which would end twistd
             # by that signal instead of with status 0.
             self._reactor.callWhenRunning(
-                signal.signal, stop, self._call_in_turn(self._stop_reactor)
+                signal.signal, stop, self._call_in_reactor(self._stop_reactor)
             )
         self._reactor.callWhenRunning(self._announce)
 
     def stopService(self) -> Deferred[None]:
         """Close everything in order."""
         Service.stopService(self)
-        return self.tree.stopService().addBoth(self._be_deaf)
+        return self.tree.stopService().addBoth(self._ignore_signals)
 
     def _start(self, step: Callable[[], None]) -> None:
         try:
@@ -183,7 +184,7 @@ class Daemon(Service):
         except CannotStart as error:
             if not self._in_foreground:
                 self._log.critical("{reason}", reason=str(error))
-            tell_in_one_sentence(CannotStart)
+            print_as_sentence(CannotStart)
             raise
 
     def _reload(self) -> None:
@@ -191,37 +192,39 @@ class Daemon(Service):
         try:
             settings = self._read_settings()
         except ConfigError as error:
-            self._log.error("{reason} What it said before stays in force.", reason=str(error))
-        self.tree.reload(settings)
-        self._log.info("Certificates, secrets, providers and rules files have been looked at.")
+            self._log.error("{reason} The settings read before stay in use.", reason=str(error))
+        is_complete = self.tree.reload(settings) and settings is not None
+        self._log.info(
+            "The reload of certificates, secrets, providers and rules files is done{result}.",
+            result="" if is_complete else ", with errors",
+        )
 
-    def _call_in_turn(self, call: Callable[[], None]) -> Callable[[int, FrameType | None], None]:
+    def _call_in_reactor(self, call: Callable[[], None]) -> Callable[[int, FrameType | None], None]:
         def handle(_signal: int, _frame: FrameType | None) -> None:
             self._reactor.callFromThread(call)
 
         return handle
 
-    def _be_deaf(self, result: None) -> None:
-        """Hear nothing any more: the process ends, and a handler would not outlive Python."""
-        for stop in STOPS:
+    def _ignore_signals(self, result: None) -> None:
+        """Ignore further signals: the process is ending, and no handler can run in the end."""
+        for stop in STOP_SIGNALS:
             signal.signal(stop, signal.SIG_IGN)
         return result
 
     def _stop_reactor(self) -> None:
-        with contextlib.suppress(ReactorNotRunning):  # asked twice
+        with contextlib.suppress(ReactorNotRunning):  # a second signal
             self._reactor.stop()
 
     def _announce(self) -> None:
-        spare_collector()
+        freeze_objects()
         urls = self.tree.urls()
         if self._settings.development:
             self._log.info(
-                "Development mode: only this machine can connect, whoever does may read and write "
-                "everything until rules are put, and any project comes into being on use. "
-                "Data: {data}",
+                "Development mode: only this machine can connect, all its users may read and write "
+                "everything until rules are put, and projects are created on use. Data: {data}",
                 data=str(self._settings.data),
             )
-            command = curl_command(urls, self._settings.data, is_open=self.tree.is_open())
+            command = curl_command(urls, self._settings.data, is_open=self.tree.has_open_rules())
             if command is not None:
                 self._log.info("Try: {command}", command=command)
         line = " ".join(("treedb ready", *urls))
@@ -232,9 +235,9 @@ class Daemon(Service):
 
 
 def curl_command(urls: Sequence[str], data: pathlib.Path, *, is_open: bool) -> str | None:
-    """Return a command that writes to the first URL; its certificate is the one kept in `data`.
+    """Return a command that writes to the first URL; None if curl can use none of them.
 
-    Where not everybody may, an administrator's token is shown. None if there is no URL for curl.
+    Its certificate is the one in `data`. Unless `is_open` it sends the token of an admin.
     """
     url = next((each for each in urls if each.startswith(("https:", "http:"))), None)
     if url is None:
@@ -245,14 +248,14 @@ def curl_command(urls: Sequence[str], data: pathlib.Path, *, is_open: bool) -> s
     return shlex.join(["curl", *trust, *token, "-X", "PUT", "-d", '"world"', target])
 
 
-def tell_in_one_sentence(*kinds: type[Exception]) -> None:
-    """Make the interpreter end with a sentence, not a traceback, where one of `kinds` ends it."""
+def print_as_sentence(*kinds: type[Exception]) -> None:
+    """Make the interpreter print a sentence, not a traceback, if one of `kinds` ends it."""
     previous = sys.excepthook
 
-    def tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if isinstance(error, kinds):
             print(in_one_line(f"treedb: {error}"), file=sys.__stderr__, flush=True)
         else:
             previous(kind, error, trace)
 
-    sys.excepthook = tell
+    sys.excepthook = hook

@@ -1,1 +1,1 @@
-"""Clients of the vendor's service, as their registries have them, against a real daemon."""
+"""Published clients of Firebase Realtime Database, run with a real daemon."""

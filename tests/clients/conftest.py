@@ -1,4 +1,4 @@
-"""The daemons of the clients: one in development mode, one with a domain and TLS."""
+"""Daemons for the clients: one in development mode, one with a domain and TLS."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.clients.stage import Domain
+from tests.clients.harness import Domain
 from tests.daemon import Daemon
 
 

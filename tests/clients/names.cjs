@@ -1,6 +1,5 @@
-// Preloaded into every Node.js client: host names below PLAY_DOMAIN are those of this machine, as
-// the domain name system would have it. Whoever asks for another name is told that there is none,
-// and the name is written down in the file PLAY_ASKED.
+// Preloaded into every Node.js client: host names below PLAY_DOMAIN resolve to this machine. Every
+// other name is unknown, and is appended to the file PLAY_ASKED.
 "use strict";
 
 const dns = require("node:dns");

@@ -1,7 +1,7 @@
-"""Host names for the clients that run under Python: those of the test domain are this machine.
+"""Host names for Python clients: those of the test domain resolve to this machine.
 
-Imported by the scripts that play a client; it takes effect at once. Nothing of the requests
-themselves is touched.
+pytest loads this module as a plugin, and importing it replaces `socket.getaddrinfo`. The requests
+themselves are not changed.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ _resolve = socket.getaddrinfo
 
 
 def resolve_locally(host: Any, *arguments: Any, **options: Any) -> Any:
-    """Resolve a name as the domain name system would have it; refuse any other machine's."""
+    """Resolve a name of the test domain to this machine; AssertionError for any other host."""
     name = host.decode() if isinstance(host, bytes) else host
     if name.endswith(f".{DOMAIN}"):
         name = "127.0.0.1"
-    assert name in ("127.0.0.1", "localhost"), f"The client wanted to reach {name}."
+    assert name in ("127.0.0.1", "localhost"), f"The client tried to reach {name}."
     return _resolve(name, *arguments, **options)
 
 

@@ -1,10 +1,10 @@
-"""Plays every call of the `db` module of `firebase-admin` against a daemon.
+"""Calls every function of the `db` module of `firebase-admin` with a daemon.
 
-Runs under pytest in the client environment, not in treedb's own. Of the daemon it knows what the
-environment variables say: `PLAY_URL` is the `databaseURL` of an open project, `PLAY_GUARDED_URL`
-that of one whose rules are to be set, `PLAY_EU_URL` another database of the open one. With
-`PLAY_SECRET` and `PLAY_GUARDED_SECRET` tokens are signed with these secrets, as a server would;
-without, `FIREBASE_DATABASE_EMULATOR_HOST` sends the client to development mode.
+It runs under pytest in the environment of the clients, not in treedb's own. Environment variables
+describe the daemon: `PLAY_URL` is the `databaseURL` of an open project, `PLAY_EU_URL` another
+database of it, and `PLAY_GUARDED_URL` a project whose rules are put here. With `PLAY_SECRET` and
+`PLAY_GUARDED_SECRET` tokens are signed with these secrets, as on a server; otherwise
+`FIREBASE_DATABASE_EMULATOR_HOST` selects development mode.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ PEOPLE = {
 }
 
 _apps = itertools.count()
-_places = itertools.count()
+_paths = itertools.count()
 
 
 class ServiceToken(google.auth.credentials.Credentials):  # type: ignore[misc]
-    """Signs a token of an hour with the secret of a project, whenever the last one is over."""
+    """Signs a token with the secret of a project whenever the last one has expired."""
 
     def __init__(self, secret: str) -> None:
         super().__init__()
         self._secret = secret
 
     def refresh(self, request: object) -> None:
-        """Sign one."""
+        """Sign a token."""
         issued = datetime.datetime.now(datetime.UTC)
         expires = issued + datetime.timedelta(hours=1)
         self.token = jwt.encode(
@@ -69,7 +69,7 @@ class ServiceToken(google.auth.credentials.Credentials):  # type: ignore[misc]
 
 
 class Credential(credentials.Base):  # type: ignore[misc]
-    """What `initialize_app` takes."""
+    """The credential that `initialize_app` expects."""
 
     def __init__(self, secret: str) -> None:
         self._secret = secret
@@ -94,9 +94,9 @@ def app() -> firebase_admin.App:
 
 
 @pytest.fixture
-def place(app: firebase_admin.App) -> db.Reference:
-    """A place where nothing is yet."""
-    return db.reference(f"place{next(_places)}", app)
+def ref(app: firebase_admin.App) -> db.Reference:
+    """A reference to a path without a value."""
+    return db.reference(f"path{next(_paths)}", app)
 
 
 @pytest.mark.parametrize(
@@ -106,134 +106,134 @@ def place(app: firebase_admin.App) -> db.Reference:
         *({"a": {"b": [1, 2, {"c": False}]}}, ["x", "y"], {"10": "ten", "9": "nine"}),
     ],
 )
-def test_what_is_set_is_got(place: db.Reference, value: Any) -> None:
-    place.set(value)
-    assert place.get() == value
+def test_a_value_that_was_set_is_read(ref: db.Reference, value: Any) -> None:
+    ref.set(value)
+    assert ref.get() == value
 
 
-def test_a_place_without_a_value_is_none(place: db.Reference) -> None:
-    assert place.get() is None
-    assert place.get(shallow=True) is None
-    assert place.get(etag=True) == (None, "null_etag")
+def test_a_path_without_a_value_is_none(ref: db.Reference) -> None:
+    assert ref.get() is None
+    assert ref.get(shallow=True) is None
+    assert ref.get(etag=True) == (None, "null_etag")
 
 
-def test_keys_of_any_script_are_addressed(place: db.Reference) -> None:
-    place.child("čaj/☕ + 50%").set("hot")
-    assert place.get() == {"čaj": {"☕ + 50%": "hot"}}
-    assert place.child("čaj").child("☕ + 50%").get() == "hot"
+def test_keys_may_be_in_any_script(ref: db.Reference) -> None:
+    ref.child("čaj/☕ + 50%").set("hot")
+    assert ref.get() == {"čaj": {"☕ + 50%": "hot"}}
+    assert ref.child("čaj").child("☕ + 50%").get() == "hot"
 
 
-def test_references_lead_up_and_down(place: db.Reference) -> None:
-    assert place.child("a/b").key == "b"
-    assert place.child("a/b").parent.path == place.child("a").path
-    place.child("a/b").set(1)
-    assert place.child("a").get() == {"b": 1}
+def test_references_have_parents_and_children(ref: db.Reference) -> None:
+    assert ref.child("a/b").key == "b"
+    assert ref.child("a/b").parent.path == ref.child("a").path
+    ref.child("a/b").set(1)
+    assert ref.child("a").get() == {"b": 1}
 
 
-def test_a_shallow_get_shows_the_keys(place: db.Reference) -> None:
-    place.set(PEOPLE)
-    assert place.get(shallow=True) == dict.fromkeys(PEOPLE, True)
-    assert place.child("ada/age").get(shallow=True) == 36
+def test_a_shallow_get_shows_the_keys(ref: db.Reference) -> None:
+    ref.set(PEOPLE)
+    assert ref.get(shallow=True) == dict.fromkeys(PEOPLE, True)
+    assert ref.child("ada/age").get(shallow=True) == 36
 
 
-def test_a_tag_tells_whether_a_value_changed(place: db.Reference) -> None:
-    place.set({"a": 1})
-    value, etag = place.get(etag=True)
+def test_a_tag_shows_whether_a_value_changed(ref: db.Reference) -> None:
+    ref.set({"a": 1})
+    value, etag = ref.get(etag=True)
     assert value == {"a": 1}
-    assert place.get_if_changed(etag) == (False, None, None)
-    place.child("a").set(2)
-    is_changed, value, newer = place.get_if_changed(etag)
+    assert ref.get_if_changed(etag) == (False, None, None)
+    ref.child("a").set(2)
+    is_changed, value, newer = ref.get_if_changed(etag)
     assert (is_changed, value) == (True, {"a": 2})
     assert newer != etag
-    place.delete()
-    assert place.get_if_changed(newer) == (True, None, "null_etag")
-    assert place.get_if_changed("null_etag") == (False, None, None)
+    ref.delete()
+    assert ref.get_if_changed(newer) == (True, None, "null_etag")
+    assert ref.get_if_changed("null_etag") == (False, None, None)
 
 
-def test_a_value_is_set_only_if_nobody_else_has_set_it(place: db.Reference) -> None:
-    is_set, value, etag = place.set_if_unchanged("null_etag", {"a": 1})
+def test_a_value_is_set_only_if_it_is_unchanged(ref: db.Reference) -> None:
+    is_set, value, etag = ref.set_if_unchanged("null_etag", {"a": 1})
     assert (is_set, value) == (True, {"a": 1})
-    assert etag == place.get(etag=True)[1]
-    assert place.set_if_unchanged("null_etag", "late") == (False, {"a": 1}, etag)
-    assert place.set_if_unchanged(etag, 2)[0] is True
-    is_set, value, newer = place.set_if_unchanged(etag, 3)
+    assert etag == ref.get(etag=True)[1]
+    assert ref.set_if_unchanged("null_etag", "late") == (False, {"a": 1}, etag)
+    assert ref.set_if_unchanged(etag, 2)[0] is True
+    is_set, value, newer = ref.set_if_unchanged(etag, 3)
     assert (is_set, value) == (False, 2)
-    assert place.set_if_unchanged(newer, 3)[0] is True
-    assert place.get() == 3
-    place.delete()
-    assert place.set_if_unchanged(newer, 4) == (False, None, "null_etag")
+    assert ref.set_if_unchanged(newer, 3)[0] is True
+    assert ref.get() == 3
+    ref.delete()
+    assert ref.set_if_unchanged(newer, 4) == (False, None, "null_etag")
 
 
-def test_an_update_reaches_deep_places_and_removes(place: db.Reference) -> None:
-    place.set(PEOPLE)
-    place.update({"ada/age": 37, "alan/name/last": "Turing", "kurt": None, "new/deep/key": [1]})
+def test_an_update_changes_deep_paths_and_removes(ref: db.Reference) -> None:
+    ref.set(PEOPLE)
+    ref.update({"ada/age": 37, "alan/name/last": "Turing", "kurt": None, "new/deep/key": [1]})
     expected = {key: dict(person) for key, person in PEOPLE.items() if key != "kurt"}
     expected["ada"]["age"] = 37
     expected["alan"]["name"] = {"first": "Alan", "last": "Turing"}
-    assert place.get() == {**expected, "new": {"deep": {"key": [1]}}}
+    assert ref.get() == {**expected, "new": {"deep": {"key": [1]}}}
 
 
-def test_server_values_are_filled_in(place: db.Reference) -> None:
-    place.set({"at": {".sv": "timestamp"}, "count": 1})
-    place.update({"count": {".sv": {"increment": 41}}})
-    stored = place.get()
+def test_server_values_are_stored_resolved(ref: db.Reference) -> None:
+    ref.set({"at": {".sv": "timestamp"}, "count": 1})
+    ref.update({"count": {".sv": {"increment": 41}}})
+    stored = ref.get()
     now = datetime.datetime.now().timestamp() * 1000
     assert stored["count"] == 42
     assert abs(stored["at"] - now) < 60_000
 
 
-def test_pushed_children_stand_in_order(place: db.Reference) -> None:
-    pushed = [place.push({"at": at}) for at in range(20)]
+def test_pushed_children_are_in_order(ref: db.Reference) -> None:
+    pushed = [ref.push({"at": at}) for at in range(20)]
     keys = [reference.key for reference in pushed]
     assert keys == sorted(keys)
     assert {len(key) for key in keys} == {20}
-    assert list(place.order_by_key().get().items()) == [
+    assert list(ref.order_by_key().get().items()) == [
         (key, {"at": at}) for at, key in enumerate(keys)
     ]
-    assert place.push().get() == ""
+    assert ref.push().get() == ""
 
 
-def test_what_is_deleted_is_gone_with_its_empty_parents(place: db.Reference) -> None:
-    place.child("a/b/c").set(1)
-    place.child("a/b/c").delete()
-    assert place.get() is None
-    place.delete()
+def test_a_delete_removes_empty_parents(ref: db.Reference) -> None:
+    ref.child("a/b/c").set(1)
+    ref.child("a/b/c").delete()
+    assert ref.get() is None
+    ref.delete()
 
 
-def test_a_transaction_starts_from_nothing(place: db.Reference) -> None:
+def test_a_transaction_starts_from_nothing(ref: db.Reference) -> None:
     seen: list[Any] = []
 
     def add(value: Any) -> int:
         seen.append(value)
         return (value or 0) + 1
 
-    assert place.transaction(add) == 1
-    assert place.transaction(add) == 2
+    assert ref.transaction(add) == 1
+    assert ref.transaction(add) == 2
     assert seen == [None, 1]
 
 
-def test_a_transaction_that_raises_changes_nothing(place: db.Reference) -> None:
-    place.set("kept")
+def test_a_transaction_that_raises_changes_nothing(ref: db.Reference) -> None:
+    ref.set("kept")
 
     def give_up(value: Any) -> Any:
         raise LookupError(value)
 
     with pytest.raises(LookupError, match="kept"):
-        place.transaction(give_up)
-    assert place.get() == "kept"
+        ref.transaction(give_up)
+    assert ref.get() == "kept"
 
 
 def in_threads(work: Callable[[int], None], count: int) -> None:
-    """Do work in as many threads as said, at the same time; raise what went wrong in any."""
-    faults: list[Exception] = []
+    """Do work in `count` threads at the same time; raise the first error."""
+    errors: list[Exception] = []
     barrier = threading.Barrier(count)
 
     def run(number: int) -> None:
         try:
             barrier.wait(PATIENCE_S)
             work(number)
-        except Exception as fault:
-            faults.append(fault)
+        except Exception as error:
+            errors.append(error)
 
     threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
     for thread in threads:
@@ -241,16 +241,16 @@ def in_threads(work: Callable[[int], None], count: int) -> None:
     for thread in threads:
         thread.join(PATIENCE_S)
         assert not thread.is_alive()
-    if faults:
-        raise faults[0]
+    if errors:
+        raise errors[0]
 
 
-def test_contended_transactions_lose_nothing(place: db.Reference) -> None:
+def test_contended_transactions_lose_nothing(ref: db.Reference) -> None:
     writers, rounds = 5, 12
     attempts = itertools.count()
 
     def work(number: int) -> None:
-        mine = db.reference(place.path, make_app())
+        own_ref = db.reference(ref.path, make_app())
 
         def add(value: Any) -> Any:
             next(attempts)
@@ -261,17 +261,17 @@ def test_contended_transactions_lose_nothing(place: db.Reference) -> None:
         for _ in range(rounds):
             while True:
                 try:
-                    mine.transaction(add)
+                    own_ref.transaction(add)
                     break
                 except db.TransactionAbortedError:
                     continue
 
     in_threads(work, writers)
-    assert place.get() == {
+    assert ref.get() == {
         "sum": writers * rounds,
         **{f"by{number}": rounds for number in range(writers)},
     }
-    assert next(attempts) > writers * rounds, "Nobody was ever in the way of another."
+    assert next(attempts) > writers * rounds, "No transaction conflicted with another."
 
 
 @pytest.fixture(scope="module")
@@ -281,11 +281,11 @@ def people(app: firebase_admin.App) -> db.Reference:
     return reference
 
 
-AskedFor = Callable[[db.Reference], db.Query]
+MakeQuery = Callable[[db.Reference], db.Query]
 
 
 @pytest.mark.parametrize(
-    ("ask", "expected"),
+    ("make_query", "expected"),
     [
         (lambda ref: ref.order_by_child("age"), ["ada", "alan", "kurt", "grace"]),
         (lambda ref: ref.order_by_child("name/first"), ["ada", "alan", "grace", "kurt"]),
@@ -305,51 +305,53 @@ AskedFor = Callable[[db.Reference], db.Query]
         (lambda ref: ref.order_by_key().limit_to_last(1), ["kurt"]),
     ],
 )
-def test_queries_select_and_order(people: db.Reference, ask: AskedFor, expected: list[str]) -> None:
-    found = ask(people).get()
+def test_queries_select_and_order(
+    people: db.Reference, make_query: MakeQuery, expected: list[str]
+) -> None:
+    found = make_query(people).get()
     assert list((found or {}).items()) == [(key, PEOPLE[key]) for key in expected]
 
 
-def test_queries_by_value_order_numbers_before_text(place: db.Reference) -> None:
-    place.set({"a": "text", "b": 3, "c": -1.5, "d": True, "e": 20})
-    assert list(place.order_by_value().get()) == ["d", "c", "b", "e", "a"]
-    assert list(place.order_by_value().start_at(3).limit_to_first(2).get()) == ["b", "e"]
-    assert list(place.order_by_value().equal_to("text").get()) == ["a"]
+def test_queries_by_value_order_numbers_before_text(ref: db.Reference) -> None:
+    ref.set({"a": "text", "b": 3, "c": -1.5, "d": True, "e": 20})
+    assert list(ref.order_by_value().get()) == ["d", "c", "b", "e", "a"]
+    assert list(ref.order_by_value().start_at(3).limit_to_first(2).get()) == ["b", "e"]
+    assert list(ref.order_by_value().equal_to("text").get()) == ["a"]
 
 
-def test_another_database_is_another_tree(app: firebase_admin.App, place: db.Reference) -> None:
-    other = db.reference(place.path, app, os.environ["PLAY_EU_URL"])
-    place.set("here")
+def test_another_database_is_another_tree(app: firebase_admin.App, ref: db.Reference) -> None:
+    other = db.reference(ref.path, app, os.environ["PLAY_EU_URL"])
+    ref.set("here")
     other.set("there")
-    assert (place.get(), other.get()) == ("here", "there")
+    assert (ref.get(), other.get()) == ("here", "there")
 
 
-def test_what_is_no_data_is_refused_with_a_reason(place: db.Reference) -> None:
+def test_invalid_data_is_refused_with_a_reason(ref: db.Reference) -> None:
     with pytest.raises(exceptions.InvalidArgumentError, match="key") as caught:
-        place.update({"a$b": 1})
+        ref.update({"a$b": 1})
     assert caught.value.http_response.json().keys() == {"error"}
 
 
 @pytest.fixture(scope="module")
 def admin() -> firebase_admin.App:
-    """An admin of a project whose rules were put by REST."""
+    """An admin of the guarded project; its rules are put by REST."""
     app = make_guarded_app()
     client = db.reference("/", app)._client
-    place = "/.settings/rules.json"
+    path = "/.settings/rules.json"
     broken = {"rules": {".read": "auth.uid = 1"}}
     with pytest.raises(exceptions.InvalidArgumentError, match=r"^\d+:\d+: .+\n$"):
-        client.request("put", place, json=broken)
+        client.request("put", path, json=broken)
     text = json.dumps(CLOSED_RULES, indent=1)
-    assert client.body("put", place, data=text, params="dryRun=true") == {"status": "ok"}
-    assert client.request("get", place).text != text
-    assert client.body("put", place, data=text) == {"status": "ok"}
-    assert client.request("get", place).text == text
-    assert client.body("get", place, params="format=strict") == CLOSED_RULES
+    assert client.body("put", path, data=text, params="dryRun=true") == {"status": "ok"}
+    assert client.request("get", path).text != text
+    assert client.body("put", path, data=text) == {"status": "ok"}
+    assert client.request("get", path).text == text
+    assert client.body("get", path, params="format=strict") == CLOSED_RULES
     db.reference("/", app).set({"users": {"ada": {"a": 1}}, "news": {"n1": "new"}})
     return app
 
 
-def test_an_override_of_auth_is_judged_by_the_rules(admin: firebase_admin.App) -> None:
+def test_rules_apply_to_an_override_of_auth(admin: firebase_admin.App) -> None:
     ada = make_guarded_app(databaseAuthVariableOverride={"uid": "ada", "token": {"x": "a b"}})
     own = db.reference("users/ada", ada)
     own.child("a").set(2)
@@ -367,14 +369,14 @@ def test_an_override_of_auth_is_judged_by_the_rules(admin: firebase_admin.App) -
             attempt()
 
 
-def test_an_override_by_none_is_a_caller_without_a_name(admin: firebase_admin.App) -> None:
-    nobody = make_guarded_app(databaseAuthVariableOverride=None)
-    assert db.reference("news/n1", nobody).get() == "new"
+def test_an_override_by_none_is_an_anonymous_caller(admin: firebase_admin.App) -> None:
+    anonymous = make_guarded_app(databaseAuthVariableOverride=None)
+    assert db.reference("news/n1", anonymous).get() == "new"
     with pytest.raises(exceptions.UnauthenticatedError, match=DENIED):
-        db.reference("users/ada", nobody).get()
+        db.reference("users/ada", anonymous).get()
 
 
-def test_what_rules_validate_binds_all_but_admins(admin: firebase_admin.App) -> None:
+def test_validation_applies_to_all_but_admins(admin: firebase_admin.App) -> None:
     db.reference("news/n2", admin).set(5)
     assert db.reference("news/n2", admin).get() == 5
     editor = make_guarded_app(databaseAuthVariableOverride={"uid": "editor"})
@@ -389,14 +391,14 @@ if SECRET:
         """Signs with another secret."""
 
         def refresh(self, request: object) -> None:
-            """Sign one."""
+            """Sign a token."""
             self.token = jwt.encode({"admin": True}, self._secret[::-1], "HS256")
 
     class Forged(Credential):
         """Signs forged tokens."""
 
         def get_credential(self) -> ForgedToken:
-            """Return what signs them."""
+            """Return the credential that forges tokens."""
             return ForgedToken(self._secret)
 
     def test_a_forged_token_is_refused() -> None:
@@ -411,15 +413,15 @@ if SECRET:
         assert names == {"shop", "eu--shop"}
 
 
-class Mirror:
-    """Keeps a copy of a place by the events of `listen`."""
+class ListenerReplica:
+    """A copy of a value, kept up to date by the events of `listen`."""
 
     def __init__(self) -> None:
         self.value: Any = None
         self.seen: list[tuple[str, str]] = []
-        self.news: queue.Queue[None] = queue.Queue()
+        self.changed: queue.Queue[None] = queue.Queue()
 
-    def follow(self, event: db.Event) -> None:
+    def apply(self, event: db.Event) -> None:
         """Apply an event."""
         self.seen.append((event.event_type, event.path))
         keys = [key for key in event.path.split("/") if key]
@@ -429,17 +431,17 @@ class Mirror:
             assert event.event_type == "patch"
             for key, data in event.data.items():
                 self.value = put(self.value, [*keys, *key.split("/")], data)
-        self.news.put(None)
+        self.changed.put(None)
 
-    def wait_for(self, place: db.Reference, value: Any) -> None:
-        """Wait until the copy is what is said."""
+    def wait_for(self, ref: db.Reference, value: Any) -> None:
+        """Wait until the copy equals `value`, as a read then does."""
         while self.value != value:
-            self.news.get(timeout=PATIENCE_S)
-        assert place.get() == value
+            self.changed.get(timeout=PATIENCE_S)
+        assert ref.get() == value
 
 
 def put(tree: Any, keys: list[str], data: Any) -> Any:
-    """Return a tree in which data stands at a path; what is empty is None."""
+    """Return a tree with `data` at a path; an empty tree is None."""
     if not keys:
         return data
     branch = dict(tree) if isinstance(tree, dict) else {}
@@ -451,76 +453,76 @@ def put(tree: Any, keys: list[str], data: Any) -> Any:
 
 @pytest.fixture
 def listen() -> Iterator[Callable[[db.Reference, Callable[[db.Event], None]], None]]:
-    """Starts listeners, and ends them: each reads on until an event comes, then it is closed."""
+    """Starts listeners and closes them; a listener notices `close` at its next event only."""
     opened: list[tuple[db.Reference, db.ListenerRegistration]] = []
 
-    def start(place: db.Reference, follow: Callable[[db.Event], None]) -> None:
-        opened.append((place, place.listen(follow)))
+    def start(ref: db.Reference, apply: Callable[[db.Event], None]) -> None:
+        opened.append((ref, ref.listen(apply)))
 
     yield start
-    for place, registration in opened:
+    for ref, registration in opened:
         closing = threading.Thread(target=registration.close)
         closing.start()
-        place.set("the end")
+        ref.set("the end")
         closing.join(PATIENCE_S)
         assert not closing.is_alive()
 
 
-def test_a_listener_hears_every_kind_of_write(place: db.Reference, listen: Any) -> None:
-    place.set({"a": 1})
-    mirror = Mirror()
-    listen(place, mirror.follow)
-    mirror.wait_for(place, {"a": 1})
-    place.child("b/c").set("x")
-    place.update({"a": None, "b/d": 2})
-    pushed = place.child("list").push("p")
-    mirror.wait_for(place, {"b": {"c": "x", "d": 2}, "list": {pushed.key: "p"}})
-    place.child("b").delete()
-    place.child("n").transaction(lambda value: (value or 0) + 1)
-    mirror.wait_for(place, {"list": {pushed.key: "p"}, "n": 1})
-    assert mirror.seen == [
+def test_a_listener_receives_every_kind_of_write(ref: db.Reference, listen: Any) -> None:
+    ref.set({"a": 1})
+    replica = ListenerReplica()
+    listen(ref, replica.apply)
+    replica.wait_for(ref, {"a": 1})
+    ref.child("b/c").set("x")
+    ref.update({"a": None, "b/d": 2})
+    pushed = ref.child("list").push("p")
+    replica.wait_for(ref, {"b": {"c": "x", "d": 2}, "list": {pushed.key: "p"}})
+    ref.child("b").delete()
+    ref.child("n").transaction(lambda value: (value or 0) + 1)
+    replica.wait_for(ref, {"list": {pushed.key: "p"}, "n": 1})
+    assert replica.seen == [
         *(("put", "/"), ("put", "/b/c"), ("patch", "/"), ("put", f"/list/{pushed.key}")),
         *(("put", "/b"), ("put", "/n")),
     ]
-    place.delete()
-    mirror.wait_for(place, None)
+    ref.delete()
+    replica.wait_for(ref, None)
 
 
-def test_a_listener_to_nothing_hears_what_comes(place: db.Reference, listen: Any) -> None:
-    mirror = Mirror()
-    listen(place, mirror.follow)
-    place.parent.update({f"{place.key}/deep": "čaj\n\n☕"})
-    mirror.wait_for(place, {"deep": "čaj\n\n☕"})
+def test_a_listener_on_an_empty_path_receives_later_writes(ref: db.Reference, listen: Any) -> None:
+    replica = ListenerReplica()
+    listen(ref, replica.apply)
+    ref.parent.update({f"{ref.key}/deep": "čaj\n\n☕"})
+    replica.wait_for(ref, {"deep": "čaj\n\n☕"})
 
 
-def test_listeners_keep_up_with_several_writers(place: db.Reference, listen: Any) -> None:
-    mirrors = [Mirror() for _ in range(3)]
-    for mirror in mirrors:
-        listen(place, mirror.follow)
+def test_listeners_keep_up_with_several_writers(ref: db.Reference, listen: Any) -> None:
+    replicas = [ListenerReplica() for _ in range(3)]
+    for replica in replicas:
+        listen(ref, replica.apply)
     writers, rounds = 4, 25
 
     def write(number: int) -> None:
-        mine = db.reference(place.path, make_app())
+        own_ref = db.reference(ref.path, make_app())
         for at in range(rounds):
-            mine.child(f"own/{number}").set({"at": at})
-            mine.update({f"last/w{number}": at, "shared/last": f"{number} {at}"})
-            mine.child("log").push({"by": number, "at": at})
+            own_ref.child(f"own/{number}").set({"at": at})
+            own_ref.update({f"last/w{number}": at, "shared/last": f"{number} {at}"})
+            own_ref.child("log").push({"by": number, "at": at})
             if at % 5 == 4:
-                mine.child(f"own/{number}").delete()
+                own_ref.child(f"own/{number}").delete()
 
     in_threads(write, writers)
-    place.child("done").set(True)
-    final = place.get()
+    ref.child("done").set(True)
+    final = ref.get()
     assert len(final["log"]) == writers * rounds
-    for mirror in mirrors:
-        mirror.wait_for(place, final)
+    for replica in replicas:
+        replica.wait_for(ref, final)
 
 
-def test_a_listener_to_a_part_hears_of_that_part_alone(place: db.Reference, listen: Any) -> None:
-    part, mirror = place.child("part"), Mirror()
-    listen(part, mirror.follow)
-    mirror.news.get(timeout=PATIENCE_S)
-    place.child("other").set(1)
-    place.update({"other": 2, "part/a": 1})
-    mirror.wait_for(part, {"a": 1})
-    assert mirror.seen == [("put", "/"), ("put", "/a")]
+def test_a_listener_on_a_child_receives_only_its_changes(ref: db.Reference, listen: Any) -> None:
+    part, replica = ref.child("part"), ListenerReplica()
+    listen(part, replica.apply)
+    replica.changed.get(timeout=PATIENCE_S)
+    ref.child("other").set(1)
+    ref.update({"other": 2, "part/a": 1})
+    replica.wait_for(part, {"a": 1})
+    assert replica.seen == [("put", "/"), ("put", "/a")]

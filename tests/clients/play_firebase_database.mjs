@@ -1,5 +1,5 @@
-// Plays the REST mode of `@firebase/database` against a daemon. It can only read: data is written
-// with fetch. Runs under the test runner of Node.js; the environment says where the daemon is.
+// Calls the REST mode of `@firebase/database` with a daemon. It can only read, so fetch writes the
+// data. It runs under the test runner of Node.js; environment variables describe the daemon.
 //   PLAY_URL     the databaseURL
 //   PLAY_NS      the project
 //   PLAY_TOKEN   the token of an admin, or empty in development mode
@@ -44,7 +44,7 @@ const PEOPLE = {
 const VALUES = { a: "text", b: 3, c: -1.5, d: true, e: 20 };
 const apps = [];
 
-// What the sign-in library of the vendor would be: it hands out the token.
+// Replaces the sign-in library of Firebase: it returns the token.
 function openDatabase(token) {
   const app = initializeApp({ databaseURL: PLAY_URL }, `app${apps.length}`);
   apps.push(app);

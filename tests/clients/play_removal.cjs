@@ -1,6 +1,6 @@
-// Plays the removal of a large tree by `firebase-tools` as it goes where the server refuses to
-// remove much at once. treedb never does, so the refusals are told here, in the place of the
-// server: everything else, all reading and removing, is the client's own and goes to the daemon.
+// Removes a large tree by `firebase-tools`, in the way it does if the server refuses to remove much
+// at once. treedb never refuses, so this script does it in place of the server; all other requests
+// are the client's own and are sent to the daemon.
 //   node play_removal.cjs ORIGIN PROJECT PATH
 "use strict";
 

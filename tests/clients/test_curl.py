@@ -1,4 +1,4 @@
-"""The curl lines of the README, as they stand there, but for the ports and where things lie."""
+"""The curl commands of the README, run with the ports and folders of a test daemon."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.clients.stage import run_client
+from tests.clients.harness import run_client
 from tests.daemon import TWISTD, Daemon
 
 README = pathlib.Path(__file__).parents[2] / "README.md"
@@ -18,16 +18,18 @@ REFUSED = {"curl http://localhost:9000/notes/ada.json": 403}
 STREAMED_FOR_S = 1
 
 
-def find_lines() -> list[str]:
-    """Return the lines of the README that call curl, and those that make what curl needs."""
-    lines = re.findall(r"^    ((?:curl|[A-Z]+=\$\(.*treedb) .*)$", README.read_text(), re.MULTILINE)
-    assert len(lines) > 10
-    return lines
+def read_commands() -> list[str]:
+    """Return the lines of the README that call curl, and those that set variables for them."""
+    commands = re.findall(
+        r"^    ((?:curl|[A-Z]+=\$\(.*treedb) .*)$", README.read_text(), re.MULTILINE
+    )
+    assert len(commands) > 10
+    return commands
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    """A daemon in development mode, in a folder that looks as the README says."""
+    """A daemon in development mode, in a folder with the names of the README."""
     with Daemon(tmp_path_factory.mktemp("readme")) as daemon:
         (daemon.folder / "treedb-data").symlink_to(daemon.data)
         (daemon.folder / ".venv").mkdir()
@@ -35,8 +37,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
         yield daemon
 
 
-def as_here(line: str, daemon: Daemon) -> str:
-    """Return a line with the daemon's ports, that tells the status after its answer."""
+def adapt(line: str, daemon: Daemon) -> str:
+    """Return a command with the daemon's ports; curl also prints the status of the response."""
     ports = {"9000": daemon.http, "8443": daemon.https}
     for port, url in ports.items():
         line = line.replace(f"localhost:{port}", f"localhost:{urlsplit(url).port}")
@@ -48,11 +50,11 @@ def as_here(line: str, daemon: Daemon) -> str:
     return line.replace("curl", f"curl {shlex.join(options)}", 1)
 
 
-def test_every_line_does_what_the_readme_says(folder: Daemon) -> None:
-    lines = find_lines()
-    script = "\n".join(as_here(line, folder) for line in lines)
-    said = run_client(["bash", "-c", f"{script}\ntrue"], folder.folder, {})
-    statuses = [int(status) for status in re.findall(r"^([1-5][0-9][0-9])$", said, re.MULTILINE)]
-    calls = [line for line in lines if line.startswith("curl")]
-    assert statuses == [REFUSED.get(line, 200) for line in calls], said
-    assert "\n".join(["event: put", 'data: {"path":"/","data":{"ada":{"age":38}']) in said
+def test_every_command_of_the_readme_works(folder: Daemon) -> None:
+    commands = read_commands()
+    script = "\n".join(adapt(line, folder) for line in commands)
+    output = run_client(["bash", "-c", f"{script}\ntrue"], folder.folder, {})
+    statuses = [int(status) for status in re.findall(r"^([1-5][0-9][0-9])$", output, re.MULTILINE)]
+    calls = [line for line in commands if line.startswith("curl")]
+    assert statuses == [REFUSED.get(line, 200) for line in calls], output
+    assert "\n".join(["event: put", 'data: {"path":"/","data":{"ada":{"age":38}']) in output

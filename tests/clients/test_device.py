@@ -1,4 +1,4 @@
-"""A device of the ESP32 kind: the recorded exchange `device.exchange`, and a stream, over TLS."""
+"""An ESP32 device: the recorded exchange `device.exchange`, and a stream, over TLS."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.clients.stage import DOMAIN, HERE, Domain, sign_token
+from tests.clients.harness import DOMAIN, HERE, Domain, sign_token
 from tests.rest import Client, Wire
 
 HOST = f"devices.{DOMAIN}"
 PATIENCE_S = 30
-LOOSE = {
+PATTERNS = {
     "{key}": r"[-_0-9A-Za-z]{20}",
     "{reason}": r'[^"]+',
     "{length}": r"[0-9]+",
@@ -24,43 +24,43 @@ LOOSE = {
 
 
 class Exchange(NamedTuple):
-    """What is sent, and what is to come back; heads and bodies apart."""
+    """A request and the response that is expected, with heads and bodies separate."""
 
     title: str
     head: list[str]
     body: str
-    answer_head: list[str]
-    answer_body: str
+    response_head: list[str]
+    response_body: str
 
 
 def read_recording() -> Iterator[Exchange]:
-    """Read the exchanges that the file holds."""
+    """Iterate over the exchanges of the file."""
     _, *exchanges = (HERE / "device.exchange").read_text().strip().split("\n\n")
     for exchange in exchanges:
         title, *lines = exchange.splitlines()
         sent = "\n".join(line[2:] for line in lines if line[0] == ">")
-        answered = "\n".join(line[2:] for line in lines if line[0] == "<")
+        received = "\n".join(line[2:] for line in lines if line[0] == "<")
         head, _, body = sent.partition("\n\n")
-        answer_head, _, answer_body = answered.partition("\n\n")
+        response_head, _, response_body = received.partition("\n\n")
         yield Exchange(
             title.removeprefix("# "),
             head.rstrip().split("\n"),
             body,
-            answer_head.rstrip().split("\n"),
-            answer_body,
+            response_head.rstrip().split("\n"),
+            response_body,
         )
 
 
-def loosen(recorded: str) -> str:
-    """Return the pattern of recorded text."""
+def make_pattern(recorded: str) -> str:
+    """Return the pattern of a recorded text."""
     pattern = re.escape(recorded)
-    for name, loose in LOOSE.items():
-        pattern = pattern.replace(re.escape(name), loose)
+    for name, part in PATTERNS.items():
+        pattern = pattern.replace(re.escape(name), part)
     return pattern
 
 
 def receive(wire: Wire) -> tuple[list[str], str]:
-    """Read an answer as a device does: by the length in its head; return head and body."""
+    """Read a response as a device does, by its Content-Length; return head and body."""
     received = b""
     while not received.endswith(b"\r\n\r\n"):
         received += wire.socket.recv(1)
@@ -72,7 +72,7 @@ def receive(wire: Wire) -> tuple[list[str], str]:
     return head.strip().split("\r\n"), body.decode()
 
 
-def test_a_device_is_answered_as_it_was_recorded(domain: Domain) -> None:
+def test_the_responses_to_a_device_are_the_recorded_ones(domain: Domain) -> None:
     token = sign_token("devices", admin=True)
     exchanges = list(read_recording())
     assert len(exchanges) > 15
@@ -80,17 +80,17 @@ def test_a_device_is_answered_as_it_was_recorded(domain: Domain) -> None:
         for exchange in exchanges:
             head = "\r\n".join([*exchange.head, "", ""]).replace("{token}", token)
             wire.send((head + exchange.body).encode())
-            answer_head, answer_body = receive(wire)
-            status, *fields = exchange.answer_head
-            assert answer_head[0] == status, exchange.title
+            response_head, response_body = receive(wire)
+            status, *fields = exchange.response_head
+            assert response_head[0] == status, exchange.title
             for field in fields:
-                assert any(re.fullmatch(loosen(field), line) for line in answer_head), field
-            assert re.fullmatch(loosen(exchange.answer_body), answer_body), exchange.title
+                assert any(re.fullmatch(make_pattern(field), line) for line in response_head), field
+            assert re.fullmatch(make_pattern(exchange.response_body), response_body), exchange.title
 
 
 @pytest.fixture
 def device(domain: Domain) -> Iterator[HTTPSConnection]:
-    """A connection that reads what comes, as it comes."""
+    """A connection over TLS."""
     context = ssl.create_default_context(cafile=str(domain.ca))
     address = urlsplit(domain.https)
     assert address.hostname is not None
@@ -101,7 +101,7 @@ def device(domain: Domain) -> Iterator[HTTPSConnection]:
     connection.close()
 
 
-def test_a_device_hears_what_is_written(domain: Domain, device: HTTPSConnection) -> None:
+def test_a_device_receives_writes(domain: Domain, device: HTTPSConnection) -> None:
     token = sign_token("devices", admin=True)
     headers = {"Host": HOST, "User-Agent": "ESP", "Accept": "text/event-stream"}
     device.request("GET", f"/d2.json?auth={token}", headers=headers)
@@ -114,7 +114,7 @@ def test_a_device_hears_what_is_written(domain: Domain, device: HTTPSConnection)
             ("PATCH", "/d2/state", '{"level":0.5}'),
             ("DELETE", "/d2", None),
         ):
-            assert client.ask(method, f"{path}.json?auth={token}", body).status == 200
+            assert client.request(method, f"{path}.json?auth={token}", body).status == 200
     expected = (
         *(b"event: put\n", b'data: {"path":"/","data":null}\n', b"\n"),
         *(b"event: put\n", b'data: {"path":"/state","data":{"on":true}}\n', b"\n"),
@@ -125,8 +125,10 @@ def test_a_device_hears_what_is_written(domain: Domain, device: HTTPSConnection)
         assert stream.readline() == line
 
 
-def test_a_device_without_a_token_hears_why_not(domain: Domain, device: HTTPSConnection) -> None:
+def test_a_device_without_a_token_receives_an_error(
+    domain: Domain, device: HTTPSConnection
+) -> None:
     headers = {"Host": HOST, "Accept": "text/event-stream"}
     device.request("GET", "/d2.json", headers=headers)
-    answer = device.getresponse()
-    assert (answer.status, answer.read()) == (401, b'{\n  "error" : "Permission denied"\n}\n')
+    response = device.getresponse()
+    assert (response.status, response.read()) == (401, b'{\n  "error" : "Permission denied"\n}\n')

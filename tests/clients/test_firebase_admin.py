@@ -1,17 +1,17 @@
-"""The admin SDK for Python, from its registry."""
+"""The admin SDK for Python, as published on PyPI."""
 
 from __future__ import annotations
 
 import pathlib
 from urllib.parse import urlsplit
 
-from tests.clients.stage import DOMAIN, Domain, play_python, secret_of
+from tests.clients.harness import DOMAIN, Domain, run_python, secret_of
 from tests.daemon import Daemon
 
 SCRIPT = "play_firebase_admin.py"
 
 
-def test_firebase_admin_works_where_an_emulator_is_named(
+def test_firebase_admin_works_with_an_emulator_host(
     development: Daemon, tmp_path: pathlib.Path
 ) -> None:
     variables = {
@@ -20,7 +20,7 @@ def test_firebase_admin_works_where_an_emulator_is_named(
         "PLAY_EU_URL": f"https://eu--admin.{DOMAIN}",
         "PLAY_GUARDED_URL": f"{development.http}?ns=admin-guarded",
     }
-    play_python(SCRIPT, tmp_path, variables)
+    run_python(SCRIPT, tmp_path, variables)
 
 
 def test_firebase_admin_works_over_tls_with_signed_tokens(
@@ -34,4 +34,4 @@ def test_firebase_admin_works_over_tls_with_signed_tokens(
         "PLAY_EU_URL": domain.url("eu--shop"),
         "PLAY_GUARDED_URL": domain.url("guarded"),
     }
-    play_python(SCRIPT, tmp_path, variables)
+    run_python(SCRIPT, tmp_path, variables)

@@ -1,8 +1,8 @@
-"""The vendor's command line tool, from its registry.
+"""The command line tool of Firebase, as published on npm.
 
-What it would ask of the vendor's own services, it is told by its environment, by the very lines of
-`docs/clients.md`: who asks, which database a project has, where that is. Nothing leaves this
-machine, and the way of the data is the tool's own.
+Normally services of Firebase give it the account, the database of a project and its URL. Here these
+are in environment variables, which the lines of `docs/clients.md` set. No request leaves this
+machine, and the requests for data are the tool's own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import attrs
 import pytest
 
-from tests.clients.stage import HERE, RULES, Domain, play_node, run_client, sign_token
+from tests.clients.harness import HERE, RULES, Domain, run_client, run_node, sign_token
 from tests.daemon import Daemon
 from tests.rest import Client
 
@@ -32,7 +32,7 @@ PEOPLE = {
 
 @attrs.frozen
 class Tool:
-    """The tool in a folder of its own, for one project at one origin."""
+    """The tool in a folder of its own, for one project of one origin."""
 
     folder: pathlib.Path
     project: str
@@ -40,16 +40,16 @@ class Tool:
     variables: dict[str, str]
 
     def run(self, *arguments: str, status: int = 0) -> str:
-        """Run a command; return what it printed."""
+        """Run a command; return its output."""
         options = ["--project", self.project, "--non-interactive"]
-        return play_node([str(PROGRAM), *arguments, *options], self.folder, self.variables, status)
+        return run_node([str(PROGRAM), *arguments, *options], self.folder, self.variables, status)
 
     def get(self, path: str, *options: str) -> Any:
-        """Return what `database:get` prints, parsed."""
+        """Return the parsed output of `database:get`."""
         return json.loads(self.run("database:get", path, *options))
 
     def write(self, name: str, text: str) -> str:
-        """Write a file into its folder; return its name."""
+        """Write a file into the folder; return its name."""
         (self.folder / name).write_text(text)
         return name
 
@@ -57,7 +57,7 @@ class Tool:
 def prepare_tool(
     folder: pathlib.Path, project: str, origin: str, token: str, variables: dict[str, str]
 ) -> Tool:
-    """Return the tool, prepared by the lines for a shell that the documentation has."""
+    """Return the tool, prepared by the shell commands of the documentation."""
     found = PREPARATION.search(DOCUMENTATION.read_text())
     assert found is not None
     lines = found[0].splitlines()
@@ -113,36 +113,36 @@ def test_the_tool_imports_a_file_and_removes_a_large_tree(local: Tool, developme
     with Client(development, "tools.localhost") as client:
         assert client.get("/imported/here.json") == large
         client.put("/imported/beside.json", 1)
-        said = local.run("database:import", "/imported/here", file, "--force", status=2)
-        assert "only allowed for an empty location" in said
+        output = local.run("database:import", "/imported/here", file, "--force", status=2)
+        assert "only allowed for an empty location" in output
         local.run("database:remove", "/imported/here", "--force", "--disable-triggers")
         assert client.get("/imported.json") == {"beside": 1}
 
 
-def test_the_tool_removes_piece_by_piece_where_it_must(local: Tool, development: Daemon) -> None:
+def test_the_tool_removes_in_pieces_if_the_server_refuses(local: Tool, development: Daemon) -> None:
     with Client(development, "tools.localhost") as client:
         client.put("/pieces/here.json", {f"k{at}": {"a": [at, {"b": "c"}]} for at in range(900)})
         client.put("/pieces/beside.json", 1)
         script = str(HERE / "play_removal.cjs")
         arguments = [script, local.origin, "tools", "/pieces/here"]
-        said = play_node(arguments, local.folder, local.variables)
+        output = run_node(arguments, local.folder, local.variables)
         assert client.get("/pieces.json") == {"beside": 1}
-    assert int(said.split()[2]) > 5, said
+    assert int(output.split()[2]) > 5, output
 
 
 def test_the_tool_deploys_rules(local: Tool, development: Daemon) -> None:
     local.write("rules.json", RULES.replace("===", "="))
-    said = local.run("deploy", "--only", "database", status=1)
-    assert re.search(r"Syntax error in database rules:\n\n4:\d+: .", said), said
+    output = local.run("deploy", "--only", "database", status=1)
+    assert re.search(r"Syntax error in database rules:\n\n4:\d+: .", output), output
     with Client(development, "tools.localhost") as client:
         owner = {"Authorization": "Bearer owner"}
-        before = client.ask("GET", "/.settings/rules.json", headers=owner)
+        before = client.request("GET", "/.settings/rules.json", headers=owner)
         assert b"users" not in before.body
         local.write("rules.json", RULES)
         local.run("deploy", "--only", "database")
-        after = client.ask("GET", "/.settings/rules.json", headers=owner)
+        after = client.request("GET", "/.settings/rules.json", headers=owner)
         assert after.body.decode() == RULES
-        client.ask("PUT", "/.settings/rules.json", before.body, headers=owner)
+        client.request("PUT", "/.settings/rules.json", before.body, headers=owner)
 
 
 def test_the_tool_works_over_tls_with_a_token(remote: Tool, domain: Domain) -> None:

@@ -1,11 +1,11 @@
-"""The database part of pyrebase4, from its registry."""
+"""The database functions of pyrebase4, as published on PyPI."""
 
 from __future__ import annotations
 
 import pathlib
 from urllib.parse import urlsplit
 
-from tests.clients.stage import Domain, play_python, sign_token
+from tests.clients.harness import Domain, run_python, sign_token
 from tests.daemon import Daemon
 
 SCRIPT = "play_pyrebase.py"
@@ -18,7 +18,7 @@ def test_pyrebase_works_in_development_mode(development: Daemon, tmp_path: pathl
         "PLAY_TOKEN": "",
         "PLAY_DIALECT": "auto",
     }
-    play_python(SCRIPT, tmp_path, variables)
+    run_python(SCRIPT, tmp_path, variables)
 
 
 def test_pyrebase_works_over_tls_with_a_token(domain: Domain, tmp_path: pathlib.Path) -> None:
@@ -28,4 +28,4 @@ def test_pyrebase_works_over_tls_with_a_token(domain: Domain, tmp_path: pathlib.
         "PLAY_TOKEN": sign_token("devices", admin=True),
         "PLAY_DIALECT": "firebase",
     }
-    play_python(SCRIPT, tmp_path, variables)
+    run_python(SCRIPT, tmp_path, variables)

@@ -1,4 +1,4 @@
-"""The versions that `docs/clients.md` says were tried are those that these tests install."""
+"""`docs/clients.md` names the versions that these tests install."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""A database under a disk that is slow or fails: who watches knows what is there, always.
+"""A database over a disk that is slow or fails: what a watcher receives is what was committed.
 
-A state machine writes, watches and lets the disk do its work step by step, so that several writes
-fall into one batch and commits are seen by readers before anyone has been told of them. A model
-keeps the tree as it was after every write. Whoever watches applies what it hears, and must have
-what the model has at each write it has heard of.
+A state machine writes, watches and runs the work of the disk step by step, so that several writes
+are in one batch, and readers see a commit before any watcher has been notified of it. A model keeps
+the tree as it was after every write. A follower applies the events that it receives, and must have
+the tree of the model at each write up to which it has received them.
 """
 
 from __future__ import annotations
@@ -29,93 +29,93 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
-from tests.database.world import bare_rulebook
-from tests.mirror import Mirror
-from treedbd.database.database import TRIM_EVERY, Database
-from treedbd.database.permit import Claim
-from treedbd.database.platform import Platform
-from treedbd.database.question import (
-    Caller,
-    Condition,
-    ConditionFailed,
-    Outcome,
-    Unavailable,
-    Write,
-)
-from treedbd.database.resume import MOST_RESUMED, MOST_RESUMED_BYTES
-from treedbd.database.watchers import Notice
-from treedbd.store.mapping import Failed, Full
-from treedbd.store.memory import MemoryMapping
+from tests.database.world import make_active_rules, make_database, run_at_once
+from tests.replica import Replica
+from tests.rules.evaluating import NOW, rules
+from tests.tree.value_view import ValueView
+from treedbd.database.database import Database
+from treedbd.database.errors import ConditionFailed, PermissionDenied, Unavailable
+from treedbd.database.read_grants import ReadRequest
+from treedbd.database.requests import Caller, Condition, Outcome, Write
+from treedbd.database.runtime import Runtime
+from treedbd.database.watchers import Notification
+from treedbd.limits import MAX_RESUMED_BYTES, MAX_RESUMED_WRITES
+from treedbd.rules.context import QueryFacts
+from treedbd.store.changelog import TRIM_EVERY
+from treedbd.store.engine import DiskFull, ReadView, StoreFailed
+from treedbd.store.memory import MemoryEngine
+from treedbd.store.node_writer import NodeWriter
 from treedbd.store.nodes import Nodes
-from treedbd.tree.canonical import parse_tags, tag
 from treedbd.tree.edit import Edit, apply, make_patch, make_put, make_remove
-from treedbd.tree.event import Position
-from treedbd.tree.path import Path, Place, format_path
-from treedbd.tree.query import Query, parse_query, print_selection
-from treedbd.tree.value import Json, Value, members, plain
-from treedbd.tree.view import ValueView
+from treedbd.tree.etag import etag, parse_etags
+from treedbd.tree.event import Event, Position
+from treedbd.tree.path import format_path
+from treedbd.tree.query import Query, parse_query, selection_to_json
+from treedbd.tree.types import Json, Path, Place, Value
+from treedbd.tree.value import members, plain
 from treedbd.tree.window import Window, written_children
 
 ADMIN = Caller(None, is_admin=True)
+ALICE = Caller({"uid": "alice"})
 RETAINED = 20
 
 
-class UnluckyMapping(MemoryMapping):
-    """A mapping whose next commit may fail."""
+class FailingEngine(MemoryEngine):
+    """An engine whose next commit raises `error`, if it is set."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.trouble: Exception | None = None
-        self._is_broken = False
+        self.error: Exception | None = None
+        self._has_failed = False
 
     def begin(self) -> Any:
-        """Open a transaction, unless the mapping waits to be recovered."""
-        if self._is_broken:
-            raise Failed("It broke before.")
-        return UnluckyTransaction(super().begin(), self)
+        """Open a transaction, unless the engine must be recovered first."""
+        if self._has_failed:
+            raise StoreFailed("An earlier commit failed.")
+        return FailingTransaction(super().begin(), self)
 
     def recover(self) -> None:
-        """Be well again."""
-        self._is_broken = False
+        """Open transactions again."""
+        self._has_failed = False
 
-    def strike(self) -> None:
-        """Raise what is due, once."""
-        trouble, self.trouble = self.trouble, None
-        if trouble is not None:
-            self._is_broken = isinstance(trouble, Failed)
-            raise trouble
+    def fail_once(self) -> None:
+        """Raise the error, if it is set, and clear it."""
+        error, self.error = self.error, None
+        if error is not None:
+            self._has_failed = isinstance(error, StoreFailed)
+            raise error
 
 
-class UnluckyTransaction:
+class FailingTransaction:
     """A transaction whose commit may fail."""
 
-    def __init__(self, inner: Any, mapping: UnluckyMapping) -> None:
+    def __init__(self, inner: Any, engine: FailingEngine) -> None:
         self._inner = inner
-        self._mapping = mapping
+        self._engine = engine
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
     def commit(self) -> None:
-        """Commit, or leave nothing behind."""
+        """Commit, or roll back and raise the error of the engine."""
         try:
-            self._mapping.strike()
+            self._engine.fail_once()
         except Exception:
             self._inner.rollback()
             raise
         self._inner.commit()
 
 
-class Disk:
-    """Where commits are run: at once, or in two steps, first done and then told."""
+class TwoStepDisk:
+    """Runs commits at once or, if it `is_slow`, in two steps: the work, then its result."""
 
     def __init__(self) -> None:
         self.is_slow = False
-        self.undone: list[Callable[[], None]] = []
-        self.untold: list[Callable[[], None]] = []
+        self.queued: list[Callable[[], None]] = []
+        self.unreported: list[Callable[[], None]] = []
 
     def run(self, work: Callable[[], None]) -> Deferred[None]:
-        """Run what blocks."""
+        """Queue blocking work; if the disk is not slow, run it and fire with its result."""
         done: Deferred[None] = Deferred()
 
         def step() -> None:
@@ -124,21 +124,21 @@ class Disk:
                 work()
             except Exception:
                 result = Failure()
-            self.untold.append(lambda: done.callback(result))
+            self.unreported.append(lambda: done.callback(result))
 
-        self.undone.append(step)
+        self.queued.append(step)
         if not self.is_slow:
-            self.do_one()
-            self.tell_one()
+            self.run_one()
+            self.report_one()
         return done
 
-    def do_one(self) -> None:
-        """Do what came first."""
-        self.undone.pop(0)()
+    def run_one(self) -> None:
+        """Run the oldest work."""
+        self.queued.pop(0)()
 
-    def tell_one(self) -> None:
-        """Tell that it is done."""
-        self.untold.pop(0)()
+    def report_one(self) -> None:
+        """Fire with the oldest result."""
+        self.unreported.pop(0)()
 
 
 def query(**parameters: str) -> Query:
@@ -151,33 +151,33 @@ def child_values(nodes: Nodes, path: Path) -> list[tuple[str, Value]]:
     return [(child.key, child.value()) for child in nodes.children(path)]
 
 
-def show(nodes: Nodes, path: Path, asked: Query | None) -> Json:
-    """Return what a watcher of a path, or of a query at it, begins with."""
-    if asked is None:
+def show(nodes: Nodes, path: Path, watched: Query | None) -> Json:
+    """Return what a watcher of a path, or of a query at that path, receives first."""
+    if watched is None:
         return plain(nodes.get(path))
-    return print_selection(asked.select(child_values(nodes, path)))
+    return selection_to_json(watched.select(child_values(nodes, path)))
 
 
 def show_to(follower: Follower, nodes: Nodes) -> Json:
-    """Return what is there for a follower to see."""
+    """Return the present state of what a follower watches."""
     return show(nodes, follower.path, follower.query)
 
 
 class Follower:
-    """Watches, applies what it hears, and compares it with the model."""
+    """A watcher that applies its events to a replica and compares that with the model."""
 
-    def __init__(self, model: Model, path: Path, asked: Query | None) -> None:
+    def __init__(self, model: Model, path: Path, watched: Query | None) -> None:
         self.path = path
-        self.query = asked
-        self.mirror = Mirror()
+        self.query = watched
+        self.replica = Replica()
         self.position = Position(0)
-        self.past: list[tuple[Position, Mirror]] = []
+        self.history: list[tuple[Position, Replica]] = []
         self.window: Window | None = None
-        self.broken: Exception | None = None
+        self.error: Exception | None = None
         self._model = model
 
     def start(self) -> None:
-        """Begin with what is there."""
+        """Watch, starting with the present state."""
 
         def work(nodes: Nodes) -> Json:
             if self.query is not None:
@@ -187,62 +187,68 @@ class Follower:
 
         database = self._model.database
         first, sequence = database.watch(self.path, self, work)
-        self.mirror.apply("put", "/", first)
-        self._reach(database.position(sequence))
+        self.replica.apply("put", "/", first)
+        self._move_to(database.position(sequence))
 
-    def resume(self, after: Position, mirror: Mirror) -> bool:
-        """Go on from where another one was; tell whether that is known."""
+    def resume(self, after: Position, replica: Replica) -> bool:
+        """Watch from the position and replica of another one; return whether that is possible."""
         database = self._model.database
-        claim = Claim(ADMIN, self.path, None, lambda: 0)
-        self.position, self.mirror = after, mirror
-        missed = database.resume(
-            self.path, self, after, database.permit(claim, lambda: None, lambda: None)
-        )
-        for position, event in missed or ():
-            self._hear(position, event.kind, event.path, event.data)
-        return missed is not None
+        request = ReadRequest(ADMIN, self.path, None, lambda: 0)
+        grant = database.make_grant(request, lambda: None, lambda: None)
+        self.position, self.replica = after, replica
 
-    def notify(self, notice: Notice) -> None:
-        """Hear what was written; what is wrong with it is raised by `check`."""
+        def find_missed(nodes: Nodes) -> list[tuple[Position, Event]] | None:
+            return database.missed_events(nodes, self.path, after, grant)
+
+        missed, _ = database.watch(self.path, self, find_missed)
+        if missed is None:
+            database.unwatch(self.path, self)
+            return False
+        for position, event in missed:
+            self._receive(position, event.kind, event.path, event.data)
+        return True
+
+    def notify(self, notification: Notification) -> None:
+        """Apply what was written; `check` raises the error if that fails."""
         try:
-            self._take(notice)
+            self._apply(notification)
         except Exception as error:
-            self.broken = error
+            self.error = error
 
-    def _take(self, notice: Notice) -> None:
+    def _apply(self, notification: Notification) -> None:
         if self.window is None:
-            for position, event in notice.events:
-                self._hear(position, event.kind, event.path, event.data)
+            for position, event in notification.events:
+                self._receive(position, event.kind, event.path, event.data)
             return
-        written = written_children(event for _, event in notice.events)
-        window, asked = self.window, self.query
-        assert asked is not None
+        written = written_children(event for _, event in notification.events)
+        window, watched = self.window, self.query
+        assert watched is not None
 
         def move(nodes: Nodes) -> None:
-            select = lambda: asked.select(child_values(nodes, self.path))  # noqa: E731
+            select = lambda: watched.select(child_values(nodes, self.path))  # noqa: E731
             for event in window.move(written, self.path, nodes, select):
                 assert len(event.path) == 1
-                self.mirror.apply(event.kind, format_path(event.path), event.data)
+                self.replica.apply(event.kind, format_path(event.path), event.data)
 
         self._model.database.read(move)
-        self._reach(notice.events[-1][0])
+        self._move_to(notification.events[-1][0])
 
     def check(self) -> None:
-        """Compare what is known with what was there at that time, if that is known yet."""
-        if self.broken is not None:
-            raise self.broken
+        """Compare the replica with the model at its position, if the model has that state yet."""
+        if self.error is not None:
+            raise self.error
         root = self._model.states.get(self.position.sequence)
         if root is None or self.position.events is not None:
             return
-        there = root.value.get(self.path)
+        present = root.value.get(self.path)
         expected = (
-            plain(there)
+            plain(present)
             if self.query is None
-            else print_selection(self.query.select(members(there)))
+            else selection_to_json(self.query.select(members(present)))
         )
-        assert self.mirror.shows(expected), (self.path, self.position, expected)
+        assert self.replica.equals(expected), (self.path, self.position, expected)
 
-    def _hear(self, position: Position, kind: str, path: Path, data: Json) -> None:
+    def _receive(self, position: Position, kind: str, path: Path, data: Json) -> None:
         before = self.position
         is_next_of_same = before.events is not None and (
             before.sequence == position.sequence
@@ -253,37 +259,36 @@ class Follower:
         if position.sequence > before.sequence:
             assert before.events is None
             assert position.events in (1, None)
-        self.mirror.apply(kind, format_path(path), data)
-        self._reach(position)
+        self.replica.apply(kind, format_path(path), data)
+        self._move_to(position)
 
-    def _reach(self, position: Position) -> None:
+    def _move_to(self, position: Position) -> None:
         assert position.sequence >= self.position.sequence
         self.position = position
         if self.query is None:
-            self.past.append((position, copy.deepcopy(self.mirror)))
+            self.history.append((position, copy.deepcopy(self.replica)))
         self.check()
 
 
 @attrs.frozen
 class State:
-    """The tree after a write; `has_priorities` if the write set one."""
+    """The tree after a write; `sets_priority` if the write set the priority of a place."""
 
     value: ValueView
-    has_priorities: bool = False
+    sets_priority: bool = False
 
 
 class Model:
-    """A database, and what should be in it."""
+    """A database, and the tree that it should hold after each write."""
 
     def __init__(self, retained: int = RETAINED) -> None:
         self.retained = retained
         self.clock = Clock()
-        self.disk = Disk()
-        self.mapping = UnluckyMapping()
+        self.disk = TwoStepDisk()
+        self.engine = FailingEngine()
         self.counter = itertools.count(1)
-        rulebook = bare_rulebook(self.disk.run)
-        platform = Platform(self.clock, self._op_id, self.disk.run)
-        self.database = Database(self.mapping, rulebook, platform, retained)
+        runtime = Runtime(self.clock, self._op_id, self.disk.run)
+        self.database = make_database(self.engine, runtime, retain_events=retained)
         self.root: Value = None
         self.states = {0: State(ValueView(None))}
         self.open_writes = 0
@@ -295,34 +300,35 @@ class Model:
     def write(self, edit: Edit, condition: Condition | None = None) -> None:
         self.open_writes += 1
         write = Write(edit, now=1, caller=ADMIN, condition=condition)
-        self.database.write(write).addCallback(self._done).addErrback(self._refused)
+        self.database.write(write).addCallback(self._succeeded).addErrback(self._refused)
 
-    def settle(self) -> None:
-        """Let everything come to rest."""
-        while self.open_writes or self.disk.undone or self.disk.untold or self.database.trouble:
-            while self.disk.undone or self.disk.untold:
-                if self.disk.undone:
-                    self.disk.do_one()
-                self.disk.tell_one()
+    def finish(self) -> None:
+        """Run until every write has been answered and no disk work remains."""
+        disk = self.disk
+        while self.open_writes or disk.queued or disk.unreported or self.database.write_problem:
+            while disk.queued or disk.unreported:
+                if disk.queued:
+                    disk.run_one()
+                disk.report_one()
             self.clock.advance(10)
 
-    def is_known(self, after: Position) -> bool:
-        """Tell whether a watcher that has heard so far can be told the rest."""
+    def is_resumable(self, after: Position) -> bool:
+        """Return whether the events after a position can be computed from the log."""
         between = range(after.sequence if after.events else after.sequence + 1, self.last + 1)
-        if any(self.states[each].has_priorities for each in between):
+        if any(self.states[each].sets_priority for each in between):
             return False
         return self.last - after.sequence <= self.retained
 
-    def _done(self, outcome: Outcome) -> None:
+    def _succeeded(self, outcome: Outcome) -> None:
         self.open_writes -= 1
-        if outcome.telling is None:
-            assert not outcome.edit.changes or outcome.edit.place.of_priority
+        if outcome.commit is None:
+            assert not outcome.edit.changes or outcome.edit.place.is_priority
             assert apply(self.root, outcome.edit.changes) == self.root
             return
-        sequence = outcome.telling.position.sequence
+        sequence = outcome.commit.position.sequence
         assert sequence == self.last + 1
         self.root = apply(self.root, outcome.edit.changes)
-        sets_priority = any(change.place.of_priority for change in outcome.edit.changes)
+        sets_priority = any(change.place.is_priority for change in outcome.edit.changes)
         self.states[sequence] = State(ValueView(self.root), sets_priority)
 
     def _refused(self, failure: Failure) -> None:
@@ -370,13 +376,13 @@ QUERIES = st.sampled_from(
 
 
 class DatabaseMachine(RuleBasedStateMachine):
-    """Writers, watchers and a disk, in any order."""
+    """Writes, watchers and disk work in any order."""
 
     def __init__(self) -> None:
         super().__init__()
         self.model = Model()
         self.followers: list[Follower] = []
-        self.gone: list[Follower] = []
+        self.former: list[Follower] = []
 
     @rule(path=PATHS, body=BODIES)
     def put(self, path: Path, body: Json) -> None:
@@ -384,16 +390,16 @@ class DatabaseMachine(RuleBasedStateMachine):
 
     @rule(path=PATHS)
     def put_priority(self, path: Path) -> None:
-        self.model.write(make_put(Place(path, of_priority=True), 1))
+        self.model.write(make_put(Place(path, is_priority=True), 1))
 
     @rule(path=PATHS)
     def increment(self, path: Path) -> None:
         self.model.write(make_put(Place(path), {".sv": {"increment": 1}}))
 
     @initialize(body=st.dictionaries(KEYS, st.integers(-3, 3), min_size=4))
-    def begin(self, body: Json) -> None:
+    def begin(self, body: dict[str, Json]) -> None:
         self.fill((), body | {"a": body})
-        self.model.settle()
+        self.model.finish()
 
     @rule(path=UPPER_PATHS, body=st.dictionaries(KEYS, st.integers(-3, 3), min_size=3))
     def fill(self, path: Path, body: Json) -> None:
@@ -418,52 +424,52 @@ class DatabaseMachine(RuleBasedStateMachine):
     @rule(path=PATHS, body=BODIES, is_right=st.booleans())
     def compare_and_swap(self, path: Path, body: Json, is_right: bool) -> None:
         known = plain(ValueView(self.model.root).get(path)) if is_right else "something else"
-        tags = parse_tags(tag(known))
+        tags = parse_etags(etag(known))
         assert tags is not None
         self.model.write(make_put(Place(path), body), Condition(Place(path), tags))
 
     @rule()
-    def pass_a_turn(self) -> None:
+    def advance_turn(self) -> None:
         self.model.clock.advance(0)
 
     @rule()
-    def pass_time(self) -> None:
+    def advance_time(self) -> None:
         self.model.clock.advance(1)
 
     @rule(is_slow=st.booleans())
     def change_disk(self, is_slow: bool) -> None:
         self.model.disk.is_slow = is_slow
 
-    @rule(trouble=st.sampled_from([Full("full"), Failed("failed")]))
-    def break_next_commit(self, trouble: Exception) -> None:
-        self.model.mapping.trouble = trouble
+    @rule(error=st.sampled_from([DiskFull("full"), StoreFailed("failed")]))
+    def fail_next_commit(self, error: Exception) -> None:
+        self.model.engine.error = error
 
-    @precondition(lambda self: self.model.disk.undone)
+    @precondition(lambda self: self.model.disk.queued)
     @rule()
-    def let_disk_work(self) -> None:
-        self.model.disk.do_one()
+    def run_disk_work(self) -> None:
+        self.model.disk.run_one()
 
-    @precondition(lambda self: self.model.disk.untold)
+    @precondition(lambda self: self.model.disk.unreported)
     @rule()
-    def let_disk_tell(self) -> None:
-        self.model.disk.tell_one()
+    def report_disk_work(self) -> None:
+        self.model.disk.report_one()
 
     @rule(path=PATHS)
     def watch(self, path: Path) -> None:
         self.follow(path, None)
 
-    @rule(path=UPPER_PATHS, asked=QUERIES)
-    def watch_query(self, path: Path, asked: Query) -> None:
-        self.follow(path, asked)
+    @rule(path=UPPER_PATHS, watched=QUERIES)
+    def watch_query(self, path: Path, watched: Query) -> None:
+        self.follow(path, watched)
 
-    def follow(self, path: Path, asked: Query | None) -> None:
-        follower = Follower(self.model, path, asked)
+    def follow(self, path: Path, watched: Query | None) -> None:
+        follower = Follower(self.model, path, watched)
         follower.start()
         self.followers.append(follower)
 
     @precondition(lambda self: self.followers)
     @rule(number=st.integers(0, 9))
-    def watch_anew(self, number: int) -> None:
+    def watch_again(self, number: int) -> None:
         self.followers[number % len(self.followers)].start()
 
     @precondition(lambda self: self.followers)
@@ -471,37 +477,37 @@ class DatabaseMachine(RuleBasedStateMachine):
     def unwatch(self, number: int) -> None:
         follower = self.followers.pop(number % len(self.followers))
         self.model.database.unwatch(follower.path, follower)
-        self.gone.append(follower)
+        self.former.append(follower)
 
-    @precondition(lambda self: any(each.past for each in self.gone))
+    @precondition(lambda self: any(each.history for each in self.former))
     @rule(number=st.integers(0, 9), back=st.integers(0, 6))
     def resume(self, number: int, back: int) -> None:
-        leavers = [each for each in self.gone if each.past]
-        leaver = leavers[number % len(leavers)]
-        after, mirror = leaver.past[max(-back - 1, -len(leaver.past))]
-        follower = Follower(self.model, leaver.path, None)
-        is_untold = bool(self.model.disk.untold)
-        is_resumed = follower.resume(after, copy.deepcopy(mirror))
+        candidates = [each for each in self.former if each.history]
+        former = candidates[number % len(candidates)]
+        after, replica = former.history[max(-back - 1, -len(former.history))]
+        follower = Follower(self.model, former.path, None)
+        is_unreported = bool(self.model.disk.unreported)
+        is_resumed = follower.resume(after, copy.deepcopy(replica))
         if is_resumed:
             self.followers.append(follower)
         else:
-            assert is_untold or not self.model.is_known(after)
+            assert is_unreported or not self.model.is_resumable(after)
 
     @rule()
-    def settle(self) -> None:
-        self.model.settle()
+    def finish(self) -> None:
+        self.model.finish()
         assert self.model.database.read(lambda nodes: nodes.get(())) == self.model.root
         for follower in self.followers:
             shown = self.model.database.read(partial(show_to, follower))
-            assert follower.mirror.shows(shown), (follower.path, follower.query)
+            assert follower.replica.equals(shown), (follower.path, follower.query)
 
     @invariant()
-    def everyone_knows_what_was_there(self) -> None:
+    def followers_agree_with_the_model(self) -> None:
         for follower in self.followers:
             follower.check()
 
     def teardown(self) -> None:
-        self.settle()
+        self.finish()
         closed = self.model.database.close()
         assert closed.called
 
@@ -523,167 +529,249 @@ def follow(model: Model, *path: str) -> Follower:
     return follower
 
 
-def test_a_commit_that_fails_is_told_to_nobody(model: Model) -> None:
+def test_watchers_are_not_notified_of_a_commit_that_fails(model: Model) -> None:
     follower = follow(model)
-    model.mapping.trouble = Full("full")
+    model.engine.error = DiskFull("full")
     model.write(make_put(Place(("a",)), 1))
-    model.settle()
+    model.finish()
     assert follower.position == Position(0)
-    assert follower.mirror.tree is None
+    assert follower.replica.tree is None
     model.write(make_put(Place(("a",)), 2))
-    model.settle()
+    model.finish()
     assert follower.position.sequence == 1
-    assert follower.mirror.tree == {"a": 2}
+    assert follower.replica.tree == {"a": 2}
 
 
-def test_nothing_is_heard_before_it_is_durable(model: Model) -> None:
+def test_watchers_are_notified_only_of_what_is_durable(model: Model) -> None:
     follower = follow(model)
     model.disk.is_slow = True
     model.write(make_put(Place(("a",)), 1))
     model.clock.advance(0)
     assert follower.position == Position(0)
-    model.disk.do_one()
+    model.disk.run_one()
     assert follower.position == Position(0)
-    model.disk.tell_one()
-    assert follower.mirror.tree == {"a": 1}
+    model.disk.report_one()
+    assert follower.replica.tree == {"a": 1}
 
 
-def test_who_begins_with_a_commit_nobody_was_told_of_does_not_hear_of_it_again(
+def test_a_watcher_that_starts_with_an_unreported_commit_does_not_receive_it_again(
     model: Model,
 ) -> None:
     model.disk.is_slow = True
     model.write(make_put(Place(("a",)), 1))
     model.clock.advance(0)
-    model.disk.do_one()
+    model.disk.run_one()
     follower = follow(model)
-    assert follower.mirror.tree == {"a": 1}
-    assert len(follower.past) == 1
-    model.disk.tell_one()
+    assert follower.replica.tree == {"a": 1}
+    assert len(follower.history) == 1
+    model.disk.report_one()
     follower.check()
-    assert len(follower.past) == 1
+    assert len(follower.history) == 1
 
 
-def test_who_was_cut_off_inside_a_write_hears_the_rest_of_it(model: Model) -> None:
+def test_a_client_that_was_cut_off_inside_a_write_receives_the_rest_of_it(model: Model) -> None:
     follower = follow(model, "a")
     model.write(make_patch((), {"a/b": 1, "a/c": 2, "a/d": 3}))
-    model.settle()
-    after, mirror = follower.past[2]
-    assert mirror.tree == {"b": 1, "c": 2}
+    model.finish()
+    after, replica = follower.history[2]
+    assert replica.tree == {"b": 1, "c": 2}
     other = Follower(model, ("a",), None)
-    assert other.resume(after, mirror)
-    assert other.mirror.tree == {"b": 1, "c": 2, "d": 3}
-    assert len(other.past) == 1
+    assert other.resume(after, replica)
+    assert other.replica.tree == {"b": 1, "c": 2, "d": 3}
+    assert len(other.history) == 1
 
 
-def test_a_position_of_another_history_is_not_known(model: Model) -> None:
+def test_a_position_of_another_history_cannot_be_resumed(model: Model) -> None:
     for _ in range(3):
         model.write(make_put(Place(("a",)), 1))
-    model.settle()
+    model.finish()
     other = Model()
     other.counter = itertools.count(1000)
     for _ in range(3):
         other.write(make_put(Place(("a",)), 1))
-    other.settle()
+    other.finish()
     for sequence in (1, 2, 3):
-        theirs = other.database.position(sequence)
-        assert Follower(model, (), None).resume(model.database.position(sequence), Mirror())
-        assert not Follower(model, (), None).resume(theirs, Mirror())
-        assert not Follower(model, (), None).resume(Position(sequence), Mirror())
-    assert not Follower(model, (), None).resume(Position(4, b"op"), Mirror())
-    assert Follower(model, (), None).resume(Position(0), Mirror())
+        foreign = other.database.position(sequence)
+        assert Follower(model, (), None).resume(model.database.position(sequence), Replica())
+        assert not Follower(model, (), None).resume(foreign, Replica())
+        assert not Follower(model, (), None).resume(Position(sequence), Replica())
+    assert not Follower(model, (), None).resume(Position(4, b"op"), Replica())
+    assert Follower(model, (), None).resume(Position(0), Replica())
 
 
-def test_who_missed_what_is_not_retained_starts_anew(model: Model) -> None:
+def test_a_client_that_missed_more_than_the_log_has_starts_again(model: Model) -> None:
     for _ in range(TRIM_EVERY):
         model.write(make_put(Place(("a",)), 1))
-    model.settle()
-    assert not Follower(model, (), None).resume(Position(0), Mirror())
-    gone = model.database.position(TRIM_EVERY - RETAINED - 1)
-    assert not Follower(model, (), None).resume(gone, Mirror())
+    model.finish()
+    assert not Follower(model, (), None).resume(Position(0), Replica())
+    dropped = model.database.position(TRIM_EVERY - RETAINED - 1)
+    assert not Follower(model, (), None).resume(dropped, Replica())
     oldest = model.database.position(TRIM_EVERY - RETAINED)
     follower = Follower(model, (), None)
-    assert follower.resume(oldest, Mirror())
-    assert len(follower.past) == RETAINED
+    assert follower.resume(oldest, Replica())
+    assert len(follower.history) == RETAINED
 
 
-def test_what_is_no_longer_retained_is_not_told_though_the_log_has_it_still(model: Model) -> None:
+def test_what_is_no_longer_retained_is_not_sent_though_the_log_still_has_it(model: Model) -> None:
     for _ in range(RETAINED):
         model.write(make_put(Place(("a",)), 1))
-    model.settle()
+    model.finish()
     first = model.database.position(1)
-    assert Follower(model, (), None).resume(Position(0), Mirror())
+    assert Follower(model, (), None).resume(Position(0), Replica())
     for _ in range(2):
         model.write(make_put(Place(("a",)), 1))
-    model.settle()
-    assert not Follower(model, (), None).resume(Position(0), Mirror())
-    assert not Follower(model, (), None).resume(first, Mirror())
-    assert Follower(model, (), None).resume(model.database.position(2), Mirror())
+    model.finish()
+    assert not Follower(model, (), None).resume(Position(0), Replica())
+    assert not Follower(model, (), None).resume(first, Replica())
+    assert Follower(model, (), None).resume(model.database.position(2), Replica())
 
 
-def test_a_position_that_no_event_had_is_not_known(model: Model) -> None:
+def test_a_position_that_no_event_had_cannot_be_resumed(model: Model) -> None:
     model.write(make_patch((), {"a/b": 1, "a/c": 2, "d": 3}))
-    model.settle()
-    told = model.database.position(1)
-    assert not Follower(model, (), None).resume(Position(0, told.op_id), Mirror())
-    half = Mirror()
+    model.finish()
+    known = model.database.position(1)
+    assert not Follower(model, (), None).resume(Position(0, known.op_id), Replica())
+    half = Replica()
     half.apply("put", "/b", 1)
-    assert Follower(model, ("a",), None).resume(told._replace(events=1), half)
+    assert Follower(model, ("a",), None).resume(known._replace(events=1), half)
     for events in (2, 99):
-        nobodys = told._replace(events=events)
-        assert not Follower(model, ("a",), None).resume(nobodys, Mirror())
-    assert not Follower(model, ("e",), None).resume(told._replace(events=1), Mirror())
+        unknown = known._replace(events=events)
+        assert not Follower(model, ("a",), None).resume(unknown, Replica())
+    assert not Follower(model, ("e",), None).resume(known._replace(events=1), Replica())
 
 
 @pytest.mark.parametrize(
-    ("where", "is_read"),
+    ("watched", "is_read"),
     [(("b",), False), (("a", "k1"), False), (("c", "d"), False), (("a",), True), ((), True)],
 )
-def test_a_large_node_whose_priority_is_set_is_read_only_if_somebody_hears_it(
-    model: Model, where: Path, is_read: bool, monkeypatch: pytest.MonkeyPatch
+def test_a_large_node_whose_priority_is_set_is_read_only_if_it_is_watched(
+    model: Model, watched: Path, is_read: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model.write(make_put(Place(("a",)), {f"k{at}": "x" * 1000 for at in range(20)}))
-    model.settle()
-    Follower(model, where, None).start()
+    model.finish()
+    Follower(model, watched, None).start()
     read: list[Path] = []
     get = Nodes.get
 
-    def noted(nodes: Nodes, path: Path) -> Value:
+    def record(nodes: Nodes, path: Path) -> Value:
         read.append(path)
         return get(nodes, path)
 
-    monkeypatch.setattr(Nodes, "get", noted)
-    model.write(make_put(Place(("a",), of_priority=True), 5))
-    model.settle()
+    monkeypatch.setattr(Nodes, "get", record)
+    model.write(make_put(Place(("a",), is_priority=True), 5))
+    model.finish()
     assert read == ([("a",)] if is_read else [])
 
 
-def test_who_missed_a_priority_starts_anew(model: Model) -> None:
+def test_a_client_that_missed_a_priority_starts_again(model: Model) -> None:
     model.write(make_put(Place(("a", "b")), 1))
-    model.settle()
+    model.finish()
     before = model.database.position(1)
-    model.write(make_put(Place(("a",), of_priority=True), 5))
-    model.settle()
-    assert not Follower(model, (), None).resume(before, Mirror())
-    assert not Follower(model, ("a", "b"), None).resume(before, Mirror())
-    assert Follower(model, ("c",), None).resume(before, Mirror())
+    model.write(make_put(Place(("a",), is_priority=True), 5))
+    model.finish()
+    assert not Follower(model, (), None).resume(before, Replica())
+    assert not Follower(model, ("a", "b"), None).resume(before, Replica())
+    assert Follower(model, ("c",), None).resume(before, Replica())
 
 
-def test_who_missed_too_much_starts_anew() -> None:
-    model = Model(retained=2 * MOST_RESUMED)
-    for _ in range(MOST_RESUMED + 1):
+def test_a_client_that_missed_too_many_writes_starts_again() -> None:
+    model = Model(retained=2 * MAX_RESUMED_WRITES)
+    for _ in range(MAX_RESUMED_WRITES + 1):
         model.write(make_put(Place(("a",)), 1))
-    model.settle()
+    model.finish()
     second = model.database.position(1)
     model.clock.advance(0)
-    assert Follower(model, (), None).resume(second, Mirror())
-    assert not Follower(model, (), None).resume(Position(0), Mirror())
+    assert Follower(model, (), None).resume(second, Replica())
+    assert not Follower(model, (), None).resume(Position(0), Replica())
 
 
-def test_who_missed_too_many_bytes_starts_anew() -> None:
-    model = Model(retained=MOST_RESUMED)
+def test_a_client_that_missed_too_many_bytes_starts_again() -> None:
+    model = Model(retained=MAX_RESUMED_WRITES)
     size = 60_000
-    for _ in range(MOST_RESUMED_BYTES // size + 2):
+    for _ in range(MAX_RESUMED_BYTES // size + 2):
         model.write(make_put(Place(("a",)), "x" * size))
-    model.settle()
-    assert not Follower(model, (), None).resume(model.database.position(1), Mirror())
-    assert Follower(model, (), None).resume(model.database.position(10), Mirror())
+    model.finish()
+    assert not Follower(model, (), None).resume(model.database.position(1), Replica())
+    assert Follower(model, (), None).resume(model.database.position(10), Replica())
+
+
+# Reads that the rules allow, and how often a database does its work.
+
+
+def open_database(nodes: Any, content: Json = None) -> tuple[Database, Clock]:
+    """Return a database with rules and content; its writes are done when the clock advances."""
+    clock = Clock()
+    runtime = Runtime(clock, bytes, run_at_once)
+    active = make_active_rules(run_at_once, rules(nodes))
+    database = make_database(MemoryEngine(), runtime, active)
+    database.write(Write(make_put(Place(()), content), NOW, ADMIN))
+    clock.advance(0)
+    return database, clock
+
+
+def may_read(database: Database, caller: Caller, now: int, query_facts: QueryFacts | None) -> bool:
+    def work(nodes: Nodes) -> bool:
+        try:
+            database.check_read(("a",), caller, now, nodes, query_facts)
+        except PermissionDenied:
+            return False
+        return True
+
+    return database.read(work)
+
+
+def test_a_read_that_the_rules_deny_is_refused_but_never_to_an_admin() -> None:
+    database, _ = open_database({})
+    assert not may_read(database, ALICE, NOW, None)
+    assert may_read(database, ADMIN, NOW, None)
+
+
+def test_a_read_is_allowed_by_auth_time_data_and_query() -> None:
+    test = f"auth.uid == 'alice' && now == {NOW} && data.val() == 1 && query.limitToFirst == 2"
+    nodes = {"a": {".read": test}}
+    database, _ = open_database(nodes, {"a": 1})
+    empty, _ = open_database(nodes)
+    facts = QueryFacts(limit_to_first=2)
+    assert may_read(database, ALICE, NOW, facts)
+    assert not may_read(database, Caller(None), NOW, facts)
+    assert not may_read(database, ALICE, NOW + 1, facts)
+    assert not may_read(empty, ALICE, NOW, facts)
+    assert not may_read(database, ALICE, NOW, None)
+
+
+def test_a_write_is_authorised_compared_and_applied_on_one_view(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    test = "root.child('a').val() < 9"
+    database, clock = open_database({".read": test, ".write": test, ".validate": test}, {"a": 1})
+    views: list[type[Nodes]] = []
+    init = Nodes.__init__
+
+    def record(nodes: Nodes, rows: ReadView) -> None:
+        views.append(type(nodes))
+        init(nodes, rows)
+
+    monkeypatch.setattr(Nodes, "__init__", record)
+    edit = make_patch((), {"a": {".sv": {"increment": 1}}, "b": [2]})
+    condition = Condition(Place(()), parse_etags(etag({"a": 1})))
+    outcomes: list[Outcome] = []
+    write = Write(edit, NOW, ALICE, condition, wants_etag=True, must_have_etag=True)
+    database.write(write).addCallback(outcomes.append)
+    clock.advance(0)
+    assert [outcome.etag for outcome in outcomes] == [etag({"a": 2, "b": [2]})]
+    assert views == [NodeWriter]
+
+
+def test_watching_reads_the_first_state_once() -> None:
+    database, _ = open_database({}, {"a": 1})
+    states: list[Value] = []
+
+    class IgnoringWatcher:
+        def notify(self, notification: Notification) -> None: ...
+
+    def work(nodes: Nodes) -> str:
+        states.append(nodes.get(()))
+        return "result"
+
+    assert database.watch((), IgnoringWatcher(), work) == ("result", 1)
+    assert states == [{"a": 1}]

@@ -1,4 +1,4 @@
-"""The registry of observers: who is concerned hears once a batch; who is not costs nothing."""
+"""The registry of watchers: each is notified once for a batch, and only if it is concerned."""
 
 from __future__ import annotations
 
@@ -8,102 +8,99 @@ from types import FrameType
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from treedbd.database.watchers import Notice, Watchers
+from treedbd.database.watchers import Notification, Watchers
 from treedbd.tree.edit import Edit, make_patch, make_put
-from treedbd.tree.event import Event, Position, Telling, tell
-from treedbd.tree.path import Path, Place
+from treedbd.tree.event import Commit, Event, Position, describe
+from treedbd.tree.types import Path, Place
 
 
-class Listener:
-    """Keeps what it hears."""
+class RecordingWatcher:
+    """Keeps its notifications."""
 
     def __init__(self) -> None:
-        self.notices: list[Notice] = []
+        self.notifications: list[Notification] = []
 
-    def notify(self, notice: Notice) -> None:
-        self.notices.append(notice)
+    def notify(self, notification: Notification) -> None:
+        self.notifications.append(notification)
 
     @property
     def events(self) -> list[tuple[int, Event]]:
-        return [(at.sequence, event) for notice in self.notices for at, event in notice.events]
+        found = [pair for each in self.notifications for pair in each.events]
+        return [(position.sequence, event) for position, event in found]
 
 
-class Broken(Listener):
-    """Raises at whatever it hears."""
+class FailingWatcher(RecordingWatcher):
+    """Raises at every notification."""
 
-    def notify(self, notice: Notice) -> None:
-        super().notify(notice)
+    def notify(self, notification: Notification) -> None:
+        super().notify(notification)
         raise RuntimeError("a watcher of a test")
 
 
-def told(sequence: int, edit: Edit) -> Telling:
-    return tell(sequence, edit)
+def put(sequence: int, *path: str) -> Commit:
+    return describe(sequence, make_put(Place(path), sequence))
 
 
-def put(sequence: int, *path: str) -> Telling:
-    return told(sequence, make_put(Place(path), sequence))
+def test_a_batch_is_one_notification_with_its_events_in_order() -> None:
+    watchers, watcher = Watchers(), RecordingWatcher()
+    watchers.add(("a",), watcher, 0)
+    watchers.notify([put(1, "a"), put(2, "b"), put(3, "a", "x")])
+    assert len(watcher.notifications) == 1
+    assert watcher.events == [(1, Event("put", (), 1)), (3, Event("put", ("x",), 3))]
 
 
-def test_a_batch_is_one_notice_with_its_events_in_order() -> None:
-    watchers, listener = Watchers(), Listener()
-    watchers.add(("a",), listener, 0)
-    watchers.tell([put(1, "a"), put(2, "b"), put(3, "a", "x")])
-    assert len(listener.notices) == 1
-    assert listener.events == [(1, Event("put", (), 1)), (3, Event("put", ("x",), 3))]
-
-
-def test_every_event_of_a_write_has_a_position_and_the_last_is_that_of_all() -> None:
-    watchers, listener = Watchers(), Listener()
-    watchers.add(("a",), listener, 0)
+def test_each_event_of_a_write_has_a_position_and_the_last_has_that_of_the_whole_write() -> None:
+    watchers, watcher = Watchers(), RecordingWatcher()
+    watchers.add(("a",), watcher, 0)
     patch = make_patch((), {"a/b": 1, "a/c": 2, "a/d": 3})
-    watchers.tell([tell(5, patch, b"op")])
-    positions = [position for notice in listener.notices for position, _ in notice.events]
+    watchers.notify([describe(5, patch, b"op")])
+    positions = [pair[0] for each in watcher.notifications for pair in each.events]
     assert positions == [Position(5, b"op", 1), Position(5, b"op", 2), Position(5, b"op")]
 
 
-def test_a_watcher_hears_nothing_that_its_first_state_already_held() -> None:
-    watchers, listener = Watchers(), Listener()
-    watchers.add((), listener, 2)
-    watchers.tell([put(1, "a"), put(2, "b")])
-    watchers.tell([put(3, "c")])
-    assert [sequence for sequence, _ in listener.events] == [3]
+def test_a_watcher_is_not_notified_of_writes_that_its_first_state_includes() -> None:
+    watchers, watcher = Watchers(), RecordingWatcher()
+    watchers.add((), watcher, 2)
+    watchers.notify([put(1, "a"), put(2, "b")])
+    watchers.notify([put(3, "c")])
+    assert [sequence for sequence, _ in watcher.events] == [3]
 
 
-def test_watchers_of_one_path_share_one_notice() -> None:
-    watchers, one, other = Watchers(), Listener(), Listener()
+def test_watchers_of_one_path_share_one_notification() -> None:
+    watchers, one, other = Watchers(), RecordingWatcher(), RecordingWatcher()
     watchers.add(("a",), one, 0)
     watchers.add(("a",), other, 0)
-    watchers.tell([put(1, "a")])
-    assert one.notices[0] is other.notices[0]
+    watchers.notify([put(1, "a")])
+    assert one.notifications[0] is other.notifications[0]
 
 
-def test_a_watcher_that_raises_is_dropped_and_the_others_hear() -> None:
-    watchers, broken, listener = Watchers(), Broken(), Listener()
-    watchers.add((), broken, 0)
-    watchers.add((), listener, 0)
-    watchers.tell([put(1, "a")])
-    watchers.tell([put(2, "a")])
-    assert len(broken.notices) == 1
-    assert len(listener.notices) == 2
+def test_a_watcher_that_raises_is_removed_and_the_others_are_notified() -> None:
+    watchers, failing, watcher = Watchers(), FailingWatcher(), RecordingWatcher()
+    watchers.add((), failing, 0)
+    watchers.add((), watcher, 0)
+    watchers.notify([put(1, "a")])
+    watchers.notify([put(2, "a")])
+    assert len(failing.notifications) == 1
+    assert len(watcher.notifications) == 2
     assert watchers.count == 1
 
 
-def test_removing_a_watcher_leaves_nothing_behind() -> None:
-    watchers, listener = Watchers(), Listener()
-    watchers.add(("a", "b", "c"), listener, 0)
-    watchers.remove(("a", "b", "c"), listener)
-    watchers.remove(("a", "b", "c"), listener)
-    watchers.remove(("never", "there"), listener)
+def test_a_removed_watcher_leaves_no_nodes() -> None:
+    watchers, watcher = Watchers(), RecordingWatcher()
+    watchers.add(("a", "b", "c"), watcher, 0)
+    watchers.remove(("a", "b", "c"), watcher)
+    watchers.remove(("a", "b", "c"), watcher)
+    watchers.remove(("never", "there"), watcher)
     assert watchers.count == 0
     assert not watchers._root.children
 
 
-def test_adding_a_watcher_again_starts_it_anew_and_counts_it_once() -> None:
-    watchers, listener = Watchers(), Listener()
-    watchers.add(("a",), listener, 0)
-    watchers.add(("a",), listener, 5)
-    watchers.tell([put(5, "a")])
-    assert listener.notices == []
+def test_a_watcher_that_is_added_again_starts_again_and_counts_once() -> None:
+    watchers, watcher = Watchers(), RecordingWatcher()
+    watchers.add(("a",), watcher, 0)
+    watchers.add(("a",), watcher, 5)
+    watchers.notify([put(5, "a")])
+    assert watcher.notifications == []
     assert watchers.count == 1
 
 
@@ -121,30 +118,32 @@ EDITS = st.builds(
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(PATHS, max_size=8), st.lists(EDITS, min_size=1, max_size=4))
-def test_everyone_hears_exactly_what_concerns_its_path(
+def test_each_watcher_receives_exactly_the_events_of_its_path(
     paths: list[Path], edits: list[Edit]
 ) -> None:
     watchers = Watchers()
-    listeners = [(path, Listener()) for path in paths]
-    for path, listener in listeners:
-        watchers.add(path, listener, 0)
-    tellings = [told(number, edit) for number, edit in enumerate(edits, 1)]
-    watchers.tell(tellings)
-    for path, listener in listeners:
+    registered = [(path, RecordingWatcher()) for path in paths]
+    for path, watcher in registered:
+        watchers.add(path, watcher, 0)
+    commits = [describe(number, edit) for number, edit in enumerate(edits, 1)]
+    watchers.notify(commits)
+    for path, watcher in registered:
         expected = [
-            (one.position.sequence, event) for one in tellings for event in one.heard_at(path)
+            (commit.position.sequence, event)
+            for commit in commits
+            for event in commit.events_at(path)
         ]
-        assert listener.events == expected
+        assert watcher.events == expected
 
 
 def calls_of_a_patch(count: int) -> int:
-    """Return how many calls it takes to tell a PATCH of so many keys, each of them watched."""
+    """Return the number of calls for the notification of a PATCH of `count` watched keys."""
     watchers = Watchers()
     keys = [f"k{number}" for number in range(count)]
-    listeners = [Listener() for _ in keys]
-    for key, listener in zip(keys, listeners, strict=True):
-        watchers.add(("a", key), listener, 0)
-    telling = told(1, make_patch(("a",), dict.fromkeys(keys, 1)))
+    registered = [RecordingWatcher() for _ in keys]
+    for key, watcher in zip(keys, registered, strict=True):
+        watchers.add(("a", key), watcher, 0)
+    commit = describe(1, make_patch(("a",), dict.fromkeys(keys, 1)))
     calls = 0
 
     def count_call(_: FrameType, event: str, __: object) -> None:
@@ -153,24 +152,24 @@ def calls_of_a_patch(count: int) -> int:
 
     sys.setprofile(count_call)
     try:
-        watchers.tell([telling])
+        watchers.notify([commit])
     finally:
         sys.setprofile(None)
-    assert all(listener.events == [(1, Event("put", (), 1))] for listener in listeners)
+    assert all(watcher.events == [(1, Event("put", (), 1))] for watcher in registered)
     return calls
 
 
-def test_the_cost_of_a_patch_grows_with_its_keys_and_no_faster() -> None:
+def test_the_cost_of_a_patch_grows_no_faster_than_its_keys() -> None:
     assert calls_of_a_patch(200) < 3 * calls_of_a_patch(100)
 
 
-def test_who_watches_at_a_path_or_above_it_is_found() -> None:
-    watchers, listener = Watchers(), Listener()
-    watchers.add(("a", "b"), listener, 0)
+def test_watchers_at_a_path_or_above_it_are_found() -> None:
+    watchers, watcher = Watchers(), RecordingWatcher()
+    watchers.add(("a", "b"), watcher, 0)
     assert not any(map(watchers.has_at_or_above, [(), ("a",), ("a", "c", "b"), ("b",)]))
     assert all(map(watchers.has_at_or_above, [("a", "b"), ("a", "b", "c"), ("a", "b", "c", "d")]))
-    watchers.add((), listener, 0)
+    watchers.add((), watcher, 0)
     assert all(map(watchers.has_at_or_above, [(), ("a",), ("z", "y")]))
-    watchers.remove((), listener)
-    watchers.remove(("a", "b"), listener)
+    watchers.remove((), watcher)
+    watchers.remove(("a", "b"), watcher)
     assert not watchers.has_at_or_above(("a", "b"))

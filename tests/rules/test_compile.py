@@ -1,4 +1,4 @@
-"""What expressions yield at run time: sections 1.4, 1.7, 1.8, 1.9 and 1.12, row by row."""
+"""The results of expressions: sections 1.4, 1.7, 1.8, 1.9 and 1.12 of the rules language."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.rules.asking import ERROR, NOW, holds, view
-from treedbd.rules.evaluation import QueryFacts
+from tests.rules.evaluating import ERROR, NOW, evaluate, view
+from treedbd.rules.context import QueryFacts
 from treedbd.rules.operators import MAX_STRING
 
 NODE = {
@@ -138,7 +138,7 @@ def value(name: str) -> str:
     ],
 )
 def test_operators(expression: str, result: bool | str) -> None:
-    assert holds(expression, NODE) == result
+    assert evaluate(expression, NODE) == result
 
 
 BAD = f"{value('gone')}.contains('a')"
@@ -165,10 +165,10 @@ BAD = f"{value('gone')}.contains('a')"
         (f"false ? {BAD} : false ? {BAD} : true", True),
     ],
 )
-def test_what_is_not_evaluated_cannot_fail_and_what_fails_fails_all(
+def test_an_error_fails_the_whole_rule_if_it_is_evaluated(
     expression: str, result: bool | str
 ) -> None:
-    assert holds(expression, NODE) == result
+    assert evaluate(expression, NODE) == result
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ def test_what_is_not_evaluated_cannot_fail_and_what_fails_fails_all(
     ],
 )
 def test_snapshots(expression: str, result: bool | str) -> None:
-    assert holds(expression, NODE, auth=AUTH) == result
+    assert evaluate(expression, NODE, auth=AUTH) == result
 
 
 @pytest.mark.parametrize(
@@ -330,7 +330,7 @@ def test_snapshots(expression: str, result: bool | str) -> None:
     ],
 )
 def test_strings(expression: str, result: bool | str) -> None:
-    assert holds(expression, NODE, auth=AUTH) == result
+    assert evaluate(expression, NODE, auth=AUTH) == result
 
 
 @pytest.mark.parametrize(
@@ -362,38 +362,38 @@ def test_strings(expression: str, result: bool | str) -> None:
     ],
 )
 def test_auth(expression: str, result: bool | str) -> None:
-    found = holds(expression, None, auth=AUTH, path=("level",), captures={"$key": 0})
+    found = evaluate(expression, None, auth=AUTH, path=("level",), captures={"$key": 0})
     assert found == result
 
 
 @pytest.mark.parametrize("expression", ["auth", "auth.uid", "auth.token.a.b", "auth['a'][0]"])
-def test_nothing_is_known_of_an_anonymous_caller(expression: str) -> None:
-    assert holds(f"{expression} == null") is True
+def test_auth_and_its_members_are_null_for_an_anonymous_caller(expression: str) -> None:
+    assert evaluate(f"{expression} == null") is True
 
 
 def test_auth_may_be_any_json() -> None:
-    assert holds("auth == 'me'", auth="me") is True
-    assert holds("auth.role == 'boss'", auth={"role": "boss"}) is True
+    assert evaluate("auth == 'me'", auth="me") is True
+    assert evaluate("auth.role == 'boss'", auth={"role": "boss"}) is True
     deep: Any = 0
     for _ in range(900):
         deep = [deep]
-    assert holds("auth.a == auth.b", auth={"a": deep, "b": deep}) is True
-    assert holds("auth + 1 > 0", auth=10**400) is True
-    assert holds("auth * 1.5 % 7 == 0", auth=10**400) is False
-    assert holds("auth + '' == 'Infinity'", auth=10**5000) is True
+    assert evaluate("auth.a == auth.b", auth={"a": deep, "b": deep}) is True
+    assert evaluate("auth + 1 > 0", auth=10**400) is True
+    assert evaluate("auth * 1.5 % 7 == 0", auth=10**400) is False
+    assert evaluate("auth + '' == 'Infinity'", auth=10**5000) is True
 
 
 def test_now_is_the_time_of_the_request() -> None:
-    assert holds(f"now == {NOW}") is True
+    assert evaluate(f"now == {NOW}") is True
 
 
 def test_captures_are_strings() -> None:
-    assert holds("$n == '7'", path=("a", "7"), captures={"$n": 1}) is True
-    assert holds("$n == 7", path=("a", "7"), captures={"$n": 1}) is False
-    assert holds("$n.length == 1", path=("a", "7"), captures={"$n": 1}) is True
+    assert evaluate("$n == '7'", path=("a", "7"), captures={"$n": 1}) is True
+    assert evaluate("$n == 7", path=("a", "7"), captures={"$n": 1}) is False
+    assert evaluate("$n.length == 1", path=("a", "7"), captures={"$n": 1}) is True
 
 
-def test_root_data_and_new_data_are_what_they_say() -> None:
+def test_root_and_data_are_before_the_write_and_new_data_after() -> None:
     before = {"a": {"b": 1}, "c": 2}
     after = view({"a": {"b": 3}, "c": 4})
     for expression in (
@@ -403,7 +403,7 @@ def test_root_data_and_new_data_are_what_they_say() -> None:
         "data.parent().child('c').val() == 2",
         "newData.parent().child('c').val() == 4",
     ):
-        assert holds(expression, before, after=after, path=("a",)) is True
+        assert evaluate(expression, before, after=after, path=("a",)) is True
 
 
 @pytest.mark.parametrize(
@@ -441,12 +441,12 @@ def test_root_data_and_new_data_are_what_they_say() -> None:
 )
 def test_query(facts: QueryFacts | None, truths: list[str]) -> None:
     for truth in truths:
-        assert holds(truth, query=facts) is True, truth
+        assert evaluate(truth, query=facts) is True, truth
 
 
-def test_a_limit_that_is_not_there_compares_with_nothing() -> None:
-    assert holds("query.limitToFirst <= 10") == ERROR
-    assert holds("query.limitToFirst == null") is True
+def test_a_missing_limit_is_null_and_has_no_order() -> None:
+    assert evaluate("query.limitToFirst <= 10") == ERROR
+    assert evaluate("query.limitToFirst == null") is True
 
 
 @pytest.mark.parametrize(
@@ -464,13 +464,13 @@ def test_a_limit_that_is_not_there_compares_with_nothing() -> None:
         "data.hasChild(true ? 1 : null)",
     ],
 )
-def test_what_is_no_value_is_an_error_wherever_it_turns_up(expression: str) -> None:
-    assert holds(expression, NODE) == ERROR
+def test_what_is_not_a_value_is_an_error_everywhere(expression: str) -> None:
+    assert evaluate(expression, NODE) == ERROR
 
 
-def test_no_expression_makes_a_string_without_bound() -> None:
+def test_the_length_of_strings_is_bounded() -> None:
     data = {"s": "a" * 8_000_000}
-    assert holds(f"{value('s')} + {value('s')} == ''", data) == ERROR
-    assert holds(f"{value('s')}.replace('a', {value('s')}) == ''", data) == ERROR
-    assert holds(f"{value('s')}.replace('a', 'b').length == 8000000", data) is True
-    assert holds(f"{value('s')}.replace('b', {value('s')}).length < {MAX_STRING}", data) is True
+    assert evaluate(f"{value('s')} + {value('s')} == ''", data) == ERROR
+    assert evaluate(f"{value('s')}.replace('a', {value('s')}) == ''", data) == ERROR
+    assert evaluate(f"{value('s')}.replace('a', 'b').length == 8000000", data) is True
+    assert evaluate(f"{value('s')}.replace('b', {value('s')}).length < {MAX_STRING}", data) is True

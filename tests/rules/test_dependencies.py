@@ -1,4 +1,4 @@
-"""A verdict's record: which paths it rests on, and which changes may turn it."""
+"""The dependencies of a verdict: which paths it depends on, and which changes touch them."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.rules.asking import NOW, rules, view
+from tests.rules.evaluating import NOW, normal, rules, view
+from tests.tree.value_view import ValueView
+from treedbd.rules.context import Context
 from treedbd.rules.dependencies import Dependencies, Recorder
-from treedbd.rules.evaluation import Context
 from treedbd.rules.ruleset import RuleSet
-from treedbd.tree.body import normalise
-from treedbd.tree.edit import Change, apply
-from treedbd.tree.path import Path, Place
-from treedbd.tree.value import Value
-from treedbd.tree.view import ValueView
+from treedbd.tree.edit import apply
+from treedbd.tree.types import Change, Json, Path, Place, Value
 
 DATA = {"rooms": {"r": {"members": {"u": True}, "open": False}}, "admins": {"v": True}}
 MEMBERS = rules(
@@ -32,37 +30,37 @@ MEMBERS = rules(
 )
 
 
-ON_AUTH_ALONE = Dependencies(frozenset(), now=False)
+ONLY_AUTH = Dependencies(frozenset(), reads_time=False)
 
 
 def record(rule_set: RuleSet, path: Path, uid: str | None) -> Dependencies:
-    auth = None if uid is None else {"uid": uid}
+    auth: Json = None if uid is None else {"uid": uid}
     verdict = rule_set.may_read(path, Context(auth, NOW, view(DATA)), record=True)
     assert verdict.dependencies is not None
     return verdict.dependencies
 
 
-def test_what_a_rule_read_is_recorded() -> None:
+def test_the_paths_that_a_rule_reads_are_recorded() -> None:
     members = ("rooms", "r", "members")
     assert record(MEMBERS, ("rooms", "r"), "u").paths == {(*members, "u")}
     assert record(MEMBERS, ("rooms", "r"), "v").paths == {(*members, "v"), ("admins", "v")}
 
 
-def test_what_was_not_evaluated_is_not_recorded() -> None:
-    assert record(MEMBERS, ("rooms", "r"), None) == ON_AUTH_ALONE
-    assert record(MEMBERS, ("mine", "u"), "u") == ON_AUTH_ALONE
-    assert record(MEMBERS, ("lazy",), None) == ON_AUTH_ALONE
-    assert record(MEMBERS, ("lazy",), "u") != ON_AUTH_ALONE
-    assert record(MEMBERS, ("no", "rules"), "u") == ON_AUTH_ALONE
+def test_what_is_not_evaluated_is_not_recorded() -> None:
+    assert record(MEMBERS, ("rooms", "r"), None) == ONLY_AUTH
+    assert record(MEMBERS, ("mine", "u"), "u") == ONLY_AUTH
+    assert record(MEMBERS, ("lazy",), None) == ONLY_AUTH
+    assert record(MEMBERS, ("lazy",), "u") != ONLY_AUTH
+    assert record(MEMBERS, ("no", "rules"), "u") == ONLY_AUTH
 
 
-def test_whether_the_time_was_asked_is_recorded() -> None:
+def test_a_read_of_the_time_is_recorded() -> None:
     late = record(MEMBERS, ("late",), None)
-    assert late == Dependencies(frozenset(), now=True)
-    assert not record(MEMBERS, ("rooms", "r"), "u").now
+    assert late == Dependencies(frozenset(), reads_time=True)
+    assert not record(MEMBERS, ("rooms", "r"), "u").reads_time
 
 
-def test_every_question_is_recorded() -> None:
+def test_every_method_of_the_view_is_recorded() -> None:
     recorder = Recorder(view(DATA))
     assert list(recorder.keys(("rooms",))) == ["r"]
     assert recorder.get(("rooms", "r", "open")) is False
@@ -85,14 +83,14 @@ def test_every_question_is_recorded() -> None:
     ],
 )
 def test_a_change_at_above_or_below_touches(changed: Path, touched: bool) -> None:
-    dependencies = Dependencies(frozenset({("a", "b"), ("x",)}), now=False)
+    dependencies = Dependencies(frozenset({("a", "b"), ("x",)}), reads_time=False)
     assert dependencies.touched_by([changed]) is touched
     assert dependencies.touched_by([("z",), changed]) is touched
 
 
-def test_nothing_touches_what_rests_on_nothing() -> None:
-    assert not Dependencies(frozenset(), now=True).touched_by([(), ("a",)])
-    assert Dependencies(frozenset({()}), now=False).touched_by([("a", "b")])
+def test_no_change_touches_empty_dependencies() -> None:
+    assert not Dependencies(frozenset(), reads_time=True).touched_by([(), ("a",)])
+    assert Dependencies(frozenset({()}), reads_time=False).touched_by([("a", "b")])
 
 
 KEYS = st.sampled_from(["a", "b", "c"])
@@ -101,7 +99,7 @@ TREES = st.recursive(
     st.sampled_from([1, "a", True, None]),
     lambda inner: st.dictionaries(KEYS, inner, max_size=3),
     max_leaves=8,
-).map(lambda json: normalise(json).value)
+).map(normal)
 NODES = st.sampled_from(["data", "root", "data.parent()", "root.child('a/b')", "data.child('c')"])
 TESTS = st.tuples(
     NODES,
@@ -125,7 +123,7 @@ RULES = st.lists(TESTS, min_size=1, max_size=3).flatmap(
 
 @settings(max_examples=300)
 @given(RULES, TREES, st.lists(st.tuples(PATHS, TREES), max_size=3))
-def test_a_verdict_stands_while_nothing_it_rests_on_is_touched(
+def test_a_verdict_stays_the_same_until_its_dependencies_are_touched(
     rule: str, before: Value, edits: list[tuple[Path, Value]]
 ) -> None:
     rule_set = rules({"a": {".read": rule}})

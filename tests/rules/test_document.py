@@ -1,12 +1,12 @@
-"""The dialect of rules files: what it adds to JSON, what it refuses, and where."""
+"""The dialect of rules files: what it adds to JSON, and its errors with their positions."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.rules.asking import refusal
-from treedbd.rules.document import Array, Object, Source, Text, as_json, parse_document
-from treedbd.rules.refusal import InvalidRules
+from tests.rules.evaluating import document_error
+from treedbd.rules.document import ArrayItem, ObjectItem, Source, TextItem, as_json, parse_document
+from treedbd.rules.errors import InvalidRules
 
 
 def parsed(text: str) -> object:
@@ -35,12 +35,12 @@ def parsed(text: str) -> object:
         ("[]", []),
     ],
 )
-def test_the_dialect_reads(text: str, json: object) -> None:
+def test_the_dialect_parses(text: str, json: object) -> None:
     assert parsed(text) == json
 
 
 @pytest.mark.parametrize(
-    ("text", "complaint"),
+    ("text", "error"),
     [
         ('{"a":true,,"b":true}', "1:11: Expected '\"'."),
         ('{,"a":true}', "1:2: Unexpected ','."),
@@ -69,7 +69,7 @@ def test_the_dialect_reads(text: str, json: object) -> None:
         (r'"\u12G4"', r"1:2: Invalid escape: '\u12G4'"),
         (r'"\ud83d"', r"1:2: Invalid escape: '\ud83d'"),
         (r'"\ude00\ud83d"', r"1:2: Invalid escape: '\ude00'"),
-        ('"abc', "1:1: The string does not end."),
+        ('"abc', "1:1: Unterminated string."),
         ('"ab\\', "1:4: Invalid escape: '\\'"),
         ('"a\x00"', "1:3: A string must not hold control characters."),
         ("\ufeff{}", "1:1: Parse error."),
@@ -77,18 +77,18 @@ def test_the_dialect_reads(text: str, json: object) -> None:
         ("01", "1:2: Parse error."),
     ],
 )
-def test_what_is_not_the_dialect_is_refused_where_it_stands(text: str, complaint: str) -> None:
+def test_a_syntax_error_has_its_position(text: str, error: str) -> None:
     with pytest.raises(InvalidRules) as caught:
         parsed(text)
-    assert str(caught.value) == complaint
+    assert str(caught.value) == error
 
 
-def test_every_character_of_a_string_knows_its_place() -> None:
+def test_every_character_of_a_string_has_its_offset() -> None:
     text = '[ "a\\n😀b\nc\\"d" ]'
     document = parse_document(Source(text), 10)
-    assert isinstance(document, Array)
+    assert isinstance(document, ArrayItem)
     (string,) = document.items
-    assert isinstance(string, Text)
+    assert isinstance(string, TextItem)
     assert string.value == 'a\n😀b\nc"d'
     found = [text[string.offset_of(at)] for at in range(len(string.value) + 1)]
     assert found == ["a", "\\", "😀", "b", "\n", "c", "\\", "d", '"']
@@ -107,24 +107,24 @@ def test_lines_and_columns_count_from_one() -> None:
     ]
 
 
-def test_an_object_knows_its_brackets() -> None:
+def test_an_object_has_the_offsets_of_its_brackets() -> None:
     document = parse_document(Source(' {"a":{}} '), 10)
-    assert isinstance(document, Object)
+    assert isinstance(document, ObjectItem)
     assert (document.offset, document.end) == (1, 8)
 
 
 @pytest.mark.parametrize("bracket", ["[", '{"a":'])
 def test_ten_thousand_brackets_are_refused(bracket: str) -> None:
-    assert "nested too deeply" in str(refusal(bracket * 10_000))
+    assert "nested too deeply" in str(document_error(bracket * 10_000))
 
 
-def test_errors_inside_an_expression_are_placed_in_the_document() -> None:
+def test_errors_inside_an_expression_have_their_position_in_the_document() -> None:
     document = '{"rules":{\n  ".read": "auth != null &&\n\\tnow > \\"x\\" && foo"}}'
-    assert refusal(document) == "3:18: Unknown variable 'foo'."
+    assert document_error(document) == "3:18: Unknown variable 'foo'."
 
 
 @pytest.mark.parametrize(
-    ("document", "complaint"),
+    ("document", "error"),
     [
         ('{\n  "rules": {\n    ".read": "tr"}}', "3:15: Unknown variable 'tr'."),
         ('{"rules":{".read":""}}', "1:20: Unexpected end of expression."),
@@ -133,5 +133,5 @@ def test_errors_inside_an_expression_are_placed_in_the_document() -> None:
         ('{"rules":{".read":"\'😀\' == bar"}}', "1:27: Unknown variable 'bar'."),
     ],
 )
-def test_an_expression_error_has_line_and_column(document: str, complaint: str) -> None:
-    assert refusal(document) == complaint
+def test_an_expression_error_has_line_and_column(document: str, error: str) -> None:
+    assert document_error(document) == error

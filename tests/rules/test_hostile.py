@@ -1,4 +1,4 @@
-"""Whatever is put as rules: a verdict or a refusal, never a crash, and errors deny."""
+"""Hostile rules give a verdict or an error, never a crash, and a rule that fails denies."""
 
 from __future__ import annotations
 
@@ -11,26 +11,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.rules.asking import (
+from tests.rules.evaluating import (
     ERROR,
     NOW,
-    complaint,
-    holds,
+    document_error,
+    evaluate,
+    expression_error,
     may_read,
     may_write,
-    refusal,
     rules,
     view,
 )
-from treedbd.rules.evaluation import Context, QueryFacts
-from treedbd.rules.limits import RulesLimits
+from treedbd.limits import RulesLimits
+from treedbd.rules.context import Context, QueryFacts
 from treedbd.rules.ruleset import parse_rules
-from treedbd.store.memory import MemoryMapping
+from treedbd.store.memory import MemoryEngine
 from treedbd.store.node_writer import NodeWriter
 from treedbd.store.nodes import Nodes
-from treedbd.tree.edit import Change
-from treedbd.tree.path import Path, Place
-from treedbd.tree.value import Value
+from treedbd.tree.types import Change, Path, Place, Value
 
 METHODS = st.sampled_from(
     [
@@ -39,21 +37,24 @@ METHODS = st.sampled_from(
         *("length", "foo"),
     ]
 )
-PIECES: dict[str, st.SearchStrategy[str]] = {}
-"""Expressions by what they yield; `any` fits where it should not."""
+EXPRESSIONS_BY_TYPE: dict[str, st.SearchStrategy[str]] = {}
+"""Expressions by type."""
 
 
-def form(pattern: str, *kinds: str) -> st.SearchStrategy[str]:
-    """Fill a pattern with expressions of these kinds, or now and then of any."""
-    holes = [st.deferred(lambda kind=kind: PIECES[kind]) for kind in kinds]  # type: ignore[misc]
-    return st.tuples(*holes).map(lambda parts: pattern.format(*parts))
+def expressions_of(type_name: str) -> st.SearchStrategy[str]:
+    return st.deferred(lambda: EXPRESSIONS_BY_TYPE[type_name])
+
+
+def form(pattern: str, *types: str) -> st.SearchStrategy[str]:
+    """Fill a pattern with expressions of these types."""
+    return st.tuples(*map(expressions_of, types)).map(lambda texts: pattern.format(*texts))
 
 
 def one_of(leaves: list[str], *forms: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     return st.one_of(st.sampled_from(leaves), *forms)
 
 
-PIECES["boolean"] = one_of(
+EXPRESSIONS_BY_TYPE["boolean"] = one_of(
     ["true", "false", "data.exists()", "query.orderByKey", "newData.isString()"],
     *[form(f"({{}} {sign} {{}})", "boolean", "boolean") for sign in ("&&", "||", "==", "!=")],
     *[form(f"({{}} {sign} {{}})", "value", "value") for sign in ("==", "!==", "<", ">=")],
@@ -67,21 +68,21 @@ PIECES["boolean"] = one_of(
     form("{}.matches(/a+|^b/)", "string"),
     form("{}.matches(/[a-z]{{2}}$/i)", "string"),
 )
-PIECES["value"] = one_of(
+EXPRESSIONS_BY_TYPE["value"] = one_of(
     ["null", "query.limitToFirst", "auth", "(true ? 1 : null)", "(false ? data : 1)"],
     form("{}", "number"),
     form("{}", "string"),
     form("({} ? {} : {})", "boolean", "value", "value"),
     form("({} + {})", "value", "value"),
 )
-PIECES["number"] = one_of(
+EXPRESSIONS_BY_TYPE["number"] = one_of(
     ["now", "0", "1", "2.5", "9223372036854775807", "1e308", "data.val()", "auth.token.a"],
     *[form(f"({{}} {sign} {{}})", "number", "number") for sign in "+-*/%"],
     form("-{}", "number"),
     form("({}).length", "string"),
     form("{}.getPriority()", "snapshot"),
 )
-PIECES["string"] = one_of(
+EXPRESSIONS_BY_TYPE["string"] = one_of(
     ["''", "'a'", "'a/b'", "'a.b'", "'😀'", "$uid", "auth.uid", "data.child('s').val()"],
     form("({} + {})", "string", "value"),
     form("{}.val()", "snapshot"),
@@ -89,7 +90,7 @@ PIECES["string"] = one_of(
     form("{}.replace({}, {})", "string", "string", "string"),
     form("auth[{}]", "string"),
 )
-PIECES["snapshot"] = one_of(
+EXPRESSIONS_BY_TYPE["snapshot"] = one_of(
     ["data", "newData", "root", "root.child('s')"],
     form("{}.child({})", "snapshot", "string"),
     form("{}.parent()", "snapshot"),
@@ -102,7 +103,9 @@ ODD = one_of(
     st.deferred(lambda: form("({} && {})", *["snapshot", "value"])),
     st.deferred(lambda: form("{}[{}]", *["value", "string"])),
 )
-EXPRESSIONS: st.SearchStrategy[str] = st.one_of(*PIECES.values(), PIECES["boolean"], ODD)
+EXPRESSIONS: st.SearchStrategy[str] = st.one_of(
+    *EXPRESSIONS_BY_TYPE.values(), EXPRESSIONS_BY_TYPE["boolean"], ODD
+)
 JSON: st.SearchStrategy[Any] = st.recursive(
     st.sampled_from([None, True, False, 0, 1, 2.5, "", "a", "s", "é😀", 2**63 - 1]),
     lambda inner: st.one_of(
@@ -115,18 +118,19 @@ JSON: st.SearchStrategy[Any] = st.recursive(
 
 @settings(max_examples=300, deadline=None)
 @given(EXPRESSIONS, JSON, JSON, JSON, st.booleans())
-def test_any_expression_is_refused_or_has_a_truth(
+def test_any_expression_has_an_error_or_a_result(
     expression: str, data: Any, after: Any, auth: Any, queried: bool
 ) -> None:
-    """Made boolean, so that most of what is drawn gets as far as running."""
+    """An expression that is not boolean is compared, so that most of them can be evaluated."""
     whole = next(
-        (text for text in (expression, f"{expression} == 1") if complaint(text) is None), None
+        (text for text in (expression, f"{expression} == 1") if expression_error(text) is None),
+        None,
     )
     if whole is None:
         return
     query = QueryFacts(limit_to_first=3) if queried else None
     path: Path = ("a", "b")
-    found = holds(
+    found = evaluate(
         whole,
         data,
         after=view(after),
@@ -142,17 +146,18 @@ def test_any_expression_is_refused_or_has_a_truth(
 @given(EXPRESSIONS, JSON, JSON)
 def test_a_rule_that_fails_denies(expression: str, data: Any, auth: Any) -> None:
     whole = next(
-        (text for text in (expression, f"{expression} == 1") if complaint(text) is None), None
+        (text for text in (expression, f"{expression} == 1") if expression_error(text) is None),
+        None,
     )
     if whole is None or "$uid" in whole:
         return
-    truth = holds(whole, data, auth=auth)
-    assert may_write(rules({".write": whole}), {"": data}, data, auth=auth) is (truth is True)
-    nothing_there = truth is True or view(data).peek(()) is None
+    result = evaluate(whole, data, auth=auth)
+    assert may_write(rules({".write": whole}), {"": data}, data, auth=auth) is (result is True)
+    valid = result is True or view(data).peek(()) is None
     validating = rules({".write": True, ".validate": whole})
-    assert may_write(validating, {"": data}, data, auth=auth) is nothing_there
+    assert may_write(validating, {"": data}, data, auth=auth) is valid
     if "newData" not in whole:
-        assert may_read(rules({".read": whole}), "", data, auth=auth) is (truth is True)
+        assert may_read(rules({".read": whole}), "", data, auth=auth) is (result is True)
 
 
 TOKENS = st.sampled_from(
@@ -172,11 +177,11 @@ TOKENS = st.sampled_from(
 
 @settings(max_examples=600, deadline=None)
 @given(st.lists(TOKENS, max_size=14).map("".join))
-def test_any_text_is_an_expression_or_is_refused_where_it_stands(text: str) -> None:
+def test_any_text_is_an_expression_or_has_an_error_inside_it(text: str) -> None:
     document = json.dumps({"rules": {".read": text}})
-    complained = refusal(document)
-    if complained is not None:
-        line, column, _ = complained.split(":", 2)
+    error = document_error(document)
+    if error is not None:
+        line, column, _ = error.split(":", 2)
         assert line == "1"
         assert document.index(".read") < int(column) <= len(document)
 
@@ -193,11 +198,11 @@ ITEMS = st.recursive(
 
 @settings(max_examples=400, deadline=None)
 @given(ITEMS, st.lists(MEMBERS, max_size=3))
-def test_any_json_is_a_rule_set_or_is_refused(nodes: Any, keys: list[str]) -> None:
+def test_any_json_is_a_rule_set_or_has_an_error(nodes: Any, keys: list[str]) -> None:
     document = json.dumps({"rules": nodes}, indent=1)
-    complained = refusal(document)
-    if complained is not None:
-        assert 1 <= int(complained.split(":")[0]) <= document.count("\n") + 1
+    error = document_error(document)
+    if error is not None:
+        assert 1 <= int(error.split(":")[0]) <= document.count("\n") + 1
         return
     rule_set = parse_rules(document)
     context = Context(None, NOW, view({"a": {"b": 1}}))
@@ -208,12 +213,13 @@ def test_any_json_is_a_rule_set_or_is_refused(nodes: Any, keys: list[str]) -> No
 
 @settings(max_examples=400, deadline=None)
 @given(st.lists(st.sampled_from([*'{}[]":,/* \n\\tru.read', "rules", "true"]), max_size=20))
-def test_any_text_is_a_document_or_is_refused(pieces: list[str]) -> None:
+def test_any_text_is_a_document_or_has_an_error(pieces: list[str]) -> None:
     text = "".join(['{"rules":', *pieces, "}"])
-    assert refusal(text) is None or ": " in str(refusal(text))
+    assert document_error(text) is None or ": " in str(document_error(text))
 
 
 def with_stack(frames: int, work: Callable[[], object]) -> object:
+    """Call `work` below so many more frames of the interpreter's stack."""
     return work() if frames == 0 else with_stack(frames - 1, work)
 
 
@@ -250,7 +256,7 @@ def test_the_deepest_rule_runs_on_a_stack_that_is_already_deep(text: str) -> Non
 )
 def test_large_and_hostile_documents_are_refused_quickly(document: str) -> None:
     begin = time.perf_counter()
-    assert refusal(document) is not None
+    assert document_error(document) is not None
     assert time.perf_counter() - begin < 10
 
 
@@ -272,7 +278,7 @@ BIG = {"s": "a" * 5_000_000, "é": "é" * 5_000_000, "n": 1}
         "!'b'.contains(data.child('s').val())",
     ],
 )
-def test_what_text_a_request_has_rules_go_through_is_bounded(term: str) -> None:
+def test_the_text_that_the_rules_of_a_request_read_is_bounded(term: str) -> None:
     data = view(BIG)
     few, many = rules({".read": term}), rules({".read": f"{term} && " * 150 + "true"})
     assert few.may_read((), Context(None, NOW, data)).allowed
@@ -280,10 +286,10 @@ def test_what_text_a_request_has_rules_go_through_is_bounded(term: str) -> None:
     verdict = many.may_read((), Context(None, NOW, data), explain=True)
     assert time.perf_counter() - begin < 3
     assert not verdict.allowed
-    assert verdict.trace[0].result == "The rules have too much text to go through."
+    assert verdict.trace[0].result == "The rules read too much text."
 
 
-def test_a_large_pattern_counts_a_character_many_times() -> None:
+def test_a_large_pattern_spends_more_for_a_character() -> None:
     data = view({"s": "ab" * 1_000_000})
     context = Context(None, NOW, data)
     assert (
@@ -295,7 +301,7 @@ def test_a_large_pattern_counts_a_character_many_times() -> None:
     assert time.perf_counter() - begin < 1
 
 
-def test_all_rules_of_one_request_share_what_they_may_go_through() -> None:
+def test_all_rules_of_one_request_share_one_bound_on_characters() -> None:
     limits = RulesLimits(judged_characters=1000)
     rule = "newData.val().contains('a')"
     document = json.dumps({"rules": {".write": True, "$key": {".validate": rule}}})
@@ -319,34 +325,34 @@ SAME = {f"k{at}": at for at in range(1_000)}
         "data.child('a').val() === data.child('b').val() === true",
     ],
 )
-def test_objects_that_are_compared_count_before_they_are_read(term: str) -> None:
+def test_the_size_of_compared_objects_is_spent_before_they_are_read(term: str) -> None:
     data = view({"a": SAME, "b": SAME})
     few, many = rules({".read": term}), rules({".read": f"{term} && " * 250 + "true"})
     assert few.may_read((), Context(None, NOW, data)).allowed
     verdict = many.may_read((), Context(None, NOW, data), explain=True)
     assert not verdict.allowed
-    assert verdict.trace[0].result == "The rules have too much text to go through."
+    assert verdict.trace[0].result == "The rules read too much text."
 
 
-class Unread(Nodes):
-    """Nodes of which nobody may read a whole subtree."""
+class NodesWithoutGet(Nodes):
+    """Nodes of which no whole subtree may be read."""
 
     def get(self, path: Path) -> Value:
         raise AssertionError(path)
 
 
-def test_a_large_object_is_not_read_to_be_compared() -> None:
-    transaction = MemoryMapping().begin()
+def test_an_object_too_large_to_compare_is_not_read() -> None:
+    transaction = MemoryEngine().begin()
     nodes = NodeWriter(transaction)
     nodes.apply([Change(Place(()), {"a": {f"k{at:06}": at for at in range(100_000)}})])
     document = {".read": "data.child('a').val() == root.child('a').val()"}
     rule_set = parse_rules(json.dumps({"rules": document}), RulesLimits(judged_characters=100_000))
-    unread = Unread(transaction)
+    unread = NodesWithoutGet(transaction)
     assert not rule_set.may_read((), Context(None, NOW, unread)).allowed
     assert unread.size(("a",), 1_000) < 2_000
 
 
-def test_comparing_texts_is_not_counted() -> None:
+def test_comparisons_of_strings_spend_no_characters() -> None:
     term = (
         "data.child('s').val().beginsWith('aa') && data.child('s').val() == data.child('s').val()"
     )
@@ -354,7 +360,7 @@ def test_comparing_texts_is_not_counted() -> None:
     assert rule_set.may_read((), Context(None, NOW, view(BIG))).allowed
 
 
-def test_many_rules_are_put_in_force_in_bearable_time() -> None:
+def test_a_thousand_rules_compile_in_bounded_time() -> None:
     nodes = {f"k{at}": {".read": f"auth.uid == 'u{at}'"} for at in range(1_000)}
     begin = time.perf_counter()
     assert may_read(rules(nodes), "k7", auth={"uid": "u7"})

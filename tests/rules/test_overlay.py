@@ -1,4 +1,4 @@
-"""The overlay shows what an edit makes of a tree, without making it."""
+"""The overlay reads like the tree after an edit, without a copy of the tree."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tree.strategies import FEW_PATHS, PRIORITIES, VALUES
+from tests.tree.value_view import ValueView
 from treedbd.rules.overlay import Overlay
-from treedbd.tree.edit import Change, apply
-from treedbd.tree.path import PRIORITY, VALUE, Path, Place, is_ancestor
-from treedbd.tree.value import CONTAINER, Value, members
-from treedbd.tree.view import ValueView
+from treedbd.tree.edit import apply
+from treedbd.tree.path import is_at_or_above
+from treedbd.tree.types import CONTAINER, PRIORITY, VALUE, Change, Path, Place, Value
+from treedbd.tree.value import members
 
 
 def put(path: str, value: Value) -> Change:
@@ -21,10 +22,10 @@ def put(path: str, value: Value) -> Change:
 
 
 def rank(path: str, priority: Value) -> Change:
-    return Change(Place(tuple(path.split()), of_priority=True), priority)
+    return Change(Place(tuple(path.split()), is_priority=True), priority)
 
 
-BASE = {
+BASE: Value = {
     PRIORITY: 1,
     "a": {PRIORITY: 2, "b": 1, "c": {"d": 2}},
     "leaf": {VALUE: 5, PRIORITY: "p"},
@@ -68,7 +69,7 @@ BASE = {
         ([put("", {"q": 1})], "", {"q": 1}),
     ],
 )
-def test_an_edit_shows(changes: list[Change], path: str, value: Value) -> None:
+def test_the_overlay_shows_an_edit(changes: list[Change], path: str, value: Value) -> None:
     overlay = Overlay(ValueView(BASE), changes)
     assert overlay.get(tuple(path.split())) == value
 
@@ -82,30 +83,30 @@ def test_keys_come_in_order() -> None:
 
 
 def is_apart(place: Place, others: list[Place]) -> bool:
-    """Tell whether a place is at, above or below none of the others, as a PATCH demands."""
-    full = (*place.path, PRIORITY) if place.of_priority else place.path
+    """Return whether a place is at, above or below none of the others, as a PATCH requires."""
+    full = (*place.path, PRIORITY) if place.is_priority else place.path
     for other in others:
-        whole = (*other.path, PRIORITY) if other.of_priority else other.path
-        if is_ancestor(full, whole) or is_ancestor(whole, full):
+        whole = (*other.path, PRIORITY) if other.is_priority else other.path
+        if is_at_or_above(full, whole) or is_at_or_above(whole, full):
             return False
     return True
 
 
 @st.composite
 def edits(draw: st.DrawFn) -> list[Change]:
-    """Draw the changes of one edit: apart from each other, values set before others vanish."""
+    """Draw the changes of one edit, apart from each other: values, removals, then priorities."""
     changes: list[Change] = []
     for path in draw(st.lists(FEW_PATHS, max_size=6)):
         place = Place(path, draw(st.integers(0, 3)) == 0)
         if is_apart(place, [change.place for change in changes]):
-            values = st.one_of(st.none(), PRIORITIES) if place.of_priority else VALUES
+            values = st.one_of(st.none(), PRIORITIES) if place.is_priority else VALUES
             changes.append(Change(place, draw(values)))
-    return sorted(changes, key=lambda change: (change.place.of_priority, change.value is None))
+    return sorted(changes, key=lambda change: (change.place.is_priority, change.value is None))
 
 
-MUCH = 2**40
+NO_LIMIT = 2**40
 SLACK = 64
-"""Bytes that a change may make more than its size tells: a priority, what is escaped in a key."""
+"""Bytes that a change may add beyond its size: a priority, escapes in a key."""
 
 
 def paths_of(value: Value, path: Path = ()) -> Iterator[Path]:
@@ -116,7 +117,7 @@ def paths_of(value: Value, path: Path = ()) -> Iterator[Path]:
 
 @settings(max_examples=500, deadline=None)
 @given(VALUES, edits(), FEW_PATHS)
-def test_an_overlay_says_what_the_edited_tree_says(
+def test_an_overlay_reads_like_the_edited_tree(
     base: Value, changes: list[Change], elsewhere: Path
 ) -> None:
     after = apply(base, changes)
@@ -128,55 +129,47 @@ def test_an_overlay_says_what_the_edited_tree_says(
         assert overlay.priority(path) == expected.priority(path)
         assert list(overlay.keys(path)) == list(expected.keys(path))
         assert repr(overlay.get(path)) == repr(expected.get(path))
-        assert overlay.size(path, MUCH) + SLACK * len(changes) >= expected.size(path, MUCH)
+        assert overlay.size(path, NO_LIMIT) + SLACK * len(changes) >= expected.size(path, NO_LIMIT)
 
 
 @settings(max_examples=300, deadline=None)
 @given(VALUES, st.lists(st.tuples(FEW_PATHS, VALUES), max_size=4))
-def test_changes_that_do_meet_apply_one_after_the_other_where_one_lies_below(
+def test_a_later_change_below_an_earlier_one_applies_after_it(
     base: Value, drawn: list[tuple[Path, Value]]
 ) -> None:
-    """A later change inside an earlier one is made in its value."""
     changes: list[Change] = []
     for path, value in drawn:
-        inside = any(is_ancestor(change.place.path, path) for change in changes)
-        outside = not any(is_ancestor(path, change.place.path) for change in changes)
+        inside = any(is_at_or_above(change.place.path, path) for change in changes)
+        outside = not any(is_at_or_above(path, change.place.path) for change in changes)
         if value is not None and (inside or outside):
             changes.append(Change(Place(path), value))
     assert repr(Overlay(ValueView(base), changes).get(())) == repr(apply(base, changes))
 
 
-class Untouched(ValueView):
-    """A view whose subtrees must not be read."""
+class CountingView(ValueView):
+    """A view that counts the keys that are read."""
 
-    def get(self, path: Path) -> Value:
-        raise AssertionError(f"{path} was read")
-
-
-class Counted(ValueView):
-    """A view that counts how many keys it gives away."""
-
-    given = 0
+    keys_read = 0
 
     def keys(self, path: Path) -> Iterator[str]:
         for key in super().keys(path):
-            self.given += 1
+            self.keys_read += 1
             yield key
 
 
 def test_a_large_base_is_neither_copied_nor_walked() -> None:
-    base = Counted({f"k{at:05}": 1 for at in range(10_000)})
+    base = CountingView({f"k{at:05}": 1 for at in range(10_000)})
     overlay = Overlay(base, [put("k00000", None), put("k00001", None)])
     assert overlay.peek(()) is CONTAINER
-    assert base.given == 3
+    assert base.keys_read == 3
     keys = overlay.keys(())
     assert next(keys) == "k00002"
-    assert base.given < 10
+    assert base.keys_read < 10
 
 
-def test_many_removals_are_looked_through_once() -> None:
-    base = Counted({"a": {f"k{at:04}": 1 for at in range(2_000)}})
+def test_the_keys_of_many_removals_are_read_once() -> None:
+    base = CountingView({"a": {f"k{at:04}": 1 for at in range(2_000)}})
     overlay = Overlay(base, [put(f"a k{at:04}", None) for at in range(2_000)])
     for _ in range(50):
         assert overlay.peek(("a",)) is None
-    assert base.given <= 2_000
+    assert base.keys_read <= 2_000

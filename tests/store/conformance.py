@@ -1,4 +1,4 @@
-"""The contract of `treedbd.store.mapping`, as tests that every engine's own test class inherits."""
+"""The contract of `treedbd.store.engine`, as tests that every engine's own test class inherits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from treedbd.store.mapping import Entry, Mapping, Rows, Transaction
+from treedbd.store.engine import Engine, LogEntry, ReadView, Transaction
 
 HIGH = b"\xff" * 500
 
@@ -26,21 +26,21 @@ changes = st.lists(
 )
 
 
-def put_all(mapping: Mapping, rows: Iterable[tuple[bytes, bytes]]) -> None:
-    transaction = mapping.begin()
+def put_all(engine: Engine, rows: Iterable[tuple[bytes, bytes]]) -> None:
+    transaction = engine.begin()
     for key, value in rows:
         transaction.put(key, value)
     transaction.commit()
 
 
-def append_all(mapping: Mapping, *contents: bytes) -> list[int]:
-    transaction = mapping.begin()
+def append_all(engine: Engine, *contents: bytes) -> list[int]:
+    transaction = engine.begin()
     numbers = [transaction.append(b"op", content) for content in contents]
     transaction.commit()
     return numbers
 
 
-def everything(rows: Rows) -> dict[bytes, bytes]:
+def everything(rows: ReadView) -> dict[bytes, bytes]:
     return dict(rows.scan(b"", HIGH))
 
 
@@ -54,7 +54,7 @@ def change_model(model: dict[bytes, bytes], name: str, *arguments: bytes) -> Non
             del model[key]
 
 
-def assert_equal(rows: Rows, model: dict[bytes, bytes], probes: Iterable[bytes]) -> None:
+def assert_equal(rows: ReadView, model: dict[bytes, bytes], probes: Iterable[bytes]) -> None:
     ordered = [(key, model[key]) for key in sorted(model)]
     assert list(rows.scan(b"", HIGH)) == ordered
     assert list(rows.scan_keys(b"", HIGH, reverse=True)) == sorted(model, reverse=True)
@@ -68,60 +68,60 @@ def assert_equal(rows: Rows, model: dict[bytes, bytes], probes: Iterable[bytes])
         ]
 
 
-class MappingContract:
-    """Inherit, and give a fixture `mapping` that yields an empty mapping."""
+class EngineContract:
+    """Inherit, and define a fixture `engine` that yields an empty engine."""
 
     @pytest.fixture
-    def letters(self, mapping: Mapping) -> Mapping:
-        """The mapping with the rows a, c, e, g."""
-        put_all(mapping, [(bytes([letter]), bytes([letter]) * 2) for letter in b"aceg"])
-        return mapping
+    def letters(self, engine: Engine) -> Engine:
+        """The engine, with the rows a, c, e, g."""
+        put_all(engine, [(bytes([letter]), bytes([letter]) * 2) for letter in b"aceg"])
+        return engine
 
     # keys, values, ranges
 
-    def test_a_new_mapping_is_empty(self, mapping: Mapping) -> None:
-        assert mapping.read(everything) == {}
-        assert mapping.read(lambda rows: rows.get(b"a")) is None
-        assert mapping.read(lambda rows: rows.floor(HIGH)) is None
-        assert mapping.read(lambda rows: rows.sequence()) == 0
-        assert mapping.read(lambda rows: list(rows.entries(0))) == []
+    def test_a_new_engine_is_empty(self, engine: Engine) -> None:
+        assert engine.read(everything) == {}
+        assert engine.read(lambda rows: rows.get(b"a")) is None
+        assert engine.read(lambda rows: rows.floor(HIGH)) is None
+        assert engine.read(lambda rows: rows.sequence()) == 0
+        assert engine.read(lambda rows: list(rows.entries(0))) == []
 
-    def test_it_behaves_as_a_sorted_dictionary(self, mapping: Mapping) -> None:
+    def test_it_behaves_as_a_sorted_dictionary(self, engine: Engine) -> None:
         @given(parts=st.lists(changes, max_size=3), probes=st.lists(small_keys, max_size=4))
         @settings(max_examples=60, deadline=None)
         def behave(parts: list[Any], probes: list[bytes]) -> None:
             model: dict[bytes, bytes] = {}
-            transaction = mapping.begin()
+            transaction = engine.begin()
             transaction.delete_range(b"", HIGH)
             transaction.commit()
             for part in parts:
-                transaction = mapping.begin()
+                transaction = engine.begin()
                 for change in part:
                     getattr(transaction, change[0])(*change[1:])
                     change_model(model, *change)
                 assert_equal(transaction, model, probes)
                 transaction.commit()
-                mapping.read(lambda rows: assert_equal(rows, model, probes))
+                engine.read(lambda rows: assert_equal(rows, model, probes))
 
         behave()
 
-    def test_many_rows_are_put_as_they_are_made(self, letters: Mapping) -> None:
+    def test_many_rows_are_put_as_they_are_generated(self, letters: Engine) -> None:
         transaction = letters.begin()
         scan = transaction.scan_keys(b"", HIGH)
         assert next(scan) == b"a"
         transaction.put_all((bytes([key]), b"new") for key in b"abdda")
         transaction.put_all(iter([]))
-        assert list(scan) == wanted_keys(b"bcdeg")
+        assert list(scan) == single_bytes(b"bcdeg")
         transaction.put_all([(b"d", b"newer")])
         transaction.commit()
         rows = dict.fromkeys([b"a", b"b"], b"new") | {b"c": b"cc", b"e": b"ee", b"g": b"gg"}
         assert letters.read(everything) == rows | {b"d": b"newer"}
-        with pytest.raises(RuntimeError, match="is over"):
+        with pytest.raises(RuntimeError, match="has ended"):
             transaction.put_all([(b"a", b"late")])
         assert letters.read(lambda rows: rows.get(b"a")) == b"new"
 
-    def test_rows_that_cannot_be_made_leave_the_transaction_to_be_rolled_back(
-        self, letters: Mapping
+    def test_after_an_error_in_the_generation_of_rows_the_transaction_can_be_rolled_back(
+        self, letters: Engine
     ) -> None:
         def rows() -> Iterator[tuple[bytes, bytes]]:
             yield b"a", b"new"
@@ -135,18 +135,18 @@ class MappingContract:
         assert letters.read(everything) == before
 
     @pytest.mark.parametrize("size", [0, 1, 4096, 20 * 1024 * 1024])
-    def test_a_value_has_any_size(self, mapping: Mapping, size: int) -> None:
+    def test_a_value_has_any_size(self, engine: Engine, size: int) -> None:
         value = bytes(range(256)) * (size // 256) + b"\x00" * (size % 256)
-        put_all(mapping, [(b"k", value), (b"l", b"after")])
-        assert mapping.read(lambda rows: rows.get(b"k")) == value
-        assert mapping.read(lambda rows: rows.floor(b"kk")) == (b"k", value)
-        assert mapping.read(lambda rows: next(rows.scan(b"", HIGH))[1]) == value
+        put_all(engine, [(b"k", value), (b"l", b"after")])
+        assert engine.read(lambda rows: rows.get(b"k")) == value
+        assert engine.read(lambda rows: rows.floor(b"kk")) == (b"k", value)
+        assert engine.read(lambda rows: next(rows.scan(b"", HIGH))[1]) == value
 
-    def test_a_key_has_up_to_480_bytes_or_none(self, mapping: Mapping) -> None:
+    def test_a_key_has_up_to_480_bytes_or_none(self, engine: Engine) -> None:
         keys = [b"", b"\x00", b"x" * 479, b"x" * 479 + b"\x00", b"x" * 479 + b"\xff", b"\xff" * 480]
-        put_all(mapping, [(key, key[-1:]) for key in reversed(keys)])
-        assert mapping.read(lambda rows: list(rows.scan_keys(b"", HIGH))) == keys
-        assert mapping.read(lambda rows: [rows.get(key) for key in keys]) == [
+        put_all(engine, [(key, key[-1:]) for key in reversed(keys)])
+        assert engine.read(lambda rows: list(rows.scan_keys(b"", HIGH))) == keys
+        assert engine.read(lambda rows: [rows.get(key) for key in keys]) == [
             key[-1:] for key in keys
         ]
 
@@ -155,7 +155,7 @@ class MappingContract:
         [(b"", None), (b"`", None), (b"a", b"a"), (b"b", b"a"), (b"e\x00", b"e"), (HIGH, b"g")],
     )
     def test_floor_is_the_greatest_key_at_most_the_given(
-        self, letters: Mapping, key: bytes, found: bytes | None
+        self, letters: Engine, key: bytes, found: bytes | None
     ) -> None:
         row = letters.read(lambda rows: rows.floor(key))
         assert row == (found and (found, found * 2))
@@ -173,9 +173,9 @@ class MappingContract:
         ],
     )
     def test_a_range_has_its_low_end_and_not_its_high_one(
-        self, letters: Mapping, low: bytes, high: bytes, keys: bytes
+        self, letters: Engine, low: bytes, high: bytes, keys: bytes
     ) -> None:
-        def look(rows: Rows) -> None:
+        def check(rows: ReadView) -> None:
             wanted = [bytes([key]) for key in keys]
             assert list(rows.scan(low, high)) == [(key, key * 2) for key in wanted]
             assert list(rows.scan_keys(low, high)) == wanted
@@ -184,46 +184,46 @@ class MappingContract:
             ]
             assert list(rows.scan_keys(low, high, reverse=True)) == wanted[::-1]
 
-        letters.read(look)
+        letters.read(check)
         transaction = letters.begin()
-        look(transaction)
+        check(transaction)
         transaction.delete_range(low, high)
-        left = [bytes([key]) for key in b"aceg" if bytes([key]) not in set(wanted_keys(keys))]
-        assert list(transaction.scan_keys(b"", HIGH)) == left
+        remaining = [bytes([key]) for key in b"aceg" if bytes([key]) not in set(single_bytes(keys))]
+        assert list(transaction.scan_keys(b"", HIGH)) == remaining
         transaction.rollback()
 
-    def test_scans_go_on_side_by_side(self, letters: Mapping) -> None:
-        def look(rows: Rows) -> list[tuple[bytes, bytes]]:
+    def test_scans_go_on_side_by_side(self, letters: Engine) -> None:
+        def check(rows: ReadView) -> list[tuple[bytes, bytes]]:
             forward, back = rows.scan_keys(b"", HIGH), rows.scan_keys(b"", HIGH, reverse=True)
             assert rows.get(b"c") == b"cc"
             return list(zip(forward, back, strict=True))
 
-        assert letters.read(look) == [(b"a", b"g"), (b"c", b"e"), (b"e", b"c"), (b"g", b"a")]
+        assert letters.read(check) == [(b"a", b"g"), (b"c", b"e"), (b"e", b"c"), (b"g", b"a")]
 
-    def test_a_long_scan_gives_every_row_once(self, mapping: Mapping) -> None:
+    def test_a_long_scan_returns_every_row_once(self, engine: Engine) -> None:
         rows = [(number.to_bytes(2, "big"), b"x" * (number % 300)) for number in range(1000)]
-        put_all(mapping, rows)
-        assert mapping.read(lambda view: list(view.scan(b"", HIGH))) == rows
-        assert mapping.read(lambda view: list(view.scan(b"", HIGH, reverse=True))) == rows[::-1]
+        put_all(engine, rows)
+        assert engine.read(lambda view: list(view.scan(b"", HIGH))) == rows
+        assert engine.read(lambda view: list(view.scan(b"", HIGH, reverse=True))) == rows[::-1]
 
     # moments
 
-    def test_nobody_sees_a_change_before_its_commit(self, letters: Mapping) -> None:
+    def test_no_reader_sees_a_change_before_its_commit(self, letters: Engine) -> None:
         transaction = letters.begin()
         transaction.put(b"a", b"new")
         transaction.put(b"b", b"new")
         transaction.delete(b"c")
         transaction.append(b"op", b"entry")
-        for look in (letters.read, lambda work: with_snapshot(letters, work)):
-            assert look(everything) == {b"a": b"aa", b"c": b"cc", b"e": b"ee", b"g": b"gg"}
-            assert look(lambda rows: rows.sequence()) == 0
+        for read in (letters.read, lambda work: with_snapshot(letters, work)):
+            assert read(everything) == {b"a": b"aa", b"c": b"cc", b"e": b"ee", b"g": b"gg"}
+            assert read(lambda rows: rows.sequence()) == 0
         assert everything(transaction) == {b"a": b"new", b"b": b"new", b"e": b"ee", b"g": b"gg"}
         assert transaction.sequence() == 1
         transaction.commit()
         assert letters.read(everything) == {b"a": b"new", b"b": b"new", b"e": b"ee", b"g": b"gg"}
         assert letters.read(lambda rows: rows.sequence()) == 1
 
-    def test_what_is_rolled_back_has_never_been(self, letters: Mapping) -> None:
+    def test_what_is_rolled_back_leaves_no_trace(self, letters: Engine) -> None:
         before = letters.read(everything)
         transaction = letters.begin()
         transaction.delete_range(b"", HIGH)
@@ -234,23 +234,23 @@ class MappingContract:
         assert letters.read(lambda rows: rows.sequence()) == 0
         assert append_all(letters, b"first") == [1]
 
-    def test_a_read_shows_one_moment_while_a_commit_goes_on(self, letters: Mapping) -> None:
+    def test_a_read_shows_one_moment_while_a_commit_goes_on(self, letters: Engine) -> None:
         transaction = letters.begin()
         transaction.put(b"a", b"new")
         transaction.append(b"op", b"entry")
         thread = threading.Thread(target=transaction.commit)
 
-        def look(rows: Rows) -> list[Any]:
+        def check(rows: ReadView) -> list[Any]:
             seen = [rows.get(b"a")]
             thread.start()
             seen += [rows.get(b"a") for _ in range(2000)]
             return [*seen, rows.sequence()]
 
-        assert letters.read(look) == [b"aa"] * 2001 + [0]
+        assert letters.read(check) == [b"aa"] * 2001 + [0]
         thread.join()
         assert letters.read(lambda rows: (rows.get(b"a"), rows.sequence())) == (b"new", 1)
 
-    def test_a_snapshot_stays_while_a_thousand_commits_go_on(self, letters: Mapping) -> None:
+    def test_a_snapshot_stays_while_a_thousand_commits_go_on(self, letters: Engine) -> None:
         append_all(letters, b"one", b"two")
         before, log = letters.read(everything), letters.read(lambda rows: list(rows.entries(0)))
         snapshot = letters.snapshot()
@@ -269,22 +269,22 @@ class MappingContract:
         snapshot.close()
         assert letters.read(lambda rows: (rows.sequence(), rows.get(b"g"))) == (1002, b"999")
 
-    def test_each_snapshot_has_its_own_moment(self, mapping: Mapping) -> None:
+    def test_each_snapshot_has_its_own_moment(self, engine: Engine) -> None:
         snapshots = []
         for number in range(8):
-            snapshots.append(mapping.snapshot())
-            put_all(mapping, [(b"k", b"%d" % number), (b"%d" % number, b"")])
-        looks = [(rows.get(b"k"), len(everything(rows))) for rows in snapshots]
-        assert looks == [(None, 0)] + [(b"%d" % number, number + 2) for number in range(7)]
+            snapshots.append(engine.snapshot())
+            put_all(engine, [(b"k", b"%d" % number), (b"%d" % number, b"")])
+        seen = [(rows.get(b"k"), len(everything(rows))) for rows in snapshots]
+        assert seen == [(None, 0)] + [(b"%d" % number, number + 2) for number in range(7)]
         for snapshot in snapshots:
             snapshot.close()
             snapshot.close()
-        again = mapping.snapshot()
+        again = engine.snapshot()
         assert again.get(b"k") == b"7"
         again.close()
 
-    def test_what_a_read_raises_comes_out_and_does_no_harm(self, letters: Mapping) -> None:
-        def fail(rows: Rows) -> None:
+    def test_what_a_read_raises_is_raised_and_does_no_damage(self, letters: Engine) -> None:
+        def fail(rows: ReadView) -> None:
             next(rows.scan(b"", HIGH))
             raise LookupError(b"from the work")
 
@@ -293,8 +293,8 @@ class MappingContract:
         put_all(letters, [(b"a", b"new")])
         assert letters.read(lambda rows: rows.get(b"a")) == b"new"
 
-    def test_rows_end_with_their_moment(self, letters: Mapping) -> None:
-        leaked: list[Rows] = []
+    def test_rows_end_with_their_moment(self, letters: Engine) -> None:
+        leaked: list[ReadView] = []
         letters.read(leaked.append)
         snapshot = letters.snapshot()
         snapshot.close()
@@ -306,14 +306,14 @@ class MappingContract:
                 lambda rows=rows: next(rows.scan(b"", HIGH)),
                 lambda rows=rows: next(rows.entries(0)),
             ):
-                with pytest.raises(RuntimeError, match="is over"):
+                with pytest.raises(RuntimeError, match="has ended"):
                     use()
 
-    def test_iterators_end_with_their_moment(self, letters: Mapping) -> None:
+    def test_iterators_end_with_their_moment(self, letters: Engine) -> None:
         append_all(letters, b"one", b"two")
         leaked: list[Iterator[Any]] = []
 
-        def leak(rows: Rows) -> None:
+        def leak(rows: ReadView) -> None:
             leaked.extend([rows.scan(b"", HIGH), rows.scan_keys(b"", HIGH), rows.entries(0)])
             leaked.extend([rows.scan(b"", HIGH), rows.scan_keys(b"", HIGH), rows.entries(0)])
             for iterator in leaked[-3:]:
@@ -327,25 +327,25 @@ class MappingContract:
         leak(transaction)
         transaction.commit()
         for iterator in leaked:
-            with pytest.raises(RuntimeError, match="is over"):
+            with pytest.raises(RuntimeError, match="has ended"):
                 next(iterator)
 
     # transactions
 
-    def test_there_is_one_transaction_at_a_time(self, mapping: Mapping) -> None:
-        first = mapping.begin()
+    def test_there_is_one_transaction_at_a_time(self, engine: Engine) -> None:
+        first = engine.begin()
         with pytest.raises(RuntimeError):
-            mapping.begin()
+            engine.begin()
         first.put(b"a", b"1")
         first.commit()
-        mapping.begin().rollback()
-        mapping.begin().rollback()
-        assert mapping.read(lambda rows: rows.get(b"a")) == b"1"
+        engine.begin().rollback()
+        engine.begin().rollback()
+        assert engine.read(lambda rows: rows.get(b"a")) == b"1"
 
-    def test_nothing_happens_to_a_transaction_that_has_ended(self, mapping: Mapping) -> None:
-        transactions = [mapping.begin()]
+    def test_a_transaction_that_has_ended_cannot_be_used(self, engine: Engine) -> None:
+        transactions = [engine.begin()]
         transactions[0].commit()
-        transactions.append(mapping.begin())
+        transactions.append(engine.begin())
         transactions[1].rollback()
         for transaction in transactions:
             transaction.rollback()
@@ -357,39 +357,39 @@ class MappingContract:
                 lambda: transaction.trim(1),  # noqa: B023
                 transaction.commit,
             ):
-                with pytest.raises(RuntimeError, match="is over"):
+                with pytest.raises(RuntimeError, match="has ended"):
                     use()
-        assert mapping.read(everything) == {}
-        mapping.begin().rollback()
+        assert engine.read(everything) == {}
+        engine.begin().rollback()
 
-    def test_a_commit_may_run_in_another_thread(self, mapping: Mapping) -> None:
+    def test_a_commit_may_run_in_another_thread(self, engine: Engine) -> None:
         for number in range(20):
-            transaction = mapping.begin()
+            transaction = engine.begin()
             transaction.put(b"%02d" % number, b"x" * 10000)
             assert transaction.append(b"op", b"entry") == number + 1
             thread = threading.Thread(target=transaction.commit)
             thread.start()
             while thread.is_alive():
-                assert mapping.read(lambda rows: rows.sequence()) in (number, number + 1)
+                assert engine.read(lambda rows: rows.sequence()) in (number, number + 1)
             thread.join()
-            assert mapping.read(lambda rows: len(everything(rows))) == number + 1
+            assert engine.read(lambda rows: len(everything(rows))) == number + 1
 
-    def test_a_transaction_that_changes_nothing_can_be_committed(self, mapping: Mapping) -> None:
-        mapping.begin().commit()
-        transaction = mapping.begin()
+    def test_a_transaction_that_changes_nothing_can_be_committed(self, engine: Engine) -> None:
+        engine.begin().commit()
+        transaction = engine.begin()
         transaction.delete(b"missing")
         transaction.delete_range(b"a", b"b")
         transaction.trim(7)
         transaction.commit()
-        assert mapping.read(lambda rows: rows.sequence()) == 0
+        assert engine.read(lambda rows: rows.sequence()) == 0
 
     @pytest.mark.parametrize("reverse", [False, True])
     def test_rows_may_be_removed_while_they_are_scanned(
-        self, mapping: Mapping, reverse: bool
+        self, engine: Engine, reverse: bool
     ) -> None:
         keys = [b"%04d" % number for number in range(300)]
-        put_all(mapping, [(key, b"x" * 50) for key in keys])
-        transaction = mapping.begin()
+        put_all(engine, [(key, b"x" * 50) for key in keys])
+        transaction = engine.begin()
         seen = []
         for row in transaction.scan(b"", HIGH, reverse=reverse):
             transaction.delete(row[0])
@@ -399,8 +399,8 @@ class MappingContract:
         transaction.rollback()
 
     @pytest.mark.parametrize("reverse", [False, True])
-    def test_a_scan_goes_on_behind_its_last_key_over_what_is_there_then(
-        self, letters: Mapping, reverse: bool
+    def test_a_scan_goes_on_after_its_last_key_over_the_rows_as_they_are_then(
+        self, letters: Engine, reverse: bool
     ) -> None:
         transaction = letters.begin()
         scan = transaction.scan_keys(b"", HIGH, reverse=reverse)
@@ -414,7 +414,7 @@ class MappingContract:
         assert list(scan) == wanted
         transaction.rollback()
 
-    def test_values_may_be_replaced_while_they_are_scanned(self, letters: Mapping) -> None:
+    def test_values_may_be_replaced_while_they_are_scanned(self, letters: Engine) -> None:
         transaction = letters.begin()
         seen = []
         for row in transaction.scan(b"", HIGH):
@@ -424,19 +424,19 @@ class MappingContract:
         assert seen == [(b"a", b"aa"), (b"c", b"aaa"), (b"e", b"ccc"), (b"g", b"eee")]
         transaction.rollback()
 
-    def test_removals_cost_no_more_for_those_before_them(self, mapping: Mapping) -> None:
-        def calls_of(many: int) -> int:
-            """Remove rows from the front, with a look at what is left after each."""
-            keys = [b"%06d" % number for number in range(many)]
-            put_all(mapping, [(key, b"") for key in [*keys, b"last"]])
-            transaction = mapping.begin()
+    def test_a_removal_costs_no_more_after_many_others(self, engine: Engine) -> None:
+        def count_calls(count: int) -> int:
+            """Remove rows from the front, and read the first of the rest after each."""
+            keys = [b"%06d" % number for number in range(count)]
+            put_all(engine, [(key, b"") for key in [*keys, b"last"]])
+            transaction = engine.begin()
             calls = 0
 
-            def count(_frame: Any, event: str, _argument: Any) -> None:
+            def profile(_frame: Any, event: str, _argument: Any) -> None:
                 nonlocal calls
                 calls += event == "call"
 
-            sys.setprofile(count)
+            sys.setprofile(profile)
             try:
                 for key in keys:
                     transaction.delete(key)
@@ -446,11 +446,11 @@ class MappingContract:
             transaction.rollback()
             return calls
 
-        assert calls_of(400) < 6 * calls_of(100)
+        assert count_calls(400) < 6 * count_calls(100)
 
     @pytest.mark.parametrize("ends", ["commit", "rollback"])
-    def test_others_see_nothing_of_a_transaction_while_it_is_open(
-        self, letters: Mapping, ends: str
+    def test_other_views_see_nothing_of_a_transaction_while_it_is_open(
+        self, letters: Engine, ends: str
     ) -> None:
         before = letters.read(everything)
         earlier = letters.snapshot()
@@ -474,56 +474,56 @@ class MappingContract:
 
     # the log
 
-    def test_entries_are_numbered_from_1_without_gaps(self, mapping: Mapping) -> None:
-        assert append_all(mapping, b"a", b"b") == [1, 2]
-        withdrawn = mapping.begin()
-        assert withdrawn.append(b"op", b"withdrawn") == 3
-        withdrawn.rollback()
-        assert append_all(mapping, b"c") == [3]
-        assert append_all(mapping, b"", b"e") == [4, 5]
-        assert mapping.read(lambda rows: rows.sequence()) == 5
-        assert mapping.read(lambda rows: list(rows.entries(0))) == [
-            Entry(number, b"op", content)
+    def test_entries_are_numbered_from_1_without_gaps(self, engine: Engine) -> None:
+        assert append_all(engine, b"a", b"b") == [1, 2]
+        discarded = engine.begin()
+        assert discarded.append(b"op", b"discarded") == 3
+        discarded.rollback()
+        assert append_all(engine, b"c") == [3]
+        assert append_all(engine, b"", b"e") == [4, 5]
+        assert engine.read(lambda rows: rows.sequence()) == 5
+        assert engine.read(lambda rows: list(rows.entries(0))) == [
+            LogEntry(number, b"op", content)
             for number, content in enumerate([b"a", b"b", b"c", b"", b"e"], 1)
         ]
 
-    def test_entries_are_those_above_a_number(self, mapping: Mapping) -> None:
-        append_all(mapping, *[b"%d" % number for number in range(1, 11)])
+    def test_entries_are_those_above_a_number(self, engine: Engine) -> None:
+        append_all(engine, *[b"%d" % number for number in range(1, 11)])
 
-        def look(rows: Rows) -> None:
+        def check(rows: ReadView) -> None:
             for after in (0, 1, 5, 9, 10, 11, 1000):
                 numbers = [entry.sequence for entry in rows.entries(after)]
                 assert numbers == list(range(after + 1, 11))
 
-        mapping.read(look)
+        engine.read(check)
 
-    def test_trim_forgets_entries_and_never_numbers(self, mapping: Mapping) -> None:
-        append_all(mapping, b"a", b"b", b"c", b"d")
-        for upto, left in ((0, [1, 2, 3, 4]), (2, [3, 4]), (1, [3, 4]), (9, [])):
-            transaction = mapping.begin()
-            transaction.trim(upto)
-            assert [entry.sequence for entry in transaction.entries(0)] == left
+    def test_trim_drops_entries_and_never_numbers(self, engine: Engine) -> None:
+        append_all(engine, b"a", b"b", b"c", b"d")
+        for through, kept in ((0, [1, 2, 3, 4]), (2, [3, 4]), (1, [3, 4]), (9, [])):
+            transaction = engine.begin()
+            transaction.trim(through)
+            assert [entry.sequence for entry in transaction.entries(0)] == kept
             transaction.commit()
-            assert mapping.read(lambda rows: [e.sequence for e in rows.entries(0)]) == left
-            assert mapping.read(lambda rows: rows.sequence()) == 4
-        assert append_all(mapping, b"e") == [5]
-        assert mapping.read(lambda rows: list(rows.entries(0))) == [Entry(5, b"op", b"e")]
+            assert engine.read(lambda rows: [e.sequence for e in rows.entries(0)]) == kept
+            assert engine.read(lambda rows: rows.sequence()) == 4
+        assert append_all(engine, b"e") == [5]
+        assert engine.read(lambda rows: list(rows.entries(0))) == [LogEntry(5, b"op", b"e")]
 
-    def test_a_transaction_sees_its_own_entries(self, mapping: Mapping) -> None:
-        append_all(mapping, b"a")
-        transaction = mapping.begin()
+    def test_a_transaction_sees_its_own_entries(self, engine: Engine) -> None:
+        append_all(engine, b"a")
+        transaction = engine.begin()
         transaction.append(b"\x00\xff", b"b" * 100_000)
         transaction.append(b"", b"c")
         assert [entry.sequence for entry in transaction.entries(1)] == [2, 3]
         transaction.trim(2)
-        assert list(transaction.entries(0)) == [Entry(3, b"", b"c")]
+        assert list(transaction.entries(0)) == [LogEntry(3, b"", b"c")]
         assert transaction.append(b"", b"d") == 4
         transaction.commit()
-        assert mapping.read(lambda rows: [e.content for e in rows.entries(0)]) == [b"c", b"d"]
+        assert engine.read(lambda rows: [e.content for e in rows.entries(0)]) == [b"c", b"d"]
 
     # the whole
 
-    def test_a_sound_mapping_verifies_and_recovers(self, letters: Mapping) -> None:
+    def test_a_sound_engine_verifies_and_recovers(self, letters: Engine) -> None:
         append_all(letters, b"a", b"b")
         before = letters.read(everything)
         assert letters.verify() == []
@@ -532,19 +532,19 @@ class MappingContract:
         assert append_all(letters, b"c") == [3]
         assert letters.verify() == []
 
-    def test_size_grows_with_what_is_put(self, mapping: Mapping) -> None:
-        before = mapping.size()
-        put_all(mapping, [(b"k", b"x" * 3_000_000)])
-        assert before + 3_000_000 <= mapping.size() < before + 8_000_000
+    def test_size_grows_with_what_is_put(self, engine: Engine) -> None:
+        before = engine.size()
+        put_all(engine, [(b"k", b"x" * 3_000_000)])
+        assert before + 3_000_000 <= engine.size() < before + 8_000_000
 
-    def test_the_reserve_can_be_given_up_and_taken_back(self, letters: Mapping) -> None:
+    def test_the_reserve_can_be_released_and_restored(self, letters: Engine) -> None:
         letters.release_reserve()
         letters.release_reserve()
         put_all(letters, [(b"a", b"new")])
         assert letters.restore_reserve() is True
         assert letters.restore_reserve() is True
 
-    def test_close_ends_what_is_still_open(self, letters: Mapping) -> None:
+    def test_close_ends_what_is_still_open(self, letters: Engine) -> None:
         snapshot = letters.snapshot()
         scan = snapshot.scan(b"", HIGH)
         next(scan)
@@ -552,16 +552,16 @@ class MappingContract:
         transaction.put(b"a", b"new")
         letters.close()
         for use in (snapshot.sequence, lambda: next(scan), transaction.commit):
-            with pytest.raises(RuntimeError, match="is over"):
+            with pytest.raises(RuntimeError, match="has ended"):
                 use()
 
 
-def wanted_keys(keys: bytes) -> list[bytes]:
+def single_bytes(keys: bytes) -> list[bytes]:
     return [bytes([key]) for key in keys]
 
 
-def with_snapshot(mapping: Mapping, work: Any) -> Any:
-    snapshot = mapping.snapshot()
+def with_snapshot(engine: Engine, work: Any) -> Any:
+    snapshot = engine.snapshot()
     try:
         return work(snapshot)
     finally:

@@ -7,14 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treedbd.store.changelog import NotRetained, decode, encode, rules_of, trim_to
+from tests.tree.value_view import ValueView
+from treedbd.store.changelog import TRIM_EVERY, NotRetained, append, decode, encode, rules_of
+from treedbd.store.memory import MemoryEngine
 from treedbd.tree.edit import Edit, make_patch, make_put, make_remove, resolve
-from treedbd.tree.path import Place
 from treedbd.tree.printing import compact
-from treedbd.tree.view import ValueView
+from treedbd.tree.types import Place
 
 NOW = 1_700_000_000_123
-HERE = Place(("a", "b"))
+PLACE = Place(("a", "b"))
 
 leaves = (
     st.booleans()
@@ -29,35 +30,35 @@ bodies = st.recursive(
 )
 
 
-def assert_same(done: Edit | NotRetained, edit: Edit) -> None:
-    """Compare as they act and print: a double may come back as the integer it is printed as."""
-    assert isinstance(done, Edit)
-    assert compact(done.sent) == compact(edit.sent)
-    assert attrs.evolve(done, sent=None) == attrs.evolve(edit, sent=None)
+def assert_same(decoded: Edit | NotRetained, edit: Edit) -> None:
+    """Compare effects and printed forms: a double may be decoded as the integer that it prints."""
+    assert isinstance(decoded, Edit)
+    assert compact(decoded.sent) == compact(edit.sent)
+    assert attrs.evolve(decoded, sent=None) == attrs.evolve(edit, sent=None)
 
 
 @given(body=bodies)
 def test_a_put_comes_back_as_it_was(body: Any) -> None:
-    edit = make_put(HERE, body)
+    edit = make_put(PLACE, body)
     assert_same(decode(encode(edit, NOW, 1_000_000)), edit)
 
 
 @given(body=st.dictionaries(names, bodies, max_size=4))
 def test_a_patch_comes_back_as_it_was(body: Any) -> None:
-    edit = make_patch(HERE.path, body)
+    edit = make_patch(PLACE.path, body)
     assert_same(decode(encode(edit, NOW, 1_000_000)), edit)
 
 
 @pytest.mark.parametrize(
     "edit",
     [
-        make_remove(HERE),
+        make_remove(PLACE),
         make_remove(Place(())),
         make_patch(("a",), None),
         make_put(Place((), True), 5),
         make_put(Place(("a",), True), None),
-        make_put(HERE, {".value": 1, ".priority": "p"}),
-        make_put(HERE, [1, None, {"x": [2]}]),
+        make_put(PLACE, {".value": 1, ".priority": "p"}),
+        make_put(PLACE, [1, None, {"x": [2]}]),
         make_patch((), {"/a/b": {"c": 1}, ".priority": 3, "d/.priority": "q"}),
         make_patch((), {}),
     ],
@@ -68,75 +69,80 @@ def test_every_shape_of_edit_comes_back_as_it_was(edit: Edit) -> None:
 
 def test_what_was_sent_is_kept_with_its_server_values_resolved() -> None:
     edit = make_patch((), {"at": {".sv": "timestamp"}, "n/m": {".sv": {"increment": 2}}})
-    done = decode(encode(resolve(edit, NOW, ValueView({"n": {"m": 5}})), NOW))
-    assert isinstance(done, Edit)
-    assert done.sent == {"at": NOW, "n/m": 7}
+    decoded = decode(encode(resolve(edit, NOW, ValueView({"n": {"m": 5}})), NOW))
+    assert isinstance(decoded, Edit)
+    assert decoded.sent == {"at": NOW, "n/m": 7}
 
 
-def test_an_edit_with_server_values_left_is_refused() -> None:
+def test_an_edit_with_unresolved_server_values_is_an_error() -> None:
     with pytest.raises(ValueError, match="resolved"):
-        encode(make_put(HERE, {".sv": "timestamp"}), NOW)
+        encode(make_put(PLACE, {".sv": "timestamp"}), NOW)
 
 
 @pytest.mark.parametrize("body", ["x" * 100, {"k": ["x" * 50, "x" * 50]}, [1] * 100])
-def test_a_body_past_the_bound_is_left_out(body: Any) -> None:
-    content = encode(make_put(HERE, body), NOW, 120)
+def test_a_body_over_the_limit_is_dropped(body: Any) -> None:
+    content = encode(make_put(PLACE, body), NOW, 120)
     assert len(content) < 120
-    assert decode(content) == NotRetained("put", HERE)
+    assert decode(content) == NotRetained("put", PLACE)
 
 
 @pytest.mark.parametrize(
     "edit",
     [
-        make_put(HERE, [1] * 30_000),
-        make_put(HERE, ["x" * 59_996]),
+        make_put(PLACE, [1] * 30_000),
+        make_put(PLACE, ["x" * 59_996]),
         make_patch((), {f"{at}": 1 for at in range(7000)}),
         make_patch((), dict.fromkeys("abcdefghi", "")),
     ],
 )
-def test_a_body_is_kept_up_to_the_bound_and_not_beyond(edit: Edit) -> None:
+def test_a_body_is_kept_up_to_the_limit_and_not_beyond(edit: Edit) -> None:
     length = len(encode(edit, NOW, 1_000_000))
     assert decode(encode(edit, NOW, length)) == edit
     assert isinstance(decode(encode(edit, NOW, length - 1)), NotRetained)
 
 
-def test_a_patch_past_the_bound_tells_where_it_was() -> None:
-    content = encode(make_patch(HERE.path, {"x/.priority": "p" * 100}), NOW, 100)
-    assert decode(content) == NotRetained("patch", HERE)
+def test_a_patch_over_the_limit_keeps_its_place() -> None:
+    content = encode(make_patch(PLACE.path, {"x/.priority": "p" * 100}), NOW, 100)
+    assert decode(content) == NotRetained("patch", PLACE)
 
 
-def test_a_priority_past_the_bound_tells_where_it_was() -> None:
+def test_a_priority_over_the_limit_keeps_its_place() -> None:
     place = Place(("a",), True)
     assert decode(encode(make_put(place, "p" * 100), NOW, 90)) == NotRetained("put", place)
 
 
-def test_an_entry_of_exactly_the_bound_keeps_its_body() -> None:
-    edit = make_put(HERE, "x" * 50)
+def test_an_entry_of_exactly_the_limit_keeps_its_body() -> None:
+    edit = make_put(PLACE, "x" * 50)
     length = len(encode(edit, NOW))
     assert decode(encode(edit, NOW, length)) == edit
-    assert decode(encode(edit, NOW, length - 1)) == NotRetained("put", HERE)
+    assert decode(encode(edit, NOW, length - 1)) == NotRetained("put", PLACE)
 
 
 def test_a_string_of_any_accepted_length_comes_back() -> None:
-    edit = make_put(HERE, "x" * 11_000_000, max_string_bytes=12_000_000)
+    edit = make_put(PLACE, "x" * 11_000_000, max_string_bytes=12_000_000)
     assert decode(encode(edit, NOW, 20_000_000)) == edit
 
 
-def test_the_rules_that_held_are_named_without_the_body_too() -> None:
-    assert rules_of(encode(make_put(HERE, 1), NOW, rules="r1")) == "r1"
-    assert rules_of(encode(make_put(HERE, "x" * 100), NOW, 90, rules="r1")) == "r1"
-    assert rules_of(encode(make_put(HERE, 1), NOW)) == ""
+def test_the_fingerprint_of_the_rules_is_kept_without_the_body_too() -> None:
+    assert rules_of(encode(make_put(PLACE, 1), NOW, rules="r1")) == "r1"
+    assert rules_of(encode(make_put(PLACE, "x" * 100), NOW, 90, rules="r1")) == "r1"
+    assert rules_of(encode(make_put(PLACE, 1), NOW)) == ""
 
 
 @pytest.mark.parametrize(
     "content",
     [b"", b"1", b"[]", b"{}", b'{"method":"put"}', b'{"method":"get","path":[],"sent":1}'],
 )
-def test_bytes_that_are_no_entry_are_refused(content: bytes) -> None:
+def test_bytes_that_are_not_an_entry_are_an_error(content: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011
         decode(content)
 
 
-@pytest.mark.parametrize(("last", "retain", "upto"), [(10, 3, 7), (3, 3, 0), (2, 3, 0), (0, 3, 0)])
-def test_trimming_keeps_the_newest_entries(last: int, retain: int, upto: int) -> None:
-    assert trim_to(last, retain) == upto
+@pytest.mark.parametrize("retain", [0, 3, 100])
+def test_an_append_drops_old_entries_and_never_the_newest(retain: int) -> None:
+    transaction = MemoryEngine().begin()
+    for number in range(1, 3 * TRIM_EVERY + retain):
+        assert append(transaction, b"op", b"%d" % number, retain) == number
+        kept = [entry.sequence for entry in transaction.entries(0)]
+        assert kept == list(range(kept[0], number + 1))
+        assert min(number, retain + 1) <= len(kept) <= retain + TRIM_EVERY

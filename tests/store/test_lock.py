@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from tests.rights import someone_else
+from treedbd.store.engine import CannotOpenStore
 from treedbd.store.lock import DirectoryLock
-from treedbd.store.mapping import Refused
 
 HOLD = """
 import pathlib, sys
@@ -23,7 +23,7 @@ sys.stdin.read()
 def test_a_directory_is_locked_once(tmp_path: pathlib.Path) -> None:
     lock = DirectoryLock(tmp_path)
     for _ in range(2):
-        with pytest.raises(Refused, match="is in use by another treedb"):
+        with pytest.raises(CannotOpenStore, match="is in use by another treedb"):
             DirectoryLock(tmp_path)
     lock.release()
     DirectoryLock(tmp_path).release()
@@ -34,48 +34,50 @@ def test_other_directories_are_not_locked(tmp_path: pathlib.Path) -> None:
     first, second = (DirectoryLock(tmp_path / name) for name in ("a", "b"))
     first.release()
     DirectoryLock(tmp_path / "a").release()
-    with pytest.raises(Refused, match="is in use by another treedb"):
+    with pytest.raises(CannotOpenStore, match="is in use by another treedb"):
         DirectoryLock(tmp_path / "b")
     second.release()
 
 
-def test_the_refusal_names_the_directory_and_the_process(tmp_path: pathlib.Path) -> None:
+def test_the_error_names_the_directory_and_the_process(tmp_path: pathlib.Path) -> None:
     with hold(tmp_path) as holder:
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(CannotOpenStore) as caught:
             DirectoryLock(tmp_path)
-        assert str(refused.value) == (
+        assert str(caught.value) == (
             f"The data directory {tmp_path} is in use by another treedb (process {holder.pid}): "
-            "stop that one, or name another directory."
+            "stop that process, or choose another directory."
         )
 
 
-def test_the_lock_of_a_killed_process_hinders_nobody(tmp_path: pathlib.Path) -> None:
+def test_a_killed_process_holds_no_lock(tmp_path: pathlib.Path) -> None:
     with hold(tmp_path) as holder:
         holder.send_signal(signal.SIGKILL)
     assert (tmp_path / "treedb.lock").read_text() == f"{holder.pid}\n"
     DirectoryLock(tmp_path).release()
 
 
-def test_the_directory_is_made_for_its_owner_alone(tmp_path: pathlib.Path) -> None:
+def test_the_directory_is_created_for_its_owner_alone(tmp_path: pathlib.Path) -> None:
     directory = tmp_path / "new" / "data"
     DirectoryLock(directory).release()
-    places = (directory.parent, directory, directory / "treedb.lock")
-    assert [place.stat().st_mode & 0o777 for place in places] == [0o700, 0o700, 0o600]
+    paths = (directory.parent, directory, directory / "treedb.lock")
+    assert [path.stat().st_mode & 0o777 for path in paths] == [0o700, 0o700, 0o600]
 
 
-def test_a_directory_that_is_there_keeps_its_mode(tmp_path: pathlib.Path) -> None:
+def test_an_existing_directory_keeps_its_mode(tmp_path: pathlib.Path) -> None:
     tmp_path.chmod(0o750)
     DirectoryLock(tmp_path).release()
     assert tmp_path.stat().st_mode & 0o777 == 0o750
 
 
-def test_a_directory_that_cannot_be_used_is_refused(tmp_path: pathlib.Path) -> None:
+def test_a_directory_that_cannot_be_used_is_an_error(tmp_path: pathlib.Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     (tmp_path / "closed").mkdir(mode=0o500)
     with someone_else(tmp_path):
         for name in ("file", "file/below", "closed", "closed/below"):
             directory = tmp_path / name
-            with pytest.raises(Refused, match=f"The data directory {directory} cannot be used"):
+            with pytest.raises(
+                CannotOpenStore, match=f"The data directory {directory} cannot be used"
+            ):
                 DirectoryLock(directory)
 
 
@@ -84,23 +86,23 @@ def test_a_lock_file_that_cannot_be_opened_is_named_and_not_the_directory(
 ) -> None:
     file = tmp_path / "treedb.lock"
     file.touch(mode=0)
-    with someone_else(tmp_path), pytest.raises(Refused) as refused:
+    with someone_else(tmp_path), pytest.raises(CannotOpenStore) as caught:
         DirectoryLock(tmp_path)
-    assert str(refused.value) == (
+    assert str(caught.value) == (
         f"The lock file {file} cannot be opened (Permission denied): "
-        "let the user that runs treedb own it and all that lies beside it."
+        "make the user that runs treedb the owner of it and of everything beside it."
     )
 
 
-def test_a_directory_in_the_place_of_the_lock_file_is_named(tmp_path: pathlib.Path) -> None:
+def test_a_directory_in_place_of_the_lock_file_is_named(tmp_path: pathlib.Path) -> None:
     (tmp_path / "treedb.lock").mkdir()
-    said = f"The lock file {tmp_path / 'treedb.lock'} cannot be opened .Is a directory."
-    with pytest.raises(Refused, match=said):
+    sentence = f"The lock file {tmp_path / 'treedb.lock'} cannot be opened .Is a directory."
+    with pytest.raises(CannotOpenStore, match=sentence):
         DirectoryLock(tmp_path)
 
 
 def hold(directory: pathlib.Path) -> subprocess.Popen[str]:
-    """Hold the lock in a process of its own."""
+    """Hold the lock in another process."""
     process = subprocess.Popen(
         [sys.executable, "-c", HOLD, directory],
         stdin=subprocess.PIPE,

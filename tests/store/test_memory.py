@@ -4,24 +4,24 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.store.conformance import MappingContract, append_all, put_all
-from treedbd.store.memory import MemoryMapping
+from tests.store.conformance import EngineContract, append_all, put_all
+from treedbd.store.memory import MemoryEngine
 
 
-class TestMemoryMapping(MappingContract):
+class TestMemoryEngine(EngineContract):
     @pytest.fixture
-    def mapping(self) -> Iterator[MemoryMapping]:
-        mapping = MemoryMapping()
-        yield mapping
-        mapping.close()
+    def engine(self) -> Iterator[MemoryEngine]:
+        engine = MemoryEngine()
+        yield engine
+        engine.close()
 
-    def test_size_counts_what_is_there(self, mapping: MemoryMapping) -> None:
-        put_all(mapping, [(b"key", b"value"), (b"other", b"")])
-        put_all(mapping, [(b"key", b"v")])
-        append_all(mapping, b"entry")
-        assert mapping.size() == len(b"keyvotheropentry")
-        transaction = mapping.begin()
+    def test_size_counts_keys_values_and_entries(self, engine: MemoryEngine) -> None:
+        put_all(engine, [(b"key", b"value"), (b"other", b"")])
+        put_all(engine, [(b"key", b"v")])
+        append_all(engine, b"entry")
+        assert engine.size() == len(b"keyvotheropentry")
+        transaction = engine.begin()
         transaction.delete_range(b"", b"z")
         transaction.trim(1)
         transaction.commit()
-        assert mapping.size() == 0
+        assert engine.size() == 0

@@ -1,4 +1,4 @@
-"""How the tree lies in rows, and what reading and writing it touches."""
+"""How the tree is stored in rows, and what reading and writing it touches."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any, cast
 
 import pytest
 
-from treedbd.store.layout import END, FIRST, KEY_BYTES, SPREAD_BYTES, Span
-from treedbd.store.mapping import Transaction
-from treedbd.store.memory import MemoryMapping
-from treedbd.store.node_writer import GATHER_ROWS, NodeWriter
+from tests.store.normal_form import normal_form
+from treedbd.store.engine import Transaction
+from treedbd.store.memory import MemoryEngine
+from treedbd.store.node_writer import MERGE_ROWS, NodeWriter
 from treedbd.store.nodes import Child, Nodes
-from treedbd.tree.body import normalise
+from treedbd.store.row_keys import END, FIRST, ROW_KEY_BYTES, SPREAD_BYTES, Span
 from treedbd.tree.edit import make_patch, make_put
 from treedbd.tree.order import decode_path, encode_path
-from treedbd.tree.path import Path, Place
 from treedbd.tree.printing import compact
-from treedbd.tree.value import CONTAINER, plain
+from treedbd.tree.types import CONTAINER, Json, Path, Place
+from treedbd.tree.value import plain
 
 ROW_BYTES = 100
 TEXT = "x" * 60
@@ -26,7 +26,7 @@ TEXT = "x" * 60
 
 @pytest.fixture
 def transaction() -> Transaction:
-    return MemoryMapping().begin()
+    return MemoryEngine().begin()
 
 
 @pytest.fixture
@@ -35,11 +35,11 @@ def nodes(transaction: Transaction) -> NodeWriter:
 
 
 def export(nodes: NodeWriter, *path: str) -> bytes:
-    return b"".join(nodes.pieces(path, export=True))
+    return b"".join(nodes.chunks(path, export=True))
 
 
 def printed(children: Iterable[Child]) -> list[tuple[str, bytes]]:
-    return [(child.key, b"".join(child.pieces())) for child in children]
+    return [(child.key, b"".join(child.chunks())) for child in children]
 
 
 def put(nodes: NodeWriter, path: str, body: Any) -> None:
@@ -109,7 +109,11 @@ def test_children_whose_keys_are_too_long_share_a_bucket(
 ) -> None:
     names = ["k" * 500 + end for end in "ab"]
     put(nodes, "p", {names[0]: TEXT, names[1]: {"deep": 1}, "k": TEXT, "z" * 500: 2})
-    assert [len(key) for key in transaction.scan_keys(FIRST, END)] == [6, KEY_BYTES, KEY_BYTES]
+    assert [len(key) for key in transaction.scan_keys(FIRST, END)] == [
+        6,
+        ROW_KEY_BYTES,
+        ROW_KEY_BYTES,
+    ]
     assert nodes.get(("p", names[1], "deep")) == 1
     assert nodes.get(("p", "k" * 500 + "c")) is None
     assert list(nodes.keys(("p",))) == ["k", *names, "z" * 500]
@@ -162,7 +166,7 @@ def test_a_new_child_of_a_spread_container_gets_one_row(
     assert rows_of(transaction)["a/c"] == b'{"x":{"y":1}}'
 
 
-def test_a_new_first_child_lies_beside_the_priority_of_its_container(
+def test_a_new_first_child_is_stored_after_the_priority_row_of_its_container(
     nodes: NodeWriter, transaction: Transaction
 ) -> None:
     put(nodes, "a", {"c": TEXT, "d": TEXT, ".priority": 1})
@@ -172,7 +176,7 @@ def test_a_new_first_child_lies_beside_the_priority_of_its_container(
 
 
 @pytest.mark.parametrize("path", ["x", "a/x", "a/b/x", "a/b", "l/5", "long/x/y", "0", "k" * 600])
-def test_removing_what_is_not_there_changes_no_row(
+def test_removing_what_does_not_exist_changes_no_row(
     nodes: NodeWriter, transaction: Transaction, path: str
 ) -> None:
     put(nodes, "", {"a": {"c": TEXT}, "l": [1, 2], "long": {"p": TEXT, "q": TEXT}})
@@ -182,7 +186,7 @@ def test_removing_what_is_not_there_changes_no_row(
     assert rows_of(transaction) == before
 
 
-def test_nothing_written_to_an_empty_tree_makes_no_row(
+def test_removals_in_an_empty_tree_create_no_row(
     nodes: NodeWriter, transaction: Transaction
 ) -> None:
     put(nodes, "", None)
@@ -193,7 +197,7 @@ def test_nothing_written_to_an_empty_tree_makes_no_row(
     assert rows_of(transaction) == {}
 
 
-def test_containers_left_empty_vanish_upwards_with_their_priorities(
+def test_containers_without_children_are_removed_upwards_with_their_priorities(
     nodes: NodeWriter, transaction: Transaction
 ) -> None:
     inner = {"c": "x" * 200, ".priority": 1}
@@ -223,7 +227,7 @@ def test_a_leaf_that_gets_a_child_becomes_a_container_and_keeps_its_priority(
     assert nodes.get(("a",)) == {".priority": 1, "x": 2}
 
 
-def test_a_container_that_is_short_again_is_gathered_into_one_row(
+def test_a_container_that_is_short_again_is_merged_into_one_row(
     nodes: NodeWriter, transaction: Transaction
 ) -> None:
     put(nodes, "", {"a": TEXT, "b": {"c": 1, "d": [1, 2]}, "e": TEXT, ".priority": 9})
@@ -233,17 +237,17 @@ def test_a_container_that_is_short_again_is_gathered_into_one_row(
     assert rows_of(transaction) == {"": b' {".priority":9,"b":{"c":1,"d":{"0":1,"1":2}}}'}
 
 
-def test_a_container_of_many_rows_is_left_spread_however_short(transaction: Transaction) -> None:
+def test_a_container_of_many_rows_stays_spread_however_short(transaction: Transaction) -> None:
     nodes = NodeWriter(transaction, 1000)
     put(nodes, "", {f"k{at:03}": 1 for at in range(120)})
-    for at in range(120 - GATHER_ROWS - 1):
+    for at in range(120 - MERGE_ROWS - 1):
         put(nodes, f"k{at:03}", None)
         assert len(rows_of(transaction)) == 119 - at
     put(nodes, "k119", None)
     assert list(rows_of(transaction)) == [""]
 
 
-def test_a_container_that_is_not_much_shorter_than_the_limit_is_left_spread(
+def test_a_container_that_is_not_much_shorter_than_the_limit_stays_spread(
     nodes: NodeWriter, transaction: Transaction
 ) -> None:
     put(nodes, "", {"a": "x" * 45, "b": "x" * 45, "c": "x" * 5})
@@ -254,7 +258,7 @@ def test_a_container_that_is_not_much_shorter_than_the_limit_is_left_spread(
     assert list(rows_of(transaction)) == [""]
 
 
-def test_a_container_is_not_gathered_where_its_keys_are_long(
+def test_a_container_with_long_keys_is_not_merged(
     nodes: NodeWriter, transaction: Transaction
 ) -> None:
     put(nodes, "", {"k" * 200 + "a": 1, "k" * 200 + "b": 2, "x": 3})
@@ -263,31 +267,28 @@ def test_a_container_is_not_gathered_where_its_keys_are_long(
 
 
 def test_changes_are_made_one_after_the_other(nodes: NodeWriter) -> None:
-    body = {"a/b": TEXT, "a/c": TEXT, "d": {"e": 1}, "a/.priority": 1, "b/.priority": 2}
+    body: Json = {"a/b": TEXT, "a/c": TEXT, "d": {"e": 1}, "a/.priority": 1, "b/.priority": 2}
     put(nodes, "b", 3)
     nodes.apply(make_patch((), body).changes)
-    assert (
-        nodes.get(())
-        == normalise(
-            {
-                "a": {"b": TEXT, "c": TEXT, ".priority": 1},
-                "b": {".value": 3, ".priority": 2},
-                "d": {"e": 1},
-            }
-        ).value
+    assert nodes.get(()) == normal_form(
+        {
+            "a": {"b": TEXT, "c": TEXT, ".priority": 1},
+            "b": {".value": 3, ".priority": 2},
+            "d": {"e": 1},
+        }
     )
 
 
-class Counting:
-    """A transaction that counts what is asked of it, and the bytes that are put."""
+class CountingTransaction:
+    """A transaction that counts the uses of its methods, and the bytes that are put."""
 
     def __init__(self, inner: Transaction) -> None:
-        self.asked: Counter[str] = Counter()
+        self.calls: Counter[str] = Counter()
         self.put_bytes = 0
         self._inner = inner
 
     def __getattr__(self, name: str) -> Any:
-        self.asked[name] += 1
+        self.calls[name] += 1
         return getattr(self._inner, name)
 
     def put(self, key: bytes, value: bytes) -> None:
@@ -300,14 +301,19 @@ class Counting:
 def test_many_changes_in_a_row_that_is_never_split_write_it_few_times(
     transaction: Transaction, path: Path, has_neighbour: bool
 ) -> None:
-    counting = Counting(transaction)
+    counting = CountingTransaction(transaction)
     nodes = NodeWriter(cast(Transaction, counting), ROW_BYTES)
-    members = {}
+    members: dict[str, Json] = {}
     for at in range(1000):
         members["/".join((*path, f"m{at}"))] = at
         if has_neighbour:
             members["/".join(("z" * 600, f"m{at}"))] = at
-    for body in (members, dict.fromkeys(members, 5), dict.fromkeys(list(members)[2:])):
+    bodies: list[dict[str, Json]] = [
+        members,
+        dict.fromkeys(members, 5),
+        dict.fromkeys(list(members)[2:]),
+    ]
+    for body in bodies:
         counting.put_bytes = 0
         nodes.apply(make_patch((), body).changes)
         assert counting.put_bytes < 50 * len(members)
@@ -315,41 +321,41 @@ def test_many_changes_in_a_row_that_is_never_split_write_it_few_times(
 
 
 def test_many_changes_in_a_row_that_stays_short_write_it_once(transaction: Transaction) -> None:
-    counting = Counting(transaction)
+    counting = CountingTransaction(transaction)
     nodes = NodeWriter(cast(Transaction, counting))
     records = {f"r{at}": {f"k{field}": field * 1000 for field in range(200)} for at in range(5)}
     put(nodes, "", records)
     counting.put_bytes = 0
     for value in (7, None):
-        body = {f"{name}/{key}": value for key in list(records["r0"])[2:] for name in records}
+        body: Json = {f"{name}/{key}": value for key in list(records["r0"])[2:] for name in records}
         nodes.apply(make_patch((), body).changes)
     assert counting.put_bytes < sum(len(raw) for raw in rows_of(transaction).values()) + 20_000
     assert nodes.get(("r4",)) == {"k0": 0, "k1": 1000}
 
 
-def test_new_children_beside_each_other_are_not_looked_for(transaction: Transaction) -> None:
-    counting = Counting(transaction)
+def test_new_neighbouring_children_need_no_lookup(transaction: Transaction) -> None:
+    counting = CountingTransaction(transaction)
     nodes = NodeWriter(cast(Transaction, counting), ROW_BYTES)
     put(nodes, "", {f"k{at:04}": TEXT for at in range(0, 1000, 100)} | {"long": "x" * 5000})
-    counting.asked.clear()
+    counting.calls.clear()
     nodes.apply(make_patch((), {f"k{at:04}": 1 for at in range(1000) if at % 100}).changes)
-    assert counting.asked["floor"] + counting.asked["scan_keys"] < 50
+    assert counting.calls["floor"] + counting.calls["scan_keys"] < 50
     assert len(list(nodes.keys(()))) == 1001
 
 
-def test_children_that_are_removed_do_not_have_their_neighbours_counted_each_time(
+def test_the_rows_of_a_container_are_not_counted_at_each_removal(
     transaction: Transaction,
 ) -> None:
-    counting = Counting(transaction)
+    counting = CountingTransaction(transaction)
     nodes = NodeWriter(cast(Transaction, counting), ROW_BYTES)
     put(nodes, "", {f"k{at:04}": TEXT for at in range(1000)})
-    counting.asked.clear()
+    counting.calls.clear()
     nodes.apply(make_patch((), {f"k{at:04}": None for at in range(999)}).changes)
-    assert counting.asked["scan_keys"] < 50
+    assert counting.calls["scan_keys"] < 50
     assert list(rows_of(transaction)) == ["k0999"]
 
 
-def test_a_plain_row_is_handed_on_as_it_lies(nodes: NodeWriter, transaction: Transaction) -> None:
+def test_a_plain_row_is_printed_without_a_copy(nodes: NodeWriter, transaction: Transaction) -> None:
     put(nodes, "", {"a": {"t": TEXT}, "b": TEXT})
     assert nodes.print(("a",)) is transaction.get(encode_path(("a",)))
 
@@ -368,7 +374,7 @@ def test_a_plain_row_is_handed_on_as_it_lies(nodes: NodeWriter, transaction: Tra
         (["a", "b"], False),
     ],
 )
-def test_a_spread_container_is_an_array_where_its_keys_are_indices(
+def test_a_spread_container_is_an_array_if_its_keys_are_indices(
     nodes: NodeWriter, keys: list[str], is_array: bool
 ) -> None:
     put(nodes, "l/m", {key: {"t": "x" * ROW_BYTES, "u": [1]} for key in keys})
@@ -391,13 +397,13 @@ def test_priorities_are_shown_by_an_export_only(nodes: NodeWriter) -> None:
 
 
 @pytest.mark.parametrize("is_export", [False, True])
-def test_pieces_are_short_however_many_rows(nodes: NodeWriter, is_export: bool) -> None:
+def test_chunks_are_short_however_many_rows(nodes: NodeWriter, is_export: bool) -> None:
     put(nodes, "", {"long": "x" * 300_000, "many": {f"k{at}": TEXT for at in range(3000)}})
     for path in [(), ("many",)]:
-        pieces = list(nodes.pieces(path, export=is_export))
-        assert max(map(len, pieces)) <= 65_536
-        assert b"".join(pieces) == nodes.print(path)
-    assert list(nodes.pieces(("long",), export=is_export)) == [nodes.print(("long",))]
+        chunks = list(nodes.chunks(path, export=is_export))
+        assert max(map(len, chunks)) <= 65_536
+        assert b"".join(chunks) == nodes.print(path)
+    assert list(nodes.chunks(("long",), export=is_export)) == [nodes.print(("long",))]
 
 
 LEAVES = {f"k{at:02}": TEXT for at in range(5)}
@@ -422,29 +428,29 @@ LEAVES = {f"k{at:02}": TEXT for at in range(5)}
         {"a": LEAVES, "b": LEAVES, "c": LEAVES, "d": 1},
     ],
 )
-def test_rows_are_spliced_to_what_was_put_whatever_stands_among_them(
+def test_rows_are_printed_as_what_was_put_whatever_is_among_them(
     nodes: NodeWriter, body: Any
 ) -> None:
     put(nodes, "", body)
-    value = normalise(body).value
+    value = normal_form(body)
     assert nodes.print(()) == compact(plain(value))
     assert export(nodes) == compact(value)
 
 
-def test_pieces_are_read_as_they_are_asked_for_from_one_moment() -> None:
-    mapping = MemoryMapping()
-    transaction = mapping.begin()
+def test_chunks_are_read_as_they_are_consumed_from_one_moment() -> None:
+    engine = MemoryEngine()
+    transaction = engine.begin()
     put(NodeWriter(transaction), "", {f"k{at}": TEXT for at in range(3000)})
     whole = NodeWriter(transaction).print(())
     transaction.commit()
-    snapshot = mapping.snapshot()
-    pieces = Nodes(snapshot).pieces(())
-    first = next(pieces)
-    transaction = mapping.begin()
+    snapshot = engine.snapshot()
+    chunks = Nodes(snapshot).chunks(())
+    first = next(chunks)
+    transaction = engine.begin()
     put(NodeWriter(transaction), "", None)
     transaction.commit()
     assert len(first) < 65_536 < len(whole)
-    assert first + b"".join(pieces) == whole
+    assert first + b"".join(chunks) == whole
     snapshot.close()
 
 
@@ -460,11 +466,11 @@ def test_children_begin_at_any_key_from_either_end(nodes: NodeWriter) -> None:
     assert [child.value() for child in nodes.children(("b",), Span(at="bb"))] == [TEXT, TEXT]
 
 
-def test_nothing_has_no_children_and_reads_as_null(nodes: NodeWriter) -> None:
+def test_a_missing_node_has_no_children_and_is_printed_as_null(nodes: NodeWriter) -> None:
     put(nodes, "", {"a": TEXT, "b": TEXT})
     for path in [("c",), ("a", "b"), ("a",) * 32, ("0",)]:
         assert nodes.print(path) == b"null"
-        assert list(nodes.pieces(path)) == [b"null"]
+        assert list(nodes.chunks(path)) == [b"null"]
         assert export(nodes, *path) == b"null"
         assert nodes.get(path) is nodes.peek(path) is nodes.priority(path) is None
         assert list(nodes.keys(path)) == []

@@ -1,7 +1,7 @@
-"""The tree on the shelf against the tree in memory: the same writes, then the same answers.
+"""The tree in the store against the tree in memory: after the same writes, reads are the same.
 
-Rows are kept so short that they split and are gathered all the time. `tree.edit.apply` says what a
-write means, `tree.value.plain` what a read shows; the rows must never be told from them.
+Rows are kept so short that they are split and merged all the time. `tree.edit.apply` defines what a
+write means, `tree.value.plain` what a read returns; the rows must behave as they do.
 """
 
 from __future__ import annotations
@@ -17,22 +17,23 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from treedbd.store.layout import END, FIRST, KEY_BYTES, Span
-from treedbd.store.mapping import Mapping, Rows
-from treedbd.store.memory import MemoryMapping
+from tests.store.normal_form import normal_form
+from tests.tree.value_view import ValueView
+from treedbd.store.engine import Engine, ReadView
+from treedbd.store.memory import MemoryEngine
 from treedbd.store.node_writer import NodeWriter
 from treedbd.store.nodes import Nodes
-from treedbd.store.row import is_crown, load_row
-from treedbd.store.sqlite import SqliteMapping
-from treedbd.store.verification import verify
-from treedbd.tree.body import normalise
-from treedbd.tree.edit import Change, apply, make_patch
+from treedbd.store.row_codec import is_priority_row, load_row
+from treedbd.store.row_keys import END, FIRST, ROW_KEY_BYTES, Span
+from treedbd.store.sqlite.engine import SqliteEngine
+from treedbd.store.verify import verify
+from treedbd.tree.edit import apply, make_patch
+from treedbd.tree.errors import InvalidData
 from treedbd.tree.order import decode_path, rank_key
-from treedbd.tree.path import Path, Place
 from treedbd.tree.printing import compact
 from treedbd.tree.query import BY_PRIORITY, BY_VALUE, Order, Query
-from treedbd.tree.value import CONTAINER, InvalidData, Value, leaf_of, members, plain
-from treedbd.tree.view import ValueView
+from treedbd.tree.types import CONTAINER, Change, Path, Place, Value
+from treedbd.tree.value import leaf_of, members, plain
 
 QUERIES = [
     Query(BY_VALUE),
@@ -60,21 +61,21 @@ priorities = st.sampled_from([1, 2.5, "p"])
 
 def bodies(keys: st.SearchStrategy[str]) -> st.SearchStrategy[Any]:
     def containers(children: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-        plain_ones = st.dictionaries(keys, children, max_size=6)
-        return plain_ones | st.builds(lambda c, p: {**c, ".priority": p}, plain_ones, priorities)
+        without_priority = st.dictionaries(keys, children, max_size=6)
+        return without_priority | st.builds(
+            lambda c, p: {**c, ".priority": p}, without_priority, priorities
+        )
 
-    alone = st.builds(lambda v, p: {".value": v, ".priority": p}, leaves, priorities)
-    return st.recursive(leaves | alone, containers, max_leaves=10)
+    leaves_with_priority = st.builds(lambda v, p: {".value": v, ".priority": p}, leaves, priorities)
+    return st.recursive(leaves | leaves_with_priority, containers, max_leaves=10)
 
 
 def histories(alphabet: list[str]) -> st.SearchStrategy[list[Commit]]:
-    """Make commits that use few keys, so that they meet."""
+    """Generate commits of few keys, so that they often change the same nodes."""
     keys = st.sampled_from(alphabet)
     paths = st.lists(keys, max_size=3).map(tuple)
     changes = st.one_of(
-        st.builds(
-            lambda path, body: Change(Place(path), normalise(body).value), paths, bodies(keys)
-        ),
+        st.builds(lambda path, body: Change(Place(path), normal_form(body)), paths, bodies(keys)),
         st.builds(lambda path: Change(Place(path), None), paths),
         st.builds(lambda path, to: Change(Place(path, True), to), paths, priorities | st.none()),
     )
@@ -95,7 +96,7 @@ bounded = settings(max_examples=250, deadline=None, suppress_health_check=[Healt
 
 @pytest.fixture(scope="module")
 def shelves(tmp_path_factory: pytest.TempPathFactory) -> Iterator[File]:
-    """Give names for new shelf files."""
+    """Paths of new shelf files."""
     folder = tmp_path_factory.mktemp("shelves")
     return (folder / f"{number}.shelf" for number in itertools.count())
 
@@ -106,23 +107,23 @@ def every_path(value: Value, path: Path = ()) -> Iterator[Path]:
         yield from every_path(child, (*path, key))
 
 
-def write(mapping: Mapping, commit: Commit, row_bytes: int) -> None:
-    transaction = mapping.begin()
+def write(engine: Engine, commit: Commit, row_bytes: int) -> None:
+    transaction = engine.begin()
     NodeWriter(transaction, row_bytes).apply(commit)
     transaction.commit()
 
 
-def assert_reads_like(rows: Rows, model: Value, interesting: set[Path]) -> None:
+def assert_reads_like(rows: ReadView, model: Value, paths: set[Path]) -> None:
     nodes, view = Nodes(rows), ValueView(model)
-    for path in interesting:
+    for path in paths:
         value = view.get(path)
         text = compact(plain(value))
         assert compact(nodes.get(path)) == compact(value)
         assert repr(nodes.peek(path)) == repr(view.peek(path))
         assert nodes.priority(path) == view.priority(path)
         assert nodes.print(path) == text
-        assert b"".join(nodes.pieces(path)) == text
-        assert b"".join(nodes.pieces(path, export=True)) == compact(value)
+        assert b"".join(nodes.chunks(path)) == text
+        assert b"".join(nodes.chunks(path, export=True)) == compact(value)
         assert_children_like(nodes, view, path, Span())
 
 
@@ -132,53 +133,53 @@ def assert_children_like(nodes: Nodes, view: ValueView, path: Path, span: Span) 
     assert list(nodes.keys(path, span)) == names
     values = [view.get((*path, name)) for name in names]
     children = list(nodes.children(path, span))
-    for is_held in (True, False):
-        if not is_held:
+    for is_kept in (True, False):
+        if not is_kept:
             for child in children:
-                child.forget()
+                child.release()
         assert [child.key for child in children] == names
-        assert [b"".join(child.pieces()) for child in children] == prints
+        assert [b"".join(child.chunks()) for child in children] == prints
         assert [child.value() for child in children] == values
-        exports = [b"".join(child.pieces(export=True)) for child in children]
+        exports = [b"".join(child.chunks(export=True)) for child in children]
         assert exports == list(map(compact, values))
         for query in QUERIES:
             ranks = [child.rank(query) for child in children]
             assert ranks == list(map(query.sort_value, values))
-    assert not any(child.weight for child in children)
+    assert not any(child.cached_bytes for child in children)
 
 
-def assert_spans_like(rows: Rows, view: ValueView, spans: list[Span]) -> None:
+def assert_spans_like(rows: ReadView, view: ValueView, spans: list[Span]) -> None:
     for path in every_path(view.root):
         for span in spans:
             assert_children_like(Nodes(rows), view, path, span)
 
 
-def assert_rows_are_sound(rows: Rows, row_bytes: int) -> None:
+def assert_rows_are_sound(rows: ReadView, row_bytes: int) -> None:
     assert verify(rows) == []
     for key, raw in rows.scan(FIRST, END):
         path, cut = decode_path(key)
-        is_large = len(raw) > row_bytes and not is_crown(raw)
+        is_large = len(raw) > row_bytes and not is_priority_row(raw)
         may_be_large = leaf_of(load_row(raw)) is not CONTAINER or len(key) > 470
-        assert len(key) <= KEY_BYTES
+        assert len(key) <= ROW_KEY_BYTES
         assert not is_large or may_be_large, (path, cut)
 
 
-def assert_writes_read_back(mapping: Mapping, commits: list[Commit], row_bytes: int) -> None:
+def assert_writes_read_back(engine: Engine, commits: list[Commit], row_bytes: int) -> None:
     model = None
     for commit in commits:
-        write(mapping, commit, row_bytes)
+        write(engine, commit, row_bytes)
         model = apply(model, commit)
         touched = {change.place.path for change in commit} | {()}
-        mapping.read(partial(assert_rows_are_sound, row_bytes=row_bytes))
-        mapping.read(partial(assert_reads_like, model=model, interesting=touched))
-    mapping.read(partial(assert_reads_like, model=model, interesting=set(every_path(model))))
-    mapping.close()
+        engine.read(partial(assert_rows_are_sound, row_bytes=row_bytes))
+        engine.read(partial(assert_reads_like, model=model, paths=touched))
+    engine.read(partial(assert_reads_like, model=model, paths=set(every_path(model))))
+    engine.close()
 
 
 @bounded
 @given(commits=commits, row_bytes=st.sampled_from([20, 40, 100, 300]))
 def test_rows_read_like_the_tree_that_was_written(commits: list[Commit], row_bytes: int) -> None:
-    assert_writes_read_back(MemoryMapping(), commits, row_bytes)
+    assert_writes_read_back(MemoryEngine(), commits, row_bytes)
 
 
 @settings(bounded, max_examples=100)
@@ -186,34 +187,32 @@ def test_rows_read_like_the_tree_that_was_written(commits: list[Commit], row_byt
 def test_rows_in_a_file_read_like_the_tree_that_was_written(
     shelves: Iterator[File], commits: list[Commit], row_bytes: int
 ) -> None:
-    mapping = SqliteMapping.create(next(shelves), reserve_bytes=0)
-    assert_writes_read_back(mapping, commits, row_bytes)
+    engine = SqliteEngine.create(next(shelves), reserve_bytes=0)
+    assert_writes_read_back(engine, commits, row_bytes)
 
 
-def assert_spans_read_back(mapping: Mapping, commits: list[Commit], spans: list[Span]) -> None:
+def assert_spans_read_back(engine: Engine, commits: list[Commit], spans: list[Span]) -> None:
     model = None
     for commit in commits:
-        write(mapping, commit, 40)
+        write(engine, commit, 40)
         model = apply(model, commit)
-    mapping.read(partial(assert_spans_like, view=ValueView(model), spans=spans))
-    mapping.close()
+    engine.read(partial(assert_spans_like, view=ValueView(model), spans=spans))
+    engine.close()
 
 
 @bounded
 @given(commits=commits, spans=st.lists(spans, min_size=1, max_size=8))
-def test_a_span_gives_the_children_from_its_edge_on(
-    commits: list[Commit], spans: list[Span]
-) -> None:
-    assert_spans_read_back(MemoryMapping(), commits, spans)
+def test_a_span_has_the_children_from_its_edge_on(commits: list[Commit], spans: list[Span]) -> None:
+    assert_spans_read_back(MemoryEngine(), commits, spans)
 
 
 @settings(bounded, max_examples=100)
 @given(commits=commits, spans=st.lists(spans, min_size=1, max_size=8))
-def test_a_span_in_a_file_gives_the_children_from_its_edge_on(
+def test_a_span_in_a_file_has_the_children_from_its_edge_on(
     shelves: Iterator[File], commits: list[Commit], spans: list[Span]
 ) -> None:
-    mapping = SqliteMapping.create(next(shelves), reserve_bytes=0)
-    assert_spans_read_back(mapping, commits, spans)
+    engine = SqliteEngine.create(next(shelves), reserve_bytes=0)
+    assert_spans_read_back(engine, commits, spans)
 
 
 @bounded
@@ -221,17 +220,17 @@ def test_a_span_in_a_file_gives_the_children_from_its_edge_on(
 def test_the_limit_of_a_row_may_change_between_writes(
     commits: list[Commit], limits: list[int]
 ) -> None:
-    mapping, model = MemoryMapping(), None
+    engine, model = MemoryEngine(), None
     for at, commit in enumerate(commits):
-        write(mapping, commit, limits[at % len(limits)])
+        write(engine, commit, limits[at % len(limits)])
         model = apply(model, commit)
-    mapping.read(partial(assert_reads_like, model=model, interesting=set(every_path(model))))
-    assert mapping.read(verify) == []
+    engine.read(partial(assert_reads_like, model=model, paths=set(every_path(model))))
+    assert engine.read(verify) == []
 
 
 @st.composite
 def patches(draw: st.DrawFn) -> tuple[list[Commit], Commit]:
-    """Make a history, and a PATCH whose members are many and meet."""
+    """Generate a history, and a PATCH with many members that change neighbouring nodes."""
     alphabet = draw(st.sampled_from(ALPHABETS))
     keys = st.sampled_from(alphabet)
     names = st.lists(keys, min_size=1, max_size=3).map("/".join)
@@ -244,8 +243,9 @@ def patches(draw: st.DrawFn) -> tuple[list[Commit], Commit]:
     body: dict[str, Any] = {}
     for name, item in draw(st.lists(members, min_size=2, max_size=12)):
         with suppress(InvalidData):
-            make_patch((), {**body, name: item})
-            body[name] = item
+            body_with_item = {**body, name: item}
+            make_patch((), body_with_item)
+            body = body_with_item
     path = tuple(draw(st.lists(keys, max_size=2)))
     return draw(histories(alphabet)), make_patch(path, body).changes
 
@@ -256,10 +256,10 @@ def test_a_patch_leaves_the_rows_that_its_changes_leave_one_by_one(
     patched: tuple[list[Commit], Commit], row_bytes: int
 ) -> None:
     commits, changes = patched
-    together, apart = MemoryMapping(), MemoryMapping()
-    for mapping in (together, apart):
+    together, apart = MemoryEngine(), MemoryEngine()
+    for engine in (together, apart):
         for commit in commits:
-            write(mapping, commit, row_bytes)
+            write(engine, commit, row_bytes)
     write(together, changes, row_bytes)
     for change in changes:
         write(apart, (change,), row_bytes)
@@ -270,13 +270,13 @@ def test_a_patch_leaves_the_rows_that_its_changes_leave_one_by_one(
 @bounded
 @given(commits=commits)
 def test_what_removes_everything_leaves_no_row(commits: list[Commit]) -> None:
-    mapping, model = MemoryMapping(), None
+    engine, model = MemoryEngine(), None
     for commit in commits:
-        write(mapping, commit, 40)
+        write(engine, commit, 40)
         model = apply(model, commit)
     while model is not None:
         path = max(every_path(model), key=len)
-        write(mapping, (Change(Place(path), None),), 40)
+        write(engine, (Change(Place(path), None),), 40)
         model = apply(model, [Change(Place(path), None)])
-        mapping.read(partial(assert_reads_like, model=model, interesting={()}))
-    assert mapping.read(lambda rows: list(rows.scan(FIRST, END))) == []
+        engine.read(partial(assert_reads_like, model=model, paths={()}))
+    assert engine.read(lambda rows: list(rows.scan(FIRST, END))) == []

@@ -1,12 +1,13 @@
-"""What the tests of this room draw from: keys, paths, JSON bodies and values in normal form."""
+"""Hypothesis strategies for keys, paths, JSON bodies and values in normal form."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from hypothesis import strategies as st
 
-from treedbd.tree.body import normalise
+from treedbd.tree.normalise import normalise
+from treedbd.tree.types import Value
 
 LEGAL = st.characters(
     exclude_categories=["Cs"],
@@ -25,7 +26,7 @@ KEYS = st.one_of(
 PATHS = st.lists(KEYS, max_size=4).map(tuple)
 
 FEW_KEYS = st.sampled_from(["0", "1", "2", "7", "-3", "a", "b", "é", "\U0001f600", "\ufb33"])
-"""So few that two paths drawn from them often meet."""
+"""So few that two paths of them often share keys."""
 FEW_PATHS = st.lists(FEW_KEYS, max_size=4).map(tuple)
 
 NUMBERS = st.one_of(
@@ -36,6 +37,11 @@ NUMBERS = st.one_of(
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
 LEAVES = st.one_of(TEXTS, NUMBERS, st.booleans())
 PRIORITIES = st.one_of(NUMBERS, TEXTS)
+
+
+def normal(json: Any) -> Value:
+    """Return JSON without server values in normal form."""
+    return cast(Value, normalise(json).value)
 
 
 def _with_priority(pair: tuple[Any, Any]) -> Any:
@@ -61,5 +67,5 @@ PLAIN_BODIES = st.recursive(
 """JSON without priorities."""
 BODIES = st.recursive(st.none() | LEAVES, _containers, max_leaves=12)
 """JSON as it may be written, without server values."""
-VALUES = BODIES.map(lambda body: normalise(body).value)
+VALUES = BODIES.map(normal)
 """Values in normal form."""

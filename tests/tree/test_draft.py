@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from tests.tree.strategies import FEW_PATHS, PRIORITIES, VALUES
 from treedbd.tree.draft import Draft
-from treedbd.tree.edit import Change, apply
-from treedbd.tree.path import Place
+from treedbd.tree.edit import apply
 from treedbd.tree.printing import compact
-from treedbd.tree.value import Value
+from treedbd.tree.types import Change, Place, Value
+from treedbd.tree.value import as_priority
 
 CHANGES = st.one_of(
     st.builds(lambda path, value: Change(Place(path), value), FEW_PATHS, VALUES),
@@ -20,22 +20,20 @@ CHANGES = st.one_of(
 
 
 @given(VALUES, st.lists(CHANGES, max_size=8))
-def test_a_draft_becomes_what_the_changes_make_of_the_value(
-    value: Value, changes: list[Change]
-) -> None:
-    before = compact([change.value for change in changes])
+def test_a_draft_results_in_what_apply_returns(value: Value, changes: list[Change]) -> None:
+    before = [compact(change.value) for change in changes]
     draft = Draft(copy.deepcopy(value))
     for change in changes:
-        if change.place.of_priority:
-            draft.set_priority(change.place.path, change.value)
+        if change.place.is_priority:
+            draft.set_priority(change.place.path, as_priority(change.value))
         else:
             draft.set(change.place.path, change.value)
     assert compact(draft.finish()) == compact(apply(value, changes))
-    assert compact([change.value for change in changes]) == before
+    assert [compact(change.value) for change in changes] == before
 
 
-def test_a_container_is_neither_copied_nor_sorted_for_a_change_in_it() -> None:
-    value = {"m": 1}
+def test_changes_in_a_container_are_made_in_place_and_it_is_sorted_once() -> None:
+    value: dict[str, Value] = {"m": 1}
     draft = Draft(value)
     draft.set(("b",), 2)
     draft.set(("a",), 3)

@@ -1,27 +1,30 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tests.tree.strategies import BODIES, FEW_PATHS, PRIORITIES, VALUES
-from tests.tree.test_body import assert_normal, nest
+from tests.tree.strategies import BODIES, FEW_PATHS, PRIORITIES, VALUES, normal
+from tests.tree.test_normalise import assert_normal, nest
+from tests.tree.value_view import ValueView
 from treedbd.tree import edit, printing
-from treedbd.tree.body import MAX_STRING_BYTES, normalise
-from treedbd.tree.edit import Change, Edit, make_patch, make_put, make_remove
-from treedbd.tree.path import Path, Place, is_ancestor
-from treedbd.tree.value import InvalidData, Json, Value, with_priority, without_priority
-from treedbd.tree.view import ValueView
+from treedbd.tree.edit import Edit, make_patch, make_put, make_remove
+from treedbd.tree.errors import InvalidData
+from treedbd.tree.normalise import DEFAULT_STRING_BYTES, check_priority, normalise
+from treedbd.tree.path import is_at_or_above
+from treedbd.tree.types import Change, Json, Path, Place, Value
+from treedbd.tree.value import as_json, with_priority, without_priority
 
 NOW = 1_700_000_000_123
-STAMP = {".sv": "timestamp"}
-ADD_TWO = {".sv": {"increment": 2}}
+STAMP: Json = {".sv": "timestamp"}
+ADD_TWO: Json = {".sv": {"increment": 2}}
 
 
 def after(root: Value, *edits: Edit) -> Value:
-    """Return what becomes of `root` under the edits, one after the other."""
+    """Return `root` with the edits applied, one after the other."""
     for one in edits:
         root = edit.apply(root, one.changes)
     return root
@@ -32,36 +35,36 @@ def put(path: Path, body: Json) -> Edit:
 
 
 def put_priority(path: Path, body: Json) -> Edit:
-    return make_put(Place(path, of_priority=True), body)
+    return make_put(Place(path, is_priority=True), body)
 
 
-def at(root: Value, path: Path) -> Value:
+def value_at(root: Value, path: Path) -> Value:
     return ValueView(root).get(path)
 
 
-def are_apart(one: Path, other: Path) -> bool:
-    return not is_ancestor(one, other) and not is_ancestor(other, one)
+def are_disjoint(one: Path, other: Path) -> bool:
+    return not is_at_or_above(one, other) and not is_at_or_above(other, one)
 
 
 @given(VALUES, FEW_PATHS, BODIES)
-def test_what_was_put_is_what_is_got(root: Value, path: Path, body: Json) -> None:
+def test_a_value_that_was_put_is_read_back(root: Value, path: Path, body: Json) -> None:
     changed = after(root, put(path, body))
-    assert at(changed, path) == normalise(body).value
+    assert value_at(changed, path) == normal(body)
     assert_normal(changed)
 
 
 @given(VALUES, FEW_PATHS, FEW_PATHS, BODIES)
-def test_a_put_touches_nothing_beside_its_place(
+def test_a_put_changes_nothing_beside_its_place(
     root: Value, path: Path, other: Path, body: Json
 ) -> None:
-    if are_apart(path, other):
-        before = at(root, other)
-        # A leaf on the way gives way to what is put below it; what lies beside was nothing.
-        assert at(after(root, put(path, body)), other) == before
+    if are_disjoint(path, other):
+        before = value_at(root, other)
+        # A leaf on the way is replaced by a container; nothing was beside the new child in it.
+        assert value_at(after(root, put(path, body)), other) == before
 
 
 @given(VALUES, FEW_PATHS, BODIES)
-def test_an_edit_leaves_the_value_it_was_given(root: Value, path: Path, body: Json) -> None:
+def test_applying_an_edit_does_not_modify_the_value(root: Value, path: Path, body: Json) -> None:
     before = repr(root)
     after(root, put(path, body), make_remove(Place(path)), put_priority(path, 1))
     assert repr(root) == before
@@ -69,46 +72,48 @@ def test_an_edit_leaves_the_value_it_was_given(root: Value, path: Path, body: Js
 
 @given(VALUES, FEW_PATHS, BODIES, BODIES)
 def test_the_last_put_wins(root: Value, path: Path, first: Json, last: Json) -> None:
-    # To remove is another matter: leaves on the way give way, emptied containers vanish.
-    assume(normalise(first).value is not None)
-    assume(normalise(last).value is not None)
+    # Not true of removals: they keep a leaf on the way, and drop containers that become empty.
+    assume(normal(first) is not None)
+    assume(normal(last) is not None)
     assert after(root, put(path, first), put(path, last)) == after(root, put(path, last))
 
 
 @given(VALUES, FEW_PATHS)
-def test_putting_back_what_is_there_changes_nothing(root: Value, path: Path) -> None:
-    changed = after(root, put(path, at(root, path)))
+def test_putting_the_present_value_changes_nothing(root: Value, path: Path) -> None:
+    changed = after(root, put(path, as_json(value_at(root, path))))
     assert printing.compact(changed) == printing.compact(root)
 
 
 @given(VALUES, FEW_PATHS)
-def test_what_was_removed_is_nothing_and_leaves_no_empty_container(root: Value, path: Path) -> None:
+def test_a_removal_leaves_nothing_and_no_empty_container(root: Value, path: Path) -> None:
     changed = after(root, make_remove(Place(path)))
-    assert at(changed, path) is None
+    assert value_at(changed, path) is None
     assert_normal(changed)
     assert changed == after(root, put(path, None)) == after(root, put(path, {"a": {"b": []}}))
 
 
 @given(VALUES, FEW_PATHS, BODIES)
-def test_a_put_that_is_removed_again_leaves_what_was_there_before(
+def test_removing_what_was_put_where_nothing_was_restores_the_tree(
     root: Value, path: Path, body: Json
 ) -> None:
-    inside_a_leaf = any(
-        at(root, path[:end]) is not None and not list(ValueView(root).keys(path[:end]))
+    is_inside_leaf = any(
+        value_at(root, path[:end]) is not None and not list(ValueView(root).keys(path[:end]))
         for end in range(len(path))
     )
-    if at(root, path) is None and not inside_a_leaf:
+    if value_at(root, path) is None and not is_inside_leaf:
         assert after(root, put(path, body), make_remove(Place(path))) == root
 
 
 @given(VALUES, FEW_PATHS, st.dictionaries(FEW_PATHS, BODIES, max_size=4))
-def test_a_patch_is_the_puts_of_its_members(
+def test_a_patch_equals_the_puts_of_its_members(
     root: Value, path: Path, members: dict[Path, Json]
 ) -> None:
     paths = list(members)
-    apart = all(are_apart(one, other) for at, one in enumerate(paths) for other in paths[at + 1 :])
+    is_disjoint = all(
+        are_disjoint(one, other) for at, one in enumerate(paths) for other in paths[at + 1 :]
+    )
     body = {"/".join(below): item for below, item in members.items()}
-    if not apart or () in members:
+    if not is_disjoint or () in members:
         with pytest.raises(InvalidData):
             make_patch(path, body)
         return
@@ -121,12 +126,12 @@ def test_a_patch_is_the_puts_of_its_members(
 
 
 @given(VALUES, FEW_PATHS, PRIORITIES | st.none())
-def test_a_priority_stays_beside_the_value(root: Value, path: Path, priority: Any) -> None:
+def test_setting_a_priority_keeps_the_value(root: Value, path: Path, priority: Any) -> None:
     changed = after(root, put_priority(path, priority))
     assert_normal(changed)
-    assert without_priority(at(changed, path)) == without_priority(at(root, path))
-    expected = normalise({".value": 1, ".priority": priority}).value
-    if at(root, path) is None:
+    assert without_priority(value_at(changed, path)) == without_priority(value_at(root, path))
+    expected = normal({".value": 1, ".priority": priority})
+    if value_at(root, path) is None:
         assert changed == root
     else:
         assert ValueView(changed).priority(path) == ValueView(expected).priority(())
@@ -196,7 +201,7 @@ def test_a_put_drops_the_priority_and_a_patch_of_children_keeps_it(
 
 @pytest.mark.parametrize("body", [{"a/b": None, "a/c": 1}, {"a/c": 1, "a/b": None}])
 def test_a_patch_that_replaces_all_children_keeps_the_priority(body: Json) -> None:
-    root = {"a": {".priority": 1, "b": 2}}
+    root: Value = {"a": {".priority": 1, "b": 2}}
     assert after(root, make_patch((), body)) == {"a": {".priority": 1, "c": 1}}
 
 
@@ -220,8 +225,8 @@ def test_two_keys_of_a_patch_that_overlap_are_refused(keys: tuple[str, ...]) -> 
         make_patch(("x",), dict.fromkeys(keys, 1))
 
 
-def test_keys_that_only_begin_alike_do_not_overlap() -> None:
-    body = {"a": 1, "ab": 2, "a-b": 3, "b/a": 4, "b/ab": 5, ".priority": 6}
+def test_keys_with_a_common_prefix_do_not_overlap() -> None:
+    body: Json = {"a": 1, "ab": 2, "a-b": 3, "b/a": 4, "b/ab": 5, ".priority": 6}
     assert after(None, make_patch((), body)) == {
         ".priority": 6,
         "a": 1,
@@ -232,13 +237,13 @@ def test_keys_that_only_begin_alike_do_not_overlap() -> None:
 
 
 @pytest.mark.parametrize("key", ["", "/", "a.b", ".value", "a/.value", "$a", "a//#", "k" * 769])
-def test_an_illegal_key_of_a_patch_is_bad_data(key: str) -> None:
+def test_an_illegal_key_of_a_patch_is_refused(key: str) -> None:
     with pytest.raises(InvalidData):
         make_patch((), {key: 1})
 
 
 @pytest.mark.parametrize("body", [1, "x", True, [], [1]])
-def test_the_body_of_a_patch_is_an_object_or_null(body: Json) -> None:
+def test_the_body_of_a_patch_must_be_an_object_or_null(body: Json) -> None:
     with pytest.raises(InvalidData, match="must be an object"):
         make_patch((), body)
 
@@ -252,8 +257,8 @@ def test_an_empty_patch_changes_nothing() -> None:
     assert (empty.method, empty.changes) == ("patch", ())
 
 
-def test_an_edit_tells_what_was_sent_and_what_changes() -> None:
-    body = {".priority": 2, "/a/b": [1.0], "c": {}}
+def test_an_edit_holds_what_was_sent_and_its_changes() -> None:
+    body: Json = {".priority": 2, "/a/b": [1.0], "c": {}}
     made = make_patch(("x",), body)
     assert made == Edit(
         "patch",
@@ -262,13 +267,13 @@ def test_an_edit_tells_what_was_sent_and_what_changes() -> None:
         (
             Change(Place(("x", "a", "b")), {"0": 1}),
             Change(Place(("x", "c")), None),
-            Change(Place(("x",), of_priority=True), 2),
+            Change(Place(("x",), is_priority=True), 2),
         ),
     )
 
 
 @pytest.mark.parametrize(
-    ("sent", "told"),
+    ("sent", "printed"),
     [
         (1.0, "1"),
         (1e2, "100"),
@@ -277,13 +282,13 @@ def test_an_edit_tells_what_was_sent_and_what_changes() -> None:
         ({"b": [1.5, {"c": -0.0}, True]}, '{"b":[1.5,{"c":0},true]}'),
     ],
 )
-def test_numbers_are_told_as_they_read(sent: Json, told: str) -> None:
+def test_numbers_in_sent_are_as_the_tree_stores_them(sent: Json, printed: str) -> None:
     for key in ("a", "a/.priority") if isinstance(sent, int | float) else ("a",):
         change = make_patch((), {key: sent, "z": 1})
-        assert printing.compact(change.sent) == f'{{"{key}":{told},"z":1}}'.encode()
+        assert printing.compact(change.sent) == f'{{"{key}":{printed},"z":1}}'.encode()
 
 
-def test_no_edit_reaches_deeper_than_32_keys() -> None:
+def test_no_edit_writes_deeper_than_32_keys() -> None:
     path = ("p",) * 20
     assert after(None, make_patch(path, {"/".join("k" * 12): 1}))
     assert after(None, make_patch(path, {"/".join("k" * 6): nest(6, 1)}))
@@ -301,8 +306,8 @@ def test_no_edit_reaches_deeper_than_32_keys() -> None:
         put((*path, *path), 1)
 
 
-def test_strings_of_any_edit_are_limited() -> None:
-    for place in (Place(()), Place((), of_priority=True)):
+def test_strings_of_every_edit_are_limited() -> None:
+    for place in (Place(()), Place((), is_priority=True)):
         with pytest.raises(InvalidData, match="longer than 4 bytes"):
             make_put(place, "12345", 4)
     for key in ("a", ".priority"):
@@ -310,20 +315,20 @@ def test_strings_of_any_edit_are_limited() -> None:
             make_patch((), {key: "12345"}, 4)
 
 
-def test_strings_that_were_allowed_stay_allowed_beside_server_values() -> None:
-    long = "x" * (MAX_STRING_BYTES + 1)
-    body = {"s": long, "t": STAMP}
+def test_resolving_does_not_check_the_length_of_strings_again() -> None:
+    long = "x" * (DEFAULT_STRING_BYTES + 1)
+    body: Json = {"s": long, "t": STAMP}
     for change in (
         make_put(Place(("a",)), body, len(long)),
         make_patch(("a",), body, len(long)),
     ):
         resolved = edit.resolve(change, NOW, ValueView(None))
         assert after(None, resolved) == {"a": {"s": long, "t": NOW}}
-        assert edit.show_blind(change, NOW) == {"s": long, "t": NOW}
+        assert edit.echo_without_reading(change, NOW) == {"s": long, "t": NOW}
 
 
 @pytest.mark.parametrize("body", [True, {}, {"a": 1}, [1]])
-def test_what_is_put_at_a_priority_must_be_one(body: Json) -> None:
+def test_only_a_priority_can_be_put_at_a_priority(body: Json) -> None:
     with pytest.raises(InvalidData, match="priority"):
         put_priority(("a",), body)
 
@@ -360,7 +365,29 @@ def test_server_values_are_resolved_against_the_tree_before_the_edit(
     assert not resolved.has_placeholders
 
 
-def test_an_increment_out_of_range_is_bad_data() -> None:
+def test_a_patch_with_server_values_is_normalised_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Resolving it, and making its echo, use the normal form that `make_patch` made."""
+    body: dict[str, Json]
+    body = {"a": ADD_TWO, "b/c": [1.0, {"at": STAMP}], "d": {"e": 1}, ".priority": STAMP}
+    normalised: list[Json] = []
+
+    def recording(check: Callable[..., Any]) -> Callable[..., Any]:
+        def record(json: Json, *options: int) -> Any:
+            normalised.append(json)
+            return check(json, *options)
+
+        return record
+
+    monkeypatch.setattr(edit, "normalise", recording(normalise))
+    monkeypatch.setattr(edit, "check_priority", recording(check_priority))
+    change = make_patch((), body)
+    resolved = edit.resolve(change, NOW, ValueView({"a": 1}))
+    assert edit.echo_without_reading(change, NOW) != resolved.sent
+    assert resolved.sent == {"a": 3, "b/c": [1, {"at": NOW}], "d": {"e": 1}, ".priority": NOW}
+    assert normalised == list(body.values())
+
+
+def test_an_increment_out_of_range_is_refused() -> None:
     change = put((), {".sv": {"increment": 1.7e308}})
     with pytest.raises(InvalidData, match="out of range"):
         edit.resolve(change, NOW, ValueView(1.7e308))
@@ -371,6 +398,6 @@ def test_a_priority_written_with_the_value_equals_one_written_after_it(
     node: Value, priority: Any
 ) -> None:
     bare = without_priority(node)
-    at_once = after(None, put(("a",), with_priority(bare, priority)))
-    one_by_one = after(None, put(("a",), bare), put_priority(("a",), priority))
+    at_once = after(None, put(("a",), as_json(with_priority(bare, priority))))
+    one_by_one = after(None, put(("a",), as_json(bare)), put_priority(("a",), priority))
     assert at_once == one_by_one

@@ -1,24 +1,26 @@
-"""What is heard at a path of a write somewhere in the tree."""
+"""The events that a write causes at a watched path."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from treedbd.tree.body import normalise
+from tests.tree.strategies import normal
+from tests.tree.value_view import ValueView
 from treedbd.tree.edit import Edit, apply, make_patch, make_put, make_remove, set_value
-from treedbd.tree.event import Event, look_up, tell
-from treedbd.tree.path import Path, Place
-from treedbd.tree.value import Json, Value, plain
-from treedbd.tree.view import ValueView
+from treedbd.tree.event import Event, complete, describe
+from treedbd.tree.types import Json, Path, Place, Value
+from treedbd.tree.value import plain
 
 PUT_DEEP = make_put(Place(("a", "b")), {"c": 1})
 PATCH_A = make_patch(("a",), {"b": {"c": 1}, "/d/e": 2, "f": {}})
 
 
-def heard(edit: Edit, watched: Path, after: Value = None) -> list[tuple[str, Path, Json]]:
-    events = look_up(tell(7, edit), ValueView(after)).heard_at(watched)
+def events_of(edit: Edit, watched: Path, after: Any = None) -> list[tuple[str, Path, Json]]:
+    events = complete(describe(7, edit), ValueView(after)).events_at(watched)
     return [(event.kind, event.path, event.data) for event in events]
 
 
@@ -48,35 +50,38 @@ def heard(edit: Edit, watched: Path, after: Value = None) -> list[tuple[str, Pat
         (make_put(Place(("a",)), {".value": 1, ".priority": 2}), (), [("put", ("a",), 1)]),
     ],
 )
-def test_a_watcher_hears_of_a_write_what_concerns_its_path(
+def test_a_watcher_receives_what_a_write_changed_at_its_path(
     edit: Edit, watched: Path, expected: list[tuple[str, Path, Json]]
 ) -> None:
-    assert heard(edit, watched) == expected
+    assert events_of(edit, watched) == expected
 
 
-def test_a_write_to_a_priority_is_told_as_a_put_of_its_node() -> None:
-    edit = make_put(Place(("a",), of_priority=True), 5)
+def test_a_write_to_a_priority_is_a_put_of_its_node() -> None:
+    edit = make_put(Place(("a",), is_priority=True), 5)
     after = {"a": {".priority": 5, "b": 1}}
-    assert heard(edit, (), after) == [("put", ("a",), {"b": 1})]
-    assert heard(edit, ("a",), after) == [("put", (), {"b": 1})]
-    assert heard(edit, ("a", "b"), after) == []
+    assert events_of(edit, (), after) == [("put", ("a",), {"b": 1})]
+    assert events_of(edit, ("a",), after) == [("put", (), {"b": 1})]
+    assert events_of(edit, ("a", "b"), after) == []
 
 
-def test_a_patch_with_a_priority_is_one_patch_that_tells_it_as_it_was_sent() -> None:
+def test_a_patch_with_a_priority_is_one_patch_that_shows_it_as_sent() -> None:
     edit = make_patch(("a",), {".priority": 5, "b": 2, "c/.priority": 1})
     after = {"a": {".priority": 5, "b": 2, "c": {".value": 3, ".priority": 1}}}
-    assert heard(edit, ("a",), after) == [("patch", (), {".priority": 5, "b": 2, "c/.priority": 1})]
-    assert heard(edit, ("a", "c"), after) == [("put", (), 3)]
+    assert events_of(edit, ("a",), after) == [
+        ("patch", (), {".priority": 5, "b": 2, "c/.priority": 1})
+    ]
+    assert events_of(edit, ("a", "c"), after) == [("put", (), 3)]
 
 
-def test_a_patch_is_told_with_its_members_in_the_order_in_which_they_were_sent() -> None:
-    ((_, _, data),) = heard(make_patch((), {"b": None, "a": 1, "c": {}, "A": 2}), ())
+def test_a_patch_event_has_its_members_in_the_order_in_which_they_were_sent() -> None:
+    ((_, _, data),) = events_of(make_patch((), {"b": None, "a": 1, "c": {}, "A": 2}), ())
+    assert isinstance(data, dict)
     assert list(data.items()) == [("b", None), ("a", 1), ("c", None), ("A", 2)]
 
 
-def test_a_patch_tells_what_is_in_its_members_as_it_was_sent() -> None:
-    body = {"a": {"0": "x", "1": None}, "b": {".value": 1, ".priority": 2}, "c": [1, None]}
-    assert heard(make_patch((), body), ()) == [("patch", (), body)]
+def test_a_patch_event_shows_the_values_of_its_members_as_sent() -> None:
+    body: Json = {"a": {"0": "x", "1": None}, "b": {".value": 1, ".priority": 2}, "c": [1, None]}
+    assert events_of(make_patch((), body), ()) == [("patch", (), body)]
 
 
 def test_an_event_prints_its_path_before_its_data() -> None:
@@ -102,25 +107,26 @@ def make_edit(path: Path, body: Json, is_patch: bool) -> Edit:
     return make_put(Place(path), body)
 
 
-def follow(value: Value, events: list[tuple[str, Path, Json]]) -> Value:
+def follow(value: Value, events: list[tuple[str, Path, Any]]) -> Value:
+    """Return a value with events applied to it."""
     for kind, path, data in events:
         members = (
             [((), data)] if kind == "put" else [(tuple(k.split("/")), v) for k, v in data.items()]
         )
         for below, member in members:
-            value = set_value(value, path + below, normalise(member).value)
+            value = set_value(value, path + below, normal(member))
     return value
 
 
 @settings(max_examples=300, deadline=None)
 @given(JSON, st.lists(st.tuples(PATHS, JSON, st.booleans()), max_size=5), PATHS)
-def test_who_applies_what_is_heard_has_what_is_there(
+def test_a_client_that_applies_the_events_has_the_present_value(
     start: Json, writes: list[tuple[Path, Json, bool]], watched: Path
 ) -> None:
-    root = normalise(start).value
-    mine = ValueView(root).get(watched)
+    root = normal(start)
+    followed = ValueView(root).get(watched)
     for path, body, is_patch in writes:
         edit = make_edit(path, body, is_patch)
         root = apply(root, edit.changes)
-        mine = follow(mine, heard(edit, watched, root))
-        assert plain(mine) == plain(ValueView(root).get(watched))
+        followed = follow(followed, events_of(edit, watched, root))
+        assert plain(followed) == plain(ValueView(root).get(watched))

@@ -104,41 +104,41 @@ def _double(bits: str) -> float:
 @pytest.mark.parametrize(("bits", "text"), RFC_8785_APPENDIX_B)
 def test_doubles_print_as_in_rfc_8785_appendix_b(bits: str, text: str) -> None:
     assert number.print_double(_double(bits)) == text
-    assert printing.compact(number.settle(_double(bits))) == text.encode()
+    assert printing.compact(number.canonical_number(_double(bits))) == text.encode()
 
 
 @pytest.mark.parametrize("bits", ["7fffffffffffffff", "7ff0000000000000", "fff0000000000000"])
-def test_what_is_not_finite_is_refused(bits: str) -> None:
+def test_a_number_that_is_not_finite_is_refused(bits: str) -> None:
     with pytest.raises(ValueError, match="out of range"):
-        number.settle(_double(bits))
+        number.canonical_number(_double(bits))
 
 
 @given(DOUBLES | BIT_PATTERNS.filter(math.isfinite))
 def test_doubles_print_as_the_reference_implementation_prints_them(double: float) -> None:
     expected = rfc8785.dumps(double)
     assert number.print_double(double).encode() == expected
-    assert printing.compact(number.settle(double)) == expected
+    assert printing.compact(number.canonical_number(double)) == expected
 
 
 @pytest.mark.parametrize(("written", "printed"), WRITTEN_AND_PRINTED)
 def test_a_written_number_is_printed_in_one_way(written: str, printed: str) -> None:
-    settled = number.settle(orjson.loads(written))
-    assert printing.compact(settled) == printed.encode()
-    again = number.settle(orjson.loads(printed))
-    assert (again, type(again)) == (settled, type(settled))
+    canonical = number.canonical_number(orjson.loads(written))
+    assert printing.compact(canonical) == printed.encode()
+    again = number.canonical_number(orjson.loads(printed))
+    assert (again, type(again)) == (canonical, type(canonical))
 
 
 @given(DOUBLES | st.integers(-(2**64), 2**65))
-def test_printing_and_reading_a_settled_number_changes_nothing(written: float) -> None:
-    settled = number.settle(written)
-    again = number.settle(orjson.loads(printing.compact(settled)))
-    assert (again, type(again)) == (settled, type(settled))
-    assert number.settle(settled) == settled
+def test_a_printed_canonical_number_is_parsed_to_itself(written: float) -> None:
+    canonical = number.canonical_number(written)
+    again = number.canonical_number(orjson.loads(printing.compact(canonical)))
+    assert (again, type(again)) == (canonical, type(canonical))
+    assert number.canonical_number(canonical) == canonical
 
 
 @given(st.integers(number.INT64_LOW, number.INT64_HIGH))
 def test_an_integer_of_64_bits_is_exact(integer: int) -> None:
-    assert number.settle(integer) == integer
+    assert number.canonical_number(integer) == integer
     assert printing.compact(integer) == str(integer).encode()
 
 
@@ -150,7 +150,7 @@ def test_an_integer_of_64_bits_is_exact(integer: int) -> None:
         (0.5, 0.5, 1),
         (2**53, 1, 2**53 + 1),
         (2**63 - 1, 0, 2**63 - 1),
-        (2**63 - 1, 1, number.settle(2.0**63)),
+        (2**63 - 1, 1, number.canonical_number(2.0**63)),
         (-(2**63), -1, -(2.0**63)),
         (2**63 - 1, -(2**63), -1),
         (1, -1.0, 0),

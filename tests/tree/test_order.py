@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from tests.tree.strategies import KEYS, LEAVES, NUMBERS, PATHS, TEXTS
 from treedbd.tree import order
-from treedbd.tree.number import settle
-from treedbd.tree.path import Path
+from treedbd.tree.number import canonical_number
+from treedbd.tree.types import Path
 
 KEYS_IN_ORDER = [
     "-2147483648",
@@ -76,7 +76,7 @@ VALUES_IN_ORDER = [
     2**53 + 2,
     2**63 - 2,
     2**63 - 1,
-    settle(2**63),
+    canonical_number(2**63),
     1e19,
     1e308,
     "",
@@ -101,14 +101,14 @@ VALUES_IN_ORDER = [
 ]
 
 
-def test_keys_stand_in_the_documented_order() -> None:
+def test_keys_are_in_the_documented_order() -> None:
     shuffled = KEYS_IN_ORDER[::-1]
     assert order.sort_keys(shuffled) == KEYS_IN_ORDER
     assert sorted(shuffled, key=order.rank_key) == KEYS_IN_ORDER
     assert sorted(shuffled, key=order.encode_key) == KEYS_IN_ORDER
 
 
-def test_values_stand_in_the_documented_order() -> None:
+def test_values_are_in_the_documented_order() -> None:
     backwards = VALUES_IN_ORDER[::-1]
     assert sorted(backwards, key=order.rank_value) == VALUES_IN_ORDER
     for lower, upper in pairwise(VALUES_IN_ORDER):
@@ -122,18 +122,18 @@ def test_containers_are_all_equal() -> None:
     assert order.encode_value({"a": 1}) == order.encode_value({"b": {"c": 2}})
 
 
-def test_true_is_no_number() -> None:
+def test_a_boolean_is_not_a_number() -> None:
     assert order.rank_value(True) < order.rank_value(-1e308)
     assert order.rank_value(False) != order.rank_value(0)
 
 
 @pytest.mark.parametrize("key", ["01", "-0", "+5", "", "1.5", "1e3", "٣", "2147483648", "1\n"])
-def test_a_key_that_is_no_canonical_32_bit_integer_sorts_as_text(key: str) -> None:
+def test_a_key_that_is_not_a_canonical_32_bit_integer_sorts_as_text(key: str) -> None:
     assert order.as_integer(key) is None
 
 
 @given(KEYS)
-def test_a_key_is_an_integer_only_where_python_prints_it_so(key: str) -> None:
+def test_a_key_that_is_an_integer_is_written_as_python_prints_it(key: str) -> None:
     number = order.as_integer(key)
     if number is not None:
         assert str(number) == key
@@ -149,7 +149,7 @@ def test_encoded_keys_keep_the_order_of_keys(left: str, right: str) -> None:
 
 
 @given(KEYS, KEYS)
-def test_no_encoded_key_begins_another(left: str, right: str) -> None:
+def test_no_encoded_key_is_a_prefix_of_another(left: str, right: str) -> None:
     if left != right:
         assert not order.encode_key(left).startswith(order.encode_key(right))
 
@@ -171,7 +171,7 @@ def test_an_encoded_path_decodes_to_itself(path: Path) -> None:
 
 
 @given(PATHS, st.integers(min_value=0))
-def test_an_encoded_path_that_was_cut_decodes_to_its_whole_keys(path: Path, cut: int) -> None:
+def test_a_prefix_of_an_encoded_path_decodes_to_its_whole_keys(path: Path, cut: int) -> None:
     encoded = order.encode_path(path)
     cut %= len(encoded) + 1
     keys, rest = order.decode_path(encoded[:cut])
@@ -183,17 +183,19 @@ def test_an_encoded_path_that_was_cut_decodes_to_its_whole_keys(path: Path, cut:
 
 
 @given(PATHS, PATHS)
-def test_a_subtree_is_one_range_and_holds_nothing_else(upper: Path, other: Path) -> None:
+def test_an_encoded_subtree_is_one_range_without_other_paths(upper: Path, other: Path) -> None:
     low = order.encode_path(upper)
-    inside = low <= order.encode_path(other) < low + order.BEYOND
-    assert inside == (other[: len(upper)] == upper)
-    assert order.encode_path(other).startswith(low) == inside
+    is_inside = low <= order.encode_path(other) < low + order.BEYOND
+    assert is_inside == (other[: len(upper)] == upper)
+    assert order.encode_path(other).startswith(low) == is_inside
 
 
-SETTLED = st.one_of(st.none(), st.booleans(), TEXTS, NUMBERS.map(settle), st.just({"a": 1}))
+CANONICAL_VALUES = st.one_of(
+    st.none(), st.booleans(), TEXTS, NUMBERS.map(canonical_number), st.just({"a": 1})
+)
 
 
-@given(SETTLED, SETTLED)
+@given(CANONICAL_VALUES, CANONICAL_VALUES)
 def test_encoded_values_keep_the_order_of_values(left: Any, right: Any) -> None:
     left_rank, right_rank = order.rank_value(left), order.rank_value(right)
     left_bytes, right_bytes = order.encode_value(left), order.encode_value(right)
@@ -202,13 +204,13 @@ def test_encoded_values_keep_the_order_of_values(left: Any, right: Any) -> None:
 
 
 @given(st.integers(-(2**63), 2**63 - 1), st.integers(-3, 3))
-def test_integers_that_share_a_double_stay_apart_when_encoded(number: int, step: int) -> None:
+def test_integers_that_share_a_double_have_different_encodings(number: int, step: int) -> None:
     other = number + step
     assert (order.encode_value(number) < order.encode_value(other)) == (number < other)
 
 
-@given(SETTLED, SETTLED)
-def test_no_encoded_value_begins_another(left: Any, right: Any) -> None:
+@given(CANONICAL_VALUES, CANONICAL_VALUES)
+def test_no_encoded_value_is_a_prefix_of_another(left: Any, right: Any) -> None:
     if order.rank_value(left) != order.rank_value(right):
         assert not order.encode_value(left).startswith(order.encode_value(right))
 

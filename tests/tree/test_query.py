@@ -6,15 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.tree.strategies import FEW_KEYS, KEYS, NUMBERS, TEXTS, VALUES
+from tests.tree.strategies import FEW_KEYS, KEYS, NUMBERS, TEXTS, VALUES, normal
 from treedbd.tree import printing, query
-from treedbd.tree.body import normalise
-from treedbd.tree.number import settle
+from treedbd.tree.errors import InvalidQuery
+from treedbd.tree.number import canonical_number
 from treedbd.tree.order import rank_key, rank_value, sort_keys
-from treedbd.tree.query import BY_KEY, Bound, InvalidQuery, Order, Query, parse_query
-from treedbd.tree.value import Value, members
+from treedbd.tree.query import BY_KEY, Bound, Order, Query, parse_query
+from treedbd.tree.types import Value
+from treedbd.tree.value import members
 
-ZOO = normalise(
+ZOO = normal(
     {
         "10": {"size": 3, "name": {"first": "Ada"}},
         "9": {"size": 3.5, "name": {"first": "Bob"}},
@@ -29,8 +30,8 @@ ZOO = normalise(
         "i": {"size": {".value": 3, ".priority": 9}},
         "j": 7,
     }
-).value
-MIXED = normalise(
+)
+MIXED = normal(
     {
         "10": 5,
         "9": 5,
@@ -42,8 +43,8 @@ MIXED = normalise(
         "f": {".value": 5, ".priority": "p"},
         "g": "",
     }
-).value
-RANKED = normalise(
+)
+RANKED = normal(
     {
         "n": 1,
         "s": {".value": 1, ".priority": "b"},
@@ -53,19 +54,19 @@ RANKED = normalise(
         "w": {".value": 1, ".priority": -0.5},
         "m": {"x": 1},
     }
-).value
+)
 
 
-def ask(**parameters: str) -> Query:
-    """Parse parameters that make a query."""
+def parse(**parameters: str) -> Query:
+    """Return the query in parameters that have one."""
     parsed = parse_query(parameters)
     assert parsed is not None
     return parsed
 
 
 def keys_of(root: Value, **parameters: str) -> list[str]:
-    """Return the keys that a query selects, in their order."""
-    return [key for key, _ in ask(**parameters).select(members(root))]
+    """Return the keys of the children that a query selects, in order."""
+    return [key for key, _ in parse(**parameters).select(members(root))]
 
 
 @pytest.mark.parametrize(
@@ -112,7 +113,7 @@ def keys_of(root: Value, **parameters: str) -> list[str]:
         ({"startAt": ' 3 , "h" '}, "h i 9 e f g"),
     ],
 )
-def test_children_are_ordered_and_cut_by_a_child(parameters: dict[str, str], keys: str) -> None:
+def test_children_are_ordered_and_bounded_by_a_child(parameters: dict[str, str], keys: str) -> None:
     assert keys_of(ZOO, orderBy='"size"', **parameters) == keys.split()
 
 
@@ -130,7 +131,9 @@ def test_children_are_ordered_and_cut_by_a_child(parameters: dict[str, str], key
         ({"endAt": "5"}, "e b 9 10 f"),
     ],
 )
-def test_children_are_ordered_and_cut_by_their_value(parameters: dict[str, str], keys: str) -> None:
+def test_children_are_ordered_and_bounded_by_their_value(
+    parameters: dict[str, str], keys: str
+) -> None:
     assert keys_of(MIXED, orderBy='"$value"', **parameters) == keys.split()
 
 
@@ -149,7 +152,7 @@ def test_children_are_ordered_and_cut_by_their_value(parameters: dict[str, str],
         ({"limitToLast": "2"}, "t s"),
     ],
 )
-def test_children_are_ordered_and_cut_by_their_priority(
+def test_children_are_ordered_and_bounded_by_their_priority(
     parameters: dict[str, str], keys: str
 ) -> None:
     assert keys_of(RANKED, orderBy='"$priority"', **parameters) == keys.split()
@@ -173,12 +176,12 @@ def test_children_are_ordered_and_cut_by_their_priority(
         ({"startAt": '"no.key/at all"'}, ""),
     ],
 )
-def test_children_are_ordered_and_cut_by_key(parameters: dict[str, str], keys: str) -> None:
+def test_children_are_ordered_and_bounded_by_key(parameters: dict[str, str], keys: str) -> None:
     assert keys_of(ZOO, orderBy='"$key"', **parameters) == keys.split()
 
 
 @pytest.mark.parametrize("order", ['"name/first"', '"/name/first"', '"name//first/"'])
-def test_a_child_to_order_by_may_lie_deep(order: str) -> None:
+def test_children_can_be_ordered_by_a_deep_path(order: str) -> None:
     assert keys_of(ZOO, orderBy=order, startAfter="null") == ["10", "9"]
     assert keys_of(ZOO, orderBy=order, equalTo='"Bob"') == ["9"]
 
@@ -186,42 +189,42 @@ def test_a_child_to_order_by_may_lie_deep(order: str) -> None:
 @pytest.mark.parametrize(
     "text", ["18446744073709551615", "9.223372036854775808e18", "1e20", "-0.0"]
 )
-def test_a_number_in_a_bound_becomes_what_it_becomes_in_data(text: str) -> None:
-    root = normalise({"a": printing.parse(text.encode())}).value
+def test_a_number_in_a_bound_is_canonical_as_in_data(text: str) -> None:
+    root = normal({"a": printing.parse(text.encode())})
     assert keys_of(root, orderBy='"$value"', equalTo=text) == ["a"]
 
 
-def test_items_of_arrays_can_be_ordered_by() -> None:
-    root = normalise({"a": ["x", 2], "b": ["x", 1]}).value
+def test_children_can_be_ordered_by_an_array_item() -> None:
+    root = normal({"a": ["x", 2], "b": ["x", 1]})
     assert keys_of(root, orderBy='"1"') == ["b", "a"]
 
 
 @pytest.mark.parametrize("root", [None, 5, "x", {".value": 5, ".priority": 1}])
 @pytest.mark.parametrize("order", ['"$key"', '"$value"', '"$priority"', '"a"'])
-def test_what_has_no_children_selects_nothing(root: Value, order: str) -> None:
-    selected = ask(orderBy=order).select(members(root))
-    assert query.print_selection(selected) is None
+def test_a_query_of_a_node_without_children_selects_nothing(root: Value, order: str) -> None:
+    selected = parse(orderBy=order).select(members(root))
+    assert query.selection_to_json(selected) is None
 
 
 def test_a_result_is_an_object_in_its_order_and_never_an_array() -> None:
-    root = normalise({"0": {"n": 2, "l": ["x"]}, "1": {"n": 1}, "2": {"n": 0}}).value
-    selected = ask(orderBy='"n"', limitToLast="2").select(members(root))
-    assert printing.compact(query.print_selection(selected)) == (
+    root = normal({"0": {"n": 2, "l": ["x"]}, "1": {"n": 1}, "2": {"n": 0}})
+    selected = parse(orderBy='"n"', limitToLast="2").select(members(root))
+    assert printing.compact(query.selection_to_json(selected)) == (
         b'{"1":{"n":1},"0":{"l":["x"],"n":2}}'
     )
-    selected = ask(orderBy='"$key"').select(members({"0": 1, "1": 2}))
-    assert printing.compact(query.print_selection(selected)) == b'{"0":1,"1":2}'
+    selected = parse(orderBy='"$key"').select(members({"0": 1, "1": 2}))
+    assert printing.compact(query.selection_to_json(selected)) == b'{"0":1,"1":2}'
 
 
 def test_a_result_shows_priorities_only_in_an_export() -> None:
-    root = normalise({"a": {".value": 1, ".priority": 2}, "b": {"0": "x"}}).value
-    selected = ask(orderBy='"$key"').select(members(root))
-    assert query.print_selection(selected) == {"a": 1, "b": ["x"]}
-    assert query.print_selection(selected, is_export=True) == root
+    root = normal({"a": {".value": 1, ".priority": 2}, "b": {"0": "x"}})
+    selected = parse(orderBy='"$key"').select(members(root))
+    assert query.selection_to_json(selected) == {"a": 1, "b": ["x"]}
+    assert query.selection_to_json(selected, is_export=True) == root
 
 
 @pytest.mark.parametrize("parameters", [{}, {"print": "pretty"}, {"shallow": "true", "v": "2"}])
-def test_other_parameters_make_no_query(parameters: dict[str, str]) -> None:
+def test_other_parameters_are_not_a_query(parameters: dict[str, str]) -> None:
     assert parse_query(parameters) is None
 
 
@@ -238,7 +241,7 @@ def test_other_parameters_make_no_query(parameters: dict[str, str]) -> None:
     ],
 )
 def test_order_by_is_a_json_string(text: str, order: Order) -> None:
-    assert ask(orderBy=text) == Query(order)
+    assert parse(orderBy=text) == Query(order)
 
 
 @pytest.mark.parametrize(
@@ -273,12 +276,12 @@ def test_order_by_is_a_json_string(text: str, order: Order) -> None:
 )
 def test_any_other_order_by_is_refused(text: str) -> None:
     with pytest.raises(InvalidQuery, match="orderBy"):
-        ask(orderBy=text)
+        parse(orderBy=text)
 
 
-def test_the_orders_that_begin_with_a_dollar_are_told() -> None:
-    with pytest.raises(InvalidQuery, match=r"\$key, \$value, \$priority"):
-        ask(orderBy='"$keys"')
+def test_an_unknown_order_with_a_dollar_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(InvalidQuery, match=r"\$key, \$value or \$priority"):
+        parse(orderBy='"$keys"')
 
 
 @pytest.mark.parametrize("name", query.PARAMETERS[1:])
@@ -287,7 +290,7 @@ def test_limits_and_bounds_need_order_by(name: str) -> None:
         parse_query({name: "1"})
 
 
-RIVALS = [
+EXCLUSIVE = [
     ("limitToFirst", "limitToLast"),
     ("startAt", "startAfter"),
     ("endAt", "endBefore"),
@@ -295,17 +298,19 @@ RIVALS = [
 ]
 
 
-@pytest.mark.parametrize(("one", "other"), RIVALS)
-def test_parameters_that_contradict_each_other_are_refused(one: str, other: str) -> None:
-    with pytest.raises(InvalidQuery, match=f"{one} and {other} exclude each other"):
+@pytest.mark.parametrize(("one", "other"), EXCLUSIVE)
+def test_parameters_that_exclude_each_other_are_refused(one: str, other: str) -> None:
+    with pytest.raises(InvalidQuery, match=f"{one} and {other} cannot be combined"):
         parse_query({"orderBy": '"a"', other: "1", one: "1"})
 
 
 @pytest.mark.parametrize("limit", ["limitToFirst", "limitToLast"])
 @pytest.mark.parametrize("low", ["startAt", "startAfter"])
 @pytest.mark.parametrize("high", ["endAt", "endBefore"])
-def test_one_limit_and_one_bound_at_each_end_go_together(limit: str, low: str, high: str) -> None:
-    parsed = ask(orderBy='"a"', **{limit: "7", low: "1", high: "2"})
+def test_one_limit_and_one_bound_at_each_end_can_be_combined(
+    limit: str, low: str, high: str
+) -> None:
+    parsed = parse(orderBy='"a"', **{limit: "7", low: "1", high: "2"})
     assert parsed.low == Bound(1, None, low == "startAt")
     assert parsed.high == Bound(2, None, high == "endAt")
     assert (parsed.limit_to_first, parsed.limit_to_last) == (
@@ -323,14 +328,14 @@ def test_one_limit_and_one_bound_at_each_end_go_together(limit: str, low: str, h
 )
 def test_a_limit_is_a_whole_number_from_1_on(name: str, text: str) -> None:
     with pytest.raises(InvalidQuery, match=name) as error:
-        ask(orderBy='"a"', **{name: text})
+        parse(orderBy='"a"', **{name: text})
     assert len(str(error.value)) < 200
 
 
 @pytest.mark.parametrize(("text", "limit"), [("1", 1), ("10", 10), ("9" * 15, 10**15 - 1)])
 def test_a_limit_is_written_in_digits(text: str, limit: int) -> None:
-    assert ask(orderBy='"a"', limitToFirst=text).limit_to_first == limit
-    assert ask(orderBy='"a"', limitToLast=text).limit_to_last == limit
+    assert parse(orderBy='"a"', limitToFirst=text).limit_to_first == limit
+    assert parse(orderBy='"a"', limitToLast=text).limit_to_last == limit
 
 
 BOUNDS = ["startAt", "startAfter", "endAt", "endBefore", "equalTo"]
@@ -347,24 +352,24 @@ BOUNDS = ["startAt", "startAfter", "endAt", "endBefore", "equalTo"]
 @pytest.mark.parametrize("order", ['"a"', '"$value"', '"$priority"', '"$key"'])
 def test_a_bound_is_a_json_primitive_and_a_key_after_it(name: str, text: str, order: str) -> None:
     with pytest.raises(InvalidQuery, match=name):
-        ask(orderBy=order, **{name: text})
+        parse(orderBy=order, **{name: text})
 
 
 @pytest.mark.parametrize("name", BOUNDS)
 @pytest.mark.parametrize("text", ["5", "true", "null", '"a","b"', "5.5"])
 def test_a_bound_by_key_is_one_string(name: str, text: str) -> None:
     with pytest.raises(InvalidQuery, match=rf"{name} must be one JSON string"):
-        ask(orderBy='"$key"', **{name: text})
+        parse(orderBy='"$key"', **{name: text})
 
 
-def test_a_boolean_bound_by_priority_has_its_place_between_none_and_the_numbers() -> None:
-    members = [
-        ("a", 1),
-        ("b", {".value": 2, ".priority": -1}),
-        ("c", {".value": 3, ".priority": "p"}),
-    ]
-    assert keys_of(dict(members), orderBy='"$priority"', startAt="true") == ["b", "c"]
-    assert keys_of(dict(members), orderBy='"$priority"', endAt="false") == ["a"]
+def test_a_boolean_bound_by_priority_is_between_none_and_the_numbers() -> None:
+    root: Value = {
+        "a": 1,
+        "b": {".value": 2, ".priority": -1},
+        "c": {".value": 3, ".priority": "p"},
+    }
+    assert keys_of(root, orderBy='"$priority"', startAt="true") == ["b", "c"]
+    assert keys_of(root, orderBy='"$priority"', endAt="false") == ["a"]
 
 
 @pytest.mark.parametrize(
@@ -383,18 +388,18 @@ def test_a_boolean_bound_by_priority_has_its_place_between_none_and_the_numbers(
         ('"]"', "]", None),
     ],
 )
-def test_a_bound_holds_a_value_and_perhaps_a_key(text: str, value: Any, key: str | None) -> None:
-    bound = ask(orderBy='"a"', startAt=text).low
+def test_a_bound_has_a_value_and_optionally_a_key(text: str, value: Any, key: str | None) -> None:
+    bound = parse(orderBy='"a"', startAt=text).low
     assert bound == Bound(value, key, True)
     assert bound.rank == rank_value(value)
 
 
 def test_a_query_can_be_a_key_of_a_dict() -> None:
-    one, same, other = (ask(orderBy='"a"', equalTo=text) for text in ("1", "1.0", "true"))
+    one, same, other = (parse(orderBy='"a"', equalTo=text) for text in ("1", "1.0", "true"))
     assert {one: "one", other: "other"}[same] == "one"
 
 
-SCALARS = st.one_of(st.none(), st.booleans(), NUMBERS.map(settle), TEXTS)
+SCALARS = st.one_of(st.none(), st.booleans(), NUMBERS.map(canonical_number), TEXTS)
 SCALAR_BOUNDS = st.builds(Bound, SCALARS, st.none() | FEW_KEYS | KEYS, st.booleans())
 CHILDREN = st.dictionaries(FEW_KEYS | KEYS, VALUES.filter(lambda child: child is not None))
 ORDERS = st.sampled_from(
@@ -422,13 +427,14 @@ def test_a_query_without_bounds_selects_all_in_one_total_order(
 
 
 @given(CHILDREN, ORDERS, st.none() | SCALAR_BOUNDS, st.none() | SCALAR_BOUNDS, LIMITS)
-def test_bounds_cut_one_piece_and_a_limit_takes_one_end_of_it(
+def test_bounds_select_one_range_and_a_limit_one_end_of_it(
     children: dict[str, Value], order: Order, low: Bound | None, high: Bound | None, limit: int
 ) -> None:
     whole = Query(order).select(children.items())
-    piece = Query(order, low, high)
-    selected = piece.select(children.items())
-    admitted = [(key, child) for key, child in whole if piece.admits(piece.sort_value(child), key)]
+    bounded = Query(order, low, high)
+    selected = bounded.select(children.items())
+    ranked = [(bounded.sort_value(child), key, child) for key, child in whole]
+    admitted = [(key, child) for rank, key, child in ranked if bounded.admits(rank, key)]
     assert selected == admitted
     if selected:
         start = whole.index(selected[0])
@@ -440,23 +446,25 @@ def test_bounds_cut_one_piece_and_a_limit_takes_one_end_of_it(
 
 
 @given(st.data(), st.lists(KEYS, min_size=1, unique=True))
-def test_bounds_by_key_cut_the_order_of_keys(data: st.DataObject, keys: list[str]) -> None:
+def test_bounds_by_key_select_a_range_of_the_order_of_keys(
+    data: st.DataObject, keys: list[str]
+) -> None:
     edges = st.sampled_from(keys) | st.text(max_size=4)
     low, high = data.draw(edges), data.draw(edges)
     children = [(key, 1) for key in keys]
     for is_inclusive in (True, False):
-        asked = Query(BY_KEY, Bound(None, low, is_inclusive), Bound(None, high, is_inclusive))
+        bounded = Query(BY_KEY, Bound(None, low, is_inclusive), Bound(None, high, is_inclusive))
         within = [
             key
             for key in sort_keys(keys)
             if rank_key(low) < rank_key(key) < rank_key(high)
             or (is_inclusive and key in (low, high) and rank_key(low) <= rank_key(high))
         ]
-        assert [key for key, _ in asked.select(children)] == within
+        assert [key for key, _ in bounded.select(children)] == within
 
 
 @given(CHILDREN, ORDERS, SCALARS, st.none() | FEW_KEYS)
-def test_every_child_lies_before_at_or_after_a_bound(
+def test_every_child_is_before_at_or_after_a_bound(
     children: dict[str, Value], order: Order, value: Any, key: str | None
 ) -> None:
     inclusive, exclusive = Bound(value, key, True), Bound(value, key, False)
@@ -468,15 +476,15 @@ def test_every_child_lies_before_at_or_after_a_bound(
     assert Query(order, high=inclusive).select(children.items()) == before + exact
 
 
-def test_a_limited_selection_takes_its_children_one_by_one() -> None:
-    taken = 0
+def test_a_limited_selection_reads_its_children_once() -> None:
+    count = 0
 
-    def draw() -> Any:
-        nonlocal taken
+    def read() -> Any:
+        nonlocal count
         for at in range(1000):
-            taken += 1
+            count += 1
             yield str(at), -at
 
-    selected = ask(orderBy='"$value"', limitToFirst="2").select(draw())
+    selected = parse(orderBy='"$value"', limitToFirst="2").select(read())
     assert selected == [("999", -999), ("998", -998)]
-    assert taken == 1000
+    assert count == 1000

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from treedbd.tree.query import PARAMETERS, InvalidQuery
+from treedbd.tree.errors import InvalidQuery
+from treedbd.tree.query import PARAMETERS
 from treedbd.tree.shallow import Shallow, parse_shallow
 
 
@@ -28,7 +29,7 @@ from treedbd.tree.shallow import Shallow, parse_shallow
         ),
     ],
 )
-def test_parameters_ask_for_a_shallow_read(
+def test_parameters_describe_a_shallow_read(
     parameters: dict[str, str], shallow: Shallow | None
 ) -> None:
     assert parse_shallow(parameters) == shallow
@@ -41,14 +42,14 @@ def test_shallow_is_true_or_false(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "1", "3", "02", "2.0", '"2"', "v2"])
-def test_there_is_no_version_but_the_second(text: str) -> None:
+def test_the_only_version_that_can_be_named_is_the_second(text: str) -> None:
     for parameters in ({"v": text}, {"shallow": "true", "v": text}):
         with pytest.raises(InvalidQuery, match="v must be 2"):
             parse_shallow(parameters)
 
 
 @pytest.mark.parametrize("name", sorted(set(PARAMETERS) - {"limitToFirst", "startAfter"}))
-def test_shallow_goes_with_no_query(name: str) -> None:
+def test_shallow_cannot_be_combined_with_a_query(name: str) -> None:
     with pytest.raises(InvalidQuery, match=f"not with {name}"):
         parse_shallow({"shallow": "true", name: "1", "limitToFirst": "1"})
 

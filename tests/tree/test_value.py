@@ -6,29 +6,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.tree.strategies import KEYS, PLAIN_BODIES, VALUES
-from tests.tree.test_body import assert_normal
+from tests.tree.strategies import KEYS, PLAIN_BODIES, VALUES, normal
+from tests.tree.test_normalise import assert_normal
 from treedbd.tree import printing, value
-from treedbd.tree.body import normalise
 from treedbd.tree.order import sort_keys
-from treedbd.tree.value import CONTAINER, Json, Value, plain
+from treedbd.tree.types import CONTAINER, Json, Value
+from treedbd.tree.value import plain
 
 
 @given(PLAIN_BODIES)
-def test_the_plain_form_reads_back_as_the_value(body: Json) -> None:
-    node = normalise(body).value
+def test_the_plain_form_is_brought_back_to_the_value(body: Json) -> None:
+    node = normal(body)
     shown = plain(node)
     assert value.from_plain(shown) == node
-    assert normalise(shown).value == node
+    assert normal(shown) == node
     assert printing.compact(value.from_plain(shown)) == printing.compact(node)
 
 
 @given(VALUES)
-def test_the_plain_form_shows_no_priority_and_spoils_nothing(node: Value) -> None:
+def test_plain_shows_no_priority_and_does_not_modify_its_argument(node: Value) -> None:
     before = repr(node)
     text = printing.compact(plain(node))
     assert repr(node) == before
-    assert not value.has_priorities(value.from_plain(printing.parse(text)))
+    assert b'".priority":' not in text
 
 
 @pytest.mark.parametrize(
@@ -60,27 +60,12 @@ def test_an_object_whose_keys_are_mostly_indices_is_shown_as_an_array(
 
 
 @given(st.sets(st.integers(-2, 12), min_size=1))
-def test_an_array_is_shown_where_the_greatest_index_is_below_twice_the_count(
+def test_an_array_is_shown_if_the_greatest_index_is_below_twice_the_count(
     indices: set[int],
 ) -> None:
-    node = normalise({str(at): at for at in indices}).value
+    node = normal({str(at): at for at in indices})
     is_array = min(indices) >= 0 and max(indices) < 2 * len(indices)
     assert isinstance(plain(node), list) == is_array
-
-
-@pytest.mark.parametrize(
-    ("node", "has"),
-    [
-        (None, False),
-        (1, False),
-        ({"a": {"b": 1}}, False),
-        ({".value": 1, ".priority": 0}, True),
-        ({".priority": "", "a": 1}, True),
-        ({"a": {"b": 1}, "c": {"d": {".value": 1, ".priority": 1}}}, True),
-    ],
-)
-def test_priorities_are_found_wherever_they_stand(node: Value, has: bool) -> None:
-    assert value.has_priorities(node) is has
 
 
 @pytest.mark.parametrize(
@@ -93,7 +78,7 @@ def test_priorities_are_found_wherever_they_stand(node: Value, has: bool) -> Non
         ({".priority": 0, "a": 1}, CONTAINER, 0, ["a"], {"a": 1}),
     ],
 )
-def test_a_node_tells_what_it_is(
+def test_a_node_has_a_leaf_a_priority_and_members(
     node: Value, leaf: Any, priority: Any, keys: list[str], bare: Value
 ) -> None:
     assert value.leaf_of(node) == leaf
@@ -105,7 +90,7 @@ def test_a_node_tells_what_it_is(
 
 
 @given(VALUES, st.integers() | st.text())
-def test_a_given_priority_replaces_any_other(node: Value, priority: Any) -> None:
+def test_a_new_priority_replaces_the_old_one(node: Value, priority: Any) -> None:
     changed = value.with_priority(node, priority)
     assert_normal(changed)
     assert value.priority_of(changed) == (None if node is None else priority)

@@ -4,11 +4,10 @@ from typing import Any
 
 import pytest
 
-from treedbd.tree.path import Path
-from treedbd.tree.value import CONTAINER
-from treedbd.tree.view import ValueView
+from tests.tree.value_view import ValueView
+from treedbd.tree.types import CONTAINER, Path
 
-TREE = {
+TREE: dict[str, Any] = {
     ".priority": "top",
     "a": {"b": 1, "c": {".value": "x", ".priority": 2}},
     "f": False,
@@ -29,7 +28,7 @@ TREE = {
         (("z", "y"), None, None, None, []),
     ],
 )
-def test_a_value_can_be_asked_about_any_path(
+def test_any_path_of_a_value_can_be_read(
     path: Path, whole: Any, leaf: Any, priority: Any, keys: list[str]
 ) -> None:
     view = ValueView(TREE)
@@ -39,7 +38,7 @@ def test_a_value_can_be_asked_about_any_path(
     assert list(view.keys(path)) == keys
 
 
-def test_an_empty_tree_answers_everything_with_nothing() -> None:
+def test_every_read_of_an_empty_tree_returns_nothing() -> None:
     view = ValueView(None)
     assert view.get(()) is None
     assert view.peek(("a",)) is None

@@ -1,18 +1,20 @@
-"""A watched query's window: the events it tells bring a reader to what the query shows."""
+"""The window of a watched query: its events bring a client to what the query shows."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from treedbd.tree.body import normalise
+from tests.tree.strategies import normal
+from tests.tree.value_view import ValueView
 from treedbd.tree.edit import apply, make_put
 from treedbd.tree.event import Event
-from treedbd.tree.path import Place
 from treedbd.tree.query import Query, Selection, parse_query
-from treedbd.tree.value import Value, members, plain
-from treedbd.tree.view import ValueView
+from treedbd.tree.types import Json, Place, Value
+from treedbd.tree.value import members, plain
 from treedbd.tree.window import Window, written_children
 
 PATH = ("list",)
@@ -24,79 +26,79 @@ def query(**parameters: str) -> Query:
     return parsed
 
 
-def shown(asked: Query, root: Value) -> dict[str, Value]:
-    return {key: plain(child) for key, child in asked.select(members(ValueView(root).get(PATH)))}
+def shown(watched: Query, root: Value) -> dict[str, Json]:
+    return {key: plain(child) for key, child in watched.select(members(ValueView(root).get(PATH)))}
 
 
-def move(window: Window, asked: Query, root: Value, written: list[str] | None) -> list[Event]:
+def move(window: Window, watched: Query, root: Any, written: list[str] | None) -> list[Event]:
     view = ValueView(root)
-    return list(window.move(written, PATH, view, lambda: asked.select(members(view.get(PATH)))))
+    return list(window.move(written, PATH, view, lambda: watched.select(members(view.get(PATH)))))
 
 
-def test_a_child_that_comes_in_is_put_and_the_one_it_pushes_out_is_removed() -> None:
-    asked = query(orderBy='"$value"', limitToFirst="2")
-    window = Window(asked, [("a", 1), ("b", 3)])
-    events = move(window, asked, {"list": {"a": 1, "b": 3, "c": 2}}, ["c"])
+def test_a_child_that_enters_is_put_and_the_one_it_pushes_out_is_removed() -> None:
+    watched = query(orderBy='"$value"', limitToFirst="2")
+    window = Window(watched, [("a", 1), ("b", 3)])
+    events = move(window, watched, {"list": {"a": 1, "b": 3, "c": 2}}, ["c"])
     assert {(event.path, event.data) for event in events} == {(("b",), None), (("c",), 2)}
 
 
 def never() -> Selection:
-    raise AssertionError("The query is asked anew.")
+    raise AssertionError("The query is evaluated again.")
 
 
-def told(window: Window, root: Value, *written: str) -> dict[str, Value]:
-    """Return what a full window tells that must not ask its query anew."""
+def events_of(window: Window, root: Any, *written: str) -> dict[str, Json]:
+    """Return the events of a window that must not evaluate its query again, by key."""
     events = list(window.move(written, PATH, ValueView({"list": root}), never))
     assert len({event.path for event in events}) == len(events)
     return {event.path[0]: event.data for event in events}
 
 
-def test_a_full_window_moves_by_itself_unless_somebody_unknown_may_move_up() -> None:
+def test_a_full_window_evaluates_the_query_only_if_an_unknown_child_may_enter() -> None:
     for limit, last, first in (("limitToFirst", 9, 0), ("limitToLast", 0, 9)):
-        start = [("a", 3), ("b", 4), ("c", 5)]
+        start: Selection = [("a", 3), ("b", 4), ("c", 5)]
         window = Window(query(orderBy='"$value"', **{limit: "3"}), start)
         edge, inner = ("c", "a") if first == 0 else ("a", "c")
         root: dict[str, Value] = dict(start)
-        assert told(window, {**root, "x": last}, "x") == {}
-        assert told(window, {**root, "b": 3}, "b") == {"b": 3}
+        assert events_of(window, {**root, "x": last}, "x") == {}
+        assert events_of(window, {**root, "b": 3}, "b") == {"b": 3}
         root["b"] = 3
-        assert told(window, {**root, "x": first}, "x") == {"x": first, edge: None}
-        with pytest.raises(AssertionError, match="asked anew"):
-            told(window, {**root, "x": first, inner: last}, inner)
+        assert events_of(window, {**root, "x": first}, "x") == {"x": first, edge: None}
+        with pytest.raises(AssertionError, match="evaluated again"):
+            events_of(window, {**root, "x": first, inner: last}, inner)
 
 
-def test_one_that_comes_and_goes_within_a_commit_is_not_told() -> None:
+def test_a_child_that_enters_and_leaves_within_a_commit_causes_no_event() -> None:
     window = Window(query(orderBy='"$value"', limitToFirst="2"), [("a", 5), ("b", 6)])
     root = {"a": 5, "b": 6, "c": 4, "d": 3, "e": 2}
-    assert told(window, root, "c", "d", "e") == {"a": None, "b": None, "d": 3, "e": 2}
+    assert events_of(window, root, "c", "d", "e") == {"a": None, "b": None, "d": 3, "e": 2}
 
 
-def test_a_window_that_is_not_full_takes_and_loses_children_by_itself() -> None:
+def test_a_window_that_is_not_full_never_evaluates_the_query() -> None:
     window = Window(query(orderBy='"$value"', limitToFirst="3"), [("a", 1), ("b", 2)])
-    assert told(window, {"a": 1, "b": 9}, "b") == {"b": 9}
-    assert told(window, {"b": 9}, "a") == {"a": None}
-    assert told(window, {"b": 9, "c": 10}, "c") == {"c": 10}
+    assert events_of(window, {"a": 1, "b": 9}, "b") == {"b": 9}
+    assert events_of(window, {"b": 9}, "a") == {"a": None}
+    assert events_of(window, {"b": 9, "c": 10}, "c") == {"c": 10}
 
 
-def test_a_child_outside_the_bounds_is_not_told() -> None:
-    asked = query(orderBy='"$value"', endAt="5")
-    window = Window(asked, [("a", 1)])
-    assert move(window, asked, {"list": {"a": 1, "b": 9}}, ["b"]) == []
+def test_a_child_outside_the_bounds_causes_no_event() -> None:
+    watched = query(orderBy='"$value"', endAt="5")
+    window = Window(watched, [("a", 1)])
+    assert move(window, watched, {"list": {"a": 1, "b": 9}}, ["b"]) == []
 
 
 def test_a_child_that_leaves_the_bounds_is_removed() -> None:
-    asked = query(orderBy='"$value"', endAt="5")
-    window = Window(asked, [("a", 1)])
-    assert move(window, asked, {"list": {"a": 7}}, ["a"]) == [Event("put", ("a",), None)]
+    watched = query(orderBy='"$value"', endAt="5")
+    window = Window(watched, [("a", 1)])
+    assert move(window, watched, {"list": {"a": 7}}, ["a"]) == [Event("put", ("a",), None)]
 
 
-def test_when_all_may_have_been_written_only_what_differs_is_told() -> None:
-    asked = query(orderBy='"$key"')
-    window = Window(asked, [("a", 1), ("b", 2)])
-    assert move(window, asked, {"list": {"a": 1, "b": 3}}, None) == [Event("put", ("b",), 3)]
+def test_if_all_may_have_been_written_only_differences_cause_events() -> None:
+    watched = query(orderBy='"$key"')
+    window = Window(watched, [("a", 1), ("b", 2)])
+    assert move(window, watched, {"list": {"a": 1, "b": 3}}, None) == [Event("put", ("b",), 3)]
 
 
-def test_the_children_that_events_wrote_are_known_unless_one_replaced_all() -> None:
+def test_written_children_are_known_unless_an_event_replaced_all() -> None:
     events = [
         Event("put", ("a", "x"), 1),
         Event("patch", (), {"b": 1, "c/d": 2}),
@@ -139,18 +141,18 @@ QUERIES = st.sampled_from(
     st.dictionaries(KEYS, VALUES),
     st.lists(st.lists(st.tuples(KEYS, VALUES), max_size=4), max_size=8),
 )
-def test_who_applies_the_events_shows_what_the_query_shows(
-    asked: Query, start: dict[str, Value], commits: list[list[tuple[str, Value]]]
+def test_a_client_that_applies_the_events_has_what_the_query_shows(
+    watched: Query, start: dict[str, Any], commits: list[list[tuple[str, Any]]]
 ) -> None:
-    root = normalise({"list": start}).value
-    window = Window(asked, asked.select(members(ValueView(root).get(PATH))))
-    mine = shown(asked, root)
+    root = normal({"list": start})
+    window = Window(watched, watched.select(members(ValueView(root).get(PATH))))
+    followed = shown(watched, root)
     for writes in commits:
         for key, value in writes:
             root = apply(root, make_put(Place((*PATH, key)), value).changes)
-        for event in move(window, asked, root, [key for key, _ in writes]):
+        for event in move(window, watched, root, [key for key, _ in writes]):
             if event.data is None:
-                del mine[event.path[0]]
+                del followed[event.path[0]]
             else:
-                mine[event.path[0]] = event.data
-        assert mine == shown(asked, root)
+                followed[event.path[0]] = event.data
+        assert followed == shown(watched, root)

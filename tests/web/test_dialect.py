@@ -1,35 +1,36 @@
-"""The five rows in which the dialects differ, byte for byte, and how one of them is chosen."""
+"""The five differences of the dialects, byte for byte, and how a dialect is chosen."""
 
 from __future__ import annotations
 
 import pytest
 
-from treedbd.database.catalog import DialectChoice
-from treedbd.tree.canonical import NULL_TAG, Tags, parse_tags, tag
-from treedbd.tree.value import Json
-from treedbd.web.dialect import FIREBASE, STANDARD, Dialect, choose
-from treedbd.web.head import Head
+from treedbd.names import DialectName
+from treedbd.tree.etag import NULL_ETAG, ETagSet, etag, parse_etags
+from treedbd.tree.types import Json
+from treedbd.web.dialect import FIREBASE, STANDARD, Dialect
+from treedbd.web.headers import Headers
 from treedbd.web.parameters import Parameters
+from treedbd.web.request import choose_dialect
 
 TEXT = 'Not "this": one\\.'
 
 
-def test_an_error_is_a_code_and_a_sentence_in_the_standard() -> None:
+def test_an_error_is_a_code_and_a_sentence_in_the_standard_dialect() -> None:
     expected = rb'{"error":"invalid_data","message":"Not \"this\": one\\."}'
     assert STANDARD.error_body("invalid_data", TEXT) == expected
 
 
-def test_an_error_is_one_indented_member_for_the_vendors_clients() -> None:
+def test_an_error_is_one_indented_member_in_the_firebase_dialect() -> None:
     expected = b'{\n  "error" : "Not \\"this\\": one\\\\."\n}\n'
     assert FIREBASE.error_body("invalid_data", TEXT) == expected
 
 
-def test_what_the_rules_deny_is_told_in_the_words_of_each() -> None:
-    told = b'{"error":"permission_denied","message":"The rules do not allow this."}'
+def test_a_denial_by_the_rules_has_the_text_and_status_of_each_dialect() -> None:
+    body = b'{"error":"permission_denied","message":"The rules do not allow this."}'
     sentence = "The rules do not allow this."
-    assert STANDARD.error_body("permission_denied", sentence) == told
-    told = b'{\n  "error" : "Permission denied"\n}\n'
-    assert FIREBASE.error_body("permission_denied", sentence) == told
+    assert STANDARD.error_body("permission_denied", sentence) == body
+    body = b'{\n  "error" : "Permission denied"\n}\n'
+    assert FIREBASE.error_body("permission_denied", sentence) == body
     assert (STANDARD.denied_status, FIREBASE.denied_status) == (403, 401)
 
 
@@ -37,7 +38,7 @@ def test_what_the_rules_deny_is_told_in_the_words_of_each() -> None:
     ("current", "printed"),
     [(None, b"null"), ({"a": [1, "x"]}, b'{"a":[1,"x"]}'), ("text", b'"text"'), (0, b"0")],
 )
-def test_a_mismatch_tells_what_is_there(current: Json, printed: bytes) -> None:
+def test_the_body_of_a_mismatch_shows_the_current_value(current: Json, printed: bytes) -> None:
     code, message = "condition_failed", "ETag mismatch"
     assert FIREBASE.mismatch_body(code, message, current) == printed
     assert STANDARD.mismatch_body(code, message, current) == (
@@ -45,35 +46,37 @@ def test_a_mismatch_tells_what_is_there(current: Json, printed: bytes) -> None:
     )
 
 
-def test_nothing_has_a_tag_that_the_vendors_clients_know_by_name() -> None:
-    assert STANDARD.tag(NULL_TAG) == NULL_TAG.encode()
-    assert FIREBASE.tag(NULL_TAG) == b"null_etag"
-    other = tag({"a": 1})
-    assert STANDARD.tag(other) == FIREBASE.tag(other) == other.encode()
+def test_the_tag_of_null_has_a_name_in_the_firebase_dialect() -> None:
+    assert STANDARD.etag(NULL_ETAG) == NULL_ETAG.encode()
+    assert FIREBASE.etag(NULL_ETAG) == b"null_etag"
+    other = etag({"a": 1})
+    assert STANDARD.etag(other) == FIREBASE.etag(other) == other.encode()
 
 
-@pytest.mark.parametrize("header", ["null_etag", '"null_etag"', '"x", null_etag', NULL_TAG])
+@pytest.mark.parametrize("header", ["null_etag", '"null_etag"', '"x", null_etag', NULL_ETAG])
 @pytest.mark.parametrize("is_weak", [False, True])
-def test_the_vendors_tag_of_nothing_matches_nothing(header: str, is_weak: bool) -> None:
-    tags = FIREBASE.parse_tags(header, is_weak=is_weak)
-    assert tags is not None
-    assert tags.matches(NULL_TAG, False)
-    assert not tags.matches(tag(0), True)
+def test_null_etag_matches_the_tag_of_null_in_the_firebase_dialect(
+    header: str, is_weak: bool
+) -> None:
+    tags = FIREBASE.parse_etags(header, is_weak=is_weak)
+    assert tags.matches(NULL_ETAG, False)
+    assert not tags.matches(etag(0), True)
 
 
-def test_the_vendors_tag_of_nothing_is_any_tag_in_the_standard() -> None:
-    assert STANDARD.parse_tags("null_etag", is_weak=False) == Tags(False, frozenset({"null_etag"}))
+def test_null_etag_is_an_ordinary_tag_in_the_standard_dialect() -> None:
+    assert STANDARD.parse_etags("null_etag", is_weak=False) == ETagSet(
+        False, frozenset({"null_etag"})
+    )
 
 
 @pytest.mark.parametrize("dialect", [STANDARD, FIREBASE])
-def test_other_tags_are_the_same_in_both(dialect: Dialect) -> None:
-    assert dialect.parse_tags(None, is_weak=True) is None
+def test_other_tags_are_the_same_in_both_dialects(dialect: Dialect) -> None:
     for header in ("*", '"a", b, W/"c"'):
-        assert dialect.parse_tags(header, is_weak=True) == parse_tags(header, is_weak=True)
+        assert dialect.parse_etags(header, is_weak=True) == parse_etags(header, is_weak=True)
 
 
 @pytest.mark.parametrize(
-    ("json", "standard", "vendors"),
+    ("json", "standard", "firebase"),
     [
         (1, b"1", b"1"),
         ('a": 1', b'"a\\": 1"', b'"a\\": 1"'),
@@ -87,20 +90,20 @@ def test_other_tags_are_the_same_in_both(dialect: Dialect) -> None:
         ),
     ],
 )
-def test_pretty_print_has_a_space_before_the_colon_for_the_vendors_clients(
-    json: Json, standard: bytes, vendors: bytes
+def test_pretty_json_has_a_space_before_the_colon_in_the_firebase_dialect(
+    json: Json, standard: bytes, firebase: bytes
 ) -> None:
     assert STANDARD.pretty(json) == standard
-    assert FIREBASE.pretty(json) == vendors
+    assert FIREBASE.pretty(json) == firebase
 
 
-def test_a_fault_in_rules_ends_with_a_line_break_for_the_vendors_clients() -> None:
-    assert STANDARD.rules_fault("1:2: No.") == "1:2: No."
-    assert FIREBASE.rules_fault("1:2: No.") == "1:2: No.\n"
+def test_an_error_in_rules_ends_with_a_line_break_in_the_firebase_dialect() -> None:
+    assert STANDARD.rules_error("1:2: No.") == "1:2: No."
+    assert FIREBASE.rules_error("1:2: No.") == "1:2: No.\n"
 
 
 @pytest.mark.parametrize(
-    ("choice", "parameters", "head", "dialect"),
+    ("setting", "parameters", "headers", "dialect"),
     [
         ("auto", {}, {}, STANDARD),
         ("auto", {"auth": "a.b.c", "print": "pretty"}, {b"host": [b"x"]}, STANDARD),
@@ -112,7 +115,7 @@ def test_a_fault_in_rules_ends_with_a_line_break_for_the_vendors_clients() -> No
         ("firebase", {}, {}, FIREBASE),
     ],
 )
-def test_the_project_chooses_or_else_the_request(
-    choice: DialectChoice, parameters: Parameters, head: Head, dialect: Dialect
+def test_the_project_sets_the_dialect_or_else_the_request_chooses_it(
+    setting: DialectName, parameters: Parameters, headers: Headers, dialect: Dialect
 ) -> None:
-    assert choose(choice, parameters, head) is dialect
+    assert choose_dialect(setting, headers, parameters) is dialect

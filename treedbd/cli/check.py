@@ -1,103 +1,95 @@
-"""`treedb check`: reads all that lies in the data directory, and says what is damaged.
+"""`treedb check`: reads every file of the data directory and reports what is wrong with it.
 
-No daemon may be running meanwhile: the directory is locked. A log that a daemon left behind when it
-died is folded first, as every start does it; else nothing is changed.
+The directory is locked, so no daemon may be running. A write-ahead log that a crashed daemon has
+left is checkpointed first, as every start does; nothing else is changed.
 """
 
 from __future__ import annotations
 
 import pathlib
-from argparse import Namespace
-from typing import Any
+from argparse import ArgumentParser, Namespace
 
-from treedbd.cli.options import read_settings, settings_options
-from treedbd.cli.outcome import DONE, CommandFailed, Status, print_line, printable
-from treedbd.database.directory import Entry, walk
-from treedbd.rules.limits import RulesLimits
-from treedbd.rules.refusal import InvalidRules
+from treedbd.cli.exit import DONE, CommandFailed, Status, make_printable, print_line
+from treedbd.cli.options import add_settings_options, read_settings
+from treedbd.database.data_directory import DirectoryEntry, walk
+from treedbd.limits import RulesLimits
+from treedbd.rules.errors import InvalidRules
 from treedbd.rules.ruleset import parse_rules
 from treedbd.store import changelog
+from treedbd.store.engine import CannotOpenStore, ReadView, StoreFailed
 from treedbd.store.lock import DirectoryLock
-from treedbd.store.mapping import Failed, Refused, Rows
-from treedbd.store.sqlite import SqliteMapping
-from treedbd.store.verification import MAX_FINDINGS, verify
+from treedbd.store.sqlite.engine import SqliteEngine
+from treedbd.store.verify import MAX_FINDINGS, verify
 
 
-def add_to(commands: Any) -> None:
-    """Add the command to a parser."""
-    check = commands.add_parser(
-        "check",
-        help="read the whole store and say what is damaged",
-        parents=[settings_options()],
-    )
-    check.set_defaults(run=_check)
+def add_options(parser: ArgumentParser, _: str) -> None:
+    """Add the options of the command to its parser."""
+    add_settings_options(parser)
+    parser.set_defaults(run=_check)
 
 
 def _check(arguments: Namespace) -> Status:
     settings = read_settings(arguments)
     if settings.engine == "memory":
-        raise CommandFailed("The memory engine keeps nothing that could be checked.")
+        raise CommandFailed("The memory engine stores nothing that could be checked.")
     if not settings.data.is_dir():
         raise CommandFailed(
-            f"There is no data directory {settings.data}: name the configuration with --config."
+            f"There is no data directory {settings.data}: choose one by --config or --data."
         )
     try:
         lock = DirectoryLock(settings.data)
-    except Refused as error:
+    except CannotOpenStore as error:
         raise CommandFailed(str(error)) from None
     try:
         entries = walk(settings.data, settings.projects)
-        limits = settings.rules.limits()
-        verdicts = [_report(_name(each), _look_at(each, limits)) for each in entries]
-    except Refused as error:
+        are_sound = [_report(_name(each), _check_entry(each, settings.rules)) for each in entries]
+    except CannotOpenStore as error:
         raise CommandFailed(str(error)) from None
     finally:
         lock.release()
-    bad = verdicts.count(False)
+    bad = are_sound.count(False)
     if bad:
-        verb = "is" if bad == 1 else "are"
-        raise CommandFailed(
-            f"{bad} of the {len(verdicts)} files in {settings.data} {verb} not in order."
-        )
+        verb = "has" if bad == 1 else "have"
+        raise CommandFailed(f"{bad} of {len(are_sound)} files in {settings.data} {verb} errors.")
     return DONE
 
 
-def _name(entry: Entry) -> str:
-    is_project = entry.place.name == entry.project
-    return entry.project if is_project else f"{entry.project}/{entry.place.name}"
+def _name(entry: DirectoryEntry) -> str:
+    is_project = entry.file.name == entry.project
+    return entry.project if is_project else f"{entry.project}/{entry.file.name}"
 
 
-def _look_at(entry: Entry, limits: RulesLimits) -> list[str]:
-    if entry.trouble is not None:
-        return [entry.trouble]
-    return check_file(entry.place) if entry.is_shelf else _check_rules(entry.place, limits)
+def _check_entry(entry: DirectoryEntry, limits: RulesLimits) -> list[str]:
+    if entry.error is not None:
+        return [str(entry.error)]
+    return verify_file(entry.file) if entry.is_shelf else _check_rules(entry.file, limits)
 
 
-def check_file(file: pathlib.Path) -> list[str]:
-    """Return what is wrong with the file of a database, a sentence each."""
+def verify_file(file: pathlib.Path) -> list[str]:
+    """Return one sentence for each thing that is wrong with the file of a database."""
     try:
-        mapping = SqliteMapping.open(file)
-    except Refused as error:
+        engine = SqliteEngine.open(file)
+    except CannotOpenStore as error:
         return [str(error)]
     except OSError as error:
-        return [f"It cannot be opened ({error.strerror})."]
-    findings = mapping.verify()
+        return [f"The file cannot be opened ({error.strerror})."]
+    findings = engine.verify()
     try:
-        findings += mapping.read(_check_rows)
-    except Failed as error:
-        findings.append(f"Not all of it can be read: {error}.")
+        findings += engine.read(_check_rows)
+    except StoreFailed as error:
+        findings.append(f"Parts of the database cannot be read: {error}.")
     finally:
-        mapping.close()
+        engine.close()
     return findings
 
 
-def _check_rows(rows: Rows) -> list[str]:
+def _check_rows(rows: ReadView) -> list[str]:
     findings = verify(rows)
     for entry in rows.entries(0):
         try:
             changelog.decode(entry.content)
         except ValueError:
-            findings.append(f"Entry {entry.sequence} of the change log cannot be read.")
+            findings.append(f"Entry {entry.sequence} of the change log is not valid.")
     return findings
 
 
@@ -107,16 +99,18 @@ def _check_rules(file: pathlib.Path, limits: RulesLimits) -> list[str]:
     except OSError as error:
         return [f"The rules cannot be read ({error.strerror})."]
     except InvalidRules as error:
-        return [f"The rules are no good: {error}"]
+        return [f"The rules are not valid: {error}"]
     return []
 
 
 def _report(name: str, findings: list[str]) -> bool:
-    """Print what was found in one file; tell whether it is sound."""
+    """Print what was found in one file; return whether it is sound."""
     if not findings:
-        print_line(printable(f"{name}: ok"))
+        print_line(make_printable(f"{name}: ok"))
     for finding in findings:
-        print_line(printable(f"{name}: {finding}"))
+        print_line(make_printable(f"{name}: {finding}"))
     if len(findings) >= MAX_FINDINGS:
-        print_line(printable(f"{name}: There may be more; {MAX_FINDINGS} are shown."))
+        print_line(
+            make_printable(f"{name}: There may be more; the first {MAX_FINDINGS} are shown.")
+        )
     return not findings

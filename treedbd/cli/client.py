@@ -1,7 +1,7 @@
-"""Asking a daemon over HTTP: connections, answers that say no, bodies as they come.
+"""An HTTP client for daemons: connections, errors, bodies piece by piece.
 
-The URL of a request is sent byte for byte, the token in the Authorization header only. No redirect
-is followed: a token belongs to the host that it was given for.
+A URL is sent byte for byte, a token only in the Authorization header. Redirects are not followed: a
+token belongs to the host that it was given for.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.endpoints import HostnameEndpoint, wrapClientTLS
 from twisted.internet.error import (
     ConnectError,
-    ConnectionRefusedError,  # noqa: A004 - Twisted's, which is no builtin
+    ConnectionRefusedError,  # noqa: A004 - Twisted's, not the builtin
     DNSLookupError,
 )
-from twisted.internet.error import TimeoutError as TookTooLong
+from twisted.internet.error import TimeoutError as TwistedTimeoutError
 from twisted.internet.interfaces import IProtocol, IProtocolFactory, IStreamClientEndpoint
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.python.failure import Failure
@@ -30,26 +30,50 @@ from twisted.web.http_headers import Headers
 from twisted.web.iweb import IAgentEndpointFactory, IBodyProducer, IResponse
 from zope.interface import implementer
 
-from treedbd.cli.outcome import CommandFailed
+from treedbd.cli.exit import CommandFailed
 from treedbd.cli.url import LOCALHOST, Url, is_local_name
-from treedbd.web.identity.tls import Trust
+from treedbd.web.auth.tls import TrustStore
 
 CONNECT_S: Final = 30.0
 _LOOPBACK: Final = ("127.0.0.1", "::1")
 _MAX_ERROR_BYTES: Final = 65_536
 
 
-class NoAnswer(CommandFailed):
-    """Nobody answers, at present at least."""
+class NoResponse(CommandFailed):
+    """The server cannot be reached or did not respond; a later request may succeed."""
 
 
 class Client:
-    """Asks daemons, as one caller."""
+    """Sends requests as one caller."""
 
-    def __init__(self, reactor: Any, trust: Trust, token: str | None = None) -> None:
-        """Verify servers by `trust`; show `token` to each that is asked."""
-        self._agent = Agent.usingEndpointFactory(reactor, _Route(reactor, trust))
+    def __init__(self, reactor: Any, trust: TrustStore, token: str | None = None) -> None:
+        """Verify servers by `trust`; send `token` with each request."""
+        self._agent = Agent.usingEndpointFactory(reactor, _Endpoints(reactor, trust))
         self._token = token
+
+    async def send(
+        self,
+        method: str,
+        url: Url,
+        headers: Mapping[str, str] | None = None,
+        body: IBodyProducer | None = None,
+    ) -> IResponse:
+        """Send a request and return the response, whatever its status is.
+
+        Raises `NoResponse`, or `CommandFailed` for a server that cannot be verified.
+        """
+        sent = Headers({"User-Agent": ["treedb"]})
+        for name, value in (headers or {}).items():
+            sent.setRawHeaders(name, [value])
+        if self._token is not None:
+            sent.setRawHeaders("Authorization", [f"Bearer {self._token}"])
+        try:
+            response: IResponse = await self._agent.request(
+                method.encode(), str(url).encode(), sent, body
+            )
+        except Exception as error:
+            raise _describe_failure(error, url) from None
+        return response
 
     async def request(
         self,
@@ -58,69 +82,46 @@ class Client:
         headers: Mapping[str, str] | None = None,
         body: IBodyProducer | None = None,
     ) -> IResponse:
-        """Ask; return the answer whatever its status is.
-
-        Raises `NoAnswer`, or `CommandFailed` for a server that is not who it should be.
-        """
-        sent = Headers({"User-Agent": ["treedb"]})
-        for name, value in (headers or {}).items():
-            sent.setRawHeaders(name, [value])
-        if self._token is not None:
-            sent.setRawHeaders("Authorization", [f"Bearer {self._token}"])
-        try:
-            asking = self._agent.request(method.encode(), str(url).encode(), sent, body)
-            response: IResponse = await asking
-        except Exception as error:
-            raise _explain(error, url) from None
-        return response
-
-    async def ask(
-        self,
-        method: str,
-        url: Url,
-        headers: Mapping[str, str] | None = None,
-        body: IBodyProducer | None = None,
-    ) -> IResponse:
-        """Ask, and raise `CommandFailed` for an answer that is not success, too."""
-        response = await self.request(method, url, headers, body)
+        """Send a request; raise `CommandFailed` also for a status other than 2xx."""
+        response = await self.send(method, url, headers, body)
         if not 200 <= response.code < 300:
-            raise CommandFailed(await refusal(response, url))
+            raise CommandFailed(await read_error(response, url))
         return response
 
 
-async def receive(response: IResponse, url: Url, take: Callable[[bytes], None]) -> None:
-    """Hand over the body piece by piece, as it comes; raise what `take` raises, or `NoAnswer`."""
-    receiver = _Receiver(take)
+async def receive(response: IResponse, url: Url, consume: Callable[[bytes], None]) -> None:
+    """Call `consume` with each piece of a body; raise `NoResponse`, or what `consume` raises."""
+    receiver = _Receiver(consume)
     response.deliverBody(receiver)
     try:
         await receiver.done
     except ResponseFailed:
-        raise NoAnswer(f"The answer of {url.origin} was cut off.") from None
+        raise NoResponse(f"The response of {url.origin} was cut off.") from None
 
 
 async def content(response: IResponse, url: Url) -> bytes:
-    """Return a whole body, a small one."""
+    """Return a whole body, which must be small."""
     pieces: list[bytes] = []
     await receive(response, url, pieces.append)
     return b"".join(pieces)
 
 
-async def refusal(response: IResponse, url: Url) -> str:
-    """Return the sentence that says why an answer is not success."""
+async def read_error(response: IResponse, url: Url) -> str:
+    """Return the sentence of a response that is an error."""
     body = bytearray()
 
-    def take(data: bytes) -> None:
+    def consume(data: bytes) -> None:
         body.extend(data)
         if len(body) > _MAX_ERROR_BYTES:
-            raise NoAnswer
+            raise NoResponse
 
-    with contextlib.suppress(NoAnswer):
-        await receive(response, url, take)
-    return describe(response.code, bytes(body), url)
+    with contextlib.suppress(NoResponse):
+        await receive(response, url, consume)
+    return describe_error(response.code, bytes(body), url)
 
 
-def describe(status: int, body: bytes, url: Url) -> str:
-    """Say what an error means; of both dialects, or of no treedb at all."""
+def describe_error(status: int, body: bytes, url: Url) -> str:
+    """Return the sentence of an error, of either dialect or of another server."""
     try:
         error = orjson.loads(body)
     except ValueError:
@@ -129,21 +130,21 @@ def describe(status: int, body: bytes, url: Url) -> str:
         if isinstance(error.get("message"), str):
             return f"{status} {error['error']}: {error['message'].strip()}"
         return f"{status}: {error['error'].strip()}"
-    return f"{url.origin} answered with the status {status}."
+    return f"{url.origin} returned the status {status}."
 
 
 class _Receiver(Protocol):
-    """Takes a body; `done` fires at its end, fails with whatever went wrong, and cancels it."""
+    """Receives a body; `done` fires at its end or fails, and cancelling it drops the rest."""
 
-    def __init__(self, take: Callable[[bytes], None]) -> None:
-        self._take = take
+    def __init__(self, consume: Callable[[bytes], None]) -> None:
+        self._consume = consume
         self.done: Deferred[None] = Deferred(self._cancel)
 
     def dataReceived(self, data: bytes) -> None:
         if self.done.called:
             return
         try:
-            self._take(data)
+            self._consume(data)
         except Exception:
             self._drop()
             self.done.errback()
@@ -166,10 +167,10 @@ class _Receiver(Protocol):
 
 
 @implementer(IAgentEndpointFactory)
-class _Route:
-    """The way to a host; the names of this machine are not looked up, and lead to loopback."""
+class _Endpoints:
+    """Makes the endpoint of a host; names of this machine are loopback, without a lookup."""
 
-    def __init__(self, reactor: Any, trust: Trust) -> None:
+    def __init__(self, reactor: Any, trust: TrustStore) -> None:
         self._reactor = reactor
         self._trust = trust
 
@@ -182,8 +183,8 @@ class _Route:
         )
         if uri.scheme != b"https":
             return plain
-        # A name below `localhost` leads to nothing but this machine, so that a certificate of this
-        # machine will do: no client takes a wildcard directly under a top-level name.
+        # A name below `localhost` always means this machine, so a certificate for `localhost` is
+        # enough: no client accepts a wildcard directly under a top-level name.
         tls = self._trust.creator_for(host, *((LOCALHOST,) if is_here else ()))
         secure: IStreamClientEndpoint = wrapClientTLS(tls, plain)
         return secure
@@ -191,7 +192,7 @@ class _Route:
 
 @implementer(IStreamClientEndpoint)
 class _FirstOf:
-    """Tries endpoints in their order; where all fail, the reason is that of the first."""
+    """Tries endpoints in order; if all fail, the error is that of the first."""
 
     def __init__(self, endpoints: list[HostnameEndpoint]) -> None:
         self._endpoints = endpoints
@@ -200,46 +201,46 @@ class _FirstOf:
         return Deferred.fromCoroutine(self._connect(protocolFactory))
 
     async def _connect(self, factory: IProtocolFactory) -> IProtocol:
-        refused: list[ConnectError] = []
+        failures: list[ConnectError] = []
         for endpoint in self._endpoints:
             try:
                 return await endpoint.connect(factory)
             except ConnectError as error:
-                refused.append(error)
-        raise refused[0]
+                failures.append(error)
+        raise failures[0]
 
 
-def _explain(error: Exception, url: Url) -> Exception:
-    """Return the failure that tells what an error of a connection means."""
+def _describe_failure(error: Exception, url: Url) -> Exception:
+    """Return the exception with a sentence about a failed connection."""
     origin = url.origin
     reasons = [reason.value for reason in getattr(error, "reasons", [])] or [error]
     for reason in reasons:
         if isinstance(reason, VerificationError):
             return CommandFailed(f"The certificate of {origin} is for another name.")
         if isinstance(reason, SSL.Error):
-            return _explain_tls(reason, origin)
+            return _describe_tls_failure(reason, origin)
     for kind, sentence in _NO_CONNECTION.items():
         if isinstance(error, kind):
-            return NoAnswer(sentence.format(origin))
+            return NoResponse(sentence.format(origin))
     return error
 
 
-def _explain_tls(error: SSL.Error, origin: str) -> CommandFailed:
-    told = str(error)
-    if "certificate verify failed" in told:
+def _describe_tls_failure(error: SSL.Error, origin: str) -> CommandFailed:
+    reason = str(error)
+    if "certificate verify failed" in reason:
         return CommandFailed(
-            f"The certificate of {origin} is signed by nobody who is trusted here, or has run out: "
-            "name its authority with --cacert."
+            f"The certificate of {origin} is not signed by a trusted authority, or has expired: "
+            "name its authority by --cacert."
         )
-    if "wrong version number" in told or "record layer failure" in told:
+    if "wrong version number" in reason or "record layer failure" in reason:
         return CommandFailed(f"{origin} does not speak TLS.")
-    return NoAnswer(f"No TLS connection to {origin} came about.")
+    return NoResponse(f"The TLS connection to {origin} failed.")
 
 
 _NO_CONNECTION: Final[dict[type[BaseException], str]] = {
-    ConnectionRefusedError: "Nobody listens at {}.",
-    DNSLookupError: "The name in {} is not known.",
-    TookTooLong: "{} does not answer.",
-    ConnectError: "No connection to {} came about.",
-    ResponseFailed: "{} ended the connection without an answer.",
+    ConnectionRefusedError: "No server listens at {}.",
+    DNSLookupError: "The host name in {} is not known.",
+    TwistedTimeoutError: "{} does not respond.",
+    ConnectError: "The connection to {} failed.",
+    ResponseFailed: "{} closed the connection without a response.",
 }

@@ -1,7 +1,7 @@
-"""Server-Sent Events, from bytes to lines to print, and the place in them to go on from.
+"""Server-Sent Events: parsed from bytes, printed as lines, and where to resume a stream.
 
-An event is printed on one line. As text that is its kind, its path and its data with a tabulator
-between them, which stands in neither a path nor compact JSON; as JSON one object with the members
+An event is printed on one line. As text: its kind, its path and its data, separated by tab
+characters, which neither a path nor compact JSON contains. As JSON: one object with the members
 `event`, `path` and `data`.
 """
 
@@ -22,13 +22,13 @@ _CHANGE = re.compile(rb'\{"path":("(?:[^"\\]|\\.)*+"),"data":(.*)\}', re.DOTALL)
 _VISIBLE = re.compile(r"[!-~]+")
 
 
-class NoEvent(ValueError):
-    """Bytes that are no event of this interface."""
+class InvalidEvent(ValueError):
+    """An event that is not one of the interface."""
 
 
 @attrs.frozen
-class Event:
-    """One event as it came; `data` is JSON for a change."""
+class StreamEvent:
+    """One event as it was received; `data` is JSON for a change."""
 
     kind: str
     data: bytes
@@ -36,35 +36,35 @@ class Event:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it tells the whole value of what is watched."""
+        """Whether it carries the whole value of the watched path."""
         return self.kind == "put" and self.data.startswith(b'{"path":"/",')
 
     def print_text(self) -> bytes:
-        """Return a line of kind, path and data; raise `NoEvent`."""
+        """Return a line of kind, path and data; raise `InvalidEvent`."""
         found = _CHANGE.fullmatch(self.data)
         if found is None:
-            raise NoEvent
+            raise InvalidEvent
         path = str(orjson.loads(found[1])).encode()
         return b"%b\t%b\t%b\n" % (self.kind.encode(), path, found[2])
 
     def print_json(self) -> bytes:
-        """Return a line of JSON; raise `NoEvent`."""
+        """Return a line of JSON; raise `InvalidEvent`."""
         if _CHANGE.fullmatch(self.data) is None:
-            raise NoEvent
+            raise InvalidEvent
         return b'{"event":"%b",%b\n' % (self.kind.encode(), self.data[1:])
 
 
-class Parser:
-    """Takes the bytes of a stream in any pieces."""
+class EventParser:
+    """Parses the bytes of a stream, in pieces of any size."""
 
     def __init__(self) -> None:
-        """Begin with a stream."""
+        """Start at the beginning of a stream."""
         self._rest: list[bytes] = []
         self._kind = ""
         self._data: list[bytes] = []
         self._id: str | None = None
 
-    def feed(self, data: bytes) -> Iterator[Event]:
+    def feed(self, data: bytes) -> Iterator[StreamEvent]:
         """Iterate over the events that these bytes complete."""
         first, *lines = data.split(b"\n")
         self._rest.append(first)
@@ -75,12 +75,12 @@ class Parser:
         for line in (whole, *lines):
             if line in (b"", b"\r"):
                 if self._kind:
-                    yield Event(self._kind, b"\n".join(self._data), self._id)
+                    yield StreamEvent(self._kind, b"\n".join(self._data), self._id)
                 self._clear()
             else:
-                self._take(line.removesuffix(b"\r"))
+                self._parse_field(line.removesuffix(b"\r"))
 
-    def _take(self, line: bytes) -> None:
+    def _parse_field(self, line: bytes) -> None:
         name, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if name == b"event":
@@ -97,17 +97,17 @@ class Parser:
         self._id = None
 
 
-class Position:
-    """Where in a stream its reader is, so that a broken one goes on without loss or repetition.
+class ResumePoint:
+    """The write after which a broken stream is resumed, without loss or repetition.
 
-    The identifier of an event is that of a write, which may have made several events. A stream that
-    breaks between two of them is therefore resumed from the write before, and those that had come
-    come again: they are recognised and left out. A write is known to be complete when an event of
-    another one follows, or a keep-alive, or when its event tells the whole value.
+    The id of an event is that of a write, which may have several events. A stream that breaks
+    between two of them is resumed from the write before, and the events that were received already
+    are received once more: they are recognised and not shown again. A write is complete when an
+    event of another one or a keep-alive follows, or when its event carries the whole value.
     """
 
     def __init__(self) -> None:
-        """Begin before everything."""
+        """Start before the first write."""
         self._complete: str | None = None
         self._current: str | None = None
         self._seen: list[bytes] = []
@@ -115,11 +115,11 @@ class Position:
 
     @property
     def last_event_id(self) -> str | None:
-        """The write from which to resume; None to begin anew."""
+        """The id of the write to resume after; None to start from the present value."""
         return self._complete
 
-    def is_new(self, event: Event) -> bool:
-        """Take note of a change; tell whether it has not been taken note of before."""
+    def record(self, event: StreamEvent) -> bool:
+        """Record a change; return whether it is received for the first time."""
         if event.id is None:
             return True
         digest = hashlib.sha256(event.data).digest()
@@ -128,22 +128,22 @@ class Position:
             return False
         self._repeated = []
         if event.id != self._current:
-            self._settle()
+            self._complete_write()
             self._current = event.id
         self._seen.append(digest)
         if event.is_whole:
-            self._settle()
+            self._complete_write()
         return True
 
-    def keep_alive(self) -> None:
-        """Take note of a keep-alive, which never comes inside a write."""
-        self._settle()
+    def record_keep_alive(self) -> None:
+        """Record a keep-alive, which never comes between the events of one write."""
+        self._complete_write()
 
-    def break_off(self) -> None:
-        """Take note of the end of a stream."""
+    def record_end(self) -> None:
+        """Record the end of a stream."""
         self._repeated = list(self._seen)
 
-    def _settle(self) -> None:
+    def _complete_write(self) -> None:
         self._complete = self._current
         self._seen = []
         self._repeated = []

@@ -1,4 +1,4 @@
-"""Options that several commands take, and what they stand for."""
+"""Options that several commands share, and the values that are read from them."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import os
 import pathlib
 import re
 import sys
-from typing import Any, Final, cast
+from typing import Final, cast
 
 import orjson
 
-from treedbd.certificate import LOCAL_CERTIFICATE
-from treedbd.cli.outcome import CommandFailed
+from treedbd.cli.exit import CommandFailed
 from treedbd.cli.url import Url, is_local
-from treedbd.config import Settings, load_settings
-from treedbd.keys import ConfigError
-from treedbd.web.identity.fetch import BadAuthority, parse_authority, read_authority
-from treedbd.web.identity.tls import Trust
+from treedbd.config.certificate import LOCAL_CERTIFICATE
+from treedbd.config.settings import Settings, load_settings
+from treedbd.config.values import ConfigError
+from treedbd.web.auth.fetch import BadAuthority, parse_authority, read_authority
+from treedbd.web.auth.tls import TrustStore
 
 TOKEN_VARIABLE: Final = "TREEDB_TOKEN"  # noqa: S105 - the name of a variable
 STANDARD_INPUT: Final = "-"
@@ -26,60 +26,47 @@ _MAX_TOKEN_BYTES: Final = 65_536
 _TOKEN = re.compile(r"[!-~]+")
 
 
-class Parser(argparse.ArgumentParser):
-    """Takes options by their whole names only, since an abbreviation may not stay unique."""
-
-    def __init__(self, **more: Any) -> None:
-        """Make a parser as argparse does, which makes those of subcommands by the same class."""
-        super().__init__(**more, allow_abbrev=False)
-
-
-def settings_options() -> argparse.ArgumentParser:
-    """Return the options that tell where projects, secrets and data are."""
-    parser = Parser(add_help=False)
-    group = parser.add_argument_group("where projects and secrets are")
+def add_settings_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that name the configuration and the data."""
+    group = parser.add_argument_group("configuration and data")
     group.add_argument(
         "--config",
         metavar="FILE",
-        type=pathlib.Path,
-        default=argparse.SUPPRESS,  # it may stand before the command as well
-        help="the daemon's configuration (default: development mode's settings)",
+        default=argparse.SUPPRESS,  # it may precede the command as well
+        help="the daemon's configuration file (default: the settings of development mode)",
     )
     group.add_argument(
         "--data",
         metavar="DIR",
         default=argparse.SUPPRESS,
-        help="the data directory, where the daemon was given one by --data",
+        help="the data directory, if the daemon was started with --data",
     )
-    return parser
 
 
-def network_options() -> argparse.ArgumentParser:
-    """Return the options of commands that ask a daemon."""
-    parser = Parser(add_help=False)
-    group = parser.add_argument_group("how the daemon is asked")
+def add_network_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of commands that send requests to a daemon."""
+    group = parser.add_argument_group("connection")
     group.add_argument(
         "--token-file",
         metavar="FILE",
         type=pathlib.Path,
-        help=f"a file that holds the token to show (default: the variable {TOKEN_VARIABLE})",
+        help=f"a file with the token to send (default: the variable {TOKEN_VARIABLE})",
     )
     group.add_argument(
         "--cacert",
         metavar="FILE",
         type=pathlib.Path,
-        help="certificates in PEM that verify the server (default: the system's; for this "
-        "machine development mode's own)",
+        help="certificates in PEM that verify the server (default: those of the system; for this "
+        "machine, that of development mode)",
     )
-    return parser
 
 
 def read_settings(arguments: argparse.Namespace) -> Settings:
     """Return the daemon's settings; raise `CommandFailed`."""
-    data = getattr(arguments, "data", None)
+    file, data = getattr(arguments, "config", None), getattr(arguments, "data", None)
     try:
         return load_settings(
-            getattr(arguments, "config", None),
+            None if file is None else pathlib.Path(file),
             {} if data is None else {"data": data},
             pathlib.Path.cwd(),
         )
@@ -88,7 +75,7 @@ def read_settings(arguments: argparse.Namespace) -> Settings:
 
 
 def read_token(arguments: argparse.Namespace) -> str | None:
-    """Return the token to show, None where there is none; raise `CommandFailed`."""
+    """Return the token to send, None if none is given; raise `CommandFailed`."""
     file: pathlib.Path | None = arguments.token_file
     if file is None:
         token, source = os.environ.get(TOKEN_VARIABLE, ""), f"The variable {TOKEN_VARIABLE}"
@@ -109,23 +96,23 @@ def _read_token_file(file: pathlib.Path) -> str:
         raise CommandFailed(f"{file} cannot be read ({error.strerror}).") from None
 
 
-def choose_trust(arguments: argparse.Namespace, url: Url, settings: Settings) -> Trust:
-    """Return by what the server of a URL is verified; raise `CommandFailed`.
+def choose_trust_store(arguments: argparse.Namespace, url: Url, settings: Settings) -> TrustStore:
+    """Return the certificates that verify the server of a URL; raise `CommandFailed`.
 
-    Development mode's own certificate counts for this machine alone.
+    Development mode's own certificate is trusted for this machine only.
     """
     file: pathlib.Path | None = arguments.cacert
     if file is None and url.is_secure and is_local(url.host) and settings.development:
         own = settings.data / LOCAL_CERTIFICATE
         file = own if own.exists() else None
     try:
-        return Trust(None if file is None else parse_authority(read_authority(file)))
+        return TrustStore(None if file is None else parse_authority(read_authority(file)))
     except BadAuthority as error:
-        raise CommandFailed(f"{file}: {error}") from None
+        raise CommandFailed(f"{file} {error.problem}.") from None
 
 
 def is_json(text: str) -> bool:
-    """Tell whether a text is JSON as it stands."""
+    """Return whether a text is JSON."""
     try:
         orjson.loads(text)
     except ValueError:
@@ -133,7 +120,7 @@ def is_json(text: str) -> bool:
     return True
 
 
-def read_text(value: str) -> bytes:
+def read_value(value: str) -> bytes:
     """Return the bytes of a value on the command line, or of standard input for `-`."""
     if value != STANDARD_INPUT:
         return os.fsencode(value)

@@ -1,7 +1,7 @@
-"""The options of a query, and the parameters of the interface that they stand for.
+"""The options of a query, and the parameters of the interface that they become.
 
-The interface takes JSON; on a command line its quotation marks are a nuisance, so a text that is no
-JSON stands for itself, as a string.
+The interface expects JSON, but a shell removes quotation marks, so other text is sent as a JSON
+string.
 """
 
 from __future__ import annotations
@@ -10,35 +10,33 @@ import json
 from argparse import ArgumentParser, Namespace
 from typing import Final
 
-from treedbd.cli.options import Parser, is_json
+from treedbd.cli.options import is_json
 
 _BOUNDS: Final = {
-    "--start-at": "from this value on",
-    "--start-after": "behind this value",
-    "--end-at": "up to this value",
+    "--start-at": "at or after this value",
+    "--start-after": "after this value",
+    "--end-at": "at or before this value",
     "--end-before": "before this value",
-    "--equal-to": "this value alone",
+    "--equal-to": "at this value",
 }
 _BY_KEY: Final = '"$key"'
 _LIMITS: Final = {"--limit-to-first": "the first N", "--limit-to-last": "the last N"}
 
 
-def query_options() -> ArgumentParser:
-    """Return the options that make a read a query."""
-    parser = Parser(add_help=False)
-    group = parser.add_argument_group("which children, and in which order")
+def add_query_options(parser: ArgumentParser) -> None:
+    """Add the options that make a read a query."""
+    group = parser.add_argument_group("query: which children")
     group.add_argument(
-        "--order-by", metavar="CHILD", help="a child's path, or $key, $value or $priority"
+        "--order-by", metavar="CHILD", help="a path below each, or $key, $value or $priority"
     )
     for name, summary in _LIMITS.items():
         group.add_argument(name, metavar="N", help=summary)
     for name, summary in _BOUNDS.items():
         group.add_argument(name, metavar="VALUE", help=summary)
-    return parser
 
 
 def query_parameters(arguments: Namespace) -> dict[str, str]:
-    """Return the parameters for the options that were given."""
+    """Return the parameters of the options that were given."""
     found: dict[str, str] = {}
     for option in ("--order-by", *_LIMITS, *_BOUNDS):
         attribute = option[2:].replace("-", "_")
@@ -50,7 +48,7 @@ def query_parameters(arguments: Namespace) -> dict[str, str]:
         if option == "--order-by":
             value = _as_string(value)
         elif option in _BOUNDS:
-            # What bounds an order by key is a key, be it one that looks like a number.
+            # A bound of an order by key is a key, even if it looks like a number.
             value = _as_string(value) if found.get("orderBy") == _BY_KEY else _as_bound(value)
         found[name] = value
     return found

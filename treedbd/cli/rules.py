@@ -1,6 +1,6 @@
-"""`treedb rules`: checks, reads, sets and explains the rules of a project.
+"""`treedb rules`: checks, reads, puts and explains the rules of a project.
 
-`check` needs no daemon; the others ask one, as an administrator.
+`check` needs no daemon; the others send requests to one, as an admin.
 """
 
 from __future__ import annotations
@@ -15,82 +15,93 @@ from twisted.web.client import FileBodyProducer
 from twisted.web.iweb import IBodyProducer
 
 from treedbd.cli.client import Client, content
-from treedbd.cli.data import JSON, body_of, print_answer, print_body
-from treedbd.cli.online import online
+from treedbd.cli.data import JSON_HEADERS, make_body, print_response
+from treedbd.cli.exit import DONE, CommandFailed, Status, make_printable, print_line
 from treedbd.cli.options import (
     STANDARD_INPUT,
+    add_network_options,
+    add_settings_options,
     is_json,
-    network_options,
     read_settings,
-    read_text,
-    settings_options,
+    read_value,
 )
-from treedbd.cli.outcome import DONE, CommandFailed, Status, print_line, printable
+from treedbd.cli.run import Work, run_online
 from treedbd.cli.url import Url, parse_url
-from treedbd.rules.refusal import InvalidRules
+from treedbd.rules.errors import InvalidRules
 from treedbd.rules.ruleset import parse_rules
 
 _METHODS: Final = ("GET", "PUT", "POST", "PATCH", "DELETE")
 
 
-def add_to(commands: Any) -> None:
-    """Add these commands to a parser."""
-    rules = commands.add_parser("rules", help="check, read, set and explain security rules")
-    commands = rules.add_subparsers(metavar="COMMAND", required=True)
-    shared = [network_options(), settings_options()]
-    check = commands.add_parser(
-        "check", help="say whether rules can be put in force", parents=[settings_options()]
+def add_options(parser: ArgumentParser, _: str) -> None:
+    """Add the subcommands to the parser of the command."""
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    _add_check(commands.add_parser("check", help="check whether rules are valid"))
+    _add_get(commands.add_parser("get", help="print the rules of a project"))
+    _add_put(commands.add_parser("put", help="put rules in force"))
+    _add_explain(
+        commands.add_parser("explain", help="show the rules that a request evaluates, and results")
     )
-    check.add_argument("file", metavar="FILE", help="rules, or - for standard input")
-    check.set_defaults(run=_check)
-    get = commands.add_parser("get", help="print the rules of a project", parents=shared)
-    _add_root(get)
-    get.set_defaults(run=online, work=_get)
-    put = commands.add_parser("put", help="put rules in force", parents=shared)
-    _add_root(put)
-    put.add_argument(
+
+
+def _add_check(parser: ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", help="a rules document, or - for standard input")
+    add_settings_options(parser)
+    parser.set_defaults(run=_check)
+
+
+def _add_get(parser: ArgumentParser) -> None:
+    _add_project(parser)
+    _add_online(parser, _get)
+
+
+def _add_put(parser: ArgumentParser) -> None:
+    _add_project(parser)
+    parser.add_argument(
         "rules",
         metavar="RULES",
         nargs="?",
         help="a file, or the document itself, which begins with {, or - for standard input "
-        "(which is the default)",
+        "(default: -)",
     )
-    put.add_argument("--dry-run", action="store_true", help="only let the daemon check them")
-    put.set_defaults(run=online, work=_put, spare="rules")
-    _add_explain(commands, shared)
+    parser.add_argument("--dry-run", action="store_true", help="let the daemon check them only")
+    _add_online(parser, _put)
+    parser.set_defaults(optional="rules")
 
 
-def _add_explain(commands: Any, shared: list[ArgumentParser]) -> None:
-    explain = commands.add_parser(
-        "explain",
-        help="show which rules would run for a request, and what they say",
-        parents=shared,
+def _add_explain(parser: ArgumentParser) -> None:
+    parser.add_argument("url", metavar="URL", type=parse_url, help="the URL of the request")
+    parser.add_argument(
+        "value", metavar="VALUE", nargs="?", help="the value to write, or - for standard input"
     )
-    explain.add_argument("url", metavar="URL", type=parse_url, help="the place that is asked for")
-    explain.add_argument(
-        "value", metavar="VALUE", nargs="?", help="what would be written, or - for standard input"
-    )
-    explain.add_argument(
+    parser.add_argument(
         "--method", choices=_METHODS, type=str.upper, default="GET", help="(default: GET)"
     )
-    explain.add_argument(
+    parser.add_argument(
         "--auth",
         metavar="JSON",
         type=_auth,
-        help="what auth is in the rules, an object or null (default: the token's)",
+        help="the value of auth in the rules, an object or null (default: that of the token)",
     )
-    explain.add_argument("--json", action="store_true", help="print the answer as it comes")
-    explain.set_defaults(run=online, work=_explain, spare="value")
+    parser.add_argument("--json", action="store_true", help="print the response as it is")
+    _add_online(parser, _explain)
+    parser.set_defaults(optional="value")
 
 
-def _add_root(parser: ArgumentParser) -> None:
+def _add_project(parser: ArgumentParser) -> None:
     parser.add_argument(
         "url", metavar="URL", type=parse_url, help="a project, as in https://shop.localhost:8443"
     )
 
 
+def _add_online(parser: ArgumentParser, work: Work) -> None:
+    add_network_options(parser)
+    add_settings_options(parser)
+    parser.set_defaults(run=run_online, work=work)
+
+
 def _check(arguments: Namespace) -> Status:
-    limits = read_settings(arguments).rules.limits()
+    limits = read_settings(arguments).rules
     try:
         parse_rules(_read_file(arguments.file), limits)
     except InvalidRules as error:
@@ -100,45 +111,46 @@ def _check(arguments: Namespace) -> Status:
 
 
 async def _get(_: object, client: Client, arguments: Namespace) -> None:
-    await print_body(client, arguments.url.rules())
+    await print_response(client, "GET", arguments.url.to_rules(), None)
 
 
 async def _put(_: object, client: Client, arguments: Namespace) -> None:
     given: str = arguments.rules or STANDARD_INPUT
     document = given.encode() if given.lstrip().startswith("{") else _read_file(given)
-    url = arguments.url.rules().ask({"dryRun": "true"} if arguments.dry_run else {})
-    await print_answer(client, "PUT", url, _body(document))
+    parameters = {"dryRun": "true"} if arguments.dry_run else {}
+    url = arguments.url.to_rules().with_parameters(parameters)
+    await print_response(client, "PUT", url, _body(document))
 
 
 async def _explain(_: object, client: Client, arguments: Namespace) -> None:
-    url: Url = arguments.url.place()
+    url: Url = arguments.url.to_json()
     if arguments.auth is not None:
-        url = url.ask({"auth_variable_override": arguments.auth})
-    body = None if arguments.value is None else body_of(arguments.value)
-    headers = {**JSON, "X-TreeDB-Explain": "true"}
-    response = await client.ask(arguments.method, url, headers, body)
-    answer = await content(response, url)
+        url = url.with_parameters({"auth_variable_override": arguments.auth})
+    sent = None if arguments.value is None else make_body(arguments.value)
+    headers = {**JSON_HEADERS, "X-TreeDB-Explain": "true"}
+    response = await client.request(arguments.method, url, headers, sent)
+    body = await content(response, url)
     if arguments.json:
-        print_line(answer.decode())
+        print_line(body.decode())
     else:
-        for line in show_verdict(orjson.loads(answer)):
+        for line in format_explanation(orjson.loads(body)):
             print_line(line)
 
 
-def show_verdict(verdict: dict[str, Any]) -> list[str]:
-    """Return the lines that tell of an explanation: the outcome, then each rule that ran."""
+def format_explanation(verdict: dict[str, Any]) -> list[str]:
+    """Return an explanation as lines: the outcome, then each rule that was evaluated."""
     outcome = "allowed" if verdict["allowed"] else "denied"
-    lines = [outcome + (": an administrator skips the rules" if verdict["admin"] else "")]
+    lines = [outcome + (": rules do not apply to an admin" if verdict["admin"] else "")]
     for rule in verdict["rules"]:
         result = f"error: {rule['error']}" if "error" in rule else str(rule["result"]).lower()
         where = f"{rule['rule']} ({rule['line']}:{rule['column']})"
-        lines.append(printable(f"  {where} at {rule['path']}: {result}"))
+        lines.append(make_printable(f"  {where} at {rule['path']}: {result}"))
     return lines
 
 
 def _read_file(file: str) -> bytes:
     if file == STANDARD_INPUT:
-        return read_text(file)
+        return read_value(file)
     try:
         return pathlib.Path(file).read_bytes()
     except OSError as error:
@@ -151,5 +163,5 @@ def _body(content: bytes) -> IBodyProducer:
 
 def _auth(text: str) -> str:
     if not is_json(text):
-        raise ArgumentTypeError("the auth of the rules is a JSON object, or null")
+        raise ArgumentTypeError("must be a JSON object or null")
     return text

@@ -1,8 +1,8 @@
-"""The URLs that commands are given: read once, as forgivingly as a browser, sent byte for byte.
+"""URLs on the command line: parsed once, as leniently as in a browser, and sent byte for byte.
 
-A place may be written with or without `.json`; what a URL cannot hold as it is (quotation marks,
-blanks, letters beyond ASCII) is percent-encoded, and what is encoded already is left alone. A URL
-never holds a token: command lines are seen by everybody on the machine.
+`.json` may be omitted. What a URL cannot contain (quotation marks, blanks, letters beyond ASCII) is
+percent-encoded; what is encoded already stays as it is. A URL with a token is an error: other users
+of the machine can read command lines.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _TOKENS: Final = frozenset({"auth", "access_token"})
 
 
 class InvalidUrl(argparse.ArgumentTypeError):
-    """A text that is no URL of a treedb; the message says why, without the text."""
+    """A text that cannot be used as a URL; the message says why, without the text."""
 
 
 @attrs.frozen
 class Url:
-    """An http or https URL in ASCII; `host` stands without the brackets of IPv6."""
+    """An http or https URL in ASCII; `host` is without the brackets of IPv6."""
 
     scheme: str
     host: str
@@ -42,38 +42,38 @@ class Url:
     query: str = ""
 
     def __str__(self) -> str:
-        """Return it as it is sent."""
+        """Return the URL as it is sent."""
         query = f"?{self.query}" if self.query else ""
         return f"{self.origin}{self.path}{query}"
 
     @property
     def origin(self) -> str:
-        """Whom it addresses: scheme, host and port."""
+        """Scheme, host and port; without the port if it is the default."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         port = "" if self.port == _PORTS[self.scheme] else f":{self.port}"
         return f"{self.scheme}://{host}{port}"
 
     @property
     def is_secure(self) -> bool:
-        """Whether TLS is spoken."""
+        """Whether it is an https URL."""
         return self.scheme == "https"
 
-    def place(self) -> Url:
-        """Return the URL of the JSON at this place of the tree."""
+    def to_json(self) -> Url:
+        """Return the URL with `.json` at the end of its path."""
         has_suffix = self.path.endswith(SUFFIX)
         return self if has_suffix else attrs.evolve(self, path=(self.path or "/") + SUFFIX)
 
-    def rules(self) -> Url:
+    def to_rules(self) -> Url:
         """Return the URL of the rules of the project whose root this is."""
         root = self.path.removesuffix(RULES).removesuffix(f"/{SUFFIX}").rstrip("/")
         return attrs.evolve(self, path=root + RULES)
 
     def has(self, name: str) -> bool:
-        """Tell whether a parameter stands in the query."""
+        """Return whether the query has a parameter."""
         return any(name == given for given, _ in parse_qsl(self.query, keep_blank_values=True))
 
-    def ask(self, parameters: Mapping[str, str]) -> Url:
-        """Return this URL with more parameters."""
+    def with_parameters(self, parameters: Mapping[str, str]) -> Url:
+        """Return the URL with more parameters."""
         more = (f"{name}={quote(value, safe='')}" for name, value in parameters.items())
         return attrs.evolve(self, query="&".join(filter(None, (self.query, *more))))
 
@@ -81,31 +81,31 @@ class Url:
 def parse_url(text: str) -> Url:
     """Parse a URL of a command line; raise `InvalidUrl`."""
     if _CONTROL.search(text):
-        raise InvalidUrl("a URL holds no control characters")
+        raise InvalidUrl("must not contain control characters")
     try:
         parts = urlsplit(text)
         port = parts.port
         path, query = quote(parts.path, safe=_KEPT), quote(parts.query, safe=_KEPT + "?")
-    except ValueError:  # and UnicodeEncodeError among them
-        raise InvalidUrl("this is no URL") from None
+    except ValueError:  # UnicodeEncodeError is one
+        raise InvalidUrl("must be a URL") from None
     if parts.scheme not in _PORTS:
-        raise InvalidUrl("a URL begins with https:// or http://")
+        raise InvalidUrl("must begin with https:// or http://")
     if parts.fragment:
-        raise InvalidUrl("a URL of a place has no #; write %23 in a query")
+        raise InvalidUrl("must not contain #; write %23 in a query")
     url = Url(parts.scheme, _host(parts), port or _PORTS[parts.scheme], path, query)
     if parts.username is not None or any(map(url.has, _TOKENS)):
-        raise InvalidUrl("a token never stands in a URL; use TREEDB_TOKEN or --token-file")
+        raise InvalidUrl("must not contain a token; use TREEDB_TOKEN or --token-file")
     return url
 
 
 def is_local_name(host: str) -> bool:
-    """Tell whether a name means this machine by itself (RFC 6761, section 6.3)."""
+    """Return whether a name always means this machine (RFC 6761, section 6.3)."""
     name = host.lower().removesuffix(".")
     return name == LOCALHOST or name.endswith("." + LOCALHOST)
 
 
 def is_local(host: str) -> bool:
-    """Tell whether a name or an address means this machine."""
+    """Return whether a name or an address means this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -121,5 +121,5 @@ def _host(parts: SplitResult) -> str:
     except ValueError:
         encoded = ""
     if not _NAME.fullmatch(encoded):
-        raise InvalidUrl("a URL names a host, as in https://localhost:8443/a.json")
+        raise InvalidUrl("must have a host, as in https://localhost:8443/a.json")
     return encoded

@@ -1,9 +1,8 @@
-"""`treedb watch`: prints what happens at a place, for as long as it is wanted.
+"""`treedb watch`: prints the events of a path until Ctrl-C.
 
-Once a stream has been open, its end is not the end: it is opened again, after a pause that grows
-with each failure in a row, and resumed where it broke off. It counts as broken, too, when nothing
-comes for 2.5 times as long as keep-alives are apart. What ends the command is Ctrl-C, or a server
-that says no.
+A stream that breaks is opened again, after a pause that grows with each failure in a row, and
+resumed after the last write that was received. A stream is broken, too, if nothing is received for
+2.5 keep-alive intervals. The command ends by Ctrl-C, or with an error of the server.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import math
 import random
 import signal
-from argparse import ArgumentTypeError, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final
@@ -21,12 +20,19 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 
-from treedbd.cli.client import Client, NoAnswer, receive, refusal
-from treedbd.cli.events import CHANGES, KEEP_ALIVE, Event, NoEvent, Parser, Position
-from treedbd.cli.online import online
-from treedbd.cli.options import network_options, read_settings, settings_options
-from treedbd.cli.outcome import CommandFailed, warn, write_out
-from treedbd.cli.query import query_options, query_parameters
+from treedbd.cli.client import Client, NoResponse, read_error, receive
+from treedbd.cli.events import (
+    CHANGES,
+    KEEP_ALIVE,
+    EventParser,
+    InvalidEvent,
+    ResumePoint,
+    StreamEvent,
+)
+from treedbd.cli.exit import CommandFailed, warn, write_out
+from treedbd.cli.options import add_network_options, add_settings_options, read_settings
+from treedbd.cli.query import add_query_options, query_parameters
+from treedbd.cli.run import run_online
 from treedbd.cli.url import Url, parse_url
 
 FIRST_PAUSE_S: Final = 0.5
@@ -34,160 +40,162 @@ LONGEST_PAUSE_S: Final = 30.0
 SILENT_KEEP_ALIVES: Final = 2.5
 
 _STREAM: Final = "text/event-stream"
-_LAST_WORDS: Final = {
-    "cancel": "The stream was ended: the rules do not allow it any more.",
-    "auth_revoked": "The stream was ended: the token is no longer valid.",
+_FINAL_EVENTS: Final = {
+    "cancel": "The stream ended: the rules no longer allow it.",
+    "auth_revoked": "The stream ended: the token is no longer valid.",
 }
 
 
-def add_to(commands: Any) -> None:
-    """Add the command to a parser."""
-    watch = commands.add_parser(
-        "watch",
-        help="print what happens at a place, until Ctrl-C",
-        parents=[query_options(), network_options(), settings_options()],
+def add_options(parser: ArgumentParser, _: str) -> None:
+    """Add the options of the command to its parser."""
+    parser.add_argument(
+        "url", metavar="URL", type=parse_url, help="the URL of a path, with or without .json"
     )
-    watch.add_argument("url", metavar="URL", type=parse_url, help="a place, with or without .json")
-    watch.add_argument("--json", action="store_true", help="print each event as a JSON object")
-    watch.add_argument(
+    parser.add_argument("--json", action="store_true", help="print each event as a JSON object")
+    parser.add_argument(
         "--keep-alive",
         metavar="SECONDS",
         type=_seconds,
-        help="how far the server's keep-alives are apart (default: by the configuration)",
+        help="the server's keep-alive interval (default: that of the configuration)",
     )
-    watch.set_defaults(run=online, work=_watch)
+    add_query_options(parser)
+    add_network_options(parser)
+    add_settings_options(parser)
+    parser.set_defaults(run=run_online, work=_watch)
 
 
 @attrs.frozen
-class Wish:
-    """What to watch and how to tell of it: `show` takes events, `note` sentences."""
+class WatchOptions:
+    """What to watch; `show` prints an event, `note` a message about the connection."""
 
     url: Url
     keep_alive_s: float
-    show: Callable[[Event], None]
+    show: Callable[[StreamEvent], None]
     note: Callable[[str], None]
 
 
-async def follow(client: Client, wish: Wish, clock: IReactorTime, chance: random.Random) -> None:
-    """Show all events from now on; raise `CommandFailed` when the server says no.
+async def follow(
+    client: Client, options: WatchOptions, clock: IReactorTime, rng: random.Random
+) -> None:
+    """Show all events from now on; raise `CommandFailed` when the server returns an error.
 
-    Raises `NoAnswer` only where there has been no stream yet.
+    Raises `NoResponse` only before the first stream.
     """
-    listener = _Listener(client, wish, clock)
+    listener = _Listener(client, options, clock)
     failures = 0
     while True:
         try:
             await listener.listen()
-            trouble = f"{wish.url.origin} ended the stream."
-        except NoAnswer as error:
+            problem = f"{options.url.origin} ended the stream."
+        except NoResponse as error:
             if not listener.has_begun:
                 raise
-            trouble = str(error)
-        if listener.has_heard:
+            problem = str(error)
+        if listener.has_received:
             failures = 0
         if not failures:
-            wish.note(f"{trouble} Trying again.")
-        await deferLater(clock, pause_after(failures, chance))
+            options.note(f"{problem} Trying again.")
+        await deferLater(clock, pause_after(failures, rng))
         failures += 1
 
 
-def pause_after(failures: int, chance: random.Random) -> float:
-    """Return how many seconds to wait after so many failures before this one.
+def pause_after(failures: int, rng: random.Random) -> float:
+    """Return how many seconds to wait after this many failures in a row.
 
-    By chance, so that not all clients come back at once.
+    Random, so that not all clients connect again at once.
     """
     longest: float = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(failures, 16))
-    return longest * chance.uniform(0.5, 1.0)
+    return longest * rng.uniform(0.5, 1.0)
 
 
 class _Listener:
-    """Opens the stream of a wish, time and again."""
+    """Opens the stream again and again."""
 
-    def __init__(self, client: Client, wish: Wish, clock: IReactorTime) -> None:
+    def __init__(self, client: Client, options: WatchOptions, clock: IReactorTime) -> None:
         self.has_begun = False
-        self.has_heard = False
+        self.has_received = False
         self._client = client
-        self._wish = wish
+        self._options = options
         self._clock = clock
-        self._position = Position()
+        self._resume_point = ResumePoint()
 
     async def listen(self) -> None:
-        """Show events until the stream ends; raise `NoAnswer` or `CommandFailed`."""
-        self.has_heard = False
+        """Show events until the stream ends; raise `NoResponse` or `CommandFailed`."""
+        self.has_received = False
         is_silent = False
 
-        def give_up() -> None:
+        def time_out() -> None:
             nonlocal is_silent
             is_silent = True
             listening.cancel()
 
-        limit = self._wish.keep_alive_s * SILENT_KEEP_ALIVES
-        silence = self._clock.callLater(limit, give_up)
+        limit = self._options.keep_alive_s * SILENT_KEEP_ALIVES
+        silence = self._clock.callLater(limit, time_out)
         listening = Deferred.fromCoroutine(self._listen(lambda: silence.reset(limit)))
         try:
             await listening
         except Exception:  # a cancelled connection fails in many ways
             if not is_silent:
                 raise
-            raise NoAnswer(f"{self._wish.url.origin} was silent for {limit:g} s.") from None
+            raise NoResponse(f"{self._options.url.origin} was silent for {limit:g} s.") from None
         finally:
-            self._position.break_off()
+            self._resume_point.record_end()
             if silence.active():
                 silence.cancel()
 
-    async def _listen(self, hear: Callable[[], Any]) -> None:
-        url, last_id = self._wish.url, self._position.last_event_id
+    async def _listen(self, on_data: Callable[[], Any]) -> None:
+        url, last_id = self._options.url, self._resume_point.last_event_id
         headers = {"Accept": _STREAM} | ({} if last_id is None else {"Last-Event-ID": last_id})
-        response = await self._client.request("GET", url, headers)
+        response = await self._client.send("GET", url, headers)
         if response.code >= 500:
-            raise NoAnswer(await refusal(response, url))
+            raise NoResponse(await read_error(response, url))
         if response.code != 200:
-            raise CommandFailed(await refusal(response, url))
+            raise CommandFailed(await read_error(response, url))
         kind = (response.headers.getRawHeaders("Content-Type") or [""])[0]
         if kind.partition(";")[0].strip() != _STREAM:
-            raise CommandFailed(f"{url.origin} did not answer with a stream.")
+            raise CommandFailed(f"The response of {url.origin} is not a stream.")
         self.has_begun = True
-        parser = Parser()
+        parser = EventParser()
 
-        def take(data: bytes) -> None:
+        def consume(data: bytes) -> None:
             for event in parser.feed(data):
-                self.has_heard = True
-                self._take(event)
-            hear()
+                self.has_received = True
+                self._handle(event)
+            on_data()
 
-        await receive(response, url, take)
+        await receive(response, url, consume)
 
-    def _take(self, event: Event) -> None:
+    def _handle(self, event: StreamEvent) -> None:
         if event.kind in CHANGES:
-            if self._position.is_new(event):
+            if self._resume_point.record(event):
                 self._show(event)
         elif event.kind == KEEP_ALIVE:
-            self._position.keep_alive()
-        elif event.kind in _LAST_WORDS:
-            raise CommandFailed(_LAST_WORDS[event.kind])
+            self._resume_point.record_keep_alive()
+        elif event.kind in _FINAL_EVENTS:
+            raise CommandFailed(_FINAL_EVENTS[event.kind])
 
-    def _show(self, event: Event) -> None:
+    def _show(self, event: StreamEvent) -> None:
         try:
-            self._wish.show(event)
-        except NoEvent:
+            self._options.show(event)
+        except InvalidEvent:
             raise CommandFailed(
-                f"{self._wish.url.origin} sent an event that is none of this interface."
+                f"{self._options.url.origin} sent an event that treedb does not know."
             ) from None
 
 
 async def _watch(reactor: Any, client: Client, arguments: Namespace) -> None:
-    url: Url = arguments.url.place().ask(query_parameters(arguments))
+    url: Url = arguments.url.to_json().with_parameters(query_parameters(arguments))
     if not url.has("resume"):
-        url = url.ask({"resume": "true"})
+        url = url.with_parameters({"resume": "true"})
     keep_alive_s = arguments.keep_alive or read_settings(arguments).streams.keep_alive_s
     show = _print_json if arguments.json else _print_text
     over: Deferred[None] = Deferred()
 
     def note(sentence: str) -> None:
-        if not over.called:  # the reactor, too, ends streams when it stops
+        if not over.called:  # the reactor ends streams, too, when it stops
             warn(sentence)
 
-    wish = Wish(url, keep_alive_s, show, note)
+    options = WatchOptions(url, keep_alive_s, show, note)
 
     def end(result: Any) -> None:
         if not over.called:
@@ -198,15 +206,15 @@ async def _watch(reactor: Any, client: Client, arguments: Namespace) -> None:
         reactor.callFromThread(end, None)
 
     signal.signal(signal.SIGINT, interrupt)
-    Deferred.fromCoroutine(follow(client, wish, reactor, random.SystemRandom())).addBoth(end)
+    Deferred.fromCoroutine(follow(client, options, reactor, random.SystemRandom())).addBoth(end)
     await over
 
 
-def _print_text(event: Event) -> None:
+def _print_text(event: StreamEvent) -> None:
     write_out(event.print_text())
 
 
-def _print_json(event: Event) -> None:
+def _print_json(event: StreamEvent) -> None:
     write_out(event.print_json())
 
 
@@ -216,5 +224,5 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = math.nan
     if not 0 < seconds <= 3600:
-        raise ArgumentTypeError("a number of seconds above 0 and at most 3600")
+        raise ArgumentTypeError("must be a number of seconds above 0 and at most 3600")
     return seconds

@@ -1,74 +1,36 @@
 """Which projects and databases there are, and the one place where databases are opened.
 
-A database lies in `<folder>/<project>/<name>.shelf`. Reading one that nobody has written creates
-nothing; it comes into being with the first write that succeeds.
+A database is stored at `<folder>/<project>/<name>.shelf`. Reading one that was never written
+creates nothing; it is created by the first write that succeeds.
 """
 
 from __future__ import annotations
 
 import pathlib
 from collections.abc import Mapping, MutableMapping
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final
 from weakref import WeakValueDictionary
 
-import attrs
 from twisted.internet.defer import Deferred, DeferredList
 from twisted.logger import Logger
 
-from treedbd.database.database import Database
-from treedbd.database.directory import SHELF, walk
-from treedbd.database.platform import Platform
-from treedbd.database.rulebook import Rulebook
-from treedbd.rules.limits import RulesLimits
+from treedbd.database.active_rules import ActiveRules
+from treedbd.database.data_directory import SHELF, walk
+from treedbd.database.database import Database, ProjectSpec
+from treedbd.database.errors import UnknownDatabase
+from treedbd.database.runtime import Runtime
+from treedbd.limits import MIB, Limits, RulesLimits
+from treedbd.names import DEFAULT_DATABASE, DatabaseName, DialectName, EngineName
 from treedbd.rules.ruleset import DEFAULT_LIMITS, DENY, RuleSet
-from treedbd.store.lazy import LazyMapping
-from treedbd.store.mapping import Mapping as StoreMapping
-from treedbd.store.mapping import NotMade, Refused
-from treedbd.store.memory import MemoryMapping
-from treedbd.store.sqlite import SqliteMapping
-from treedbd.store.verification import find_unreadable
+from treedbd.store.create_on_write import CreateOnWriteEngine
+from treedbd.store.engine import CannotCreateStore, CannotOpenStore, Engine
+from treedbd.store.memory import MemoryEngine
+from treedbd.store.sqlite.engine import SqliteEngine
+from treedbd.store.sqlite.file import damaged
+from treedbd.store.verify import find_unreadable
 
-EngineName: TypeAlias = Literal["sqlite", "memory"]
-DialectChoice: TypeAlias = Literal["auto", "standard", "firebase"]
-DEFAULT_DATABASE = "default"
-MOST_DATABASES = 4000
-"""Each that is open holds six files open."""
-CHECKED_BYTES = 256 * 1_048_576
-"""A larger database is not looked through when it is opened: that would take too long."""
-
-
-@attrs.frozen
-class ProjectSpec:
-    """What the configuration says of a project.
-
-    `databases` is None where any may be created. A project that `is_governed` has its rules from a
-    file of the configuration, and denies everything until they have been read.
-    """
-
-    name: str
-    databases: frozenset[str] | None = frozenset({DEFAULT_DATABASE})
-    dialect: DialectChoice = "auto"
-    require_index: bool = False
-    is_governed: bool = False
-
-
-@attrs.frozen
-class DatabaseName:
-    """A database of a project."""
-
-    project: str
-    database: str = DEFAULT_DATABASE
-
-    @property
-    def label(self) -> str:
-        """The label that addresses it: `shop`, or `eu--shop`."""
-        if self.database == DEFAULT_DATABASE:
-            return self.project
-        return f"{self.database}--{self.project}"
-
-
-class UnknownDatabase(LookupError):
-    """No such project, or no such database in it; the message says which."""
+CHECKED_BYTES: Final = 256 * MIB
+"""A larger database is not checked when it is opened: that would take too long."""
 
 
 class Catalog:
@@ -85,14 +47,14 @@ class Catalog:
         any_project: bool,
         first_rules: RuleSet,
         rules_limits: RulesLimits = DEFAULT_LIMITS,
-        most_databases: int = MOST_DATABASES,
-        platform: Platform,
+        max_databases: int = Limits().databases,
+        runtime: Runtime,
         retain_events: int,
     ) -> None:
-        """Serve `folder`; with `any_project` a project that is not named exists all the same.
+        """Serve `folder`; with `any_project` every project exists, configured or not.
 
-        `first_rules` hold in a project until its own are put. Where `most_databases` are open no
-        other comes into being.
+        `first_rules` are in force in a project until its own are PUT. If `max_databases` are open,
+        no other is created.
         """
         self._folder = folder
         self._engine = engine
@@ -100,76 +62,71 @@ class Catalog:
         self._any_project = any_project
         self._first_rules = first_rules
         self._rules_limits = rules_limits
-        self._most_databases = most_databases
-        self._rulebooks: MutableMapping[str, Rulebook] = WeakValueDictionary()
-        self._kept_rulebooks: list[Rulebook] = []
-        self._platform = platform
+        self._max_databases = max_databases
+        self._rules: MutableMapping[str, ActiveRules] = WeakValueDictionary()
+        self._kept_rules: list[ActiveRules] = []
+        self._runtime = runtime
         self._retain_events = retain_events
         self._open: dict[DatabaseName, Database] = {}
         self._unwritten: WeakValueDictionary[DatabaseName, Database] = WeakValueDictionary()
 
     def open(self) -> None:
-        """Open every database that lies in the folder; raise `Refused` for one that is no good."""
+        """Open every database in the folder; raise `CannotOpenStore`."""
         if self._engine != "sqlite":
             return
         for entry in walk(self._folder, self._projects):
             if entry.project not in self._projects and not self._any_project:
                 self._log.warn(
-                    "{file} belongs to no project here; left alone.", file=str(entry.place)
+                    "{file} does not belong to a configured project; it is not opened.",
+                    file=str(entry.file),
                 )
-            elif entry.trouble is not None:
-                raise Refused(entry.trouble)
+            elif entry.error is not None:
+                raise entry.error
             elif entry.is_shelf:
                 name = DatabaseName(entry.project, entry.database)
-                self._open[name] = self._make(name, _open_sound(entry.place))
+                self._open[name] = self._make(name, _open_checked(entry.file))
         for project in self._projects:
-            self.rulebook(project)  # so that what is wrong with rules is said at once
+            self.rules(project)  # so that what is wrong with rules is reported at the start
 
-    def project(self, name: str) -> ProjectSpec:
-        """Return a project; raise `UnknownDatabase`."""
-        spec = self._projects.get(name)
-        if spec is not None:
-            return spec
-        if self._any_project:
-            return ProjectSpec(name, None)
-        raise UnknownDatabase(f"There is no project {name}.")
+    def find(self, name: DatabaseName) -> Database:
+        """Return a database that exists or may be created; raise `UnknownDatabase`."""
+        database = self._open.get(name)
+        if database is not None and self._may_exist(name, database.project):
+            return database
+        project = self._project(name)
+        if not self._may_exist(name, project):
+            raise UnknownDatabase(name, is_project_known=True)
+        return self._unwritten.get(name) or self._make_unwritten(name)
 
-    def check(self, name: DatabaseName) -> ProjectSpec:
-        """Return the project of a database that exists or may be; raise `UnknownDatabase`."""
-        project = self.project(name.project)
-        if project.databases is not None and name.database not in project.databases:
-            raise UnknownDatabase(f"The project {name.project} has no database {name.database}.")
-        return project
+    def dialect(self, name: DatabaseName) -> DialectName:
+        """Return the dialect set for the project of a database; raise `UnknownDatabase`."""
+        return self._project(name).dialect
 
-    def database(self, name: DatabaseName) -> Database:
-        """Return a database that `check` lets pass, one that has nothing in it yet too."""
-        database = self._open.get(name) or self._unwritten.get(name)
-        return database if database is not None else self._make_unwritten(name)
-
-    def rulebook(self, project: str) -> Rulebook:
+    def rules(self, project: str) -> ActiveRules:
         """Return the rules in force of a project; raise `UnknownDatabase`."""
-        rulebook = self._rulebooks.get(project)
-        if rulebook is None:
-            rulebook = self._rulebooks[project] = self._make_rulebook(self.project(project))
+        rules = self._rules.get(project)
+        if rules is None:
+            spec = self._project(DatabaseName(project))
+            rules = self._rules[project] = self._make_rules(spec)
             if project in self._projects or self._engine == "memory":
-                # Others are forgotten with their databases; what was put for them is in a file.
-                self._kept_rulebooks.append(rulebook)
-        return rulebook
+                # Others are dropped with their databases; rules that were PUT are in a file.
+                self._kept_rules.append(rules)
+        return rules
 
-    def names(self, project: str) -> list[DatabaseName]:
+    def names(self, project: ProjectSpec) -> list[DatabaseName]:
         """Return the databases of a project that exist or are configured, in order."""
-        configured = self.project(project).databases
-        if configured is None:
-            written = {name.database for name in list(self._open) if name.project == project}
-            configured = frozenset({DEFAULT_DATABASE} | written)
-        return [DatabaseName(project, database) for database in sorted(configured)]
+        names = project.databases
+        if names is None:
+            written = {name.database for name in list(self._open) if name.project == project.name}
+            names = frozenset({DEFAULT_DATABASE} | written)
+        return [DatabaseName(project.name, name) for name in sorted(names)]
 
-    def troubles(self) -> dict[str, str]:
-        """Return, by label, why databases refuse writes at present; empty while all is well."""
+    def write_problems(self) -> dict[str, str]:
+        """Return, by label, why databases refuse writes at present; empty if none does."""
         return {
-            name.label: trouble
+            name.label: problem
             for name, database in list(self._open.items())
-            if (trouble := database.trouble) is not None
+            if (problem := database.write_problem) is not None
         }
 
     def close(self) -> Deferred[None]:
@@ -182,27 +139,38 @@ class Catalog:
             if not is_closed:
                 self._log.failure("A store could not be closed.", result)
 
-    def _live(self) -> list[tuple[DatabaseName, Database]]:
-        """Return every database there is, those that nobody has written too.
+    def _project(self, name: DatabaseName) -> ProjectSpec:
+        spec = self._projects.get(name.project)
+        if spec is not None:
+            return spec
+        if self._any_project:
+            return ProjectSpec(name.project, None)
+        raise UnknownDatabase(name, is_project_known=False)
 
-        A first commit may add to the open ones meanwhile, in its thread: iterate over copies.
+    def _may_exist(self, name: DatabaseName, project: ProjectSpec) -> bool:
+        return project.databases is None or name.database in project.databases
+
+    def _live(self) -> list[tuple[DatabaseName, Database]]:
+        """Return every database in use, also those that were never written.
+
+        A worker thread may add to the open ones, at a first commit: iterate over copies.
         """
         written = list(self._open.items())
         names = {name for name, _ in written}
         return written + [each for each in self._unwritten.items() if each[0] not in names]
 
-    def _make_rulebook(self, project: ProjectSpec) -> Rulebook:
+    def _make_rules(self, project: ProjectSpec) -> ActiveRules:
         def changed() -> None:
             for name, database in self._live():
                 if name.project == project.name:
-                    database.recheck_permits()
+                    database.recheck_grants()
 
-        return Rulebook(
-            DENY if project.is_governed else self._first_rules,
-            is_governed=project.is_governed,
+        return ActiveRules(
+            DENY if project.is_file_managed else self._first_rules,
+            is_file_managed=project.is_file_managed,
             limits=self._rules_limits,
             folder=self._folder / project.name if self._engine == "sqlite" else None,
-            run_commit=self._platform.run_commit,
+            run_in_thread=self._runtime.run_in_thread,
             changed=changed,
         )
 
@@ -210,40 +178,40 @@ class Catalog:
         def keep() -> None:
             self._open[name] = database
 
-        database = self._make(name, LazyMapping(lambda: self._create(name), keep))
+        database = self._make(name, CreateOnWriteEngine(lambda: self._create(name), keep))
         self._unwritten[name] = database
         return database
 
-    def _make(self, name: DatabaseName, mapping: StoreMapping) -> Database:
-        rulebook = self.rulebook(name.project)
-        return Database(mapping, rulebook, self._platform, self._retain_events)
+    def _make(self, name: DatabaseName, engine: Engine) -> Database:
+        project, rules = self._project(name), self.rules(name.project)
+        return Database(name, engine, project, rules, self._runtime, self._retain_events)
 
-    def _create(self, name: DatabaseName) -> StoreMapping:
-        if len(self._open) >= self._most_databases:
-            raise NotMade(f"There are {len(self._open)} databases, and no more may be made.")
+    def _create(self, name: DatabaseName) -> Engine:
+        if len(self._open) >= self._max_databases:
+            raise CannotCreateStore(
+                f"There are {len(self._open)} databases, and no more can be created."
+            )
         if self._engine == "memory":
-            return MemoryMapping()
+            return MemoryEngine()
         file = self._folder / name.project / f"{name.database}{SHELF}"
-        # It is there already if an earlier first commit failed when the file had been made.
-        return SqliteMapping.open(file) if file.exists() else SqliteMapping.create(file)
+        # It exists already if an earlier first commit failed after the file had been created.
+        return SqliteEngine.open(file) if file.exists() else SqliteEngine.create(file)
 
 
-def _open_sound(file: pathlib.Path) -> SqliteMapping:
-    """Open the file of a database and look through it if it is not large; raise `Refused`."""
+def _open_checked(file: pathlib.Path) -> SqliteEngine:
+    """Open the file of a database, and check it if it is not large; raise `CannotOpenStore`."""
     try:
-        mapping = SqliteMapping.open(file)
+        engine = SqliteEngine.open(file)
     except OSError as error:
-        raise Refused(
-            f"{file} cannot be opened ({error.strerror}): put the database back, or move what is "
-            "left out of the data directory."
+        raise CannotOpenStore(
+            file,
+            f"cannot be opened ({error.strerror})",
+            "put the database back, or move the rest of it out of the data directory",
         ) from None
     damage = None
-    if mapping.size() <= CHECKED_BYTES:
-        damage = mapping.find_damage() or mapping.read(find_unreadable)
+    if engine.size() <= CHECKED_BYTES:
+        damage = engine.find_damage() or engine.read(find_unreadable)
     if damage is not None:
-        mapping.close()
-        raise Refused(
-            f"{file} is damaged ({damage}): restore it from a backup, after the -wal and the -shm "
-            "beside it have been removed."
-        )
-    return mapping
+        engine.close()
+        raise damaged(file, damage)
+    return engine

@@ -1,129 +1,157 @@
-"""One database: read what is durable, write through the batch, close.
+"""One database: read what is durable, write through the group commit, watch, close.
 
-A write travels: its server values are resolved against the transaction's view, its condition is
-checked there, it is applied to the rows and its entry appended to the change log. The `Batcher`
-decides when that happens and tells the outcome once it is durable.
+The steps of a write: its server values are resolved against the view of the transaction, the rules
+are evaluated and its condition is checked there, it is applied to the rows, and its entry is
+appended to the change log. `GroupCommit` decides when that happens, and answers when it is durable.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
+import attrs
 from twisted.internet.defer import Deferred
 
-from treedbd.database import tagging
-from treedbd.database.batch import Batcher
-from treedbd.database.permit import Claim, Permit, Permits
-from treedbd.database.platform import Platform
-from treedbd.database.question import (
-    TURN_MISSED,
-    DeadlinePassed,
-    Outcome,
-    PermissionDenied,
-    TagDenied,
-    Write,
-)
-from treedbd.database.resume import find_missed
-from treedbd.database.rulebook import Rulebook
+from treedbd.database import etags
+from treedbd.database.active_rules import ActiveRules
+from treedbd.database.errors import DeadlinePassed, PermissionDenied, TagDenied
+from treedbd.database.group_commit import GroupCommit
+from treedbd.database.read_grants import ReadGrant, ReadGrants, ReadRequest
+from treedbd.database.requests import Caller, Outcome, Write
+from treedbd.database.resume import MissedEvents, find_missed_events
+from treedbd.database.runtime import Runtime
 from treedbd.database.watchers import Watcher, Watchers
-from treedbd.rules.evaluation import Context
-from treedbd.rules.judge import Verdict
+from treedbd.names import DEFAULT_DATABASE, DatabaseName, DialectName
+from treedbd.rules.context import Context, QueryFacts
+from treedbd.rules.evaluate import Verdict
 from treedbd.store import changelog
-from treedbd.store.mapping import Mapping, Transaction
+from treedbd.store.engine import Engine, Transaction
 from treedbd.store.node_writer import NodeWriter
-from treedbd.store.nodes import Nodes
-from treedbd.tree import edit, value
-from treedbd.tree.event import Event, Position, Telling, look_up, tell
-from treedbd.tree.path import Path
-from treedbd.tree.pushid import PushIds
-from treedbd.tree.value import Json
+from treedbd.store.nodes import HeldNodes, Nodes
+from treedbd.tree import value
+from treedbd.tree.edit import Edit, echo_without_reading, resolve
+from treedbd.tree.event import Commit, Position, complete, describe
+from treedbd.tree.push_id import PushIds
+from treedbd.tree.types import Json, Path
 
 T = TypeVar("T")
 
-TRIM_EVERY = 64
-"""Old log entries are forgotten this many at a time."""
+
+@attrs.frozen
+class ProjectSpec:
+    """What the configuration says of a project.
+
+    `databases` is None if any may be created. A project that is `is_file_managed` has its rules
+    from a file of the configuration, and denies everything until they have been read.
+    """
+
+    name: str
+    databases: frozenset[str] | None = frozenset({DEFAULT_DATABASE})
+    dialect: DialectName = "auto"
+    require_index: bool = False
+    is_file_managed: bool = False
 
 
 class Database:
-    """A tree of JSON and everyone who reads and writes it.
+    """A tree of JSON, and all that read, write and watch it; belongs to the reactor's thread.
 
-    Belongs to the reactor's thread.
+    Attributes:
+        name: its name.
+        project: the project it belongs to.
+        rules: the rules in force of that project.
+        push_ids: makes the keys of its pushed children.
+
     """
 
     def __init__(
         self,
-        mapping: Mapping,
-        rulebook: Rulebook,
-        platform: Platform,
+        name: DatabaseName,
+        engine: Engine,
+        project: ProjectSpec,
+        rules: ActiveRules,
+        runtime: Runtime,
         retain_events: int,
     ) -> None:
-        """Serve `mapping`, which from now on belongs to this database, as `rulebook` allows."""
-        self.push_ids = PushIds(platform.entropy)
-        self._mapping = mapping
-        self._clock = platform.clock
-        self._entropy = platform.entropy
+        """Serve `engine`, which from now on belongs to this database."""
+        self.name: Final = name
+        self.project: Final = project
+        self.rules: Final = rules
+        self.push_ids: Final = PushIds(runtime.entropy)
+        self._engine = engine
+        self._clock = runtime.clock
+        self._entropy = runtime.entropy
         self._retain_events = retain_events
-        self._rulebook = rulebook
         self._watchers = Watchers()
-        self._permits = Permits(rulebook, self.read)
-        self._batcher = Batcher(mapping, self._apply, self._tell, platform)
+        self._grants = ReadGrants(lambda: rules.current, self.read)
+        self._group_commit = GroupCommit(engine, self._apply, self._notify, runtime)
 
     @property
-    def trouble(self) -> str | None:
-        """Why writes are refused at present; None while all is well."""
-        return self._batcher.trouble
+    def write_problem(self) -> str | None:
+        """Why writes are refused at present; None if they are accepted."""
+        return self._group_commit.write_problem
 
     def read(self, work: Callable[[Nodes], T]) -> T:
-        """Run `work` on the last durable state and return what it returns."""
-        return self._mapping.read(lambda rows: work(Nodes(rows)))
+        """Run `work` on the last durable state and return its result."""
+        return self._engine.read(lambda view: work(Nodes(view)))
+
+    def check_read(
+        self, path: Path, caller: Caller, now: int, nodes: Nodes, query: QueryFacts | None = None
+    ) -> None:
+        """Raise `PermissionDenied` unless the rules let `caller` read `path`.
+
+        `query` describes the query of the read, None if it has none; `now` is in milliseconds since
+        1970.
+        """
+        if not self._may_read(path, caller, now, nodes, query):
+            raise PermissionDenied("this read")
 
     def hold(self) -> HeldNodes:
         """Hold the last durable state open, for a reader that needs many turns."""
-        return HeldNodes(self._mapping)
+        return HeldNodes(self._engine.snapshot())
 
     def write(self, write: Write) -> Deferred[Outcome]:
         """Do a write.
 
-        Fires with its outcome once it is durable; errbacks with `ConditionFailed`, `InvalidData`,
+        Fires with its outcome when it is durable; errbacks with `ConditionFailed`, `InvalidData`,
         `PermissionDenied`, `TooLarge`, `DeadlinePassed` or `Unavailable`, and then nothing was
         applied.
         """
-        return self._batcher.submit(write)
+        return self._group_commit.submit(write)
 
-    def judge(self, write: Write) -> Verdict:
-        """Tell what the rules say of a write, and which of them ran; nothing is written."""
+    def explain_write(self, write: Write) -> Verdict:
+        """Return the verdict of the rules on a write, with a trace; nothing is written."""
 
         def work(nodes: Nodes) -> Verdict:
-            resolved = edit.resolve(write.edit, write.now, nodes)
+            edit = resolve(write.edit, write.now, nodes)
             context = Context(write.caller.auth, write.now, nodes)
-            return self._rulebook.rules.may_write(resolved.changes, context, explain=True)
+            return self.rules.current.may_write(edit.changes, context, explain=True)
 
         return self.read(work)
 
-    def permit(
-        self, claim: Claim, revoked: Callable[[], None], doubted: Callable[[], None]
-    ) -> Permit:
-        """Return the right to watch, yet to be judged.
+    def make_grant(
+        self, request: ReadRequest, revoked: Callable[[], None], uncertain: Callable[[], None]
+    ) -> ReadGrant:
+        """Return the right to watch a path, before its first check.
 
-        `revoked` is called when it is withdrawn, `doubted` when it may have been for a moment:
-        then the batch that is about to be told must not be heard.
+        `revoked` is called when it is lost, `uncertain` when it may have been lost for a moment:
+        then the batch that watchers are about to be notified of must not be sent.
         """
-        return Permit(self._permits, claim, revoked, doubted)
+        return ReadGrant(self._grants, request, revoked, uncertain)
 
-    def recheck_permits(self) -> None:
-        """Judge everyone who watches anew: the rules have changed."""
-        self._permits.recheck()
+    def recheck_grants(self) -> None:
+        """Check the right of all watchers again: the rules have changed."""
+        self._grants.recheck()
 
     def watch(self, path: Path, watcher: Watcher, work: Callable[[Nodes], T]) -> tuple[T, int]:
-        """Let `watcher` hear what concerns `path` from now on.
+        """Notify `watcher` of what concerns `path` from now on.
 
-        Returns what `work` made of the present state, and its sequence number: the watcher hears
-        every later write, and no earlier one. One that watches already starts anew.
+        Returns what `work` made of the present state, and its sequence number: the watcher is
+        notified of every later write and no earlier one. A second call replaces the first.
         """
-        answer, sequence = self._mapping.read(lambda rows: (work(Nodes(rows)), rows.sequence()))
+        result, sequence = self._engine.read(lambda view: (work(Nodes(view)), view.sequence()))
         self._watchers.add(path, watcher, sequence)
-        return answer, sequence
+        return result, sequence
 
     def watch_held(self, path: Path, watcher: Watcher) -> HeldNodes:
         """Do as `watch`, with the present state held open."""
@@ -131,136 +159,129 @@ class Database:
         self._watchers.add(path, watcher, held.sequence)
         return held
 
-    def resume(
-        self, path: Path, watcher: Watcher, after: Position, permit: Permit
-    ) -> list[tuple[Position, Event]] | None:
-        """Do as `watch` for one that has heard everything up to the position `after`.
+    def missed_events(
+        self, nodes: Nodes, path: Path, after: Position, grant: ReadGrant
+    ) -> MissedEvents | None:
+        """Return the events at `path` after a position, up to the state that `nodes` shows.
 
-        Returns what it missed, or None, and then does not watch, where that is not known any more
-        or where `permit`, granted by what is there now, may not have held all the time.
+        None if they are not known any more, or if `grant`, which was checked against that state,
+        may not have held all the time.
         """
-        retained = self._retain_events
-        found = self._mapping.read(lambda rows: find_missed(rows, path, after, permit, retained))
-        if found is None:
-            return None
-        self._watchers.add(path, watcher, found.sequence)
-        return found.events
+        return find_missed_events(nodes.rows, path, after, grant.held_through, self._retain_events)
 
     def position(self, sequence: int) -> Position:
-        """Return the position of one that has heard everything up to a sequence number."""
-        entry = self._mapping.read(lambda rows: next(rows.entries(sequence - 1), None))
+        """Return the position of a client that has received everything up to a number."""
+        entry = self._engine.read(lambda view: next(view.entries(sequence - 1), None))
         is_known = entry is not None and entry.sequence == sequence
         return Position(sequence, entry.op_id if entry is not None and is_known else b"")
 
     def unwatch(self, path: Path, watcher: Watcher) -> None:
-        """Let `watcher` hear no more; one that does not watch is no error."""
+        """Stop notifying `watcher`; no error if it does not watch."""
         self._watchers.remove(path, watcher)
 
     def close(self) -> Deferred[None]:
         """Answer the writes under way, then close the store."""
-        return self._batcher.close().addCallback(lambda _: self._mapping.close())
+        return self._group_commit.close().addCallback(lambda _: self._engine.close())
 
     def _apply(self, transaction: Transaction, write: Write) -> Outcome:
+        """Do one write in a transaction; raise the error that refuses it."""
         nodes = NodeWriter(transaction)
-        resolved = edit.resolve(write.edit, write.now, nodes)
-        may_see = self._judge(nodes, write, resolved)
+        edit = resolve(write.edit, write.now, nodes)
+        may_read = self._authorise(nodes, write, edit)
         if write.condition is not None:
-            tagging.check(nodes, write.condition)
+            etags.check_condition(nodes, write.condition)
         if write.deadline is not None and self._clock.seconds() >= write.deadline:
-            raise DeadlinePassed(TURN_MISSED)  # rules may take long
-        wants_tag = write.wants_tag and may_see
-        new_tag = tagging.tag_ahead(nodes, write, resolved) if wants_tag else None
-        telling = None
-        if _has_effect(nodes, resolved):
-            nodes.apply(resolved.changes)
-            rules = self._rulebook.rules.fingerprint
-            content = changelog.encode(resolved, write.now, rules=rules)
+            raise DeadlinePassed("it was applied")  # evaluating rules may take long
+        wants_etag = write.wants_etag and may_read
+        etag = etags.etag_before_write(nodes, write, edit) if wants_etag else None
+        commit = None
+        if _has_effect(nodes, edit):
+            nodes.apply(edit.changes)
             op_id = self._entropy(16)
-            sequence = transaction.append(op_id, content)
-            if sequence % TRIM_EVERY == 0:
-                # One more than can be missed: by it a position is known for one of this history.
-                transaction.trim(changelog.trim_to(sequence, self._retain_events + 1))
-            telling = self._look_up(tell(sequence, resolved, op_id), nodes)
+            rules = self.rules.current.fingerprint
+            entry = changelog.encode(edit, write.now, rules=rules)
+            sequence = changelog.append(transaction, op_id, entry, self._retain_events)
+            commit = self._complete_if_cheap(describe(sequence, edit, op_id), nodes)
         echo = None
         if write.wants_echo:
-            echo = _echo(nodes, resolved) if may_see else edit.show_blind(write.edit, write.now)
-        if wants_tag and new_tag is None:
-            new_tag = tagging.tag_after(nodes, resolved)
-        return Outcome(resolved, telling, echo, new_tag)
+            echo = _echo(nodes, edit) if may_read else echo_without_reading(write.edit, write.now)
+        if wants_etag and etag is None:
+            etag = etags.etag_after_write(nodes, edit)
+        return Outcome(edit, commit, echo, etag)
 
-    def _judge(self, nodes: Nodes, write: Write, resolved: edit.Edit) -> bool:
-        """Raise `PermissionDenied`, or tell whether the caller may see what its answer would tell.
+    def _authorise(self, nodes: Nodes, write: Write, edit: Edit) -> bool:
+        """Return whether the caller may read what its response shows; raise `PermissionDenied`.
 
-        A tag tells of everything below a place, the echo of an increment what it added to, and that
-        of a priority whether there is a node.
+        A tag depends on everything below a place, the echo of an increment on the number it was
+        added to, and the echo of a priority on whether there is a node.
         """
         caller, now = write.caller, write.now
         if caller.is_admin:
             return True
         context = Context(caller.auth, now, nodes)
-        if not self._rulebook.rules.may_write(resolved.changes, context).allowed:
-            raise PermissionDenied("The rules do not allow this write.")
+        if not self.rules.current.may_write(edit.changes, context).allowed:
+            raise PermissionDenied("this write")
         condition = write.condition
-        if condition is not None and not self._rulebook.may_read(
-            condition.place.path, caller, now, nodes
-        ):
-            raise TagDenied("The rules do not allow this caller to ask for a tag.")
-        asked = write.edit
-        echo_tells = write.wants_echo and (asked.has_placeholders or asked.place.of_priority)
-        if not (write.wants_tag or echo_tells):
+        if condition is not None and not self._may_read(condition.place.path, caller, now, nodes):
+            raise TagDenied
+        requested = write.edit
+        echo_depends = write.wants_echo and (
+            requested.has_placeholders or requested.place.is_priority
+        )
+        if not (write.wants_etag or echo_depends):
             return True
-        return self._rulebook.may_read(asked.place.path, caller, now, nodes)
+        return self._may_read(requested.place.path, caller, now, nodes)
 
-    def _tell(self, tellings: Sequence[Telling]) -> None:
-        """Tell everyone; those whose right to hear it is gone are told of that first."""
-        self._permits.tell(tellings)
-        if any(map(self._misses_values, tellings)):
-            # Somebody came to watch after these had been applied.
-            tellings = self.read(lambda nodes: [self._look_up(each, nodes) for each in tellings])
-        self._watchers.tell(tellings)
+    def _may_read(
+        self, path: Path, caller: Caller, now: int, nodes: Nodes, query: QueryFacts | None = None
+    ) -> bool:
+        if caller.is_admin:
+            return True
+        context = Context(caller.auth, now, nodes, query)
+        return self.rules.current.may_read(path, context).allowed
 
-    def _look_up(self, telling: Telling, nodes: Nodes) -> Telling:
-        """Complete what is told of a priority; a large node is read only if somebody hears it."""
-        if telling.is_looked_up:
-            return telling
-        if self._misses_values(telling):
-            return look_up(telling, nodes)
-        is_large = any(nodes.is_spread(part.path) for part in telling.parts if part.is_priority)
-        return telling if is_large else look_up(telling, nodes)
+    def _notify(self, commits: Sequence[Commit]) -> None:
+        """Notify all watchers; those that lost their right are notified of that first."""
+        if self._grants.held:
+            self._grants.notify(commits)
+        if not self._watchers.count:
+            return
+        if any(map(self._lacks_watched_values, commits)):
+            # A client began to watch after these had been applied.
+            commits = self.read(lambda nodes: [complete(each, nodes) for each in commits])
+        self._watchers.notify(commits)
 
-    def _misses_values(self, telling: Telling) -> bool:
-        """Tell whether somebody is to hear of a node that has not been looked up.
+    def _complete_if_cheap(self, commit: Commit, nodes: Nodes) -> Commit:
+        """Complete a commit of priorities; a large node is read only if it is watched."""
+        if commit.is_complete:
+            return commit
+        if not self._lacks_watched_values(commit):
+            priorities = [change.path for change in commit.changes if change.is_priority]
+            if any(map(nodes.is_spread, priorities)):
+                return commit
+        return complete(commit, nodes)
 
-        Of a priority only those hear who watch its node or one above it.
+    def _lacks_watched_values(self, commit: Commit) -> bool:
+        """Return whether a watcher will receive a node that has not been read.
+
+        A priority concerns only the watchers of its node and of those above it.
         """
-        return not telling.is_looked_up and any(
-            part.is_priority and self._watchers.has_at_or_above(part.path) for part in telling.parts
+        return not commit.is_complete and any(
+            change.is_priority and self._watchers.has_at_or_above(change.path)
+            for change in commit.changes
         )
 
 
-class HeldNodes:
-    """One moment of a database, held until `close`."""
-
-    def __init__(self, mapping: Mapping) -> None:
-        self._snapshot = mapping.snapshot()
-        self.nodes = Nodes(self._snapshot)
-        self.sequence = self._snapshot.sequence()
-
-    def close(self) -> None:
-        """Let the moment go."""
-        self._snapshot.close()
+def _has_effect(nodes: Nodes, edit: Edit) -> bool:
+    """Return whether anything is written: not for an empty PATCH or a priority without a node."""
+    if edit.place.is_priority:
+        return nodes.peek(edit.place.path) is not None
+    return bool(edit.changes)
 
 
-def _has_effect(nodes: Nodes, done: edit.Edit) -> bool:
-    """Tell whether anything is written: a PATCH has members, a priority has a node to be on."""
-    if done.place.of_priority:
-        return nodes.peek(done.place.path) is not None
-    return bool(done.changes)
-
-
-def _echo(nodes: Nodes, done: edit.Edit) -> Json:
-    if done.method == "patch":
-        return done.sent
-    if done.place.of_priority:
-        return nodes.priority(done.place.path)
-    return value.plain(done.changes[0].value)
+def _echo(nodes: Nodes, edit: Edit) -> Json:
+    if edit.method == "patch":
+        return edit.sent
+    if edit.place.is_priority:
+        return nodes.priority(edit.place.path)
+    return value.plain(edit.changes[0].value)

@@ -1,80 +1,77 @@
-"""What somebody missed who watched a path and comes back, told from the change log.
+"""The events that a client missed while it was away, computed from the change log.
 
-The log retains what was written, not what was there. So only the events of a whole node can be told
-again, as they would have been told at the time, and only to one whose right to hear them held all
-the while; where anything is in doubt the answer is None, and the reader begins anew.
+The log retains what was written, not what was there. So only the events of a whole node can be
+computed again, as they were sent at the time, and only for a client whose right to receive them
+held all the while. If anything is uncertain the result is None, and the client starts again.
 """
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
 
-from treedbd.database.permit import Permit
+from treedbd.limits import MAX_RESUMED_BYTES, MAX_RESUMED_WRITES
 from treedbd.store import changelog
-from treedbd.store.mapping import Entry, Rows
+from treedbd.store.engine import LogEntry, ReadView
 from treedbd.tree.edit import Edit
-from treedbd.tree.event import Event, Position, tell
-from treedbd.tree.path import Path, is_ancestor
+from treedbd.tree.event import Event, Position, describe
+from treedbd.tree.path import is_at_or_above
+from treedbd.tree.types import Path
 
-MOST_RESUMED: Final = 10_000
-MOST_RESUMED_BYTES: Final = 16 * 1_048_576
-"""Who missed more entries than this, or longer ones, starts anew; that is cheaper for everybody."""
-
-
-class Missed(NamedTuple):
-    """The events that somebody missed, and the sequence number up to which they tell."""
-
-    events: list[tuple[Position, Event]]
-    sequence: int
+HeldThrough: TypeAlias = Callable[[Iterable[Path], str], bool]
+"""Returns whether the client could read while these paths were written under these rules."""
 
 
-def find_missed(
-    rows: Rows, path: Path, after: Position, permit: Permit, retained: int
-) -> Missed | None:
-    """Return what was to be heard at `path` after a position, None where that cannot be told.
+MissedEvents: TypeAlias = list[tuple[Position, Event]]
+"""The events that a client missed, each with its position."""
 
-    `permit` is granted by what is there now; it may not have held all the time. Of the log only the
-    `retained` newest entries count, though it may hold some more.
+
+def find_missed_events(
+    view: ReadView, path: Path, after: Position, held_through: HeldThrough, retained: int
+) -> MissedEvents | None:
+    """Return the events at `path` after a position, None if they are not known.
+
+    Of the log only the `retained` newest entries count, though it may hold some more.
     """
-    entries = _entries_since(rows, after, min(retained, MOST_RESUMED))
+    entries = _entries_since(view, after, min(retained, MAX_RESUMED_WRITES))
     if entries is None:
         return None
-    missed: list[tuple[Position, Event]] = []
+    missed: MissedEvents = []
     for entry in entries:
-        is_heard = entry.sequence == after.sequence
-        if is_heard and after.events is None:
+        is_first = entry.sequence == after.sequence  # of which the client has some events, or all
+        if is_first and after.events is None:
             continue
-        done = changelog.decode(entry.content)
-        if not permit.held_through(_written(done), changelog.rules_of(entry.content)):
+        edit = changelog.decode(entry.content)
+        if not held_through(_written(edit), changelog.rules_of(entry.content)):
             return None
-        if not (is_ancestor(path, done.place.path) or is_ancestor(done.place.path, path)):
-            if is_heard:
+        if not (is_at_or_above(path, edit.place.path) or is_at_or_above(edit.place.path, path)):
+            if is_first:
                 return None
             continue
-        if isinstance(done, changelog.NotRetained) or _sets_priority(done):
+        if isinstance(edit, changelog.NotRetained) or _sets_priority(edit):
             return None
-        telling = tell(entry.sequence, done, entry.op_id)
-        events = list(telling.numbered(telling.heard_at(path)))
-        if is_heard and after.events not in range(len(events)):
+        commit = describe(entry.sequence, edit, entry.op_id)
+        events = list(commit.numbered(commit.events_at(path)))
+        if is_first and after.events not in range(len(events)):
             return None
-        missed += events[after.events if is_heard else 0 :]
-    return Missed(missed, entries[-1].sequence if entries else after.sequence)
+        missed += events[after.events if is_first else 0 :]
+    return missed
 
 
-def _entries_since(rows: Rows, after: Position, most: int) -> list[Entry] | None:
-    """Return the log entries after a position, headed by the one that it names.
+def _entries_since(view: ReadView, after: Position, limit: int) -> list[LogEntry] | None:
+    """Return the log entries from a position on, beginning with the write that it names.
 
-    Returns None where some are not there any more, or where the one named is not the one meant.
-    Nothing was written before the first entry, so that nothing has to be there for that position.
+    Returns None if some are missing, or if the entry with that number is another one. Before the
+    first entry nothing was written, so a position there needs no entry.
     """
-    missed = rows.sequence() - after.sequence
-    if not 0 <= missed <= most:
+    missed = view.sequence() - after.sequence
+    if not 0 <= missed <= limit:
         return None
-    entries: list[Entry] = []
+    entries: list[LogEntry] = []
     size = 0
-    for entry in rows.entries(max(0, after.sequence - 1)):
+    for entry in view.entries(max(0, after.sequence - 1)):
         size += len(entry.content)
-        if size > MOST_RESUMED_BYTES:
+        if size > MAX_RESUMED_BYTES:
             return None
         entries.append(entry)
     if after.sequence == 0:
@@ -84,11 +81,11 @@ def _entries_since(rows: Rows, after: Position, most: int) -> list[Entry] | None
     return entries if is_known else None
 
 
-def _written(done: Edit | changelog.NotRetained) -> list[Path]:
-    if isinstance(done, changelog.NotRetained):
-        return [done.place.path]
-    return [change.place.path for change in done.changes]
+def _written(edit: Edit | changelog.NotRetained) -> list[Path]:
+    if isinstance(edit, changelog.NotRetained):
+        return [edit.place.path]
+    return [change.place.path for change in edit.changes]
 
 
-def _sets_priority(done: Edit) -> bool:
-    return any(change.place.of_priority for change in done.changes)
+def _sets_priority(edit: Edit) -> bool:
+    return any(change.place.is_priority for change in edit.changes)

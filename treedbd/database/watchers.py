@@ -1,14 +1,14 @@
-"""The per-path registry of observers: who watches what, found from what was written.
+"""The registry of watchers by path: who watches what, found from what was written.
 
-Theory of operation. Observers hang on a tree of *spots*, one for each watched path. A write is
-carried down from the root to its own path: every spot it passes has it at or under itself. Spots
-below the path have it above. Spots beside it are never visited, so the cost of a write grows with
-the observers it concerns.
+Theory of operation. Watchers are kept in a tree of nodes, one for each watched path and its
+ancestors. A write is followed from the root down to its own path: the nodes on the way watch the
+path or an ancestor of it. Then the nodes below the path are visited, which watch a descendant.
+Unrelated nodes are never visited, so the cost of a write grows with the watchers that it concerns.
 
-The writes of one batch are carried through together. What they mean at a spot is worked out once,
-as a `Notice`, whoever and however many watch there; each observer is called once a batch. An
-observer hears only of writes newer than the state it started from; one that raises is dropped and
-disturbs nobody.
+The writes of one batch are delivered together. What they mean at a node is computed once, as a
+`Notification`, however many watch there; each watcher is called once for a batch. A watcher is
+notified only of writes newer than the state it started from; one that raises is removed and
+disturbs no other.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from typing import Any, Protocol
 import attrs
 from twisted.logger import Logger
 
-from treedbd.tree.event import Event, Part, Position, Telling
-from treedbd.tree.path import Path
+from treedbd.tree.event import Commit, CommittedChange, Event, Position
+from treedbd.tree.types import Path
 
 
 @attrs.frozen
-class Notice:
+class Notification:
     """What one batch means at one watched path: events, each with its position.
 
-    `shared` is for those who hear it: what one observer made of it, the next can use.
+    `shared` is for the watchers: what one of them computes from the events, the next can use.
     """
 
     events: tuple[tuple[Position, Event], ...]
@@ -35,46 +35,46 @@ class Notice:
 
 
 class Watcher(Protocol):
-    """Somebody who watches a path."""
+    """Is notified of what is written at a path."""
 
-    def notify(self, notice: Notice) -> None:
-        """Hear what was written."""
+    def notify(self, notification: Notification) -> None:
+        """Receive what was written."""
         ...
 
 
 @attrs.define(eq=False)
-class _Spot:
+class _Node:
     """A watched path, or one above a watched path."""
 
-    children: dict[str, _Spot] = attrs.field(factory=dict)
+    children: dict[str, _Node] = attrs.field(factory=dict)
     watchers: dict[Watcher, int] = attrs.field(factory=dict)
 
 
 class Watchers:
-    """The observers of one database."""
+    """The watchers of one database; `count` is their number."""
 
     _log = Logger()
 
     def __init__(self) -> None:
-        self._root = _Spot()
+        self._root = _Node()
         self.count = 0
 
     def add(self, path: Path, watcher: Watcher, since: int) -> None:
-        """Let `watcher` hear what is written after sequence number `since` and concerns `path`."""
-        spot = self._root
+        """Notify `watcher` of writes that concern `path` and are newer than the number `since`."""
+        node = self._root
         for key in path:
-            spot = spot.children.setdefault(key, _Spot())
-        self.count += watcher not in spot.watchers
-        spot.watchers[watcher] = since
+            node = node.children.setdefault(key, _Node())
+        self.count += watcher not in node.watchers
+        node.watchers[watcher] = since
 
     def remove(self, path: Path, watcher: Watcher) -> None:
-        """Let `watcher` hear no more of `path`; one that is not there is no error."""
+        """Stop notifying `watcher` of `path`; no error if it is not there."""
         trail = [self._root]
         for key in path:
-            spot = trail[-1].children.get(key)
-            if spot is None:
+            node = trail[-1].children.get(key)
+            if node is None:
                 return
-            trail.append(spot)
+            trail.append(node)
         if trail[-1].watchers.pop(watcher, None) is not None:
             self.count -= 1
         for at in range(len(path), 0, -1):
@@ -83,79 +83,79 @@ class Watchers:
             del trail[at - 1].children[path[at - 1]]
 
     def has_at_or_above(self, path: Path) -> bool:
-        """Tell whether anybody watches `path` or a node above it."""
-        spot = self._root
+        """Return whether `path` or a node above it is watched."""
+        node = self._root
         for key in path:
-            below = spot.children.get(key)
-            if spot.watchers or below is None:
-                return bool(spot.watchers)
-            spot = below
-        return bool(spot.watchers)
+            below = node.children.get(key)
+            if node.watchers or below is None:
+                return bool(node.watchers)
+            node = below
+        return bool(node.watchers)
 
-    def tell(self, tellings: Sequence[Telling]) -> None:
-        """Notify everyone whom the writes of one batch concern."""
+    def notify(self, commits: Sequence[Commit]) -> None:
+        """Notify every watcher that the writes of one batch concern."""
         if not self.count:
             return
-        heard: dict[_Spot, list[tuple[Position, Event]]] = {}
-        for telling in tellings:
-            for spot, events in self._concerned(telling):
-                heard.setdefault(spot, []).extend(telling.numbered(events))
-        for spot, numbered in heard.items():
+        found: dict[_Node, list[tuple[Position, Event]]] = {}
+        for commit in commits:
+            for node, events in self._concerned(commit):
+                found.setdefault(node, []).extend(commit.numbered(events))
+        for node, numbered in found.items():
             if numbered:
-                self._notify(spot, Notice(tuple(numbered)))
+                self._notify_node(node, Notification(tuple(numbered)))
 
-    def _notify(self, spot: _Spot, notice: Notice) -> None:
-        first = notice.events[0][0].sequence
-        for watcher, since in list(spot.watchers.items()):
+    def _notify_node(self, node: _Node, notification: Notification) -> None:
+        first = notification.events[0][0].sequence
+        for watcher, since in list(node.watchers.items()):
             if since >= first:
                 continue
             try:
-                watcher.notify(notice)
+                watcher.notify(notification)
             except Exception:
-                self._log.failure("A watcher broke and is dropped.")
-                self.count -= spot.watchers.pop(watcher, None) is not None
+                self._log.failure("A watcher failed and is removed.")
+                self.count -= node.watchers.pop(watcher, None) is not None
 
-    def _concerned(self, telling: Telling) -> Iterator[tuple[_Spot, Iterator[Event]]]:
-        """Yield the watched spots on the way to a write and below it, with what they hear."""
-        spot = self._root
-        for depth, key in enumerate(telling.path):
-            if spot.watchers:
-                yield spot, telling.at_or_under(telling.path[:depth])
-            below = spot.children.get(key)
+    def _concerned(self, commit: Commit) -> Iterator[tuple[_Node, Iterator[Event]]]:
+        """Yield the watched nodes on the way to a write and below it, with their events."""
+        node = self._root
+        for depth, key in enumerate(commit.path):
+            if node.watchers:
+                yield node, commit.events_at_or_above(commit.path[:depth])
+            below = node.children.get(key)
             if below is None:
                 return
-            spot = below
-        if spot.watchers:
-            yield spot, telling.at_or_under(telling.path)
-        if telling.method == "put":
-            for below, path in _watched_below(spot, telling.path):
-                yield below, telling.above(path)
+            node = below
+        if node.watchers:
+            yield node, commit.events_at_or_above(commit.path)
+        if commit.method == "put":
+            for below, path in _watched_below(node, commit.path):
+                yield below, commit.events_below(path)
         else:
-            yield from self._reached(spot, telling)
+            yield from self._reached(node, commit)
 
-    def _reached(self, spot: _Spot, telling: Telling) -> Iterator[tuple[_Spot, Iterator[Event]]]:
-        """Yield the spots below a PATCH that any of its keys reaches, each once."""
-        reached: dict[_Spot, tuple[Path, list[Part]]] = {}
-        for part in telling.parts:
-            at, path = spot, telling.path
-            for key in part.path[len(telling.path) :]:
+    def _reached(self, node: _Node, commit: Commit) -> Iterator[tuple[_Node, Iterator[Event]]]:
+        """Yield the nodes below a PATCH that any of its keys reaches, each once."""
+        reached: dict[_Node, tuple[Path, list[CommittedChange]]] = {}
+        for change in commit.changes:
+            at, path = node, commit.path
+            for key in change.path[len(commit.path) :]:
                 below = at.children.get(key)
                 if below is None:
                     break
                 at, path = below, (*path, key)
                 if at.watchers:
-                    reached.setdefault(at, (path, []))[1].append(part)
+                    reached.setdefault(at, (path, []))[1].append(change)
             else:
                 for lower, lower_path in _watched_below(at, path):
-                    reached.setdefault(lower, (lower_path, []))[1].append(part)
-        # Of a PATCH of many keys each spot looks only at those that reach it.
-        for at, (path, parts) in reached.items():
-            yield at, attrs.evolve(telling, parts=tuple(parts)).above(path)
+                    reached.setdefault(lower, (lower_path, []))[1].append(change)
+        # Of a PATCH of many keys each node reads only those that reach it.
+        for at, (path, changes) in reached.items():
+            yield at, attrs.evolve(commit, changes=tuple(changes)).events_below(path)
 
 
-def _watched_below(spot: _Spot, path: Path) -> Iterator[tuple[_Spot, Path]]:
-    """Yield the watched spots strictly below one at `path`, with their paths."""
-    for key, child in spot.children.items():
+def _watched_below(node: _Node, path: Path) -> Iterator[tuple[_Node, Path]]:
+    """Yield the watched nodes strictly below one at `path`, with their paths."""
+    for key, child in node.children.items():
         below = (*path, key)
         if child.watchers:
             yield child, below

@@ -1,8 +1,8 @@
-"""The closures that `compile` puts together: one maker for each form that a part can take.
+"""The closures that `compile` puts together: one factory for each form of node.
 
-Each maker takes the functions of the parts below and returns the function of the part itself.
-Frequent forms (a member of `auth`, a comparison with null, a child named by a literal) have makers
-of their own, for speed alone.
+Each factory takes the functions of the children of a node and returns the function of the node.
+Frequent forms (a member of `auth`, a comparison with null, a child named by a literal) have
+factories or branches of their own, for speed only.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias
 
-from treedbd.rules.evaluation import EvaluationError, Scope
-from treedbd.rules.expression import Binary, Conditional, Expression, Literal
-from treedbd.rules.operators import BINARY, EQUALITIES, claim, equal, length, replace
+from treedbd.limits import MAX_DEPTH
+from treedbd.rules.ast import Binary, Conditional, Expression, Literal
+from treedbd.rules.context import EvaluationError, Scope
+from treedbd.rules.operators import BINARY, EQUALITIES, auth_member, equal, length, replace
 from treedbd.rules.regex import Regex
 from treedbd.rules.snapshot import (
     Snapshot,
@@ -20,16 +21,17 @@ from treedbd.rules.snapshot import (
     is_boolean_at,
     is_number_at,
     is_string_at,
+    leaf_or_subtree_at,
     split_path,
-    value_at,
 )
-from treedbd.tree.path import MAX_DEPTH, ROOT, Path
+from treedbd.tree.types import ROOT, Path
 from treedbd.tree.view import View
 
 Evaluate: TypeAlias = Callable[[Scope], Any]
+"""Returns the value of a node in a scope; raises `EvaluationError` if it has none."""
 
 QUERY_FACTS: Final = {
-    "orderByKey": "ordered_by_key",
+    "orderByKey": "is_ordered_by_key",
     "orderByPriority": "order_by_priority",
     "orderByValue": "order_by_value",
     "orderByChild": "order_by_child",
@@ -47,7 +49,7 @@ VARIABLES: Final[Mapping[str, Evaluate]] = {
     "data": lambda scope: Snapshot(scope.before, scope.path),
     "newData": lambda scope: Snapshot(scope.after, scope.path),
 }
-SNAPSHOT_QUESTIONS: Final[Mapping[str, Callable[[Snapshot], Any]]] = {
+SNAPSHOT_METHODS_WITHOUT_ARGUMENTS: Final[Mapping[str, Callable[[Snapshot], Any]]] = {
     "val": Snapshot.val,
     "parent": Snapshot.parent,
     "exists": Snapshot.exists,
@@ -56,109 +58,108 @@ SNAPSHOT_QUESTIONS: Final[Mapping[str, Callable[[Snapshot], Any]]] = {
     "isString": Snapshot.is_string,
     "isBoolean": Snapshot.is_boolean,
 }
-# The same questions, asked of the node at the place of the rule without making a snapshot of it.
-_QUESTIONS_HERE: Final[Mapping[Callable[[Snapshot], Any], Callable[[View, Path], Any]]] = {
-    Snapshot.val: value_at,
+# The same methods for the node at the place of the rule, without making a snapshot of it.
+_METHODS_AT_PATH: Final[Mapping[Callable[[Snapshot], Any], Callable[[View, Path], Any]]] = {
+    Snapshot.val: leaf_or_subtree_at,
     Snapshot.exists: exists_at,
     Snapshot.is_number: is_number_at,
     Snapshot.is_string: is_string_at,
     Snapshot.is_boolean: is_boolean_at,
 }
-STRING_OPERATIONS: Final[Mapping[str, Callable[..., Any]]] = {
-    "contains": lambda text, part: part in text,
+# All string methods but `matches`.
+STRING_FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
+    "contains": lambda text, searched: searched in text,
     "beginsWith": str.startswith,
     "endsWith": str.endswith,
     "toLowerCase": str.lower,
     "toUpperCase": str.upper,
     "replace": replace,
 }
-
-
 _COMPARISONS: Final = frozenset({str.startswith, str.endswith})
-"""What only compares, like `==`, is not counted: it goes at the speed of memory."""
+"""Their characters are not counted, like those of `==`: they compare at the speed of memory."""
 
 
 def fail(_: Scope) -> Any:
-    """Evaluate what is no value: a regular expression, a method that nobody calls."""
-    raise EvaluationError("This is no value.")
+    """Evaluate what is not a value: a regular expression, a method that is not called."""
+    raise EvaluationError("This is not a value.")
 
 
-def take_text(value: Any) -> str:
+def require_string(value: Any) -> str:
     """Return a string; raise `EvaluationError` for anything else."""
     if type(value) is not str:
         raise EvaluationError("A string was expected.")
     return value
 
 
-def literal_text(part: Expression) -> str | None:
-    """Return the string that a part is, None for a part that is none."""
-    return part.value if isinstance(part, Literal) and isinstance(part.value, str) else None
+def literal_string(node: Expression) -> str | None:
+    """Return the value of a string literal, None for any other node."""
+    return node.value if isinstance(node, Literal) and isinstance(node.value, str) else None
 
 
-def read_claim(target: Evaluate, name: str) -> Evaluate:
+def auth_member_of(target: Evaluate, name: str) -> Evaluate:
     """Make `target.name` on `auth` and below."""
     if target is VARIABLES["auth"]:
         return lambda scope: (
-            scope.auth.get(name) if type(scope.auth) is dict else claim(scope.auth, name)
+            scope.auth.get(name) if type(scope.auth) is dict else auth_member(scope.auth, name)
         )
 
     def evaluate(scope: Scope) -> Any:
         value = target(scope)
-        return value.get(name) if type(value) is dict else claim(value, name)
+        return value.get(name) if type(value) is dict else auth_member(value, name)
 
     return evaluate
 
 
-def ask_snapshot(target: Evaluate, ask: Callable[[Snapshot], Any]) -> Evaluate:
+def call_snapshot_method(target: Evaluate, method: Callable[[Snapshot], Any]) -> Evaluate:
     """Make a call of a snapshot method without arguments."""
-    here = _QUESTIONS_HERE.get(ask)
-    if here is not None and target is VARIABLES["newData"]:
-        return lambda scope: here(scope.after, scope.path)
-    if here is not None and target is VARIABLES["data"]:
-        return lambda scope: here(scope.before, scope.path)
-    return lambda scope: ask(target(scope))
+    at_path = _METHODS_AT_PATH.get(method)
+    if at_path is not None and target is VARIABLES["newData"]:
+        return lambda scope: at_path(scope.after, scope.path)
+    if at_path is not None and target is VARIABLES["data"]:
+        return lambda scope: at_path(scope.before, scope.path)
+    return lambda scope: method(target(scope))
 
 
-def ask_known_children(target: Evaluate, names: list[str]) -> Evaluate:
-    """Make `hasChildren` of names that are known beforehand."""
+def call_has_known_children(target: Evaluate, names: list[str]) -> Evaluate:
+    """Make `hasChildren` of literals, which are split here, once."""
     paths = [split_path(name) for name in names]
 
     def evaluate(scope: Scope) -> bool:
-        node = target(scope)
-        for keys, beyond in paths:  # noqa: SIM110 - a generator would cost more than the test
-            if not node.has(keys, beyond):
+        snapshot = target(scope)
+        for keys, excess in paths:  # noqa: SIM110 - a generator would cost more than the test
+            if not snapshot.has(keys, excess):
                 return False
         return True
 
     return evaluate
 
 
-def ask_children(target: Evaluate, names: list[Evaluate]) -> Evaluate:
-    """Make `hasChildren` of names that are computed: all of them, before any is looked for."""
+def call_has_children(target: Evaluate, names: list[Evaluate]) -> Evaluate:
+    """Make `hasChildren` of computed names; all are computed before the first child is read."""
 
     def evaluate(scope: Scope) -> bool:
-        node = target(scope)
-        wanted = [take_text(name(scope)) for name in names]
-        return all(node.has_child(name) for name in wanted)
+        snapshot = target(scope)
+        computed = [require_string(name(scope)) for name in names]
+        return all(snapshot.has_child(name) for name in computed)
 
     return evaluate
 
 
-def reach_child(target: Evaluate, argument: Expression, path: Evaluate) -> Evaluate:
-    """Make `child(path)`; `argument` is the part that `path` was made of."""
-    known = literal_text(argument)
+def call_child(target: Evaluate, argument: Expression, path: Evaluate) -> Evaluate:
+    """Make `child(path)`; `argument` is the node that `path` was compiled from."""
+    known = literal_string(argument)
     if known is not None:
-        keys, beyond = split_path(known)
+        keys, excess = split_path(known)
         if target is VARIABLES["root"]:
-            excess = max(beyond, len(keys) - MAX_DEPTH)
-            return lambda scope: Snapshot(scope.before, keys, excess)
-        return lambda scope: target(scope).descend(keys, beyond)
-    return lambda scope: target(scope).child(take_text(path(scope)))
+            root_excess = max(excess, len(keys) - MAX_DEPTH)
+            return lambda scope: Snapshot(scope.before, keys, root_excess)
+        return lambda scope: target(scope).descend(keys, excess)
+    return lambda scope: target(scope).child(require_string(path(scope)))
 
 
-def ask_child(target: Evaluate, path: Evaluate) -> Evaluate:
+def call_has_child(target: Evaluate, path: Evaluate) -> Evaluate:
     """Make `hasChild(path)`."""
-    return lambda scope: target(scope).has_child(take_text(path(scope)))
+    return lambda scope: target(scope).has_child(require_string(path(scope)))
 
 
 def match_regex(target: Evaluate, regex: Regex) -> Evaluate:
@@ -166,33 +167,35 @@ def match_regex(target: Evaluate, regex: Regex) -> Evaluate:
     search, weight = regex.search, regex.weight
 
     def evaluate(scope: Scope) -> bool:
-        text = take_text(target(scope))
+        text = require_string(target(scope))
         scope.spend(len(text) * weight)
         return search(text.encode("utf-8", "surrogatepass")) is not None
 
     return evaluate
 
 
-def ask_string(target: Evaluate, method: Callable[..., Any], arguments: list[Evaluate]) -> Evaluate:
-    """Make a call of a string method; receiver and arguments must all be strings."""
+def call_string_method(
+    target: Evaluate, method: Callable[..., Any], arguments: list[Evaluate]
+) -> Evaluate:
+    """Make a call of a string method; target and arguments must all be strings."""
     if method in _COMPARISONS:
-        (only,) = arguments
-        return lambda scope: method(take_text(target(scope)), take_text(only(scope)))
+        (argument,) = arguments
+        return lambda scope: method(require_string(target(scope)), require_string(argument(scope)))
+    operands = (target, *arguments)
 
     def evaluate(scope: Scope) -> Any:
-        texts = [take_text(part(scope)) for part in parts]
+        texts = [require_string(operand(scope)) for operand in operands]
         scope.spend(sum(map(len, texts)))
         return _count(scope, method(*texts))
 
-    parts = (target, *arguments)
     return evaluate
 
 
-def measure(target: Evaluate) -> Evaluate:
+def length_of(target: Evaluate) -> Evaluate:
     """Make `target.length` of a string."""
 
     def evaluate(scope: Scope) -> int:
-        text = take_text(target(scope))
+        text = require_string(target(scope))
         if not text.isascii():
             scope.spend(len(text))
         return length(text)
@@ -201,17 +204,14 @@ def measure(target: Evaluate) -> Evaluate:
 
 
 def _count(scope: Scope, result: Any) -> Any:
-    """Count the characters of a result, if it has any."""
+    """Return a result; spend its characters if it is a string."""
     if type(result) is str:
         scope.spend(len(result))
     return result
 
 
 def join_terms(stops_at: bool, terms: list[Evaluate]) -> Evaluate:
-    """Make `&&` or `||`: the first term that is `stops_at` is the result, and none after it runs.
-
-    Terms are booleans.
-    """
+    """Make `&&` or `||` of booleans: terms after the first that is `stops_at` are not evaluated."""
     if len(terms) == 2:
         left, right = terms
         if stops_at:
@@ -227,29 +227,30 @@ def join_terms(stops_at: bool, terms: list[Evaluate]) -> Evaluate:
     return evaluate
 
 
-def operate_once(part: Binary, left: Evaluate, right: Evaluate) -> Evaluate:
+def apply_operator(node: Binary, left: Evaluate, right: Evaluate) -> Evaluate:
     """Make a binary operation of two operands."""
-    left_part, right_part = part.terms
-    (operator,) = part.operators
-    against_null = isinstance(right_part, Literal) and right_part.value is None
-    if against_null and operator[0] in "=!" and not isinstance(left_part, Conditional):
+    left_node, right_node = node.terms
+    (operator,) = node.operators
+    is_null = isinstance(right_node, Literal) and right_node.value is None
+    # A conditional may yield what is not a value, for which `equal` raises.
+    if is_null and operator[0] in "=!" and not isinstance(left_node, Conditional):
         if operator[0] == "!":
             return lambda scope: left(scope) is not None
         return lambda scope: left(scope) is None
-    wanted = EQUALITIES.get(operator)
-    if wanted is not None:
-        return lambda scope: equal(left(scope), right(scope), scope) is wanted
+    expected = EQUALITIES.get(operator)
+    if expected is not None:
+        return lambda scope: equal(left(scope), right(scope), scope) is expected
     operate = BINARY[operator]
     if operator == "+":
         return lambda scope: _count(scope, operate(left(scope), right(scope)))
-    if isinstance(right_part, Literal):
-        value = right_part.value
+    if isinstance(right_node, Literal):
+        value = right_node.value
         return lambda scope: operate(left(scope), value)
     return lambda scope: operate(left(scope), right(scope))
 
 
-def operate_often(operators: tuple[str, ...], terms: list[Evaluate]) -> Evaluate:
-    """Make a chain of binary operations, from the left."""
+def apply_operators(operators: tuple[str, ...], terms: list[Evaluate]) -> Evaluate:
+    """Make a chain of binary operations, evaluated from the left."""
     first, *others = terms
     rest = list(zip(map(_operation, operators), others, strict=True))
 
@@ -263,16 +264,16 @@ def operate_often(operators: tuple[str, ...], terms: list[Evaluate]) -> Evaluate
 
 
 def _operation(operator: str) -> Callable[[Any, Any, Scope], Any]:
-    """Return what an operator does with two values."""
-    wanted = EQUALITIES.get(operator)
-    if wanted is not None:
-        return lambda left, right, scope: equal(left, right, scope) is wanted
+    """Return the function of an operator."""
+    expected = EQUALITIES.get(operator)
+    if expected is not None:
+        return lambda left, right, scope: equal(left, right, scope) is expected
     operate = BINARY[operator]
     return lambda left, right, _: operate(left, right)
 
 
 def choose(arms: list[tuple[Evaluate, Evaluate]], otherwise: Evaluate) -> Evaluate:
-    """Make a conditional; no branch runs but the chosen one."""
+    """Make a conditional; only the chosen branch is evaluated."""
 
     def evaluate(scope: Scope) -> Any:
         for condition, result in arms:

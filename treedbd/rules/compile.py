@@ -1,13 +1,14 @@
-"""Compiling: from checked parts to closures that evaluate them.
+"""The compiler: from the type-checked syntax tree of a rule to closures that evaluate it.
 
-Theory of operation: each part becomes a function of a `Scope`, which calls the functions of the
-parts below it. Nothing is generated as text and nothing is looked up by name while a rule runs: a
-variable, a member, a method and an operator are each bound here, once. A chain becomes one function
-with a loop, so its length costs no stack; the levels that do are bounded by the grammar.
+Theory of operation: each node becomes a function of a `Scope`, which calls the functions of its
+children. No code is generated as text, and no name is looked up while a rule runs: variables,
+members, methods and operators are bound here, once. A chain becomes one function with a loop, so
+its length uses no stack; the grammar bounds the depth of the rest.
 
-What the static check settled is not asked again: conditions are booleans. What it left open is:
-a Value may be of any type, so whoever needs a string or a number looks, and raises an
-`EvaluationError`. A capture is a key of the path of the rule, so it is known by its index there.
+The closures do not repeat what the type checker has proved, for example that conditions are
+booleans. A Value may be of any type, so a closure that needs a string or a number checks it, and
+raises an `EvaluationError`. A capture is a key of the path that the rule is evaluated at, so it is
+read by its index there.
 """
 
 from __future__ import annotations
@@ -17,10 +18,8 @@ from operator import attrgetter
 from typing import Any, Final
 
 from treedbd.rules import closures
-from treedbd.rules.check import Kinds
-from treedbd.rules.closures import Evaluate
-from treedbd.rules.evaluation import Scope
-from treedbd.rules.expression import (
+from treedbd.rules.ast import (
+    AstNode,
     Binary,
     Call,
     Conditional,
@@ -30,138 +29,143 @@ from treedbd.rules.expression import (
     Literal,
     Logical,
     Member,
-    Part,
     Pattern,
     Prefix,
     Variable,
     Visit,
     fold,
 )
-from treedbd.rules.kinds import Kind
-from treedbd.rules.operators import claim, name_index, negate
+from treedbd.rules.closures import Evaluate
+from treedbd.rules.context import Scope
+from treedbd.rules.operators import auth_member, index_name, negate
 from treedbd.rules.snapshot import Snapshot
+from treedbd.rules.typecheck import TypeTable
+from treedbd.rules.types import Type
 
 
 def compile_rule(
-    expression: Expression, kinds: Kinds, captures: Mapping[str, int]
+    expression: Expression, types: TypeTable, captures: Mapping[str, int]
 ) -> Callable[[Scope], bool]:
-    """Compile a rule that has been checked.
+    """Compile a rule that has been type-checked.
 
     `captures` maps the names of captures to their indices in the path of the rule.
     """
-    return fold(_Compiler(kinds, captures).visit, expression)
+    return fold(_Compiler(types, captures).visit, expression)
 
 
 class _Compiler:
-    """One compilation of one expression."""
+    """The compilation of one expression; each method returns the closure of one form of node."""
 
-    def __init__(self, kinds: Kinds, captures: Mapping[str, int]) -> None:
-        self.kinds = kinds
+    def __init__(self, types: TypeTable, captures: Mapping[str, int]) -> None:
+        self.types = types
         self.captures = captures
 
-    def visit(self, part: Expression) -> Visit[Evaluate]:
-        return _VISITS[type(part)](self, part)
+    def visit(self, node: Expression) -> Visit[Evaluate]:
+        return _VISITORS[type(node)](self, node)
 
-    def each(self, parts: Iterable[Expression]) -> Visit[list[Evaluate]]:
-        found = []
-        for part in parts:
-            found.append((yield part))  # noqa: PERF401 - a comprehension cannot yield
-        return found
+    def each(self, nodes: Iterable[Expression]) -> Visit[list[Evaluate]]:
+        """Return the closures of several nodes."""
+        compiled = []
+        for node in nodes:
+            compiled.append((yield node))  # noqa: PERF401 - a comprehension cannot yield
+        return compiled
 
-    def literal(self, part: Literal) -> Visit[Evaluate]:
+    def literal(self, node: Literal) -> Visit[Evaluate]:
         yield from ()
-        value = part.value
+        value = node.value
         return lambda _: value
 
-    def nothing(self, part: Pattern | ListLiteral) -> Visit[Evaluate]:
+    def not_a_value(self, node: Pattern | ListLiteral) -> Visit[Evaluate]:
         yield from ()
         return closures.fail
 
-    def variable(self, part: Variable) -> Visit[Evaluate]:
+    def variable(self, node: Variable) -> Visit[Evaluate]:
         yield from ()
-        if part.name in self.captures:
-            at = self.captures[part.name]
-            return lambda scope: scope.path[at]
-        return closures.VARIABLES[part.name]
+        if node.name in self.captures:
+            index = self.captures[node.name]
+            return lambda scope: scope.path[index]
+        return closures.VARIABLES[node.name]
 
-    def member(self, part: Member) -> Visit[Evaluate]:
-        kind = self.kinds[part]
-        if kind is Kind.METHOD:
+    def member(self, node: Member) -> Visit[Evaluate]:
+        result_type = self.types[node]
+        if result_type is Type.METHOD:
             return closures.fail
-        target: Evaluate = yield part.target
-        if self.kinds[part.target] is Kind.QUERY:
-            fact = attrgetter(closures.QUERY_FACTS[part.name])
+        target: Evaluate = yield node.target
+        if self.types[node.target] is Type.QUERY:
+            fact = attrgetter(closures.QUERY_FACTS[node.name])
             return lambda scope: fact(target(scope))
-        if kind is Kind.AUTH:
-            return closures.read_claim(target, part.name)
-        return closures.measure(target)
+        if result_type is Type.AUTH:
+            return closures.auth_member_of(target, node.name)
+        return closures.length_of(target)
 
-    def index(self, part: Index) -> Visit[Evaluate]:
-        target, index = yield from self.each((part.target, part.index))
-        return lambda scope: claim(target(scope), name_index(index(scope)))
+    def index(self, node: Index) -> Visit[Evaluate]:
+        target, index = yield from self.each((node.target, node.index))
+        return lambda scope: auth_member(target(scope), index_name(index(scope)))
 
-    def call(self, part: Call) -> Visit[Evaluate]:
-        callee = part.callee
-        assert isinstance(callee, Member)  # noqa: S101 - the check has seen to it
+    def call(self, node: Call) -> Visit[Evaluate]:
+        callee = node.callee
+        assert isinstance(callee, Member)  # noqa: S101 - the type checker ensures it
         target: Evaluate = yield callee.target
-        if self.kinds[callee.target] is Kind.SNAPSHOT:
-            return (yield from self.snapshot_call(target, callee.name, part.arguments))
+        if self.types[callee.target] is Type.SNAPSHOT:
+            return (yield from self.snapshot_call(target, callee.name, node.arguments))
         if callee.name == "matches":
-            (pattern,) = part.arguments
-            assert isinstance(pattern, Pattern)  # noqa: S101 - the check has seen to it
+            (pattern,) = node.arguments
+            assert isinstance(pattern, Pattern)  # noqa: S101 - the type checker ensures it
             return closures.match_regex(target, pattern.regex)
-        arguments = yield from self.each(part.arguments)
-        return closures.ask_string(target, closures.STRING_OPERATIONS[callee.name], arguments)
+        arguments = yield from self.each(node.arguments)
+        method = closures.STRING_FUNCTIONS[callee.name]
+        return closures.call_string_method(target, method, arguments)
 
     def snapshot_call(
-        self, target: Evaluate, name: str, given: tuple[Expression, ...]
+        self, target: Evaluate, name: str, arguments: tuple[Expression, ...]
     ) -> Visit[Evaluate]:
         if name == "hasChildren":
-            return (yield from self.has_children(target, given))
-        if not given:
-            return closures.ask_snapshot(target, closures.SNAPSHOT_QUESTIONS[name])
-        (path,) = yield from self.each(given)
+            return (yield from self.has_children(target, arguments))
+        if not arguments:
+            method = closures.SNAPSHOT_METHODS_WITHOUT_ARGUMENTS[name]
+            return closures.call_snapshot_method(target, method)
+        (path,) = yield from self.each(arguments)
         if name == "hasChild":
-            return closures.ask_child(target, path)
-        return closures.reach_child(target, given[0], path)
+            return closures.call_has_child(target, path)
+        return closures.call_child(target, arguments[0], path)
 
-    def has_children(self, target: Evaluate, given: tuple[Expression, ...]) -> Visit[Evaluate]:
-        if not given:
-            return closures.ask_snapshot(target, Snapshot.has_children)
-        (names,) = given
-        assert isinstance(names, ListLiteral)  # noqa: S101 - the check has seen to it
-        known = [closures.literal_text(item) for item in names.items]
-        texts = [text for text in known if text is not None]
-        if len(texts) == len(known):
-            return closures.ask_known_children(target, texts)
-        return closures.ask_children(target, (yield from self.each(names.items)))
+    def has_children(self, target: Evaluate, arguments: tuple[Expression, ...]) -> Visit[Evaluate]:
+        if not arguments:
+            return closures.call_snapshot_method(target, Snapshot.has_children)
+        (names,) = arguments
+        assert isinstance(names, ListLiteral)  # noqa: S101 - the type checker ensures it
+        literals = [closures.literal_string(item) for item in names.items]
+        known = [literal for literal in literals if literal is not None]
+        if len(known) == len(literals):
+            return closures.call_has_known_children(target, known)
+        return closures.call_has_children(target, (yield from self.each(names.items)))
 
-    def prefix(self, part: Prefix) -> Visit[Evaluate]:
-        operand: Evaluate = yield part.operand
-        if part.operator == "!":
+    def prefix(self, node: Prefix) -> Visit[Evaluate]:
+        operand: Evaluate = yield node.operand
+        if node.operator == "!":
             return lambda scope: not operand(scope)
         return lambda scope: negate(operand(scope))
 
-    def logical(self, part: Logical) -> Visit[Evaluate]:
-        return closures.join_terms(part.operator == "||", (yield from self.each(part.terms)))
+    def logical(self, node: Logical) -> Visit[Evaluate]:
+        return closures.join_terms(node.operator == "||", (yield from self.each(node.terms)))
 
-    def binary(self, part: Binary) -> Visit[Evaluate]:
-        terms = yield from self.each(part.terms)
+    def binary(self, node: Binary) -> Visit[Evaluate]:
+        terms = yield from self.each(node.terms)
         if len(terms) == 2:
-            return closures.operate_once(part, *terms)
-        return closures.operate_often(part.operators, terms)
+            return closures.apply_operator(node, *terms)
+        return closures.apply_operators(node.operators, terms)
 
-    def conditional(self, part: Conditional) -> Visit[Evaluate]:
-        conditions = yield from self.each(condition for condition, _ in part.arms)
-        results = yield from self.each(result for _, result in part.arms)
-        otherwise: Evaluate = yield part.otherwise
+    def conditional(self, node: Conditional) -> Visit[Evaluate]:
+        conditions = yield from self.each(condition for condition, _ in node.arms)
+        results = yield from self.each(result for _, result in node.arms)
+        otherwise: Evaluate = yield node.otherwise
         return closures.choose(list(zip(conditions, results, strict=True)), otherwise)
 
 
-_VISITS: Final[Mapping[type[Part], Callable[[_Compiler, Any], Visit[Evaluate]]]] = {
+_VISITORS: Final[Mapping[type[AstNode], Callable[[_Compiler, Any], Visit[Evaluate]]]] = {
     Literal: _Compiler.literal,
-    Pattern: _Compiler.nothing,
-    ListLiteral: _Compiler.nothing,
+    Pattern: _Compiler.not_a_value,
+    ListLiteral: _Compiler.not_a_value,
     Variable: _Compiler.variable,
     Member: _Compiler.member,
     Index: _Compiler.index,

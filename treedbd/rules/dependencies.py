@@ -1,7 +1,7 @@
-"""What a verdict rests on, recorded while it is reached.
+"""What a verdict depends on, recorded while the rules are evaluated.
 
-A stream is judged once and then only when a commit touches what its rules read. `Recorder` is a
-view that keeps the paths it was asked about; `Dependencies` is what came of it.
+The rules are evaluated once for a stream, and again only when a commit touches a node that they
+read. `Recorder` is a view that records the paths that are read; `Dependencies` is the result.
 """
 
 from __future__ import annotations
@@ -12,39 +12,38 @@ from typing import Final
 
 import attrs
 
-from treedbd.tree.path import Path
-from treedbd.tree.value import Container, Leaf, Priority, Value
+from treedbd.tree.types import Container, Leaf, Path, Priority, Value
 from treedbd.tree.view import View
 
 
 @attrs.frozen(slots=False)
 class Dependencies:
-    """What else the same caller's verdict would have to be reached for again.
+    """What a verdict depended on besides the caller; if any of it changes, evaluate again.
 
-    `paths` are the nodes that were read, each with all that is below it; `now` tells that a rule
-    asked for the time.
+    `paths` are the nodes that were read, each with everything below it; `reads_time` says whether a
+    rule read `now`.
     """
 
     paths: frozenset[Path]
-    now: bool
+    reads_time: bool
 
     def touched_by(self, paths: Iterable[Path]) -> bool:
-        """Tell whether a change of one of these paths may change the verdict."""
-        return any(self._reaches(path) for path in paths)
+        """Return whether a change of one of these paths may change the verdict."""
+        return any(self._touches(path) for path in paths)
 
-    def _reaches(self, path: Path) -> bool:
-        """Tell whether a path lies at, above or below one that was read."""
-        if path in self._above:
+    def _touches(self, path: Path) -> bool:
+        """Return whether a path is at, above or below one that was read."""
+        if path in self._ancestors:
             return True
         return any(path[:end] in self.paths for end in range(len(path) + 1))
 
     @cached_property
-    def _above(self) -> frozenset[Path]:
+    def _ancestors(self) -> frozenset[Path]:
         return frozenset(path[:end] for path in self.paths for end in range(len(path)))
 
 
 class Recorder:
-    """A `View` that keeps which paths were asked about."""
+    """A `View` that records which paths are read."""
 
     def __init__(self, view: View) -> None:
         self._view: Final = view
@@ -56,14 +55,14 @@ class Recorder:
         return self._view.get(path)
 
     def peek(self, path: Path) -> Leaf | Container | None:
-        """Return the leaf at `path`, `CONTAINER`, or None."""
+        """Return the leaf at `path`, `CONTAINER` if it has children, None if nothing is there."""
         self.paths.add(path)
         return self._view.peek(path)
 
-    def size(self, path: Path, most: int) -> int:
-        """Return about how many bytes the subtree at `path` has."""
+    def size(self, path: Path, limit: int) -> int:
+        """Return the approximate number of bytes of the subtree at `path`."""
         self.paths.add(path)
-        return self._view.size(path, most)
+        return self._view.size(path, limit)
 
     def priority(self, path: Path) -> Priority | None:
         """Return the priority of the node at `path`."""

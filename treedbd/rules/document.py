@@ -1,12 +1,12 @@
-"""The text of a rules document: JSON in a dialect, with the position of every part.
+"""The parser of rules documents: a dialect of JSON, with the position of every item.
 
-The dialect adds to JSON what rules files are written with: line and block comments, line breaks
-and tabs inside strings, a comma before a closing bracket. It refuses a member given twice.
+The dialect adds to JSON what rules files use: line and block comments, line breaks and tabs inside
+strings, a comma before a closing bracket. A duplicate member is an error.
 
-Theory of operation: one pass with a cursor over the text. Numbers and null are read, for the sake
-of a better message, though no place of a rules document takes them. Nothing here knows what the
-members mean; `outline` does. An `Item` keeps the offset at which it begins, and a `Text` can tell
-where each of its characters stands in the document, escapes and all.
+Theory of operation: one pass with a cursor over the text. Numbers and null are parsed, although
+they are valid nowhere in a rules document, so that `build` can report them with a better message.
+This module does not know what the members mean; `build` does. An `Item` has the offset at which it
+begins, and a `TextItem` maps each of its characters to an offset, across escapes.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ import re
 from bisect import bisect_right
 from functools import cached_property
 from operator import itemgetter
-from typing import Any, Final, NoReturn, TypeAlias
+from typing import Final, NoReturn, TypeAlias
 
 import attrs
 
-from treedbd.rules.refusal import InvalidRules, Position
+from treedbd.rules.errors import InvalidRules, TextPosition
+from treedbd.tree.types import Json
 
-_BLANK = re.compile(r"(?:[ \t\r\n]+|//[^\n]*|/\*[\s\S]*?\*/)*")
-_PLAIN = re.compile(r'[^"\\\x00-\x08\x0b\x0c\x0e-\x1f]*')
+_SKIPPED = re.compile(r"(?:[ \t\r\n]+|//[^\n]*|/\*[\s\S]*?\*/)*")
+_UNESCAPED = re.compile(r'[^"\\\x00-\x08\x0b\x0c\x0e-\x1f]*')
 _WORD = re.compile(r"[A-Za-z]+")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _HEX = re.compile(r"u([0-9A-Fa-f]{4})")
@@ -41,7 +42,7 @@ _CONSTANTS: Final = {"true": True, "false": False, "null": None}
 
 
 class Source:
-    """A document's text, and where its lines begin."""
+    """The text of a document, and the lines of its offsets."""
 
     def __init__(self, text: str) -> None:
         self.text: Final = text
@@ -50,18 +51,18 @@ class Source:
     def _line_starts(self) -> list[int]:
         return [0, *(found.end() for found in re.finditer("\n", self.text))]
 
-    def position(self, offset: int) -> Position:
+    def position(self, offset: int) -> TextPosition:
         """Return the line and column of an offset."""
         line = bisect_right(self._line_starts, offset)
-        return Position(line, offset - self._line_starts[line - 1] + 1)
+        return TextPosition(line, offset - self._line_starts[line - 1] + 1)
 
-    def refuse(self, offset: int, text: str) -> NoReturn:
-        """Raise `InvalidRules` for what stands at an offset."""
+    def fail(self, offset: int, text: str) -> NoReturn:
+        """Raise `InvalidRules` with the position of an offset."""
         raise InvalidRules(*self.position(offset), text)
 
 
 @attrs.frozen(eq=False)
-class Scalar:
+class ScalarItem:
     """A number, a boolean or null."""
 
     offset: int
@@ -69,22 +70,25 @@ class Scalar:
 
 
 @attrs.frozen(eq=False)
-class Text:
-    """A string; `breaks` lists `(index, offset)` wherever the two stop running side by side."""
+class TextItem:
+    """A string.
+
+    `runs` has an `(index, offset)` for the first character and for each one after an escape: its
+    index in `value`, and its offset in the document.
+    """
 
     offset: int
     value: str
-    breaks: tuple[tuple[int, int], ...]
+    runs: tuple[tuple[int, int], ...]
 
     def offset_of(self, index: int) -> int:
-        """Return where the character at `index` stands; its length stands for the closing quote."""
-        at = bisect_right(self.breaks, index, key=itemgetter(0)) - 1
-        begin, offset = self.breaks[at]
+        """Return the offset of a character; that of the closing quote for the length."""
+        begin, offset = self.runs[bisect_right(self.runs, index, key=itemgetter(0)) - 1]
         return offset + index - begin
 
 
 @attrs.frozen(eq=False)
-class Array:
+class ArrayItem:
     """An array."""
 
     offset: int
@@ -92,161 +96,164 @@ class Array:
 
 
 @attrs.frozen(eq=False)
-class Object:
-    """An object: its members in their order, and where its closing bracket stands."""
+class ObjectItem:
+    """An object: its members in the order of the text, and the offset of its closing bracket."""
 
     offset: int
-    members: tuple[tuple[Text, Item], ...]
+    members: tuple[tuple[TextItem, Item], ...]
     end: int
 
 
-Item: TypeAlias = Scalar | Text | Array | Object
+Item: TypeAlias = ScalarItem | TextItem | ArrayItem | ObjectItem
 
 
-def as_json(item: Item) -> Any:
-    """Return the plain JSON that an item stands for."""
-    if isinstance(item, Object):
+def as_json(item: Item) -> Json:
+    """Return an item as plain JSON."""
+    if isinstance(item, ObjectItem):
         return {key.value: as_json(value) for key, value in item.members}
-    if isinstance(item, Array):
+    if isinstance(item, ArrayItem):
         return [as_json(value) for value in item.items]
     return item.value
 
 
 def parse_document(source: Source, max_depth: int) -> Item:
-    """Parse a whole document; raise `InvalidRules`.
+    """Parse a whole document, in which at most `max_depth` brackets are nested.
 
-    `max_depth` bounds how deep brackets lie in each other.
+    Raises `InvalidRules`.
     """
-    return _Cursor(source, max_depth).document()
+    return _DocumentParser(source, max_depth).document()
 
 
-class _Cursor:
-    """Where the parser stands; each method reads one thing and leaves the cursor behind it."""
+class _DocumentParser:
+    """A cursor over the text; each method parses one construct and moves the cursor past it."""
 
     def __init__(self, source: Source, max_depth: int) -> None:
         self.source = source
         self.text = source.text
         self.at = 0
-        self.room = max_depth
+        self.remaining_depth = max_depth
 
     def document(self) -> Item:
-        self.skip_blank()
+        self.skip_whitespace()
         item = self.item()
-        self.skip_blank()
+        self.skip_whitespace()
         if self.at < len(self.text):
-            self.refuse("Parse error.")
+            self.fail("Parse error.")
         return item
 
-    def refuse(self, text: str) -> NoReturn:
-        self.source.refuse(self.at, text)
+    def fail(self, text: str) -> NoReturn:
+        self.source.fail(self.at, text)
 
-    def skip_blank(self) -> str:
-        """Step over blanks and comments; return the character that follows, '' at the end."""
-        found = _BLANK.match(self.text, self.at)
-        assert found is not None  # noqa: S101 - the pattern matches nothing, too
+    def skip_whitespace(self) -> str:
+        """Skip whitespace and comments; return the character that follows, '' at the end."""
+        found = _SKIPPED.match(self.text, self.at)
+        assert found is not None  # noqa: S101 - the pattern also matches the empty string
         self.at = found.end()
         return self.text[self.at : self.at + 1]
 
     def item(self) -> Item:
-        next_one = self.text[self.at : self.at + 1]
-        if next_one == '"':
+        character = self.text[self.at : self.at + 1]
+        if character == '"':
             return self.string()
-        if next_one in ("{", "["):
-            if not self.room:
-                self.refuse("Rules are nested too deeply.")
-            self.room -= 1
-            item = self.object() if next_one == "{" else self.array()
-            self.room += 1
+        if character in ("{", "["):
+            if not self.remaining_depth:
+                self.fail("Rules are nested too deeply.")
+            self.remaining_depth -= 1
+            item = self.object() if character == "{" else self.array()
+            self.remaining_depth += 1
             return item
-        if next_one == ",":
-            self.refuse("Unexpected ','.")
+        if character == ",":
+            self.fail("Unexpected ','.")
         return self.scalar()
 
-    def scalar(self) -> Scalar:
+    def scalar(self) -> ScalarItem:
         begin = self.at
         word = _WORD.match(self.text, begin)
         if word and word[0] in _CONSTANTS:
             self.at = word.end()
-            return Scalar(begin, _CONSTANTS[word[0]])
+            return ScalarItem(begin, _CONSTANTS[word[0]])
         number = _NUMBER.match(self.text, begin)
         if not number:
-            self.refuse("Parse error.")
+            self.fail("Parse error.")
         self.at = number.end()
-        return Scalar(begin, float(number[0]))
+        return ScalarItem(begin, float(number[0]))
 
-    def object(self) -> Object:
+    def object(self) -> ObjectItem:
         begin = self.at
-        members: list[tuple[Text, Item]] = []
+        members: list[tuple[TextItem, Item]] = []
         names: set[str] = set()
-        while self.another("}", first=not members):
+        while self.advance("}", first=not members):
             if self.text[self.at] != '"':
-                self.refuse("Expected '\"'.")
+                self.fail("Expected '\"'.")
             key = self.string()
             if key.value in names:
-                self.source.refuse(key.offset, f"The member '{key.value}' is given twice.")
+                self.source.fail(key.offset, f"The member '{key.value}' is given twice.")
             names.add(key.value)
-            if self.skip_blank() != ":":
-                self.refuse("Expected ':'.")
+            if self.skip_whitespace() != ":":
+                self.fail("Expected ':'.")
             self.at += 1
-            self.skip_blank()
+            self.skip_whitespace()
             members.append((key, self.item()))
-        return Object(begin, tuple(members), self.at - 1)
+        return ObjectItem(begin, tuple(members), self.at - 1)
 
-    def array(self) -> Array:
+    def array(self) -> ArrayItem:
         begin = self.at
         items: list[Item] = []
-        while self.another("]", first=not items):
+        while self.advance("]", first=not items):
             items.append(self.item())
-        return Array(begin, tuple(items))
+        return ArrayItem(begin, tuple(items))
 
-    def another(self, closing: str, *, first: bool) -> bool:
-        """Step to the next part of an object or array; False behind its closing bracket."""
+    def advance(self, closing: str, *, first: bool) -> bool:
+        """Move to the next member or array item; return False after the closing bracket.
+
+        `first` says that the cursor is still at the opening bracket.
+        """
         if first:
             self.at += 1
         after_comma = False
-        if self.skip_blank() == "," and not first:
+        if self.skip_whitespace() == "," and not first:
             self.at += 1
-            self.skip_blank()
+            self.skip_whitespace()
             after_comma = True
-        next_one = self.text[self.at : self.at + 1]
-        if next_one == closing:
+        character = self.text[self.at : self.at + 1]
+        if character == closing:
             self.at += 1
             return False
-        if next_one == "," and not after_comma:
-            self.refuse("Unexpected ','.")
-        if not next_one:
-            self.refuse("Unexpected end of the document.")
+        if character == "," and not after_comma:
+            self.fail("Unexpected ','.")
+        if not character:
+            self.fail("Unexpected end of the document.")
         if not first and not after_comma:
-            self.refuse(f"Expected ',' or '{closing}'.")
+            self.fail(f"Expected ',' or '{closing}'.")
         return True
 
-    def string(self) -> Text:
+    def string(self) -> TextItem:
         begin = self.at
         pieces: list[str] = []
         length = 0
         self.at += 1
-        breaks = [(0, self.at)]
+        runs = [(0, self.at)]
         while True:
-            plain = self.plain()
-            pieces.append(plain)
-            length += len(plain)
-            stop = self.text[self.at : self.at + 1]
-            if stop == '"':
+            unescaped = self.unescaped()
+            pieces.append(unescaped)
+            length += len(unescaped)
+            character = self.text[self.at : self.at + 1]
+            if character == '"':
                 break
-            if stop != "\\":
-                self.source.refuse(begin, "The string does not end.")
+            if character != "\\":
+                self.source.fail(begin, "Unterminated string.")
             pieces.append(self.escape())
             length += 1
-            breaks.append((length, self.at))
+            runs.append((length, self.at))
         self.at += 1
-        return Text(begin, "".join(pieces), tuple(breaks))
+        return TextItem(begin, "".join(pieces), tuple(runs))
 
-    def plain(self) -> str:
-        found = _PLAIN.match(self.text, self.at)
-        assert found is not None  # noqa: S101 - the pattern matches nothing, too
+    def unescaped(self) -> str:
+        found = _UNESCAPED.match(self.text, self.at)
+        assert found is not None  # noqa: S101 - the pattern also matches the empty string
         self.at = found.end()
         if self.at < len(self.text) and self.text[self.at] not in '"\\':
-            self.refuse("A string must not hold control characters.")
+            self.fail("A string must not hold control characters.")
         return found[0]
 
     def escape(self) -> str:
@@ -267,4 +274,4 @@ class _Cursor:
         shown = self.text[after : after + (5 if letter == "u" else 1)]
         if not shown.isprintable():
             shown = ascii(shown)[1:-1]
-        return self.refuse(f"Invalid escape: '\\{shown}'")
+        return self.fail(f"Invalid escape: '\\{shown}'")

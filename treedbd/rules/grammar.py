@@ -1,13 +1,13 @@
-r"""The grammar of expressions, and the parser that builds their parts.
+r"""The grammar of expressions, and the parser that builds their syntax tree.
 
 The grammar below is the reference of the syntax: a subset of JavaScript's expressions, loosest
 operators first. Words that are not in it (`typeof`, `in`, `var`, …), assignments, the comma and
-the bitwise operators are refused. Blanks and comments may stand between any two tokens.
+the bitwise operators are errors. Whitespace and comments are allowed between any two tokens.
 
-Theory of operation: an LALR parser calls `_Builder` for each rule it has seen whole, innermost
-first, so nothing here recurses however deep the text is; the builder refuses a part as soon as it
-exceeds a limit. The lexer is contextual: it knows from the parser's state whether a slash divides
-or begins a regular expression. What the parser cannot take is named by `_explain`.
+Theory of operation: an LALR parser calls `_AstBuilder` for each production it has reduced,
+innermost first, so nothing here recurses, however deep the text is nested; the builder raises an
+error as soon as a node exceeds a limit. The lexer is contextual: the state of the parser decides
+whether a slash divides or begins a regular expression. `_explain` words the syntax errors.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from typing import Any, Final, TypeAlias, cast
 import attrs
 from lark import Lark, Token, UnexpectedCharacters, UnexpectedToken
 
-from treedbd.rules.expression import (
+from treedbd.limits import RulesLimits
+from treedbd.rules.ast import (
     Binary,
     Call,
     Conditional,
@@ -33,10 +34,9 @@ from treedbd.rules.expression import (
     Prefix,
     Variable,
 )
-from treedbd.rules.limits import RulesLimits
-from treedbd.rules.refusal import Fault
+from treedbd.rules.errors import ExpressionError
 from treedbd.rules.regex import parse_regex
-from treedbd.tree.number import settle
+from treedbd.tree.number import canonical_number
 
 GRAMMAR: Final = r"""
 ?start: expression _SEMICOLON?
@@ -105,8 +105,8 @@ COMMENT.2: /\/\/[^\n]*|\/\*[\s\S]*?\*\//
 %ignore COMMENT
 """
 
-_DEPTH_BESIDE_BRACKETS: Final = 50
-"""A pair of brackets usually brings two parts with it; so much more is for what stands inside."""
+_EXTRA_DEPTH: Final = 50
+"""A pair of brackets usually adds two levels of nodes; this many more are allowed."""
 _CONSTANTS: Final = {"true": True, "false": False, "null": None}
 _ESCAPE = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|x([0-9A-Fa-f]{2})|(.))", re.DOTALL)
 _LETTERS: Final = {
@@ -119,17 +119,17 @@ _LETTERS: Final = {
     "0": "\0",
 }
 _ASSIGNMENT = re.compile(r"(?:[-+*/%&|^]|\*\*|<<|>>>?)?=(?!=)")
-_FOREIGN_OPERATOR = re.compile(r"\*\*|<<|>>>?|&|\||\^|~|,|(?:in|instanceof)\b")
-_FOREIGN_WORD = re.compile(r"\b(typeof|void|delete|new|var|let|const|function|return)\s+$")
+_UNSUPPORTED_OPERATOR = re.compile(r"\*\*|<<|>>>?|&|\||\^|~|,|(?:in|instanceof)\b")
+_UNSUPPORTED_WORD = re.compile(r"\b(typeof|void|delete|new|var|let|const|function|return)\s+$")
 
 _Children: TypeAlias = list[Any]
-_Stop: TypeAlias = UnexpectedToken | UnexpectedCharacters
+_ParserError: TypeAlias = UnexpectedToken | UnexpectedCharacters
 
 
 def parse_expression(text: str, limits: RulesLimits) -> Expression:
-    """Parse one expression; raise `Fault`."""
+    """Parse one expression; raise `ExpressionError`."""
     if len(text.encode("utf-8", "surrogatepass")) > limits.expression_bytes:
-        raise Fault(0, f"The expression is longer than {limits.expression_bytes} bytes.")
+        raise ExpressionError(0, f"The expression is longer than {limits.expression_bytes} bytes.")
     try:
         return cast(Expression, _parser(limits).parse(text))
     except (UnexpectedToken, UnexpectedCharacters) as error:
@@ -142,54 +142,56 @@ def _parser(limits: RulesLimits) -> Lark:
         GRAMMAR,
         parser="lalr",
         lexer="contextual",
-        transformer=_Builder(limits),
+        transformer=_AstBuilder(limits),
         maybe_placeholders=False,
         propagate_positions=False,
     )
 
 
-class _Builder:
-    """Makes a part of what the parser has read; one method for each name in the grammar."""
+class _AstBuilder:
+    """Makes the nodes; one method for each production that the grammar names."""
 
     def __init__(self, limits: RulesLimits) -> None:
         self.limits = limits
 
-    def measure(self, at: int, *parts: Expression, brackets: int = 0) -> tuple[int, int, int]:
-        """Return where a part that holds these begins, and how deep it is."""
+    def measure(
+        self, offset: int, *children: Expression, brackets: int = 0
+    ) -> tuple[int, int, int]:
+        """Return the offset, depth and brackets of a node that has these children."""
         limit = self.limits.nesting
-        depth = 1 + max((part.depth for part in parts), default=0)
-        brackets += max((part.brackets for part in parts), default=0)
-        if brackets > limit or depth > 2 * limit + _DEPTH_BESIDE_BRACKETS:
-            raise Fault(at, f"The expression is nested deeper than {limit} levels.")
-        return at, depth, brackets
+        depth = 1 + max((child.depth for child in children), default=0)
+        brackets += max((child.brackets for child in children), default=0)
+        if brackets > limit or depth > 2 * limit + _EXTRA_DEPTH:
+            raise ExpressionError(offset, f"The expression is nested deeper than {limit} levels.")
+        return offset, depth, brackets
 
-    def check_length(self, at: int, terms: tuple[object, ...]) -> None:
+    def check_length(self, offset: int, terms: tuple[object, ...]) -> None:
         if len(terms) > self.limits.chain_terms:
-            raise Fault(at, f"More than {self.limits.chain_terms} terms stand in one chain.")
+            raise ExpressionError(offset, f"A chain has more than {self.limits.chain_terms} terms.")
 
     def conditional(self, children: _Children) -> Expression:
         condition, result, otherwise = children
-        at = condition.at
+        offset = condition.offset
         if not isinstance(otherwise, Conditional):
-            measures = self.measure(at, condition, result, otherwise)
+            measures = self.measure(offset, condition, result, otherwise)
             return Conditional(*measures, ((condition, result),), otherwise)
         arms = ((condition, result), *otherwise.arms)
-        self.check_length(at, arms)
-        _, depth, brackets = self.measure(at, condition, result)
+        self.check_length(offset, arms)
+        _, depth, brackets = self.measure(offset, condition, result)
         depth, brackets = max(depth, otherwise.depth), max(brackets, otherwise.brackets)
-        return Conditional(at, depth, brackets, arms, otherwise.otherwise)
+        return Conditional(offset, depth, brackets, arms, otherwise.otherwise)
 
     def logical(self, children: _Children) -> Expression:
         terms = tuple(children[::2])
-        at = terms[0].at
-        self.check_length(at, terms)
-        return Logical(*self.measure(at, *terms), str(children[1]), terms)
+        offset = terms[0].offset
+        self.check_length(offset, terms)
+        return Logical(*self.measure(offset, *terms), str(children[1]), terms)
 
     def binary(self, children: _Children) -> Expression:
         terms = tuple(children[::2])
-        at = terms[0].at
-        self.check_length(at, terms)
-        return Binary(*self.measure(at, *terms), tuple(map(str, children[1::2])), terms)
+        offset = terms[0].offset
+        self.check_length(offset, terms)
+        return Binary(*self.measure(offset, *terms), tuple(map(str, children[1::2])), terms)
 
     def prefixed(self, children: _Children) -> Expression:
         operator, operand = children
@@ -197,11 +199,11 @@ class _Builder:
 
     def member(self, children: _Children) -> Expression:
         target, name = children
-        return Member(*self.measure(target.at, target), target, str(name))
+        return Member(*self.measure(target.offset, target), target, str(name))
 
     def index(self, children: _Children) -> Expression:
         target, _, index = children
-        measures = self.measure(target.at, target, index, brackets=1)
+        measures = self.measure(target.offset, target, index, brackets=1)
         if isinstance(index, Literal) and isinstance(index.value, str):
             return Member(*measures, target, index.value)
         return Index(*measures, target, index)
@@ -212,11 +214,11 @@ class _Builder:
     def call(self, children: _Children) -> Expression:
         callee = children[0]
         arguments = children[1] if len(children) > 1 else ()
-        return Call(*self.measure(callee.at, callee, *arguments, brackets=1), callee, arguments)
+        return Call(*self.measure(callee.offset, callee, *arguments, brackets=1), callee, arguments)
 
     def group(self, children: _Children) -> Expression:
         inner: Expression = children[0]
-        _, _, brackets = self.measure(inner.at, inner, brackets=1)
+        _, _, brackets = self.measure(inner.offset, inner, brackets=1)
         return attrs.evolve(inner, brackets=brackets)
 
     def variable(self, children: _Children) -> Expression:
@@ -227,7 +229,7 @@ class _Builder:
         try:
             return Literal(token.start_pos, 0, 0, _read_number(token))
         except ValueError:
-            raise Fault(token.start_pos, "The number is out of range.") from None
+            raise ExpressionError(token.start_pos, "The number is out of range.") from None
 
     def string(self, children: _Children) -> Expression:
         (token,) = children
@@ -240,21 +242,21 @@ class _Builder:
     def pattern(self, children: _Children) -> Expression:
         (token,) = children
         pattern, _, flags = token[1:].rpartition("/")
-        at = token.start_pos
-        return Pattern(at, 0, 0, parse_regex(pattern, flags, at, self.limits.regex_size))
+        offset = token.start_pos
+        return Pattern(offset, 0, 0, parse_regex(pattern, flags, offset, self.limits.regex_size))
 
     def list_literal(self, children: _Children) -> Expression:
-        at = children[0].start_pos
+        offset = children[0].start_pos
         items = children[1] if len(children) > 1 else ()
-        return ListLiteral(*self.measure(at, *items, brackets=1), items)
+        return ListLiteral(*self.measure(offset, *items, brackets=1), items)
 
 
 def _read_number(token: str) -> int | float:
     if token[:2] in ("0x", "0X"):
-        return settle(int(token, 16))
+        return canonical_number(int(token, 16))
     if token.isdigit() and len(token) < 20:
-        return settle(int(token))
-    return settle(float(token))
+        return canonical_number(int(token))
+    return canonical_number(float(token))
 
 
 def _read_string(token: Token) -> str:
@@ -264,7 +266,9 @@ def _read_string(token: Token) -> str:
     try:
         return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
     except UnicodeDecodeError:
-        raise Fault(token.start_pos or 0, "A string must not hold half a surrogate pair.") from None
+        raise ExpressionError(
+            token.start_pos or 0, "A string must not hold half a surrogate pair."
+        ) from None
 
 
 def _read_escape(found: re.Match[str]) -> str:
@@ -272,41 +276,42 @@ def _read_escape(found: re.Match[str]) -> str:
     return chr(int(code, 16)) if code else _LETTERS.get(found[3], found[3])
 
 
-def _explain(text: str, error: _Stop) -> Fault:
-    """Say what is wrong at the place where the parser stopped."""
+def _explain(text: str, error: _ParserError) -> ExpressionError:
+    """Return the error at the position where the parser stopped."""
     if isinstance(error, UnexpectedToken) and error.token.type == "$END":
-        return Fault(len(text), "Unexpected end of expression.")
-    at = error.pos_in_stream or 0
-    rest, expected = text[at:], _expected(error)
+        return ExpressionError(len(text), "Unexpected end of expression.")
+    offset = error.pos_in_stream or 0
+    rest, expected = text[offset:], _expected(error)
     if rest.startswith("/") and "REGEX" in expected:
-        return Fault(at, "unterminated regular expression literal")
+        return ExpressionError(offset, "unterminated regular expression literal")
     if rest[:1] in ('"', "'") and "STRING" in expected:
-        return Fault(at, "The string literal does not end.")
-    if "$END" in expected and text[:at].rstrip().endswith(";"):
-        return Fault(at, "A rule must be a single expression.")
-    foreign = _find_foreign(text, at)
-    if foreign:
-        return foreign
+        return ExpressionError(offset, "Unterminated string literal.")
+    if "$END" in expected and text[:offset].rstrip().endswith(";"):
+        return ExpressionError(offset, "A rule must be a single expression.")
+    unsupported = _find_unsupported(text, offset)
+    if unsupported:
+        return unsupported
     shown = error.token if isinstance(error, UnexpectedToken) else rest[:1]
-    return Fault(at, f"Unexpected '{shown}'.")
+    return ExpressionError(offset, f"Unexpected '{shown}'.")
 
 
-def _find_foreign(text: str, at: int) -> Fault | None:
-    """Name what belongs to JavaScript but not to this language."""
-    if _ASSIGNMENT.match(text, at):
-        return Fault(at, "Rule expressions may not contain assignments.")
-    if text.startswith("**", at - 1):
-        return Fault(at - 1, "Rule expressions may not contain operator **.")
-    operator = _FOREIGN_OPERATOR.match(text, at)
+def _find_unsupported(text: str, offset: int) -> ExpressionError | None:
+    """Return the error for JavaScript that this language does not support, None for other text."""
+    if _ASSIGNMENT.match(text, offset):
+        return ExpressionError(offset, "Rule expressions may not contain assignments.")
+    if text.startswith("**", offset - 1):
+        return ExpressionError(offset - 1, "Rule expressions may not contain operator **.")
+    operator = _UNSUPPORTED_OPERATOR.match(text, offset)
     if operator:
-        return Fault(at, f"Rule expressions may not contain operator {operator[0]}.")
-    word = _FOREIGN_WORD.search(text, 0, at)
+        return ExpressionError(offset, f"Rule expressions may not contain operator {operator[0]}.")
+    word = _UNSUPPORTED_WORD.search(text, 0, offset)
     if word:
-        return Fault(word.start(1), f"Rule expressions may not contain '{word[1]}'.")
+        return ExpressionError(word.start(1), f"Rule expressions may not contain '{word[1]}'.")
     return None
 
 
-def _expected(error: _Stop) -> set[str]:
+def _expected(error: _ParserError) -> set[str]:
+    """Return the names of the terminals that the parser would have accepted."""
     if isinstance(error, UnexpectedToken):
         return set(error.accepts or error.expected)
     return set(error.allowed or ())

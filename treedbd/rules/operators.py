@@ -1,9 +1,10 @@
-"""The operators and string methods at run time (sections 1.8 and 1.9 of the rules language).
+"""The operators and string methods of the rules language at run time.
 
-Nothing is converted: a number is not a string, null is not zero, and what an operator does not
-take is an `EvaluationError`. Numbers are exact within 64 bits and doubles beyond, as in the tree;
-what has no result (a division by zero) is not-a-number. A string that `+` or `replace` makes is
-bounded, so that no rule can fill the memory, and comparing objects counts what they hold.
+Nothing is converted: a number is not a string and null is not zero; an operand of a wrong type is
+an `EvaluationError`. Numbers are exact within 64 bits and doubles beyond, as in the tree; an
+operation without a result (a division by zero) gives not-a-number. The length of a string that `+`
+or `replace` makes is bounded, so that no rule can fill the memory, and comparing objects spends the
+characters of the scope in proportion to their size.
 """
 
 from __future__ import annotations
@@ -13,35 +14,36 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from treedbd.rules.evaluation import EvaluationError, Scope
-from treedbd.rules.snapshot import Subtree
-from treedbd.tree.number import INT64_HIGH, INT64_LOW, print_double, settle
+from treedbd.rules.context import EvaluationError, Scope, Subtree
+from treedbd.tree.number import INT64_HIGH, INT64_LOW, canonical_number, print_double
+from treedbd.tree.types import VALUE, Value
+from treedbd.tree.value import members
 
 MAX_STRING: Final = 10 * 1_048_576
-"""Characters in a string that an expression makes."""
+"""Characters of a string that an expression makes."""
 COMPARED_BYTE: Final = 16
-"""Characters that a byte of the tree counts for where objects are compared: it must be read."""
+"""Characters that a byte of the tree counts for when objects are compared: it has to be read."""
 
 _OBJECTS = (dict, list, Subtree)
 
 
-def claim(value: Any, name: str) -> Any:
-    """Return a member of `auth` or of what hangs below it, None where it is missing.
+def auth_member(value: Any, name: str) -> Any:
+    """Return a member of `auth` or of a value below it, None if it is missing.
 
-    A string has one, its `length`.
+    The only member of a string is `length`.
     """
     if isinstance(value, dict):
         return value.get(name)
     if isinstance(value, str):
         return length(value) if name == "length" else None
     if isinstance(value, list) and name.isascii() and name.isdecimal() and len(name) < 10:
-        at = int(name)
-        return value[at] if at < len(value) and str(at) == name else None
+        index = int(name)
+        return value[index] if index < len(value) and str(index) == name else None
     return None
 
 
-def name_index(index: Any) -> str:
-    """Return the name of the member that a computed index means."""
+def index_name(index: Any) -> str:
+    """Return the member name of a computed index."""
     if isinstance(index, str):
         return index
     if not is_number(index):
@@ -50,35 +52,35 @@ def name_index(index: Any) -> str:
 
 
 def equal(left: Any, right: Any, scope: Scope) -> bool:
-    """Tell whether two values are the same, without any conversion.
+    """Return whether two values are equal, without any conversion.
 
-    What has to be read of the tree for that is spent from `scope`.
+    If objects of the tree have to be read, their size is spent from `scope`.
     """
-    kind = type(left)
-    if kind is str or kind is bool or left is None:
-        if type(right) is kind:
+    left_type = type(left)
+    if left_type is str or left_type is bool or left is None:
+        if type(right) is left_type:
             return bool(left == right)
-        return _differ(right)
-    if kind is int or kind is float:
+        return _unequal(right)
+    if left_type is int or left_type is float:
         if type(right) is int or type(right) is float:
             return bool(left == right)
-        return _differ(right)
+        return _unequal(right)
     if not isinstance(left, _OBJECTS):
         raise EvaluationError("== compares values only.")
     if not isinstance(right, _OBJECTS):
-        return _differ(right)
-    return _same_objects(left, right, scope)
+        return _unequal(right)
+    return _equal_objects(left, right, scope)
 
 
-def _differ(right: Any) -> bool:
-    """Return False for a value that is unlike another; raise for what is no value at all."""
+def _unequal(right: Any) -> bool:
+    """Return False for a value; raise `EvaluationError` for what is not a value."""
     if right is None or isinstance(right, (str, bool, int, float, *_OBJECTS)):
         return False
     raise EvaluationError("== compares values only.")
 
 
-def _same_objects(left: Any, right: Any, scope: Scope) -> bool:
-    """Compare two objects member by member, with a stack of its own: tokens nest at will."""
+def _equal_objects(left: Any, right: Any, scope: Scope) -> bool:
+    """Return whether two objects are equal, without recursion: tokens may be nested deeply."""
     pairs = [(left, right)]
     while pairs:
         one, other = pairs.pop()
@@ -94,15 +96,29 @@ def _same_objects(left: Any, right: Any, scope: Scope) -> bool:
 
 
 def _as_members(value: Any, scope: Scope) -> dict[str, Any]:
-    """Return the members of an object, those of an array under their indices, without nulls."""
+    """Return the members of an object, or the items of an array by index, without nulls."""
     if isinstance(value, Subtree):
         scope.spend(value.size(scope.characters // COMPARED_BYTE) * COMPARED_BYTE)
-        return value.read()
+        return dict(_bare_members(value.get()))
     items = enumerate(value) if isinstance(value, list) else value.items()
     return {str(key): item for key, item in items if item is not None}
 
 
+def _bare_members(value: Value) -> list[tuple[str, Any]]:
+    """Return the children of a node as JSON without priorities and without arrays."""
+    return [(key, _bare(child)) for key, child in members(value)]
+
+
+def _bare(value: Value) -> Any:
+    bare = dict(_bare_members(value))
+    if bare:
+        return bare
+    return value[VALUE] if isinstance(value, dict) else value
+
+
 def _ordering(name: str, test: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
+    """Return an ordering of numbers and of strings; `name` is for its error."""
+
     def ordered(left: Any, right: Any) -> bool:
         if is_number(left):
             if is_number(right):
@@ -115,16 +131,16 @@ def _ordering(name: str, test: Callable[[Any, Any], bool]) -> Callable[[Any, Any
 
 
 def is_number(value: Any) -> bool:
-    """Tell whether a value is a number."""
+    """Return whether a value is a number."""
     return type(value) is int or type(value) is float
 
 
 def add(left: Any, right: Any) -> Any:
-    """Add two numbers, or join two texts of which one may be a number."""
+    """Add two numbers, or join two strings, one of which may be a number."""
     if is_number(left) and is_number(right):
         return _add_numbers(left, right)
     if isinstance(left, str) or isinstance(right, str):
-        return bound(_as_text(left), _as_text(right))
+        return join_bounded(_as_text(left), _as_text(right))
     raise EvaluationError("+ takes numbers and strings.")
 
 
@@ -136,16 +152,16 @@ def _as_text(value: Any) -> str:
     raise EvaluationError("+ takes numbers and strings.")
 
 
-def bound(*pieces: str) -> str:
-    """Join strings; raise `EvaluationError` where the result is too long."""
+def join_bounded(*pieces: str) -> str:
+    """Join strings; raise `EvaluationError` if the result is longer than `MAX_STRING`."""
     if sum(map(len, pieces)) > MAX_STRING:
-        raise EvaluationError("A string grew too long.")
+        raise EvaluationError("The string is too long.")
     return "".join(pieces)
 
 
 def print_number(number: int | float) -> str:
     """Print a number: integers without a point, not-a-number as NaN."""
-    number = _settle(number)
+    number = _canonical(number)
     if isinstance(number, int):
         return str(number)
     if math.isfinite(number):
@@ -153,14 +169,14 @@ def print_number(number: int | float) -> str:
     return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
 
 
-def _settle(number: int | float) -> int | float:
-    """Return the number as the tree would hold it; what is not finite stays so."""
+def _canonical(number: int | float) -> int | float:
+    """Return a number as the tree holds it, or infinity or not-a-number, which it cannot hold."""
     if isinstance(number, int) and INT64_LOW <= number <= INT64_HIGH:
         return number
     if isinstance(number, float) and not math.isfinite(number):
         return number
     try:
-        return settle(number)
+        return canonical_number(number)
     except OverflowError:
         return math.inf if number > 0 else -math.inf
 
@@ -168,15 +184,17 @@ def _settle(number: int | float) -> int | float:
 def _arithmetic(
     name: str, compute: Callable[[Any, Any], int | float]
 ) -> Callable[[Any, Any], int | float]:
+    """Return an operator on numbers; `name` is for its error."""
+
     def computed(left: Any, right: Any) -> int | float:
         if not (is_number(left) and is_number(right)):
             raise EvaluationError(f"{name} takes numbers.")
         try:
-            return _settle(compute(left, right))
+            return _canonical(compute(left, right))
         except (ZeroDivisionError, ValueError):
             return math.nan
         except OverflowError:
-            return computed(_settle(left), _settle(right))
+            return computed(_canonical(left), _canonical(right))
 
     return computed
 
@@ -185,22 +203,22 @@ _add_numbers: Final = _arithmetic("+", operator.add)
 
 
 def _remainder(left: int | float, right: int | float) -> int | float:
-    """Return the rest of a division; it has the sign of the dividend."""
+    """Return the remainder of a division; it has the sign of the dividend."""
     if isinstance(left, int) and isinstance(right, int):
-        rest = abs(left) % abs(right)
-        return -rest if left < 0 else rest
+        remainder = abs(left) % abs(right)
+        return -remainder if left < 0 else remainder
     return math.fmod(left, right)
 
 
 def negate(value: Any) -> int | float:
-    """Return the number with its sign changed."""
+    """Return a number with its sign changed."""
     if not is_number(value):
         raise EvaluationError("- takes a number.")
-    return _settle(-value)
+    return _canonical(-value)
 
 
 EQUALITIES: Final[Mapping[str, bool]] = {"==": True, "===": True, "!=": False, "!==": False}
-"""The operators that compare by `equal`, and what it has to tell."""
+"""The operators that compare by `equal`, and its result that makes them true."""
 BINARY: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     "<": _ordering("<", operator.lt),
     "<=": _ordering("<=", operator.le),
@@ -215,16 +233,16 @@ BINARY: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
 
 
 def length(text: str) -> int:
-    """Count UTF-16 units."""
+    """Return the number of UTF-16 units."""
     return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
 def replace(text: str, old: str, new: str) -> str:
-    """Replace every occurrence of a plain text; where that is empty nothing changes."""
+    """Replace every occurrence of a plain string; an empty one changes nothing."""
     if not old:
         return text
     if len(new) > len(old) and len(text) * len(new) > MAX_STRING:
         grown = len(text) + text.count(old) * (len(new) - len(old))
         if grown > MAX_STRING:
-            raise EvaluationError("A string grew too long.")
+            raise EvaluationError("The string is too long.")
     return text.replace(old, new)

@@ -1,17 +1,17 @@
-"""The tree after an edit, as a view over the tree before it; nothing of that is copied.
+"""The tree after an edit, as a view over the tree before the edit, of which nothing is copied.
 
-Theory of operation: the changes are kept as a small tree of their own, in which a node is either
-*replaced* (it holds its new value, None where it is removed) or has changed nodes below it. A
-question walks down that tree as long as it reaches: if it ends at or below a replaced node, the
-answer lies in the new value; if it leaves the tree, nothing there has changed and the view before
-the edit answers; if it ends above changed nodes, the two are put together.
+Theory of operation: the changes form a small tree of their own, in which a node is either
+*replaced* (it has its new value, None if it is removed) or has changed nodes below it. A read walks
+down that tree along its path. If the path ends at or below a replaced node, the result is part of
+the new value; if it leaves the tree, nothing there has changed and the view before the edit is
+read; if it ends above changed nodes, the two are combined.
 
-Most edits set one value, and most questions are asked at or below it. Those are answered without
-that tree, which is made when it is first needed.
+Most edits set one value, and most reads are at or below it. Those need no tree of changes; it is
+built when it is first needed.
 
-The changes are those of one edit, in which none lies at or below another and priorities come last.
-They happen at once: a container that loses all its children and gets new ones in the same edit
-keeps its priority.
+The changes are those of one edit, in which none is at or below another and priorities come last.
+They apply at once: a container that loses all its children and gets new ones in the same edit keeps
+its priority.
 """
 
 from __future__ import annotations
@@ -20,16 +20,12 @@ from collections.abc import Iterable, Iterator
 from heapq import merge
 from typing import Final
 
-from treedbd.tree.edit import Change, set_priority, set_value
+from treedbd.tree.edit import set_priority, set_value
 from treedbd.tree.order import rank_key
-from treedbd.tree.path import Path
 from treedbd.tree.printing import compact
+from treedbd.tree.types import CONTAINER, Change, Container, Leaf, Path, Priority, Value
 from treedbd.tree.value import (
-    CONTAINER,
-    Container,
-    Leaf,
-    Priority,
-    Value,
+    as_priority,
     leaf_of,
     members,
     priority_of,
@@ -40,66 +36,69 @@ from treedbd.tree.value import (
 from treedbd.tree.view import View
 
 
-class _Unasked:
-    """Stands for an answer that nobody has asked for yet."""
+class _NotRead:
+    """The type of the result of a read that has not happened yet."""
 
 
 class _Unchanged:
-    """Stands for the priority of a node that no change names."""
+    """The type of the priority of a node whose priority no change sets."""
 
 
 _MEMBER_BYTES: Final = len('{"":,}')
-_UNASKED: Final = _Unasked()
+_NOT_READ: Final = _NotRead()
 _UNCHANGED: Final = _Unchanged()
 
 
-class _Node:
-    """A node at or above a change."""
+class _OverlayNode:
+    """A node at or above a change; `peeked` caches the result of `peek`."""
 
-    __slots__ = ("below", "found", "priority", "replaced", "value")
+    __slots__ = ("below", "peeked", "priority", "replaced", "value")
 
     def __init__(self) -> None:
         self.replaced = False
         self.value: Value = None
-        self.below: dict[str, _Node] = {}
+        self.below: dict[str, _OverlayNode] = {}
         self.priority: Priority | _Unchanged | None = _UNCHANGED
-        self.found: Leaf | Container | _Unasked | None = _UNASKED
+        self.peeked: Leaf | Container | _NotRead | None = _NOT_READ
 
 
 class Overlay:
-    """A `View` of what `base` becomes under the changes of one edit."""
+    """A `View` of `base` with the changes of one edit applied."""
 
     def __init__(self, base: View, changes: Iterable[Change]) -> None:
         self._base: Final = base
         self._changes: Final = tuple(changes)
-        self._top: _Node | None = None
-        self._only: Path | None = None
-        self._only_node = _Node()
-        if len(self._changes) == 1 and not self._changes[0].place.of_priority:
+        self._top: _OverlayNode | None = None
+        self._only_path: Path | None = None
+        self._only_node = _OverlayNode()
+        if len(self._changes) == 1 and not self._changes[0].place.is_priority:
             (change,) = self._changes
-            self._only = change.place.path
+            self._only_path = change.place.path
             self._only_node.replaced, self._only_node.value = True, change.value
 
-    def _make_top(self) -> _Node:
-        self._top = _Node()
+    def _make_top(self) -> _OverlayNode:
+        self._top = _OverlayNode()
         for change in self._changes:
             self._add(self._top, change)
         return self._top
 
-    def _add(self, node: _Node, change: Change) -> None:
-        path, of_priority = change.place
-        for at, key in enumerate(path):
+    def _add(self, node: _OverlayNode, change: Change) -> None:
+        path, is_priority = change.place
+        for depth, key in enumerate(path):
             if node.replaced:
-                alter = set_priority if of_priority else set_value
-                node.value = alter(node.value, path[at:], change.value)
+                rest = path[depth:]
+                if is_priority:
+                    node.value = set_priority(node.value, rest, as_priority(change.value))
+                else:
+                    node.value = set_value(node.value, rest, change.value)
                 return
-            node = node.below.setdefault(key, _Node())
-        if not of_priority:
+            node = node.below.setdefault(key, _OverlayNode())
+        if not is_priority:
             node.replaced, node.value, node.below = True, change.value, {}
         elif node.replaced:
-            node.value = with_priority(node.value, change.value)
+            node.value = with_priority(node.value, as_priority(change.value))
         else:
-            node.priority = change.value
+            node.priority = as_priority(change.value)
 
     def get(self, path: Path) -> Value:
         """Return the whole subtree at `path` with its priorities."""
@@ -111,7 +110,7 @@ class Overlay:
         return _combine(self._base.get(path), node)
 
     def peek(self, path: Path) -> Leaf | Container | None:
-        """Return the leaf at `path`, `CONTAINER` where it has children, None where nothing is."""
+        """Return the leaf at `path`, `CONTAINER` if it has children, None if nothing is there."""
         node, rest = self._find(path)
         if node is None:
             return self._base.peek(path)
@@ -119,14 +118,14 @@ class Overlay:
             return leaf_of(value_at(node.value, rest))
         return self._peek_changed(path, node)
 
-    def size(self, path: Path, most: int) -> int:
-        """Return about how many bytes the subtree at `path` has: at most what there was and is."""
+    def size(self, path: Path, limit: int) -> int:
+        """Return the approximate bytes of the subtree at `path`: the base plus the changes."""
         node, rest = self._find(path)
         if node is None:
-            return self._base.size(path, most)
+            return self._base.size(path, limit)
         if node.replaced:
             return len(compact(value_at(node.value, rest)))
-        return self._base.size(path, most) + _size_of_changes(node)
+        return self._base.size(path, limit) + _size_of_changes(node)
 
     def priority(self, path: Path) -> Priority | None:
         """Return the priority of the node at `path`."""
@@ -157,12 +156,12 @@ class Overlay:
         kept = (key for key in self._base.keys(path) if key not in below)
         return merge(kept, sorted(changed, key=rank_key), key=rank_key)
 
-    def _find(self, path: Path) -> tuple[_Node | None, Path]:
-        """Return the node that answers for `path`, and how far below it the path ends.
+    def _find(self, path: Path) -> tuple[_OverlayNode | None, Path]:
+        """Return the node of the changes to read for `path`, and the rest of the path below it.
 
-        None where no change is at, above or below the path.
+        The node is None if no change is at, above or below the path.
         """
-        only = self._only
+        only = self._only_path
         if only is not None:
             depth = len(only)
             if path[:depth] == only:
@@ -170,24 +169,24 @@ class Overlay:
             if only[: len(path)] != path:
                 return None, ()
         node = self._top or self._make_top()
-        for at, key in enumerate(path):
+        for depth, key in enumerate(path):
             if node.replaced:
-                return node, path[at:]
-            found = node.below.get(key)
-            if found is None:
+                return node, path[depth:]
+            child = node.below.get(key)
+            if child is None:
                 return None, ()
-            node = found
+            node = child
         return node, ()
 
-    def _peek_changed(self, path: Path, node: _Node) -> Leaf | Container | None:
+    def _peek_changed(self, path: Path, node: _OverlayNode) -> Leaf | Container | None:
         if node.replaced:
             return leaf_of(node.value)
-        if isinstance(node.found, _Unasked):
-            node.found = self._peek_above_changes(path, node)
-        return node.found
+        if isinstance(node.peeked, _NotRead):
+            node.peeked = self._peek_above_changes(path, node)
+        return node.peeked
 
-    def _peek_above_changes(self, path: Path, node: _Node) -> Leaf | Container | None:
-        if _adds(node):
+    def _peek_above_changes(self, path: Path, node: _OverlayNode) -> Leaf | Container | None:
+        if _sets_value(node):
             return CONTAINER
         before = self._base.peek(path)
         if not isinstance(before, Container) or not node.below:
@@ -199,23 +198,23 @@ class Overlay:
         return None
 
 
-def _adds(node: _Node) -> bool:
-    """Tell whether a change at or below the node sets something."""
+def _sets_value(node: _OverlayNode) -> bool:
+    """Return whether a change at or below the node sets a value."""
     if node.replaced:
         return node.value is not None
-    return any(_adds(child) for child in node.below.values())
+    return any(_sets_value(child) for child in node.below.values())
 
 
-def _size_of_changes(node: _Node) -> int:
-    """Return the bytes of what is set at or below the node."""
+def _size_of_changes(node: _OverlayNode) -> int:
+    """Return the bytes of the values that are set at or below the node."""
     if node.replaced:
         return len(compact(node.value))
     below = node.below.items()
     return sum(len(key.encode()) + _MEMBER_BYTES + _size_of_changes(child) for key, child in below)
 
 
-def _combine(before: Value, node: _Node) -> Value:
-    """Return what a value of the base becomes under the changes below it."""
+def _combine(before: Value, node: _OverlayNode) -> Value:
+    """Return a value of the base with the changes below it applied."""
     children = dict(members(before))
     for key, changed in node.below.items():
         after = changed.value if changed.replaced else _combine(children.get(key), changed)
@@ -228,7 +227,7 @@ def _combine(before: Value, node: _Node) -> Value:
     return _prioritise(with_priority(sort_members(children), priority_of(before)), node)
 
 
-def _prioritise(value: Value, node: _Node) -> Value:
+def _prioritise(value: Value, node: _OverlayNode) -> Value:
     if isinstance(node.priority, _Unchanged):
         return value
     return with_priority(value, node.priority)

@@ -1,17 +1,17 @@
 r"""Regular expressions: the language's own subset, matched in linear time.
 
-What is accepted: literal characters; `.`, any character but
-a line feed; classes `[a-z]`, `[^…]`; `\s \w \d` and their opposites, which know ASCII only;
-groups; `|`; `* + ?` and `{n}`, `{n,}`, `{n,m}`, with a `?` behind that changes nothing, for a
-match is only found or not. A backslash before anything else makes it literal. `^` and `$` stand at
-the very beginning and end and hold for the whole pattern, so `^a|b$` is either letter and nothing
-else. No alternative may be empty, and there are no other kinds of groups. The one flag, `i`, folds
-case as Unicode does for single characters.
+The subset has literal characters; `.`, which is any character but a line feed; classes `[a-z]` and
+`[^…]`; `\s \w \d` and their negations, for ASCII only; groups; `|`; `* + ?` and `{n}`, `{n,}`,
+`{n,m}`, each with an optional `?` that has no effect, because only the existence of a match
+matters. A backslash makes any other character literal. `^` and `$` are allowed at the beginning and
+at the end of the pattern and apply to the whole of it, so `^a|b$` matches `a` and `b` and no other
+text. An alternative must not be empty, and there is no other form of group. The only flag, `i`,
+folds case as Unicode does for single characters.
 
-Theory of operation: one pass from left to right with a stack of open groups, so that depth costs
-nothing. Each part is at once rendered for RE2, every literal character escaped by its number, so
-that what is accepted, and what it means, does not depend on that library. Beside the rendering the
-pass adds up how many instructions RE2 will need, at most; counted repetition multiplies them.
+Theory of operation: one pass from left to right with a stack of open groups, without recursion.
+Each construct is at once rendered for RE2, with every literal character escaped by its number, so
+the accepted language and its meaning do not depend on that library. The pass also adds up an upper
+bound of the instructions that RE2 needs; counted repetition multiplies them.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from typing import Final, NoReturn
 import attrs
 import re2
 
-from treedbd.rules.refusal import Fault
+from treedbd.rules.errors import ExpressionError
 
 MAX_GROUPS: Final = 200
 MAX_REPEAT: Final = 1_000
-"""RE2 takes no more, also not as a product of repetitions in each other."""
+"""RE2 supports no more, also for the product of nested repetitions."""
 
-_WEIGHED_SIZE: Final = 128
-"""RE2 takes a nanosecond for a character, but a multiple of the size where a text drives it through
-ever new states."""
+_SIZE_PER_WEIGHT: Final = 128
+"""RE2 needs a nanosecond for a character, but in the worst case a time proportional to the size of
+the expression."""
 
 _SETS: Final = {"s": r"\t-\r ", "w": r"\w", "d": "0-9"}
 _SET_COST: Final = 8
-_OPPOSITES: Final = {
+_NEGATED_SETS: Final = {
     "S": r"\x{0}-\x{8}\x{E}-\x{1F}!-\x{10FFFF}",
     "W": r"\W",
     "D": r"\x{0}-/:-\x{10FFFF}",
 }
-_OPPOSITE_COST: Final = 24
+_NEGATED_SET_COST: Final = 24
 _COUNT = re.compile(r"\{([0-9]{1,9})(?:(,)([0-9]{1,9})?)?\}")
 _UNTERMINATED: Final = "unterminated regular expression literal"
-_ENDS: Final = {"^": "beginning", "$": "end"}
+_ANCHORS: Final = {"^": "beginning", "$": "end"}
 
 
 @attrs.frozen(eq=False)
@@ -51,19 +51,19 @@ class Regex:
     """A compiled regular expression."""
 
     search: Callable[[bytes], object]
-    """Given UTF-8, returns something where it matches anywhere, else None."""
+    """Takes UTF-8; returns None if the expression matches nowhere in it."""
     weight: int
-    """For how many characters each one of a text counts: large patterns may take longer."""
+    """How many characters a character of the text counts for: large expressions may be slower."""
 
 
-def parse_regex(pattern: str, flags: str, at: int, max_size: int) -> Regex:
-    """Compile the pattern that stands between two slashes, the first of them at offset `at`.
+def parse_regex(pattern: str, flags: str, offset: int, max_size: int) -> Regex:
+    """Compile the pattern between two slashes, the first of which is at `offset`.
 
-    Raises `Fault`.
+    `max_size` bounds the instructions. Raises `ExpressionError`.
     """
     if flags not in ("", "i"):
-        raise Fault(at, "regular expressions do not support flags other than i")
-    whole = _Parser(pattern, at + 1, max_size, 3 if flags else 1).parse()
+        raise ExpressionError(offset, "regular expressions do not support flags other than i")
+    whole = _RegexParser(pattern, offset + 1, max_size, 3 if flags else 1).parse()
     options = re2.Options()
     options.log_errors = False
     options.never_capture = True
@@ -71,31 +71,31 @@ def parse_regex(pattern: str, flags: str, at: int, max_size: int) -> Regex:
     try:
         search = re2.compile(whole.rendered, options).search
     except re2.error:
-        raise Fault(at, "the regular expression is too large") from None
-    return Regex(search, 1 + whole.size // _WEIGHED_SIZE)
+        raise ExpressionError(offset, "the regular expression is too large") from None
+    return Regex(search, 1 + whole.size // _SIZE_PER_WEIGHT)
 
 
 @attrs.define
-class _Part:
-    """Something rendered: an atom, a sequence, an alternative."""
+class _Fragment:
+    """A rendered atom, sequence or alternative, and its instructions."""
 
     rendered: str
     size: int
     repeats: int = 1
-    """The product of the counted repetitions in each other, where it is greatest."""
+    """The greatest product of nested counted repetitions."""
 
 
 @attrs.define
 class _Group:
-    """An open group, or the whole pattern: the alternatives before, and the parts of this one."""
+    """An open group, or the whole pattern: its complete alternatives, and the current one."""
 
     at: int
-    alternatives: list[_Part] = attrs.field(factory=list)
-    parts: list[_Part] = attrs.field(factory=list)
+    alternatives: list[_Fragment] = attrs.field(factory=list)
+    fragments: list[_Fragment] = attrs.field(factory=list)
 
 
-class _Parser:
-    """One pass over one pattern."""
+class _RegexParser:
+    """One pass over one pattern; `weight` is the cost of a character, greater if case is folded."""
 
     def __init__(self, pattern: str, offset: int, max_size: int, weight: int) -> None:
         self.pattern = pattern
@@ -105,48 +105,48 @@ class _Parser:
         self.at = 0
         self.groups = [_Group(0)]
 
-    def refuse(self, text: str, at: int | None = None) -> NoReturn:
-        raise Fault(self.offset + (self.at if at is None else at), text)
+    def fail(self, text: str, at: int | None = None) -> NoReturn:
+        raise ExpressionError(self.offset + (self.at if at is None else at), text)
 
-    def parse(self) -> _Part:
+    def parse(self) -> _Fragment:
         pattern = self.pattern
         begin = r"\A" if pattern.startswith("^") else ""
         end = r"\z" if pattern.endswith("$") and not _is_escaped(pattern) else ""
         self.at = len(begin) // 2
         stop = len(pattern) - len(end) // 2
         if self.at >= stop:
-            return _Part(begin + end, 0)
+            return _Fragment(begin + end, 0)
         while self.at < stop:
             self.step(stop)
         if len(self.groups) > 1:
-            self.refuse("unterminated group in regular expression", self.groups[-1].at)
+            self.fail("unterminated group in regular expression", self.groups[-1].at)
         whole = self.close_group()
         whole.rendered = f"{begin}(?:{whole.rendered}){end}"
         return whole
 
     def step(self, stop: int) -> None:
-        """Read one construct that begins at the cursor."""
+        """Parse the construct that begins at the cursor."""
         letter = self.pattern[self.at]
         if letter in "*+?{":
             self.repeat(stop)
         elif letter == "(":
             if self.pattern.startswith("(?", self.at):
-                self.refuse("regular expressions know no groups that begin with (?")
+                self.fail("regular expressions do not support groups that begin with (?")
             if len(self.groups) > MAX_GROUPS:
-                self.refuse("the regular expression is nested too deeply")
+                self.fail("the regular expression is nested too deeply")
             self.groups.append(_Group(self.at))
             self.at += 1
         elif letter == ")":
             if len(self.groups) == 1:
-                self.refuse("unmatched ) in regular expression")
-            part = self.close_group()
-            part.rendered = f"(?:{part.rendered})"
-            self.add(part, 1)
+                self.fail("unmatched ) in regular expression")
+            fragment = self.close_group()
+            fragment.rendered = f"(?:{fragment.rendered})"
+            self.add(fragment, 1)
         elif letter == "|":
             self.close_alternative()
             self.at += 1
         elif letter in "^$":
-            self.refuse(f"{letter} may only stand at the {_ENDS[letter]} of a regular expression")
+            self.fail(f"{letter} is only allowed at the {_ANCHORS[letter]} of a regular expression")
         else:
             self.atom(letter, stop)
 
@@ -154,80 +154,84 @@ class _Parser:
         if letter == "[":
             self.add_class(stop)
         elif letter == ".":
-            self.add(_Part(r"[^\n]", _OPPOSITE_COST // 2), 1)
+            self.add(_Fragment(r"[^\n]", _NEGATED_SET_COST // 2), 1)
         elif letter == "\\":
             self.add_escaped(self.pattern[self.at + 1 : self.at + 2])
         else:
-            self.add(_Part(_escape(letter), self.weight * len(letter.encode())), 1)
+            self.add(_Fragment(_escape(letter), self.weight * len(letter.encode())), 1)
 
-    def add(self, part: _Part, length: int) -> None:
-        if part.size > self.max_size:
-            self.refuse("the regular expression is too large")
-        self.groups[-1].parts.append(part)
+    def add(self, fragment: _Fragment, length: int) -> None:
+        if fragment.size > self.max_size:
+            self.fail("the regular expression is too large")
+        self.groups[-1].fragments.append(fragment)
         self.at += length
 
     def add_escaped(self, letter: str) -> None:
         if letter in _SETS:
-            self.add(_Part(f"[{_SETS[letter]}]", _SET_COST * self.weight), 2)
-        elif letter in _OPPOSITES:
-            self.add(_Part(f"[{_OPPOSITES[letter]}]", _OPPOSITE_COST * self.weight), 2)
+            self.add(_Fragment(f"[{_SETS[letter]}]", _SET_COST * self.weight), 2)
+        elif letter in _NEGATED_SETS:
+            self.add(_Fragment(f"[{_NEGATED_SETS[letter]}]", _NEGATED_SET_COST * self.weight), 2)
         elif letter:
-            self.add(_Part(_escape(letter), self.weight * len(letter.encode())), 2)
+            self.add(_Fragment(_escape(letter), self.weight * len(letter.encode())), 2)
         else:
-            self.refuse(_UNTERMINATED)
+            self.fail(_UNTERMINATED)
 
     def close_alternative(self) -> None:
+        """Join the fragments of the current alternative."""
         group = self.groups[-1]
-        if not group.parts:
-            self.refuse("empty alternative in regular expression")
-        joined = _Part(
-            "".join(part.rendered for part in group.parts),
-            sum(part.size for part in group.parts),
-            max(part.repeats for part in group.parts),
+        if not group.fragments:
+            self.fail("empty alternative in regular expression")
+        joined = _Fragment(
+            "".join(fragment.rendered for fragment in group.fragments),
+            sum(fragment.size for fragment in group.fragments),
+            max(fragment.repeats for fragment in group.fragments),
         )
         group.alternatives.append(joined)
-        group.parts = []
+        group.fragments = []
 
-    def close_group(self) -> _Part:
+    def close_group(self) -> _Fragment:
+        """Close the innermost group and return its fragment, not yet in brackets."""
         self.close_alternative()
-        found = self.groups.pop().alternatives
-        whole = _Part(
-            "|".join(part.rendered for part in found),
-            sum(part.size + 1 for part in found),
-            max(part.repeats for part in found),
+        alternatives = self.groups.pop().alternatives
+        whole = _Fragment(
+            "|".join(fragment.rendered for fragment in alternatives),
+            sum(fragment.size + 1 for fragment in alternatives),
+            max(fragment.repeats for fragment in alternatives),
         )
         if whole.size > self.max_size:
-            self.refuse("the regular expression is too large")
+            self.fail("the regular expression is too large")
         return whole
 
     def repeat(self, stop: int) -> None:
-        parts = self.groups[-1].parts
-        if not parts:
-            self.refuse("nothing to repeat in regular expression")
-        part = parts.pop()
+        fragments = self.groups[-1].fragments
+        if not fragments:
+            self.fail("nothing to repeat in regular expression")
+        fragment = fragments.pop()
         letter = self.pattern[self.at]
         if letter == "{":
-            part = self.count(part)
+            fragment = self.repeat_counted(fragment)
         else:
-            part = _Part(f"{part.rendered}{letter}", part.size + 1, part.repeats)
+            fragment = _Fragment(
+                f"{fragment.rendered}{letter}", fragment.size + 1, fragment.repeats
+            )
             self.at += 1
         if self.at < stop and self.pattern[self.at] == "?":
             self.at += 1
         if self.at < stop and self.pattern[self.at] in "*+?{":
-            self.refuse("nothing to repeat in regular expression")
-        self.add(part, 0)
+            self.fail("nothing to repeat in regular expression")
+        self.add(fragment, 0)
 
-    def count(self, part: _Part) -> _Part:
+    def repeat_counted(self, fragment: _Fragment) -> _Fragment:
         found = _COUNT.match(self.pattern, self.at)
         if not found:
-            self.refuse("{ must be escaped, or begin a count, in a regular expression")
+            self.fail("{ must be escaped, or begin a count, in a regular expression")
         low, high = int(found[1]), int(found[3] or found[1])
-        repeats = part.repeats * max(low, high, 1)
+        repeats = fragment.repeats * max(low, high, 1)
         if low > high or repeats > MAX_REPEAT:
-            self.refuse("the count in the regular expression is out of range")
+            self.fail("the count in the regular expression is out of range")
         self.at = found.end()
-        size = (part.size + 1) * (max(low, high) + bool(found[2]))
-        return _Part(f"{part.rendered}{found[0]}", size, repeats)
+        size = (fragment.size + 1) * (max(low, high) + bool(found[2]))
+        return _Fragment(f"{fragment.rendered}{found[0]}", size, repeats)
 
     def add_class(self, stop: int) -> None:
         begin = self.at
@@ -240,45 +244,45 @@ class _Parser:
             rendered += member
             size += cost * self.weight
         if self.at >= stop:
-            self.refuse(_UNTERMINATED, begin)
+            self.fail(_UNTERMINATED, begin)
         if not rendered:
-            self.refuse("empty class in regular expression", begin)
-        size += _OPPOSITE_COST * self.weight if negated else 0
-        self.add(_Part(f"[{'^' if negated else ''}{rendered}]", size), 1)
+            self.fail("empty class in regular expression", begin)
+        size += _NEGATED_SET_COST * self.weight if negated else 0
+        self.add(_Fragment(f"[{'^' if negated else ''}{rendered}]", size), 1)
 
     def class_member(self, stop: int) -> tuple[str, int]:
-        """Read one character, range or set of a class; return its rendering and its cost."""
+        """Parse one character, range or set of a class; return its rendering and its cost."""
         letter = self.class_letter()
         if len(letter) > 1:
-            return letter, _OPPOSITE_COST
+            return letter, _NEGATED_SET_COST
         following = self.pattern[self.at + 1 : self.at + 2]
         if self.pattern[self.at : self.at + 1] != "-" or following in ("]", ""):
             return _escape(letter), 4
-        keep = self.at
+        dash = self.at
         self.at += 1
         last = self.class_letter()
         if len(last) > 1:
-            self.at = keep
+            self.at = dash
             return _escape(letter), 4
         if last < letter:
-            self.refuse("a range in the regular expression is out of order", keep)
+            self.fail("a range in the regular expression is out of order", dash)
         return f"{_escape(letter)}-{_escape(last)}", 12
 
     def class_letter(self) -> str:
-        """Read one character of a class, or a set, which comes back rendered."""
+        """Return one character of a class, or a set, already rendered."""
         letter = self.pattern[self.at]
         self.at += 1
         if letter != "\\":
             return letter
         letter = self.pattern[self.at : self.at + 1]
         if not letter:
-            self.refuse(_UNTERMINATED)
+            self.fail(_UNTERMINATED)
         self.at += 1
-        return _SETS.get(letter) or _OPPOSITES.get(letter) or letter
+        return _SETS.get(letter) or _NEGATED_SETS.get(letter) or letter
 
 
 def _is_escaped(pattern: str) -> bool:
-    """Tell whether the last character stands behind a backslash that is not itself escaped."""
+    """Return whether the last character follows a backslash that is not itself escaped."""
     body = pattern[:-1]
     return (len(body) - len(body.rstrip("\\"))) % 2 == 1
 

@@ -1,10 +1,11 @@
 """Snapshots: what `data`, `newData` and `root` are while a rule is evaluated.
 
-Theory of operation: a snapshot is a view and a path, nothing is read to make one. A question reads
-what it names and no more: `exists()`, `isString()` and the value of a leaf ask for the node alone;
-the value of a container is a `Subtree`, which reads itself only when two of them are compared.
-A path that no node can have (`child('a.b')`) names an absent node, never an error; the view is not
-asked about it, for views trust their paths.
+Theory of operation: a snapshot is a view and a path; nothing is read to make one. A method reads
+only what it needs: `exists()`, `isString()` and the value of a leaf read the node alone; the value
+of a container is a `Subtree`, which is read only when two of them are compared.
+
+A path that no node can have (`child('a.b')`) names an absent node, and is not an error. It is not
+passed to the view, because views rely on valid paths.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any, Final
 
-from treedbd.rules.evaluation import EvaluationError
-from treedbd.tree.path import MAX_DEPTH, MAX_KEY_BYTES, VALUE, InvalidPath, Path, check_key
-from treedbd.tree.value import CONTAINER, Container, Value, members
+from treedbd.limits import MAX_DEPTH, MAX_KEY_BYTES
+from treedbd.rules.context import EvaluationError, Subtree
+from treedbd.tree.errors import InvalidPath
+from treedbd.tree.path import check_key
+from treedbd.tree.types import CONTAINER, Container, Path
 from treedbd.tree.view import View
 
 _MAX_PATH = MAX_DEPTH * (MAX_KEY_BYTES + 1)
@@ -22,133 +25,108 @@ _CACHED_PATH = 256
 
 
 class Snapshot:
-    """A node of a view; `beyond` counts the last keys of the path, from the first illegal one."""
+    """A node of a view.
 
-    __slots__ = ("beyond", "path", "view")
+    `excess` is the number of keys after the longest prefix of the path that a node can have, by its
+    keys and its depth; above 0 the node is absent.
+    """
 
-    def __init__(self, view: View, path: Path, beyond: int = 0) -> None:
+    __slots__ = ("excess", "path", "view")
+
+    def __init__(self, view: View, path: Path, excess: int = 0) -> None:
         self.view: Final = view
         self.path: Final = path
-        self.beyond: Final = beyond
+        self.excess: Final = excess
 
     def child(self, path: str) -> Snapshot:
-        """Return the node at a slash path below this one; the empty path is the node itself."""
-        keys, beyond = split_path(path)
-        return self.descend(keys, beyond)
+        """Return the node at a slash path below this one, this node for the empty path."""
+        keys, excess = split_path(path)
+        return self.descend(keys, excess)
 
-    def descend(self, keys: Path, beyond: int) -> Snapshot:
-        """Return the node at the keys below this one, as `split_path` gives them."""
-        if self.beyond:
-            beyond = self.beyond + len(keys)
+    def descend(self, keys: Path, excess: int) -> Snapshot:
+        """Return the node at keys below this one, which are a result of `split_path`."""
+        if self.excess:
+            excess = self.excess + len(keys)
         path = self.path + keys
-        return Snapshot(self.view, path, max(beyond, len(path) - MAX_DEPTH))
+        return Snapshot(self.view, path, max(excess, len(path) - MAX_DEPTH))
 
     def parent(self) -> Snapshot:
-        """Return the node above; raise `EvaluationError` at the root."""
+        """Return the parent; raise `EvaluationError` at the root."""
         if not self.path:
             raise EvaluationError("The root has no parent.")
-        return Snapshot(self.view, self.path[:-1], max(self.beyond - 1, 0))
+        return Snapshot(self.view, self.path[:-1], max(self.excess - 1, 0))
 
-    def has(self, keys: Path, beyond: int) -> bool:
-        """Tell whether anything is at the keys below this one, as `split_path` gives them."""
-        if self.beyond or beyond:
+    def has(self, keys: Path, excess: int) -> bool:
+        """Return whether a node exists at keys below, which are a result of `split_path`."""
+        if self.excess or excess:
             return False
         path = self.path + keys
         return len(path) <= MAX_DEPTH and self.view.peek(path) is not None
 
     def val(self) -> Any:
-        """Return the leaf, a `Subtree` for a container, None for nothing."""
-        return None if self.beyond else value_at(self.view, self.path)
+        """Return the leaf, a `Subtree` for a container, None for an absent node."""
+        return None if self.excess else leaf_or_subtree_at(self.view, self.path)
 
     def exists(self) -> bool:
-        """Tell whether anything is there."""
-        return not self.beyond and self.view.peek(self.path) is not None
+        """Return whether the node exists."""
+        return not self.excess and self.view.peek(self.path) is not None
 
     def has_child(self, path: str) -> bool:
-        """Tell whether anything is at a slash path below."""
+        """Return whether a node exists at a slash path below."""
         return self.child(path).exists()
 
     def has_children(self) -> bool:
-        """Tell whether the node has a child."""
-        return not self.beyond and isinstance(self.view.peek(self.path), Container)
+        """Return whether the node has a child."""
+        return not self.excess and isinstance(self.view.peek(self.path), Container)
 
     def get_priority(self) -> int | float | str | None:
-        """Return the priority, None where there is none."""
-        return None if self.beyond else self.view.priority(self.path)
+        """Return the priority, None if there is none."""
+        return None if self.excess else self.view.priority(self.path)
 
     def is_number(self) -> bool:
-        """Tell whether a number is there."""
-        return not self.beyond and is_number_at(self.view, self.path)
+        """Return whether the value is a number."""
+        return not self.excess and is_number_at(self.view, self.path)
 
     def is_string(self) -> bool:
-        """Tell whether a string is there."""
-        return not self.beyond and is_string_at(self.view, self.path)
+        """Return whether the value is a string."""
+        return not self.excess and is_string_at(self.view, self.path)
 
     def is_boolean(self) -> bool:
-        """Tell whether true or false is there."""
-        return not self.beyond and is_boolean_at(self.view, self.path)
+        """Return whether the value is true or false."""
+        return not self.excess and is_boolean_at(self.view, self.path)
 
 
-def value_at(view: View, path: Path) -> Any:
-    """Return the leaf at a path that can be, a `Subtree` for a container, None for nothing."""
+def leaf_or_subtree_at(view: View, path: Path) -> Any:
+    """Return the leaf at a valid path, a `Subtree` for a container, None for an absent node."""
     value = view.peek(path)
     return Subtree(view, path) if value is CONTAINER else value
 
 
 def exists_at(view: View, path: Path) -> bool:
-    """Tell whether anything is at a path that can be."""
+    """Return whether a node exists at a valid path."""
     return view.peek(path) is not None
 
 
 def is_number_at(view: View, path: Path) -> bool:
-    """Tell whether a number is at a path that can be."""
-    kind = type(view.peek(path))
-    return kind is int or kind is float
+    """Return whether the value at a valid path is a number."""
+    value_type = type(view.peek(path))
+    return value_type is int or value_type is float
 
 
 def is_string_at(view: View, path: Path) -> bool:
-    """Tell whether a string is at a path that can be."""
+    """Return whether the value at a valid path is a string."""
     return type(view.peek(path)) is str
 
 
 def is_boolean_at(view: View, path: Path) -> bool:
-    """Tell whether true or false is at a path that can be."""
+    """Return whether the value at a valid path is true or false."""
     return type(view.peek(path)) is bool
 
 
-class Subtree:
-    """The value of a container, not read yet."""
-
-    __slots__ = ("path", "view")
-
-    def __init__(self, view: View, path: Path) -> None:
-        self.view: Final = view
-        self.path: Final = path
-
-    def size(self, most: int) -> int:
-        """Return about how many bytes it has; what goes beyond `most` need not be counted."""
-        return self.view.size(self.path, most)
-
-    def read(self) -> dict[str, Any]:
-        """Return it as JSON without priorities and without arrays."""
-        return dict(_bare_members(self.view.get(self.path)))
-
-
-def _bare(value: Value) -> Any:
-    bare = dict(_bare_members(value))
-    if bare:
-        return bare
-    return value[VALUE] if isinstance(value, dict) else value
-
-
-def _bare_members(value: Value) -> list[tuple[str, Any]]:
-    return [(key, _bare(child)) for key, child in members(value)]
-
-
 def split_path(path: str) -> tuple[Path, int]:
-    """Return the keys of a slash path, and how many of the last to drop for a path that can be.
+    """Return the keys of a slash path, and its excess: the number of keys from an invalid one on.
 
-    Empty pieces collapse.
+    Empty keys are skipped. A text longer than the path of any node is not split.
     """
     if len(path) <= _CACHED_PATH:
         return _split_short_path(path)
@@ -159,11 +137,11 @@ def split_path(path: str) -> tuple[Path, int]:
 
 def _split_path(path: str) -> tuple[Path, int]:
     keys = tuple([key for key in path.split("/") if key])
-    for at, key in enumerate(keys):
+    for index, key in enumerate(keys):
         try:
             check_key(key)
         except InvalidPath:
-            return keys, len(keys) - at
+            return keys, len(keys) - index
     return keys, 0
 
 

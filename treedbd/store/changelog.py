@@ -1,10 +1,9 @@
-"""What the change log says about a committed edit, as bytes.
+"""What the change log holds of a committed edit, as bytes.
 
-An entry tells what was asked for, server values resolved: method, place, the body as it was sent,
-and the time of the request; not what became of the tree. Whoever reads it makes the same edit of
-it again, with `tree.edit`, and tells watchers the same. A body that is too large for the log is
-left out; then the entry only tells where something happened, and whoever must know more reads the
-tree. The numbering of entries belongs to the mapping.
+An entry holds the request with its server values resolved: method, place, the body as it was sent,
+and the time; not what became of the tree. A reader makes the same edit from it, with `tree.edit`,
+and from the edit the same events. A body that is too large for the log is left out; then the entry
+only says where something was written. The engine numbers the entries.
 """
 
 from __future__ import annotations
@@ -14,21 +13,23 @@ from typing import Any, Final
 import attrs
 import orjson
 
-from treedbd.store.row import is_surely_longer
-from treedbd.tree.body import ANY_LENGTH
+from treedbd.store.engine import Transaction
+from treedbd.store.row_codec import is_surely_longer
 from treedbd.tree.edit import Edit, Method, make_patch, make_put
-from treedbd.tree.path import Place
+from treedbd.tree.normalise import ANY_LENGTH
 from treedbd.tree.printing import compact, parse
-from treedbd.tree.value import Json
+from treedbd.tree.types import Json, Place
 
 MAX_ENTRY_BYTES: Final = 65_536
-"""How long an entry may be by default before its body is left out."""
-_LEAST_MEMBER: Final = len('"k":1,')
+"""The longest entry; a longer one is written without its body."""
+TRIM_EVERY: Final = 64
+"""Old entries are dropped this many at a time."""
+_MIN_MEMBER_BYTES: Final = len('"k":1,')
 
 
 @attrs.frozen
 class NotRetained:
-    """An edit whose body the log does not hold: something was written at `place` or below it."""
+    """An edit whose body the log does not hold; it wrote at `place` or below it."""
 
     method: Method
     place: Place
@@ -37,22 +38,22 @@ class NotRetained:
 def encode(edit: Edit, now: int, max_bytes: int = MAX_ENTRY_BYTES, *, rules: str = "") -> bytes:
     """Return the entry of an edit whose server values are resolved.
 
-    `now` is the time of the request in milliseconds since 1970, `rules` names the rules that held
-    when it was written, for those who later ask whether they might have heard of it. An entry
-    longer than `max_bytes` is made without its body. Raises `ValueError` where server values are
-    left.
+    `now` is the time of the request in milliseconds since 1970. `rules` is the fingerprint of the
+    rules that were in force, by which `resume` knows whether a client could read the write then. An
+    entry longer than `max_bytes` is encoded without its body. Raises ValueError if there are server
+    values left.
     """
     if edit.has_placeholders:
         raise ValueError("Server values must be resolved before an edit is logged.")
     entry: dict[str, Any] = {"time": now, "method": edit.method, "path": edit.place.path}
     if rules:
         entry["rules"] = rules
-    if edit.place.of_priority:
-        entry["of_priority"] = True
-    is_longer = len(edit.changes) * _LEAST_MEMBER > max_bytes or any(
+    if edit.place.is_priority:
+        entry["is_priority"] = True
+    is_too_long = len(edit.changes) * _MIN_MEMBER_BYTES > max_bytes or any(
         is_surely_longer(change.value, max_bytes) for change in edit.changes
     )
-    if not is_longer:
+    if not is_too_long:
         content = compact({**entry, "sent": edit.sent})
         if len(content) <= max_bytes:
             return content
@@ -60,28 +61,35 @@ def encode(edit: Edit, now: int, max_bytes: int = MAX_ENTRY_BYTES, *, rules: str
 
 
 def decode(content: bytes) -> Edit | NotRetained:
-    """Return the edit of an entry; raise `ValueError` for bytes that `encode` did not make."""
+    """Return the edit of an entry; raise ValueError for bytes that `encode` did not make."""
     try:
-        entry = parse(content)
+        entry: Any = parse(content)
         method: Method = entry["method"]
-        place = Place(tuple(entry["path"]), entry.get("of_priority", False))
+        place = Place(tuple(entry["path"]), entry.get("is_priority", False))
         if "sent" not in entry:
             return NotRetained(method, place)
         make = {"put": _make_put, "patch": _make_patch}[method]
     except (LookupError, TypeError, AttributeError):
-        raise ValueError("This is no entry of the change log.") from None
+        raise ValueError("This is not an entry of the change log.") from None
     return make(place, entry["sent"])
 
 
 def rules_of(content: bytes) -> str:
-    """Return the name of the rules that held when an entry was written."""
+    """Return the fingerprint of the rules that were in force when an entry was written."""
     rules: str = orjson.loads(content).get("rules", "")
     return rules
 
 
-def trim_to(last: int, retain: int) -> int:
-    """Return up to which number to forget entries, so that of `last` the newest `retain` stay."""
-    return max(0, last - retain)
+def append(transaction: Transaction, op_id: bytes, content: bytes, retain: int) -> int:
+    """Append an entry, and drop old ones so that at least the newest `retain` stay.
+
+    Returns its sequence number.
+    """
+    sequence = transaction.append(op_id, content)
+    if sequence % TRIM_EVERY == 0:
+        # One more than can be missed: it shows that a position belongs to this history.
+        transaction.trim(max(0, sequence - retain - 1))
+    return sequence
 
 
 def _make_put(place: Place, body: Json) -> Edit:

@@ -1,9 +1,9 @@
-"""The lock of a data directory: one daemon at a time.
+"""The lock of a data directory: one writing process at a time.
 
-The lock is the kernel's (`flock`), so it ends with the process that holds it, however it ends; the
-file `treedb.lock` that it hangs on stays and means nothing by itself; no project can have its name.
-The number in it is there to tell an operator who holds the lock. A child made by `fork` holds it
-along with its parent.
+The lock is the kernel's (`flock`), so it ends with the process that holds it, however that ends.
+The file `treedb.lock` stays and means nothing by itself; no project can have its name. The number
+in it is the process that locked it last, for operators. A child made by `fork` holds the lock along
+with its parent.
 """
 
 from __future__ import annotations
@@ -12,61 +12,67 @@ import fcntl
 import os
 import pathlib
 
-from treedbd.store.files import make_directory, open_private
-from treedbd.store.mapping import Refused
+from treedbd.files import create_directory, open_private
+from treedbd.store.engine import CannotOpenStore
 
 _NAME = "treedb.lock"
 
 
 class DirectoryLock:
-    """Held from its making until `release`."""
+    """The lock of a directory, held from its creation until `release`."""
 
     def __init__(self, directory: pathlib.Path) -> None:
-        """Make the directory if it is missing and lock it.
+        """Create the directory if it is missing, and lock it.
 
-        Raises `Refused` if another holds it, or if it or the file in it cannot be opened.
+        Raises `CannotOpenStore` if the directory is locked already, by this process too, or if the
+        directory or the lock file cannot be opened.
         """
         try:
-            make_directory(directory)
+            create_directory(directory)
             self._descriptor = open_private(directory / _NAME, os.O_RDWR | os.O_CREAT)
         except OSError as error:
-            raise Refused(_explain_opening(directory, error)) from None
+            raise _cannot_open(directory, error) from None
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             holder = os.read(self._descriptor, 20).decode("ascii", "replace").strip()
             os.close(self._descriptor)
-            raise Refused(_explain_locking(directory, holder, error)) from None
+            raise _cannot_lock(directory, holder, error) from None
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, b"%d\n" % os.getpid(), 0)
 
     def release(self) -> None:
-        """Let others have the directory."""
+        """Release the lock."""
         os.close(self._descriptor)
 
 
-def _explain_opening(directory: pathlib.Path, error: OSError) -> str:
+def _cannot_open(directory: pathlib.Path, error: OSError) -> CannotOpenStore:
     reason = os.strerror(error.errno or 0)
     file = directory / _NAME
     if os.path.lexists(file):
-        return (
-            f"The lock file {file} cannot be opened ({reason}): "
-            "let the user that runs treedb own it and all that lies beside it."
+        return CannotOpenStore(
+            f"The lock file {file}",
+            f"cannot be opened ({reason})",
+            "make the user that runs treedb the owner of it and of everything beside it",
         )
-    return (
-        f"The data directory {directory} cannot be used ({reason}): "
-        "let the user that runs treedb write to it, or name another."
+    return CannotOpenStore(
+        f"The data directory {directory}",
+        f"cannot be used ({reason})",
+        "let the user that runs treedb write to it, or choose another directory",
     )
 
 
-def _explain_locking(directory: pathlib.Path, holder: str, error: OSError) -> str:
+def _cannot_lock(directory: pathlib.Path, holder: str, error: OSError) -> CannotOpenStore:
+    subject = f"The data directory {directory}"
     if not isinstance(error, BlockingIOError):
-        return (
-            f"The data directory {directory} cannot be locked "
-            f"({os.strerror(error.errno or 0)}): put it on a local file system."
+        return CannotOpenStore(
+            subject,
+            f"cannot be locked ({os.strerror(error.errno or 0)})",
+            "put it on a local file system",
         )
     process = f" (process {holder})" if holder else ""
-    return (
-        f"The data directory {directory} is in use by another treedb{process}: "
-        "stop that one, or name another directory."
+    return CannotOpenStore(
+        subject,
+        f"is in use by another treedb{process}",
+        "stop that process, or choose another directory",
     )

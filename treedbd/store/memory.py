@@ -1,16 +1,17 @@
-"""The engine that forgets: a mapping in memory, for trying things out and for tests.
+"""The engine in memory, for experiments and tests: nothing outlives the process.
 
 Theory of operation
 -------------------
-The rows lie in one sorted dictionary, those that the open transaction has changed among them: a
-transaction reads what is there. Whoever must see something else sees it through an *overlay*, a
-sorted dictionary of the keys that differ, with None for a key that is not there. Each change gives
-the old value to the overlay of every snapshot that is open, and to that of the transaction, through
-which everybody else reads meanwhile and from which a rollback takes everything back. A snapshot
-that is taken meanwhile begins with a copy of it.
+The rows are in one sorted dictionary, with the changes of the open transaction already made in it:
+a transaction reads the dictionary itself. A view that must not see these changes, or later ones,
+reads through an *overlay*, a sorted dictionary of the keys that differ, with None for a key that is
+absent in the view. Before each change the old value is put into the overlay of every open snapshot,
+and into the undo overlay of the transaction. All other reads go through the undo overlay while the
+transaction is open; a rollback restores the old values from it; and a snapshot that is opened in
+the meantime starts with a copy of it.
 
-`commit` may run in another thread than readers do. So a lock is held for each change, for the
-whole of a `read`, and for each look of anybody else. Nobody waits for longer than that takes.
+`commit` may run in another thread than readers. So a lock is held for each change, for the whole of
+a `read`, and for each single access of any other view, and for no longer than that.
 """
 
 from __future__ import annotations
@@ -23,33 +24,33 @@ from typing import TypeAlias, TypeVar
 
 from sortedcontainers import SortedDict
 
-from treedbd.store.mapping import Entry, Row, Rows
+from treedbd.store.engine import LogEntry, ReadView, Row
 
 T = TypeVar("T")
 
 _Overlay: TypeAlias = "SortedDict[bytes, bytes | None]"
 
 _NOTHING: _Overlay = SortedDict()
-_AT_ONCE = 64
-"""Rows that a scan takes at one look."""
+_BATCH_ROWS = 64
+"""Rows that a scan reads at a time, under the lock."""
 
 
-class MemoryMapping:
-    """A `Mapping` that holds nothing any longer once the process ends."""
+class MemoryEngine:
+    """An `Engine` whose content ends with the process."""
 
     def __init__(self) -> None:
-        """Begin empty."""
+        """Start empty."""
         self._store = _Store()
         self._transaction: _MemoryTransaction | None = None
 
-    def read(self, work: Callable[[Rows], T]) -> T:
+    def read(self, work: Callable[[ReadView], T]) -> T:
         """Run `work` on the present moment."""
         with self._store.lock:
-            rows = _MemoryRows(self._store, self._store.undo)
+            view = _MemoryReadView(self._store, self._store.undo)
             try:
-                return work(rows)
+                return work(view)
             finally:
-                rows.leave()
+                view.end()
 
     def snapshot(self) -> _MemorySnapshot:
         """Hold the present moment open."""
@@ -61,31 +62,31 @@ class MemoryMapping:
     def begin(self) -> _MemoryTransaction:
         """Open the one transaction."""
         if self._transaction is not None and not self._transaction.is_over:
-            raise RuntimeError("There is one transaction at a time.")
+            raise RuntimeError("A transaction is already open.")
         self._transaction = _MemoryTransaction(self._store)
         return self._transaction
 
     def recover(self) -> None:
-        """Do nothing: there is no medium that could fail."""
+        """Do nothing: memory does not fail."""
 
     def release_reserve(self) -> None:
         """Do nothing: there is no reserve."""
 
     def restore_reserve(self) -> bool:
-        """Say that there is room, since nothing is kept."""
+        """Return True: there is no reserve to allocate."""
         return True
 
     def verify(self) -> list[str]:
-        """Find nothing damaged."""
+        """Return no damage."""
         return []
 
     def size(self) -> int:
-        """Return the bytes of all keys, values and entries."""
+        """Return the bytes of all keys and values, and of the entries of the log."""
         log = self._store.log
         return self._store.size + sum(len(entry.op_id) + len(entry.content) for entry in log)
 
     def close(self) -> None:
-        """Forget everything."""
+        """Discard everything."""
         if self._transaction is not None:
             self._transaction.rollback()
         for snapshot in list(self._store.snapshots):
@@ -94,19 +95,19 @@ class MemoryMapping:
 
 
 class _Store:
-    """What is there. `log` is replaced and never changed, so whoever has it may keep it."""
+    """The content. `log` is replaced and never changed, so a view can keep a reference to it."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.rows: SortedDict[bytes, bytes] = SortedDict()
-        self.log: list[Entry] = []
+        self.log: list[LogEntry] = []
         self.last = 0
         self.size = 0
         self.snapshots: set[_MemorySnapshot] = set()
         self.undo: _Overlay = _NOTHING
 
     def put(self, key: bytes, value: bytes | None) -> None:
-        """Set or remove a row, and let those who must not see it keep what was there."""
+        """Set or remove a row; its old value goes to the views that must not see the change."""
         before = self.rows.get(key)
         if before is value is None:
             return
@@ -116,7 +117,7 @@ class _Store:
         self.replace(key, before, value)
 
     def replace(self, key: bytes, before: bytes | None, value: bytes | None) -> None:
-        """Set or remove a row of which `before` is there."""
+        """Set or remove a row whose present value is `before`."""
         if before is not None:
             self.size -= len(key) + len(before)
         if value is not None:
@@ -126,8 +127,8 @@ class _Store:
             del self.rows[key]
 
 
-class _MemoryRows:
-    """The rows under an overlay."""
+class _MemoryReadView:
+    """The rows as an overlay changes them, at one moment."""
 
     def __init__(self, store: _Store, overlay: _Overlay | None = None) -> None:
         self._store = store
@@ -137,7 +138,7 @@ class _MemoryRows:
         self._changes = 0
         self._is_over = False
 
-    def leave(self) -> None:
+    def end(self) -> None:
         """End the moment."""
         self._is_over = True
 
@@ -154,19 +155,19 @@ class _MemoryRows:
             return next(self._merge(b"", key + b"\0", True), None)
 
     def scan(self, low: bytes, high: bytes, *, reverse: bool = False) -> Iterator[Row]:
-        """Go on behind the last key given, over the rows as they are by then."""
+        """Iterate over the rows as they are when each is read, after the last key returned."""
         while True:
             self._check()
             changes = self._changes
             with self._store.lock:
-                rows = list(itertools.islice(self._merge(low, high, reverse), _AT_ONCE))
+                rows = list(itertools.islice(self._merge(low, high, reverse), _BATCH_ROWS))
             for row in rows:
                 yield row
                 self._check()
                 if self._changes != changes:
                     break
             else:
-                if len(rows) < _AT_ONCE:
+                if len(rows) < _BATCH_ROWS:
                     return
             if reverse:
                 high = row[0]
@@ -182,7 +183,7 @@ class _MemoryRows:
         self._check()
         return self._last
 
-    def entries(self, after: int) -> Iterator[Entry]:
+    def entries(self, after: int) -> Iterator[LogEntry]:
         """Iterate over the retained entries with numbers above `after`."""
         self._check()
         log = self._log
@@ -192,7 +193,7 @@ class _MemoryRows:
             yield entry
 
     def _merge(self, low: bytes, high: bytes, reverse: bool) -> Iterator[Row]:
-        """Iterate over the rows that are there; the lock is held meanwhile."""
+        """Iterate over the rows of the view; the caller holds the lock."""
         bounds = (low, high, (True, False), reverse)
         stored = self._store.rows.irange(*bounds)
         if not self.overlay:
@@ -206,25 +207,25 @@ class _MemoryRows:
 
     def _check(self) -> None:
         if self._is_over:
-            raise RuntimeError("The moment that these rows belong to is over.")
+            raise RuntimeError("The read or transaction of these rows has ended.")
 
 
-class _MemorySnapshot(_MemoryRows):
-    """One moment; its overlay is what has been replaced since."""
+class _MemorySnapshot(_MemoryReadView):
+    """A moment that is held open; its overlay has the old values of the rows changed since."""
 
     def __init__(self, store: _Store) -> None:
         super().__init__(store, store.undo.copy())
 
     def close(self) -> None:
-        """Let the moment go."""
-        self.leave()
+        """Release the moment."""
+        self.end()
         with self._store.lock:
             self._store.snapshots.discard(self)
             self.overlay = _NOTHING
 
 
-class _MemoryTransaction(_MemoryRows):
-    """Changes under way."""
+class _MemoryTransaction(_MemoryReadView):
+    """Changes that are not committed yet."""
 
     def __init__(self, store: _Store) -> None:
         super().__init__(store)
@@ -234,7 +235,7 @@ class _MemoryTransaction(_MemoryRows):
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended."""
+        """Whether the transaction has ended."""
         return self._is_over
 
     def put(self, key: bytes, value: bytes) -> None:
@@ -247,7 +248,7 @@ class _MemoryTransaction(_MemoryRows):
             self.put(key, value)
 
     def delete(self, key: bytes) -> None:
-        """Remove `key` if it is there."""
+        """Remove `key` if it exists."""
         self._set(key, None)
 
     def delete_range(self, low: bytes, high: bytes) -> None:
@@ -259,28 +260,28 @@ class _MemoryTransaction(_MemoryRows):
         """Append an entry to the log; return its sequence number."""
         self._check()
         self._last += 1
-        self._log.append(Entry(self._last, bytes(op_id), bytes(content)))
+        self._log.append(LogEntry(self._last, bytes(op_id), bytes(content)))
         return self._last
 
-    def trim(self, upto: int) -> None:
-        """Forget the entries with numbers up to and including `upto`."""
-        self._log = list(self.entries(upto))
+    def trim(self, through: int) -> None:
+        """Drop the entries with numbers up to and including `through`."""
+        self._log = list(self.entries(through))
 
     def commit(self) -> None:
-        """Make the changes the present."""
+        """Make the changes visible to all later reads."""
         self._check()
         store = self._store
         with store.lock:
             store.undo = _NOTHING
             store.log = self._log
             store.last = self._last
-        self.leave()
+        self.end()
 
     def rollback(self) -> None:
-        """Take the changes back; without effect once the transaction has ended in any way."""
+        """Discard the changes; no effect once the transaction has ended in any way."""
         if self._is_over:
             return
-        self.leave()
+        self.end()
         store = self._store
         with store.lock:
             for key, before in store.undo.items():

@@ -1,37 +1,36 @@
-"""Changing the tree on the shelf.
+"""Changing the tree in the store.
 
-Theory of operation (`nodes` tells how the tree lies in rows)
----------------------------------------------------------------
-A change of a node that a row covers is made in memory, by `tree.edit`, on the value of that row,
-which is put back, or split where it has become longer than `row_bytes`: then the container is
-spread, its children get rows by the same rule, and so on down.
+Theory of operation (`nodes` says how the tree is stored in rows)
+-----------------------------------------------------------------
+A change of a node that a row covers is made in memory, as `tree.edit` defines it, on the value of
+that row. The row is written back, or split if it has become longer than `row_bytes`: then the
+container is spread, its children get rows by the same rule, and so on down.
 
-A change of a node that no row covers, because it is spread or absent, first removes the rows that
-are the node. A new value then becomes a row (or rows) directly below the deepest container on the
-way that is spread: the row of the child through which the way leads on, with the value at the end
-of nested containers. That container is found from the two rows beside the node's key: whatever is
-spread above the node has one of them below it, or is left with its crown alone and gets a child
-again. An empty tree becomes one row at the root.
+A change of a node that no row covers, because it is spread or absent, first removes the rows of the
+node. A new value is then stored below its deepest spread ancestor: in the row of that ancestor's
+child, wrapped in the containers that are missing in between. The ancestor is found from the two
+rows next to the node's key: a spread ancestor has one of them below it, or has only its priority
+row left and receives a child again. An empty tree becomes one row at the root.
 
-Where rows have been removed, the containers above are looked at, upwards: one without rows below it
-is gone, with its crown; one with few rows (at most `GATHER_ROWS`) that together are short is
-gathered into one row of its own. Short means half of `row_bytes`, so that a container whose size
-moves to and fro around the limit is not split and gathered at every write; few, so that a look
-costs no more than reading a handful of keys. A container that became short through changes inside
-its rows is gathered when next a row below it is removed, or never; that is as good for readers.
+Where rows have been removed, the containers above are checked, upwards: one without rows below it
+is removed with its priority row; one with few rows (at most `MERGE_ROWS`) that are short together
+is merged into one row of its own. Short means half of `row_bytes`, so that a container whose size
+varies around the limit is not split and merged at every write; few, so that a check costs no more
+than reading a handful of keys. A container that became short through changes inside its rows is
+merged when a row below it is removed, or never; for readers it makes no difference.
 
-The cost of a change follows its own size and that of the row it touches, never that of the tree.
-Many changes in one call must not multiply what they have in common; three things see to that:
+The cost of a change depends on its own size and on that of the row it touches, never on that of the
+tree. Many changes in one call must not multiply what they share; three things prevent that:
 
-- A row is *taken*: changed as a draft of its value, and put back when a change falls elsewhere, or
-  might make it too long.
-- Where a child has been inserted, the *gap* behind it is remembered: up to the next row there is
-  nothing, so whoever inserts there next need not look.
-- Where a row was removed, how many rows its container has *left* at least is remembered.
+- A row that several changes touch is changed in a `RowEditor`, and written back when a change falls
+  outside it or might make it too long.
+- After a child has been inserted, the empty key range that follows it is remembered, so the next
+  insertion there needs no lookup.
+- After a row has been removed, a lower bound of the rows that its container has left is remembered.
 
-Each holds for changes that come in the order of their paths, in which a PATCH brings them, and is
-forgotten when anything else is changed. The rows of a PATCH become what they would become change by
-change. The writer neither commits nor rolls back: it only changes the transaction.
+Each works for changes in the order of their paths, which is that of a PATCH, and is dropped when
+anything else is changed. The rows after a PATCH are those that its changes would leave one by
+one. The writer neither commits nor rolls back: it only changes the transaction.
 """
 
 from __future__ import annotations
@@ -40,38 +39,43 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, zip_longest
 from typing import Final, NamedTuple
 
-from treedbd.store.layout import END, FIRST, KEY_BYTES, SPREAD_BYTES, below, shared_keys
-from treedbd.store.mapping import Transaction
-from treedbd.store.nodes import Cover, Nodes
-from treedbd.store.row import encode_crown, encode_row, is_surely_longer, load_row
-from treedbd.store.shelf import Shelf
-from treedbd.store.taken import Taken
-from treedbd.tree.edit import Change, set_priority, set_value
+from treedbd.store.engine import Transaction
+from treedbd.store.nodes import Nodes
+from treedbd.store.row_codec import (
+    Cover,
+    encode_priority_row,
+    encode_row,
+    is_surely_longer,
+    load_row,
+)
+from treedbd.store.row_editor import RowEditor
+from treedbd.store.row_keys import END, FIRST, ROW_KEY_BYTES, SPREAD_BYTES, below, shared_keys
+from treedbd.tree.edit import set_priority, set_value
 from treedbd.tree.order import BEYOND, encode_key, encode_path
-from treedbd.tree.path import Path
 from treedbd.tree.printing import compact
-from treedbd.tree.value import CONTAINER, Priority, Value, leaf_of, members, priority_of
+from treedbd.tree.types import CONTAINER, Change, Path, Priority, Value
+from treedbd.tree.value import as_priority, leaf_of, members, priority_of
 
 ROW_BYTES: Final = 4096
-GATHER_ROWS: Final = 8
-_MOST_COUNTED: Final = 1024
+MERGE_ROWS: Final = 8
+_MAX_COUNTED: Final = 1024
 
 
-class _Gap(NamedTuple):
-    """Below `high` there is no row from `low` on, which begins with the key of the node before."""
+class _EmptyRange(NamedTuple):
+    """There is no row from `low` to `high`; `low` is just after the subtree of a node."""
 
     low: bytes
     high: bytes | None
 
     def holds(self, encoded: bytes) -> bool:
-        """Tell whether nothing is at an encoded path, and that because of this."""
+        """Return whether an encoded path is in the range, so that nothing is there."""
         if self.high is None:
             return self.low <= encoded
         return self.low <= encoded < self.high and not self.high.startswith(encoded)
 
 
-class _Left(NamedTuple):
-    """A spread container, how many rows it has below it at least, and how many were looked at."""
+class _RowCount(NamedTuple):
+    """A lower bound of the rows below a spread container, found by reading `counted` keys."""
 
     container: bytes
     rows: int
@@ -82,54 +86,54 @@ class NodeWriter(Nodes):
     """The tree in a transaction; reads see what has been applied."""
 
     def __init__(self, transaction: Transaction, row_bytes: int = ROW_BYTES) -> None:
-        """`row_bytes` is how long the row of a container may be before it is spread."""
+        """Write into `transaction`; spread containers whose row would exceed `row_bytes`."""
         super().__init__(transaction)
-        self.shelf = Shelf.writing(transaction)
+        self._transaction = transaction
         self._row_bytes = row_bytes
-        self._ahead: Path | None = None
-        self._taken: Taken | None = None
-        self._gap: _Gap | None = None
-        self._left: _Left | None = None
+        self._next_path: Path | None = None
+        self._editor: RowEditor | None = None
+        self._empty: _EmptyRange | None = None
+        self._count: _RowCount | None = None
 
     def apply(self, changes: Sequence[Change]) -> None:
-        """Make the changes one after the other, as `tree.edit.apply` does."""
+        """Apply the changes one after the other, as `tree.edit.apply` defines them."""
         paths = [change.place.path for change in changes]
-        for change, self._ahead in zip_longest(changes, paths[1:]):
-            path, of_priority = change.place
-            if self._taken is not None:
-                inside = self._taken.inside(path)
-                if inside is not None and self._taken.change(inside, change.value, of_priority):
+        for change, self._next_path in zip_longest(changes, paths[1:]):
+            path, is_priority = change.place
+            if self._editor is not None:
+                inside = self._editor.inside(path)
+                if inside is not None and self._editor.change(inside, change.value, is_priority):
                     continue
-                self._put_back()
-            self._change(path, change.value, of_priority)
-        self._put_back()
-        self._gap = self._left = None
+                self._write_back()
+            self._change(path, change.value, is_priority)
+        self._write_back()
+        self._empty = self._count = None
 
-    def _change(self, path: Path, value: Value, of_priority: bool) -> None:
-        gap, left = self._gap, self._left
-        self._gap = self._left = None
-        if of_priority:
-            self._set_priority(path, value)
+    def _change(self, path: Path, value: Value, is_priority: bool) -> None:
+        empty, count = self._empty, self._count
+        self._empty = self._count = None
+        if is_priority:
+            self._set_priority(path, as_priority(value))
         elif value is None:
-            self._left = left
+            self._count = count
             self._remove(path)
         else:
-            self._set_value(path, value, gap)
+            self._set_value(path, value, empty)
 
     def _remove(self, path: Path) -> None:
         encoded, cover = self._find(path)
         if cover is not None:
             self._set_inside(path, cover, None)
         elif self._is_spread(encoded):
-            self._left = None
+            self._count = None
             self._remove_below(encoded)
-            self._settle(path)
+            self._merge_above(path)
 
-    def _set_value(self, path: Path, value: Value, gap: _Gap | None) -> None:
-        if gap is not None:
+    def _set_value(self, path: Path, value: Value, empty: _EmptyRange | None) -> None:
+        if empty is not None:
             encoded = encode_path(path)
-            if gap.holds(encoded):
-                self._insert(path, value, gap.low, gap.high)
+            if empty.holds(encoded):
+                self._insert(path, value, empty.low, empty.high)
                 return
         encoded, cover = self._find(path)
         if cover is not None:
@@ -138,59 +142,59 @@ class NodeWriter(Nodes):
         was_spread = self._is_spread(encoded)
         if was_spread:
             self._remove_below(encoded)
-        before = self.shelf.raw_floor(encoded)
-        after = next(self.shelf.raw_keys(encoded, END), None)
+        before = self.rows.floor(encoded)
+        after = next(self.rows.scan_keys(encoded, END), None)
         self._insert(path, value, before and before[0], after)
         if was_spread:
-            self._gap = None
-            self._settle(path)
+            self._empty = None
+            self._merge_above(path)
 
     def _set_inside(self, path: Path, cover: Cover, value: Value) -> None:
         """Set a node in the row that covers it."""
         if not cover.inside:
             self._replace(path, cover, value)
-        elif not self._take(path, cover, value, of_priority=False):
+        elif not self._edit(path, cover, value, is_priority=False):
             self._replace(path, cover, set_value(load_row(cover.raw), cover.inside, value))
 
     def _set_priority(self, path: Path, priority: Priority | None) -> None:
         encoded, cover = self._find(path)
         if cover is None:
             if self._is_spread(encoded):
-                self._put_crown(encoded, priority)
-        elif not self._take(path, cover, priority, of_priority=True):
+                self._put_priority_row(encoded, priority)
+        elif not self._edit(path, cover, priority, is_priority=True):
             self._replace(path, cover, set_priority(load_row(cover.raw), cover.inside, priority))
 
-    def _take(self, path: Path, cover: Cover, value: Value, *, of_priority: bool) -> bool:
-        """Take a row to make a change in it if another may follow; tell whether it was made."""
+    def _edit(self, path: Path, cover: Cover, value: Value, *, is_priority: bool) -> bool:
+        """Change a row in an editor if another change may follow; return whether it was changed."""
         depth = len(path) - len(cover.inside)
-        if self._ahead is None or self._ahead[:depth] != path[:depth]:
+        if self._next_path is None or self._next_path[:depth] != path[:depth]:
             return False
         is_never_split = cover.is_bucket or len(cover.key) > SPREAD_BYTES
-        taken = Taken.take(path, cover, None if is_never_split else self._row_bytes)
-        if taken is None or not taken.change(cover.inside, value, of_priority):
+        editor = RowEditor.open(path, cover, None if is_never_split else self._row_bytes)
+        if editor is None or not editor.change(cover.inside, value, is_priority):
             return False
-        self._taken = taken
+        self._editor = editor
         return True
 
-    def _put_back(self) -> None:
-        taken, self._taken = self._taken, None
-        if taken is not None:
-            self._replace(taken.path, taken.cover, taken.finish())
+    def _write_back(self) -> None:
+        editor, self._editor = self._editor, None
+        if editor is not None:
+            self._replace(editor.path, editor.cover, editor.finish())
 
     def _replace(self, path: Path, cover: Cover, value: Value) -> None:
         """Put another value into the row that covers `path`."""
         key, _, inside, is_bucket = cover
         if value is None:
-            self.shelf.raw_delete(key)
+            self._transaction.delete(key)
             depth = len(path) - len(inside)
-            self._settle(path[: depth + 1] if is_bucket else path[:depth])
+            self._merge_above(path[: depth + 1] if is_bucket else path[:depth])
         elif is_bucket:
-            self.shelf.raw_put(key, encode_row(value))
+            self._transaction.put(key, encode_row(value))
         else:
             self._store(key, value)
 
     def _insert(self, path: Path, value: Value, before: bytes | None, after: bytes | None) -> None:
-        """Put a value where nothing is and no row covers, between the rows that are beside it."""
+        """Put a value where nothing is and no row covers, between the rows next to it."""
         if before is None and after is None:
             self._store(FIRST, _nest(path, value))
             return
@@ -201,41 +205,41 @@ class NodeWriter(Nodes):
         container = encode_path(path[:depth])
         self._add_children(container, [(path[depth], _nest(path[depth + 1 :], value))])
         child = container + encode_key(path[depth])
-        if len(child) <= KEY_BYTES:
-            self._gap = _Gap(child + BEYOND, after)
+        if len(child) <= ROW_KEY_BYTES:
+            self._empty = _EmptyRange(child + BEYOND, after)
 
     def _store(self, key: bytes, value: Value) -> None:
-        """Make `value` the node of an encoded path that has no rows below it."""
+        """Store `value` at an encoded path that has no rows below it."""
         raw = self._row_of(key, value)
         if raw is None:
             self._spread(key, value)
         else:
-            self.shelf.raw_put(key, raw)
+            self._transaction.put(key, raw)
 
     def _spread(self, key: bytes, value: Value) -> None:
-        self._put_crown(key, priority_of(value))
+        self._put_priority_row(key, priority_of(value))
         self._add_children(key, members(value))
 
     def _add_children(self, container: bytes, children: Iterable[tuple[str, Value]]) -> None:
-        """Give rows to children of a spread container for which there are none."""
-        self.shelf.raw_put_all(self._rows_of(container, children))
+        """Store children of a spread container that have no rows yet."""
+        self._transaction.put_all(self._rows_of(container, children))
 
     def _rows_of(
         self, container: bytes, children: Iterable[tuple[str, Value]]
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Make the rows of children of a spread container."""
+        """Yield the rows of children of a spread container."""
         buckets: dict[bytes, dict[str, Value]] = {}
         for name, child in children:
             key = container + encode_key(name)
-            if len(key) > KEY_BYTES:
-                buckets.setdefault(key[:KEY_BYTES], {})[name] = child
+            if len(key) > ROW_KEY_BYTES:
+                buckets.setdefault(key[:ROW_KEY_BYTES], {})[name] = child
             elif type(child) is not dict:
                 yield key, compact(child)
             elif (raw := self._row_of(key, child)) is not None:
                 yield key, raw
             else:
                 if (priority := priority_of(child)) is not None:
-                    yield key, encode_crown(priority)
+                    yield key, encode_priority_row(priority)
                 yield from self._rows_of(key, members(child))
         for key, bucket in buckets.items():
             yield key, encode_row(bucket)
@@ -248,46 +252,46 @@ class NodeWriter(Nodes):
         raw = encode_row(value)
         return None if may_spread and len(raw) > self._row_bytes else raw
 
-    def _put_crown(self, key: bytes, priority: Priority | None) -> None:
+    def _put_priority_row(self, key: bytes, priority: Priority | None) -> None:
         if priority is None:
-            self.shelf.raw_delete(key)
+            self._transaction.delete(key)
         else:
-            self.shelf.raw_put(key, encode_crown(priority))
+            self._transaction.put(key, encode_priority_row(priority))
 
     def _remove_below(self, key: bytes) -> None:
-        self.shelf.raw_delete(key)
-        self.shelf.raw_delete_range(*below(key))
+        self._transaction.delete(key)
+        self._transaction.delete_range(*below(key))
 
-    def _settle(self, path: Path) -> None:
-        """Look at the containers above `path` after rows at or below it were removed."""
+    def _merge_above(self, path: Path) -> None:
+        """Check the containers above `path` after rows at or below it were removed."""
         for depth in reversed(range(len(path))):
             key = encode_path(path[:depth])
-            left = self._count_left(key)
-            if left > GATHER_ROWS or (left and not self._gather(key)):
+            rows = self._count_rows(key)
+            if rows > MERGE_ROWS or (rows and not self._merge(key)):
                 return
-            if not left and self._crown(key) is not None:
-                self.shelf.raw_delete(key)
+            if not rows and self._priority(key) is not None:
+                self._transaction.delete(key)
 
-    def _count_left(self, container: bytes) -> int:
-        """Return how many rows a container has left, more than `GATHER_ROWS` only at least.
+    def _count_rows(self, container: bytes) -> int:
+        """Return how many rows are below a container; above `MERGE_ROWS` a lower bound.
 
-        If it is the one that was asked for last, one row has been removed since, and no other.
+        If it is the container of the last call, one row has been removed since, and no other.
         """
-        rows, most = 0, GATHER_ROWS + 1
-        if self._left is not None and self._left.container == container:
-            rows, most = self._left.rows - 1, self._left.counted
-            if rows <= GATHER_ROWS:
-                rows, most = 0, min(2 * most, _MOST_COUNTED)
+        rows, limit = 0, MERGE_ROWS + 1
+        if self._count is not None and self._count.container == container:
+            rows, limit = self._count.rows - 1, self._count.counted
+            if rows <= MERGE_ROWS:
+                rows, limit = 0, min(2 * limit, _MAX_COUNTED)
         if not rows:
-            rows = sum(1 for _ in islice(self.shelf.raw_keys(*below(container)), most))
-        self._left = _Left(container, rows, most) if rows > GATHER_ROWS else None
+            rows = sum(1 for _ in islice(self.rows.scan_keys(*below(container)), limit))
+        self._count = _RowCount(container, rows, limit) if rows > MERGE_ROWS else None
         return rows
 
-    def _gather(self, key: bytes) -> bool:
-        """Make one row of a spread container that is short; tell whether it is."""
+    def _merge(self, key: bytes) -> bool:
+        """Merge a spread container into one row if it is short; return whether it is."""
         limit = self._row_bytes // 2
         size = 0
-        for _, raw in self.shelf.raw_scan(*below(key)):
+        for _, raw in self.rows.scan(*below(key)):
             size += len(raw)
             if size > limit:
                 return False
@@ -295,7 +299,7 @@ class NodeWriter(Nodes):
         if len(raw) > limit:
             return False
         self._remove_below(key)
-        self.shelf.raw_put(key, raw)
+        self._transaction.put(key, raw)
         return True
 
 

@@ -1,192 +1,343 @@
-"""The shelf: a `shelve.Shelf` whose keys are paths and whose values are JSON rows of a mapping.
+"""A database as a shelf: the file that the daemon serves, opened by a Python program.
 
-It looks like the standard library's shelf: `shelf[("users", "ada")] = {"age": 36}`, but iterates in
-key order, knows the greatest key at most another (`floor`) and ranges, and never pickles: a value
-is in the normal form of `tree.value` and lies in its row as `row` encodes it. The `raw_` methods
-are the same store with encoded keys and undecoded rows, for those who splice bytes.
+`open_shelf` is to a database what `shelve.open` is to a file of pickles, and what it returns is a
+`shelve.Shelf`: a mapping from paths to JSON. Nothing of the daemon runs and no rules are evaluated.
 
-A shelf over `Rows` can only be read; one over a `Transaction` can be written too. It keeps nothing
-in memory: there is no write-back, `sync` has nothing to do, and `close` only lets go of the rows;
-transaction and mapping belong to whoever opened them. What a row means for the tree, `nodes` knows;
-to the shelf every row stands for itself.
+A key is a slash path, such as `users/ada`; the empty path is the whole tree. Any path can be read,
+set and removed. Iteration returns the keys of the children, in key order, so a shelf is a mapping
+of the children of its root; `at` returns that of any other node.
+
+A shelf that is opened for reading sees what the daemon has committed, also while it runs. One that
+is opened for writing holds the lock of the data directory, so no daemon can run meanwhile. Its
+writes are one transaction until `sync`, and they enter the change log like any other, so a stream
+that resumes later does not miss them.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import itertools
+import json
+import os
+import pathlib
 import shelve
-from collections.abc import Iterable, Iterator, MutableMapping
-from typing import Any, NoReturn, cast
+import time
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any, Final, Literal, Self, TypeAlias, TypeVar, get_args
 
-from treedbd.store.layout import END, FIRST, KEY_BYTES, below
-from treedbd.store.mapping import Row, Rows, Transaction
-from treedbd.store.row import encode_row, load_row
-from treedbd.tree.order import TEXT_TAG, decode_path, encode_path
-from treedbd.tree.path import Path
-from treedbd.tree.value import Value
+from treedbd.limits import StreamLimits
+from treedbd.store import changelog
+from treedbd.store.engine import DiskFull, StoreFailed
+from treedbd.store.lock import DirectoryLock
+from treedbd.store.node_writer import NodeWriter
+from treedbd.store.nodes import Nodes
+from treedbd.store.row_codec import parse_stored
+from treedbd.store.row_keys import Span
+from treedbd.store.sqlite.engine import SqliteEngine
+from treedbd.store.sqlite.file import check_file, connect_reader
+from treedbd.store.sqlite.reader import SqliteReader
+from treedbd.store.sqlite.transaction import SqliteTransaction
+from treedbd.tree.edit import Edit, make_put, make_remove, resolve
+from treedbd.tree.errors import InvalidData, InvalidPath
+from treedbd.tree.path import make_place
+from treedbd.tree.printing import parse
+from treedbd.tree.types import PRIORITY, Json, Path, Place
+from treedbd.tree.value import as_json
 
-_TEXT = bytes((TEXT_TAG,))
-_ESCAPES = "surrogateescape"
+Flag: TypeAlias = Literal["r", "w", "c"]
+T = TypeVar("T")
 
-
-class ReadOnly(TypeError):
-    """A write to a shelf that stands on rows for reading."""
-
-
-class Table(MutableMapping[bytes, bytes]):
-    """The tree's rows of a mapping as Python's own kind of mapping, in key order."""
-
-    def __init__(self, rows: Rows, transaction: Transaction | None) -> None:
-        self._rows = rows
-        self._transaction = transaction
-
-    def __getitem__(self, key: bytes) -> bytes:
-        raw = self._rows.get(key)
-        if raw is None:
-            raise KeyError(key)
-        return raw
-
-    def __setitem__(self, key: bytes, raw: bytes) -> None:
-        self.transaction.put(key, raw)
-
-    def __delitem__(self, key: bytes) -> None:
-        if key not in self:
-            raise KeyError(key)
-        self.transaction.delete(key)
-
-    def __iter__(self) -> Iterator[bytes]:
-        return self._rows.scan_keys(FIRST, END)
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-    def clear(self) -> None:
-        """Remove every row of the tree."""
-        self.transaction.delete_range(FIRST, END)
-
-    @property
-    def transaction(self) -> Transaction:
-        """Where writes go; raises `ReadOnly` where there is no such place."""
-        if self._transaction is None:
-            raise ReadOnly("This shelf was opened for reading.")
-        return self._transaction
+KEYS_AT_ONCE: Final = 1000
+"""Keys that an iteration reads at a time; between two reads the tree may change."""
 
 
-class Shelf(shelve.Shelf[Value]):
-    """Rows of JSON by path, in key order.
+class ReadOnlyShelf(TypeError):
+    """A write to a shelf that was opened for reading."""
 
-    A path whose encoding is longer than a row's key may be stands for the row whose key is its
-    beginning; iteration gives such a path with its last key cut off, bytes that are not whole
-    characters as lone surrogates (PEP 383), and the shelf takes it back.
+    def __init__(self) -> None:
+        super().__init__('The shelf was opened for reading; open it with the flag "w" to write.')
+
+
+def open_shelf(
+    file: str | os.PathLike[str],
+    flag: Flag = "r",
+    *,
+    retain_events: int = StreamLimits().retain_events,
+) -> Shelf:
+    """Open the file of a database, `<data>/<project>/<database>.shelf`.
+
+    `flag` is `"r"` for reading, `"w"` for reading and writing, `"c"` to create the file as well if
+    it is missing. `retain_events` is how many writes the change log keeps, as in the configuration
+    of the daemon. Raises FileNotFoundError, `CannotOpenStore`, also if a daemon holds the lock, or
+    `DiskFull`. Reading needs write access to the directory too: SQLite keeps an index of the log
+    there.
+    """
+    if flag not in get_args(Flag):
+        raise ValueError(f"The flag must be one of {', '.join(get_args(Flag))}, not {flag!r}.")
+    path = pathlib.Path(file).absolute()
+    if flag == "r":
+        return Shelf(_ReadingStore(path))
+    return Shelf(_WritingStore(path, retain_events, may_create=flag == "c"))
+
+
+class Shelf(shelve.Shelf[Json]):
+    """The children of one node, by their paths below it.
+
+    Used as a context manager it is closed at the end; after an exception what was written since the
+    last `sync` is discarded. Values are what `json.dumps` accepts, and a few more objects that the
+    interface defines: `{".value": …, ".priority": …}` and the server values `{".sv": …}`.
+
+    Writes raise `ReadOnlyShelf`, or `InvalidPath` and `InvalidData`, which are ValueErrors, for
+    keys and values that a tree cannot hold; then nothing has changed. Any method raises
+    `StoreFailed` if the file cannot be read or written; what was written since the last `sync` is
+    discarded then, and the file must be opened again before it can be written. A closed shelf
+    raises ValueError.
     """
 
-    dict: Table
+    def __init__(self, store: _ReadingStore | _WritingStore, root: Path = ()) -> None:
+        """Not to be called directly: `open_shelf` and `at` return shelves."""
+        self._store = store
+        self._root = root
 
-    def __init__(self, rows: Rows, transaction: Transaction | None = None) -> None:
-        """Open over `rows` for reading; `writing` opens for both."""
-        super().__init__(Table(rows, transaction))
-        self._rows = rows
+    def __getitem__(self, key: str) -> Json:
+        """Return the JSON of a plain GET of `key`; raise KeyError if nothing is there."""
+        place = self._place(key)
+        found = self._store.read(lambda nodes: _read(nodes, place))
+        if found is None:
+            raise KeyError(key)
+        return found
 
-    @classmethod
-    def writing(cls, transaction: Transaction) -> Shelf:
-        """Open over a transaction, for reading and writing."""
-        return cls(transaction, transaction)
+    def __setitem__(self, key: str, value: Json) -> None:
+        """Set what is at `key`, as a PUT does; None removes it."""
+        self._store.write(make_put(self._place(key), _as_parsed(value)))
 
-    def __getitem__(self, path: Path) -> Value:  # type: ignore[override]
-        return load_row(self.dict[_row_key(path)])
+    def __delitem__(self, key: str) -> None:
+        """Remove what is at `key`; raise KeyError if nothing is there."""
+        place = self._place(key)
+        if not self._store.read(lambda nodes: _exists(nodes, place)):
+            raise KeyError(key)
+        self._store.write(make_remove(place))
 
-    def __setitem__(self, path: Path, value: Value) -> None:  # type: ignore[override]
-        self.dict[_row_key(path)] = encode_row(value)
+    def __contains__(self, key: object) -> bool:
+        """Return whether anything is at `key`."""
+        try:
+            place = self._place(key) if isinstance(key, str) else None
+        except InvalidPath:
+            place = None
+        return place is not None and self._store.read(lambda nodes: _exists(nodes, place))
 
-    def __delitem__(self, path: Path) -> None:  # type: ignore[override]
-        del self.dict[_row_key(path)]
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the keys of the children in key order.
 
-    def __contains__(self, path: object) -> bool:
-        return isinstance(path, tuple) and _row_key(path) in self.dict
+        They are read some at a time, so the shelf can be read and written meanwhile. While a daemon
+        writes, a child may be gone when it is looked up: then `items` and `values` raise KeyError.
+        """
+        after: str | None = None
+        while True:
+            keys = self._store.read(functools.partial(_keys, path=self._root, after=after))
+            yield from keys
+            if len(keys) < KEYS_AT_ONCE:
+                return
+            after = keys[-1]
 
-    def __iter__(self) -> Iterator[Path]:  # type: ignore[override]
-        return map(_row_path, self.dict)
+    def __len__(self) -> int:
+        """Return the number of children, which requires reading all their keys."""
+        return sum(1 for _ in self)
 
-    def get(self, path: Path, default: Any = None) -> Any:  # type: ignore[override]
-        """Return the value of the row of `path`, or `default`."""
-        raw = self.raw_get(_row_key(path))
-        return default if raw is None else load_row(raw)
+    def __enter__(self) -> Self:
+        """Return the shelf."""
+        return self
 
-    def clear(self) -> None:
-        """Remove every row."""
-        self.dict.clear()
-
-    def floor(self, path: Path) -> tuple[Path, Value] | None:
-        """Return the row with the greatest path that is at most `path`."""
-        row = self.raw_floor(_row_key(path))
-        return None if row is None else (_row_path(row[0]), load_row(row[1]))
-
-    def below(self, path: Path, *, reverse: bool = False) -> Iterator[tuple[Path, Value]]:
-        """Iterate over the rows strictly below `path` in key order, or backwards."""
-        for key, raw in self.raw_scan(*below(encode_path(path)), reverse=reverse):
-            yield _row_path(key), load_row(raw)
-
-    def sync(self) -> None:
-        """Do nothing: every change is in the transaction at once, and durable at its commit."""
-
-    def close(self) -> None:
-        """Let go of the rows; the transaction and the mapping stay as they are."""
-        super().close()
-        self._rows = cast(Rows, _CLOSED)
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the shelf; after an exception discard what was written since the last `sync`."""
+        if error is not None:
+            self._store.rollback()
+        self.close()
 
     def __del__(self) -> None:
-        """Do nothing: a forgotten shelf has nothing left to save."""
+        """Do nothing: what was not closed or synced is not written."""
 
-    def raw_get(self, key: bytes) -> bytes | None:
-        """Return the bytes of the row with an encoded key."""
-        return self._rows.get(key)
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return the JSON at `key`, or `default` if nothing is there."""
+        try:
+            return self[key]
+        except KeyError:
+            return default
 
-    def raw_floor(self, key: bytes) -> Row | None:
-        """Return the row with the greatest encoded key that is at most `key`."""
-        return self._rows.floor(key)
+    def clear(self) -> None:
+        """Remove all children, in one write."""
+        if next(iter(self), None) is not None:
+            self._store.write(make_remove(Place(self._root)))
 
-    def raw_scan(self, low: bytes, high: bytes, *, reverse: bool = False) -> Iterator[Row]:
-        """Iterate over the rows with `low <= key < high`, encoded, in key order or backwards."""
-        return self._rows.scan(low, high, reverse=reverse)
+    def at(self, path: str) -> Shelf:
+        """Return a shelf of the children of the node at `path`; the two are closed together."""
+        place = self._place(path)
+        if place.is_priority:
+            raise InvalidPath(f"{PRIORITY} is not a node.")
+        return Shelf(self._store, place.path)
 
-    def raw_keys(self, low: bytes, high: bytes, *, reverse: bool = False) -> Iterator[bytes]:
-        """Iterate over the encoded keys alone, as `raw_scan` does."""
-        return self._rows.scan_keys(low, high, reverse=reverse)
+    def export(self, path: str = "") -> Json:
+        """Return what is at `path` as `format=export` does: with priorities, without arrays.
 
-    def raw_put(self, key: bytes, raw: bytes) -> None:
-        """Set the bytes of the row with an encoded key."""
-        self.dict.transaction.put(key, raw)
+        Returns None if nothing is there.
+        """
+        place = self._place(path)
+        return self._store.read(lambda nodes: _read(nodes, place, export=True))
 
-    def raw_put_all(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
-        """Set the bytes of many rows; whoever makes them must not look at the shelf meanwhile."""
-        self.dict.transaction.put_all(rows)
+    def sync(self) -> None:
+        """Make everything written so far durable.
 
-    def raw_delete(self, key: bytes) -> None:
-        """Remove the row with an encoded key if it is there."""
-        self.dict.transaction.delete(key)
+        Raises `DiskFull` or `StoreFailed`; what was written since the last `sync` is discarded
+        then.
+        """
+        self._store.commit()
 
-    def raw_delete_range(self, low: bytes, high: bytes) -> None:
-        """Remove the rows with `low <= key < high`, encoded."""
-        self.dict.transaction.delete_range(low, high)
+    def close(self) -> None:
+        """Make everything written so far durable, and close the file; a second call does nothing.
+
+        Raises `DiskFull` or `StoreFailed`; the file is closed all the same.
+        """
+        self._store.close()
+
+    def _place(self, key: str) -> Place:
+        """Return the place of a key; raise `InvalidPath`."""
+        try:
+            key.encode()
+        except UnicodeEncodeError:
+            raise InvalidPath("A key must not contain lone surrogates.") from None
+        return make_place((*self._root, *[name for name in key.split("/") if name]))
 
 
-class _Closed:
-    """What a closed shelf stands on."""
+class _ReadingStore:
+    """A file that is opened for reading; each read sees the last commit."""
 
-    def __getattr__(self, name: str) -> NoReturn:
-        raise ValueError("invalid operation on closed shelf")
+    def __init__(self, path: pathlib.Path) -> None:
+        check_file(path, os.R_OK)
+        self._connection = connect_reader(path, is_known=False)
+        self._reader = SqliteReader(self._connection)
+        self._is_closed = False
+
+    def read(self, work: Callable[[Nodes], T]) -> T:
+        _check_open(self._is_closed)
+        return self._reader.read(lambda view: work(Nodes(view)))
+
+    def write(self, edit: Edit) -> None:
+        raise ReadOnlyShelf
+
+    def commit(self) -> None:
+        pass
+
+    def rollback(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self._is_closed = True
+        self._connection.close()
 
 
-_CLOSED = _Closed()
+class _WritingStore:
+    """A file that is opened for writing, with the lock of its data directory."""
+
+    _locks: contextlib.ExitStack | None = None
+    """None before the file is open and after it has been closed."""
+
+    def __init__(self, path: pathlib.Path, retain_events: int, *, may_create: bool) -> None:
+        self._retain_events = retain_events
+        self._transaction: SqliteTransaction | None = None
+        if not may_create:
+            check_file(path)  # before the lock, which would create the directory of a wrong path
+        with contextlib.ExitStack() as locks:
+            # A link must not lead past the lock of the directory that a daemon serves.
+            for folder in {path.parent.parent.resolve(), path.resolve().parent.parent}:
+                locks.callback(DirectoryLock(folder).release)
+            is_new = may_create and not path.exists()
+            self._engine = SqliteEngine.create(path) if is_new else SqliteEngine.open(path)
+            self._locks = locks.pop_all()
+
+    def __del__(self) -> None:
+        """Release the lock of a shelf that was never closed; discard what was not synced."""
+        if self._locks is not None:
+            self.rollback()
+            self.close()
+
+    def read(self, work: Callable[[Nodes], T]) -> T:
+        _check_open(self._locks is None)
+        if self._transaction is None:
+            return self._engine.read(lambda view: work(Nodes(view)))
+        try:
+            return work(Nodes(self._transaction))
+        except (DiskFull, StoreFailed):
+            self._transaction = None  # the error has ended it
+            raise
+
+    def write(self, edit: Edit) -> None:
+        now = int(time.time() * 1000)
+        resolved = self.read(lambda nodes: resolve(edit, now, nodes))
+        path, is_priority = resolved.place
+        if is_priority and self.read(lambda nodes: nodes.peek(path)) is None:
+            return  # a priority needs a node
+        entry = changelog.encode(resolved, now)
+        if self._transaction is None:
+            self._transaction = self._engine.begin()
+        try:
+            NodeWriter(self._transaction).apply(resolved.changes)
+            changelog.append(self._transaction, os.urandom(16), entry, self._retain_events)
+        except BaseException:
+            self.rollback()  # half of a write, or one without its entry, must not be committed
+            raise
+
+    def commit(self) -> None:
+        transaction, self._transaction = self._transaction, None
+        if transaction is not None:
+            transaction.commit()
+
+    def rollback(self) -> None:
+        transaction, self._transaction = self._transaction, None
+        if transaction is not None:
+            transaction.rollback()
+
+    def close(self) -> None:
+        if self._locks is None:
+            return
+        with self._locks, contextlib.closing(self._engine):
+            self._locks = None
+            self.commit()
 
 
-def _row_key(path: Path) -> bytes:
+def _check_open(is_closed: bool) -> None:
+    if is_closed:
+        raise ValueError("The shelf is closed.")
+
+
+def _as_parsed(value: object) -> Json:
+    """Return a value as JSON that was parsed, the only input that `make_put` checks.
+
+    It would store tuples and subclasses of dict unchecked. Raises `InvalidData`.
+    """
     try:
-        encoded = encode_path(path)
-    except UnicodeEncodeError:
-        encoded = encode_path(path[:-1]) + _TEXT + path[-1].encode(errors=_ESCAPES)
-    return encoded[:KEY_BYTES]
+        text = json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidData(f"The value cannot be printed as JSON: {error}.") from None
+    return parse(text.encode())
 
 
-def _row_path(key: bytes) -> Path:
-    path, cut = decode_path(key)
-    return (*path, cut[1:].decode(errors=_ESCAPES)) if cut else path
+def _read(nodes: Nodes, place: Place, *, export: bool = False) -> Json:
+    if place.is_priority:
+        return nodes.priority(place.path)
+    return as_json(nodes.get(place.path)) if export else parse_stored(nodes.print(place.path))
+
+
+def _keys(nodes: Nodes, path: Path, after: str | None) -> list[str]:
+    return list(itertools.islice(nodes.keys(path, Span(after=after)), KEYS_AT_ONCE))
+
+
+def _exists(nodes: Nodes, place: Place) -> bool:
+    found = nodes.priority(place.path) if place.is_priority else nodes.peek(place.path)
+    return found is not None

@@ -1,41 +1,34 @@
-"""Edits: what a write asks for, as a list of changes, and what becomes of a value under them.
+"""Edits: a write as a list of changes, and their effect on a value.
 
 A PUT, POST or DELETE changes one place, a PATCH one place for each of its members. A change sets a
 whole subtree (None removes it) or a priority. `make_*` check everything that can be checked
 without the tree; `resolve` replaces server values once the tree and the time are known; `apply`
-is the meaning of the changes, told on a value in memory. The store reaches the same result on rows.
+defines what the changes mean, on a value in memory. The store reaches the same result on rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import pairwise
-from typing import Final, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import attrs
 
-from treedbd.tree import placeholder
-from treedbd.tree.body import (
-    ANY_LENGTH,
-    MAX_STRING_BYTES,
+from treedbd.limits import MAX_PATCH_MEMBERS
+from treedbd.tree.errors import InvalidData, InvalidPath
+from treedbd.tree.normalise import (
+    DEFAULT_STRING_BYTES,
+    canonicalise_numbers,
     check_priority,
     normalise,
-    settle_numbers,
 )
-from treedbd.tree.path import (
-    PRIORITY,
-    InvalidPath,
-    Path,
-    Place,
-    check_depth,
-    parse_relative,
-)
+from treedbd.tree.path import check_depth, parse_relative
+from treedbd.tree.server_values import Increment, Resolver, Timestamp
+from treedbd.tree.types import PRIORITY, Change, Json, Path, Place, Priority, Value
 from treedbd.tree.value import (
-    Container,
-    InvalidData,
-    Json,
-    Value,
-    leaf_of,
+    as_json,
+    as_priority,
+    container_of,
     plain,
     priority_of,
     sort_members,
@@ -45,25 +38,15 @@ from treedbd.tree.view import View
 
 Method: TypeAlias = Literal["put", "patch"]
 
-MAX_PATCH_MEMBERS: Final = 100_000
-"""More places than this are not written one by one; a PUT sets as many as it likes."""
-
-
-@attrs.frozen
-class Change:
-    """One place gets one value: a subtree in normal form, or a priority."""
-
-    place: Place
-    value: Value
-
 
 @attrs.frozen
 class Edit:
-    """What one write asks for.
+    """One write, as a list of changes.
 
-    `sent` is the body as JSON (None for a removal), its numbers settled. With `has_placeholders`
-    the changes are good for judging shapes only; `resolve` makes the edit that can be applied.
-    `by_member` are the changes in the order of the body's members, and not in that of applying.
+    `sent` is the body as JSON (None for a removal), its numbers as the tree stores them. With
+    `has_placeholders` the values of `changes` have placeholders in place of server values;
+    `resolve` returns the edit that can be applied. `by_member` are the changes in the order of the
+    body's members, `changes` in the order in which they are applied.
     """
 
     method: Method
@@ -76,27 +59,31 @@ class Edit:
     )
 
 
-def make_put(place: Place, body: Json, max_string_bytes: int = MAX_STRING_BYTES) -> Edit:
-    """Make the edit that sets `place` to `body`; raise `InvalidData`."""
-    if place.of_priority:
-        priority = check_priority(body, max_string_bytes)
-        waits = isinstance(priority, placeholder.Placeholder)
-        return Edit("put", place, body if waits else priority, (Change(place, priority),), waits)
+def make_put(place: Place, body: Json, max_string_bytes: int = DEFAULT_STRING_BYTES) -> Edit:
+    """Return the edit that sets `place` to `body`; raise `InvalidData`."""
+    # Until it is resolved, a value may have placeholders; nothing reads it before that.
+    value: Any
+    if place.is_priority:
+        value = check_priority(body, max_string_bytes)
+        if isinstance(value, Timestamp | Increment):
+            return Edit("put", place, body, (Change(place, value),), True)  # type: ignore[arg-type]
+        return Edit("put", place, value, (Change(place, value),))
     normal = normalise(body, len(place.path), max_string_bytes)
-    sent = settle_numbers(body) if normal.has_settled else body
-    return Edit("put", place, sent, (Change(place, normal.value),), normal.has_placeholders)
+    value = normal.value
+    sent = canonicalise_numbers(body) if normal.has_changed_numbers else body
+    return Edit("put", place, sent, (Change(place, value),), normal.has_placeholders)
 
 
 def make_remove(place: Place) -> Edit:
-    """Make the edit that removes what is at `place`."""
+    """Return the edit that removes what is at `place`."""
     return Edit("put", place, None, (Change(place, None),))
 
 
-def make_patch(path: Path, body: Json, max_string_bytes: int = MAX_STRING_BYTES) -> Edit:
-    """Make the edit that merges `body` into the node at `path`.
+def make_patch(path: Path, body: Json, max_string_bytes: int = DEFAULT_STRING_BYTES) -> Edit:
+    """Return the edit that merges `body` into the node at `path`.
 
     `body` is an object whose keys are slash paths, or None, which removes the node. Raises
-    `InvalidData`, also where two keys name the same place or one above the other.
+    `InvalidData`, also if two keys name the same place or one above the other.
     """
     if body is None:
         return make_remove(Place(path))
@@ -107,62 +94,62 @@ def make_patch(path: Path, body: Json, max_string_bytes: int = MAX_STRING_BYTES)
     parts = [
         make_put(_patch_place(path, key), item, max_string_bytes) for key, item in body.items()
     ]
-    changes = tuple(part.changes[0] for part in parts)
-    _check_apart(changes)
-    sent = dict(zip(body, (part.sent for part in parts), strict=True))
-    waits = any(part.has_placeholders for part in parts)
-    return Edit("patch", Place(path), sent, _arrange(changes), waits, changes)
+    changes = tuple([part.changes[0] for part in parts])
+    _check_no_overlap(changes)
+    sent: Json = dict(zip(body, [part.sent for part in parts], strict=True))
+    has_placeholders = any(part.has_placeholders for part in parts)
+    return Edit("patch", Place(path), sent, _in_order(changes), has_placeholders, changes)
 
 
 def resolve(edit: Edit, now: int, view: View) -> Edit:
     """Return the edit with its server values replaced.
 
-    `now` is in milliseconds since 1970, `view` the tree before the edit. Raises `InvalidData`
-    where an increment leaves the range of numbers.
+    `now` is in milliseconds since 1970, `view` the tree before the edit. Raises `InvalidData` if an
+    increment leaves the range of numbers.
     """
     if not edit.has_placeholders:
         return edit
 
-    def current(path: Path, of_priority: bool) -> object:
-        return view.priority(path) if of_priority else view.peek(path)
+    def read(place: Place) -> object:
+        return view.priority(place.path) if place.is_priority else view.peek(place.path)
 
-    try:
-        body = _resolve_body(edit, now, current)
-        if edit.method == "put":
-            return make_put(edit.place, body, ANY_LENGTH)
-        return make_patch(edit.place.path, body, ANY_LENGTH)
-    except ValueError as error:
-        raise InvalidData(str(error)) from None
+    resolver = Resolver(now, read)
+    resolved = {change.place: _resolve_change(change, resolver) for change in edit.changes}
+    return Edit(
+        edit.method,
+        edit.place,
+        _resolve_sent(edit, resolver),
+        tuple(resolved.values()),
+        by_member=tuple([resolved[change.place] for change in edit.by_member]),
+    )
 
 
-def as_sent(edit: Edit) -> list[tuple[Change, Json]]:
+def changes_as_sent(edit: Edit) -> list[tuple[Change, Json]]:
     """Return each change of an edit with what was sent for it, in the order of the body."""
     if edit.method == "put":
         return [(change, edit.sent) for change in edit.changes]
-    return list(zip(edit.by_member, edit.sent.values(), strict=True))
+    return list(zip(edit.by_member, _members_of(edit).values(), strict=True))
 
 
-def show_blind(edit: Edit, now: int) -> Json:
-    """Return the echo of a write for one who may not know what was there before.
+def echo_without_reading(edit: Edit, now: int) -> Json:
+    """Return the echo of an unresolved edit for a caller who may not read what was there.
 
-    It is the echo of any other write, but increments stand in it as they were sent, and a priority
-    whether or not there is a node that it could be on.
+    It differs from other echoes in two ways: an increment stays as it was sent, and a priority is
+    shown even if there is no node that has it.
     """
-    body = _resolve_body(edit, now, None)
+    resolver = Resolver(now, None)
     if edit.method == "patch":
-        return body
-    if edit.place.of_priority:
-        return _show_increments(check_priority(body, ANY_LENGTH))
-    normal = normalise(body, len(edit.place.path), ANY_LENGTH)
-    return plain(_show_increments(normal.value))
+        return _resolve_sent(edit, resolver)
+    shown = _resolve_change(edit.changes[0], resolver).value
+    return as_json(shown) if edit.place.is_priority else plain(shown)
 
 
 def apply(root: Value, changes: Iterable[Change]) -> Value:
     """Return what `root` becomes under the changes; `root` itself stays as it is."""
     for change in changes:
         path = change.place.path
-        if change.place.of_priority:
-            root = set_priority(root, path, change.value)
+        if change.place.is_priority:
+            root = set_priority(root, path, as_priority(change.value))
         else:
             root = set_value(root, path, change.value)
     return root
@@ -177,68 +164,70 @@ def set_value(node: Value, path: Path, value: Value) -> Value:
     if not path:
         return value
     key = path[0]
-    is_container = isinstance(leaf_of(node), Container)
-    present = node.get(key) if is_container else None
+    container = container_of(node)
+    present = None if container is None else container.get(key)
     child = set_value(present, path[1:], value)
     if child is None:
-        if present is None:
+        if container is None or present is None:
             return node
-        rest = {name: item for name, item in node.items() if name != key}
+        rest = {name: item for name, item in container.items() if name != key}
         return rest if rest.keys() - {PRIORITY} else None
-    if not is_container:
+    if container is None:
         return with_priority({key: child}, priority_of(node))
-    if key in node:
-        return {**node, key: child}
-    return sort_members({**node, key: child})
+    if key in container:
+        return {**container, key: child}
+    return sort_members({**container, key: child})
 
 
-def set_priority(node: Value, path: Path, priority: Value) -> Value:
+def set_priority(node: Value, path: Path, priority: Priority | None) -> Value:
     """Return `node` with another priority at `path` below it; nothing stays nothing."""
     if not path:
         return with_priority(node, priority)
-    if not isinstance(leaf_of(node), Container) or path[0] not in node:
+    container = container_of(node)
+    if container is None or path[0] not in container:
         return node
-    return {**node, path[0]: set_priority(node[path[0]], path[1:], priority)}
+    return {**container, path[0]: set_priority(container[path[0]], path[1:], priority)}
 
 
 def _patch_place(path: Path, key: str) -> Place:
     try:
         place = parse_relative(key)
-        return Place(check_depth(path + place.path), place.of_priority)
+        return Place(check_depth(path + place.path), place.is_priority)
     except InvalidPath as error:
         raise InvalidData(str(error)) from None
 
 
-def _resolve_body(edit: Edit, now: int, current: placeholder.Current) -> Json:
+def _members_of(edit: Edit) -> dict[str, Json]:
+    """Return the body of a PATCH."""
+    members: Any = edit.sent
+    return members  # type: ignore[no-any-return]  # `make_patch` has checked it
+
+
+def _resolve_change(change: Change, resolver: Resolver) -> Change:
+    place = change.place
+    value: Any = change.value
+    if isinstance(value, Timestamp | Increment):
+        value = resolver.resolve_placeholder(value, place)
+    elif not place.is_priority:
+        value = resolver.resolve_value(value, place.path)
+    return Change(place, value)
+
+
+def _resolve_sent(edit: Edit, resolver: Resolver) -> Json:
     if edit.method == "put":
-        return _resolve_at(edit.place, edit.sent, now, current)
-    path = edit.place.path
-    return {
-        key: _resolve_at(_patch_place(path, key), item, now, current)
-        for key, item in edit.sent.items()
-    }
+        return _resolve_member(edit.place, edit.sent, resolver)
+    members = zip(edit.by_member, _members_of(edit).items(), strict=True)
+    return {key: _resolve_member(change.place, item, resolver) for change, (key, item) in members}
 
 
-def _show_increments(value: Value) -> Value:
-    if isinstance(value, placeholder.Increment):
-        return {placeholder.PLACEHOLDER: {"increment": value.by}}
-    if isinstance(value, dict):
-        return {key: _show_increments(child) for key, child in value.items()}
-    return value
+def _resolve_member(place: Place, item: Json, resolver: Resolver) -> Json:
+    resolve_item = resolver.resolve_sent_priority if place.is_priority else resolver.resolve_sent
+    return resolve_item(item, place.path)
 
 
-def _resolve_at(place: Place, item: Json, now: int, current: placeholder.Current) -> Json:
-    if not place.of_priority:
-        return placeholder.resolve(item, place.path, now, current)
-    if isinstance(item, dict):
-        what = placeholder.parse_placeholder(item)
-        return placeholder.fill(what, place.path, True, now, current)
-    return item
-
-
-def _check_apart(changes: Iterable[Change]) -> None:
+def _check_no_overlap(changes: Iterable[Change]) -> None:
     places = sorted(
-        (*change.place.path, PRIORITY) if change.place.of_priority else change.place.path
+        (*change.place.path, PRIORITY) if change.place.is_priority else change.place.path
         for change in changes
     )
     for upper, lower in pairwise(places):
@@ -248,14 +237,14 @@ def _check_apart(changes: Iterable[Change]) -> None:
             )
 
 
-def _arrange(changes: tuple[Change, ...]) -> tuple[Change, ...]:
-    """Put removals behind what is set, and priorities last; otherwise in the order of paths.
+def _in_order(changes: tuple[Change, ...]) -> tuple[Change, ...]:
+    """Return the changes in the order of their paths, removals after the rest, priorities last.
 
-    A container that loses its children and gains others never stands empty in between, so that it
-    keeps its priority in whichever order the members came. Neighbours together are applied faster.
+    So a container that loses its children and gains others is never empty in between, and keeps its
+    priority whatever the order of the members. Neighbours are applied faster one after the other.
     """
 
-    def turn(change: Change) -> tuple[bool, bool, Path]:
-        return change.place.of_priority, change.value is None, change.place.path
+    def position(change: Change) -> tuple[bool, bool, Path]:
+        return change.place.is_priority, change.value is None, change.place.path
 
-    return tuple(sorted(changes, key=turn))
+    return tuple(sorted(changes, key=position))

@@ -1,8 +1,8 @@
-"""Numbers: which one a written number becomes, and how it is printed.
+"""Numbers: which number the tree stores for a number in JSON, and how it is printed.
 
 An integer within 64 bits is exact; anything else is an IEEE double, printed as ECMAScript prints
-it (RFC 8785, section 3.2.2.3). A double whose printed form is a plain integer below 2^64 is kept
-as that integer, so that a number reads back from its own print as the same number.
+it (RFC 8785, section 3.2.2.3). A double whose printed form is a plain integer below 2^64 is stored
+as that integer, so a number that is printed and parsed again is the same number.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ _EXACT = 1e16
 _UINT64_END = 2.0**64
 
 
-def settle(number: int | float) -> int | float:
-    """Return the number that the tree holds for a parsed JSON number.
+def canonical_number(number: int | float) -> int | float:
+    """Return the number that the tree stores for a number in JSON.
 
-    Raises `ValueError` where it is not finite.
+    Raises ValueError if it is not finite.
     """
     if isinstance(number, int):
         if INT64_LOW <= number <= INT64_HIGH:
@@ -38,12 +38,12 @@ def settle(number: int | float) -> int | float:
 def add(left: int | float, right: int | float) -> int | float:
     """Add two numbers of the tree: exact within 64 bits, a double beyond.
 
-    Raises `ValueError` where the sum is not finite.
+    Raises ValueError if the sum is not finite.
     """
     total = left + right
     if isinstance(total, int) and not INT64_LOW <= total <= INT64_HIGH:
         total = float(left) + float(right)
-    return settle(total)
+    return canonical_number(total)
 
 
 def print_double(number: float) -> str:

@@ -1,9 +1,9 @@
-"""The interface's orders: of keys, of values, and a byte encoding that keeps both.
+"""The order of keys, the order of values, and a byte encoding that keeps both.
 
 Keys: 32-bit integers in canonical form first, by number, then all other keys by their UTF-8 bytes.
 Values: nothing, false, true, numbers, strings, containers; containers are all equal.
-Byte strings made here compare, byte by byte, as the things they stand for; the encoding of a path
-begins with the encoding of each of its ancestors, so a subtree is one contiguous range.
+Encodings compare byte by byte as the keys or values compare. The encoding of a path begins with the
+encoding of each of its ancestors, so a subtree is one contiguous range.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterable
 from typing import Any, TypeAlias
 
-from treedbd.tree.path import Path
+from treedbd.tree.types import Path
 
 KeyRank: TypeAlias = tuple[int, int, str]
 ValueRank: TypeAlias = tuple[int, Any]
@@ -22,7 +22,7 @@ INT_TAG = 0x02
 TEXT_TAG = 0x03
 TEXT_END = b"\x00"
 BEYOND = b"\x04"
-"""Appended to an encoded path: a bound above every path below it."""
+"""Appended to an encoded path, it makes an upper bound of all descendants."""
 
 _INT_TAG = bytes((INT_TAG,))
 _TEXT_TAG = bytes((TEXT_TAG,))
@@ -31,7 +31,7 @@ _LOW, _HIGH = -(2**31), 2**31 - 1
 
 
 def as_integer(key: str) -> int | None:
-    """Return the number a key sorts by, or None for a key that sorts as text."""
+    """Return the number that a key sorts by, or None for a key that sorts as text."""
     if key[-1:] > "9" or not _INTEGER.fullmatch(key):
         return None
     number = int(key)
@@ -39,13 +39,13 @@ def as_integer(key: str) -> int | None:
 
 
 def rank_key(key: str) -> KeyRank:
-    """Return a tuple that sorts as the key does."""
+    """Return a tuple that sorts as the key sorts."""
     number = as_integer(key)
     return (1, 0, key) if number is None else (0, number, "")
 
 
 def sort_keys(keys: Iterable[str]) -> list[str]:
-    """Return the keys in their order."""
+    """Return the keys in order."""
     numbers, texts = {}, []
     for key in keys:
         number = as_integer(key)
@@ -58,7 +58,7 @@ def sort_keys(keys: Iterable[str]) -> list[str]:
 
 
 def rank_value(value: object) -> ValueRank:
-    """Return a tuple that sorts as the value does; `value` carries no priority of its own."""
+    """Return a tuple that sorts as the value sorts; `value` has no priority of its own."""
     if value is None:
         return (0, 0)
     if value is False:
@@ -73,7 +73,7 @@ def rank_value(value: object) -> ValueRank:
 
 
 def encode_key(key: str) -> bytes:
-    """Encode one key; no encoding of a key is the beginning of another's."""
+    """Encode one key; no encoding is a prefix of another."""
     number = as_integer(key)
     if number is None:
         return _TEXT_TAG + key.encode() + TEXT_END
@@ -81,14 +81,14 @@ def encode_key(key: str) -> bytes:
 
 
 def encode_path(path: Path) -> bytes:
-    """Encode a path: the encodings of its keys, one after the other; the root is empty."""
+    """Encode a path: the encodings of its keys, joined; that of the root is empty."""
     return b"".join([encode_key(key) for key in path])
 
 
 def decode_path(encoded: bytes) -> tuple[Path, bytes]:
-    """Decode what `encode_path` made, or a beginning of it.
+    """Decode an encoded path, or a prefix of one.
 
-    Returns the keys that are whole, and what is left of a key that was cut off (empty if none).
+    Returns the keys that are whole, and the bytes of a key that was cut off (empty if none was).
     """
     keys = []
     at, end = 0, len(encoded)
@@ -108,10 +108,10 @@ def decode_path(encoded: bytes) -> tuple[Path, bytes]:
 
 
 def encode_value(value: object) -> bytes:
-    """Encode a value for an index; a string is cut by whoever needs it shorter.
+    """Encode a value for an index; a caller that needs a shorter key truncates a string.
 
-    Numbers: the nearest double with its sign folded away, then how far an integer lies from it,
-    so that integers that share a double stay apart.
+    A number is its nearest double, whose bits are changed so that they compare as the numbers do,
+    then the distance of an integer from that double, since several integers may share a double.
     """
     rank, content = rank_value(value)
     tag = bytes((0x10 + rank,))
@@ -125,6 +125,7 @@ def encode_value(value: object) -> bytes:
 def _encode_number(number: int | float) -> bytes:
     double = float(number) + 0.0
     (bits,) = struct.unpack(">Q", struct.pack(">d", double))
-    folded = bits ^ (0xFFFFFFFFFFFFFFFF if bits >> 63 else 0x8000000000000000)
-    beside = number - int(double) if isinstance(number, int) else 0
-    return struct.pack(">QH", folded, beside + 0x8000)
+    # Inverts the sign, and all other bits of a negative number.
+    ordered = bits ^ (0xFFFFFFFFFFFFFFFF if bits >> 63 else 0x8000000000000000)
+    distance = number - int(double) if isinstance(number, int) else 0
+    return struct.pack(">QH", ordered, distance + 0x8000)

@@ -1,9 +1,10 @@
-"""Queries: which children of a node are shown, and in which order.
+"""Queries: which children of a node are returned, and in which order.
 
-All children stand in one total order: by what the query orders by, ties by key. Bounds cut a piece
-out of that order, a limit takes the beginning or the end of the piece. A query knows nothing about
-rows or indexes: `select` answers it in memory, `sort_value` and `admits` judge one child. Whoever
-has the children in order already starts at one bound and stops at the other or at the limit.
+All children have one total order: by the value that the query orders by, ties by key. Bounds select
+a range of that order; a limit selects the beginning or the end of the range. A query knows nothing
+of rows or indexes: `select` answers it in memory, `sort_value` and `admits` decide about one child.
+A caller that reads the children in order starts at one bound and stops at the other or at the
+limit.
 """
 
 from __future__ import annotations
@@ -17,14 +18,16 @@ from typing import Final, Literal, TypeAlias
 import attrs
 import orjson
 
-from treedbd.tree.number import settle
+from treedbd.tree.errors import InvalidPath, InvalidQuery
+from treedbd.tree.number import canonical_number
 from treedbd.tree.order import KeyRank, ValueRank, rank_key, rank_value
-from treedbd.tree.path import ROOT, InvalidPath, Path, parse_child
-from treedbd.tree.value import Json, Value, leaf_of, plain, priority_of, value_at
+from treedbd.tree.path import parse_child
+from treedbd.tree.types import ROOT, Json, Path, Value
+from treedbd.tree.value import as_json, leaf_of, plain, priority_of, value_at
 
 OrderKind: TypeAlias = Literal["key", "value", "priority", "child"]
 Selection: TypeAlias = list[tuple[str, Value]]
-Scalar: TypeAlias = str | int | float | bool | None
+JsonScalar: TypeAlias = str | int | float | bool | None
 
 PARAMETERS: Final = (
     "orderBy",
@@ -36,9 +39,9 @@ PARAMETERS: Final = (
     "endBefore",
     "equalTo",
 )
-"""The query parameters that make a query."""
+"""The parameters of a request that make it a query."""
 
-_RIVALS: Final = (
+_EXCLUSIVE: Final = (
     ("limitToFirst", "limitToLast"),
     ("equalTo", "startAt"),
     ("equalTo", "startAfter"),
@@ -52,13 +55,9 @@ _HIGHEST_LIMIT: Final = 2**53
 _SAME_RANK: ValueRank = rank_value(None)
 
 
-class InvalidQuery(ValueError):
-    """Query parameters that mean nothing; the message is a sentence for the caller."""
-
-
 @attrs.frozen
 class Order:
-    """What children are ordered by; `path` leads from a child to what counts, for kind `child`."""
+    """What children are ordered by; for kind `child`, the value at `path` below each child."""
 
     kind: OrderKind
     path: Path = ROOT
@@ -72,14 +71,14 @@ _SPECIAL_ORDERS: Final = {"$key": BY_KEY, "$value": BY_VALUE, "$priority": BY_PR
 
 @attrs.frozen
 class Bound:
-    """One end of the piece that a query cuts out.
+    """One end of the range of a query.
 
-    A child lies at the bound if its sort value has the rank of `value` and, where `key` is not
-    None, its key is `key`; it belongs to the piece if `is_inclusive`. A query by key ranks all
+    A child is at the bound if its sort value has the rank of `value` and, unless `key` is None, its
+    key is `key`; it belongs to the range if the bound `is_inclusive`. A query by key ranks all
     children the same and bounds them by `key` alone.
     """
 
-    value: Scalar
+    value: JsonScalar
     key: str | None
     is_inclusive: bool
     rank: ValueRank = attrs.field(init=False)
@@ -93,13 +92,13 @@ class Bound:
     def _(self) -> KeyRank | None:
         return None if self.key is None else rank_key(self.key)
 
-    def is_passed(self, rank: ValueRank, key: str) -> bool:
-        """Tell whether a child lies above this bound, or at it and that is inclusive."""
+    def admits_as_low(self, rank: ValueRank, key: str) -> bool:
+        """Return whether a child is above this bound, or at it and the bound is inclusive."""
         side = self._side(rank, key)
         return side > 0 or (side == 0 and self.is_inclusive)
 
-    def is_kept(self, rank: ValueRank, key: str) -> bool:
-        """Tell whether a child lies below this bound, or at it and that is inclusive."""
+    def admits_as_high(self, rank: ValueRank, key: str) -> bool:
+        """Return whether a child is below this bound, or at it and the bound is inclusive."""
         side = self._side(rank, key)
         return side < 0 or (side == 0 and self.is_inclusive)
 
@@ -114,7 +113,7 @@ class Bound:
 
 @attrs.frozen
 class Query:
-    """A parsed query; make it with `parse_query`. At most one of the limits is not None."""
+    """A parsed query, made by `parse_query`. At most one of the limits is not None."""
 
     order: Order
     low: Bound | None = None
@@ -123,7 +122,7 @@ class Query:
     limit_to_last: int | None = None
 
     def sort_value(self, child: Value) -> ValueRank:
-        """Return what a child is ordered by, before its key; the same for all in a query by key."""
+        """Return the rank of a child before its key; all have the same in a query by key."""
         kind = self.order.kind
         if kind == "key":
             return _SAME_RANK
@@ -132,16 +131,16 @@ class Query:
         return rank_value(leaf_of(value_at(child, self.order.path)))
 
     def admits(self, rank: ValueRank, key: str) -> bool:
-        """Tell whether a child lies within the bounds, whatever the limit."""
-        return (self.low is None or self.low.is_passed(rank, key)) and (
-            self.high is None or self.high.is_kept(rank, key)
+        """Return whether a child is within the bounds, whatever the limit."""
+        return (self.low is None or self.low.admits_as_low(rank, key)) and (
+            self.high is None or self.high.admits_as_high(rank, key)
         )
 
     def select(self, members: Iterable[tuple[str, Value]]) -> Selection:
-        """Return the children within bounds and limit, in order; `members` may come in any.
+        """Return the children within bounds and limit, in order; `members` may come in any order.
 
-        This is the meaning of a query, told on values in memory. `store.selection` reaches the same
-        on rows, without holding all of them.
+        This defines what a query means. `store.select` reaches the same result on rows, without
+        having all of them in memory.
         """
         admitted = (
             ((rank, rank_key(key)), key, child)
@@ -159,7 +158,7 @@ class Query:
 
 
 def parse_query(parameters: Mapping[str, str]) -> Query | None:
-    """Return the query that decoded query parameters ask for, None if they ask for none.
+    """Return the query in decoded request parameters, None if there is none.
 
     Raises `InvalidQuery`.
     """
@@ -167,10 +166,10 @@ def parse_query(parameters: Mapping[str, str]) -> Query | None:
     if not given:
         return None
     if "orderBy" not in parameters:
-        raise InvalidQuery(f"{given[0]} needs orderBy beside it.")
-    for one, other in _RIVALS:
+        raise InvalidQuery(f"{given[0]} needs orderBy.")
+    for one, other in _EXCLUSIVE:
         if one in parameters and other in parameters:
-            raise InvalidQuery(f"{one} and {other} exclude each other.")
+            raise InvalidQuery(f"{one} and {other} cannot be combined.")
     order = parse_order(parameters["orderBy"])
     exact = _parse_bound(parameters, "equalTo", order, True)
     start = _parse_bound(parameters, "startAt", order, True)
@@ -195,11 +194,11 @@ def parse_order(text: str) -> Order:
     if name in _SPECIAL_ORDERS:
         return _SPECIAL_ORDERS[name]
     if name.startswith("$"):
-        raise InvalidQuery("Of the names that begin with $, orderBy takes $key, $value, $priority.")
+        raise InvalidQuery("orderBy with $ must be $key, $value or $priority.")
     try:
         return Order("child", parse_child(name))
     except InvalidPath as error:
-        raise InvalidQuery(f"orderBy names no child: {error}") from None
+        raise InvalidQuery(f"orderBy is not the path of a child: {error}") from None
 
 
 def parse_limit(parameters: Mapping[str, str], name: str) -> int | None:
@@ -209,17 +208,19 @@ def parse_limit(parameters: Mapping[str, str], name: str) -> int | None:
         return None
     if not _LIMIT.fullmatch(text):
         raise InvalidQuery(
-            f"{name} must be a whole number from 1 on, in digits alone, 100 of them at most."
+            f"{name} must be an integer of at least 1, written in at most 100 digits."
         )
     return min(int(text), _HIGHEST_LIMIT)
 
 
-def print_selection(selected: Iterable[tuple[str, Value]], *, is_export: bool = False) -> Json:
+def selection_to_json(selected: Iterable[tuple[str, Value]], *, is_export: bool = False) -> Json:
     """Return the JSON of a query's result: an object in its order, None if it is empty.
 
     With `is_export` the children keep their priorities and are never printed as arrays.
     """
-    shown = {key: child if is_export else plain(child) for key, child in selected}
+    shown: dict[str, Json] = {
+        key: as_json(child) if is_export else plain(child) for key, child in selected
+    }
     return shown or None
 
 
@@ -242,14 +243,14 @@ def _parse_bound(
     return Bound(value, key, is_inclusive)
 
 
-def _parse_parts(name: str, text: str) -> list[Scalar]:
+def _parse_parts(name: str, text: str) -> list[JsonScalar]:
     try:
-        # One part or two, and each may hold a comma: as the items of an array they are JSON.
+        # A value and perhaps a key, both of which may have commas: parsed as items of an array.
         parts = orjson.loads(f"[{text}]")
         if not 1 <= len(parts) <= 2 or any(isinstance(part, dict | list) for part in parts):
             raise ValueError(text)
-        return [settle(part) if type(part) in (int, float) else part for part in parts]
+        return [canonical_number(part) if type(part) in (int, float) else part for part in parts]
     except ValueError:
         raise InvalidQuery(
-            f"{name} must be a JSON number, string, boolean or null; a key may follow it."
+            f"{name} must be a JSON number, string, boolean or null; a key may follow."
         ) from None

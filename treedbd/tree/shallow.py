@@ -1,7 +1,7 @@
-"""Shallow reads: the keys of a node's children, in place of what lies below them.
+"""Shallow reads: the keys of a node's children, without what is below them.
 
-The first version shows `true` for each child, the second (`v=2`) shows leaves as they are and the
-size of containers. How the answer is drawn from the rows is the affair of the caller.
+Version 1 shows `true` for each child; version 2 (`v=2`) shows leaves as they are and the size of
+containers. The caller reads the rows.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from typing import Literal, TypeAlias
 import attrs
 import orjson
 
-from treedbd.tree.path import InvalidPath, check_key
-from treedbd.tree.query import PARAMETERS, InvalidQuery, parse_limit
+from treedbd.tree.errors import InvalidPath, InvalidQuery
+from treedbd.tree.path import check_key
+from treedbd.tree.query import PARAMETERS, parse_limit
 
 Version: TypeAlias = Literal[1, 2]
 
@@ -22,7 +23,7 @@ _PAGING = frozenset({"limitToFirst", "startAfter"})
 
 @attrs.frozen
 class Shallow:
-    """A shallow read: in which version, and which page of the keys."""
+    """A shallow read: which version, and which page of the keys."""
 
     version: Version = 1
     limit: int | None = None
@@ -30,7 +31,7 @@ class Shallow:
 
 
 def parse_shallow(parameters: Mapping[str, str]) -> Shallow | None:
-    """Return the shallow read that decoded query parameters ask for, None if they ask for none.
+    """Return the shallow read in decoded request parameters, None if there is none.
 
     Raises `InvalidQuery`.
     """
@@ -42,7 +43,7 @@ def parse_shallow(parameters: Mapping[str, str]) -> Shallow | None:
         return None
     for name in PARAMETERS:
         if name in parameters and name not in _PAGING:
-            raise InvalidQuery(f"shallow goes with limitToFirst and startAfter, not with {name}.")
+            raise InvalidQuery(f"shallow works with limitToFirst and startAfter, not with {name}.")
     return Shallow(
         version,
         parse_limit(parameters, "limitToFirst"),
@@ -54,7 +55,7 @@ def _parse_version(text: str | None) -> Version:
     if text is None:
         return 1
     if text != "2":
-        raise InvalidQuery("v must be 2, or left out.")
+        raise InvalidQuery("v must be 2, or absent.")
     return 2
 
 
@@ -66,4 +67,4 @@ def _parse_start(text: str | None) -> str | None:
     except InvalidPath as error:
         raise InvalidQuery(f"startAfter is not a key: {error}") from None
     except orjson.JSONDecodeError:
-        raise InvalidQuery("startAfter begins with a quote, but is no JSON string.") from None
+        raise InvalidQuery("startAfter begins with a quote but is not a JSON string.") from None

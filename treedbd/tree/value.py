@@ -1,45 +1,33 @@
-"""Values of the tree: the one normal form, and how it is shown.
+"""Values of the tree: their one normal form, and how it is shown.
 
 The normal form of a node (`Value`):
 
-- nothing is `None`; it never stands inside a container, and a container is never empty;
+- nothing is `None`; it never occurs inside a container, and a container is never empty;
 - a leaf is a string, a number or a boolean; with a priority it is
   `{".value": leaf, ".priority": priority}`;
-- a container is a dict in key order; its priority stands first, under `.priority`.
+- a container is a dict in key order; its priority comes first, under `.priority`.
 
-Arrays exist only in print: an object whose keys look like indices leaves as an array. `body` makes
-the form of what comes in.
+Arrays exist only in output: an object whose keys look like indices is printed as an array.
+`normalise` brings incoming JSON into this form.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final, TypeAlias
+from typing import Any
 
 from treedbd.tree.order import as_integer, sort_keys
-from treedbd.tree.path import PRIORITY, VALUE, Path
-from treedbd.tree.placeholder import Placeholder
-
-Leaf: TypeAlias = str | int | float | bool
-Priority: TypeAlias = int | float | str
-Value: TypeAlias = Any
-"""`None | Leaf | dict[str, Value]` in the normal form of this module."""
-Json: TypeAlias = Any
-"""What a JSON parser gives and a JSON printer takes."""
-
-
-class InvalidData(ValueError):
-    """A body that cannot be written; the message is a sentence for the caller."""
-
-
-class Container:
-    """The type of `CONTAINER`: stands for a node that has children, whatever they are."""
-
-    def __repr__(self) -> str:
-        return "CONTAINER"
-
-
-CONTAINER: Final = Container()
+from treedbd.tree.types import (
+    CONTAINER,
+    PRIORITY,
+    VALUE,
+    Container,
+    Json,
+    Leaf,
+    Path,
+    Priority,
+    Value,
+)
 
 
 def sort_members(children: dict[str, Value]) -> dict[str, Value]:
@@ -51,7 +39,7 @@ def sort_members(children: dict[str, Value]) -> dict[str, Value]:
     return {key: children[key] for key in ordered}
 
 
-def with_priority(value: Value, priority: Priority | Placeholder | None) -> Value:
+def with_priority(value: Value, priority: Priority | None) -> Value:
     """Return `value` with this priority in place of any it had; nothing stays nothing."""
     bare = without_priority(value)
     if priority is None or bare is None:
@@ -74,15 +62,19 @@ def without_priority(value: Value) -> Value:
 
 def priority_of(value: Value) -> Priority | None:
     """Return the priority of a node."""
-    return value.get(PRIORITY) if isinstance(value, dict) else None
+    priority: Any = value.get(PRIORITY) if isinstance(value, dict) else None
+    return priority  # type: ignore[no-any-return]  # by the normal form
 
 
 def leaf_of(value: Value) -> Leaf | Container | None:
-    """Return the leaf a node is, `CONTAINER` where it has children, None where it is nothing."""
-    leaf: Leaf | Container | None = (
-        value.get(VALUE, CONTAINER) if isinstance(value, dict) else value
-    )
-    return leaf
+    """Return the leaf at a node, `CONTAINER` if it has children, None if nothing is there."""
+    leaf: Any = value.get(VALUE, CONTAINER) if isinstance(value, dict) else value
+    return leaf  # type: ignore[no-any-return]  # by the normal form
+
+
+def container_of(value: Value) -> dict[str, Value] | None:
+    """Return `value` if it is a container, else None."""
+    return value if isinstance(value, dict) and VALUE not in value else None
 
 
 def value_at(value: Value, path: Path) -> Value:
@@ -103,13 +95,32 @@ def members(value: Value) -> Iterator[tuple[str, Value]]:
             yield key, child
 
 
+def as_priority(value: Value) -> Priority | None:
+    """Return the value of a change that sets a priority, as a priority."""
+    priority: Any = value
+    return priority  # type: ignore[no-any-return]  # `normalise.check_priority` has checked it
+
+
+def as_json(value: Value) -> Json:
+    """Return a value as JSON with its priorities, which it is already: only the type differs."""
+    json: Any = value
+    return json  # type: ignore[no-any-return]
+
+
+def from_export(json: Json) -> Value:
+    """Return JSON that `format=export` shows as the value that it is: only the type differs."""
+    value: Any = json
+    return value  # type: ignore[no-any-return]
+
+
 def plain(value: Value) -> Json:
-    """Return the JSON a plain GET shows: no priorities, arrays where the keys are indices."""
+    """Return the JSON of a plain GET: no priorities, arrays where the keys are indices."""
     if not isinstance(value, dict):
         return value
     if VALUE in value:
-        return value[VALUE]
-    children = dict(value)
+        return plain(value[VALUE])
+    # Most children are leaves: copying all and replacing a few is faster than a comprehension.
+    children: dict[str, Any] = dict(value)
     children.pop(PRIORITY, None)
     for key, child in value.items():
         if type(child) is dict:
@@ -120,11 +131,10 @@ def plain(value: Value) -> Json:
 def as_array(children: dict[str, Json]) -> list[Json] | None:
     """Return the array that an object in key order is printed as, or None if it stays an object.
 
-    It is one where all keys are canonical non-negative integers and the greatest is less than
+    It is an array if all keys are canonical non-negative integers and the greatest is less than
     twice their count; gaps become null.
     """
-    last = next(reversed(children))
-    greatest = as_integer(last)
+    greatest = as_integer(next(reversed(children)))
     if greatest is None or greatest >= 2 * len(children):
         return None
     first = as_integer(next(iter(children)))
@@ -136,21 +146,9 @@ def as_array(children: dict[str, Json]) -> list[Json] | None:
 
 
 def from_plain(json: Json) -> Value:
-    """Bring JSON that `plain` made back into the normal form (without the priorities it lost)."""
+    """Bring JSON that `plain` returned back into the normal form, without the lost priorities."""
     if isinstance(json, list):
         return {str(at): from_plain(item) for at, item in enumerate(json) if item is not None}
     if isinstance(json, dict):
         return {key: from_plain(item) for key, item in json.items()}
     return json
-
-
-def has_priorities(value: Value) -> bool:
-    """Tell whether a priority stands anywhere in the value."""
-    if not isinstance(value, dict):
-        return False
-    if PRIORITY in value:
-        return True
-    for child in value.values():  # noqa: SIM110 - half the time of any() over a generator
-        if type(child) is dict and has_priorities(child):
-            return True
-    return False

@@ -1,16 +1,15 @@
-"""The window of a query that is watched: which children it shows, and what changes in it.
+"""The window of a watched query: which children it shows, and what changes in it.
 
-A window remembers, for each child it shows, a digest of what was shown. After a commit `move` looks
-at the children that were written, and tells the events that bring a reader from the old window to
-the new one: `put` for a child that came in or changed, `put` null for one that left.
+A window keeps, for each child it shows, a digest of the value that was shown. After a commit `move`
+reads the children that were written and yields the events by which a client updates its copy: `put`
+for a child that entered or changed, `put` null for a child that left.
 
-A window with a limit also knows the positions of its children in the order of the query. While it
-is full, all children that it does not show lie beyond its far edge: one that is written there
-changes nothing, one that comes in pushes the child at the edge out. Only where a child leaves a
-full window, or moves beyond the edge, somebody may move up whom nobody knows; then the query is
-asked anew.
+A window with a limit also keeps the positions of its children in the order of the query. While it
+is full, all children that it does not show come after its last one: a write there changes nothing,
+and a child that enters removes the last one. Only when a child leaves a full window, or moves after
+the last one, the child that replaces it is not known; then the query is evaluated again.
 
-Those who watch the same query may share a window: whoever hears of a commit first moves it.
+Streams of the same query may share a window: the first one that is notified of a commit moves it.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from typing import Final, TypeAlias
 from treedbd.tree import printing
 from treedbd.tree.event import Event
 from treedbd.tree.order import KeyRank, ValueRank, rank_key
-from treedbd.tree.path import PRIORITY, Path
 from treedbd.tree.query import Query, Selection
-from treedbd.tree.value import Json, Value, plain
+from treedbd.tree.types import PRIORITY, Json, Path, Value
+from treedbd.tree.value import plain
 from treedbd.tree.view import View
 
 Select: TypeAlias = Callable[[], Selection]
-"""Asks the query anew: the children it shows now, in order."""
+"""Evaluates the query again: the children it shows now, in order."""
 
 _Position: TypeAlias = tuple[ValueRank, KeyRank]
 
@@ -37,10 +36,10 @@ _DIGEST_BYTES: Final = 16
 
 
 class Window:
-    """What one watched query shows."""
+    """The children that one watched query shows."""
 
     def __init__(self, query: Query, selected: Selection) -> None:
-        """Begin with what the query selects now."""
+        """Start with the children that the query selects now."""
         self._query = query
         self._limit = query.limit_to_first or query.limit_to_last
         self._far = 0 if query.limit_to_last is not None else -1
@@ -50,15 +49,15 @@ class Window:
         self._place_all(selected)
 
     def shows_same_as(self, other: Window) -> bool:
-        """Tell whether another window of the same query shows the same."""
+        """Return whether another window of the same query shows the same."""
         return self._shown == other._shown and self._in_order == other._in_order
 
     def move(
         self, written: Iterable[str] | None, path: Path, view: View, select: Select
     ) -> Iterator[Event]:
-        """Yield what changed, and show it from now on.
+        """Yield the events of what changed, and show it from now on.
 
-        `written` are the keys of the children that were written, None where all may have been;
+        `written` are the keys of the children that were written, None if all may have been;
         `view` is the tree now, `path` the watched node in it.
         """
         if written is None:
@@ -74,42 +73,42 @@ class Window:
                 return
             changed[key] = None if position is None else plain(child)
             changed.update(dict.fromkeys(leaving))
-        for key, child in changed.items():
-            yield from self._show(key, child)
+        for key, shown in changed.items():
+            yield from self._show(key, shown)
 
     def _position(self, key: str, child: Value) -> _Position | None:
-        """Return where a child stands in the order of the query, None if it does not."""
+        """Return the position of a child in the order of the query, None if it has none."""
         if child is None:
             return None
         rank = self._query.sort_value(child)
         return (rank, rank_key(key)) if self._query.admits(rank, key) else None
 
     def _place(self, key: str, position: _Position | None) -> list[str] | None:
-        """Give a child that was written its place where there is a limit.
+        """Put a child that was written in its position, if the window has a limit.
 
-        Returns who is not shown any more, None where nobody knows who moves up.
+        Returns the keys that are not shown any more, None if the child that enters is not known.
         """
         if self._limit is None:
             return []
         is_full = len(self._in_order) == self._limit
         edge = self._in_order[self._far] if is_full else None
-        was_shown = self._take_out(key)
-        if position is None or (edge is not None and self._lies_beyond((position, key), edge)):
+        was_shown = self._remove(key)
+        if position is None or (edge is not None and self._is_beyond((position, key), edge)):
             return None if is_full and was_shown else [key]
         pushed_out = edge[1] if edge is not None and not was_shown else None
         if pushed_out is not None:
-            self._take_out(pushed_out)
-        self._put_in(key, position)
+            self._remove(pushed_out)
+        self._insert(key, position)
         return [] if pushed_out is None else [pushed_out]
 
-    def _lies_beyond(self, place: tuple[_Position, str], edge: tuple[_Position, str]) -> bool:
+    def _is_beyond(self, place: tuple[_Position, str], edge: tuple[_Position, str]) -> bool:
         return place < edge if self._query.limit_to_last is not None else place > edge
 
-    def _put_in(self, key: str, position: _Position) -> None:
+    def _insert(self, key: str, position: _Position) -> None:
         self._positions[key] = position
         insort(self._in_order, (position, key))
 
-    def _take_out(self, key: str) -> bool:
+    def _remove(self, key: str) -> bool:
         position = self._positions.pop(key, None)
         if position is None:
             return False
@@ -121,7 +120,7 @@ class Window:
         self._in_order.clear()
         if self._limit is not None:
             for key, child in selected:
-                self._put_in(key, (self._query.sort_value(child), rank_key(key)))
+                self._insert(key, (self._query.sort_value(child), rank_key(key)))
 
     def _replace(self, selected: Selection) -> Iterator[Event]:
         self._place_all(selected)
@@ -143,13 +142,14 @@ class Window:
 
 
 def written_children(events: Iterable[Event]) -> list[str] | None:
-    """Return the keys of the children that events at a node wrote, None where all may have been."""
+    """Return the keys of the children that events at a node wrote, None if all may have been."""
     keys: list[str] = []
     for event in events:
         if event.path:
             keys.append(event.path[0])
         elif event.kind == "patch":
-            keys.extend(key.partition("/")[0] for key in event.data if key != PRIORITY)
+            members = event.data if isinstance(event.data, dict) else {}
+            keys.extend(key.partition("/")[0] for key in members if key != PRIORITY)
         else:
             return None
     return keys

@@ -1,87 +1,67 @@
-"""The reserved places of administrators, as Klein routes: rules, and the list of databases."""
+"""The resources of admins: the rules of a project, and the list of its databases."""
 
 from __future__ import annotations
 
-from typing import Any, Final
-
-from klein import Klein
-from twisted.internet.defer import Deferred
-from twisted.web.server import Request
-
 from treedbd.database.catalog import Catalog
-from treedbd.web.answer import Reply
-from treedbd.web.ask import Ask, Reader
+from treedbd.database.database import Database
+from treedbd.web.auth.authenticator import Authenticator
+from treedbd.web.auth.identity import require_admin
 from treedbd.web.explain import NO_RULES, explanation
-from treedbd.web.identity.gate import Gate
-from treedbd.web.identity.identity import require_admin
+from treedbd.web.http1.interface import IHttp1Request
 from treedbd.web.parameters import parse_choice
-from treedbd.web.send import Sender
-from treedbd.web.shape import json_reply, text_reply
+from treedbd.web.representation import json_response, text_response
+from treedbd.web.request import DataRequest
+from treedbd.web.response import Response
+from treedbd.web.write import read_body
 
-RULES_METHODS: Final = b"GET, HEAD, PUT, OPTIONS"
-DATABASES_METHODS: Final = b"GET, HEAD, OPTIONS"
 
+class AdminHandlers:
+    """Handles what only an admin of a project may read and set."""
 
-class AdminRoutes:
-    """What only an administrator of a project may read and set."""
-
-    def __init__(self, reader: Reader, gate: Gate, catalog: Catalog, sender: Sender) -> None:
-        """Answer from `catalog` those whom `gate` knows for admins."""
-        self._reader = reader
-        self._gate = gate
+    def __init__(self, authenticator: Authenticator, catalog: Catalog) -> None:
+        """Serve `catalog` to the callers that `authenticator` identifies as admins."""
+        self._authenticator = authenticator
         self._catalog = catalog
-        self._sender = sender
 
-    def add_to(self, app: Klein) -> None:
-        """Add the routes to an application."""
-        app.route("/.settings/rules.json")(self._rules)
-        app.route("/.inspect/databases.json")(self._databases)
-
-    async def _rules(self, request: Request) -> bytes:
-        if request.method == b"OPTIONS":
-            return self._preflight(request, RULES_METHODS)
-        ask = self._reader.read(request, RULES_METHODS)
-        is_dry = parse_choice(ask.parameters, "dryRun", "true", "false") == "true"
-        is_strict = parse_choice(ask.parameters, "format", "strict") is not None
-        await self._admit(ask, "Access to the rules")
-        rulebook = self._catalog.rulebook(ask.name.project)
-        if ask.wants_explanation:
-            reply = _explain(ask)
-        elif ask.method == b"PUT":
-            body = request.content.read() if request.content is not None else b""
-            if is_dry:
-                rulebook.parse(body)
+    async def rules(
+        self, request: IHttp1Request, wanted: DataRequest, database: Database
+    ) -> Response:
+        """Read, check or replace the rules of a project."""
+        is_dry_run = parse_choice(wanted.parameters, "dryRun", "true", "false") == "true"
+        is_strict = parse_choice(wanted.parameters, "format", "strict") is not None
+        await self._require_admin(wanted, database, "Access to the rules")
+        rules = database.rules
+        if wanted.wants_explanation:
+            return _explain(wanted)
+        if wanted.method == b"PUT":
+            body = read_body(request)
+            if is_dry_run:
+                rules.parse(body)
             else:
-                await rulebook.put(body)
-            reply = json_reply(ask, {"status": "ok"})
-        elif is_strict:
-            reply = json_reply(ask, rulebook.rules.as_json())
-        else:
-            reply = text_reply(ask, rulebook.rules.text.encode())
-        return self._sender.prepare(request, reply)
+                await rules.put(body)
+            return json_response(wanted, {"status": "ok"})
+        if is_strict:
+            return json_response(wanted, rules.current.as_json())
+        return text_response(wanted, rules.current.text.encode())
 
-    async def _databases(self, request: Request) -> bytes:
-        if request.method == b"OPTIONS":
-            return self._preflight(request, DATABASES_METHODS)
-        ask = self._reader.read(request, DATABASES_METHODS)
-        await self._admit(ask, "Access to the list of databases")
-        if ask.wants_explanation:
-            return self._sender.prepare(request, _explain(ask))
-        names = self._catalog.names(ask.name.project)
-        reply = json_reply(ask, [{"name": name.label} for name in names])
-        return self._sender.prepare(request, reply)
+    async def databases(
+        self, _: IHttp1Request, wanted: DataRequest, database: Database
+    ) -> Response:
+        """List the databases of a project."""
+        await self._require_admin(wanted, database, "Access to the list of databases")
+        if wanted.wants_explanation:
+            return _explain(wanted)
+        names = self._catalog.names(database.project)
+        return json_response(wanted, [{"name": each.label} for each in names])
 
-    async def _admit(self, ask: Ask, what: str) -> None:
-        """Raise whatever keeps who asks from being an admin."""
-        found: Any = self._gate.identify(ask.name.project, ask.token, None)
-        identity = await found if isinstance(found, Deferred) else found
+    async def _require_admin(self, wanted: DataRequest, database: Database, what: str) -> None:
+        """Raise unless the caller is an admin of the project."""
+        identity = await self._authenticator.identify(
+            database.name.project, wanted.token, None, wanted.timeout_s
+        )
         require_admin(identity, what)
 
-    def _preflight(self, request: Request, allowed: bytes) -> bytes:
-        self._reader.check_host(request)
-        return self._sender.prepare(request, self._sender.preflight(request, allowed))
 
-
-def _explain(ask: Ask) -> Reply:
-    """Return what an admin is told in place of an answer: no rule bears on these places."""
-    return json_reply(ask, explanation(NO_RULES, is_admin=True))
+def _explain(wanted: DataRequest) -> Response:
+    """Return the explanation of a request that no rule decides."""
+    return json_response(wanted, explanation(NO_RULES, is_admin=True))

@@ -1,23 +1,23 @@
 """Why a request is allowed or denied: the rules that ran, where, and with which result.
 
-An administrator who sends `X-TreeDB-Explain: true` gets this in place of the answer; nothing is
-read for him and nothing written. With `auth_variable_override` the rules see that `auth`.
+An admin who sends `X-TreeDB-Explain: true` receives this instead of the data; nothing is
+written. With `auth_variable_override` the rules see that `auth`.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from treedbd.rules.judge import RuleResult, Verdict
+from treedbd.rules.evaluate import RuleResult, Verdict
 from treedbd.tree.path import format_path
-from treedbd.tree.value import Json
+from treedbd.tree.types import Json
 
 NO_RULES: Final = Verdict(True)
-"""The verdict where an administrator is all that it takes."""
+"""The verdict on a resource that only admins may use."""
 
 
 def explanation(verdict: Verdict, *, is_admin: bool) -> Json:
-    """Return the JSON that shows a verdict; `is_admin` callers skip the rules all the same."""
+    """Return the JSON of a verdict; an admin is allowed whatever the rules say."""
     return {
         "allowed": is_admin or verdict.allowed,
         "admin": is_admin,
@@ -25,13 +25,13 @@ def explanation(verdict: Verdict, *, is_admin: bool) -> Json:
     }
 
 
-def _show(result: RuleResult) -> dict[str, Json]:
-    is_error = isinstance(result.result, str)
-    return {
+def _show(result: RuleResult) -> Json:
+    shown: dict[str, Json] = {
         "rule": result.location,
         "path": format_path(result.path),
         "line": result.line,
         "column": result.column,
-        "result": False if is_error else result.result,
-        **({"error": result.result} if is_error else {}),
     }
+    if isinstance(result.result, str):
+        return {**shown, "result": False, "error": result.result}
+    return {**shown, "result": result.result}

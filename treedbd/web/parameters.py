@@ -1,7 +1,7 @@
 """The query string, parsed from the raw request target.
 
 `&` separates, `;` does not; a parameter without a value counts; `+` is a space. Parameters that the
-interface does not know are ignored, but must decode; a known one given twice is refused.
+interface does not know are ignored, but must decode; a known one given twice is an error.
 """
 
 from __future__ import annotations
@@ -9,28 +9,26 @@ from __future__ import annotations
 import re
 from typing import Final, TypeAlias
 
-from treedbd.tree.escape import BadEscape, decode_escaped
+from treedbd.limits import DEFAULT_TIMEOUT_S, MAX_CALLBACK_CHARACTERS, MAX_TIMEOUT_S
+from treedbd.tree.errors import InvalidQuery
 from treedbd.tree.query import PARAMETERS as QUERY_PARAMETERS
-from treedbd.tree.query import InvalidQuery
+from treedbd.web.percent_encoding import BadEncoding, decode
 
 Parameters: TypeAlias = dict[str, str]
 
-OVERRIDE: Final = "x-http-method-override"
+METHOD_OVERRIDE: Final = "x-http-method-override"
 KNOWN: Final = frozenset(
     {
-        *("auth", "access_token", "auth_variable_override", "ns", "timeout", OVERRIDE),
+        *("auth", "access_token", "auth_variable_override", "ns", "timeout", METHOD_OVERRIDE),
         *("shallow", "v", "format", "print", "callback", "download", "resume"),
         *QUERY_PARAMETERS,
         *("dryRun", "writeSizeLimit", "disableTriggers"),
     }
 )
-DEFAULT_TIMEOUT_S: Final = 30.0
-MAX_TIMEOUT_S: Final = 900.0
 
 _NONE: Final[Parameters] = {}
 _TIMEOUT = re.compile(r"([0-9]{1,9})(ms|s|min)", re.ASCII)
 _SECONDS = {"ms": 0.001, "s": 1.0, "min": 60.0}
-_MAX_CALLBACK = 128
 _RESERVED_WORDS: Final = frozenset(
     {
         *("await", "break", "case", "catch", "class", "const", "continue", "debugger"),
@@ -40,7 +38,7 @@ _RESERVED_WORDS: Final = frozenset(
         *("while", "with", "yield"),
     }
 )
-"""Of JavaScript (ECMA-262, section 12.7.2)."""
+"""The reserved words of JavaScript (ECMA-262, section 12.7.2)."""
 
 
 def parse_parameters(raw: bytes) -> Parameters:
@@ -60,24 +58,24 @@ def parse_parameters(raw: bytes) -> Parameters:
 
 
 def parse_timeout(text: str | None) -> float:
-    """Return the seconds that a `timeout` parameter grants; raise `InvalidQuery`."""
+    """Return the seconds in a `timeout` parameter; raise `InvalidQuery`."""
     if text is None:
         return DEFAULT_TIMEOUT_S
     found = _TIMEOUT.fullmatch(text)
     seconds = int(found[1]) * _SECONDS[found[2]] if found else 0.0
     if not 0 < seconds <= MAX_TIMEOUT_S:
         raise InvalidQuery(
-            "timeout must be a whole number followed by ms, s or min, above zero and at most 15min."
+            "timeout must be an integer followed by ms, s or min, above zero and at most 15min."
         )
     return seconds
 
 
 def parse_callback(text: str) -> str:
     """Return the function name of a JSONP request; raise `InvalidQuery`."""
-    if len(text) > _MAX_CALLBACK or not all(map(_is_identifier, text.split("."))):
+    if len(text) > MAX_CALLBACK_CHARACTERS or not all(map(_is_identifier, text.split("."))):
         raise InvalidQuery(
             "callback must be JavaScript identifiers joined by dots, "
-            f"{_MAX_CALLBACK} characters at most."
+            f"{MAX_CALLBACK_CHARACTERS} characters at most."
         )
     if text.partition(".")[0] in _RESERVED_WORDS:
         raise InvalidQuery("callback must not begin with a reserved word of JavaScript.")
@@ -85,7 +83,7 @@ def parse_callback(text: str) -> str:
 
 
 def parse_choice(parameters: Parameters, name: str, *choices: str) -> str | None:
-    """Return a parameter that may take only these values, None if it is absent."""
+    """Return a parameter, None if it is absent; raise `InvalidQuery` if it is none of `choices`."""
     text = parameters.get(name)
     if text is not None and text not in choices:
         raise InvalidQuery(f"{name} must be {' or '.join(choices)}.")
@@ -93,12 +91,12 @@ def parse_choice(parameters: Parameters, name: str, *choices: str) -> str | None
 
 
 def _is_identifier(text: str) -> bool:
-    """Tell whether text is an identifier of JavaScript: one of Python's (UAX 31), or with `$`."""
+    """Return whether text is an identifier of JavaScript: one of Python's (UAX 31), or with `$`."""
     return text.replace("$", "_").isidentifier()
 
 
 def _decode(raw: bytes) -> str:
     try:
-        return decode_escaped(raw.replace(b"+", b" "))
-    except BadEscape as error:
-        raise InvalidQuery(f"The query {error}") from None
+        return decode(raw.replace(b"+", b" "))
+    except BadEncoding as error:
+        raise InvalidQuery(f"The query {error.problem}.") from None

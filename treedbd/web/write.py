@@ -1,78 +1,71 @@
-"""Writes: from a body to an edit, and from an outcome to a reply."""
+"""Writes: from a body to JSON, and from an outcome to a response."""
 
 from __future__ import annotations
 
-from treedbd.database.database import Database
-from treedbd.database.question import Caller, Condition, Outcome, Write
-from treedbd.tree import edit, printing
-from treedbd.tree.body import has_more_nodes
-from treedbd.tree.path import MAX_DEPTH, InvalidPath, Place
-from treedbd.tree.value import InvalidData, Json
-from treedbd.web.answer import Reply
-from treedbd.web.ask import Ask
-from treedbd.web.options import WebOptions
-from treedbd.web.shape import json_reply
+from typing import Final
 
-_LEAST_NODE = len("1,")
+from treedbd.database.requests import Caller, Condition, Outcome, Write
+from treedbd.limits import Limits
+from treedbd.tree import printing
+from treedbd.tree.edit import Edit
+from treedbd.tree.errors import InvalidData
+from treedbd.tree.normalise import has_more_nodes
+from treedbd.tree.types import Json
+from treedbd.web.http1.interface import IHttp1Request
+from treedbd.web.representation import json_response
+from treedbd.web.request import DataRequest
+from treedbd.web.response import JSON_TYPE, Response
 
-
-def make_edit(ask: Ask, body: bytes, push_key: str, options: WebOptions) -> edit.Edit:
-    """Return the edit that a write asks for; raise `InvalidData` or `InvalidPath`.
-
-    `push_key` is the key of the child that a POST makes; other writes have none.
-    """
-    place, most = ask.place, options.string_bytes
-    if ask.method == b"DELETE":
-        return edit.make_remove(place)
-    if ask.method == b"PUT":
-        return edit.make_put(place, _parse(body, options), most)
-    if place.of_priority:
-        raise InvalidPath("A priority can be read, set and removed, nothing else.")
-    if ask.method == b"PATCH":
-        return edit.make_patch(place.path, _parse(body, options), most)
-    if len(place.path) == MAX_DEPTH:
-        raise InvalidData(f"A child of this path is deeper than {MAX_DEPTH} keys.")
-    child = Place((*place.path, push_key))
-    return edit.make_put(child, _parse(body, options), most)
+_MIN_NODE_BYTES: Final = len("1,")
 
 
-def make_write(ask: Ask, change: edit.Edit, now: int, caller: Caller, deadline: float) -> Write:
-    """Return the write that a database is to do.
+def read_body(request: IHttp1Request) -> bytes:
+    """Return the body of a request."""
+    body: bytes = request.content.read() if request.content is not None else b""
+    return body
+
+
+def parse_body(request: IHttp1Request, limits: Limits) -> Json:
+    """Return the JSON in the body of a request; raise `InvalidData`."""
+    body = read_body(request)
+    if not body.strip():
+        raise InvalidData("The request needs a JSON body.")
+    json = printing.parse(body)
+    limit = limits.write_nodes
+    if len(body) > _MIN_NODE_BYTES * limit and has_more_nodes(json, limit):
+        raise InvalidData(
+            f"A body may have at most {limit} members and array items: write it in parts."
+        )
+    return json
+
+
+def make_write(
+    request: DataRequest, edit: Edit, now: int, caller: Caller, deadline: float
+) -> Write:
+    """Return the write for a database.
 
     `now` is in milliseconds since 1970, `deadline` in seconds of the database's clock.
     """
-    condition = None if ask.condition is None else Condition(ask.place, ask.condition)
+    etags = request.condition
+    condition = None if etags is None else Condition(request.place, etags)
     return Write(
-        change,
+        edit,
         now,
         caller,
         condition,
         deadline,
-        wants_echo=ask.print != "silent" and ask.method != b"POST",
-        wants_tag=ask.wants_tag or condition is not None,
-        must_tag=ask.wants_tag,
+        wants_echo=request.print != "silent" and request.method != b"POST",
+        wants_etag=request.wants_etag or condition is not None,
+        must_have_etag=request.wants_etag,
     )
 
 
-def write_reply(ask: Ask, outcome: Outcome) -> Reply:
-    """Return the reply to a write that is durable."""
-    tag = () if outcome.tag is None else ((b"ETag", ask.dialect.tag(outcome.tag)),)
-    is_push = ask.method == b"POST"
-    return json_reply(ask, {"name": outcome.edit.place.path[-1]} if is_push else outcome.echo, *tag)
-
-
-def next_push_key(database: Database, ask: Ask, now: int) -> str:
-    """Return the key of the child that a POST makes, an empty one for any other write."""
-    return database.push_ids.next(now) if ask.method == b"POST" else ""
-
-
-def _parse(body: bytes, options: WebOptions) -> Json:
-    if not body.strip():
-        raise InvalidData("The request needs a JSON body.")
-    json = printing.parse(body)
-    most = options.write_nodes
-    if len(body) > _LEAST_NODE * most and has_more_nodes(json, most):
-        raise InvalidData(
-            f"A body may have at most {most} members and array items: write it in parts."
-        )
-    return json
+def write_response(request: DataRequest, outcome: Outcome) -> Response:
+    """Return the response to a write that is durable."""
+    tag = outcome.etag
+    headers = () if tag is None else ((b"ETag", request.dialect.etag(tag)),)
+    is_push = request.method == b"POST"
+    shown: Json = {"name": outcome.edit.place.path[-1]} if is_push else outcome.echo
+    if request.print != "compact":
+        return json_response(request, shown, *headers)
+    return Response(200, printing.compact(shown), (JSON_TYPE, *headers))

@@ -1,0 +1,140 @@
+"""Endpoint strings: what is parsed of them, and what the errors say when one does not open."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import pathlib
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.internet.error import CannotListenError
+from twisted.internet.interfaces import IListeningPort
+from twisted.internet.protocol import Factory
+from twisted.internet.testing import MemoryReactor
+from twisted.python.reflect import namedAny
+
+from tests.rights import someone_else
+from treedbd.config.endpoints import InvalidEndpoint, parse_endpoint
+from treedbd.config.listen import CannotListen, open_endpoint
+
+ROOT = pathlib.Path("/")
+
+
+@pytest.mark.parametrize(
+    ("text", "is_loopback"),
+    [
+        ("tcp:1:interface=127.0.0.1", True),
+        ("tcp:1:127.0.0.2", True),
+        ("tcp:1:interface=localhost", True),
+        (r"tcp6:1:interface=\:\:1", True),
+        (r"ssl:1:interface=\:\:1", True),
+        ("unix:/run/treedb", True),
+        ("tcp:1", False),
+        ("tcp6:1", False),
+        ("tcp:1:interface=0.0.0.0", False),
+        ("ssl:1:interface=192.0.2.1", False),
+        ("systemd:domain=INET:index=0", False),
+    ],
+)
+def test_an_endpoint_is_loopback_if_others_cannot_connect(text: str, is_loopback: bool) -> None:
+    assert parse_endpoint(text, ROOT).is_loopback is is_loopback
+
+
+def test_an_endpoint_is_described_with_absolute_paths() -> None:
+    folder = pathlib.Path("/a:b")
+    assert parse_endpoint("unix:s", folder).twisted_string == r"unix:address=/a\:b/s"
+    tls = parse_endpoint("ssl:port=1:privateKey=k:extraCertChain=/c:dhParameters=p", folder)
+    assert tls.certificate is not None
+    assert tls.certificate.chain == pathlib.Path("/c")
+    assert tls.certificate.parameters == pathlib.Path("/a:b/p")
+
+
+@pytest.mark.parametrize("text", ["", ":", "tcp", "tcp:", "tcp:1:2:3:4", "tcp:99999", "tcp:x=1"])
+def test_text_that_is_not_an_endpoint_is_refused(text: str) -> None:
+    with pytest.raises(InvalidEndpoint):
+        parse_endpoint(text, ROOT)
+
+
+@given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1))
+def test_any_text_is_an_endpoint_or_refused(text: str) -> None:
+    with contextlib.suppress(InvalidEndpoint):
+        assert parse_endpoint(text, ROOT).kind
+
+
+@pytest.mark.parametrize(
+    "text", ["tcp:8080:interface=127.0.0.1", r"tcp6:8080:interface=\:\:1", "unix:/run/treedb"]
+)
+def test_an_endpoint_opens_as_twisted_would_open_it(text: str) -> None:
+    reactor = MemoryReactor()
+    open_endpoint(parse_endpoint(text, ROOT), reactor, Factory(), None)
+    if text.startswith("unix"):
+        assert reactor.unixServers[0][0] == "/run/treedb"
+    else:
+        port, _, backlog, interface = reactor.tcpServers[0]
+        assert (port, backlog) == (8080, 1024)
+        assert interface in {"127.0.0.1", "::1"}
+
+
+@pytest.mark.parametrize("text", ["carrier-pigeon:1", "stdio:", "tls:8443", "http:80"])
+def test_the_error_of_an_unknown_kind_of_endpoint_names_the_known_ones(
+    text: str,
+) -> None:
+    with pytest.raises(InvalidEndpoint, match="kinds are tcp, tcp6, ssl, unix, haproxy, systemd"):
+        parse_endpoint(text, ROOT)
+
+
+@pytest.mark.parametrize("text", ["ssl:1:k:c:TLSv1_METHOD", "ssl:1:k:c:sslmethod=SSLv23_METHOD"])
+def test_a_parameter_without_effect_is_refused(text: str) -> None:
+    with pytest.raises(InvalidEndpoint, match="has no effect"):
+        parse_endpoint(text, ROOT)
+
+
+def open_error(text: str) -> str:
+    """Return the sentence of the error with which an endpoint does not open."""
+    with pytest.raises(CannotListen) as caught:
+        open_endpoint(
+            parse_endpoint(text, ROOT), namedAny("twisted.internet.reactor"), Factory(), None
+        )
+    sentence = str(caught.value)
+    assert sentence.startswith(f"{text} cannot be opened (")
+    assert sentence.endswith(".")
+    return sentence
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("tcp:0:backlog=1:interface=256.0.0.1", ""),
+        ("tcp:0:interface=192.0.2.1", "assign requested address): use an address of this"),
+        ("systemd:domain=INET:index=9", "no such socket): let a socket unit of systemd"),
+        ("systemd:domain=INET:name=web", "no such socket): let a socket unit of systemd"),
+        ("systemd:domain=INET:index=x", "correct it"),
+        ("unix:/nowhere/socket", "No such file or directory"),
+    ],
+)
+def test_the_error_of_an_endpoint_names_it_and_says_what_to_do(text: str, problem: str) -> None:
+    assert problem in open_error(text)
+
+
+class DenyingReactor(MemoryReactor):
+    """A reactor whose user may not listen on ports below 1024."""
+
+    def listenTCP(
+        self, port: int, factory: Any, backlog: int = 50, interface: str = ""
+    ) -> IListeningPort:
+        """Raise the error that the kernel's refusal causes."""
+        denied = PermissionError(errno.EACCES, "Permission denied")
+        raise CannotListenError(interface, port, denied)
+
+
+def test_the_error_of_a_forbidden_endpoint_names_the_capability(
+    tmp_path: pathlib.Path,
+) -> None:
+    with pytest.raises(CannotListen, match="below 1024 needs the capability CAP_NET_BIND_SERVICE"):
+        open_endpoint(parse_endpoint("tcp:443", ROOT), DenyingReactor(), Factory(), None)
+    (tmp_path / "locked").mkdir(mode=0o500)
+    with someone_else(tmp_path):
+        assert "write to its directory" in open_error(f"unix:{tmp_path}/locked/socket")

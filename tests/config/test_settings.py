@@ -1,0 +1,360 @@
+"""The configuration: what is read, what overrides what, and what every error says."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+import subprocess
+import sys
+
+import attrs
+import pytest
+
+from treedbd.config.settings import (
+    HttpSettings,
+    ProjectSettings,
+    ProviderSettings,
+    Settings,
+    load_settings,
+)
+from treedbd.config.values import ConfigError
+from treedbd.limits import Limits, RulesLimits, StreamLimits
+
+# The settings are below all that reads them, and a command that only needs them must start quickly.
+NOT_LOADED = (
+    *("treedbd.web", "treedbd.rules", "treedbd.database", "treedbd.store"),
+    *("twisted", "cryptography", "apsw", "lark", "re2", "_re2"),
+)
+EXAMPLE = pathlib.Path(__file__).parent.parent.parent / "conf" / "treedb.toml"
+
+
+def load(folder: pathlib.Path, text: str, **flags: object) -> Settings:
+    (folder / "treedb.toml").write_text(text)
+    return load_settings(pathlib.Path("treedb.toml"), flags, folder)
+
+
+def load_error(folder: pathlib.Path, text: str, **flags: object) -> str:
+    """Return the sentence with which loading fails."""
+    with pytest.raises(ConfigError) as caught:
+        load(folder, text, **flags)
+    return str(caught.value)
+
+
+def test_importing_the_settings_loads_nothing_of_the_daemon() -> None:
+    program = "import sys, treedbd.config.settings; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    loaded = done.stdout.split()
+    assert "treedbd.config.settings" in loaded
+    prefixes = tuple(f"{name}." for name in NOT_LOADED)
+    assert [name for name in loaded if f"{name}.".startswith(prefixes)] == []
+
+
+def test_an_empty_file_means_every_default(tmp_path: pathlib.Path) -> None:
+    assert load(tmp_path, "") == Settings()
+
+
+def test_every_key_of_the_file_is_a_setting(tmp_path: pathlib.Path) -> None:
+    settings = load(
+        tmp_path,
+        """
+        listen = ["ssl:443:privateKey=key.pem:certKey=cert.pem", "tcp:80:interface=127.0.0.1"]
+        domains = ["DB.example.com"]
+        default_project = "shop"
+        data = "store"
+        engine = "memory"
+        [limits]
+        write_body_bytes = 268_435_456
+        head_s = 3
+        [http]
+        etag_headers = ["Mine"]
+        cors_origins = ["https://app.example.com"]
+        access_log = true
+        [projects.shop]
+        databases = ["default", "eu"]
+        dialect = "firebase"
+        require_index = true
+        [projects.all]
+        databases = "*"
+        """,
+    )
+    assert [endpoint.port for endpoint in settings.listen] == [443, 80]
+    assert settings.domains == ("db.example.com",)
+    assert settings.default_project == "shop"
+    assert settings.data == tmp_path / "store"
+    assert settings.engine == "memory"
+    assert settings.limits == Limits(write_body_bytes=268_435_456, head_s=3.0)
+    assert settings.http == HttpSettings(("Mine",), ("https://app.example.com",), True)
+    assert settings.projects == {
+        "shop": ProjectSettings(frozenset({"default", "eu"}), "firebase", True),
+        "all": ProjectSettings(None),
+    }
+    assert not settings.development
+
+
+def test_the_credentials_of_a_project_are_settings(tmp_path: pathlib.Path) -> None:
+    settings = load(
+        tmp_path,
+        """
+        [projects.shop]
+        secret_files = ["/etc/a.secret", "b.secret"]
+        rules_file = "shop.rules.json"
+        max_token_life_s = 3600
+        [[projects.shop.providers]]
+        issuer = "https://accounts.example.com"
+        audience = "shop"
+        jwks_uri = "https://accounts.example.com/keys"
+        ca_file = "ca.pem"
+        """,
+    )
+    shop = settings.projects["shop"]
+    assert shop.secret_files == (pathlib.Path("/etc/a.secret"), tmp_path / "b.secret")
+    assert shop.rules_file == tmp_path / "shop.rules.json"
+    assert shop.max_token_life_s == 3600.0
+    assert shop.providers == (
+        ProviderSettings(
+            "https://accounts.example.com",
+            "shop",
+            "https://accounts.example.com/keys",
+            tmp_path / "ca.pem",
+        ),
+    )
+
+
+def test_paths_in_the_file_start_from_its_folder_and_in_flags_from_the_working_directory(
+    tmp_path: pathlib.Path,
+) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc" / "treedb.toml").write_text('listen = ["ssl:1:privateKey=a.pem"]\ndata="d"')
+    file = pathlib.Path("etc/treedb.toml")
+    settings = load_settings(file, {}, tmp_path)
+    assert settings.data == tmp_path / "etc" / "d"
+    certificate = settings.listen[0].certificate
+    assert certificate is not None
+    assert certificate.key == certificate.certificate == tmp_path / "etc" / "a.pem"
+    flags = {"data": "e", "listen": ["ssl:1:privateKey=b.pem"]}
+    settings = load_settings(file, flags, tmp_path)
+    assert settings.data == tmp_path / "e"
+    certificate = settings.listen[0].certificate
+    assert certificate is not None
+    assert certificate.key == tmp_path / "b.pem"
+
+
+def test_a_flag_overrides_the_file(tmp_path: pathlib.Path) -> None:
+    text = 'listen = ["tcp:1", "tcp:2"]\nengine = "sqlite"'
+    settings = load(tmp_path, text, listen=["tcp:3"], engine="memory")
+    assert [endpoint.port for endpoint in settings.listen] == [3]
+    assert settings.engine == "memory"
+
+
+def test_without_a_file_there_is_development_mode_on_loopback(tmp_path: pathlib.Path) -> None:
+    settings = load_settings(None, {}, tmp_path)
+    assert settings.development
+    assert settings.emulator
+    assert [(each.kind, each.interface, each.port) for each in settings.listen] == [
+        ("ssl", "127.0.0.1", 8443),
+        ("tcp", "127.0.0.1", 9000),
+    ]
+    assert settings.domains == ("localhost",)
+    assert settings.default_project == "demo"
+    assert settings.data == tmp_path / "treedb-data"
+    assert settings.projects == {"demo": ProjectSettings(None)}
+
+
+def test_flags_override_development_mode_too(tmp_path: pathlib.Path) -> None:
+    flags = {"listen": ["ssl:0:interface=127.0.0.1"], "data": "x", "engine": "memory"}
+    settings = load_settings(None, flags, tmp_path)
+    assert settings.development
+    assert settings.listen[0].certificate is None
+    assert (settings.data, settings.engine) == (tmp_path / "x", "memory")
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "remedy"),
+    [
+        ("lissten = []", "lissten", "did you mean listen"),
+        ("zzz = 1", "zzz", "the keys are listen, domains"),
+        ("workers = 2", "workers", "must be 1: correct it"),
+        ('"a\\nb" = 1', r"a\nb", "the keys are"),
+        ('[projects."a\\u001b[2J\\nb"]', "projects", r'"a\x1b[2J\nb", which is not a name'),
+        ('listen = ["carrier-pigeon:1"]', "listen", "is of an unknown kind"),
+        ('listen = ["ssl:1:k:c:sslmethod=x"]', "listen", "leave it out"),
+        ("[limits]\nwrite_body_byte = 1", "limits.write_body_byte", "write_body_bytes"),
+        ("[projects.shop]\nsecret = 1", "projects.shop.secret", "is not a key"),
+        ("listen = 8080", "listen", "must be a list"),
+        ("listen = [8080]", "listen", "must be a string"),
+        ('listen = ["8080"]', "listen", "tcp:8080"),
+        ('listen = ["tcp:http"]', "listen", "from 0 to 65535"),
+        ('listen = ["ssl:443"]', "listen", "add privateKey= and certKey="),
+        ('listen = ["ssl:443:key=k.pem"]', "listen", "privateKey"),
+        ('domains = ["a b"]', "domains", "host names"),
+        ("domains = [1]", "domains", "host names"),
+        ('default_project = "shop"', "default_project", "add [projects.shop]"),
+        ('default_project = "Shop"', "default_project", "use a-z, 0-9 and"),
+        ("data = 1", "data", "must be a string"),
+        ('data = ""', "data", "path of a directory"),
+        ('engine = "oracle"', "engine", "sqlite, memory"),
+        ("engine = 1", "engine", "sqlite, memory"),
+        ('emulator = "no"', "emulator", "true or false"),
+        ('emulator = true\nlisten = ["tcp:80"]', "listen", "interface=127.0.0.1"),
+        ("limits = 1", "limits", "must be a table"),
+        ("[limits]\nwrite_body_bytes = 268_435_457", "limits.write_body_bytes", "268435456"),
+        ("[limits]\nwrite_body_bytes = 0", "limits.write_body_bytes", "from 1 to"),
+        ("[limits]\nwrite_body_bytes = true", "limits.write_body_bytes", "integer"),
+        ("[limits]\nwrite_body_bytes = 1.5", "limits.write_body_bytes", "integer"),
+        ("[limits]\nidle_s = 0", "limits.idle_s", "above 0"),
+        ("[limits]\nidle_s = nan", "limits.idle_s", "above 0"),
+        ("[limits]\nidle_s = true", "limits.idle_s", "seconds"),
+        ('[http]\netag_headers = ["a:b"]', "http.etag_headers", "Vendor"),
+        ('[http]\ncors_origins = ["app.example.com"]', "http.cors_origins", "https://"),
+        ('[http]\naccess_log = "on"', "http.access_log", "true or false"),
+        ("projects = 1", "projects", "[projects.<name>]"),
+        ("[projects.Shop]", "projects", "use a-z, 0-9 and"),
+        ("[projects.a--b]", "projects", "use a-z, 0-9 and"),
+        ("[projects.a-]", "projects", "use a-z, 0-9 and"),
+        (f"[projects.{'a' * 64}]", "projects", "use a-z, 0-9 and"),
+        ("[projects]\nshop = 1", "projects.shop", "must be a table"),
+        ("[projects.shop]\ndatabases = 1", "projects.shop.databases", "must be a list"),
+        (
+            '[projects.shop]\ndatabases = ["_"]',
+            "projects.shop.databases",
+            "use a-z, 0-9 and",
+        ),
+        (
+            f'[projects.{"a" * 40}]\ndatabases = ["{"b" * 40}"]',
+            f"projects.{'a' * 40}.databases",
+            "at most 63",
+        ),
+        ("[projects.shop]\nsecret_files = 1", "projects.shop.secret_files", "must be a list"),
+        ("[projects.shop]\nsecret_files = [1]", "projects.shop.secret_files", "must be a string"),
+        ("[projects.shop]\nrules_file = []", "projects.shop.rules_file", "must be a string"),
+        ("[projects.shop]\nproviders = [1]", "projects.shop.providers", "must be a table"),
+        (
+            '[[projects.shop.providers]]\nissuer = "https://a.example.com"',
+            "projects.shop.providers",
+            "set both",
+        ),
+        *(
+            (
+                f'[[projects.shop.providers]]\nissuer = "{issuer}"\naudience = "shop"',
+                "projects.shop.providers.issuer",
+                "https URL without a query and a fragment: correct it",
+            )
+            for issuer in (
+                *("http://a.example.com", "a.example.com", "https://", "https://a.example?b"),
+                *("https://a.example#b", "https://me:hush@a.example", "https://a b", ""),
+            )
+        ),
+        (
+            '[[projects.shop.providers]]\nissuer = "https://a.example"\naudience = ""',
+            "projects.shop.providers",
+            "set both",
+        ),
+        *(
+            (
+                '[[projects.shop.providers]]\nissuer = "https://a.example"\naudience = "shop"\n'
+                f'jwks_uri = "{uri}"',
+                "projects.shop.providers.jwks_uri",
+                "must be an https URL: correct it",
+            )
+            for uri in ("http://a.example/keys", "/keys", "")
+        ),
+        ("[projects.shop]\nmax_token_life_s = 0", "projects.shop.max_token_life_s", "above 0"),
+        (
+            "[projects.shop]\nmax_token_life_s = 1e9",
+            "projects.shop.max_token_life_s",
+            "at most 315360000:",
+        ),
+        ('[projects.shop]\ndialect = "x"', "projects.shop.dialect", "auto, standard, firebase"),
+    ],
+)
+def test_an_error_names_file_key_and_remedy_in_one_sentence(
+    tmp_path: pathlib.Path, text: str, key: str, remedy: str
+) -> None:
+    sentence = load_error(tmp_path, text)
+    assert sentence.startswith(f"treedb.toml: {key} ")
+    assert remedy in sentence
+    assert sentence.endswith(".")
+    assert "\n" not in sentence
+    assert "hush" not in sentence
+
+
+def test_the_error_of_a_bad_flag_names_the_command_line(tmp_path: pathlib.Path) -> None:
+    sentence = load_error(tmp_path, "", engine="oracle")
+    assert sentence.startswith("the command line: engine ")
+
+
+def test_in_emulator_mode_a_flag_may_only_listen_on_loopback(
+    tmp_path: pathlib.Path,
+) -> None:
+    sentence = load_error(tmp_path, "emulator = true", listen=["tcp:0"])
+    assert sentence.startswith("the command line: ")
+    with pytest.raises(ConfigError, match="the command line: listen opens"):
+        load_settings(None, {"listen": ["tcp:0:interface=192.0.2.1"]}, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [(b"listen = [", "not TOML"), (b"\xff", "not UTF-8"), (None, "No such file")],
+)
+def test_the_error_of_a_file_that_cannot_be_read_names_it(
+    tmp_path: pathlib.Path, content: bytes | None, problem: str
+) -> None:
+    if content is not None:
+        (tmp_path / "x.toml").write_bytes(content)
+    with pytest.raises(ConfigError, match=rf"^x\.toml: .*{problem}.*: .*\.$"):
+        load_settings(pathlib.Path("x.toml"), {}, tmp_path)
+
+
+def test_the_example_file_shows_every_key_at_its_default(tmp_path: pathlib.Path) -> None:
+    text = EXAMPLE.read_text()
+    assert load(tmp_path, text) == Settings()
+    shown = re.sub(r"(?m)^#(?=\S)", "", text)
+    settings = load(tmp_path, shown)
+    assert settings == attrs.evolve(Settings(), projects={"shop": ProjectSettings()})
+    keys = set(re.findall(r"(?m)^# ?([a-z_]+) = ", text))
+    fields = {
+        field.name
+        for kind in (
+            Settings,
+            Limits,
+            StreamLimits,
+            RulesLimits,
+            HttpSettings,
+            ProjectSettings,
+            ProviderSettings,
+        )
+        for field in attrs.fields(kind)
+    }
+    sections = {"limits", "streams", "rules", "http", "projects", "providers"}
+    assert fields - keys - sections == {"development", "location", "listen_location"}
+
+
+def test_the_examples_in_the_example_file_are_valid(
+    tmp_path: pathlib.Path,
+) -> None:
+    shown = re.sub(r"(?m)^# ?(?=\[|[a-z_]+ = )", "", EXAMPLE.read_text())
+    shop = load(tmp_path, shown).projects["shop"]
+    assert shop.rules_file == tmp_path / "shop.rules.json"
+    assert shop.max_token_life_s == 86_400.0
+    assert [(each.audience, each.ca_file) for each in shop.providers] == [
+        ("shop", tmp_path / "accounts.pem")
+    ]
+
+
+def test_errors_name_where_settings_come_from(tmp_path: pathlib.Path) -> None:
+    settings = load(tmp_path, "[projects.shop]", listen=["tcp:0"])
+    assert str(settings.location_of("shop").at("rules_file").error("is bad", "mend it")) == (
+        "treedb.toml: projects.shop.rules_file is bad: mend it."
+    )
+    assert str(settings.listen_location.error("x", "y")) == "the command line: listen x: y."
+    assert str(load(tmp_path, "").listen_location.error("x", "y")) == "treedb.toml: listen x: y."
+
+
+def test_limits_of_rules_are_settings(tmp_path: pathlib.Path) -> None:
+    settings = load(tmp_path, "[rules]\nexpression_bytes = 100\n")
+    assert settings.rules.expression_bytes == 100
+    assert settings.rules.nesting == 200
+    settings = load(tmp_path, "[rules]\njudged_characters = 7\n")
+    assert settings.rules.judged_characters == 7

@@ -1,0 +1,218 @@
+"""The rules in force: stored first, then in force, then announced; denied if in doubt."""
+
+from __future__ import annotations
+
+import pathlib
+import stat
+from typing import Any
+
+import pytest
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.logger import capturedLogs
+from twisted.python.failure import Failure
+
+from tests.database.world import Disk, run_at_once
+from tests.rules.evaluating import NOW, rules, view
+from treedbd.database.active_rules import RULES_FILE, ActiveRules
+from treedbd.database.errors import RulesManagedByFile, Unavailable
+from treedbd.rules.context import Context
+from treedbd.rules.errors import InvalidRules
+from treedbd.rules.ruleset import DENY, OPEN, RuleSet
+
+FIRST = '{"rules": {"a": {".read": true}}}'
+SECOND = '{"rules": {"b": {".read": true}}}'
+
+
+class World:
+    """Rules in force that are stored in a folder; counts how often they changed."""
+
+    def __init__(
+        self,
+        folder: pathlib.Path | None,
+        first: RuleSet = DENY,
+        *,
+        is_file_managed: bool = False,
+        disk: Disk | None = None,
+    ) -> None:
+        self.changes = 0
+        self.active = ActiveRules(
+            first,
+            is_file_managed=is_file_managed,
+            folder=folder,
+            run_in_thread=run_at_once if disk is None else disk.run,
+            changed=self.count_change,
+        )
+
+    def count_change(self) -> None:
+        self.changes += 1
+
+    def may_read(self, key: str) -> bool:
+        context = Context({"uid": "alice"}, NOW, view(None))
+        return self.active.current.may_read((key,), context).allowed
+
+
+def failure_of(deferred: Deferred[Any]) -> type[BaseException] | None:
+    failures: list[Failure] = []
+    deferred.addErrback(failures.append)
+    return failures[0].type if failures else None
+
+
+@pytest.fixture
+def disk() -> Disk:
+    return Disk()
+
+
+def test_rules_that_are_put_are_in_force_announced_and_stored(tmp_path: pathlib.Path) -> None:
+    folder = tmp_path / "shop"
+    world = World(folder)
+    world.active.put(FIRST.encode())
+    assert (world.may_read("a"), world.may_read("b"), world.changes) == (True, False, 1)
+    file = folder / RULES_FILE
+    assert file.read_text() == FIRST
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    later = World(folder, OPEN)
+    assert later.active.current.text == FIRST
+    assert (later.may_read("a"), later.may_read("b"), later.changes) == (True, False, 0)
+
+
+def test_rules_are_in_force_only_when_they_are_durable(tmp_path: pathlib.Path, disk: Disk) -> None:
+    world = World(tmp_path, disk=disk)
+    answered: list[None] = []
+    world.active.put(FIRST.encode()).addCallback(answered.append)
+    assert (world.may_read("a"), world.changes, answered) == (False, 0, [])
+    disk.finish()
+    assert (world.may_read("a"), world.changes, answered) == (True, 1, [None])
+
+
+def test_rules_that_cannot_be_stored_are_not_in_force(tmp_path: pathlib.Path, disk: Disk) -> None:
+    world = World(tmp_path, disk=disk)
+    (tmp_path / RULES_FILE).mkdir()
+    put = world.active.put(FIRST.encode())
+    disk.finish()
+    assert failure_of(put) is Unavailable
+    assert (world.may_read("a"), world.changes) == (False, 0)
+
+
+def test_rules_are_put_even_if_the_waiting_is_cancelled(tmp_path: pathlib.Path, disk: Disk) -> None:
+    world = World(tmp_path, disk=disk)
+    puts = [world.active.put(text.encode()) for text in (FIRST, SECOND)]
+    for put in puts:
+        put.cancel()
+        assert failure_of(put) is CancelledError
+    for text in (FIRST, SECOND):
+        disk.finish()
+        assert world.active.current.text == (tmp_path / RULES_FILE).read_text() == text
+
+
+def test_of_concurrent_puts_the_last_is_in_force_and_stored(
+    tmp_path: pathlib.Path, disk: Disk
+) -> None:
+    world = World(tmp_path, disk=disk)
+    puts = [world.active.put(text.encode()) for text in (FIRST, SECOND, FIRST, SECOND)]
+    for put in puts:
+        assert len(disk.waiting) == 1
+        disk.finish()
+        assert failure_of(put) is None
+        assert world.active.current.text == (tmp_path / RULES_FILE).read_text()
+    assert world.active.current.text == SECOND
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b'{"rules": {".read": "x"}}', b"\xff"])
+def test_invalid_rules_change_nothing(tmp_path: pathlib.Path, text: bytes) -> None:
+    world = World(tmp_path, OPEN)
+    with pytest.raises(InvalidRules):
+        world.active.put(text)
+    assert (world.may_read("a"), world.changes) == (True, 0)
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_a_folder_rules_are_only_in_memory(tmp_path: pathlib.Path) -> None:
+    world = World(None)
+    world.active.put(FIRST.encode())
+    assert world.may_read("a")
+
+
+@pytest.mark.parametrize("content", [b"", b'{"rules": {".read": tru', b"\xff"])
+def test_stored_rules_that_are_damaged_deny_everything_and_are_logged(
+    tmp_path: pathlib.Path, content: bytes
+) -> None:
+    (tmp_path / RULES_FILE).write_bytes(content)
+    with capturedLogs() as logged:
+        world = World(tmp_path, OPEN)
+    assert not world.may_read("a")
+    (event,) = logged
+    assert event["file"] == str(tmp_path / RULES_FILE)
+
+
+def test_stored_rules_that_cannot_be_read_deny_everything(tmp_path: pathlib.Path) -> None:
+    (tmp_path / RULES_FILE).mkdir()
+    assert not World(tmp_path, OPEN).may_read("a")
+
+
+# Rules that a file of the configuration sets.
+
+
+def test_a_file_managed_project_denies_until_its_file_is_read_and_accepts_no_put(
+    tmp_path: pathlib.Path,
+) -> None:
+    (tmp_path / RULES_FILE).write_text(FIRST)
+    world = World(tmp_path, is_file_managed=True)
+    assert not world.may_read("a")
+    world.active.manage_by_file(rules({"b": {".read": True}}))
+    assert (world.may_read("a"), world.may_read("b")) == (False, True)
+    with pytest.raises(RulesManagedByFile):
+        world.active.put(FIRST.encode())
+    assert (tmp_path / RULES_FILE).read_text() == FIRST
+
+
+def test_the_first_reading_of_a_file_is_not_a_change_and_later_ones_are(
+    tmp_path: pathlib.Path,
+) -> None:
+    world = World(tmp_path, is_file_managed=True)
+    for node, changes in (("a", 0), ("a", 0), ("b", 1), ("a", 2)):
+        world.active.manage_by_file(rules({node: {".read": True}}))
+        assert (world.may_read(node), world.changes) == (True, changes)
+
+
+def test_a_project_that_becomes_file_managed_no_longer_uses_rules_that_were_put(
+    tmp_path: pathlib.Path,
+) -> None:
+    world = World(tmp_path)
+    world.active.put(FIRST.encode())
+    world.active.manage_by_file(rules({"b": {".read": True}}))
+    assert (world.may_read("a"), world.may_read("b"), world.changes) == (False, True, 2)
+    with pytest.raises(RulesManagedByFile):
+        world.active.put(FIRST.encode())
+
+
+def test_a_project_that_is_no_longer_file_managed_keeps_its_rules_until_others_are_put(
+    tmp_path: pathlib.Path,
+) -> None:
+    (tmp_path / RULES_FILE).write_text(FIRST)
+    world = World(tmp_path, is_file_managed=True)
+    world.active.manage_by_file(rules({"c": {".read": True}}))
+    world.active.stop_managing_by_file()
+    assert ([world.may_read(node) for node in "abc"], world.changes) == ([False, False, True], 0)
+    assert (tmp_path / RULES_FILE).read_text() == FIRST
+    world.active.put(SECOND.encode())
+    assert ([world.may_read(node) for node in "abc"], world.changes) == ([False, True, False], 1)
+    assert (tmp_path / RULES_FILE).read_text() == SECOND
+
+
+@pytest.mark.parametrize("waiting", [0, 1])
+def test_a_file_overrides_rules_that_are_being_put(
+    tmp_path: pathlib.Path, disk: Disk, waiting: int
+) -> None:
+    world = World(tmp_path, disk=disk)
+    puts = [world.active.put(text.encode()) for text in (SECOND, FIRST)]
+    for _ in range(waiting):
+        disk.finish()
+    world.active.manage_by_file(rules({"c": {".read": True}}))
+    while disk.waiting:
+        disk.finish()
+    assert [failure_of(put) for put in puts] == [
+        None if waiting else RulesManagedByFile,
+        RulesManagedByFile,
+    ]
+    assert [world.may_read(node) for node in "abc"] == [False, False, True]

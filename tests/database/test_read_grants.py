@@ -1,0 +1,388 @@
+"""Read grants: a watcher receives nothing from the commit on that revoked its right."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+
+from tests.database.world import Disk, make_active_rules, make_database
+from tests.rules.evaluating import NOW, rules, view
+from treedbd.database.errors import PermissionDenied, Unavailable
+from treedbd.database.read_grants import ReadGrant, ReadGrants, ReadRequest
+from treedbd.database.requests import Caller, Write
+from treedbd.database.runtime import Runtime
+from treedbd.database.watchers import Notification
+from treedbd.rules.context import QueryFacts
+from treedbd.store.engine import DiskFull
+from treedbd.store.memory import MemoryEngine
+from treedbd.tree.edit import make_patch, make_put
+from treedbd.tree.types import Json, Path, Place
+from treedbd.tree.view import View
+
+ADMIN = Caller(None, is_admin=True)
+ALICE = Caller({"uid": "alice"})
+GUARDED: Path = ("secret",)
+RULES = {
+    "secret": {".read": "root.child('allowed').child(auth.uid).val() == true"},
+    "mine": {"$uid": {".read": "auth.uid == $uid"}},
+    "listed": {".read": "query.limitToFirst <= 10"},
+    "timed": {".read": "now < 2000000000000"},
+}
+
+
+class World:
+    """A database whose batches are applied and committed when the test says so."""
+
+    def __init__(self, nodes: Any = RULES) -> None:
+        self.clock = Clock()
+        self.disk = Disk()
+        self.checks = 0
+        self.now = NOW
+        self.rules = make_active_rules(self.disk.run, rules(nodes), self.recheck)
+        runtime = Runtime(self.clock, os.urandom, self.disk.run)
+        self.database = make_database(MemoryEngine(), runtime, self.rules)
+
+    def recheck(self) -> None:
+        self.database.recheck_grants()
+
+    def write(self, **places: Json) -> Deferred[Any]:
+        """Queue one PATCH of the root; in the names of `places`, `__` is a slash."""
+        body = {name.replace("__", "/"): value for name, value in places.items()}
+        return self.database.write(Write(make_patch((), body), NOW, ADMIN))
+
+    def begin(self) -> None:
+        """Apply what is queued as one batch."""
+        self.clock.advance(0)
+
+    def do(self, **places: Json) -> None:
+        """Do one write and make it durable."""
+        done = self.write(**places)
+        self.begin()
+        self.disk.finish()
+        assert done.called
+
+    def watch(
+        self, path: Path, caller: Caller = ALICE, query: QueryFacts | None = None
+    ) -> GrantedWatcher:
+        return GrantedWatcher(self, path, caller, query)
+
+    def count_check(self) -> int:
+        """Return the time, which a grant reads once for each check."""
+        self.checks += 1
+        return self.now
+
+    @property
+    def watched_paths(self) -> int:
+        """How many paths all grants together depend on."""
+        return self.database._grants.watchers.count
+
+
+class GrantedWatcher:
+    """A watcher with a grant, as a stream is one."""
+
+    def __init__(
+        self, world: World, path: Path, caller: Caller, query: QueryFacts | None = None
+    ) -> None:
+        self.world = world
+        self.path = path
+        self.received: list[Any] = []
+        self.revoked = 0
+        self.uncertain = 0
+        request = ReadRequest(caller, path, query, world.count_check)
+        self.grant: ReadGrant = world.database.make_grant(request, self.end, self.start_again)
+        world.database.read(self.grant.check)
+        world.database.watch(path, self, lambda _: None)
+
+    def notify(self, notification: Notification) -> None:
+        if self.grant.is_timed and not self.grant.recheck():
+            return
+        self.received += [event.data for _, event in notification.events]
+
+    def end(self) -> None:
+        self.revoked += 1
+        self.close()
+
+    def start_again(self) -> None:
+        self.uncertain += 1
+        self.world.database.watch(self.path, self, lambda _: None)
+
+    def close(self) -> None:
+        self.world.database.unwatch(self.path, self)
+        self.grant.close()
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+# How often a grant is checked.
+
+
+def test_a_rule_that_reads_auth_alone_is_not_evaluated_again_for_any_commit(
+    world: World,
+) -> None:
+    granted = [world.watch(("mine", "alice")) for _ in range(3)]
+    assert world.watched_paths == 0
+    checks = world.checks
+    for number in range(10):
+        world.do(mine__alice=number, mine__bob=number, allowed__alice=number)
+    assert world.checks == checks
+    assert all(watcher.received == list(range(10)) for watcher in granted)
+
+
+def test_a_rule_that_reads_the_query_alone_depends_on_no_path(world: World) -> None:
+    world.watch(("listed",), query=QueryFacts(limit_to_first=10))
+    assert world.watched_paths == 0
+
+
+def test_a_rule_that_reads_data_is_evaluated_again_only_for_what_it_read(world: World) -> None:
+    world.do(allowed__alice=True)
+    watcher = world.watch(GUARDED)
+    assert world.watched_paths == 1
+    checks = world.checks
+    for number in range(10):
+        world.do(secret=number, allowed__bob=number)
+    assert world.checks == checks
+    world.do(allowed__alice=True)
+    assert world.checks == checks + 1
+    assert (watcher.received, watcher.revoked) == (list(range(10)), 0)
+
+
+def test_the_right_of_an_admin_is_never_checked(world: World) -> None:
+    watcher = world.watch(GUARDED, ADMIN)
+    assert (world.checks, world.watched_paths) == (0, 0)
+    world.do(allowed=None, secret=1)
+    world.rules.manage_by_file(rules({}))
+    assert (watcher.received, watcher.revoked) == ([1], 0)
+
+
+def test_a_closed_grant_depends_on_no_path(world: World) -> None:
+    world.do(allowed__alice=True)
+    watcher = world.watch(GUARDED)
+    watcher.close()
+    assert world.watched_paths == 0
+    assert not world.database._grants.held
+    world.do(allowed__alice=False)
+    assert watcher.revoked == 0
+
+
+def test_a_denied_grant_depends_on_no_path(world: World) -> None:
+    with pytest.raises(PermissionDenied):
+        world.watch(GUARDED)
+    assert world.watched_paths == 0
+    assert not world.database._grants.held
+
+
+# When a grant is revoked.
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.booleans(), min_size=1, max_size=6), st.lists(st.booleans(), max_size=6))
+def test_no_write_of_the_batch_that_revokes_a_grant_is_received(
+    before: list[bool], after: list[bool]
+) -> None:
+    """Each flag says whether a batch ends after its write."""
+    world = World()
+    world.do(allowed__alice=True)
+    watcher = world.watch(GUARDED)
+    expected: list[int] = []
+    pending: list[int] = []
+    for number, ends_batch in enumerate(before):
+        world.write(secret=number)
+        pending.append(number)
+        if ends_batch:
+            world.begin()
+            world.disk.finish()
+            expected += pending
+            pending = []
+    world.write(allowed__alice=False)
+    for ends_batch in after:
+        world.write(secret="secret")
+        if ends_batch:
+            world.begin()
+            world.disk.finish()
+    world.begin()
+    while world.disk.waiting:
+        world.disk.finish()
+    assert (watcher.received, watcher.revoked) == (expected, 1)
+
+
+def test_in_a_thousand_races_the_write_after_the_revocation_is_never_received() -> None:
+    random_source = random.Random(4)
+    world = World()
+    for number in range(1000):
+        world.do(allowed__alice=True, secret=None)
+        watcher = world.watch(GUARDED)
+        steps: list[dict[str, Json]] = [
+            {"secret": number},
+            {"allowed__alice": False},
+            {"secret": "the second"},
+        ]
+        if number % 4 == 0:
+            steps[1:] = [{"allowed__alice": False, "secret": "the second"}]
+        done = []
+        for step in steps:
+            done.append(world.write(**step))
+            if random_source.random() < 0.5:
+                world.begin()
+            if world.disk.waiting and random_source.random() < 0.5:
+                world.disk.finish()
+        while not all(one.called for one in done):
+            world.begin()
+            while world.disk.waiting:
+                world.disk.finish()
+        assert watcher.received in ([], [number])
+        assert watcher.revoked == 1
+    assert world.watched_paths == 0
+
+
+def test_a_grant_that_begins_while_a_commit_waits_is_revoked_by_that_commit(
+    world: World,
+) -> None:
+    world.do(allowed__alice=True)
+    world.write(allowed__alice=False)
+    world.write(secret="secret")
+    world.begin()
+    watcher = world.watch(GUARDED)
+    world.disk.finish()
+    assert (watcher.received, watcher.revoked) == ([], 1)
+
+
+def test_a_failed_commit_revokes_nothing(world: World) -> None:
+    world.do(allowed__alice=True)
+    watcher = world.watch(GUARDED)
+    failed: list[Any] = []
+    world.write(allowed__alice=False).addErrback(failed.append)
+    world.begin()
+    world.disk.fail(DiskFull("full"))
+    assert failed[0].check(Unavailable)
+    assert watcher.revoked == 0
+    assert world.database.read(lambda nodes: nodes.peek(("allowed", "alice"))) is True
+
+
+def test_after_each_check_a_grant_depends_on_what_the_rule_read_last() -> None:
+    world = World({".read": "root.child(root.child('which').val()).val() == 1"})
+    world.do(which="a", a=1, b=1)
+    watcher = world.watch(())
+    world.do(which="b")
+    world.do(a=2)
+    assert watcher.revoked == 0
+    assert world.watched_paths == 2
+    world.do(b=2)
+    assert watcher.revoked == 1
+
+
+def test_new_rules_are_evaluated_at_once(world: World) -> None:
+    world.do(allowed__alice=True)
+    granted = [world.watch(GUARDED), world.watch(("mine", "alice"))]
+    world.rules.manage_by_file(rules({"mine": {".read": True}}))
+    world.do(secret=1, mine__alice=1)
+    assert [(watcher.received, watcher.revoked) for watcher in granted] == [([], 1), ([1], 0)]
+
+
+def test_rules_with_the_same_text_are_not_evaluated_again(world: World) -> None:
+    world.watch(("mine", "alice"))
+    checks = world.checks
+    world.rules.manage_by_file(rules(RULES))
+    assert world.checks == checks
+
+
+def test_a_grant_that_depends_on_the_time_is_checked_whenever_something_is_sent(
+    world: World,
+) -> None:
+    watcher = world.watch(("timed",))
+    assert watcher.grant.is_timed
+    assert world.watched_paths == 0
+    world.do(timed=1)
+    world.now = 3_000_000_000_000
+    world.do(timed=2)
+    assert (watcher.received, watcher.revoked) == ([1], 1)
+
+
+def test_a_grant_that_cannot_be_checked_is_revoked() -> None:
+    def read(work: Callable[[View], None]) -> None:
+        if is_broken:
+            raise RuntimeError("a store of a test")
+        work(view({"allowed": {"alice": True}}))
+
+    is_broken = False
+    revoked: list[bool] = []
+    rule_set = rules(RULES)
+    grants = ReadGrants(lambda: rule_set, read)
+    request = ReadRequest(ALICE, GUARDED, None, lambda: NOW)
+    one = ReadGrant(grants, request, lambda: revoked.append(True), lambda: None)
+    read(one.check)
+    other = ReadGrant(grants, request, lambda: revoked.append(True), lambda: None)
+    read(other.check)
+    assert one.recheck()
+    is_broken = True
+    grants.recheck()
+    assert revoked == [True, True]
+    assert grants.watchers.count == 0
+
+
+def test_a_right_that_was_lost_only_within_a_batch_makes_the_watcher_start_again(
+    world: World,
+) -> None:
+    world.do(allowed__alice=True)
+    watcher = world.watch(GUARDED)
+    for places in ({"allowed__alice": False}, {"secret": "x"}, {"allowed__alice": True}):
+        world.write(**places)
+    world.begin()
+    world.disk.finish()
+    assert (watcher.received, watcher.revoked, watcher.uncertain) == ([], 0, 1)
+    world.do(secret="y")
+    assert watcher.received == ["y"]
+
+
+def test_a_batch_that_touches_no_dependency_leaves_the_grant_certain(world: World) -> None:
+    world.do(allowed__alice=True)
+    watcher = world.watch(GUARDED)
+    for number in range(3):
+        world.write(secret=number, allowed__bob=number)
+    world.begin()
+    world.disk.finish()
+    assert (watcher.received, watcher.uncertain) == ([0, 1, 2], 0)
+
+
+# Whether a grant held all the while.
+
+
+@pytest.mark.parametrize(
+    ("path", "written", "held"),
+    [
+        (GUARDED, [], True),
+        (GUARDED, [("secret",), ("allowed", "bob")], True),
+        (GUARDED, [("secret",), ("allowed", "alice")], False),
+        (GUARDED, [("allowed",)], False),
+        (GUARDED, [()], False),
+        (("mine", "alice"), [(), ("mine",)], True),
+        (("timed",), [("x",)], False),
+    ],
+)
+def test_a_grant_held_while_nothing_it_depends_on_was_written(
+    world: World, path: Path, written: list[Path], held: bool
+) -> None:
+    world.do(allowed__alice=True)
+    grant = world.watch(path).grant
+    assert grant.held_through(written, world.rules.current.fingerprint) is held
+    assert grant.held_through(written, "other rules") is False
+
+
+def test_a_put_above_a_path_that_was_read_revokes_the_grant(world: World) -> None:
+    world.do(allowed__alice=True)
+    watcher = world.watch(GUARDED)
+    write = Write(make_put(Place(("allowed",)), {"bob": True}), NOW, ADMIN)
+    world.database.write(write)
+    world.begin()
+    world.disk.finish()
+    assert watcher.revoked == 1

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.store.normal_form import normal_form
+from treedbd.store.row_codec import (
+    encode_priority_row,
+    encode_row,
+    export_row,
+    has_priorities,
+    is_priority_row,
+    is_surely_longer,
+    load_part,
+    load_priority_row,
+    load_row,
+    print_part,
+    print_row,
+)
+from treedbd.tree.printing import compact
+from treedbd.tree.types import Value
+from treedbd.tree.value import plain
+
+names = st.sampled_from(["0", "1", "2", "-1", "01", "a", '".priority":', "é\\"]).filter(
+    lambda name: "." not in name
+) | st.text("ab01", min_size=1, max_size=12)
+leaves = (
+    st.booleans()
+    | st.integers(-(2**63), 2**64)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.sampled_from(['".priority":', '{"0":', '{".priority":1}', "", " "])
+)
+bodies = st.recursive(
+    leaves
+    | st.builds(lambda v, p: {".value": v, ".priority": p}, leaves, st.sampled_from([1, "p"])),
+    lambda inner: st.lists(inner, min_size=1) | st.dictionaries(names, inner, min_size=1),
+    max_leaves=12,
+)
+values = bodies.map(normal_form)
+
+
+def holds_priority(value: Value) -> bool:
+    if not isinstance(value, dict):
+        return False
+    return ".priority" in value or any(map(holds_priority, value.values()))
+
+
+@given(value=values)
+def test_a_value_is_loaded_as_it_was_encoded(value: Any) -> None:
+    assert compact(load_row(encode_row(value))) == compact(value)
+
+
+@given(value=values)
+def test_a_row_prints_as_its_value(value: Any) -> None:
+    raw = encode_row(value)
+    assert print_row(raw) == compact(plain(value))
+    assert export_row(raw) == compact(value)
+
+
+@given(value=values)
+def test_a_row_is_marked_if_it_holds_a_priority_and_only_then(value: Any) -> None:
+    raw = encode_row(value)
+    assert has_priorities(raw) is holds_priority(value)
+    assert raw == (b" " + compact(value) if holds_priority(value) else compact(plain(value)))
+    assert orjson.loads(raw) is not None
+
+
+@given(value=values, limit=st.integers(0, 60))
+def test_only_rows_that_are_longer_are_surely_longer(value: Any, limit: int) -> None:
+    if is_surely_longer(value, limit):
+        assert len(encode_row(value)) > limit
+
+
+@pytest.mark.parametrize(
+    "body", [[1] * 1366, [1] * 2047, {"a": [0] * 2000}, {str(at): "" for at in range(0, 800, 2)}]
+)
+def test_a_row_that_fits_is_never_surely_longer(body: Any) -> None:
+    value = normal_form(body)
+    size = len(encode_row(value))
+    assert size <= 4096
+    assert not is_surely_longer(value, size)
+
+
+@pytest.mark.parametrize("value", [{"k" * 300: {str(at): 1 for at in range(5000)}}, "x" * 5000])
+def test_a_row_that_is_much_longer_is_surely_longer(value: Any) -> None:
+    assert is_surely_longer(value, 4096)
+
+
+@pytest.mark.parametrize("priority", [1, 2.5, "p", 'q"},'])
+def test_a_priority_row_holds_a_priority_and_nothing_else(priority: Any) -> None:
+    raw = encode_priority_row(priority)
+    assert is_priority_row(raw)
+    assert has_priorities(raw)
+    assert load_priority_row(raw) == priority
+
+
+@pytest.mark.parametrize(
+    "value", [{".priority": 1, "a": 2}, {".value": 1, ".priority": 1}, {"a": {".priority": 1}}, 1]
+)
+def test_other_rows_are_not_priority_rows(value: Any) -> None:
+    assert not is_priority_row(encode_row(value))
+
+
+@pytest.mark.parametrize(
+    ("inside", "text"),
+    [
+        ((), b'{"l":[1,null,{"m":2}],"t":"x"}'),
+        (("l",), b'[1,null,{"m":2}]'),
+        (("l", "0"), b"1"),
+        (("l", "1"), b"null"),
+        (("l", "2", "m"), b"2"),
+        (("l", "3"), b"null"),
+        (("l", "-1"), b"null"),
+        (("l", "00"), b"null"),
+        (("l", "m"), b"null"),
+        (("t", "x"), b"null"),
+        (("n", "x"), b"null"),
+    ],
+)
+def test_a_part_of_a_row_is_found_by_its_path(inside: tuple[str, ...], text: bytes) -> None:
+    value = normal_form({"l": [1, None, {"m": 2}], "t": "x"})
+    marked = normal_form({"l": [1, None, {"m": 2}], "t": {".value": "x", ".priority": 1}})
+    assert print_part(encode_row(value), inside) == text
+    assert print_part(encode_row(marked), inside) == text
+    assert compact(plain(load_part(encode_row(value), inside))) == text
+    assert compact(plain(load_part(encode_row(marked), inside))) == text
+
+
+def test_a_part_keeps_its_priorities() -> None:
+    raw = encode_row(normal_form({"a": {"b": {".value": 1, ".priority": 2}}}))
+    assert load_part(raw, ("a",)) == {"b": {".value": 1, ".priority": 2}}

@@ -1,0 +1,94 @@
+"""What a query selects from rows is what it selects from the same tree in memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.store.normal_form import normal_form
+from treedbd.store import select as select_module
+from treedbd.store.memory import MemoryEngine
+from treedbd.store.node_writer import NodeWriter
+from treedbd.store.select import YIELD_AFTER, iterate_selected, select
+from treedbd.tree.edit import make_put
+from treedbd.tree.query import Query, parse_query
+from treedbd.tree.types import Place
+from treedbd.tree.value import members
+
+PATH = ("list",)
+KEYS = st.sampled_from(["a", "b", "c", "10", "2", "-1", "é", "k" * 300, "k" * 500, "k" * 500 + "l"])
+LEAVES = st.sampled_from([None, False, True, 1, 2, 2.5, "x", "y", "z" * 80])
+CHILDREN = (
+    LEAVES
+    | st.builds(lambda v, p: {".value": v, ".priority": p}, st.integers(0, 2), st.integers(0, 2))
+    | st.dictionaries(st.sampled_from(["v", "w", ".priority"]), st.integers(0, 3), max_size=3)
+    | st.builds(lambda v: {"v": v, "long": ["t" * 40, "u" * 40]}, LEAVES)
+)
+ORDERS = st.sampled_from(["$key", "$value", "$priority", "v", "long/0"])
+
+
+def bounds(order: str) -> st.SearchStrategy[dict[str, str]]:
+    keys = st.sampled_from(['"a"', '"b"', '"10"', '"k"'])
+    values = keys if order == "$key" else st.sampled_from(["null", "false", "1", "2", '"x"'])
+    low = st.sampled_from([None, "startAt", "startAfter"])
+    high = st.sampled_from([None, "endAt", "endBefore"])
+    return st.builds(
+        lambda low, high, one, other: {
+            name: value for name, value in ((low, one), (high, other)) if name is not None
+        },
+        low,
+        high,
+        values,
+        values,
+    )
+
+
+@st.composite
+def queries(draw: st.DrawFn) -> Query:
+    order = draw(ORDERS)
+    limit = draw(st.sampled_from([None, "limitToFirst", "limitToLast"]))
+    limits = {} if limit is None else {limit: str(draw(st.integers(1, 6)))}
+    query = parse_query({"orderBy": f'"{order}"', **draw(bounds(order)), **limits})
+    assert query is not None
+    return query
+
+
+@settings(
+    max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    sizes=st.sampled_from([(1, 0), (3, 60), (1024, 1 << 22)]),
+    body=st.dictionaries(KEYS, CHILDREN, max_size=10),
+    row_bytes=st.sampled_from([30, 200, 4096]),
+    query=queries(),
+)
+def test_rows_and_memory_select_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+    sizes: tuple[int, int],
+    body: dict[str, Any],
+    row_bytes: int,
+    query: Query,
+) -> None:
+    monkeypatch.setattr(select_module, "RUN_CHILDREN", sizes[0])
+    monkeypatch.setattr(select_module, "KEPT_BYTES", sizes[1])
+    nodes = NodeWriter(MemoryEngine().begin(), row_bytes)
+    nodes.apply(make_put(Place(PATH), body).changes)
+    expected = query.select(members(normal_form(body)))
+    assert select(nodes, PATH, query) == expected
+
+
+def test_none_is_yielded_regularly_while_nothing_is_found() -> None:
+    nodes = NodeWriter(MemoryEngine().begin())
+    nodes.apply(make_put(Place(PATH), {f"k{at}": {"v": at} for at in range(3000)}).changes)
+    for parameters in (
+        {"orderBy": '"v"', "limitToFirst": "1"},
+        {"orderBy": '"v"', "equalTo": "5000"},
+        {"orderBy": '"$key"', "limitToLast": "2999"},
+    ):
+        query = parse_query(parameters)
+        assert query is not None
+        turns = 2999 // YIELD_AFTER
+        assert list(iterate_selected(nodes, PATH, query))[:turns] == [None] * turns

@@ -1,0 +1,192 @@
+"""Where the token of a request is found, the identity of its claims, and what an admin may do."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from treedbd.tree.errors import InvalidQuery
+from treedbd.web.auth import identity
+from treedbd.web.auth.identity import (
+    ANONYMOUS,
+    OWNER,
+    AuthOverride,
+    AuthRequired,
+    Identity,
+    NotAdmin,
+)
+from treedbd.web.auth.jwt import BadToken, Claims
+from treedbd.web.headers import Headers
+from treedbd.web.parameters import Parameters, parse_parameters
+from treedbd.web.request import find_token
+
+USER = Identity(False, {"uid": "alice"}, 1000.0, "a secret")
+ADMIN = Identity(True, {"uid": "root"}, 1000.0, "a secret")
+
+
+def header(*fields: bytes) -> Headers:
+    return {b"host": [b"localhost"], b"authorization": list(fields)}
+
+
+@pytest.mark.parametrize(
+    ("headers", "parameters", "token"),
+    [
+        ({}, {}, None),
+        (header(), {}, None),
+        ({}, {"auth": "a.b.c"}, "a.b.c"),
+        ({}, {"access_token": "a.b.c"}, "a.b.c"),
+        (header(b"Bearer a.b.c"), {}, "a.b.c"),
+        (header(b"bearer a.b.c"), {}, "a.b.c"),
+        (header(b"  BEARER   a.b.c  "), {}, "a.b.c"),
+        ({}, {"auth": ""}, None),
+        ({}, {"auth": "", "access_token": ""}, None),
+        (header(b""), {}, None),
+        (header(b"Bearer"), {}, None),
+        (header(b"Bearer "), {"auth": ""}, None),
+        (header(b"Bearer"), {"auth": "a.b.c"}, "a.b.c"),
+        ({}, {"auth": "", "access_token": "a.b.c"}, "a.b.c"),
+        ({}, {"auth": "a.b.c", "access_token": "a.b.c"}, "a.b.c"),
+        (header(b"Bearer a.b.c", b"Bearer a.b.c"), {"auth": "a.b.c"}, "a.b.c"),
+        (header(b"Bearer\ta.b.c"), {}, "a.b.c"),
+        (header(b"Basic YTpi"), {}, None),
+        (header(b"Basic YTpi"), {"auth": "a.b.c"}, "a.b.c"),
+        (header(b"Basic YTpi", b"Bearer a.b.c"), {}, "a.b.c"),
+        (header(b"Token e30.e30.e30"), {}, None),
+        (header(b"e30.e30.e30"), {}, None),
+        (header(b"owner"), {}, None),
+    ],
+)
+def test_a_token_is_found_in_any_of_three_places(
+    headers: Headers, parameters: Parameters, token: str | None
+) -> None:
+    assert find_token(headers, parameters) == token
+
+
+@pytest.mark.parametrize(
+    ("headers", "parameters"),
+    [
+        ({}, {"auth": "a", "access_token": "b"}),
+        (header(b"Bearer a"), {"auth": "b"}),
+        (header(b"Bearer a"), {"access_token": "b"}),
+        (header(b"Bearer a", b"Bearer b"), {}),
+    ],
+)
+def test_two_different_tokens_are_refused(headers: Headers, parameters: Parameters) -> None:
+    with pytest.raises(InvalidQuery, match="two different tokens"):
+        find_token(headers, parameters)
+
+
+@pytest.mark.parametrize(
+    ("claims", "uid", "provider"),
+    [
+        ({"uid": "a"}, "a", "custom"),
+        ({"sub": "a"}, "a", "custom"),
+        ({"uid": "a", "sub": "b"}, "a", "custom"),
+        ({"uid": None, "sub": "b"}, "b", "custom"),
+        ({"uid": "", "sub": "b"}, "", "custom"),
+        ({}, None, "custom"),
+        ({"uid": "a", "provider": "password"}, "a", "password"),
+        ({"uid": "a", "provider": 7}, "a", "custom"),
+        ({"sub": "a", "firebase": {"sign_in_provider": "google.com"}}, "a", "google.com"),
+        ({"provider": "x", "firebase": {"sign_in_provider": "google.com"}}, None, "x"),
+        ({"firebase": "sign_in_provider"}, None, "custom"),
+        ({"firebase": {"sign_in_provider": None}}, None, "custom"),
+    ],
+)
+def test_auth_has_uid_provider_and_all_claims(
+    claims: dict[str, Any], uid: str | None, provider: str
+) -> None:
+    auth = {"uid": uid, "provider": provider, "token": claims}
+    assert identity.auth_of_user_token(claims) == auth
+    assert identity.auth_of_service_token(claims) == auth
+
+
+@pytest.mark.parametrize("claims", [{"uid": 7}, {"uid": True}, {"uid": {"a": 1}}, {"sub": ["a"]}])
+def test_a_uid_that_is_not_a_string_is_refused(claims: dict[str, Any]) -> None:
+    with pytest.raises(BadToken, match=r"malformed: its (uid|sub) must be a string"):
+        identity.auth_of_user_token(claims)
+
+
+def test_the_auth_of_a_legacy_token_is_its_d_unchanged() -> None:
+    d: Claims = {"uid": 7, "any": {"thing": [None]}}
+    assert identity.auth_of_service_token({"v": 0, "d": d, "iat": 1}) == d
+    assert identity.auth_of_service_token({"v": 0, "d": {}}) == {}
+
+
+@pytest.mark.parametrize("claims", [{"d": {"uid": "a"}}, {"v": 1, "d": {}}, {"v": 0}, {"v": False}])
+def test_a_token_is_legacy_only_with_v_0_and_d(claims: dict[str, Any]) -> None:
+    assert identity.auth_of_service_token(claims) == identity.auth_of_user_token(claims)
+
+
+@pytest.mark.parametrize("d", [None, "a", 1, ["a"]])
+def test_a_legacy_token_whose_d_is_not_an_object_is_refused(d: Any) -> None:
+    with pytest.raises(BadToken, match="malformed: its d"):
+        identity.auth_of_service_token({"v": 0, "d": d})
+
+
+def test_the_token_of_a_provider_is_never_legacy() -> None:
+    assert identity.auth_of_user_token({"v": 0, "d": {"uid": "b"}, "sub": "a"})["uid"] == "a"
+
+
+@pytest.mark.parametrize(
+    ("text", "auth"),
+    [
+        ("null", None),
+        ("{}", {}),
+        ('{"uid":"a","token":{"n":1.5}}', {"uid": "a", "token": {"n": 1.5}}),
+    ],
+)
+def test_an_admin_can_have_the_rules_evaluated_with_another_auth(
+    text: str, auth: dict[str, Any] | None
+) -> None:
+    overridden = identity.override_auth(ADMIN, identity.parse_override(text))
+    assert overridden == Identity(False, auth, ADMIN.expires_at, ADMIN.source)
+    assert not identity.override_auth(OWNER, AuthOverride(auth)).is_admin
+
+
+def test_without_an_override_an_identity_is_unchanged() -> None:
+    assert identity.parse_override(None) is None
+    for each in (ANONYMOUS, USER, ADMIN, OWNER):
+        assert identity.override_auth(each, None) is each
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "true", "1", '"a"', "[]", "{", '{"a":NaN}', "nul", "{}{}", '{"a":' * 40 + "1" + "}" * 40],
+)
+def test_an_override_that_is_neither_an_object_nor_null_is_refused(text: str) -> None:
+    with pytest.raises(InvalidQuery, match="JSON object or null"):
+        identity.parse_override(text)
+
+
+def test_an_override_is_read_from_the_query_string() -> None:
+    parameters = parse_parameters(b'auth_variable_override={"uid":"a%20b"}&auth=x')
+    assert identity.parse_override(parameters["auth_variable_override"]) == AuthOverride(
+        {"uid": "a b"}
+    )
+
+
+def test_only_an_admin_can_override_auth() -> None:
+    with pytest.raises(AuthRequired):
+        identity.override_auth(ANONYMOUS, AuthOverride(None))
+    with pytest.raises(NotAdmin):
+        identity.override_auth(USER, AuthOverride(None))
+    once = identity.override_auth(ADMIN, AuthOverride({"admin": True}))
+    with pytest.raises(NotAdmin):
+        identity.override_auth(once, AuthOverride(None))
+
+
+def test_a_request_that_requires_an_admin_says_so_to_others() -> None:
+    identity.require_admin(ADMIN, "This")
+    identity.require_admin(OWNER, "This")
+    with pytest.raises(AuthRequired, match=r"^This requires an admin's token\.$"):
+        identity.require_admin(ANONYMOUS, "This")
+    with pytest.raises(NotAdmin, match=r"^This requires an admin's token; "):
+        identity.require_admin(USER, "This")
+
+
+def test_an_identity_shows_neither_its_claims_nor_its_source() -> None:
+    hidden = Identity(True, {"uid": "hidden"}, math.inf, "hidden")
+    assert "hidden" not in repr(hidden) + repr(AuthOverride({"uid": "hidden"}))

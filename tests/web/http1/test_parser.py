@@ -1,0 +1,393 @@
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from treedbd.limits import Limits
+from treedbd.web.http1.errors import ProtocolError
+from treedbd.web.http1.parser import Http1Parser
+
+LIMITS = Limits()
+SMALL = Limits(
+    request_line_bytes=60,
+    header_bytes=80,
+    header_count=3,
+    write_body_bytes=10,
+    held_body_bytes=1000,
+)
+LINE = b"GET / HTTP/1.1\r\n"
+POST = b"POST / HTTP/1.1\r\n"
+CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
+
+
+def parse_all(*pieces: bytes, limits: Limits = LIMITS) -> list[Http1Parser]:
+    """Return a parser for each request, with the attributes it had when that was complete."""
+    requests = []
+    parser = Http1Parser(limits)
+    for piece in pieces:
+        complete = parser.receive(piece)
+        while complete:
+            requests.append(snapshot(parser))
+            complete = parser.unread_bytes > 0 and parser.receive()
+    return requests
+
+
+def snapshot(parser: Http1Parser) -> Http1Parser:
+    copy = Http1Parser(LIMITS)
+    copy.method, copy.target, copy.version = parser.method, parser.target, parser.version
+    copy.headers, copy.keep_alive, copy.body = parser.headers, parser.keep_alive, parser.body
+    return copy
+
+
+def parse_one(*pieces: bytes, limits: Limits = LIMITS) -> Http1Parser:
+    (request,) = parse_all(*pieces, limits=limits)
+    return request
+
+
+def content(request: Http1Parser) -> bytes | None:
+    return None if request.body is None else request.body.getvalue()
+
+
+def error_of(*pieces: bytes, limits: Limits = LIMITS) -> tuple[int, str]:
+    with pytest.raises(ProtocolError) as caught:
+        parse_all(*pieces, limits=limits)
+    return caught.value.reply.status, caught.value.reply.code
+
+
+def test_a_head_is_parsed_field_by_field() -> None:
+    request = parse_one(
+        b"PUT /a%2Fb.json?x=1;y HTTP/1.1\r\nHost: db.example\r\nX-One: a\r\nx-one:b  \r\nE:\r\n\r\n"
+    )
+    assert (request.method, request.target) == (b"PUT", b"/a%2Fb.json?x=1;y")
+    assert request.version == b"HTTP/1.1"
+    assert request.headers == {b"host": [b"db.example"], b"x-one": [b"a", b"b"], b"e": [b""]}
+    assert request.keep_alive
+    assert request.body is None
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        b'/a.json?orderBy="$key"&equalTo={"a":|^}',
+        "/straße/日本.json".encode(),
+        b"/\xff\x80.json",
+        b"/a[0]<>\\`.json",
+        b"http://db.example/a.json",
+        b"HTTP://db.example",
+        b"*",
+        b"//a",
+        b"/#part",
+    ],
+)
+def test_a_target_is_kept_as_it_was_sent(target: bytes) -> None:
+    assert parse_one(b"GET " + target + b" HTTP/1.1\r\n\r\n").target == target
+
+
+@pytest.mark.parametrize(
+    "method", [b"GET", b"BREW", b"get", b"M-SEARCH", b"DESCRIBE", b"PRI", b"X!"]
+)
+def test_any_token_is_accepted_as_a_method(method: bytes) -> None:
+    assert parse_one(method + b" / HTTP/1.1\r\n\r\n").method == method
+
+
+@pytest.mark.parametrize(
+    ("head", "kept"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\n", True),
+        (b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n", False),
+        (b"GET / HTTP/1.1\r\nConnection: x, Close\r\n\r\n", False),
+        (b"GET / HTTP/1.0\r\n\r\n", False),
+        (b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n", True),
+    ],
+)
+def test_keep_alive_follows_version_and_connection(head: bytes, kept: bool) -> None:
+    assert parse_one(head).keep_alive is kept
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"GET a HTTP/1.1\r\n\r\n", (400, "invalid_path")),
+        (b"GET ?a HTTP/1.1\r\n\r\n", (400, "invalid_path")),
+        (b"GET db.example:443 HTTP/1.1\r\n\r\n", (400, "invalid_path")),
+        (b"CONNECT db.example:443 HTTP/1.1\r\n\r\n", (400, "invalid_path")),
+        (b"GET /a b HTTP/1.1\r\n\r\n", (400, "invalid_path")),
+        (b"GET /a\tb HTTP/1.1\r\n\r\n", (400, "invalid_path")),
+        (b"GET /a\x00b HTTP/1.1\r\n\r\n", (400, "invalid_path")),
+        (b"GET /a\x7fb HTTP/1.1\r\n\r\n", (400, "invalid_path")),
+        (b"GET  / HTTP/1.1\r\n\r\n", (400, "invalid_path")),
+        (b"GET /  HTTP/1.1\r\n\r\n", (400, "invalid_path")),
+        (b"G@T / HTTP/1.1\r\n\r\n", (400, "invalid_data")),
+        (b"G\xc3\x89T / HTTP/1.1\r\n\r\n", (400, "invalid_data")),
+        (b" GET / HTTP/1.1\r\n\r\n", (400, "invalid_data")),
+        (b"GET / HTTP/1.1 \r\n\r\n", (400, "invalid_data")),
+        (b"GET / http/1.1\r\n\r\n", (400, "invalid_data")),
+        (b"GET / HTTP/1.2\r\n\r\n", (400, "invalid_data")),
+        (b"GET / HTTP/2.0\r\n\r\n", (400, "invalid_data")),
+        (b"GET / HTTP/0.9\r\n\r\n", (400, "invalid_data")),
+        (b"GET /\r\n\r\n", (400, "invalid_data")),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", (400, "invalid_data")),
+        (b"\x16\x03\x01\x02\x00\x01\x00", (400, "invalid_data")),
+        (b"SSH-2.0-client\r\n", (400, "invalid_data")),
+        (b"GET / HTTP/1.1\nHost: a\n\n", (400, "invalid_data")),
+        (LINE + b"A: b\nB: c\r\n\r\n", (400, "invalid_data")),
+        (LINE + b"A: b\n\r\n", (400, "invalid_data")),
+        (LINE + b"A: b\r\n c\r\n\r\n", (400, "invalid_data")),
+        (LINE + b" A: b\r\n\r\n", (400, "invalid_data")),
+        (LINE + b"A : b\r\n\r\n", (400, "invalid_data")),
+        (LINE + b": b\r\n\r\n", (400, "invalid_data")),
+        (LINE + b"A\r\n\r\n", (400, "invalid_data")),
+        (LINE + b"A: b\x00c\r\n\r\n", (400, "invalid_data")),
+        (LINE + b"A: b\x01c\r\n\r\n", (400, "invalid_data")),
+        (LINE + b"A: b\x7fc\r\n\r\n", (400, "invalid_data")),
+        (LINE + b"A: b\rc\r\n\r\n", (400, "invalid_data")),
+        (LINE + b"A\xc3\xa9: b\r\n\r\n", (400, "invalid_data")),
+        (POST + b"Content-Length: 1\r\nContent-Length: 1\r\n\r\nx", (400, "invalid_data")),
+        (POST + b"Content-Length: 1, 1\r\n\r\nx", (400, "invalid_data")),
+        (POST + b"Content-Length: +1\r\n\r\nx", (400, "invalid_data")),
+        (POST + b"Content-Length: -1\r\n\r\nx", (400, "invalid_data")),
+        (POST + b"Content-Length: 0x1\r\n\r\nx", (400, "invalid_data")),
+        (POST + b"Content-Length:\r\n\r\n", (400, "invalid_data")),
+        (POST + b"Content-Length: 99999999999999999999\r\n\r\n", (400, "invalid_data")),
+        (
+            POST + b"Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+            (400, "invalid_data"),
+        ),
+        (
+            POST + b"Transfer-Encoding: chunked\r\nContent-Length: 1\r\n\r\n",
+            (400, "invalid_data"),
+        ),
+        (POST + b"Transfer-Encoding: gzip\r\n\r\n", (400, "invalid_data")),
+        (POST + b"Transfer-Encoding: gzip, chunked\r\n\r\n", (400, "invalid_data")),
+        (POST + b"Transfer-Encoding: chunked, chunked\r\n\r\n", (400, "invalid_data")),
+        (POST + b"Transfer-Encoding: identity\r\n\r\n", (400, "invalid_data")),
+        (b"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n", (400, "invalid_data")),
+    ],
+)
+def test_bytes_that_break_the_syntax_are_an_error(data: bytes, expected: tuple[int, str]) -> None:
+    assert error_of(data) == expected
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        b"x\r\n",
+        b"-1\r\n",
+        b"+1\r\nx\r\n",
+        b"1_0\r\n",
+        b"0x1\r\nx\r\n",
+        b" 1\r\nx\r\n",
+        b"1 \r\nx\r\n",
+        b"1\nx\r\n",
+        b"\r\n",
+        b"1\r\nxy\r\n",
+        b"1\r\nx\n0\r\n\r\n",
+        b"1;a=\x00\r\nx\r\n0\r\n\r\n",
+        b"0\r\nA : b\r\n\r\n",
+        b"0\r\nA: b\x00\r\n\r\n",
+        b"f" * 16 + b"\r\n",
+        b"1;" + b"a" * 1100,
+    ],
+)
+def test_broken_chunks_are_an_error(tail: bytes) -> None:
+    assert error_of(CHUNKED + tail) == (400, "invalid_data")
+    assert error_of(CHUNKED, *[tail[at : at + 1] for at in range(len(tail))]) == (
+        400,
+        "invalid_data",
+    )
+
+
+def test_bytes_that_cannot_become_valid_are_an_error_before_the_head_is_complete() -> None:
+    for start in (
+        b"\x16\x03",
+        b"GET /\x00",
+        b"GET / HTTP/3\r\n",
+        LINE + b"A: \x01",
+        LINE + b"A: b\n",
+    ):
+        assert error_of(start)[0] == 400
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        *(b"3\n", b"\n", b"3;a=b\n", b"3\r\nabc\r\n5\n", b"0\n", b"3\r\nabc\n"),
+        *(b"0\r\nA: b\n", b"0\r\n\n", b"0\r\nA: b\r\nC: d\n"),
+    ],
+)
+def test_a_line_end_without_cr_in_a_chunked_body_is_an_error_at_once(start: bytes) -> None:
+    assert error_of(CHUNKED + start) == (400, "invalid_data")
+    assert error_of(CHUNKED, *[start[at : at + 1] for at in range(len(start))])[0] == 400
+    assert parse_all(CHUNKED, *[start[at : at + 1] for at in range(len(start) - 1)]) == []
+
+
+def test_a_body_has_the_length_of_its_content_length() -> None:
+    stream = POST + b"Content-Length: 3\r\n\r\nabc" + LINE + b"\r\n"
+    first, second = parse_all(stream)
+    assert content(first) == b"abc"
+    assert content(second) is None
+    assert second.method == b"GET"
+
+
+def test_a_content_length_of_zero_means_no_body() -> None:
+    assert content(parse_one(POST + b"Content-Length: 0\r\n\r\n")) is None
+    assert content(parse_one(CHUNKED + b"0\r\n\r\n")) == b""
+
+
+def test_trailers_and_extensions_of_chunks_are_ignored() -> None:
+    request, after = parse_all(
+        CHUNKED + b'3;a="b"\r\nabc\r\n0\r\nX-Evil: yes\r\nHost: x\r\n\r\n' + LINE + b"A: b\r\n\r\n"
+    )
+    assert content(request) == b"abc"
+    assert request.headers == {b"transfer-encoding": [b"chunked"]}
+    assert after.headers == {b"a": [b"b"]}
+
+
+def test_empty_lines_before_a_request_are_skipped() -> None:
+    assert len(parse_all(b"\r\n\r\n" + LINE + b"\r\n\r\n" + LINE + b"\r\n")) == 2
+    assert len(parse_all(b"\r", b"\n", b"\r\n", LINE, b"\r", b"\n")) == 1
+
+
+@pytest.mark.parametrize(
+    ("head", "body", "kept"),
+    [
+        (b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n", None, True),
+        (b"Connection: upgrade, close\r\nUpgrade: h2c\r\n", None, False),
+        (b"Connection: upgrade\r\nUpgrade: h2c\r\nContent-Length: 3\r\n", b"abc", True),
+        (b"Connection: upgrade\r\nUpgrade: h2c\r\nTransfer-Encoding: chunked\r\n", b"ab", True),
+    ],
+)
+def test_an_upgrade_is_ignored(head: bytes, body: bytes | None, kept: bool) -> None:
+    sent = b"2\r\nab\r\n0\r\n\r\n" if b"chunked" in head else body or b""
+    stream = POST + head + b"\r\n" + sent
+    request = parse_all(stream + LINE + b"\r\n" if kept else stream)[0]
+    assert content(request) == body
+    assert request.headers[b"upgrade"] == [b"h2c"]
+    assert len(request.headers[b"connection"]) == 1
+    assert request.keep_alive is kept
+
+
+def test_a_request_line_may_be_as_long_as_its_limit() -> None:
+    line = b"GET /" + b"a" * (60 - 14) + b" HTTP/1.1"
+    assert len(line) == 60
+    end = b"\r\nA: b\r\n\r\n"
+    for pieces in (
+        (line + end,),
+        (line, end),
+        (line + end[:1], end[1:]),
+        (line + end[:2], end[2:]),
+    ):
+        assert parse_one(*pieces, limits=SMALL).target[-1:] == b"a"
+    longer = b"GET /a" + line[5:]
+    for pieces in ((longer + end,), (longer + b"\r\n",), (longer + b"\r",), (longer,)):
+        assert error_of(*pieces, limits=SMALL) == (414, "too_long")
+
+
+def test_headers_may_be_as_long_as_their_limit() -> None:
+    headers = b"A: " + b"b" * 75 + b"\r\n"
+    assert len(headers) == 80
+    assert parse_one(LINE + headers + b"\r\n", limits=SMALL).headers[b"a"][0][:1] == b"b"
+    longer = LINE + headers[:-2] + b"b\r\n"
+    for pieces in ((longer + b"\r\n",), (longer,), (longer[:-2] + b"b", b"b")):
+        assert error_of(*pieces, limits=SMALL) == (431, "too_long")
+
+
+def test_there_may_be_as_many_headers_as_their_limit() -> None:
+    assert len(parse_one(LINE + b"A: b\r\n" * 3 + b"\r\n", limits=SMALL).headers[b"a"]) == 3
+    assert error_of(LINE + b"A: b\r\n" * 4 + b"\r\n", limits=SMALL) == (431, "too_long")
+
+
+def test_a_body_too_large_is_an_error_by_its_length_alone() -> None:
+    assert parse_all(POST + b"Content-Length: 10\r\n\r\n", limits=SMALL) == []
+    assert error_of(POST + b"Content-Length: 11\r\n\r\n", limits=SMALL) == (
+        413,
+        "payload_too_large",
+    )
+
+
+def test_a_chunked_body_too_large_is_an_error_by_the_size_of_its_chunks() -> None:
+    assert (
+        content(parse_one(CHUNKED + b"a\r\n0123456789\r\n0\r\n\r\n", limits=SMALL)) == b"0123456789"
+    )
+    assert error_of(CHUNKED + b"a\r\n0123456789\r\n1\r\n", limits=SMALL)[0] == 413
+
+
+def test_trailers_are_bounded_like_headers() -> None:
+    line = b"A: " + b"b" * 35 + b"\r\n"
+    assert content(parse_one(CHUNKED + b"0\r\n" + line + b"\r\n", limits=SMALL)) == b""
+    assert error_of(CHUNKED + b"0\r\n" + line * 3, limits=SMALL)[0] == 431
+    assert error_of(CHUNKED + b"0\r\n" + b"a" * 100, limits=SMALL)[0] == 431
+
+
+def test_a_client_that_waits_for_continue_is_recognised() -> None:
+    parser = Http1Parser(LIMITS)
+    head = POST + b"Content-Length: 3\r\nExpect: 100-Continue\r\n\r\n"
+    parser.receive(head)
+    assert parser.awaits_continue
+    parser.receive(b"a")
+    assert not parser.awaits_continue
+    sending = Http1Parser(LIMITS)
+    sending.receive(head + b"a")
+    assert not sending.awaits_continue
+    chunked = Http1Parser(LIMITS)
+    chunked.receive(CHUNKED[:-2] + b"Expect: 100-continue\r\n\r\n5")
+    assert not chunked.awaits_continue
+    old = Http1Parser(LIMITS)
+    old.receive(head.replace(b"HTTP/1.1", b"HTTP/1.0"))
+    assert not old.awaits_continue
+
+
+STREAM = b"".join(
+    (
+        LINE + b"Host: a\r\n\r\n",
+        POST + b"Content-Length: 5\r\n\r\nhello",
+        b"\r\n",
+        CHUNKED + b"3;x\r\nabc\r\nA\r\n0123456789\r\n00\r\nT: u\r\n\r\n",
+        b'PUT /"x" HTTP/1.0\r\nConnection: keep-alive\r\nContent-Length: 2\r\n\r\n\r\n',
+        LINE + b"Connection: upgrade\r\nUpgrade: x\r\n\r\n",
+        b"DELETE / HTTP/1.1\r\n\r\n",
+    )
+)
+
+
+def describe(requests: list[Http1Parser]) -> list[object]:
+    return [(r.method, r.target, r.version, r.headers, content(r), r.keep_alive) for r in requests]
+
+
+@given(st.lists(st.integers(0, len(STREAM)), max_size=12))
+@settings(max_examples=200, deadline=None)
+def test_requests_are_the_same_however_their_bytes_are_split(cuts: list[int]) -> None:
+    edges = [0, *sorted(cuts), len(STREAM)]
+    pieces = [STREAM[start:end] for start, end in itertools.pairwise(edges)]
+    whole = describe(parse_all(STREAM))
+    assert len(whole) == 6
+    assert describe(parse_all(*pieces)) == whole
+
+
+def test_a_stream_may_arrive_byte_by_byte() -> None:
+    pieces = [STREAM[at : at + 1] for at in range(len(STREAM))]
+    assert describe(parse_all(*pieces)) == describe(parse_all(STREAM))
+
+
+@given(st.lists(st.binary(min_size=1, max_size=40), max_size=8), st.integers(1, 50))
+@settings(max_examples=100, deadline=None)
+def test_a_chunked_body_is_its_chunks_joined(chunks: list[bytes], step: int) -> None:
+    sent = b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks) + b"0\r\n\r\n"
+    pieces = [sent[at : at + step] for at in range(0, len(sent), step)]
+    assert content(parse_one(CHUNKED, *pieces)) == b"".join(chunks)
+
+
+@given(st.lists(st.binary(max_size=60), max_size=5), st.sampled_from([b"", LINE, POST, CHUNKED]))
+@settings(max_examples=300, deadline=None)
+def test_any_bytes_become_a_request_or_a_protocol_error(pieces: list[bytes], start: bytes) -> None:
+    parser = Http1Parser(SMALL)
+    status = 200
+    try:
+        for piece in (start, *pieces):
+            parser.receive(piece)
+    except ProtocolError as error:
+        status = error.reply.status
+    assert status in {200, 400, 413, 414, 431}

@@ -1,0 +1,226 @@
+"""All open streams of a service: limits, keep-alives and expiry, by a simulated clock."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from twisted.internet.task import Clock
+
+from treedbd.limits import Limits, StreamLimits
+from treedbd.names import DatabaseName
+from treedbd.tree.query import Query, parse_query
+from treedbd.tree.window import Window
+from treedbd.web.auth.identity import ANONYMOUS, Identity
+from treedbd.web.sse.frames import AUTH_REVOKED
+from treedbd.web.sse.registry import (
+    SENT_AT_ONCE,
+    StreamRegistry,
+    StreamsExhausted,
+    Subscriber,
+    TooManyStreams,
+)
+
+SHOP = DatabaseName("shop")
+WALL = 1_700_000_000.0
+LIMITS = Limits(streams=4, streams_per_database=3, streams_per_address=2)
+
+
+class World:
+    """A clock, a registry and its streams, which record what it calls."""
+
+    def __init__(self, limits: Limits = LIMITS, stream_limits: StreamLimits | None = None) -> None:
+        self.clock = Clock()
+        self.registry = StreamRegistry(
+            limits,
+            stream_limits or StreamLimits(),
+            self.clock,
+            lambda: WALL + self.clock.seconds(),
+        )
+
+    def open(
+        self,
+        name: DatabaseName = SHOP,
+        address: str = "192.0.2.1",
+        expires_at: float | None = None,
+    ) -> RecordingStream:
+        self.registry.check(name, address)
+        stream = RecordingStream(self)
+        identity = ANONYMOUS if expires_at is None else Identity(False, None, expires_at)
+        self.registry.add(stream, Subscriber(name, address, identity))
+        return stream
+
+    def pass_time(self, seconds: int) -> None:
+        """Advance the clock second by second, and run all calls that are due in each."""
+        for _ in range(seconds):
+            self.clock.advance(1)
+            self.clock.pump([0.0] * 10)
+
+
+class RecordingStream:
+    """A stream that records the calls of the registry, each with its time."""
+
+    def __init__(self, world: World) -> None:
+        self.calls: list[tuple[float, object]] = []
+        self.last_sent = world.clock.seconds()
+        self._world = world
+
+    def keep_alive(self) -> None:
+        self._record("alive")
+
+    def end(self, last_frame: bytes = b"") -> None:
+        self._record(last_frame)
+        self._world.registry.remove(self)
+
+    def abort(self) -> None:
+        self._record("aborted")
+        self._world.registry.remove(self)
+
+    def _record(self, what: object) -> None:
+        self.last_sent = self._world.clock.seconds()
+        self.calls.append((self.last_sent, what))
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_a_silent_stream_is_kept_alive_again_and_again(world: World) -> None:
+    stream = world.open()
+    world.pass_time(29)
+    assert stream.calls == []
+    world.pass_time(61)
+    assert stream.calls == [(30, "alive"), (60, "alive"), (90, "alive")]
+
+
+def test_anything_else_that_is_sent_postpones_the_keep_alive(world: World) -> None:
+    stream = world.open()
+    world.pass_time(20)
+    stream.last_sent = 20
+    world.pass_time(29)
+    assert stream.calls == []
+    world.pass_time(1)
+    assert stream.calls == [(50, "alive")]
+
+
+@pytest.mark.parametrize("every_s", [0.5, 1.0, 2.0, 30.0])
+def test_keep_alives_keep_their_rate_although_each_is_sent_after_a_tick(every_s: float) -> None:
+    world = World(stream_limits=StreamLimits(keep_alive_s=every_s))
+    stream = world.open()
+    times: list[float] = []
+    while len(times) < 5:
+        world.clock.advance(every_s / 64)
+        if len(stream.calls) > len(times):
+            times.append(world.clock.seconds())
+            stream.last_sent += every_s / 100
+    intervals = [later - sooner for sooner, later in pairwise([0.0, *times])]
+    assert all(0.95 * every_s < interval <= 1.15 * every_s for interval in intervals)
+
+
+def test_many_keep_alives_are_sent_over_several_turns() -> None:
+    world = World(Limits(streams_per_address=10_000))
+    streams = [world.open() for _ in range(2 * SENT_AT_ONCE + 1)]
+    sent_before: list[int] = []
+    world.clock.callLater(30, world.clock.callLater, 0, lambda: sent_before.append(count()))
+
+    def count() -> int:
+        return sum(len(stream.calls) for stream in streams)
+
+    world.pass_time(30)
+    assert sent_before[0] <= SENT_AT_ONCE
+    assert count() == len(streams)
+
+
+def test_a_stream_removed_before_its_turn_gets_no_keep_alive() -> None:
+    world = World(Limits(streams_per_address=10_000))
+    *_, last = [world.open() for _ in range(2 * SENT_AT_ONCE + 1)]
+    world.clock.callLater(30, world.clock.callLater, 0, world.registry.remove, last)
+    world.pass_time(30)
+    assert last.calls == []
+
+
+def test_a_stream_whose_token_has_expired_ends_with_auth_revoked(world: World) -> None:
+    stream, other = world.open(expires_at=WALL + 5), world.open()
+    world.pass_time(10)
+    assert stream.calls == [(5, AUTH_REVOKED)]
+    assert other.calls == []
+    assert len(world.registry) == 1
+
+
+def test_a_stream_whose_reader_does_not_read_for_too_long_is_dropped(world: World) -> None:
+    stream, other = world.open(), world.open()
+    world.pass_time(10)
+    world.registry.pause(stream)
+    world.registry.pause(other)
+    world.pass_time(30)
+    world.registry.resume(other)
+    world.pass_time(29)
+    assert (69, "aborted") not in stream.calls
+    world.pass_time(1)
+    assert stream.calls[-1] == (70, "aborted")
+    world.registry.pause(other)
+    world.pass_time(59)
+    assert len(world.registry) == 1
+
+
+def test_a_removed_stream_is_not_called_again(world: World) -> None:
+    stream = world.open(expires_at=WALL + 5)
+    world.registry.pause(stream)
+    world.registry.remove(stream)
+    world.registry.remove(stream)
+    assert len(world.registry) == 0
+    assert not world.clock.getDelayedCalls()
+    world.open()
+    world.pass_time(100)
+    assert stream.calls == []
+
+
+def test_nothing_of_a_removed_stream_is_kept(world: World) -> None:
+    stream = world.open(expires_at=WALL + 1000)
+    world.registry.pause(stream)
+    world.registry.remove(stream)
+    tables = [each for each in vars(world.registry).values() if isinstance(each, dict)]
+    assert [len(table) for table in tables] == [0] * len(tables)
+
+
+def test_the_numbers_of_streams_are_limited(world: World) -> None:
+    one, other = DatabaseName("one"), DatabaseName("other")
+    first = world.open(one, "192.0.2.1")
+    world.open(one, "192.0.2.1")
+    with pytest.raises(TooManyStreams, match="address"):
+        world.open(other, "192.0.2.1")
+    world.open(one, "192.0.2.2")
+    with pytest.raises(TooManyStreams, match="database"):
+        world.open(one, "192.0.2.3")
+    world.open(other, "192.0.2.3")
+    with pytest.raises(StreamsExhausted):
+        world.open(other, "192.0.2.4")
+    world.registry.remove(first)
+    world.open(one, "192.0.2.1")
+
+
+def test_all_streams_end_together(world: World) -> None:
+    streams = [world.open(address=str(number)) for number in range(3)]
+    world.registry.end()
+    assert [stream.calls for stream in streams] == [[(0, b"")]] * 3
+    assert len(world.registry) == 0
+
+
+def test_streams_of_an_identity_no_longer_trusted_end_with_auth_revoked(world: World) -> None:
+    stream, other = world.open(), world.open(DatabaseName("other"))
+    world.registry.recheck(lambda project, _: project == "other")
+    assert stream.calls == [(0, AUTH_REVOKED)]
+    assert other.calls == []
+
+
+def test_streams_of_a_query_that_show_the_same_share_one_window(world: World) -> None:
+    query: Query | None = parse_query({"orderBy": '"$key"'})
+    assert query is not None
+    first = Window(query, [("a", 1)])
+    assert world.registry.share("key", first) is first
+    assert world.registry.share("key", Window(query, [("a", 1)])) is first
+    assert world.registry.share("other", Window(query, [("a", 1)])) is not first
+    later = Window(query, [("a", 2)])
+    assert world.registry.share("key", later) is later
+    assert world.registry.share("key", Window(query, [("a", 2)])) is later

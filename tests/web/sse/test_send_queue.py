@@ -1,0 +1,226 @@
+"""What a stream sends: in order, whole, bounded, and at the speed of the reader."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from twisted.internet.task import Clock
+
+from treedbd.web.sse.send_queue import CHUNK_BYTES, CHUNKS_PER_TURN, SendQueue, cut_into_chunks
+
+LIMIT = 100_000
+
+
+class RecordingRequest:
+    """Stands in for a request, and records what is written."""
+
+    def __init__(self) -> None:
+        self.written: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        self.written.append(data)
+
+
+class Sender:
+    """Sends numbered frames through a queue, `<2>`; a refill replaces several, `[3]`."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.request = RecordingRequest()
+        request: Any = self.request
+        self.queue = SendQueue(request, LIMIT, self, self.clock)
+        self.last = 0
+        self.refills = 0
+        self.failures = 0
+
+    def send(self, size: int = 0) -> None:
+        self.last += 1
+        self.queue.send(b"<%d%b>" % (self.last, b"." * size))
+
+    def refill(self) -> None:
+        self.refills += 1
+        self.queue.send_next(cut_into_chunks((b"[%d]" % self.last,)))
+
+    def fail(self) -> None:
+        self.failures += 1
+        self.queue.close()
+
+    def resume(self) -> None:
+        self.queue.is_paused = False
+        self.queue.resume()
+
+    @property
+    def sent(self) -> bytes:
+        return b"".join(self.request.written)
+
+    @property
+    def numbers(self) -> list[int | str]:
+        """What was sent: numbers of frames, and refills with the last number that they replace."""
+        found = re.findall(rb"<(\d+)\.*>|(\[\d+\])", self.sent)
+        return [int(frame) if frame else refill.decode() for frame, refill in found]
+
+
+@pytest.fixture
+def sender() -> Sender:
+    return Sender()
+
+
+def test_frames_are_written_at_once_while_the_reader_keeps_up(sender: Sender) -> None:
+    sender.send()
+    sender.send()
+    assert sender.request.written == [b"<1>", b"<2>"]
+    assert not sender.clock.getDelayedCalls()
+
+
+def test_waiting_frames_are_written_together_when_the_reader_reads_again(sender: Sender) -> None:
+    sender.queue.is_paused = True
+    for _ in range(5):
+        sender.send()
+    assert sender.request.written == []
+    sender.resume()
+    assert sender.request.written == [b"<1><2><3><4><5>"]
+
+
+def test_beyond_the_limit_waiting_frames_are_dropped_and_replaced_by_one_refill(
+    sender: Sender,
+) -> None:
+    sender.queue.is_paused = True
+    sender.send(LIMIT // 2)
+    assert not sender.queue.has_overflowed
+    sender.send(LIMIT // 2)
+    assert sender.queue.has_overflowed
+    sender.send()
+    sender.resume()
+    assert (sender.numbers, sender.refills) == (["[3]"], 1)
+    sender.send()
+    assert sender.numbers == ["[3]", 4]
+
+
+def test_a_long_frame_is_sent_in_chunks_and_others_wait_until_after_it(sender: Sender) -> None:
+    sender.send(CHUNK_BYTES * (CHUNKS_PER_TURN + 2))
+    assert len(sender.request.written) == CHUNKS_PER_TURN
+    sender.send()
+    assert max(map(len, sender.request.written)) == CHUNK_BYTES
+    sender.clock.advance(0)
+    assert sender.numbers == [1, 2]
+    assert sender.queue.is_idle
+
+
+def test_a_long_frame_pauses_while_the_reader_does_not_read(sender: Sender) -> None:
+    sender.send(CHUNK_BYTES * (CHUNKS_PER_TURN + 2))
+    sender.queue.is_paused = True
+    sender.clock.advance(0)
+    assert len(sender.request.written) == CHUNKS_PER_TURN
+    sender.resume()
+    assert sender.numbers == [1]
+
+
+def test_while_the_queue_is_held_for_what_is_put_first_frames_wait(sender: Sender) -> None:
+    sender.queue.is_held = True
+    sender.send()
+    sender.resume()
+    assert sender.request.written == []
+    sender.queue.send_next(iter([b"[0", b"]"]))
+    sender.queue.is_held = False
+    sender.queue.resume()
+    assert sender.numbers == ["[0]", 1]
+
+
+def test_overflow_drops_what_waits_and_completes_the_frame_being_sent(sender: Sender) -> None:
+    sender.send(CHUNK_BYTES * (CHUNKS_PER_TURN + 1))
+    sender.send()
+    sender.queue.overflow()
+    sender.send()
+    sender.clock.advance(0)
+    assert sender.numbers == [1, "[3]"]
+
+
+def test_the_end_is_sent_after_the_frame_being_sent(sender: Sender) -> None:
+    sender.send(CHUNK_BYTES * (CHUNKS_PER_TURN + 1))
+    sender.send()
+    sender.queue.finish(lambda: sender.request.write(b"the end"))
+    assert not sender.sent.endswith(b"the end")
+    sender.clock.advance(0)
+    assert sender.numbers == [1]
+    assert sender.sent.endswith(b">the end")
+
+
+def test_the_end_is_sent_at_once_if_no_frame_is_being_sent(sender: Sender) -> None:
+    sender.queue.is_paused = True
+    sender.send()
+    sender.queue.finish(lambda: sender.request.write(b"the end"))
+    assert sender.sent == b"the end"
+
+
+def test_after_an_error_the_owner_is_notified_and_nothing_more_is_sent(sender: Sender) -> None:
+    def raise_error() -> Iterator[bytes]:
+        yield b"[0"
+        raise OSError
+
+    sender.queue.send_next(raise_error())
+    sender.queue.resume()
+    sender.send()
+    assert sender.failures == 1
+    assert sender.sent == b"[0"
+
+
+def test_a_closed_queue_schedules_nothing(sender: Sender) -> None:
+    sender.send(CHUNK_BYTES * (CHUNKS_PER_TURN + 1))
+    sender.queue.close()
+    assert not sender.clock.getDelayedCalls()
+
+
+def test_it_records_when_something_was_sent_last(sender: Sender) -> None:
+    sender.clock.advance(5)
+    sender.send()
+    assert sender.queue.last_sent == 5
+
+
+STEPS = st.lists(
+    st.sampled_from(["pause", "resume", "turn"])
+    | st.sampled_from([0, 10, 60_000, CHUNK_BYTES, 3 * CHUNK_BYTES, 20 * CHUNK_BYTES]),
+    max_size=30,
+)
+
+
+@settings(deadline=None)
+@given(STEPS)
+def test_however_the_reader_pauses_it_has_everything_at_the_end(steps: list[str | int]) -> None:
+    sender = Sender()
+    for step in steps:
+        if isinstance(step, int):
+            sender.send(step)
+        elif step == "pause":
+            sender.queue.is_paused = True
+        elif step == "resume":
+            sender.resume()
+        else:
+            sender.clock.advance(0)
+    sender.resume()
+    while sender.clock.getDelayedCalls():
+        sender.clock.advance(0)
+    assert sender.queue.is_idle
+    known = 0
+    for each in sender.numbers:
+        if isinstance(each, int):
+            assert each == known + 1
+            known = each
+        else:
+            assert int(each[1:-1]) >= known
+            known = int(each[1:-1])
+    assert known == sender.last
+    assert re.fullmatch(rb"(?:<\d+\.*>|\[\d+\])*", sender.sent)
+
+
+@given(st.lists(st.integers(0, 3 * CHUNK_BYTES), max_size=8))
+def test_chunks_joined_are_the_frames_joined(sizes: list[int]) -> None:
+    frames = [bytes([number]) * size for number, size in enumerate(sizes)]
+    chunks = list(cut_into_chunks(frames))
+    assert b"".join(chunks) == b"".join(frames)
+    assert max(map(len, chunks), default=0) <= CHUNK_BYTES
+    assert len(chunks) <= 2 * sum(sizes) / CHUNK_BYTES + 1 + len(sizes)

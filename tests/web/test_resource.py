@@ -1,0 +1,192 @@
+"""The dispatch of requests agrees with the declaration of the routes on the Klein application."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from typing import Any
+from urllib.parse import unquote
+
+import pytest
+from twisted.internet.defer import execute
+
+from tests.web.http1.peer import ScriptedResource, Server
+from tests.web.tree_server import TreeServer
+from treedbd.database.catalog import Catalog
+from treedbd.database.runtime import Runtime
+from treedbd.limits import Limits
+from treedbd.rules.ruleset import OPEN
+from treedbd.web.auth.authenticator import Authenticator
+from treedbd.web.http1.factory import Http1Factory
+from treedbd.web.http1.interface import IHttp1Request
+from treedbd.web.options import WebOptions
+from treedbd.web.resource import RESERVED, TreeResource
+
+ROUTES = {rule.endpoint: rule for rule in TreeResource.app.url_map.iter_rules()}
+RESERVED_PATHS = ["/.health", "/.settings/rules.json", "/.inspect/databases.json"]
+TREE_PATHS = [
+    "/.json",
+    "/a.json",
+    "/a/b/c.json",
+    "/a",
+    "/a/",
+    "/.priority.json",
+    "/a/.priority.json",
+    "/.health.json",
+    "/.healthy",
+    "/health",
+    "/a/.health",
+    "/.settings",
+    "/.settings.json",
+    "/.settings/rules",
+    "/.settings/rules.jso",
+    "/.settings/rules.json/a.json",
+    "/.settings/other.json",
+    "/.inspect/rules.json",
+    "/a/.settings/rules.json",
+    "/.HEALTH",
+    "/%2Ehealth.json",
+    "/a%20b.json",
+    "/%25.json",
+    "/\u00fc.json",
+]
+
+
+class RecordingResource(TreeResource):
+    """Records the route to which a request is dispatched, and answers with 200."""
+
+    route = ""
+
+    async def health(self, request: IHttp1Request) -> None:
+        self._record("health", request)
+
+    async def rules(self, request: IHttp1Request) -> None:
+        self._record("rules", request)
+
+    async def databases(self, request: IHttp1Request) -> None:
+        self._record("databases", request)
+
+    async def tree(self, request: IHttp1Request, place: str = "") -> None:
+        self._record("tree", request)
+
+    def _record(self, route: str, request: IHttp1Request) -> None:
+        self.route = route
+        request.send(200, (), b"")
+
+
+class RecordingServer(Server):
+    """A server of a `RecordingResource`."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        super().__init__(ScriptedResource())
+        catalog = Catalog(
+            folder,
+            "memory",
+            {},
+            any_project=True,
+            first_rules=OPEN,
+            runtime=Runtime(self.clock, os.urandom, execute),
+            retain_events=0,
+        )
+        authenticator = Authenticator(lambda _: None, self.clock, lambda: 0.0)
+        self.resource = RecordingResource(
+            catalog, WebOptions(), authenticator, self.clock, lambda: 0.0
+        )
+        self.factory = Http1Factory(self.resource, Limits(), self.clock)
+
+    def find_route(self, target: str, method: str = "GET") -> str:
+        """Return the route to which a request is dispatched."""
+        self.resource.route = ""
+        peer = self.connect()
+        peer.send(f"{method} {target} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        return self.resource.route
+
+
+@pytest.fixture
+def server(tmp_path: pathlib.Path) -> RecordingServer:
+    return RecordingServer(tmp_path)
+
+
+def find_declared(target: str, method: str) -> str:
+    """Return the route that Klein's router finds; it matches the decoded path."""
+    adapter: Any = TreeResource.app.url_map.bind("localhost")
+    endpoint, _ = adapter.match(unquote(target), method)
+    return str(endpoint)
+
+
+@pytest.mark.parametrize("target", [*RESERVED_PATHS, "/%2Ehealth", "/.settings/rules%2Ejson"])
+def test_a_reserved_path_is_dispatched_as_the_router_does(
+    server: RecordingServer, target: str
+) -> None:
+    declared = find_declared(target, "GET")
+    assert declared != "tree"
+    for method in ROUTES[declared].methods or ():
+        assert find_declared(target, method) == declared
+        assert server.find_route(target, method) == declared
+
+
+@pytest.mark.parametrize("target", TREE_PATHS)
+def test_any_other_path_is_dispatched_as_the_router_does(
+    server: RecordingServer, target: str
+) -> None:
+    for method in ROUTES["tree"].methods or ():
+        assert find_declared(target, method) == "tree"
+        assert server.find_route(target, method) == "tree"
+
+
+def test_the_reserved_paths_are_the_routes_without_variables() -> None:
+    declared = {
+        tuple(rule.rule.encode().strip(b"/").split(b"/")): endpoint
+        for endpoint, rule in ROUTES.items()
+        if "<" not in rule.rule
+    }
+    assert declared == RESERVED
+    expected = [tuple(path.encode().strip(b"/").split(b"/")) for path in RESERVED_PATHS]
+    assert list(RESERVED) == expected
+    assert [endpoint for endpoint in ROUTES if endpoint not in RESERVED.values()] == ["tree"]
+
+
+@pytest.mark.parametrize(
+    ("target", "route"),
+    [
+        ("/.health/", "health"),
+        ("//.health", "health"),
+        ("/.settings//rules.json", "rules"),
+        ("/.settings/rules/.json", "rules"),
+        ("/.settings%2Frules.json", "tree"),
+        ("/.inspect/databases/.json", "databases"),
+        ("/.json/.health", "tree"),
+    ],
+)
+def test_empty_segments_collapse_and_an_encoded_slash_does_not_separate(
+    server: RecordingServer, target: str, route: str
+) -> None:
+    """Here the dispatch differs from the router, which decodes the path before it splits it."""
+    assert server.find_route(target) == route
+
+
+@pytest.mark.parametrize(
+    ("target", "endpoint"),
+    [
+        ("/.health", "health"),
+        ("/.settings/rules.json", "rules"),
+        ("/.inspect/databases.json", "databases"),
+        ("/a.json", "tree"),
+    ],
+)
+def test_a_405_and_a_preflight_list_the_declared_methods(
+    tmp_path: pathlib.Path, target: str, endpoint: str
+) -> None:
+    declared = ROUTES[endpoint].methods or set()
+    server = TreeServer(tmp_path)
+    for method in ("BREW", "TRACE", *({"PUT", "POST", "PATCH", "DELETE"} - declared)):
+        peer = server.connect()
+        (reply,) = peer.exchange(
+            f"{method} {target} HTTP/1.1\r\nHost: demo.localhost\r\n\r\n".encode()
+        )
+        assert reply.status == 405
+        assert set(reply[b"allow"].decode().split(", ")) == declared
+    (reply,) = server.connect().exchange(
+        f"OPTIONS {target} HTTP/1.1\r\nHost: demo.localhost\r\n\r\n".encode()
+    )
+    assert (reply.status, set(reply[b"allow"].decode().split(", "))) == (204, declared)

@@ -1,0 +1,63 @@
+"""How a command ends: its output, its error and its exit status.
+
+Results are written to standard output as bytes, at once. An error is one sentence on standard error
+and the status 1; a wrong command line is argparse's error, and 2. No sentence holds a token or a
+secret.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+Status = int
+
+DONE = 0
+FAILED = 1
+
+
+class CommandFailed(Exception):
+    """A command cannot do its work; `str()` is one sentence for the user."""
+
+
+class OutputClosed(Exception):
+    """The program that read our standard output has closed it."""
+
+
+def write_out(data: bytes) -> None:
+    """Write to standard output, waiting for its reader; raise `OutputClosed` or `CommandFailed`."""
+    try:
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        raise OutputClosed from None
+    except OSError as error:
+        raise CommandFailed(f"The output cannot be written ({error.strerror}).") from None
+
+
+def print_line(text: str) -> None:
+    """Write one line of text to standard output."""
+    write_out(os.fsencode(text) + b"\n")
+
+
+def warn(sentence: str) -> None:
+    """Write a sentence to standard error."""
+    print(f"treedb: {make_printable(sentence)}", file=sys.stderr, flush=True)
+
+
+def report_failure(error: CommandFailed | OutputClosed) -> Status:
+    """Report why a command failed; return the exit status.
+
+    A closed output (`treedb get … | head`) needs no sentence.
+    """
+    if isinstance(error, CommandFailed):
+        warn(str(error))
+    else:
+        # Python flushes standard output once more at its end, and would report an error.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return FAILED
+
+
+def make_printable(text: str) -> str:
+    """Return text that cannot move a terminal's cursor or start another line."""
+    return "".join(each if each.isprintable() else "�" for each in text)

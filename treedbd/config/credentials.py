@@ -1,0 +1,287 @@
+"""Credentials of the projects: secrets, providers and rules files, loaded and reloaded.
+
+All files are read before any takes effect: at the start an invalid file is an error that ends it,
+and at a reload everything stays as it was. Only a secret file that has been removed since is not an
+error at a reload: that is how a secret is withdrawn.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import pathlib
+import secrets
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any, Final
+
+import attrs
+from twisted.logger import Logger
+
+from treedbd.config.settings import ProjectSettings, ProviderSettings, Settings
+from treedbd.config.values import SettingLocation
+from treedbd.database.catalog import Catalog
+from treedbd.errors import OperatorError
+from treedbd.files import close_to_others, create_directory, is_open_to_others, write_atomically
+from treedbd.limits import RulesLimits
+from treedbd.rules.errors import InvalidRules
+from treedbd.rules.ruleset import RuleSet, parse_rules
+from treedbd.web.auth import providers
+from treedbd.web.auth.fetch import BadAuthority, make_fetch, read_authority
+from treedbd.web.auth.jwt import MIN_SECRET_BYTES, BadSecret, read_secret
+from treedbd.web.auth.providers import InvalidProvider, Provider
+from treedbd.web.auth.verifier import Verifier
+
+DEVELOPMENT_SECRET: Final = "development.secret"  # noqa: S105 - the name of a file
+READABLE_BY_OTHERS: Final = "Other users of this machine can read {file}: run chmod 600 on it."
+WAS_READABLE_BY_OTHERS: Final = (
+    "Other users of this machine could read {file}; its mode is now 0600. If one of them may have "
+    "read it, remove it: the next start makes another."
+)
+MAX_UNCONFIGURED: Final = 256
+"""Verifiers of projects that are not configured, in development mode."""
+_SECRET_BYTES: Final = 32
+
+
+class BadCredentials(OperatorError):
+    """A file of secrets, keys or rules that cannot be used."""
+
+
+@attrs.frozen
+class _Contents:
+    """What the files of one project contain."""
+
+    secrets: dict[pathlib.Path, bytes] = attrs.field(repr=False)
+    providers: tuple[Provider, ...]
+    rules: RuleSet | None
+
+
+class Credentials:
+    """The verifiers of all projects, and the rules that are managed by files.
+
+    Attributes:
+        verifiers: those of the configured projects.
+
+    """
+
+    _log = Logger()
+
+    def __init__(self, settings: Settings, catalog: Catalog, reactor: Any) -> None:
+        """Prepare; no token is trusted before `load`."""
+        self._settings = settings
+        self._catalog = catalog
+        self._reactor = reactor
+        self._is_loaded = False
+        self.verifiers: Final = {
+            name: self._make_verifier(project) for name, project in settings.projects.items()
+        }
+        self._unconfigured: OrderedDict[str, Verifier] = OrderedDict()
+        self._development_secret: bytes | None = None
+
+    def load(self, projects: Mapping[str, ProjectSettings] | None = None) -> None:
+        """Read all files, then use what they contain; raise `BadCredentials` if one is invalid.
+
+        `projects` are new settings of the projects. Only their files and providers are used: no
+        project is added, and one that is missing there trusts no token any more.
+        """
+        named = self._settings.projects if projects is None else projects
+        contents = {
+            name: self._read_project(
+                named.get(name, ProjectSettings()), self._settings.location_of(name)
+            )
+            for name in self.verifiers
+        }
+        _check_no_shared_secret(contents, self._settings.location)
+        _check_no_shared_provider(contents, self._settings.location)
+        if self._settings.development:
+            self._close_development_secret()
+            self._development_secret = ensure_development_secret(self._settings.data)
+            self._unconfigured.clear()
+        for name, content in contents.items():
+            trusted = (*content.secrets.values(), *self._own_secrets(name))
+            self.verifiers[name].reload(trusted, content.providers)
+            self.verifiers[name].prefetch()
+            if content.rules is not None:
+                self._catalog.rules(name).manage_by_file(content.rules)
+            elif name in named:
+                self._release_rules(name)
+        self._is_loaded = True
+
+    def verifier(self, project: str) -> Verifier | None:
+        """Return the verifier of a project; None for one that is not configured.
+
+        In development mode there is one for every project: those of projects that are not
+        configured are made on use, and the latest are kept.
+        """
+        configured = self.verifiers.get(project)
+        if configured is not None or not self._settings.development:
+            return configured
+        verifier = self._unconfigured.pop(project, None)
+        if verifier is None:
+            verifier = self._make_verifier(ProjectSettings())
+            verifier.reload(self._own_secrets(project))
+            if len(self._unconfigured) == MAX_UNCONFIGURED:
+                self._unconfigured.popitem(last=False)
+        self._unconfigured[project] = verifier
+        return verifier
+
+    def close(self) -> None:
+        """Trust no token any more, and fetch no keys."""
+        for verifier in self.verifiers.values():
+            verifier.close()
+
+    def _own_secrets(self, project: str) -> tuple[bytes, ...]:
+        """Return the secret of a project in development mode; none otherwise."""
+        secret = self._development_secret
+        return () if secret is None else (derive_project_secret(secret, project),)
+
+    def _make_verifier(self, project: ProjectSettings) -> Verifier:
+        return Verifier(
+            (),
+            open_keys=self._open_keys,
+            emulator=self._settings.emulator,
+            max_token_life_s=project.max_token_life_s,
+        )
+
+    def _open_keys(self, provider: Provider) -> providers.ProviderKeys:
+        fetch = make_fetch(self._reactor, provider.authority)
+        return providers.ProviderKeys(provider, fetch, self._reactor)
+
+    def _release_rules(self, name: str) -> None:
+        rules = self._catalog.rules(name)
+        if rules.is_file_managed:
+            rules.stop_managing_by_file()
+            self._log.warn(
+                "The rules of {project} are no longer managed by a file: those in force stay until "
+                "others are put, or until the next start.",
+                project=name,
+            )
+
+    def _read_project(self, project: ProjectSettings, location: SettingLocation) -> _Contents:
+        found = {file: self._read_secret(file, location) for file in project.secret_files}
+        limits = self._settings.rules
+        file = project.rules_file
+        return _Contents(
+            {file: secret for file, secret in found.items() if secret is not None},
+            tuple(_make_provider(each, location) for each in project.providers),
+            None if file is None else _read_rules(file, limits, location),
+        )
+
+    def _read_secret(self, file: pathlib.Path, location: SettingLocation) -> bytes | None:
+        """Return the secret in a file; None if the file has been removed since the start."""
+        if self._is_loaded and not file.exists():
+            self._log.warn(
+                "{file} has been removed, and its secret is no longer trusted: remove it from "
+                "secret_files too before the next start.",
+                file=str(file),
+            )
+            return None
+        if is_open_to_others(file):
+            self._log.warn(READABLE_BY_OTHERS, file=str(file))
+        return read_project_secret(file, location)
+
+    def _close_development_secret(self) -> None:
+        file = self._settings.data / DEVELOPMENT_SECRET
+        if close_to_others(file):
+            self._log.warn(WAS_READABLE_BY_OTHERS, file=str(file))
+
+
+def read_project_secret(file: pathlib.Path, location: SettingLocation) -> bytes:
+    """Return a secret of the project with its keys at `location`; raise `BadCredentials`."""
+    try:
+        return read_secret(file)
+    except BadSecret as error:
+        raise BadCredentials(
+            location.at("secret_files"),
+            f"names {file}, which {error.problem}",
+            f"use a file with {MIN_SECRET_BYTES} random bytes or more that the user that runs "
+            "treedb can read",
+        ) from None
+
+
+def ensure_development_secret(data: pathlib.Path) -> bytes:
+    """Return the secret of development mode, made on its first use; raise `BadCredentials`."""
+    file = data / DEVELOPMENT_SECRET
+    try:
+        if not file.exists():
+            create_directory(data)
+            write_atomically(file, secrets.token_urlsafe(_SECRET_BYTES).encode())
+    except OSError as error:
+        raise BadCredentials(
+            file,
+            f"cannot be created ({error.strerror})",
+            f"let the user that runs treedb write to {data}",
+        ) from None
+    try:
+        return read_secret(file)
+    except BadSecret as error:
+        raise BadCredentials(file, error.problem, "remove it: the next use makes another") from None
+
+
+def derive_project_secret(secret: bytes, project: str) -> bytes:
+    """Return the secret that signs one project's tokens in development mode, and no other's."""
+    return hmac.new(secret, project.encode(), hashlib.sha256).hexdigest().encode()
+
+
+def _check_no_shared_provider(contents: Mapping[str, _Contents], location: SettingLocation) -> None:
+    """Raise `BadCredentials` if two projects would accept each other's tokens."""
+    owners: dict[tuple[str, str], str] = {}
+    for name, content in contents.items():
+        for provider in content.providers:
+            owner = owners.setdefault((provider.issuer, provider.audience), name)
+            if owner != name:
+                raise BadCredentials(
+                    location.at("projects"),
+                    f"{owner} and {name} trust the same tokens of {provider.issuer}",
+                    "give each project its own audience",
+                )
+
+
+def _check_no_shared_secret(contents: Mapping[str, _Contents], location: SettingLocation) -> None:
+    """Raise `BadCredentials` if two projects have one secret, and so accept each other's tokens."""
+    owners: dict[bytes, str] = {}
+    for name, content in contents.items():
+        for file, secret in content.secrets.items():
+            owner = owners.setdefault(secret, name)
+            if owner != name:
+                raise BadCredentials(
+                    location.at("projects"),
+                    f"{owner} and {name} share the secret in {file}, so each would accept the "
+                    "tokens of the other",
+                    "give each project its own secret",
+                )
+
+
+def _read_rules(file: pathlib.Path, limits: RulesLimits, location: SettingLocation) -> RuleSet:
+    location = location.at("rules_file")
+    try:
+        return parse_rules(file.read_bytes(), limits)
+    except OSError as error:
+        raise BadCredentials(
+            location,
+            f"names {file}, which cannot be read ({error.strerror})",
+            "let the user that runs treedb read it, or name another file",
+        ) from None
+    except InvalidRules as error:
+        # `<file>:<line>:<column>: ` is what editors and compilers use.
+        problem = f"names a file that is not valid, {file}:{str(error).removesuffix('.')}"
+        raise BadCredentials(location, problem, "correct it there") from None
+
+
+def _make_provider(settings: ProviderSettings, location: SettingLocation) -> Provider:
+    location = location.at("providers")
+    try:
+        authority = None if settings.ca_file is None else read_authority(settings.ca_file)
+        return Provider(settings.issuer, settings.audience, settings.jwks_uri or None, authority)
+    except BadAuthority as error:
+        raise BadCredentials(
+            location,
+            f"names {settings.ca_file} as the ca_file of {settings.issuer}, which {error.problem}",
+            "use a file with certificates in PEM that the user that runs treedb can read",
+        ) from None
+    except InvalidProvider as error:
+        raise BadCredentials(
+            location,
+            f"names {settings.issuer}, of which the {error.field} {error.problem}",
+            "correct it or remove it",
+        ) from None

@@ -1,0 +1,185 @@
+"""Endpoint strings: where the daemon listens.
+
+The syntax is that of `twisted.internet.endpoints.serverFromString`. A string is parsed for what
+must be known before the endpoint opens: whether it is loopback, and which files hold its
+certificate. Those of kinds that Twisted's plugins add are not parsed further. `listen` opens the
+ports. This module loads Twisted only to look up such a kind.
+"""
+
+from __future__ import annotations
+
+import importlib
+import ipaddress
+import pathlib
+import re
+from typing import Any, Final
+
+import attrs
+
+BACKLOG: Final = "1024"
+
+# The parameters of Twisted's own kinds, in the order in which they may be given without a name.
+_PARAMETERS: Final = {
+    "tcp": ("port", "interface", "backlog"),
+    "tcp6": ("port", "backlog", "interface"),
+    "ssl": (
+        *("port", "privateKey", "certKey", "sslmethod", "interface"),
+        *("backlog", "extraCertChain", "dhParameters"),
+    ),
+    "unix": ("address", "mode", "backlog", "lockfile"),
+}
+# Standard input and output are not a port; for TLS there is `ssl`, whose files are read again.
+_EXCLUDED: Final = frozenset({"stdio", "tls"})
+_FILES: Final = frozenset({"privateKey", "certKey", "extraCertChain", "dhParameters", "address"})
+_ARGUMENT = re.compile(r"((?:\\.|[^:\\])*)(:|\Z)", re.DOTALL)
+_NAMED = re.compile(r"([A-Za-z0-9_]+)=(.*)", re.DOTALL)
+_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
+_TO_ESCAPE = re.compile(r"([\\:])")
+
+
+class InvalidEndpoint(ValueError):
+    """A string that is not an endpoint; the message says why, as a clause without a full stop."""
+
+
+@attrs.frozen
+class CertificateFiles:
+    """Files in PEM: a private key, its certificate, and what else a server may have.
+
+    Further certificates of the chain are after the first in `certificate`, or in `chain`.
+    `parameters` holds Diffie-Hellman parameters.
+    """
+
+    key: pathlib.Path
+    certificate: pathlib.Path
+    chain: pathlib.Path | None = None
+    parameters: pathlib.Path | None = None
+
+
+@attrs.frozen
+class Endpoint:
+    """An endpoint to listen on.
+
+    `text` is what the operator wrote, `twisted_string` the string for Twisted, with absolute paths.
+    `certificate` is None for an `ssl` endpoint without a key, and for every other kind.
+    """
+
+    kind: str
+    text: str
+    twisted_string: str
+    port: int = 0
+    interface: str = ""
+    backlog: int = int(BACKLOG)
+    certificate: CertificateFiles | None = None
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can connect."""
+        if self.kind == "unix":
+            return True
+        if self.interface == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.interface).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def is_secure(self) -> bool:
+        """Whether connections use TLS."""
+        return self.kind == "ssl"
+
+
+def parse_endpoint(text: str, folder: pathlib.Path) -> Endpoint:
+    """Parse an endpoint string; relative paths start from `folder`. Raises `InvalidEndpoint`."""
+    kind, *arguments = _split(text)
+    if not kind or not arguments:
+        raise InvalidEndpoint(f'"{text}" is not an endpoint such as tcp:8080 or ssl:8443')
+    names = _PARAMETERS.get(kind)
+    if names is None:
+        plugin_kinds = _kinds_of_plugins()
+        if kind not in plugin_kinds:
+            kinds = ", ".join((*_PARAMETERS, *plugin_kinds))
+            raise InvalidEndpoint(f'"{text}" is of an unknown kind; the kinds are {kinds}')
+        return Endpoint(kind, text, text)
+    given = _name_arguments(kind, names, arguments)
+    given = {
+        name: str(folder / value) if name in _FILES else value for name, value in given.items()
+    }
+    if kind == "unix":
+        return Endpoint(kind, text, _describe(kind, given))
+    given.setdefault("backlog", BACKLOG)
+    return Endpoint(
+        kind,
+        text,
+        _describe(kind, given),
+        _parse_integer(kind, "port", given.get("port"), 65_535),
+        given.get("interface", "::" if kind == "tcp6" else ""),
+        _parse_integer(kind, "backlog", given["backlog"], 65_535),
+        _certificate_files(given) if kind == "ssl" else None,
+    )
+
+
+def _escape(value: str) -> str:
+    return _TO_ESCAPE.sub(r"\\\1", value)
+
+
+def _kinds_of_plugins() -> list[str]:
+    interfaces: Any = importlib.import_module("twisted.internet.interfaces")
+    plugin: Any = importlib.import_module("twisted.plugin")
+    plugins = plugin.getPlugins(interfaces.IStreamServerEndpointStringParser)
+    return sorted({str(each.prefix) for each in plugins} - {*_PARAMETERS, *_EXCLUDED})
+
+
+def _split(text: str) -> list[str]:
+    arguments = []
+    position, more = 0, True
+    while more:
+        found = _ARGUMENT.match(text, position)
+        if found is None:
+            raise InvalidEndpoint(f'"{text}" ends with a backslash')
+        arguments.append(found[1])
+        position, more = found.end(), bool(found[2])
+    return arguments
+
+
+def _name_arguments(kind: str, names: tuple[str, ...], arguments: list[str]) -> dict[str, str]:
+    unnamed = iter(names)
+    given = {}
+    for argument in arguments:
+        named = _NAMED.fullmatch(argument)
+        name = named[1] if named else next(unnamed, None)
+        if name not in names:
+            known = ", ".join(names)
+            raise InvalidEndpoint(f'"{argument}" is not a parameter of {kind}, which has {known}')
+        if name == "sslmethod":
+            raise InvalidEndpoint(
+                f'"{argument}" has no effect, TLS 1.2 and newer are used: leave it out'
+            )
+        given[name] = _ESCAPED.sub(r"\1", named[2] if named else argument)
+    if names[0] not in given:
+        raise InvalidEndpoint(f"{kind} needs its {names[0]}")
+    return given
+
+
+def _parse_integer(kind: str, name: str, value: str | None, high: int) -> int:
+    if value is None or not re.fullmatch(r"[0-9]{1,9}", value, re.ASCII) or int(value) > high:
+        raise InvalidEndpoint(f"the {name} of {kind} is a number from 0 to {high}")
+    return int(value)
+
+
+def _certificate_files(given: dict[str, str]) -> CertificateFiles | None:
+    key = given.get("privateKey")
+    if key is None:
+        return None
+    chain, parameters = given.get("extraCertChain"), given.get("dhParameters")
+    return CertificateFiles(
+        pathlib.Path(key),
+        pathlib.Path(given.get("certKey", key)),
+        pathlib.Path(chain) if chain else None,
+        pathlib.Path(parameters) if parameters else None,
+    )
+
+
+def _describe(kind: str, given: dict[str, str]) -> str:
+    named = (f"{name}={_escape(value)}" for name, value in given.items())
+    return ":".join((kind, *named))

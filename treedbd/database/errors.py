@@ -1,0 +1,74 @@
+"""Why a database refuses a request; in every case nothing was applied."""
+
+from __future__ import annotations
+
+from treedbd.limits import MAX_TAGGED_BYTES
+from treedbd.names import DatabaseName
+from treedbd.tree.types import Json
+
+
+class PermissionDenied(Exception):
+    """The rules do not allow an operation."""
+
+    def __init__(self, operation: str) -> None:
+        """`operation` is what they do not allow: "this read"."""
+        super().__init__(f"The rules do not allow {operation}.")
+        self.operation = operation
+
+
+class TagDenied(PermissionDenied):
+    """The condition of a write would reveal to its caller what the rules do not let it read."""
+
+    def __init__(self) -> None:
+        super().__init__("this caller to compare a tag")
+
+
+class TooLarge(Exception):
+    """A value is too large to have a tag or to be indented."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            f"The value has more than {MAX_TAGGED_BYTES} bytes, so it can be neither tagged nor "
+            "indented: read a part of it."
+        )
+
+
+class Unavailable(Exception):
+    """The database cannot write, or the server cannot read, at present; the text says why."""
+
+
+class DeadlinePassed(Exception):
+    """The time of the request was over."""
+
+    def __init__(self, event: str) -> None:
+        """`event` is what had not happened by then: "the data was read"."""
+        super().__init__(f"The request timed out before {event}.")
+        self.event = event
+
+
+class ConditionFailed(Exception):
+    """The tag at the place is not one of the condition's; `current` is the value there now."""
+
+    def __init__(self, current: Json, tag: str) -> None:
+        super().__init__("ETag mismatch")
+        self.current = current
+        self.tag = tag
+
+
+class UnknownDatabase(LookupError):
+    """There is no such project, or the project has no such database."""
+
+    def __init__(self, name: DatabaseName, *, is_project_known: bool) -> None:
+        super().__init__(
+            f"The project {name.project} has no database {name.database}."
+            if is_project_known
+            else f"There is no project {name.project}."
+        )
+        self.name = name
+
+
+class RulesManagedByFile(Exception):
+    """The rules of a project are set by its configuration, so they cannot be PUT."""
+
+    def __init__(self) -> None:
+        super().__init__("The rules of this project are managed by a file of its configuration.")

@@ -1,0 +1,150 @@
+"""The right to watch: granted at the start, and checked again whenever it may have changed.
+
+A grant records what the rules read when they allowed it. It is registered at those paths like any
+watcher, and is checked again when a commit touches one of them, before watchers are notified of
+that commit; a rule that reads nothing but `auth` costs nothing for a commit. Rules that read the
+time are checked again whenever something is about to be sent: `is_timed` says so to the sender.
+
+A grant is checked against what a whole batch left; whether it held between the writes of the batch
+can be uncertain. A grant that cannot be checked is revoked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, TypeAlias
+
+import attrs
+from twisted.logger import Logger
+
+from treedbd.database.errors import PermissionDenied
+from treedbd.database.requests import Caller
+from treedbd.database.watchers import Notification, Watchers
+from treedbd.rules.context import Context, QueryFacts
+from treedbd.rules.dependencies import Dependencies
+from treedbd.rules.ruleset import RuleSet
+from treedbd.tree.event import Commit
+from treedbd.tree.types import Path
+from treedbd.tree.view import View
+
+RunRead: TypeAlias = Callable[[Callable[[View], None]], None]
+"""Runs work on the present state of the database."""
+
+_NOTHING: Final = Dependencies(frozenset(), reads_time=False)
+
+
+@attrs.frozen
+class ReadRequest:
+    """Who wants to watch which path, by which query; `now` returns the time in milliseconds."""
+
+    caller: Caller
+    path: Path
+    query: QueryFacts | None
+    now: Callable[[], int]
+
+
+class ReadGrants:
+    """The grants of all watchers of one database."""
+
+    def __init__(self, rules: Callable[[], RuleSet], read: RunRead) -> None:
+        """Evaluate the rules that `rules` returns; `read` runs work on the present state."""
+        self.rules: Final = rules
+        self.read: Final = read
+        self.watchers: Final = Watchers()
+        self.held: Final[set[ReadGrant]] = set()
+        self.is_uncertain = False
+
+    def notify(self, commits: Sequence[Commit]) -> None:
+        """Check the grants that depend on what the writes of one batch have changed."""
+        self.is_uncertain = len(commits) > 1
+        self.watchers.notify(commits)
+
+    def recheck(self) -> None:
+        """Check all grants, because the rules have changed."""
+        for grant in list(self.held):
+            grant.recheck()
+
+
+class ReadGrant:
+    """The right to one read; held from the first `check` that does not raise until it is closed."""
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        grants: ReadGrants,
+        request: ReadRequest,
+        revoked: Callable[[], None],
+        uncertain: Callable[[], None],
+    ) -> None:
+        """Call `revoked` when the right is lost later, `uncertain` when it may have been lost.
+
+        It may have been, for a moment, if one batch has several writes and one of them changed what
+        the rules read: what was written in that moment must not be sent.
+        """
+        self._grants = grants
+        self._request = request
+        self._revoked = revoked
+        self._uncertain = uncertain
+        self._depends_on = _NOTHING
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether time alone can revoke the grant."""
+        return self._depends_on.reads_time
+
+    def held_through(self, written: Iterable[Path], rules: str) -> bool:
+        """Return whether the grant, if it holds now, held when these paths were written.
+
+        `rules` is the fingerprint of the rules that were in force then. False if that is unknown.
+        """
+        if self._request.caller.is_admin:
+            return True
+        if rules != self._grants.rules().fingerprint:
+            return False
+        return not self.is_timed and not self._depends_on.touched_by(written)
+
+    def check(self, view: View) -> None:
+        """Evaluate the rules against `view`; raise `PermissionDenied`."""
+        request = self._request
+        if request.caller.is_admin:
+            return
+        context = Context(request.caller.auth, request.now(), view, request.query)
+        verdict = self._grants.rules().may_read(request.path, context, record=True)
+        if not verdict.allowed:
+            self.close()
+            raise PermissionDenied("this read")
+        self._grants.held.add(self)
+        self._depend_on(verdict.dependencies or _NOTHING)
+
+    def notify(self, _: Notification) -> None:
+        """Check again: a path that the rules read was written."""
+        if self.recheck() and self._grants.is_uncertain:
+            self._uncertain()
+
+    def recheck(self) -> bool:
+        """Check again; return whether the grant still holds."""
+        if self not in self._grants.held:
+            return self._request.caller.is_admin
+        try:
+            self._grants.read(self.check)
+        except Exception as error:
+            if not isinstance(error, PermissionDenied):
+                self._log.failure("The read rules of a stream cannot be evaluated.")
+            self.close()
+            self._revoked()
+            return False
+        return True
+
+    def close(self) -> None:
+        """Release the grant."""
+        self._grants.held.discard(self)
+        self._depend_on(_NOTHING)
+
+    def _depend_on(self, found: Dependencies) -> None:
+        watchers = self._grants.watchers
+        for path in self._depends_on.paths - found.paths:
+            watchers.remove(path, self)
+        for path in found.paths - self._depends_on.paths:
+            watchers.add(path, self, since=0)
+        self._depends_on = found

@@ -1,0 +1,22 @@
+"""What databases are given from outside: time, random bytes, and a thread to wait in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import attrs
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
+
+RunInThread: TypeAlias = Callable[[Callable[[], None]], "Deferred[None]"]
+"""Runs what blocks in another thread; fires in the reactor's thread when it is done."""
+
+
+@attrs.frozen
+class Runtime:
+    """`clock` schedules calls and counts seconds; `entropy` returns that many random bytes."""
+
+    clock: IReactorTime
+    entropy: Callable[[int], bytes]
+    run_in_thread: RunInThread

@@ -1,0 +1,98 @@
+"""Files created safely: private to their owner, complete and durable.
+
+Directories are created with mode 0700 and files with 0600, whatever the umask is. A file appears
+under its name complete and on the disk, or not at all. This module knows nothing of what is in the
+files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import pathlib
+import stat
+import sys
+
+FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""The errors of a write for which there is no room."""
+
+_UNFINISHED = ".new"
+_BLOCK = 64 * 1024
+
+
+def create_directory(path: pathlib.Path) -> None:
+    """Create a directory for its owner alone if it is missing, and its missing parents."""
+    if path.is_dir():
+        return
+    create_directory(path.parent)
+    with contextlib.suppress(FileExistsError):
+        path.mkdir(0o700)
+        path.chmod(0o700)
+        sync_directory(path.parent)
+
+
+def open_private(path: pathlib.Path, flags: int) -> int:
+    """Open a file for its owner alone and return the descriptor; `flags` as in `os.open`."""
+    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
+    try:
+        os.fchmod(descriptor, 0o600)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def is_open_to_others(path: pathlib.Path) -> bool:
+    """Return whether a file or directory exists and others than its owner have access to it."""
+    try:
+        return bool(path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO))
+    except OSError:
+        return False
+
+
+def close_to_others(path: pathlib.Path) -> bool:
+    """Remove the access of others to a file; return whether they had any and it was removed."""
+    was_open = is_open_to_others(path)
+    if was_open:
+        with contextlib.suppress(OSError):
+            path.chmod(0o600)
+    return was_open and not is_open_to_others(path)
+
+
+def write_atomically(path: pathlib.Path, content: bytes) -> None:
+    """Create a file, or replace it; a crash at any moment leaves all of it or nothing new.
+
+    Raises OSError; then at most an unfinished file is left, which the next call overwrites.
+    """
+    unfinished = path.with_name(path.name + _UNFINISHED)
+    descriptor = open_private(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(descriptor)
+        unfinished.rename(path)
+    except OSError:
+        unfinished.unlink(missing_ok=True)
+        raise
+    sync_directory(path.parent)
+
+
+def allocate(descriptor: int, start: int, size: int) -> None:
+    """Allocate `size` bytes of real blocks from `start`, the end of a file; raise OSError."""
+    if sys.platform == "linux":
+        os.posix_fallocate(descriptor, start, size)
+    else:
+        zeros = bytes(_BLOCK)
+        for at in range(start, start + size, _BLOCK):
+            os.pwrite(descriptor, zeros[: start + size - at], at)
+
+
+def sync_directory(path: pathlib.Path) -> None:
+    """Make the entries of a directory durable: names added, changed and removed."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,190 @@
+"""Every limit of the interface and the configuration, once: default, bounds and unit.
+
+There are two kinds. The constants are fixed by the interface: no setting changes them. The records
+hold what an operator can set, one record for each table of the configuration; the settings read
+values into them, and the server, the rules and the store use the same records.
+
+How much work is done at a time (slices, batches, buffers) is not a limit on a caller; it is defined
+in the module that does the work.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal, TypeAlias
+
+import attrs
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+
+# Fixed: addresses and data.
+MAX_LABEL_CHARACTERS: Final = 63
+"""Characters of a label, `<database>--<project>`: what one part of a host name may have."""
+MAX_HOST_BYTES: Final = 255 + len(":65535")
+"""Bytes of a Host header."""
+MAX_DEPTH: Final = 32
+"""Keys on the path from the root of a database to any leaf; `.priority` does not count."""
+MAX_KEY_BYTES: Final = 768
+"""Bytes of UTF-8 in a key."""
+MAX_BODY_NESTING: Final = 4 * MAX_DEPTH
+"""Levels of objects and arrays in a body, which may hold empty ones below `MAX_DEPTH`."""
+MAX_PATCH_MEMBERS: Final = 100_000
+"""Members of a PATCH: each is a place of its own to be found, authorised and written."""
+MAX_TAGGED_BYTES: Final = 32 * MIB
+"""Bytes of a value that can have an entity tag or be indented: both need all of it at once."""
+
+# Fixed: requests.
+DEFAULT_TIMEOUT_S: Final = 30.0
+MAX_TIMEOUT_S: Final = 900.0
+"""The largest `timeout`, in seconds."""
+MAX_CALLBACK_CHARACTERS: Final = 128
+"""Characters of the function name in `callback`."""
+MAX_TOKEN_CHARACTERS: Final = 8192
+"""Characters of a token."""
+MAX_CLAIM_LEVELS: Final = 32
+"""Levels of objects and arrays in the claims of a token, the outermost included."""
+MAX_RESUMED_WRITES: Final = 10_000
+MAX_RESUMED_BYTES: Final = 16 * MIB
+"""Writes, and bytes of change log, that a resumed stream replays; beyond, it starts again."""
+
+# Fixed: what the interpreter's stack allows.
+MAX_RULES_NESTING: Final = 200
+"""Levels of brackets, prefixes, members and calls in an expression of the rules."""
+
+Unit: TypeAlias = Literal["bytes", "bytes a second", "seconds", "number"]
+
+_BOUNDS: Final = "bounds"
+
+
+@attrs.frozen
+class Bounds:
+    """What an operator may set a limit to, in `unit`; 0 seconds are always too few."""
+
+    low: float
+    high: float
+    unit: Unit
+
+
+def bounds_of(field: attrs.Attribute[Any]) -> Bounds:
+    """Return the bounds of a field that `limit` made."""
+    bounds: Bounds = field.metadata[_BOUNDS]
+    return bounds
+
+
+def has_bounds(field: attrs.Attribute[Any]) -> bool:
+    """Return whether `limit` made a field."""
+    return _BOUNDS in field.metadata
+
+
+def limit(default: Any, low: float, high: float, unit: Unit = "number") -> Any:
+    """Return the field of a limit.
+
+    The configuration takes values from `low` to `high`. A program may go below `low`, down to 1 or
+    to any time above 0: a test can work within bounds that no operator wants.
+    """
+    above_zero = (
+        attrs.validators.ge(0) if low == 0 and unit != "seconds" else attrs.validators.gt(0)
+    )
+    return attrs.field(
+        default=default,
+        validator=[above_zero, attrs.validators.le(high)],
+        metadata={_BOUNDS: Bounds(low, high, unit)},
+    )
+
+
+@attrs.frozen
+class Limits:
+    """`[limits]`: how much clients may send, request and hold open.
+
+    Attributes:
+        write_body_bytes: the body of a request; beyond it 413.
+        write_nodes: members and array items in the body of a write; beyond it 400.
+        string_bytes: UTF-8 of one string; beyond it 400.
+        request_line_bytes: the request line without its line end (RFC 9112, section 3); beyond it
+            414. The longest legal path takes 74 KiB when encoded.
+        header_bytes: all header lines of a request together; beyond it 431. The same bound holds
+            for the trailer lines of a chunked body.
+        header_count: header lines of a request; beyond it 431.
+        held_body_bytes: bodies of all requests that are arriving or under way, of those that did
+            not come in one piece; beyond it 503.
+        connections: open connections; beyond it 503.
+        connections_per_address: open connections of one client address; beyond it 429.
+        handshake_s: from the accepted connection to the end of its TLS handshake.
+        head_s: from the first byte of a request to the end of its head; after it 408.
+        body_s: from the head to the end of the body, plus the time that the bytes received so far
+            take at `body_bytes_per_s`; after it 408.
+        body_bytes_per_s: the least rate of a body.
+        idle_s: how long a connection stays open between two requests, or before the first.
+        write_stalled_s: how long a client may read nothing of what is waiting for it.
+        linger_s: how long a closing connection waits for a client that neither sends nor closes;
+            six times as long for one that goes on sending.
+        databases: databases that exist; each holds six files open. Beyond it 503.
+        streams: open streams; beyond it 503.
+        streams_per_database: open streams of one database; beyond it 429.
+        streams_per_address: open streams of one client address; beyond it 429.
+
+    """
+
+    write_body_bytes: int = limit(16 * MIB, 1, 256 * MIB, "bytes")
+    write_nodes: int = limit(1_000_000, 1, 128 * MIB)
+    string_bytes: int = limit(10 * MIB, 1, 256 * MIB, "bytes")
+    request_line_bytes: int = limit(96 * KIB, KIB, MIB, "bytes")
+    header_bytes: int = limit(64 * KIB, KIB, MIB, "bytes")
+    header_count: int = limit(100, 10, 10_000)
+    held_body_bytes: int = limit(1024 * MIB, 1, 2**40, "bytes")
+    connections: int = limit(20_000, 1, 1_000_000)
+    connections_per_address: int = limit(5000, 1, 1_000_000)
+    handshake_s: float = limit(10.0, 0, 3600, "seconds")
+    head_s: float = limit(20.0, 0, 3600, "seconds")
+    body_s: float = limit(30.0, 0, 3600, "seconds")
+    body_bytes_per_s: int = limit(4096, 1, 1024 * MIB, "bytes a second")
+    idle_s: float = limit(75.0, 0, 86_400, "seconds")
+    write_stalled_s: float = limit(60.0, 0, 86_400, "seconds")
+    linger_s: float = limit(5.0, 0, 60, "seconds")
+    databases: int = limit(4000, 1, 1_000_000)
+    streams: int = limit(16_000, 1, 10_000_000)
+    streams_per_database: int = limit(16_000, 1, 10_000_000)
+    streams_per_address: int = limit(4000, 1, 10_000_000)
+
+
+@attrs.frozen
+class StreamLimits:
+    """`[streams]`: how streams are kept alive, and what is kept for them.
+
+    Attributes:
+        keep_alive_s: a stream that has sent nothing for this long sends a keep-alive.
+        buffer_bytes: events that wait for a slow reader; beyond it one `put` replaces them.
+        stalled_s: how long the reader of a stream may read nothing before it is closed.
+        retain_events: writes that the change log keeps for streams that resume; 0 keeps none.
+
+    """
+
+    keep_alive_s: float = limit(30.0, 0, 3600, "seconds")
+    buffer_bytes: int = limit(MIB, KIB, 256 * MIB, "bytes")
+    stalled_s: float = limit(60.0, 0, 86_400, "seconds")
+    retain_events: int = limit(1000, 0, 10_000_000)
+
+
+@attrs.frozen
+class RulesLimits:
+    """`[rules]`: how large the rules of a project may be, and what one request may cost them.
+
+    Attributes:
+        document_bytes: a rules document.
+        node_depth: keys on the longest path of a document; no data is deeper.
+        expression_bytes: UTF-8 of one expression.
+        nesting: levels of brackets, prefixes, members and calls around the innermost operand.
+        chain_terms: operands that operators of one level join.
+        regex_size: instructions of one compiled regular expression, as `rules.regex` estimates.
+        judged_characters: characters that string methods and regular expressions read for one
+            request.
+
+    """
+
+    document_bytes: int = limit(MIB, 1, 64 * MIB, "bytes")
+    node_depth: int = limit(MAX_DEPTH, 1, MAX_DEPTH)
+    expression_bytes: int = limit(16 * KIB, 1, MIB, "bytes")
+    nesting: int = limit(MAX_RULES_NESTING, 1, MAX_RULES_NESTING)
+    chain_terms: int = limit(2000, 2, 100_000)
+    regex_size: int = limit(10_000, 1, 20_000)
+    judged_characters: int = limit(64 * MIB, 1, 2**40)

@@ -1,0 +1,250 @@
+"""Evaluating the rules for a read or a write: which rules run, in which order, and the verdict.
+
+Theory of operation. A read is allowed by the first `.read` that is true on the path from the root
+to the target; rules below the target are never evaluated. A write is allowed likewise by `.write`;
+then every `.validate` on the path must be true, and every one at a written node below the target,
+except at nodes that do not exist after the write. Each change of a PATCH is evaluated as a write of
+its own, against a tree that has all of them. A rule that fails to evaluate counts as not true.
+
+`data` and `newData` are the node at the place of the rule, so the path of the scope changes with
+each rule. A rule at an ancestor that several changes share is evaluated once, because everything
+that it can read is the same for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final
+
+import attrs
+
+from treedbd.rules.context import EvaluationError, Scope
+from treedbd.rules.dependencies import Dependencies
+from treedbd.rules.errors import TextPosition
+from treedbd.tree.types import Change, Path, Value
+from treedbd.tree.value import members
+
+READ: Final = ".read"
+WRITE: Final = ".write"
+VALIDATE: Final = ".validate"
+
+
+@attrs.frozen(eq=False)
+class Rule:
+    """One rule, compiled.
+
+    Attributes:
+        kind: `.read`, `.write` or `.validate`.
+        location: where the rule is in the document: `rules/users/$uid/.read`.
+        position: line and column there.
+        test: evaluates the rule; raises `EvaluationError`.
+        reads_time: whether the rule reads `now`.
+        constant: the result of a rule that is `true` or `false`, None for an expression.
+
+    """
+
+    kind: str
+    location: str
+    position: TextPosition
+    test: Callable[[Scope], bool]
+    reads_time: bool = False
+    constant: bool | None = None
+
+
+@attrs.frozen(eq=False)
+class RuleNode:
+    """The rules for one node, and the rule nodes below it.
+
+    It applies to one path of the data or, at and below a capture, to every path that matches.
+    `validates_below` says whether there is a `.validate` anywhere below.
+    """
+
+    rules: Mapping[str, Rule]
+    index_on: frozenset[str]
+    literals: Mapping[str, RuleNode]
+    capture: RuleNode | None
+    capture_name: str = ""
+    read: Rule | None = attrs.field(init=False)
+    write: Rule | None = attrs.field(init=False)
+    validate: Rule | None = attrs.field(init=False)
+    validates_below: bool = attrs.field(init=False)
+
+    @read.default
+    def _find_read(self) -> Rule | None:
+        return self.rules.get(READ)
+
+    @write.default
+    def _find_write(self) -> Rule | None:
+        return self.rules.get(WRITE)
+
+    @validate.default
+    def _find_validate(self) -> Rule | None:
+        return self.rules.get(VALIDATE)
+
+    @validates_below.default
+    def _find_below(self) -> bool:
+        return any(node.validate or node.validates_below for _, node in self.below())
+
+    def child(self, key: str) -> RuleNode | None:
+        """Return the rule node for a child: its own if there is one, else the capture's."""
+        return self.literals.get(key, self.capture)
+
+    def below(self) -> Iterator[tuple[str, RuleNode]]:
+        """Iterate over the rule nodes below with the names they have in the document."""
+        yield from self.literals.items()
+        if self.capture is not None:
+            yield self.capture_name, self.capture
+
+
+@attrs.frozen
+class RuleResult:
+    """The result of one rule.
+
+    Attributes:
+        kind: `.read`, `.write` or `.validate`.
+        path: the node that the rule was evaluated at.
+        location: where the rule is in the document: `rules/users/$uid/.read`.
+        line: line of the document, from 1.
+        column: column of the line, from 1.
+        result: whether the rule is true, or the text of the error.
+
+    """
+
+    kind: str
+    path: Path
+    location: str
+    line: int
+    column: int
+    result: bool | str
+
+
+@attrs.frozen
+class Verdict:
+    """Whether an operation is allowed.
+
+    `trace` lists the rules in the order in which they ran, if an explanation was requested;
+    `dependencies` is what the verdict depends on, if they were to be recorded.
+    """
+
+    allowed: bool
+    trace: tuple[RuleResult, ...] = ()
+    dependencies: Dependencies | None = None
+
+
+class Evaluation:
+    """The evaluation of the rules for one operation."""
+
+    __slots__ = ("_make_scope", "_results", "_scope", "reads_time", "trace")
+
+    def __init__(
+        self, make_scope: Callable[[], Scope], *, explain: bool, shared: bool = False
+    ) -> None:
+        """Evaluate in the scope that `make_scope` returns; rules that are constant need none.
+
+        `explain` keeps a trace; `shared` keeps results, for rules that several changes share.
+        """
+        self._make_scope: Final = make_scope
+        self._scope: Scope | None = None
+        self.trace: list[RuleResult] | None = [] if explain else None
+        self.reads_time = False
+        self._results: Final[dict[tuple[Rule, Path], bool] | None] = {} if shared else None
+
+    def allows_read(self, node: RuleNode | None, path: Path) -> bool:
+        """Return whether the rules from `node`, the root, allow reading `path`."""
+        depth = 0
+        while node is not None:
+            rule = node.read
+            if rule is not None and self._is_true(rule, path[:depth]):
+                return True
+            if depth == len(path):
+                return False
+            node = node.literals.get(path[depth], node.capture)
+            depth += 1
+        return False
+
+    def allows_write(self, root: RuleNode, changes: Sequence[Change]) -> bool:
+        """Return whether the rules allow each of the changes."""
+        for change in changes:  # noqa: SIM110 - a generator would cost more than it saves
+            if not self._allows_change(root, change):
+                return False
+        return True
+
+    def _allows_change(self, root: RuleNode, change: Change) -> bool:
+        path, is_priority = change.place
+        node: RuleNode | None = root
+        allowed = False
+        validations: list[tuple[Rule, Path]] = []
+        depth = 0
+        while node is not None:
+            if not allowed and node.write is not None:
+                allowed = self._is_true(node.write, path[:depth])
+            if node.validate is not None:
+                validations.append((node.validate, path[:depth]))
+            if depth == len(path):
+                break
+            node = node.literals.get(path[depth], node.capture)
+            depth += 1
+        if not allowed:
+            return False
+        may_be_absent = is_priority or change.value is None
+        for rule, place in validations:
+            if may_be_absent and self._get_scope().after.peek(place) is None:
+                continue
+            if not self._is_true(rule, place):
+                return False
+        if node is None or may_be_absent or not node.validates_below:
+            return True
+        return self._validate_below(node, path, self._get_scope().after.get(path))
+
+    def _validate_below(self, top: RuleNode, path: Path, value: Value) -> bool:
+        """Return whether every `.validate` is true at the nodes below `path`, which has `value`."""
+        pending = [(top, path, value)]
+        while pending:
+            node, path, value = pending.pop()
+            for key, child, rules in _matching(node, value):
+                below = (*path, key)
+                if rules.validate is not None and not self._is_true(rules.validate, below):
+                    return False
+                if rules.validates_below:
+                    pending.append((rules, below, child))
+        return True
+
+    def _is_true(self, rule: Rule, path: Path) -> bool:
+        """Return whether a rule is true at a node."""
+        if self._results is None:
+            return self._evaluate(rule, path)
+        result = self._results.get((rule, path))
+        if result is None:
+            result = self._results[rule, path] = self._evaluate(rule, path)
+        return result
+
+    def _evaluate(self, rule: Rule, path: Path) -> bool:
+        if rule.constant is not None and self.trace is None:
+            return rule.constant
+        scope = self._scope or self._get_scope()
+        scope.path = path
+        result: bool | str
+        try:
+            result = is_true = rule.test(scope)
+        except EvaluationError as error:
+            result, is_true = str(error), False
+        if rule.reads_time:
+            self.reads_time = True
+        if self.trace is not None:
+            self.trace.append(RuleResult(rule.kind, path, rule.location, *rule.position, result))
+        return is_true
+
+    def _get_scope(self) -> Scope:
+        if self._scope is None:
+            self._scope = self._make_scope()
+        return self._scope
+
+
+def _matching(node: RuleNode, value: Value) -> list[tuple[str, Value, RuleNode]]:
+    """Return the children of a value that have rules: key, child, rule node."""
+    if not isinstance(value, dict):
+        return []
+    if node.capture is None:
+        literals = node.literals.items()
+        return [(key, value[key], rules) for key, rules in literals if key in value]
+    return [(key, child, node.literals.get(key, node.capture)) for key, child in members(value)]

@@ -1,0 +1,292 @@
+"""The type checker: the static type of an expression, or the error in it.
+
+Theory of operation: each node is visited once, from left to right, its operands first; the first
+operand of a wrong type ends the check with an `ExpressionError`. So an error inside an operand is
+not reported again for the operand, and of several errors the leftmost is reported. The type of each
+node is kept in a table, for `compile`. The error texts are those of Firebase,
+which people look up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final, TypeAlias
+
+from treedbd.rules.ast import (
+    AstNode,
+    Binary,
+    Call,
+    Conditional,
+    Expression,
+    Index,
+    ListLiteral,
+    Literal,
+    Logical,
+    Member,
+    Pattern,
+    Prefix,
+    Variable,
+    Visit,
+    fold,
+)
+from treedbd.rules.errors import ExpressionError
+from treedbd.rules.types import (
+    ABSORBING,
+    NUMBERS,
+    ORDERED,
+    PRIMITIVES,
+    QUERY_MEMBERS,
+    SNAPSHOT_METHODS,
+    STRING_METHODS,
+    STRINGS,
+    MethodSignature,
+    Type,
+)
+
+TypeTable: TypeAlias = Mapping[AstNode, Type]
+"""The type of each node of an expression."""
+
+_VARIABLES: Final = {
+    "auth": Type.AUTH,
+    "now": Type.NUMBER,
+    "root": Type.SNAPSHOT,
+    "data": Type.SNAPSHOT,
+    "newData": Type.SNAPSHOT,
+    "query": Type.QUERY,
+}
+_NO_MEMBERS: Final = frozenset(
+    {
+        Type.BOOLEAN,
+        Type.NUMBER,
+        Type.NULL,
+        Type.REGEX,
+        Type.QUERY_VALUE,
+        Type.MIXED,
+        Type.METHOD,
+    }
+)
+_EQUALITY: Final = {"==": "==", "===": "==", "!=": "!=", "!==": "!="}
+_ORDERINGS: Final = frozenset({"<", "<=", ">", ">="})
+
+
+def typecheck_rule(
+    expression: Expression, captures: Collection[str], *, for_read: bool
+) -> TypeTable:
+    """Return the types of the nodes of a rule in which the variables `captures` are bound.
+
+    `for_read` says that it is a `.read` rule, which has no `newData`. Raises `ExpressionError`.
+    """
+    checker = _TypeChecker(captures, for_read)
+    if fold(checker.visit, expression) is not Type.BOOLEAN:
+        raise ExpressionError(expression.offset, "Expression must evaluate to a boolean.")
+    return checker.types
+
+
+class _TypeChecker:
+    """The check of one expression; each method returns the type of one form of node."""
+
+    def __init__(self, captures: Collection[str], for_read: bool) -> None:
+        self.captures = captures
+        self.for_read = for_read
+        self.types: dict[AstNode, Type] = {}
+
+    def visit(self, node: Expression) -> Visit[Type]:
+        checked = yield from _VISITORS[type(node)](self, node)
+        self.types[node] = checked
+        return checked
+
+    def literal(self, node: Literal) -> Visit[Type]:
+        yield from ()
+        value = node.value
+        if value is None:
+            return Type.NULL
+        if isinstance(value, bool):
+            return Type.BOOLEAN
+        return Type.STRING if isinstance(value, str) else Type.NUMBER
+
+    def pattern(self, node: Pattern) -> Visit[Type]:
+        yield from ()
+        return Type.REGEX
+
+    def list_literal(self, node: ListLiteral) -> Visit[Type]:
+        yield from ()
+        raise ExpressionError(node.offset, "Unexpected array literal.")
+
+    def variable(self, node: Variable) -> Visit[Type]:
+        yield from ()
+        name = node.name
+        if name in self.captures:
+            return Type.STRING
+        if name not in _VARIABLES:
+            raise ExpressionError(node.offset, f"Unknown variable '{name}'.")
+        if name == "newData" and self.for_read:
+            raise ExpressionError(node.offset, "newData is invalid in .read expressions.")
+        return _VARIABLES[name]
+
+    def member(self, node: Member) -> Visit[Type]:
+        name = node.name
+        target = yield node.target
+        if target in _NO_MEMBERS:
+            raise ExpressionError(node.offset, "Invalid property access: target is not an object.")
+        if target is Type.SNAPSHOT:
+            found = Type.METHOD if name in SNAPSHOT_METHODS else None
+        elif target is Type.QUERY:
+            found = QUERY_MEMBERS.get(name)
+        elif name in STRING_METHODS:
+            found = Type.METHOD
+        elif target is Type.AUTH:
+            found = Type.AUTH
+        else:
+            found = Type.NUMBER if name == "length" else None
+        if found is None:
+            raise ExpressionError(node.offset, f"No such method/property '{name}'.")
+        return found
+
+    def index(self, node: Index) -> Visit[Type]:
+        if (yield node.target) is not Type.AUTH:
+            raise ExpressionError(node.offset, "Invalid property access.")
+        if (yield node.index) not in ORDERED:
+            raise ExpressionError(node.index.offset, "Invalid property access.")
+        return Type.AUTH
+
+    def call(self, node: Call) -> Visit[Type]:
+        callee = node.callee
+        if (yield callee) is not Type.METHOD or not isinstance(callee, Member):
+            raise ExpressionError(
+                node.offset, "Type error: Function call on target that is not a function."
+            )
+        of_snapshot = self.types[callee.target] is Type.SNAPSHOT
+        method = (SNAPSHOT_METHODS if of_snapshot else STRING_METHODS)[callee.name]
+        _check_arity(node, callee.name, method)
+        # Not strict: `hasChildren` may have no argument.
+        pairs = zip(method.parameters, node.arguments, strict=False)
+        for number, (parameter, argument) in enumerate(pairs, 1):
+            if parameter == "list":
+                yield from self.child_names(argument)
+            elif parameter == "regex":
+                if not isinstance(argument, Pattern):
+                    yield argument
+                    text = "matches() expects a regular expression literal argument."
+                    raise ExpressionError(argument.offset, text)
+            elif (yield argument) not in STRINGS:
+                raise ExpressionError(argument.offset, _string_expected(callee.name, number))
+        return method.returns
+
+    def child_names(self, argument: Expression) -> Visit[None]:
+        if not isinstance(argument, ListLiteral):
+            yield argument
+            raise ExpressionError(argument.offset, "hasChildren() expects an array of child names.")
+        for item in argument.items:
+            if (yield item) not in STRINGS:
+                raise ExpressionError(item.offset, "hasChildren() expects an array of strings.")
+
+    def prefix(self, node: Prefix) -> Visit[Type]:
+        operand = yield node.operand
+        if node.operator == "!":
+            if operand is not Type.BOOLEAN:
+                raise ExpressionError(node.offset, "! only operates on booleans.")
+            return Type.BOOLEAN
+        if operand not in NUMBERS:
+            raise ExpressionError(node.offset, "- only operates on numbers.")
+        return Type.NUMBER
+
+    def logical(self, node: Logical) -> Visit[Type]:
+        side = "Left"
+        for term in node.terms:
+            if (yield term) is not Type.BOOLEAN:
+                raise ExpressionError(
+                    term.offset, f"{side} operand of {node.operator} must be boolean."
+                )
+            side = "Right"
+        return Type.BOOLEAN
+
+    def binary(self, node: Binary) -> Visit[Type]:
+        first, *rest = node.terms
+        left: Type = yield first
+        for operator, term in zip(node.operators, rest, strict=True):
+            accepted, error_text = _operand_types(operator)
+            if left not in accepted:
+                raise ExpressionError(node.offset, error_text("left"))
+            right = yield term
+            if right not in accepted:
+                raise ExpressionError(term.offset, error_text("right"))
+            left = _result_type(operator, left, right)
+        return left
+
+    def conditional(self, node: Conditional) -> Visit[Type]:
+        branches = []
+        for condition, result in node.arms:
+            if (yield condition) is not Type.BOOLEAN:
+                raise ExpressionError(condition.offset, "condition of ? must be boolean.")
+            branches.append((yield result))
+        joined: Type = yield node.otherwise
+        for branch in reversed(branches):
+            if branch is not joined:
+                joined = Type.VALUE if {branch, joined} & ABSORBING else Type.MIXED
+        return joined
+
+
+_VISITORS: Final[Mapping[type[AstNode], Callable[[_TypeChecker, Any], Visit[Type]]]] = {
+    Literal: _TypeChecker.literal,
+    Pattern: _TypeChecker.pattern,
+    ListLiteral: _TypeChecker.list_literal,
+    Variable: _TypeChecker.variable,
+    Member: _TypeChecker.member,
+    Index: _TypeChecker.index,
+    Call: _TypeChecker.call,
+    Prefix: _TypeChecker.prefix,
+    Logical: _TypeChecker.logical,
+    Binary: _TypeChecker.binary,
+    Conditional: _TypeChecker.conditional,
+}
+
+
+def _check_arity(node: Call, name: str, method: MethodSignature) -> None:
+    given, expected = len(node.arguments), len(method.parameters)
+    if given == expected or (name == "hasChildren" and not given):
+        return
+    if name == "hasChildren":
+        text = "only a single argument (containing an array of child names)."
+    elif name == "matches":
+        text = "1 regular expression literal argument."
+    else:
+        text = ("no arguments.", "1 argument.", "two arguments.")[expected]
+    raise ExpressionError(node.offset, f"{name}() expects {text}")
+
+
+def _string_expected(name: str, number: int) -> str:
+    if name == "replace":
+        return f"Argument {number} of replace() must be a string."
+    return f"{name}() expects a string argument."
+
+
+def _operand_types(operator: str) -> tuple[frozenset[Type], Callable[[str], str]]:
+    """Return the types an operator accepts, and the error text for a side (left or right)."""
+    if operator in _EQUALITY:
+        shown = _EQUALITY[operator]
+        return (
+            PRIMITIVES,
+            lambda side: (
+                f"Invalid {shown} expression: {side} operand is not a number, boolean, string, "
+                f"{'' if (shown, side) == ('==', 'left') else 'or '}null."
+            ),
+        )
+    if operator in _ORDERINGS:
+        return (
+            ORDERED,
+            lambda side: (
+                f"Invalid {operator} expression: {side} operand must be a number or string."
+            ),
+        )
+    accepted, names = (ORDERED, "number or string") if operator == "+" else (NUMBERS, "number")
+    return accepted, lambda side: f"Invalid {operator} expression: {side} operand is not a {names}."
+
+
+def _result_type(operator: str, left: Type, right: Type) -> Type:
+    if operator in _EQUALITY or operator in _ORDERINGS:
+        return Type.BOOLEAN
+    if operator != "+":
+        return Type.NUMBER
+    if Type.STRING in (left, right):
+        return Type.STRING
+    return Type.NUMBER if left is right is Type.NUMBER else Type.VALUE

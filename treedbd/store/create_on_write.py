@@ -1,0 +1,157 @@
+"""An engine whose file is created at the first commit.
+
+A database that was never written to is empty and has no file. The changes of its first transaction
+are kept in memory and, at the commit, written to a real engine that is created then; a transaction
+that is rolled back leaves nothing.
+
+The real engine must be empty when it is created, because everything so far has seen an empty
+database: rules were evaluated against it, and streams watch it. If data has appeared in its place
+meanwhile, the commit fails and the data stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+from treedbd.store.engine import (
+    CannotCreateStore,
+    Engine,
+    EngineSnapshot,
+    LogEntry,
+    ReadView,
+    Row,
+    Transaction,
+)
+from treedbd.store.memory import MemoryEngine
+from treedbd.store.row_keys import ROW_KEY_BYTES
+
+_ALL: Final = (b"", b"\xff" * (ROW_KEY_BYTES + 1))
+"""A range that includes every key."""
+_HAS_DATA: Final = (
+    "A file with data has appeared for this new database: restart the server to serve it."
+)
+
+
+class CreateOnWriteEngine:
+    """An engine that `create` makes at the first commit; all calls go to it from then on.
+
+    Attributes:
+        read, begin: those of the real engine once there is one, so that no call passes through
+            here.
+
+    """
+
+    def __init__(self, create: Callable[[], Engine], created: Callable[[], None]) -> None:
+        """Call `created`, in the thread of the commit, when the engine has been created."""
+        self._create = create
+        self._created = created
+        self._engine: Engine = MemoryEngine()
+        self.read = self._engine.read
+        self.begin: Callable[[], Transaction] = self._begin_first
+
+    def snapshot(self) -> EngineSnapshot:
+        """Hold the present moment open."""
+        return self._engine.snapshot()
+
+    def recover(self) -> None:
+        """Bring the store back from disk."""
+        self._engine.recover()
+
+    def release_reserve(self) -> None:
+        """Release the space kept in reserve."""
+        self._engine.release_reserve()
+
+    def restore_reserve(self) -> bool:
+        """Allocate the reserve again."""
+        return self._engine.restore_reserve()
+
+    def verify(self) -> list[str]:
+        """Return what is damaged."""
+        return self._engine.verify()
+
+    def size(self) -> int:
+        """Return the bytes on the disk."""
+        return self._engine.size()
+
+    def close(self) -> None:
+        """Close cleanly."""
+        self._engine.close()
+
+    def _begin_first(self) -> Transaction:
+        return _FirstTransaction(self._engine.begin(), self._commit_first)
+
+    def _commit_first(self, first: Transaction) -> None:
+        rows = list(first.scan(*_ALL))
+        entries = list(first.entries(0))
+        first.rollback()
+        engine = self._create()
+        try:
+            if not engine.read(_is_empty):
+                raise CannotCreateStore(_HAS_DATA)
+            transaction = engine.begin()
+            transaction.put_all(rows)
+            for entry in entries:
+                transaction.append(entry.op_id, entry.content)
+            transaction.commit()
+        except BaseException:
+            engine.close()
+            raise
+        self._engine = engine
+        self.read = engine.read
+        self.begin = engine.begin
+        self._created()
+
+
+class _FirstTransaction:
+    """Changes to a database that does not exist yet; passes on everything but the commit."""
+
+    def __init__(self, changes: Transaction, commit: Callable[[Transaction], None]) -> None:
+        self._changes = changes
+        self._commit = commit
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._changes.get(key)
+
+    def floor(self, key: bytes) -> Row | None:
+        return self._changes.floor(key)
+
+    def scan(self, low: bytes, high: bytes, *, reverse: bool = False) -> Iterator[Row]:
+        return self._changes.scan(low, high, reverse=reverse)
+
+    def scan_keys(self, low: bytes, high: bytes, *, reverse: bool = False) -> Iterator[bytes]:
+        return self._changes.scan_keys(low, high, reverse=reverse)
+
+    def sequence(self) -> int:
+        return self._changes.sequence()
+
+    def entries(self, after: int) -> Iterator[LogEntry]:
+        return self._changes.entries(after)
+
+    def put(self, key: bytes, value: bytes) -> None:
+        self._changes.put(key, value)
+
+    def put_all(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
+        self._changes.put_all(rows)
+
+    def delete(self, key: bytes) -> None:
+        self._changes.delete(key)
+
+    def delete_range(self, low: bytes, high: bytes) -> None:
+        self._changes.delete_range(low, high)
+
+    def append(self, op_id: bytes, content: bytes) -> int:
+        return self._changes.append(op_id, content)
+
+    def trim(self, through: int) -> None:
+        self._changes.trim(through)
+
+    def commit(self) -> None:
+        self._commit(self._changes)
+
+    def rollback(self) -> None:
+        self._changes.rollback()
+
+
+def _is_empty(view: ReadView) -> bool:
+    return not view.sequence() and next(view.scan_keys(*_ALL), None) is None

@@ -1,0 +1,177 @@
+"""The interface to a storage engine: an ordered, transactional map of bytes to bytes, with a log.
+
+One engine holds one database. The contract, which `tests/store/conformance.py` checks for every
+engine:
+
+- Keys and values are byte strings of any content; keys compare byte by byte.
+- `read` shows one moment: the state that the last durable commit left. It never waits for a writer
+  and never shows what a transaction has not committed.
+- An `EngineSnapshot` is such a moment held open until it is closed, at a cost to the engine; it is
+  for readers that need many turns of the reactor.
+- There is one `Transaction` at a time. It sees its own changes. `commit` returns only when they are
+  durable, and may be called in another thread while nothing else uses the transaction; everything
+  else belongs to the thread that opened the engine. A commit that raises has changed nothing that a
+  reader can see. Any method of a transaction may raise `DiskFull` or `StoreFailed`, which ends it;
+  `rollback` has no effect on a transaction that has ended.
+- Views and the iterators over them end with the moment or the transaction that they belong to; a
+  later use raises RuntimeError, as does opening a second transaction. A scan in a transaction goes
+  on after the last key it returned, over the rows as they are by then. Reads do not nest.
+- `append` adds one entry to the log and gives it the next sequence number: the numbers of a
+  database start at 1, have no gaps and are in commit order; `trim` drops old entries, not numbers.
+- After `StoreFailed`, the engine opens no transaction until `recover` has brought it back from disk
+  and verified it; reads go on. After `DiskFull` nothing is lost and it opens transactions at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
+
+from treedbd.errors import OperatorError
+
+T = TypeVar("T")
+
+Row: TypeAlias = tuple[bytes, bytes]
+"""A key and its value: a bare tuple, since a read may return a hundred thousand of them."""
+
+
+class CannotOpenStore(OperatorError):
+    """A database or data directory that cannot be served: locked, damaged, newer or foreign."""
+
+
+class CannotCreateStore(Exception):
+    """A database that cannot be created though the medium is sound; the text names no path."""
+
+
+class StoreFailed(Exception):
+    """The engine can no longer guarantee what it writes; `str()` is the reason, without a path."""
+
+
+class DiskFull(Exception):
+    """There is no space for what was to be written; nothing of the transaction was written."""
+
+    def __init__(self, reason: str = "The disk is full.") -> None:
+        super().__init__(reason)
+
+
+class LogEntry(NamedTuple):
+    """One entry of the change log; `op_id` identifies the write when its outcome is in doubt."""
+
+    sequence: int
+    op_id: bytes
+    content: bytes
+
+
+class ReadView(Protocol):
+    """The rows and the log at one moment."""
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value of `key`."""
+        ...
+
+    def floor(self, key: bytes) -> Row | None:
+        """Return the row with the greatest key that is at most `key`."""
+        ...
+
+    def scan(self, low: bytes, high: bytes, *, reverse: bool = False) -> Iterator[Row]:
+        """Iterate over the rows with `low <= key < high` in key order, or backwards."""
+        ...
+
+    def scan_keys(self, low: bytes, high: bytes, *, reverse: bool = False) -> Iterator[bytes]:
+        """Iterate over the keys alone, as `scan` does."""
+        ...
+
+    def sequence(self) -> int:
+        """Return the number of the last entry that was ever appended, 0 before the first."""
+        ...
+
+    def entries(self, after: int) -> Iterator[LogEntry]:
+        """Iterate over the retained entries with numbers above `after`."""
+        ...
+
+
+class EngineSnapshot(ReadView, Protocol):
+    """A moment that is held open."""
+
+    def close(self) -> None:
+        """Release the moment."""
+        ...
+
+
+class Transaction(ReadView, Protocol):
+    """Changes that are not committed yet; it sees them."""
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Set the value of `key`."""
+        ...
+
+    def put_all(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
+        """Set the values of many keys; `rows` must not use the transaction while it is iterated."""
+        ...
+
+    def delete(self, key: bytes) -> None:
+        """Remove `key` if it exists."""
+        ...
+
+    def delete_range(self, low: bytes, high: bytes) -> None:
+        """Remove every key with `low <= key < high`."""
+        ...
+
+    def append(self, op_id: bytes, content: bytes) -> int:
+        """Append an entry to the log; return its sequence number."""
+        ...
+
+    def trim(self, through: int) -> None:
+        """Drop the entries with numbers up to and including `through`."""
+        ...
+
+    def commit(self) -> None:
+        """Make the changes durable; raise `DiskFull` or `StoreFailed`."""
+        ...
+
+    def rollback(self) -> None:
+        """Discard the changes."""
+        ...
+
+
+class Engine(Protocol):
+    """The store of one database."""
+
+    def read(self, work: Callable[[ReadView], T]) -> T:
+        """Run `work` on the present moment and return its result."""
+        ...
+
+    def snapshot(self) -> EngineSnapshot:
+        """Hold the present moment open."""
+        ...
+
+    def begin(self) -> Transaction:
+        """Open the one transaction; raise `StoreFailed` until `recover` has succeeded."""
+        ...
+
+    def recover(self) -> None:
+        """Bring the store back from disk after `StoreFailed` and verify it; raise `StoreFailed`.
+
+        Blocks, and may be called in another thread.
+        """
+        ...
+
+    def release_reserve(self) -> None:
+        """Release the space kept in reserve, so that removals still find room on a full disk."""
+        ...
+
+    def restore_reserve(self) -> bool:
+        """Allocate the reserve again; return whether there was room for it."""
+        ...
+
+    def verify(self) -> list[str]:
+        """Read the whole store and return what is damaged, one sentence each."""
+        ...
+
+    def size(self) -> int:
+        """Return the bytes that the store occupies."""
+        ...
+
+    def close(self) -> None:
+        """Close cleanly; what was committed stays."""
+        ...

@@ -1,0 +1,164 @@
+"""How a value is encoded in a row.
+
+A row without a priority anywhere is *plain*: it holds exactly the bytes that a plain GET prints,
+arrays as arrays, so that reads send them unparsed. A row with a priority somewhere is *marked*: one
+space, then the normal form of `tree.value` printed as JSON, which is what `format=export` prints.
+The *priority row* of a spread container (see `nodes`) is a marked row that holds its priority and
+nothing else. This module knows nothing of row keys and engines.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from treedbd.tree.order import as_integer
+from treedbd.tree.printing import compact
+from treedbd.tree.types import PRIORITY, Json, Path, Priority, Value
+from treedbd.tree.value import from_export, from_plain, plain
+
+MARK: Final = b" "
+_MARK: Final = MARK[0]
+_HAS_PRIORITY: Final = b'"%b":' % PRIORITY.encode()
+"""Occurs in printed JSON only as the name of a member: in a string its quotes are escaped."""
+_MAYBE_ARRAY: Final = re.compile(rb'\{"[0-9]')
+"""Occurs in every printed object that could be an array: its first key is an index."""
+_PRIORITY_ROW: Final = MARK + b"{" + _HAS_PRIORITY
+_LEAST_MEMBER: Final = 1
+"""Bytes of a member without its value if all of them are printed as an array: a comma."""
+_LONGEST_INDEX: Final = 10
+"""Characters of the longest key that an array may leave out."""
+
+
+class Cover(NamedTuple):
+    """The row that holds a node, and the path from that row's node down to it.
+
+    For a bucket the path starts at the container that the bucket's members are children of.
+    """
+
+    key: bytes
+    raw: bytes
+    inside: Path
+    is_bucket: bool
+
+
+class DamagedRow(ValueError):
+    """The content of a row is not what was written to it."""
+
+
+def parse_stored(text: bytes) -> Json:
+    """Parse a row without its mark, or JSON printed from rows; raise `DamagedRow`."""
+    try:
+        json: Json = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise DamagedRow(f"A row is not valid JSON: {error}.") from None
+    return json
+
+
+def encode_row(value: Value) -> bytes:
+    """Return the bytes of a row that holds `value`, which is not None."""
+    text = compact(value)
+    if _HAS_PRIORITY in text:
+        return MARK + text
+    if _MAYBE_ARRAY.search(text):
+        return compact(plain(value))
+    return text
+
+
+def encode_priority_row(priority: Priority) -> bytes:
+    """Return the bytes of the priority row of a spread container."""
+    row: Json = {PRIORITY: priority}
+    return MARK + compact(row)
+
+
+def has_priorities(raw: bytes) -> bool:
+    """Return whether there is a priority anywhere in the row."""
+    return raw[0] == _MARK
+
+
+def is_priority_row(raw: bytes) -> bool:
+    """Return whether the row holds a priority and nothing else."""
+    if not raw.startswith(_PRIORITY_ROW):
+        return False
+    json = parse_stored(raw)
+    return isinstance(json, dict) and len(json) == 1
+
+
+def is_container(raw: bytes) -> bool:
+    """Return whether a plain row holds a container."""
+    return raw[0] in b"{["
+
+
+def load_row(raw: bytes) -> Value:
+    """Return the value of a row in normal form; raise `DamagedRow`."""
+    json = parse_stored(raw)
+    return from_plain(json) if b"[" in raw and raw[0] != _MARK else from_export(json)
+
+
+def load_priority_row(raw: bytes) -> Priority:
+    """Return the priority in a priority row."""
+    priority: Any = load_row(raw)
+    return priority[PRIORITY]  # type: ignore[no-any-return]
+
+
+def print_row(raw: bytes) -> bytes:
+    """Return what a plain GET of a row's value prints."""
+    return compact(plain(load_row(raw))) if raw[0] == _MARK else raw
+
+
+def export_row(raw: bytes) -> bytes:
+    """Return what `format=export` prints of a row's value: priorities, and no arrays."""
+    if raw[0] == _MARK:
+        return raw[1:]
+    return compact(from_plain(parse_stored(raw))) if b"[" in raw else raw
+
+
+def print_part(raw: bytes, below: Path) -> bytes:
+    """Return what a plain GET prints of the node at the path `below` inside a row."""
+    part = _descend(parse_stored(raw), below)
+    if isinstance(part, str | int):  # bool is an int; only doubles and containers need more
+        return orjson.dumps(part)
+    return compact(plain(from_export(part)) if raw[0] == _MARK else part)
+
+
+def load_part(raw: bytes, below: Path) -> Value:
+    """Return the node at the path `below` inside a row, in normal form."""
+    part = _descend(parse_stored(raw), below)
+    return from_plain(part) if b"[" in raw and raw[0] != _MARK else from_export(part)
+
+
+def is_surely_longer(value: Value, limit: int) -> bool:
+    """Return whether the row of `value` is certainly longer than `limit`, at a cost of `limit`.
+
+    False means that printing the value is cheap, not that it is short enough.
+    """
+    return _least_length(value, limit) > limit
+
+
+def _least_length(value: Value, limit: int) -> int:
+    if isinstance(value, str):
+        return len(value) + 2
+    if not isinstance(value, dict):
+        return 1
+    total = len(value) * _LEAST_MEMBER
+    for key, child in value.items():
+        if total > limit:
+            break
+        if len(key) > _LONGEST_INDEX:
+            total += len(key)
+        total += _least_length(child, limit - total)
+    return total
+
+
+def _descend(json: Json, keys: Path) -> Json:
+    for key in keys:
+        if isinstance(json, dict):
+            json = json.get(key)
+        elif isinstance(json, list):
+            at = as_integer(key)
+            json = json[at] if at is not None and 0 <= at < len(json) else None
+        else:
+            return None
+    return json

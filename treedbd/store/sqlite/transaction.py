@@ -1,0 +1,149 @@
+"""The one transaction of a shelf file.
+
+Nothing is written to disk before `commit`, the only step that waits. At any error of the engine the
+transaction is rolled back at once, so all that is left to do is to answer its writers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol
+
+import apsw
+
+from treedbd.store.engine import DiskFull, StoreFailed
+from treedbd.store.sqlite.file import SQLITE_ERRORS
+from treedbd.store.sqlite.reader import SqliteReader
+
+_PUT = "INSERT INTO kv VALUES(1, ?, ?) ON CONFLICT(db, k) DO UPDATE SET v = excluded.v"
+_DELETE = "DELETE FROM kv WHERE db = 1 AND k = ?"
+_DELETE_RANGE = "DELETE FROM kv WHERE db = 1 AND k >= ? AND k < ?"
+_APPEND = "INSERT INTO log VALUES(1, ?, ?, ?)"
+_TRIM = "DELETE FROM log WHERE seq <= ?"
+_PAGE_COUNT = "PRAGMA page_count"
+_SET_SEQUENCE = "UPDATE dbs SET seq = ? WHERE db = 1"
+
+
+class TransactionOwner(Protocol):
+    """Makes space before a commit, and is notified once of how the transaction ended."""
+
+    def make_space(self, pages: int) -> bool:
+        """Before a commit, allocate room for a file of that many pages; return whether there is."""
+        ...
+
+    def committed(self, sequence: int) -> None:
+        """Record that everything is durable; `sequence` is the number of the last entry."""
+        ...
+
+    def rolled_back(self) -> None:
+        """Record that the changes were discarded."""
+        ...
+
+    def failed(self, error: apsw.Error, *, in_commit: bool) -> DiskFull | StoreFailed:
+        """Record that `error` ended the transaction; return what to raise for it."""
+        ...
+
+
+class SqliteTransaction(SqliteReader):
+    """Changes on the writing connection that are not committed yet."""
+
+    def __init__(self, connection: apsw.Connection, owner: TransactionOwner) -> None:
+        """Begin at once; if that raises, `owner` has been notified of the end."""
+        super().__init__(connection)
+        self._owner = owner
+        self._changes = 0
+        self._last: int | None = None
+        self.begin("BEGIN IMMEDIATE")
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Set the value of `key`."""
+        self._changes += 1
+        self._execute(_PUT, (key, value))
+
+    def put_all(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
+        """Set the values of many keys; `rows` is read row by row, and none is kept."""
+        self._changes += 1
+        if self._is_over():
+            self._execute(_PUT)  # raises RuntimeError
+        try:
+            self._connection.executemany(_PUT, rows)
+        except SQLITE_ERRORS as error:
+            raise self._on_error(error) from error
+
+    def delete(self, key: bytes) -> None:
+        """Remove `key` if it exists."""
+        self._changes += 1
+        self._execute(_DELETE, (key,))
+
+    def delete_range(self, low: bytes, high: bytes) -> None:
+        """Remove every key with `low <= key < high`."""
+        self._changes += 1
+        self._execute(_DELETE_RANGE, (low, high))
+
+    def sequence(self) -> int:
+        """Return the number of the last entry, appended by this transaction or before it."""
+        return super().sequence() if self._last is None else self._last
+
+    def append(self, op_id: bytes, content: bytes) -> int:
+        """Append an entry to the log; return its sequence number."""
+        number = self.sequence() + 1
+        self._execute(_APPEND, (number, op_id, content))
+        self._last = number
+        return number
+
+    def trim(self, through: int) -> None:
+        """Drop the entries with numbers up to and including `through`."""
+        self._execute(_TRIM, (through,))
+
+    def commit(self) -> None:
+        """Make the changes durable; raise `DiskFull` or `StoreFailed`."""
+        last = self.sequence()
+        if self._last is not None:
+            self._execute(_SET_SEQUENCE, (last,))
+        if not self._owner.make_space(self._execute(_PAGE_COUNT).get):
+            self.rollback()
+            raise DiskFull
+        self._invalidate()
+        try:
+            self._run("COMMIT")
+        except SQLITE_ERRORS as error:
+            raise self._on_error(error, in_commit=True) from error
+        self._owner.committed(last)
+
+    def rollback(self) -> None:
+        """Discard the changes; no effect once the transaction has ended in any way."""
+        if not self._is_over():
+            self._discard()
+            self._owner.rolled_back()
+
+    def _range(
+        self, statement: str, low: bytes, high: bytes, reverse: bool
+    ) -> Iterator[tuple[Any, ...]]:
+        """Iterate over the rows as they are when each is read, after the last key returned.
+
+        After a change the statement starts again: SQLite leaves open whether one that is running
+        sees the change (https://www.sqlite.org/isolation.html).
+        """
+        while True:
+            changes = self._changes
+            for row in self._walk(statement, low, high):
+                yield row
+                if self._changes != changes:
+                    break
+            else:
+                return
+            if reverse:
+                high = row[0]
+            else:
+                low = row[0] + b"\0"
+
+    def _on_error(self, error: apsw.Error, *, in_commit: bool = False) -> DiskFull | StoreFailed:
+        self._discard()
+        return self._owner.failed(error, in_commit=in_commit)
+
+    def _discard(self) -> None:
+        self._invalidate()
+        if self._connection.in_transaction:
+            with contextlib.suppress(*SQLITE_ERRORS):
+                self._run("ROLLBACK")

@@ -1,0 +1,252 @@
+"""The writing connection of a shelf file: transactions, checkpoints, failure, recovery.
+
+Theory of operation
+-------------------
+A commit appends its pages to the write-ahead log, ends them with a commit frame and syncs the log.
+From time to time a *checkpoint* copies what the log holds into the file and syncs both; the log is
+then written again from its start.
+
+A sync that fails says nothing about what is on the disk, and the next one may succeed without
+having written what this one did not. Therefore:
+
+- A commit whose sync failed leaves its pages and its commit frame in the log. This process knows
+  that and does not read them, but for a process that opens the file later they are a commit. So
+  one small page is written over them at once (`_invalidate_tail`): the check sums of what follows
+  it in the log no longer match. If the process dies between the two, the commit may take effect
+  although its writers received an error; after a power failure they cannot know either.
+- No transaction begins until `recover` has copied all that the log holds into the file and synced
+  it, has checked over a new connection, past the cache of the system, that the file is sound and
+  nothing acknowledged is missing, and has synced one commit of its own.
+- A checkpoint that fails after a commit does not undo that commit: it is durable and is
+  acknowledged. The engine keeps the log and would write the pages again, but the failure counts.
+- A process that died may have left a log whose sync had failed: a log that exists when the file is
+  opened is checkpointed before anything else.
+
+No room for a write is another matter: the commit frame is missing, and the transaction never
+happened.
+
+A checkpoint must never need room: on a full disk it is what lets the log be restarted in its own
+space, so that removals find some. So the file is made as long as a commit will need it before the
+pages go to the log. What follows the last page means nothing; if the commit fails, the file is
+truncated there again, by us or by the next checkpoint.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import sys
+from collections.abc import Callable
+from typing import Final
+
+import apsw
+
+from treedbd.files import FULL_ERRNOS, allocate
+from treedbd.store.engine import CannotOpenStore, DiskFull, StoreFailed
+from treedbd.store.sqlite.file import (
+    FORMAT,
+    LOCK_ERRORS,
+    PAGE_BYTES,
+    SQLITE_ERRORS,
+    cannot_open,
+    classify_error,
+    connect_writer,
+    describe,
+)
+from treedbd.store.sqlite.transaction import SqliteTransaction
+
+CHECKPOINT_FRAMES: Final = 250
+"""The log is checkpointed at this many pages, and again after as many more until it restarts."""
+
+
+class SqliteWriter:
+    """The one connection that writes and checkpoints a file; owns its transactions."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        """Open the file and checkpoint its log; raise `CannotOpenStore` or `DiskFull`."""
+        self._path = path
+        # Closing any descriptor of a file drops the locks of this process on it, SQLite's too: this
+        # one stays open from before the first connection until after the last.
+        self._disk = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        self._failure: str | None = None
+        self._transaction: SqliteTransaction | None = None
+        self._frames = 0
+        self._checkpoint_at = CHECKPOINT_FRAMES
+        self._size_before: int | None = None
+        try:
+            self._connection = self._connect()
+            self._last = _last_sequence(self._connection)
+        except SQLITE_ERRORS as error:
+            os.close(self._disk)
+            raise cannot_open(path, error) from error
+        except BaseException:
+            os.close(self._disk)
+            raise
+
+    def begin(self) -> SqliteTransaction:
+        """Open the one transaction; raise `StoreFailed`."""
+        if self._failure is not None:
+            raise StoreFailed(self._failure)
+        if self._transaction is not None:
+            raise RuntimeError("A transaction is already open.")
+        self._transaction = SqliteTransaction(self._connection, self)
+        return self._transaction
+
+    def make_space(self, pages: int) -> bool:
+        """Allocate the space of a file of that many pages; return whether there is enough."""
+        size = os.fstat(self._disk).st_size
+        missing = pages * PAGE_BYTES - size
+        if missing <= 0:
+            return True
+        self._size_before = size
+        try:
+            allocate(self._disk, size, missing)
+        except OSError as error:
+            if error.errno in FULL_ERRNOS:
+                self._truncate()
+                return False
+            # Any other error will be reported by the commit itself.
+        return True
+
+    def committed(self, sequence: int) -> None:
+        """Record a commit; checkpoint if the log has grown long enough."""
+        self._transaction = None
+        self._size_before = None
+        self._last = sequence
+        if self._frames >= self._checkpoint_at:
+            self.checkpoint()
+
+    def rolled_back(self) -> None:
+        """Record a transaction that changed nothing."""
+        self._transaction = None
+
+    def failed(self, error: apsw.Error, *, in_commit: bool) -> DiskFull | StoreFailed:
+        """Record a transaction that failed; return what to raise for it."""
+        self._transaction = None
+        self._truncate()
+        failure = self._record(error)
+        if in_commit and self._failure is not None:
+            self._invalidate_tail()
+        return failure
+
+    def checkpoint(self) -> None:
+        """Copy the log into the file as far as readers allow; not in a transaction.
+
+        Raises nothing. A failure is recorded; a full disk is not, since it can pass by itself.
+        """
+        if self._transaction is None:
+            self._checkpoint_at = self._frames + CHECKPOINT_FRAMES
+            self._try(self._connection.wal_checkpoint)
+
+    def truncate_log(self) -> None:
+        """Release the space of the log, which it keeps after a checkpoint; raises nothing."""
+        if self._transaction is None:
+            self._try(lambda: _checkpoint_all(self._connection))
+
+    def recover(self) -> None:
+        """Bring the file back from disk and verify it; raise `StoreFailed`."""
+        if self._transaction is not None:
+            self._transaction.rollback()
+        try:
+            if not os.path.samestat(os.fstat(self._disk), self._path.stat()):
+                raise StoreFailed("The file has been replaced by another.")
+            fresh = self._connect()
+        except SQLITE_ERRORS as error:
+            raise StoreFailed(describe(error)) from error
+        except (OSError, CannotOpenStore, DiskFull) as error:
+            raise StoreFailed("The file cannot be opened again.") from error
+        try:
+            self._verify(fresh)
+            _commit_nothing(fresh)
+        except SQLITE_ERRORS as error:
+            fresh.close()
+            raise StoreFailed(describe(error)) from error
+        except BaseException:
+            fresh.close()
+            raise
+        self._connection.close()
+        self._connection = fresh
+        self._failure = None
+
+    def close(self) -> None:
+        """Checkpoint, remove the log and close; after the last reader has closed."""
+        if self._transaction is not None:
+            self._transaction.rollback()
+        self._connection.close()
+        os.close(self._disk)
+
+    def _connect(self) -> apsw.Connection:
+        connection = connect_writer(self._path)
+        try:
+            _checkpoint_all(connection)
+        except BaseException:
+            connection.close()
+            raise
+        connection.set_wal_hook(self._count_frames)
+        return connection
+
+    def _count_frames(self, _connection: apsw.Connection, _name: str, frames: int) -> int:
+        if frames < self._frames:
+            self._checkpoint_at = CHECKPOINT_FRAMES
+        self._frames = frames
+        return apsw.SQLITE_OK
+
+    def _try(self, checkpoint: Callable[[], object]) -> None:
+        try:
+            checkpoint()
+        except SQLITE_ERRORS as error:
+            self._record(error)
+
+    def _record(self, error: apsw.Error) -> DiskFull | StoreFailed:
+        """Return what an error means; keep it if nothing can be guaranteed from now on."""
+        failure = classify_error(self._connection, error)
+        if isinstance(failure, StoreFailed) and not isinstance(error, LOCK_ERRORS):
+            self._failure = str(failure)
+        return failure
+
+    def _truncate(self) -> None:
+        """Release the space that was allocated for a commit that failed."""
+        if self._size_before is not None:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._disk, self._size_before)
+            self._size_before = None
+
+    def _invalidate_tail(self) -> None:
+        with contextlib.suppress(*SQLITE_ERRORS):
+            _commit_nothing(self._connection)
+
+    def _verify(self, connection: apsw.Connection) -> None:
+        if sys.platform == "linux":
+            os.posix_fadvise(self._disk, 0, 0, os.POSIX_FADV_DONTNEED)
+        found = connection.pragma("quick_check", 1)
+        if found != "ok":
+            raise StoreFailed(f"The file is damaged: {found}")
+        if _last_sequence(connection) < self._last:
+            raise StoreFailed("Acknowledged changes are missing from the file.")
+
+
+def _last_sequence(connection: apsw.Connection) -> int:
+    number: int = connection.execute("SELECT seq FROM dbs WHERE db = 1").get
+    return number
+
+
+def _commit_nothing(connection: apsw.Connection) -> None:
+    """Commit one page with the content that it has already."""
+    try:
+        connection.execute(f"BEGIN IMMEDIATE; PRAGMA user_version = {FORMAT}; COMMIT")
+    except SQLITE_ERRORS:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _checkpoint_all(connection: apsw.Connection) -> None:
+    """Checkpoint the whole log and empty it, unless older readers or a full disk prevent it."""
+    try:
+        connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+    except LOCK_ERRORS:
+        pass
+    except SQLITE_ERRORS as error:
+        if not isinstance(classify_error(connection, error), DiskFull):
+            raise

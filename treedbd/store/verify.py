@@ -1,0 +1,141 @@
+"""Reads all rows of the tree and reports what is wrong with them.
+
+The engine checks its own pages (`Engine.verify`); this checks that the rows are a tree as `nodes`
+describes it. It only reads, and relies on nothing: a damaged row is reported, not raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, Final
+
+import attrs
+
+from treedbd.store.engine import ReadView
+from treedbd.store.row_codec import (
+    DamagedRow,
+    encode_row,
+    is_priority_row,
+    load_priority_row,
+    load_row,
+    parse_stored,
+)
+from treedbd.store.row_keys import END, FIRST, ROW_KEY_BYTES, SPREAD_BYTES
+from treedbd.tree.normalise import check_priority, normalise
+from treedbd.tree.order import TEXT_TAG, decode_path, encode_key, encode_path
+from treedbd.tree.path import check_depth, check_key, format_path
+from treedbd.tree.types import PRIORITY, Path
+from treedbd.tree.value import as_json, members
+
+MAX_FINDINGS: Final = 100
+_MAX_PATH_CHARACTERS: Final = 200
+
+
+class _Malformed(ValueError):
+    """What is wrong with one row, from the verb on."""
+
+
+@attrs.frozen
+class _Address:
+    """What a row key encodes: a path, and for a bucket the prefix of its children's keys."""
+
+    path: Path
+    cut: bytes
+
+
+def verify(rows: ReadView, limit: int = MAX_FINDINGS) -> list[str]:
+    """Return what is malformed, one sentence each, at most `limit` of them."""
+    return list(islice(_findings(rows), limit))
+
+
+def find_unreadable(rows: ReadView) -> str | None:
+    """Return a clause about the first row that cannot be read, None if all can be.
+
+    This is the quick check at the start of the daemon. It finds rows that are not JSON, not text
+    that is damaged within a row.
+    """
+    for key, raw in rows.scan(FIRST, END):
+        try:
+            parse_stored(raw)
+        except DamagedRow:
+            return f"{_describe(key)} cannot be read"
+    return None
+
+
+def _findings(rows: ReadView) -> Iterator[str]:
+    previous: bytes | None = None
+    cover: bytes | None = None
+    priority_row: bytes | None = None
+    for key, raw in rows.scan(FIRST, END):
+        if previous is not None and key <= previous:
+            yield f"{_describe(key)} is out of order."
+        if priority_row is not None and not key.startswith(priority_row):
+            yield f"{_describe(priority_row)} holds a priority, but there is nothing below it."
+        has_cover = cover is not None and key.startswith(cover)
+        if has_cover:
+            yield f"{_describe(key)} is below another row."
+        try:
+            _check(_address(key), raw)
+        except (ValueError, RecursionError) as error:
+            yield f"{_describe(key)} {_reason(error)}."
+        priority_row = key if _seems_priority_row(raw) else None
+        if priority_row is None and not has_cover:
+            cover = key
+        previous = key
+    if priority_row is not None:
+        yield f"{_describe(priority_row)} holds a priority, but there is nothing below it."
+
+
+def _address(key: bytes) -> _Address:
+    if len(key) > ROW_KEY_BYTES:
+        raise _Malformed(f"has a key of more than {ROW_KEY_BYTES} bytes")
+    try:
+        path, cut = decode_path(key)
+        for name in check_depth(path):
+            check_key(name)
+    except ValueError:
+        raise _Malformed("has a key that no path encodes to") from None
+    container = encode_path(path)
+    if container + cut != key:
+        raise _Malformed("has a key that no path encodes to")
+    if cut and (len(key) < ROW_KEY_BYTES or len(container) > SPREAD_BYTES or cut[0] != TEXT_TAG):
+        raise _Malformed("has a key that is cut off")
+    return _Address(path, cut)
+
+
+def _check(address: _Address, raw: bytes) -> None:
+    if _seems_priority_row(raw):
+        check_priority(load_priority_row(raw))
+        return
+    value = load_row(raw) if raw else None
+    # Placeholders are not printed as they were read, so a row that holds any differs, too.
+    normal: Any = normalise(as_json(value), len(address.path), len(raw)).value
+    if normal is None or encode_row(normal) != raw:
+        raise _Malformed("is not in normal form")
+    if not address.cut:
+        return
+    names = [name for name, _ in members(normal)]
+    belong = all(encode_key(name).startswith(address.cut) for name in names)
+    if not names or not belong or PRIORITY in normal:
+        raise _Malformed("holds children that do not belong there")
+
+
+def _seems_priority_row(raw: bytes) -> bool:
+    try:
+        return is_priority_row(raw)
+    except ValueError:
+        return False
+
+
+def _reason(error: Exception) -> str:
+    return str(error) if isinstance(error, _Malformed) else "cannot be read"
+
+
+def _describe(key: bytes) -> str:
+    try:
+        path, cut = decode_path(key)
+        text = format_path(path) + ("/…" if cut else "")
+    except ValueError:
+        text = f"0x{key.hex()}"
+    return f"The row {text[:_MAX_PATH_CHARACTERS]}"

@@ -1,0 +1,90 @@
+"""Entity tags: the canonical form of JSON, the tag over it, and the tags in a condition.
+
+The canonical form is that of RFC 8785 (JCS). The tag is its SHA-256 in lower-case hexadecimal, in
+double quotes. The JSON is that of a plain GET, with numbers as the tree stores them.
+"""
+
+from __future__ import annotations
+
+import re
+from hashlib import sha256
+from typing import Final
+
+import attrs
+
+from treedbd.tree import printing
+from treedbd.tree.types import Json
+
+_BEYOND_16_BITS = re.compile(rb"[\xf0-\xf4]")
+_ABOVE_SURROGATES = re.compile(rb"[\xee\xef]")
+_LISTED = re.compile(r'(?:[^,"]|"[^"]*"?)+')
+_ETAG = re.compile(r'(W/)?(?:"([^"]*)"|([^\s"]+))')
+
+
+def canonicalise(json: Json) -> bytes:
+    """Return the canonical form of JSON (RFC 8785); integers print all their digits."""
+    # JCS orders members by UTF-16 code units, orjson by UTF-8 bytes, which is the order of code
+    # points. They differ only where a character beyond U+FFFF (a surrogate pair in UTF-16, from
+    # U+D800 on) meets one of U+E000 to U+FFFF. In UTF-8 the first kind begins with the bytes F0 to
+    # F4, the second with EE or EF, and no other character holds these. So if the text that orjson
+    # sorted lacks either, its order is the canonical one.
+    text = printing.compact_sorted(json)
+    if text.isascii() or not (_BEYOND_16_BITS.search(text) and _ABOVE_SURROGATES.search(text)):
+        return text
+    return printing.compact(_sort_by_utf16(json))
+
+
+def etag(json: Json) -> str:
+    """Return the entity tag of JSON, with its quotes."""
+    return etag_of_canonical(canonicalise(json))
+
+
+def etag_of_canonical(canonical: bytes) -> str:
+    """Return the entity tag of JSON in its canonical form."""
+    return f'"{sha256(canonical).hexdigest()}"'
+
+
+NULL_ETAG: Final = etag(None)
+"""The tag of nothing."""
+
+
+@attrs.frozen
+class ETagSet:
+    """The tags of a condition, without their quotes; `is_any` if `*` is among them."""
+
+    is_any: bool
+    opaque: frozenset[str]
+
+    def matches(self, tag: str, exists: bool) -> bool:
+        """Return whether the set holds `tag`, or holds `*` and the value `exists`."""
+        return (self.is_any and exists) or tag.strip('"') in self.opaque
+
+
+def parse_etags(header: str, *, is_weak: bool = False) -> ETagSet:
+    """Parse an `If-Match` or `If-None-Match` header: `*`, or tags with or without quotes.
+
+    With `is_weak` a tag marked `W/` counts as the tag itself, as `If-None-Match` compares; without
+    it such a tag matches nothing, as `If-Match` compares (RFC 9110, section 8.8.3.2). Never raises:
+    text that is not a tag matches nothing.
+    """
+    opaque = set()
+    is_any = False
+    for listed in _LISTED.findall(header):
+        found = _ETAG.fullmatch(listed.strip())
+        if found is None:
+            continue
+        weak, quoted, bare = found.groups()
+        if bare == "*":
+            is_any = True
+        elif is_weak or not weak:
+            opaque.add(quoted or bare)
+    return ETagSet(is_any, frozenset(opaque))
+
+
+def _sort_by_utf16(json: Json) -> Json:
+    if isinstance(json, dict):
+        keys = sorted(json, key=lambda key: key.encode("utf-16-be"))
+        return {key: _sort_by_utf16(json[key]) for key in keys}
+    if isinstance(json, list):
+        return [_sort_by_utf16(item) for item in json]
+    return json

@@ -1,0 +1,284 @@
+"""JSON Web Tokens (RFC 7515, 7519): parsed strictly, verified with a secret, minted.
+
+A token is parsed completely before any part of it is used, and nothing in it chooses how it is
+verified: by calling `verify_by_secret` the caller has chosen HS256 and the secrets. This module
+does not know where in a request a token is, nor which identity its claims describe.
+
+No message, `repr` or traceback of this module contains a token, a part of one, or a secret.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import pathlib
+import re
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, TypeAlias
+
+import attrs
+import jwt
+import orjson
+from jwt.algorithms import HMACAlgorithm
+
+from treedbd.limits import MAX_CLAIM_LEVELS, MAX_TOKEN_CHARACTERS
+from treedbd.tree.types import Json
+
+Claims: TypeAlias = dict[str, Json]
+
+MIN_SECRET_BYTES: Final = 32
+"""The least size of a key for HS256 (RFC 7518, section 3.2)."""
+MAX_SECRET_BYTES: Final = 65_536
+LEEWAY_S: Final = 10.0
+"""Tolerance for clocks that differ, on every time in a token."""
+MAX_TIME_S: Final = 253_402_300_799.0
+"""The end of the year 9999: a later time is invalid, most likely one in milliseconds."""
+
+_PARTS = re.compile(r"([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]*)")
+# Header members with which a token would choose how it is verified or parsed.
+_REFUSED_MEMBERS: Final = frozenset({"crit", "jku", "jwk", "x5u", "x5c", "b64", "zip", "enc"})
+_HS256: Final = HMACAlgorithm(HMACAlgorithm.SHA256)
+
+
+class BadToken(Exception):
+    """A token that is not valid; the message is a sentence that says why, without the token."""
+
+
+class BadSecret(ValueError):
+    """A secret that must not be used.
+
+    Attributes:
+        problem: what is wrong with it, from the verb on; it does not contain the secret.
+
+    """
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(f"The secret {problem}.")
+        self.problem = problem
+
+
+@attrs.frozen
+class Token:
+    """A parsed token; nothing in it is verified yet."""
+
+    algorithm: str
+    key_id: str | None = attrs.field(repr=False)
+    claims: Claims = attrs.field(repr=False)
+    signed: bytes = attrs.field(repr=False)
+    signature: bytes = attrs.field(repr=False)
+
+
+@attrs.frozen
+class Lifetime:
+    """When a token is valid, leeway included: from `since` until just before `until`.
+
+    Both are in seconds since 1970, and infinite if the token has no such claim.
+    """
+
+    since: float
+    until: float
+
+
+def parse(text: str) -> Token:
+    """Parse a token in compact serialisation; raise `BadToken` for any other text."""
+    if len(text) > MAX_TOKEN_CHARACTERS:
+        raise _malformed(f"it is longer than {MAX_TOKEN_CHARACTERS} characters")
+    found = _PARTS.fullmatch(text)
+    if found is None:
+        raise _malformed("it must be three parts of base64url without padding, joined by dots")
+    raw = [_decode(part) for part in found.groups()]
+    header, claims = _parse_object(raw[0]), _parse_object(raw[1])
+    signature = raw[2]
+    if header is None:
+        raise _malformed("its header is not a JSON object without repeated members")
+    if claims is None:
+        raise _malformed("its claims are not a JSON object without repeated members")
+    if signature is None:
+        raise _malformed("its signature is not base64url")
+    refused = sorted(_REFUSED_MEMBERS & header.keys())
+    if refused:
+        raise _malformed(f"its header must not have {refused[0]}")
+    algorithm, key_id = header.get("alg"), header.get("kid")
+    if not isinstance(algorithm, str):
+        raise _malformed("its header must name its algorithm")
+    if not isinstance(key_id, str | None) or (key_id is None and "kid" in header):
+        raise _malformed("the kid in its header must be a string")
+    if exceeds_levels(claims, MAX_CLAIM_LEVELS):
+        raise _malformed(f"its claims are nested deeper than {MAX_CLAIM_LEVELS} levels")
+    return Token(algorithm, key_id, claims, text[: found.end(2)].encode(), signature)
+
+
+def lifetime(claims: Claims, now: float, max_life_s: float | None = None) -> Lifetime:
+    """Return when a token with these claims is valid; raise `BadToken` if it is not valid `now`.
+
+    With `max_life_s` it is valid for at most that long from its `iat`; without `iat`, its `exp`
+    must be within that time from now.
+    """
+    life = _life(claims, now, max_life_s)
+    if now >= life.until:
+        raise BadToken("The token is expired.")
+    if now < life.since:
+        raise BadToken("The token is not yet valid.")
+    return life
+
+
+def _life(claims: Claims, now: float, max_life_s: float | None = None) -> Lifetime:
+    """Return when a token with these claims is valid, also if that time is past or to come."""
+    expires, not_before, issued = (_time(claims, name) for name in ("exp", "nbf", "iat"))
+    until = math.inf if expires is None else expires
+    if max_life_s is not None:
+        until = min(until, _latest_end(expires, issued, now, max_life_s))
+    since = max(*(-math.inf if time is None else time for time in (not_before, issued)))
+    return Lifetime(since - LEEWAY_S, until + LEEWAY_S)
+
+
+def verify_by_secret(token: Token, secrets: Iterable[bytes]) -> bytes:
+    """Return which of the secrets signed a token with HS256; raise `BadToken` if none did."""
+    if token.algorithm != "HS256":
+        raise BadToken("The token's signature must be made with HS256.")
+    for secret in secrets:
+        if _HS256.verify(token.signed, secret, token.signature):
+            return secret
+    raise BadToken("The token's signature is wrong.")
+
+
+def mint(
+    secret: bytes, claims: Mapping[str, Json], *, now: float, ttl_s: float | None = None
+) -> str:
+    """Return a token with these claims, signed with HS256.
+
+    `iat` is `now` unless the claims hold one; with `ttl_s` the token expires that many seconds
+    after `now`, both in whole seconds. Raises `BadSecret`, and `BadToken` for claims that no
+    verifier accepts, now or later.
+    """
+    check_secret(secret)
+    payload: dict[str, Any] = {"iat": int(now), **claims}
+    if ttl_s is not None:
+        payload["exp"] = int(now) + math.ceil(ttl_s)
+    try:
+        text = jwt.encode(payload, secret, algorithm="HS256")
+    except (TypeError, ValueError, RecursionError, jwt.PyJWTError):
+        text = ""
+    life = _life(parse(text).claims, now)
+    if life.until <= max(now, life.since):
+        raise BadToken("The token is expired, or would be before it is valid.")
+    return text
+
+
+def check_secret(secret: bytes) -> None:
+    """Raise `BadSecret` for a secret that is too short, or that is a key or a certificate."""
+    if len(secret) < MIN_SECRET_BYTES:
+        raise BadSecret(f"has {len(secret)} bytes, but needs at least {MIN_SECRET_BYTES}")
+    if not _is_opaque(secret):
+        raise BadSecret("is a key, a certificate or a JWK, not random bytes")
+
+
+def read_secret(file: pathlib.Path) -> bytes:
+    """Return the secret in a file: its content without one final line end; raise `BadSecret`."""
+    try:
+        with file.open("rb") as opened:
+            content = opened.read(MAX_SECRET_BYTES + 1)
+    except OSError as error:
+        raise BadSecret(f"cannot be read ({error.strerror})") from None
+    if len(content) > MAX_SECRET_BYTES:
+        raise BadSecret(f"has more than {MAX_SECRET_BYTES} bytes")
+    secret = content.removesuffix(b"\n")
+    if secret != content:
+        secret = secret.removesuffix(b"\r")
+    check_secret(secret)
+    return secret
+
+
+def fingerprint(*parts: bytes) -> str:
+    """Return a name for these byte strings that does not reveal them; they may be secrets."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(b"%d:" % len(part) + part)
+    return digest.hexdigest()
+
+
+def exceeds_levels(json: Json, levels: int) -> bool:
+    """Return whether JSON is nested deeper than `levels`."""
+    level = [json]
+    for _ in range(levels):
+        level = [child for parent in level for child in _children(parent)]
+        if not level:
+            return False
+    return any(isinstance(node, dict | list) for node in level)
+
+
+def _children(json: Json) -> Iterable[Json]:
+    if isinstance(json, dict):
+        return json.values()
+    return json if isinstance(json, list) else ()
+
+
+def _malformed(problem: str) -> BadToken:
+    return BadToken(f"The token is malformed: {problem}.")
+
+
+def _decode(part: str) -> bytes | None:
+    """Decode base64url in its one canonical form (RFC 4648, section 3.5)."""
+    try:
+        raw = urlsafe_b64decode(part + "=" * (-len(part) % 4))
+    except ValueError:
+        return None
+    return raw if urlsafe_b64encode(raw).rstrip(b"=") == part.encode() else None
+
+
+def _refuse_repetition(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    unique = dict(members)
+    if len(unique) != len(members):
+        raise ValueError
+    return unique
+
+
+_REPETITION: Final = json.JSONDecoder(
+    object_pairs_hook=_refuse_repetition, parse_int=str, parse_float=str
+)
+
+
+def _parse_object(raw: bytes | None) -> Claims | None:
+    """Parse a JSON object without repeated members; return None for anything else.
+
+    orjson parses, because it is strict about text and numbers; the second decoder only finds
+    repeated members. The errors of both contain the text, so neither is raised from here.
+    """
+    try:
+        parsed = orjson.loads(raw or b"")
+        if isinstance(parsed, dict):
+            _REPETITION.decode((raw or b"").decode())
+            return parsed
+    except (ValueError, RecursionError):
+        pass
+    return None
+
+
+def _time(claims: Claims, name: str) -> float | None:
+    if name not in claims:
+        return None
+    time = claims[name]
+    if isinstance(time, int | float) and type(time) is not bool and abs(time) <= MAX_TIME_S:
+        return float(time)
+    raise _malformed(f"{name} must be a number of seconds since 1970")
+
+
+def _latest_end(
+    expires: float | None, issued: float | None, now: float, max_life_s: float
+) -> float:
+    """Return the latest end that `max_life_s` allows; raise `BadToken` if that is unknown."""
+    if issued is not None:
+        return issued + max_life_s
+    if expires is not None and expires <= now + max_life_s + LEEWAY_S:
+        return expires
+    raise BadToken(f"The token is valid for longer than the {max_life_s:g} seconds allowed here.")
+
+
+def _is_opaque(secret: bytes) -> bool:
+    try:
+        _HS256.prepare_key(secret)
+    except jwt.InvalidKeyError:
+        return False
+    return True

@@ -1,0 +1,97 @@
+"""From an exception to a response: the one table of statuses and codes.
+
+Every error of the interface is a JSON object with a code and a sentence. An exception that is not
+in the table is a bug of ours: it is logged, and the response shows nothing of it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from treedbd.database.errors import (
+    ConditionFailed,
+    DeadlinePassed,
+    PermissionDenied,
+    RulesManagedByFile,
+    TagDenied,
+    TooLarge,
+    Unavailable,
+    UnknownDatabase,
+)
+from treedbd.rules.errors import InvalidRules
+from treedbd.store.engine import CannotOpenStore, DiskFull, StoreFailed
+from treedbd.store.row_codec import DamagedRow
+from treedbd.tree.errors import InvalidData, InvalidPath, InvalidQuery
+from treedbd.web.addressing import Misdirected, MissingSuffix, NoDatabaseNamed
+from treedbd.web.auth.identity import AuthRequired, NotAdmin
+from treedbd.web.auth.jwt import BadToken
+from treedbd.web.auth.providers import ProviderUnavailable
+from treedbd.web.dialect import Dialect
+from treedbd.web.headers import Header
+from treedbd.web.request import MethodNotAllowed, PayloadTooLarge
+from treedbd.web.response import JSON_TYPE, Response
+from treedbd.web.sse.registry import StreamsExhausted, TooManyStreams
+
+_log = Logger()
+
+STATUS: Final[dict[type[BaseException], tuple[int, str]]] = {
+    InvalidData: (400, "invalid_data"),
+    InvalidPath: (400, "invalid_path"),
+    InvalidQuery: (400, "invalid_query"),
+    InvalidRules: (400, "invalid_data"),
+    BadToken: (401, "auth_required"),
+    AuthRequired: (401, "auth_required"),
+    PermissionDenied: (403, "permission_denied"),
+    NotAdmin: (403, "permission_denied"),
+    MissingSuffix: (404, "not_found"),
+    NoDatabaseNamed: (404, "not_found"),
+    UnknownDatabase: (404, "not_found"),
+    MethodNotAllowed: (405, "method_not_allowed"),
+    RulesManagedByFile: (409, "conflict"),
+    ConditionFailed: (412, "condition_failed"),
+    PayloadTooLarge: (413, "payload_too_large"),
+    TooLarge: (413, "payload_too_large"),
+    Misdirected: (421, "misdirected"),
+    TooManyStreams: (429, "too_many_requests"),
+    ProviderUnavailable: (503, "unavailable"),
+    StreamsExhausted: (503, "unavailable"),
+    Unavailable: (503, "unavailable"),
+    DeadlinePassed: (504, "timeout"),
+}
+_STORE_ERRORS: Final[dict[type[BaseException], str]] = {
+    StoreFailed: "The store is being recovered after a failure.",
+    DiskFull: "The disk is full.",
+    CannotOpenStore: "The database cannot be opened.",
+    DamagedRow: "The data stored there is damaged.",
+}
+
+
+def error_response(error: BaseException, dialect: Dialect) -> Response:
+    """Return the response to an error."""
+    problem = _STORE_ERRORS.get(type(error))
+    if problem is not None:
+        _log.error("A store has failed: {error}", error=error)
+        return _response(dialect, 503, "unavailable", problem)
+    known = next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), None)
+    if known is None:
+        _log.failure("A request failed.", Failure(error))
+        return _response(
+            dialect, 500, "internal_error", "An internal error occurred; it has been logged."
+        )
+    status, code = known
+    message = dialect.rules_error(str(error)) if isinstance(error, InvalidRules) else str(error)
+    if isinstance(error, ConditionFailed):
+        body = dialect.mismatch_body(code, message, error.current)
+        return Response(status, body, (JSON_TYPE, (b"ETag", dialect.etag(error.tag))))
+    if isinstance(error, PermissionDenied | NotAdmin) and not isinstance(error, TagDenied):
+        status = dialect.denied_status
+    if isinstance(error, MethodNotAllowed):
+        return _response(dialect, status, code, message, (b"Allow", error.allowed.header))
+    return _response(dialect, status, code, message)
+
+
+def _response(dialect: Dialect, status: int, code: str, message: str, *headers: Header) -> Response:
+    return Response(status, dialect.error_body(code, message), (JSON_TYPE, *headers))

@@ -1,0 +1,81 @@
+"""Requests of another program's `Site`, adapted to `IHttp1Request`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from twisted.web.http import NO_BODY_CODES, HTTPChannel
+from zope.interface import implementer
+
+from treedbd.web.headers import Header, Headers
+from treedbd.web.http1.interface import IHttp1Request
+
+
+@implementer(IHttp1Request)
+class AdaptedRequest:
+    """A request of `twisted.web.server.Site`; what is not defined here is that request's own."""
+
+    def __init__(self, request: Any, body_limit: int) -> None:
+        """Adapt `request`; a body of more than `body_limit` bytes makes it oversized."""
+        self._request = request
+        self._is_over = False
+        self.headers: Headers = {
+            name.lower(): list(values) for name, values in request.requestHeaders.getAllRawHeaders()
+        }
+        self.is_oversized = _size(request) > body_limit
+        self.has_own_timeout = False
+        request.notifyFinish().addBoth(self._set_over)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the request."""
+        return getattr(self._request, name)
+
+    def send(self, status: int, headers: Iterable[Header], body: bytes) -> None:
+        """Send a whole reply and finish the request."""
+        if self._is_over:
+            return
+        self.start(status, headers, len(body))
+        if self._request.method != b"HEAD" and status not in NO_BODY_CODES:
+            self._request.write(body)
+        self._request.finish()
+
+    def start(
+        self,
+        status: int,
+        headers: Iterable[Header],
+        length: int | None = None,
+        *,
+        closes_connection: bool = False,
+    ) -> None:
+        """Set status and headers of a reply whose body is then written in pieces."""
+        request = self._request
+        request.setResponseCode(status)
+        request.responseHeaders.removeHeader(b"server")
+        for name, content in headers:
+            request.setHeader(name, content)
+        if status in NO_BODY_CODES:
+            request.responseHeaders.removeHeader(b"content-type")
+        elif length is not None:
+            request.setHeader(b"Content-Length", b"%d" % length)
+        if closes_connection:
+            request.setHeader(b"Connection", b"close")
+            if isinstance(request.channel, HTTPChannel):  # which does not read that header
+                request.channel.persistent = False
+
+    def abort(self) -> None:
+        """Drop the connection."""
+        self._request.transport.abortConnection()
+
+    def _set_over(self, _: object) -> None:
+        """Note that the request has been answered, or that the client is gone."""
+        self._is_over = True
+
+
+def _size(request: Any) -> int:
+    body = request.content
+    if body is None:
+        return 0
+    size: int = body.seek(0, 2)
+    body.seek(0)
+    return size

@@ -1,0 +1,345 @@
+"""One HTTP/1.1 connection: the protocol between a transport and the requests of a client.
+
+Bytes go to an `Http1Parser`; each request that is complete is rendered before the next is parsed,
+so replies leave in order. What a client sends meanwhile is held unread, and past a bound the
+transport stops reading. While the client does not read its replies, no further request of it is
+answered.
+
+A connection is in one of these states, whose time limits `sweep` checks:
+
+- handshake: until TLS is set up;
+- idle: between requests, or before the first;
+- head and body: a request is arriving; both end with 408;
+- answering: without a limit, since the resource has its own;
+- closing: everything has been sent; what the client still sends is read and dropped for a while,
+  because closing with unread input would reset the connection and could destroy the last reply on
+  its way (RFC 9112, section 9.6).
+
+In all of them a client that reads nothing of what is waiting for it is dropped after a while.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Any, Final
+
+from twisted.internet.interfaces import (
+    IAddress,
+    IDelayedCall,
+    IHandshakeListener,
+    ISSLTransport,
+    ITCPTransport,
+)
+from twisted.internet.protocol import Protocol, connectionDone
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from treedbd.web.http1.connections import Connections
+from treedbd.web.http1.deadlines import Deadline
+from treedbd.web.http1.errors import (
+    BODY_TOO_LARGE,
+    TOO_MANY_BODIES,
+    ErrorReply,
+    ProtocolError,
+    format_reply,
+)
+from treedbd.web.http1.parser import Http1Parser
+from treedbd.web.http1.request import Request
+from treedbd.web.http1.writer import ConnectionWriter
+
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+_HELD_BYTES: Final = 64 * 1024
+_REQUESTS_PER_TURN: Final = 64
+
+_log = Logger()
+
+
+@implementer(IHandshakeListener)
+class Http1Connection(Protocol):
+    """The protocol of one connection; its requests call it too (`RequestConnection`).
+
+    Attributes:
+        secure: whether the connection uses TLS.
+        peer, host: the address of the client, and the local one that it connected to.
+        site: the `Site` that requests belong to.
+        writer: what writes to the transport.
+
+    """
+
+    secure = False
+    peer: IAddress
+    host: IAddress
+    writer: ConnectionWriter
+
+    transport: Any
+    _request: Request | None = None
+    _parsing = False  # requests are being parsed and rendered by a caller
+    _next_turn: IDelayedCall | None = None  # continues to parse, after other connections
+    _is_read_paused = False  # the transport was paused
+    _closing = False
+    _idle_since = inf  # while no first request is awaited yet
+    _held = 0  # bytes of content that the registry counts for this connection
+    _dropped = 0
+
+    def __init__(self, connections: Connections) -> None:
+        """Belong to `connections`."""
+        self._served = connections.served
+        self.site = self._served.site
+        self._connections = connections
+        self._limits = connections.limits
+        self._parser = Http1Parser(connections.limits)
+        self._deadline = Deadline(connections.limits, connections.clock)
+
+    @property
+    def bytes_sent(self) -> int:
+        """How many bytes were written to this connection."""
+        return self.writer.bytes_sent
+
+    @property
+    def date_line(self) -> bytes:
+        """The header line with the date."""
+        return self._connections.date_line
+
+    # From the transport.
+
+    def connectionMade(self) -> None:
+        """Start, or refuse the client."""
+        transport = self.transport
+        self.peer = transport.getPeer()
+        self.host = transport.getHost()
+        self.secure = ISSLTransport.providedBy(transport)
+        self.writer = ConnectionWriter(transport, self._connections.clock, self._resume_parsing)
+        error = self._connections.admit(self, getattr(self.peer, "host", ""))
+        if error is not None:
+            if self.secure or self._connections.refuses_without_reply():
+                self.abort()
+            else:
+                self._refuse(error)
+            return
+        if ITCPTransport.providedBy(transport):
+            transport.setTcpNoDelay(True)
+        if self.secure:
+            self._deadline.set_for_handshake()
+        else:
+            self._await_more()
+
+    def handshakeCompleted(self) -> None:
+        """Begin to wait for the first request over TLS."""
+        if not self._closing:
+            self._await_more()
+
+    def dataReceived(self, data: bytes) -> None:
+        """Receive what the client sent."""
+        if self._is_occupied():
+            self._hold_or_drop(data)
+        else:
+            self._parse(data)
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """Notify the request under way that its client is gone."""
+        self._closing = True
+        self._release_body()
+        self.writer.release()
+        if self._next_turn is not None:
+            self._next_turn.cancel()
+            self._next_turn = None
+        request, self._request = self._request, None
+        if request is not None:
+            request.connectionLost(reason)
+        self._connections.remove(self)
+        self._parser.close()
+
+    # From the request.
+
+    def answered(self, request: Request) -> None:
+        """Go on to the next request, or close."""
+        self._request = None
+        if self._held:
+            self._release_body()
+        log_access = self._served.log_access
+        if log_access is not None:
+            try:
+                log_access(request)
+            except Exception:
+                _log.failure("A request could not be logged.")
+        if not request.persistent:
+            self._close(linger=request.is_oversized or self._parser.unread_bytes > 0)
+        elif not self._parsing:
+            self._resume_parsing()
+
+    def lose_connection(self) -> None:
+        """Close once everything is sent."""
+        self._close(linger=False)
+
+    # From the registry of connections.
+
+    def sweep(self, now: float) -> None:
+        """Do what is due at `now`."""
+        stalled_s = self.writer.stalled_s(now)
+        if stalled_s is not None:
+            has_own_timeout = self._request is not None and self._request.has_own_timeout
+            if stalled_s >= self._limits.write_stalled_s and not has_own_timeout:
+                self.abort()
+            elif self._closing:
+                self._deadline.extend_for_close(now)
+            else:
+                self._idle_since = now
+        elif self._deadline.has_passed(now):
+            self._expire()
+        elif self._is_idle() and now >= self._idle_since + self._limits.idle_s:
+            self._close(linger=False)
+
+    def drain(self) -> None:
+        """Close now if no request is under way, else after it."""
+        if self._request is not None:
+            self._request.persistent = False
+        elif not self._parser.in_body and not self._parser.unread_bytes:
+            self._close(linger=False)
+
+    def abort(self) -> None:
+        """Drop the connection."""
+        self._closing = True
+        self.writer.abort()
+
+    # Requests.
+
+    def _is_occupied(self) -> bool:
+        return (
+            self._request is not None
+            or self._closing
+            or self._next_turn is not None
+            or self.writer.is_paused
+        )
+
+    def _is_idle(self) -> bool:
+        return self._request is None and not self._closing and not self._deadline.is_set
+
+    def _parse(self, data: bytes = b"") -> None:
+        """Render complete requests, until one is not answered at once."""
+        parser = self._parser
+        rendered = 0
+        self._parsing = True
+        try:
+            while parser.receive(data):
+                self._render()
+                rendered += 1
+                if not parser.unread_bytes or self._is_occupied():
+                    break
+                if rendered == _REQUESTS_PER_TURN:
+                    self._next_turn = self._connections.clock.callLater(0, self._run_next_turn)
+                    break
+                data = b""
+        except ProtocolError as error:
+            if error.reply is BODY_TOO_LARGE and self._served.takes_oversized:
+                self._render_oversized()
+            else:
+                self._refuse(error.reply)
+        finally:
+            self._parsing = False
+        if self._request is None and not self._closing:
+            self._await_more()
+
+    def _render(self) -> None:
+        request = self._request = Request(self, self._parser)
+        if self._connections.draining:
+            request.persistent = False
+        if self._deadline.is_set:
+            self._deadline.clear()
+        try:
+            if self._served.is_leaf:
+                request.render(self._served.resource)
+            else:
+                request.process()
+        except Exception:
+            request.processingFailed(Failure())
+
+    def _render_oversized(self) -> None:
+        """Let the resource refuse a request; what still arrives of its body is dropped."""
+        self._release_body()
+        self._connections.errors[BODY_TOO_LARGE.status] += 1
+        request = self._request = Request(self, self._parser)
+        request.is_oversized = True
+        request.persistent = False
+        self._deadline.clear()
+        request.render(self._served.resource)
+
+    def _run_next_turn(self) -> None:
+        self._next_turn = None
+        self._resume_parsing()
+
+    def _resume_parsing(self) -> None:
+        """Parse what was held, unless the connection is still occupied."""
+        if not self._parsing and not self._is_occupied():
+            self._parse()
+
+    def _await_more(self) -> None:
+        """Set the time limit for what the client is to send next."""
+        parser = self._parser
+        if parser.in_body:
+            if self._deadline.set_for_body(parser.body_bytes) and parser.awaits_continue:
+                self.writer.write(_CONTINUE)
+            self._count_body()
+        elif parser.unread_bytes:
+            self._deadline.set_for_head()
+        else:
+            self._idle_since = self._connections.now
+            if self._deadline.is_set:
+                self._deadline.clear()
+        if self._is_read_paused and not self._is_occupied():
+            self._is_read_paused = False
+            self.transport.resumeProducing()
+
+    def _hold_or_drop(self, data: bytes) -> None:
+        """Hold bytes that cannot be parsed yet; drop those of a closing connection."""
+        if not self._closing:
+            self._parser.hold(data)
+            if not self._is_read_paused and self._parser.unread_bytes > _HELD_BYTES:
+                self._is_read_paused = True
+                self.transport.pauseProducing()
+            return
+        self._dropped += len(data)
+        if self._dropped > 2 * self._limits.write_body_bytes:
+            self.abort()
+        self._deadline.set_for_close()
+
+    def _count_body(self) -> None:
+        grown = self._parser.body_bytes - self._held
+        self._held += grown
+        self._connections.held_body_bytes += grown
+        if self._connections.held_body_bytes > self._limits.held_body_bytes:
+            self._refuse(TOO_MANY_BODIES)
+
+    def _release_body(self) -> None:
+        self._connections.held_body_bytes -= self._held
+        self._held = 0
+
+    # The end.
+
+    def _expire(self) -> None:
+        if self._closing:
+            self.abort()
+        elif self._deadline.error is not None:
+            self._refuse(self._deadline.error)
+        else:
+            self._close(linger=False)
+
+    def _refuse(self, error: ErrorReply) -> None:
+        self._release_body()
+        self._connections.errors[error.status] += 1
+        headers = self._served.error_headers
+        self.writer.write(format_reply(error, self._connections.date_line, headers))
+        self._close(linger=True)
+
+    def _close(self, *, linger: bool) -> None:
+        """Close after everything written is sent; `linger` if the client may still be sending."""
+        if self._closing:
+            return
+        self._closing = True
+        self._deadline.set_for_close()
+        if self._is_read_paused:
+            self.transport.resumeProducing()
+        if linger:
+            self.writer.close_half()
+        else:
+            self.writer.close()

@@ -1,0 +1,181 @@
+"""The connections of one factory: admission, time limits, draining.
+
+No connection has a timer. Once a second, and only while there are connections, a sweep lets each
+check its own time limit; limits are therefore kept to the second. The header line with the date is
+made in the same sweep, so that no reply has to.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from attrs import frozen
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.web.http import datetimeToString
+from twisted.web.resource import IResource
+from twisted.web.server import Site
+
+from treedbd.limits import Limits
+from treedbd.web.headers import Header
+from treedbd.web.http1.errors import (
+    SHUTTING_DOWN,
+    TOO_MANY,
+    TOO_MANY_FROM_ADDRESS,
+    ErrorReply,
+)
+from treedbd.web.http1.request import Request
+
+SWEEP_S: Final = 1.0
+_MAX_REFUSED: Final = 256
+
+
+@frozen
+class ServedResource:
+    """What answers the requests, and what is called for each reply.
+
+    A resource that `takes_oversized` (an `IHttp1Resource`) also gets requests whose body was too
+    large to be received. What the server refuses by itself carries the `error_headers`.
+    """
+
+    resource: IResource
+    is_leaf: bool
+    takes_oversized: bool
+    site: Site
+    log_access: Callable[[Request], None] | None
+    error_headers: tuple[Header, ...] = ()
+
+
+class TrackedConnection(Protocol):
+    """What the registry knows of a connection."""
+
+    @property
+    def bytes_sent(self) -> int:
+        """How many bytes were written to the connection."""
+
+    def sweep(self, now: float) -> None:
+        """Do what is due at `now`, in seconds of the clock of the registry."""
+
+    def drain(self) -> None:
+        """Close now if no request is under way, else after it."""
+
+    def abort(self) -> None:
+        """Drop the connection."""
+
+
+class Connections:
+    """The registry of open connections.
+
+    Attributes:
+        served: what they serve.
+        limits: the bounds that they share.
+        clock: what time limits are counted with.
+        now: the time of the last sweep, in seconds of the clock; for what need not be exact.
+        date_line: the header line with the date, with its line end.
+        count: how many connections were admitted and are open.
+        draining: whether no further connection and no further request is accepted.
+        held_body_bytes: content of unanswered requests that arrived in several pieces.
+        errors: how many errors the server has sent by itself, by status.
+
+    """
+
+    def __init__(
+        self,
+        served: ServedResource,
+        limits: Limits,
+        clock: IReactorTime,
+        wall_clock: Callable[[], float],
+    ) -> None:
+        """Count time with `clock`; `wall_clock` returns the seconds since 1970 for the date."""
+        self.served = served
+        self.limits = limits
+        self.clock = clock
+        self.now = clock.seconds()
+        self.date_line = b""
+        self.count = 0
+        self.draining = False
+        self.held_body_bytes = 0
+        self.errors: Counter[int] = Counter()
+        self._wall_clock = wall_clock
+        self._addresses: dict[TrackedConnection, str | None] = {}
+        self._per_address: Counter[str] = Counter()
+        self._sent_before = 0
+        self._next_sweep: IDelayedCall | None = None
+        self._waiting_for_end: list[Deferred[None]] = []
+
+    @property
+    def bytes_sent(self) -> int:
+        """How many bytes were written to all connections so far, closed ones too."""
+        return self._sent_before + sum(each.bytes_sent for each in self._addresses)
+
+    def admit(self, connection: TrackedConnection, address: str) -> ErrorReply | None:
+        """Register a connection from `address`; return why it is refused, None if it is not.
+
+        A refused connection is registered too, until it is closed.
+        """
+        error = self._error_for(address)
+        self._addresses[connection] = None if error else address
+        if error is None:
+            self.count += 1
+            self._per_address[address] += 1
+        if self._next_sweep is None:
+            self._sweep()
+        return error
+
+    def refuses_without_reply(self) -> bool:
+        """Return whether so many refused connections are open that further ones get no reply."""
+        return len(self._addresses) - self.count > _MAX_REFUSED
+
+    def remove(self, connection: TrackedConnection) -> None:
+        """Remove a connection that is closed."""
+        address = self._addresses.pop(connection)
+        self._sent_before += connection.bytes_sent
+        if address is not None:
+            self.count -= 1
+            self._per_address[address] -= 1
+            if not self._per_address[address]:
+                del self._per_address[address]
+        if not self._addresses:
+            self._end()
+
+    def drain(self) -> Deferred[None]:
+        """Close what is idle, let requests under way finish; fires when no connection is left."""
+        self.draining = True
+        for connection in tuple(self._addresses):
+            connection.drain()
+        ended: Deferred[None] = Deferred()
+        self._waiting_for_end.append(ended)
+        if not self._addresses:
+            self._end()
+        return ended
+
+    def abort(self) -> None:
+        """Drop all connections."""
+        for connection in tuple(self._addresses):
+            connection.abort()
+
+    def _error_for(self, address: str) -> ErrorReply | None:
+        if self.draining:
+            return SHUTTING_DOWN
+        if self.count >= self.limits.connections:
+            return TOO_MANY
+        if address and self._per_address[address] >= self.limits.connections_per_address:
+            return TOO_MANY_FROM_ADDRESS
+        return None
+
+    def _sweep(self) -> None:
+        self.now = self.clock.seconds()
+        self.date_line = b"Date: %b\r\n" % datetimeToString(self._wall_clock())
+        self._next_sweep = self.clock.callLater(SWEEP_S, self._sweep)
+        for connection in tuple(self._addresses):
+            connection.sweep(self.now)
+
+    def _end(self) -> None:
+        if self._next_sweep is not None:
+            self._next_sweep.cancel()
+            self._next_sweep = None
+        waiting, self._waiting_for_end = self._waiting_for_end, []
+        for ended in waiting:
+            ended.callback(None)

@@ -1,0 +1,85 @@
+"""The errors that the HTTP server sends by itself, and the bytes of their replies.
+
+An error here concerns the protocol, not the database: bytes that are not a request, a limit that is
+exceeded, too many connections. Its reply has the same form as all errors and ends the connection.
+Errors in complete requests are up to the resource.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from http import HTTPStatus
+from typing import Final
+
+import orjson
+from attrs import frozen
+
+from treedbd.web.headers import Header
+
+ERROR_HEADERS: Final = (
+    (b"Content-Type", b"application/json; charset=utf-8"),
+    (b"X-Content-Type-Options", b"nosniff"),
+    (b"Cache-Control", b"no-store"),
+)
+STATUS_LINES: Final = {
+    int(status): b"HTTP/1.1 %d %b\r\n" % (status, status.phrase.encode()) for status in HTTPStatus
+}
+
+
+@frozen
+class ErrorReply:
+    """A reply that ends the connection: a status, a code of the error table, a sentence."""
+
+    status: int
+    code: str
+    message: str
+
+
+class ProtocolError(Exception):
+    """The bytes of a client cannot become a request; `reply` says why."""
+
+    def __init__(self, reply: ErrorReply) -> None:
+        super().__init__(reply.message)
+        self.reply = reply
+
+
+BAD_TARGET: Final = ErrorReply(
+    400, "invalid_path", "The request target must be a path or a URL, without raw spaces."
+)
+HEAD_TIMEOUT: Final = ErrorReply(408, "timeout", "The request took too long to arrive.")
+BODY_TIMEOUT: Final = ErrorReply(408, "timeout", "The request body arrived too slowly.")
+BODY_TOO_LARGE: Final = ErrorReply(413, "payload_too_large", "The request body is too large.")
+LINE_TOO_LONG: Final = ErrorReply(414, "too_long", "The request line is too long.")
+TOO_MANY_FROM_ADDRESS: Final = ErrorReply(
+    429, "too_many_requests", "There are too many connections from this address."
+)
+HEADERS_TOO_LONG: Final = ErrorReply(431, "too_long", "The request headers are too long.")
+INTERNAL: Final = ErrorReply(500, "internal_error", "The server failed to answer this request.")
+TOO_MANY_BODIES: Final = ErrorReply(
+    503, "unavailable", "Too many request bodies are arriving; try again later."
+)
+TOO_MANY: Final = ErrorReply(503, "unavailable", "There are too many connections; try again later.")
+SHUTTING_DOWN: Final = ErrorReply(503, "unavailable", "The server is shutting down.")
+
+
+def malformed(message: str) -> ProtocolError:
+    """Return the error of bytes that break the syntax of HTTP (RFC 9112)."""
+    return ProtocolError(ErrorReply(400, "invalid_data", message))
+
+
+def format_body(error: ErrorReply) -> bytes:
+    """Return the JSON of an error: `{"error": code, "message": sentence}`."""
+    return orjson.dumps({"error": error.code, "message": error.message})
+
+
+def format_reply(error: ErrorReply, date_line: bytes, headers: Iterable[Header] = ()) -> bytes:
+    """Return the whole last reply of a connection; `date_line` is a header line with CRLF."""
+    body = format_body(error)
+    lines = b"".join(b"%b: %b\r\n" % each for each in (*ERROR_HEADERS, *headers))
+    return b"%b%b%bContent-Length: %d\r\nConnection: close\r\n\r\n%b" % (
+        STATUS_LINES[error.status],
+        date_line,
+        lines,
+        len(body),
+        body,
+    )

@@ -1,0 +1,93 @@
+"""The HTTP/1.1 server of the daemon: a factory to give to an endpoint, plain or `ssl:`.
+
+It replaces `twisted.web.server.Site` and renders the same resources. `connection` is the protocol
+of a connection, `parser` parses requests, `request` and `reply` represent them, `connections`
+counts, times and ends connections, and `treedbd.limits` bounds them. Nothing here knows what the
+resource serves.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IProtocolNegotiationFactory, IReactorTime
+from twisted.internet.protocol import Factory
+from twisted.web.resource import IResource
+from twisted.web.server import Site
+from zope.interface import implementer
+
+from treedbd.limits import Limits
+from treedbd.web.headers import Header
+from treedbd.web.http1.connection import Http1Connection
+from treedbd.web.http1.connections import Connections, ServedResource
+from treedbd.web.http1.interface import IHttp1Resource
+from treedbd.web.http1.request import Request
+
+
+@implementer(IProtocolNegotiationFactory)
+class Http1Factory(Factory):
+    """Makes an `Http1Connection` for every connection of one or more ports."""
+
+    noisy = False
+
+    def __init__(
+        self,
+        resource: IResource,
+        limits: Limits,
+        clock: IReactorTime,
+        log_access: Callable[[Request], None] | None = None,
+        wall_clock: Callable[[], float] = time.time,
+        error_headers: Iterable[Header] = (),
+    ) -> None:
+        """Serve `resource`: a leaf gets every request, else its children are looked up.
+
+        Time limits are counted with `clock`; `wall_clock` returns the seconds since 1970 for the
+        Date of replies. `log_access` is called with every answered request, and must show no more
+        of its target than `shown_path`. `error_headers` are sent with what the server refuses by
+        itself.
+        """
+        site = Site(resource, reactor=clock)
+        served = ServedResource(
+            resource,
+            bool(resource.isLeaf),
+            IHttp1Resource.providedBy(resource),
+            site,
+            log_access,
+            tuple(error_headers),
+        )
+        self._connections = Connections(served, limits, clock, wall_clock)
+        self.protocol = partial(Http1Connection, self._connections)
+
+    @property
+    def connections(self) -> int:
+        """How many connections are open, without those that were turned away."""
+        return self._connections.count
+
+    @property
+    def bytes_sent(self) -> int:
+        """How many bytes were written so far, to closed connections too."""
+        return self._connections.bytes_sent
+
+    @property
+    def errors(self) -> dict[int, int]:
+        """How many errors the server has sent by itself, by status."""
+        return dict(self._connections.errors)
+
+    def acceptableProtocols(self) -> list[bytes]:
+        """Return the protocols to negotiate over TLS."""
+        return [b"http/1.1"]
+
+    def drain(self) -> Deferred[None]:
+        """Close idle connections now, the others after the request under way.
+
+        New connections are refused from now on. Fires when no connection is left; the caller
+        decides how long to wait.
+        """
+        return self._connections.drain()
+
+    def abort(self) -> None:
+        """Drop all connections that are left."""
+        self._connections.abort()

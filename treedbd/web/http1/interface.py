@@ -1,0 +1,74 @@
+"""The interfaces between this HTTP server and the resources that it serves.
+
+A request of this server is an ordinary request of `twisted.web` and, beyond that, an
+`IHttp1Request`. A resource that is written for it is an `IHttp1Resource`; any other resource of
+`twisted.web` is served too. If a resource is mounted in the `Site` of another program, the
+requests of that site are adapted (`adapter`), so a handler only sees this interface.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IAddress, IConsumer
+from twisted.web.iweb import IRequest
+from twisted.web.resource import IResource
+from zope.interface import Attribute
+
+from treedbd.web.headers import Header
+
+
+class IHttp1Request(IRequest, IConsumer):
+    """A request as the handlers see it."""
+
+    headers = Attribute("The header fields: from names in lower case to lists of values, in order.")
+    is_oversized = Attribute("Whether the body is too large; then `content` must not be read.")
+    has_own_timeout = Attribute("Set to True by a resource that closes slow readers by itself.")
+
+    def send(status: int, headers: Iterable[Header], body: bytes) -> None:
+        """Send a whole reply in one write and finish the request.
+
+        `headers` are sent as they are; Content-Length, Date and Connection are added. A reply to
+        HEAD has the length of `body` without it; 204 and 304 have neither. Does nothing if the
+        request has been answered or the client is gone.
+        """
+
+    def start(
+        status: int,
+        headers: Iterable[Header],
+        length: int | None = None,
+        *,
+        closes_connection: bool = False,
+    ) -> None:
+        """Set status and headers of a reply whose body is then written in pieces.
+
+        `length` is that of the body in bytes, None if it is not known. With `closes_connection` the
+        connection ends with the reply.
+        """
+
+    def abort() -> None:
+        """Drop the connection, and with it what has not been sent."""
+
+    # Of the interfaces of `twisted.web`, here with types.
+
+    startedWriting = Attribute("Whether any of the reply has been written.")
+
+    def getClientAddress() -> IAddress:
+        """Return the address of the client, or of the proxy before it."""
+
+    def notifyFinish() -> Deferred[None]:
+        """Return what fires at the end of the reply, or fails if the client disconnects before."""
+
+    def write(data: bytes) -> None:
+        """Write a piece of the body."""
+
+    def finish() -> None:
+        """End the reply."""
+
+
+class IHttp1Resource(IResource):
+    """A resource that expects an `IHttp1Request`.
+
+    It also receives oversized requests and must answer them with an error, whose form it chooses.
+    """

@@ -1,0 +1,199 @@
+"""The request object of the server: a stock request whose parts are made when they are first read.
+
+It works with all that renders a stock request: resources of `twisted.web`, Klein, and Werkzeug
+through it. What a request for a small value never needs (header objects, arguments, cookies, an
+empty body, addresses) costs nothing. A form body arrives untouched in `content`. `reply` writes the
+reply.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from io import BytesIO
+from typing import Any, AnyStr
+from urllib.parse import unquote_to_bytes
+
+from twisted.python.failure import Failure
+from twisted.web.error import UnsupportedMethod
+from twisted.web.http import parse_qs
+from twisted.web.http_headers import Headers as StockHeaders
+from twisted.web.resource import IResource
+from twisted.web.server import NOT_DONE_YET
+from zope.interface import implementer
+
+from treedbd.web.headers import Headers
+from treedbd.web.http1.errors import INTERNAL, ErrorReply
+from treedbd.web.http1.interface import IHttp1Request
+from treedbd.web.http1.parser import Http1Parser
+from treedbd.web.http1.reply import Reply, RequestConnection
+
+# What begins a query, or was meant to: encoded by mistake, perhaps more than once.
+_QUERY = re.compile("[?#;]|%(?:25)*(?:3F|23|3B)", re.IGNORECASE)
+# Three or more parts of base64url, joined by dots; each run of letters is read once.
+_LIKE_TOKEN = re.compile(
+    r"(?<![\w-])[\w-]{10,}+(?:(?:\.|%2E)[\w-]*+){2,}+", re.ASCII | re.IGNORECASE
+)
+
+
+class _Lazy:
+    """An attribute that is made when it is first read, and may be assigned before or after."""
+
+    def __init__(self, make: Callable[[Any], object]) -> None:
+        self._make = make
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: Any, owner: type) -> object:
+        value = instance.__dict__[self._name] = self._make(instance)
+        return value
+
+
+def _lazily(make: Callable[[Any], object]) -> Any:
+    """Return a lazy attribute; its type is Any because it overrides attributes of many types."""
+    return _Lazy(make)
+
+
+@implementer(IHttp1Request)
+class Request(Reply):
+    """One request and its reply.
+
+    Attributes:
+        headers: the header fields, from names in lower case to lists of values in order.
+        is_oversized: whether its body was too large to be received.
+        has_own_timeout: whether its resource closes slow readers by itself.
+
+    """
+
+    is_oversized = False
+    has_own_timeout = False
+
+    # Attributes of the stock request, made when they are read.
+    requestHeaders = _lazily(lambda request: StockHeaders(request.headers))
+    responseHeaders = _lazily(lambda request: StockHeaders())
+    content = _lazily(lambda request: BytesIO())
+    path = _lazily(lambda request: _find_path(request.uri))
+    args = _lazily(lambda request: parse_qs(request.uri.partition(b"?")[2], 1))
+    prepath = _lazily(lambda request: [])
+    postpath = _lazily(
+        lambda request: [unquote_to_bytes(part) for part in request.path[1:].split(b"/")]
+    )
+    received_cookies = _lazily(lambda request: _parse_cookies(request.headers))
+    cookies = _lazily(lambda request: [])
+    notifications = _lazily(lambda request: [])
+    client = _lazily(lambda request: request.connection.peer)
+    host = _lazily(lambda request: request.connection.host)
+    transport = _lazily(lambda request: request.connection.transport)
+    site = _lazily(lambda request: request.connection.site)
+    _adapterCache = _lazily(lambda request: {})
+
+    def __init__(self, connection: RequestConnection, parser: Http1Parser) -> None:
+        """Represent the request that `parser` has just completed."""
+        # The parents are not initialised: they would make the objects that are lazy here.
+        self.connection = connection
+        self.channel = connection
+        self.method = parser.method
+        self.uri = parser.target
+        self.clientproto = parser.version
+        self.headers: Headers = parser.headers
+        self.persistent = parser.keep_alive
+        if parser.body is not None:
+            self.content = parser.body
+
+    def __repr__(self) -> str:
+        """Describe the request without its query."""
+        return f"<{type(self).__name__} {self.method!r} {self.shown_path}>"
+
+    @property
+    def shown_path(self) -> str:  # type: ignore[override]  # read-only here
+        """The path as a log may show it: without a token, even one that is there by mistake."""
+        path: bytes = self.path
+        return _LIKE_TOKEN.sub("…", _QUERY.split(path.decode("ascii", "backslashreplace"), 1)[0])
+
+    def getHeader(self, key: AnyStr) -> AnyStr | None:
+        """Return the last value of a header field, None if it is absent."""
+        if isinstance(key, str) or "requestHeaders" in self.__dict__:
+            return super().getHeader(key)
+        values = self.headers.get(key.lower())
+        return values[-1] if values else None
+
+    def isSecure(self) -> bool:
+        """Return whether the request came over TLS."""
+        return self.connection.secure or bool(self._forceSSL)
+
+    def process(self) -> None:
+        """Find the resource that the path names below the site's, and render it."""
+        if self.path == b"*":
+            if self.method == b"OPTIONS":
+                self.send(200, (), b"")
+            else:
+                self._refuse_method([b"OPTIONS"])
+            return
+        resource = self.site.getResourceFor(self)
+        choose_encoder = getattr(resource, "getEncoder", None)
+        if choose_encoder is not None:
+            self._encoder = choose_encoder(self)
+        self.render(resource)
+
+    def render(self, resrc: IResource) -> None:
+        """Let a resource answer; what it returns is the body, or `NOT_DONE_YET`."""
+        try:
+            body: Any = resrc.render(self)
+        except UnsupportedMethod as error:
+            if self.method != b"HEAD" or b"GET" not in error.allowedMethods:
+                self._refuse_method(error.allowedMethods)
+                return
+            body = self._render_get_for_head(resrc)
+        if body is NOT_DONE_YET:
+            return
+        if not isinstance(body, bytes):
+            raise TypeError(f"{resrc!r} rendered {type(body).__name__}, not bytes")
+        self._finish_with(body)
+
+    def processingFailed(self, reason: Failure) -> Failure:
+        """Log an error of the resource; the response shows only that there was one."""
+        self._log.failure(
+            "{method} {path} could not be answered.",
+            failure=reason,
+            method=self.method.decode("ascii"),
+            path=self.shown_path,
+        )
+        if self.channel is not None:
+            if self.startedWriting:
+                self.channel.abort()  # a reply cut short must not look complete
+            else:
+                self._send_error(INTERNAL)
+        return reason
+
+    def _render_get_for_head(self, resource: IResource) -> Any:
+        """Answer HEAD by a resource that only implements GET; the body is not sent."""
+        self._only_head = True
+        self.method = b"GET"
+        try:
+            return resource.render(self)
+        finally:
+            self.method = b"HEAD"
+
+    def _refuse_method(self, allowed: Iterable[bytes]) -> None:
+        message = f"The method {self.method.decode('ascii')} is not allowed here."
+        error = ErrorReply(405, "method_not_allowed", message)
+        self._send_error(error, (b"Allow", b", ".join(allowed)))
+
+
+def _find_path(target: bytes) -> bytes:
+    """Return the path of a target in any of its forms (RFC 9112, section 3.2)."""
+    path = target.partition(b"?")[0]
+    if path.startswith(b"/") or path == b"*":
+        return path
+    return b"/" + path.partition(b"://")[2].partition(b"/")[2]
+
+
+def _parse_cookies(headers: Headers) -> dict[bytes, bytes]:
+    cookies = {}
+    for line in headers.get(b"cookie", []):
+        for pair in line.split(b";"):
+            name, equals, value = pair.lstrip().partition(b"=")
+            if equals:
+                cookies[name] = value
+    return cookies

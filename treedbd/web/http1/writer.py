@@ -1,0 +1,233 @@
+"""Writes to a connection: sends bytes, paces producers, and observes whether the client reads.
+
+To its transport a `ConnectionWriter` is the one producer of everything that is written; the
+producers that requests register are paced through it. The buffer of the transport is read, never
+changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+from twisted.internet.abstract import FileDescriptor
+from twisted.internet.interfaces import (
+    IDelayedCall,
+    IProducer,
+    IPullProducer,
+    IPushProducer,
+    IReactorTime,
+)
+from twisted.internet.tcp import Connection
+from twisted.logger import Logger
+from twisted.protocols.policies import ProtocolWrapper
+from zope.interface import implementer
+
+from treedbd.web.http1.direct_send import find_direct_pair_send, find_direct_send
+
+_log = Logger()
+
+_COPIED_BYTES: Final = 256 * 1024
+_UNSENT_BYTES: Final = 128 * 1024
+"""Bytes that may wait in the kernel to be sent. Without a limit megabytes would, and a client that
+reads slowly would seem not to read while they are sent."""
+
+
+@implementer(IPushProducer)
+class ConnectionWriter:
+    """Writes to one connection; for the transport it is the producer of all that is written.
+
+    Attributes:
+        bytes_sent: how many bytes were written so far, sent or waiting.
+        is_paused: whether the transport accepts no more at present.
+
+    """
+
+    def __init__(
+        self, transport: Any, clock: IReactorTime, on_writable: Callable[[], object]
+    ) -> None:
+        """Write to `transport`: TCP, TLS over it, a UNIX socket, memory.
+
+        `on_writable` is called when it accepts more again.
+        """
+        self.bytes_sent = 0
+        self.is_paused = False
+        self._transport = transport
+        self._send_directly = find_direct_send(transport)
+        self._send_pair_directly = find_direct_pair_send(transport)
+        self._descriptor = _find_descriptor(transport)
+        _bound_unsent(self._descriptor)
+        self._front: tuple[object, int] | None = None
+        self._moved_at = 0.0
+        self._clock = clock
+        self._on_writable = on_writable
+        self._producer: IPushProducer | None = None
+        transport.registerProducer(self, True)
+
+    def write(self, data: bytes) -> None:
+        """Send `data` now or as soon as the client reads."""
+        size = len(data)
+        self.bytes_sent += size
+        sent = self._send_directly(data)
+        if sent < size:
+            self._transport.write(data[sent:])
+
+    def write_pair(self, head: bytes, body: bytes) -> None:
+        """Send both in one write of the transport, without copying a large body."""
+        if len(body) <= _COPIED_BYTES:
+            self.write(head + body)
+            return
+        self.bytes_sent += len(head) + len(body)
+        sent = self._send_pair_directly(head, body)
+        if sent < len(head):
+            self._transport.writeSequence((head[sent:], body))
+        elif sent < len(head) + len(body):
+            self._transport.write(body[sent - len(head) :])
+
+    def stalled_s(self, now: float) -> float | None:
+        """Return for how long the client read nothing of what waits for it; None if nothing waits.
+
+        A transport sends from the front of its buffer and appends elsewhere, so the front shows
+        whether it could send. What a transport of another kind buffers cannot be seen; there
+        something waits while the transport is paused.
+        """
+        descriptor = self._descriptor
+        front: tuple[object, int]
+        if descriptor is None:
+            waits, front = self.is_paused, (None, 0)
+        else:
+            waits = bool(descriptor.dataBuffer or descriptor._tempDataLen)
+            front = (descriptor.dataBuffer, descriptor.offset)
+        if not waits:
+            self._front = None
+            return None
+        if self._front is None or self._front[0] is not front[0] or self._front[1] != front[1]:
+            self._front = front
+            self._moved_at = now
+        return now - self._moved_at
+
+    def register_producer(self, producer: IProducer, streaming: bool) -> None:
+        """Pause and resume a producer as the client reads."""
+        if streaming:
+            self._producer = cast(IPushProducer, producer)
+        else:
+            self._producer = PullProducerAdapter(
+                cast(IPullProducer, producer), self._clock, self.abort
+            )
+        if self.is_paused:
+            self._producer.pauseProducing()
+
+    def unregister_producer(self) -> None:
+        """Release the producer."""
+        producer, self._producer = self._producer, None
+        if isinstance(producer, PullProducerAdapter):
+            producer.pauseProducing()
+
+    def pauseProducing(self) -> None:
+        """Write no more for now: the client does not keep up."""
+        self.is_paused = True
+        if self._producer is not None:
+            self._producer.pauseProducing()
+
+    def resumeProducing(self) -> None:
+        """Write again: the client has read everything."""
+        self.is_paused = False
+        self._front = None
+        if self._producer is not None:
+            self._producer.resumeProducing()
+        self._on_writable()
+
+    def stopProducing(self) -> None:
+        """Stop the producer of a reply, which is no longer read."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            producer.stopProducing()
+
+    def close(self) -> None:
+        """Close in both directions once everything is sent."""
+        self._transport.unregisterProducer()  # with one, a transport waits for it to finish
+        self._transport.loseConnection()
+
+    def close_half(self) -> None:
+        """End the sending direction once everything is sent, and go on reading if possible.
+
+        TLS has its own way: its transport reads on until the client has closed too.
+        """
+        self._transport.unregisterProducer()
+        lose_write = getattr(self._transport, "loseWriteConnection", None)
+        if lose_write is None or isinstance(self._transport, ProtocolWrapper):
+            self._transport.loseConnection()
+        else:
+            lose_write()
+
+    def abort(self) -> None:
+        """Drop the connection and what waits."""
+        self._transport.abortConnection()
+
+    def release(self) -> None:
+        """Stop the producer and make no more calls: the connection is gone."""
+        self.stopProducing()
+        self._on_writable = _do_nothing
+
+
+@implementer(IPushProducer)
+class PullProducerAdapter:
+    """Calls a pull producer in every turn of the reactor while the client reads."""
+
+    def __init__(
+        self, producer: IPullProducer, clock: IReactorTime, abort: Callable[[], None]
+    ) -> None:
+        """Pull from `producer` from the next turn on; `abort` ends a reply that failed."""
+        self._producer = producer
+        self._clock = clock
+        self._abort = abort
+        self._next: IDelayedCall | None = None
+        self.resumeProducing()
+
+    def resumeProducing(self) -> None:
+        """Pull again."""
+        if self._next is None:
+            self._next = self._clock.callLater(0, self._pull)
+
+    def pauseProducing(self) -> None:
+        """Pull no more for now."""
+        if self._next is not None:
+            self._next.cancel()
+            self._next = None
+
+    def stopProducing(self) -> None:
+        """Stop the producer, which is no longer read."""
+        self.pauseProducing()
+        self._producer.stopProducing()
+
+    def _pull(self) -> None:
+        # Scheduled first, so that the producer may pause or unregister itself meanwhile.
+        self._next = self._clock.callLater(0, self._pull)
+        try:
+            self._producer.resumeProducing()
+        except Exception:
+            _log.failure("A producer failed in the middle of a reply.")
+            self.pauseProducing()
+            self._abort()
+
+
+def _do_nothing() -> None:
+    pass
+
+
+def _bound_unsent(descriptor: FileDescriptor | None) -> None:
+    option = getattr(socket, "TCP_NOTSENT_LOWAT", None)
+    if option is not None and isinstance(descriptor, Connection):
+        with contextlib.suppress(OSError):  # a socket of another kind
+            descriptor.socket.setsockopt(socket.IPPROTO_TCP, option, _UNSENT_BYTES)
+
+
+def _find_descriptor(transport: object) -> FileDescriptor | None:
+    """Return what `transport` finally writes to, None if its buffer cannot be read."""
+    while isinstance(transport, ProtocolWrapper):
+        transport = transport.transport
+    if isinstance(transport, FileDescriptor) and hasattr(transport, "_tempDataLen"):
+        return transport
+    return None

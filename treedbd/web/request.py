@@ -1,0 +1,340 @@
+"""From an HTTP request to a `DataRequest`, or an error.
+
+Everything that does not depend on a database is parsed here, once: which database and place, the
+method with its overrides, the parameters, the headers, the timeout. Errors are raised in the order
+that the interface promises: no such place or method, too large, then malformed. So parsing has two
+steps, and the database is looked up between them: `locate` finds its name, `parse` the rest.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Literal, TypeAlias
+
+import attrs
+
+from treedbd.limits import DEFAULT_TIMEOUT_S
+from treedbd.names import DatabaseName, DialectName
+from treedbd.tree.errors import InvalidPath, InvalidQuery
+from treedbd.tree.etag import ETagSet
+from treedbd.tree.types import ROOT, Place
+from treedbd.web.addressing import (
+    CACHED_PATH_BYTES,
+    Addressing,
+    parse_path,
+    parse_short_path,
+    split_target,
+)
+from treedbd.web.auth.identity import AuthOverride, parse_override
+from treedbd.web.dialect import FIREBASE, STANDARD, Dialect
+from treedbd.web.headers import Headers, first, is_true, joined
+from treedbd.web.http1.interface import IHttp1Request
+from treedbd.web.options import WebOptions
+from treedbd.web.parameters import (
+    METHOD_OVERRIDE,
+    Parameters,
+    parse_choice,
+    parse_parameters,
+    parse_timeout,
+)
+
+Print: TypeAlias = Literal["compact", "pretty", "silent"]
+
+READING: Final = frozenset({b"GET", b"HEAD"})
+WRITING: Final = frozenset({b"PUT", b"POST", b"PATCH", b"DELETE"})
+EVENTS: Final = b"text/event-stream"
+
+_EXPLAIN: Final = b"x-treedb-explain"
+_LAST_ID: Final = b"last-event-id"
+_METHOD_ORDER: Final = ("GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "OPTIONS")
+_OVERRIDES: Final = frozenset({b"GET", b"PUT", b"PATCH", b"DELETE"})
+_NO_WEIGHT: Final = re.compile(rb"q=0(\.0*)?")
+_LOCATING: Final = {name.encode(): name for name in ("ns", METHOD_OVERRIDE)}
+"""Parameters that locate a request or choose its method; they count in a malformed query too."""
+
+
+@attrs.frozen
+class AllowedMethods:
+    """The methods of a resource; `header` lists them as the header `Allow` does."""
+
+    names: frozenset[bytes]
+    header: bytes
+
+    @classmethod
+    def of(cls, names: Iterable[str]) -> AllowedMethods:
+        """Return the methods with these names, in their usual order."""
+        ordered = [name.encode() for name in _METHOD_ORDER if name in frozenset(names)]
+        return cls(frozenset(ordered), b", ".join(ordered))
+
+
+class MethodNotAllowed(Exception):
+    """A method that the resource does not have; `allowed` are those that it has."""
+
+    def __init__(self, message: str, allowed: AllowedMethods) -> None:
+        super().__init__(message)
+        self.allowed = allowed
+
+
+class PayloadTooLarge(Exception):
+    """A body larger than this service accepts."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"A body may have at most {limit} bytes.")
+
+
+@attrs.frozen
+class Location:
+    """Which database a request addresses, and its target in parts.
+
+    `malformed` is the error in its query, to be raised unless another error comes first.
+    """
+
+    name: DatabaseName
+    raw_path: bytes
+    parameters: Parameters = attrs.field(repr=False)
+    malformed: InvalidQuery | InvalidPath | None = None
+
+
+@attrs.frozen
+class DataRequest:
+    """A parsed request, not yet authenticated or authorised.
+
+    `timeout_s` is in seconds. `condition` is that of If-Match on a write, of If-None-Match on a
+    read.
+    """
+
+    method: bytes
+    place: Place
+    parameters: Parameters = attrs.field(repr=False)
+    print: Print
+    timeout_s: float
+    wants_etag: bool
+    condition: ETagSet | None
+    token: str | None = attrs.field(repr=False)
+    override: AuthOverride | None
+    dialect: Dialect
+    wants_explanation: bool
+    accepts_events: bool
+    last_event_id: str | None
+
+
+class RequestParser:
+    """Parses requests by the settings of one service."""
+
+    def __init__(self, options: WebOptions) -> None:
+        self._body_limit = options.limits.write_body_bytes
+        self._addressing = Addressing(options.domains, options.default_project)
+        self._etag_headers = frozenset(
+            f"x-{name}-etag".lower().encode() for name in options.etag_headers
+        )
+
+    def check_host(self, request: IHttp1Request) -> None:
+        """Raise the error of a host that is malformed or not served here.
+
+        The target `*` means the server as a whole, by whatever host (RFC 9110, section 9.3.7).
+        """
+        if request.uri != b"*":
+            authority, _ = split_target(request.uri)
+            self._addressing.check_host(request.headers.get(b"host", ()), authority)
+
+    def dialect_of(
+        self, request: IHttp1Request, setting_of: Callable[[DatabaseName], DialectName]
+    ) -> Dialect:
+        """Return the dialect of an error response, even if the request cannot be parsed.
+
+        `setting_of` returns the setting of a project; it may raise LookupError.
+        """
+        parameters: Parameters = {}
+        setting: DialectName = "auto"
+        try:
+            authority, target = split_target(request.uri)
+            parameters = _parse_leniently(target.partition(b"?")[2])
+            hosts = request.headers.get(b"host", ())
+            self._addressing.check_host(hosts, authority)
+            setting = setting_of(self._addressing.find(hosts[0], parameters.get("ns")))
+        except (ValueError, LookupError):
+            pass  # no project is addressed, so none has a setting
+        return choose_dialect(setting, request.headers, parameters)
+
+    def locate(self, request: IHttp1Request) -> Location:
+        """Return the location that a request addresses; raise the error in its address."""
+        uri = request.uri
+        # Most targets are paths, and need not be split.
+        authority, target = (None, uri) if uri[:1] == b"/" else split_target(uri)
+        raw_path, _, raw_query = target.partition(b"?")
+        parameters: Parameters = {}
+        malformed = None
+        if raw_query:
+            try:
+                parameters = parse_parameters(raw_query)
+            except InvalidQuery as error:
+                malformed = error
+                parameters = _parse_leniently(raw_query)
+        hosts = request.headers.get(b"host", ())
+        if len(hosts) != 1 or authority is not None:
+            self._addressing.check_host(hosts, authority)
+        name = self._addressing.find(hosts[0], parameters.get("ns"))
+        return Location(name, raw_path, parameters, malformed)
+
+    def parse(
+        self,
+        request: IHttp1Request,
+        location: Location,
+        dialect: DialectName,
+        allowed: AllowedMethods,
+        *,
+        has_place: bool = True,
+    ) -> DataRequest:
+        """Return the parsed form of a located request; raise the first error in it.
+
+        `dialect` is the setting of the project, `allowed` are the methods of the resource. Without
+        `has_place` the path names no place in the tree, and is not parsed.
+        """
+        headers, parameters = request.headers, location.parameters
+        place, malformed = Place(ROOT), location.malformed
+        try:
+            if has_place:
+                place = _parse_place(location.raw_path, len(request.prepath))
+        except InvalidPath as error:
+            malformed = error
+        method = _parse_method(request.method, headers, parameters, allowed)
+        if request.is_oversized:
+            raise PayloadTooLarge(self._body_limit)
+        if malformed is not None:
+            raise malformed
+        chosen = choose_dialect(dialect, headers, parameters)
+        return DataRequest(
+            method=method,
+            place=place,
+            parameters=parameters,
+            print=_parse_print(method, headers, parameters),
+            timeout_s=_parse_timeout(parameters),
+            wants_etag=self._wants_etag(headers),
+            condition=_parse_condition(headers, chosen, method),
+            dialect=chosen,
+            token=find_token(headers, parameters),
+            override=_parse_override(parameters),
+            wants_explanation=_EXPLAIN in headers and is_true(headers, _EXPLAIN),
+            accepts_events=method in READING and _accepts_events(headers.get(b"accept", ())),
+            last_event_id=first(headers, _LAST_ID) if _LAST_ID in headers else None,
+        )
+
+    def _wants_etag(self, headers: Headers) -> bool:
+        if self._etag_headers.isdisjoint(headers):
+            return False
+        return any(is_true(headers, name) for name in self._etag_headers)
+
+
+def choose_dialect(name: DialectName, headers: Headers, parameters: Parameters) -> Dialect:
+    """Return the dialect in which a request is answered; `name` is the setting of its project."""
+    if name == "auto":  # only clients of Firebase send these
+        is_firebase = "ns" in parameters or b"authorization" in headers
+    else:
+        is_firebase = name == "firebase"
+    return FIREBASE if is_firebase else STANDARD
+
+
+def find_token(headers: Headers, parameters: Parameters) -> str | None:
+    """Return the token of a request, None if it has none.
+
+    Raises `InvalidQuery` if it has two that differ. An `Authorization` of another scheme than
+    Bearer has none.
+    """
+    found = {parameters.get("auth"), parameters.get("access_token")}
+    for value in headers.get(b"authorization", ()):
+        found.add(_bearer_token(value.decode("latin-1").strip()))
+    found -= {None, ""}
+    if len(found) > 1:
+        raise InvalidQuery("The request carries two different tokens.")
+    return found.pop() if found else None
+
+
+def _bearer_token(field: str) -> str:
+    scheme, *token = field.split(None, 1) or ("",)
+    return token[0] if token and scheme.lower() == "bearer" else ""
+
+
+def _parse_leniently(raw_query: bytes) -> Parameters:
+    """Return the parameters of a query; of a malformed one only those in `_LOCATING`.
+
+    Of these the first of each name counts; one that cannot be decoded is empty.
+    """
+    try:
+        return parse_parameters(raw_query)
+    except InvalidQuery:
+        pass
+    parameters: Parameters = {}
+    for part in raw_query.split(b"&"):
+        name = _LOCATING.get(part.partition(b"=")[0])
+        if name is not None and name not in parameters:
+            try:
+                parameters |= parse_parameters(part)
+            except InvalidQuery:
+                parameters[name] = ""
+    return parameters
+
+
+def _parse_place(raw_path: bytes, prefix_segments: int) -> Place:
+    parse = parse_short_path if len(raw_path) <= CACHED_PATH_BYTES else parse_path
+    return parse(raw_path, prefix_segments)
+
+
+def _parse_method(
+    method: bytes, headers: Headers, parameters: Parameters, allowed: AllowedMethods
+) -> bytes:
+    if method == b"POST":
+        override = first(headers, b"x-http-method-override") or parameters.get(METHOD_OVERRIDE)
+        if override:
+            method = override.upper().encode()
+            if method not in _OVERRIDES:
+                raise MethodNotAllowed(
+                    "A POST may be overridden to GET, PUT, PATCH or DELETE.", allowed
+                )
+    if method not in allowed.names:
+        raise MethodNotAllowed(f"The methods here are {allowed.header.decode()}.", allowed)
+    return method
+
+
+def _parse_timeout(parameters: Parameters) -> float:
+    return parse_timeout(parameters["timeout"]) if "timeout" in parameters else DEFAULT_TIMEOUT_S
+
+
+def _parse_override(parameters: Parameters) -> AuthOverride | None:
+    name = "auth_variable_override"
+    return parse_override(parameters[name]) if name in parameters else None
+
+
+def _parse_print(method: bytes, headers: Headers, parameters: Parameters) -> Print:
+    if not parameters and b"print" not in headers:
+        return "compact"
+    by_parameter = parse_choice(parameters, "print", "pretty", "silent")
+    by_header = first(headers, b"print") if method in WRITING else None
+    if by_header is not None and by_header != "silent":
+        raise InvalidQuery("The header print must be silent.")
+    if by_parameter == "silent" or by_header is not None:
+        return "silent"
+    return "pretty" if by_parameter == "pretty" else "compact"
+
+
+def _parse_condition(headers: Headers, dialect: Dialect, method: bytes) -> ETagSet | None:
+    is_reading = method in READING
+    name = b"if-none-match" if is_reading else b"if-match"
+    if name not in headers:
+        return None
+    return dialect.parse_etags(joined(headers, name) or "", is_weak=is_reading)
+
+
+def _accepts_events(accept: Sequence[bytes]) -> bool:
+    """Return whether `Accept` (RFC 9110, section 12.5.1) requests a stream by its media type.
+
+    A weight of zero refuses the type; other weights make no difference.
+    """
+    accepted = b",".join(accept).lower()
+    if EVENTS not in accepted:
+        return False
+    for media in accepted.split(b","):
+        name, *parameters = (part.strip() for part in media.split(b";"))
+        if name == EVENTS and not any(map(_NO_WEIGHT.fullmatch, parameters)):
+            return True
+    return False

@@ -1,0 +1,57 @@
+"""Server-Sent Events as bytes: frames, and the identifiers by which a stream is resumed.
+
+A frame is `event:` and `data:`, if requested `id:`, and an empty line. Some clients fail at a
+comment, and browsers drop an event without data, so a keep-alive carries `data: null`.
+
+An identifier is a position, printed as `42-9f3ac1d2e4b5a697`: the number of the write and the first
+bytes of its operation id, which distinguish it from the same number of another database. An event
+that is not the last of its write has its count appended: `…-1` is the first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from treedbd.tree.event import Event, Position
+
+KEEP_ALIVE: Final = b"event: keep-alive\ndata: null\n\n"
+CANCEL: Final = b"event: cancel\ndata: null\n\n"
+AUTH_REVOKED: Final = b"event: auth_revoked\ndata: credential is no longer valid\n\n"
+FIRST_PUT: Final = (b'event: put\ndata: {"path":"/","data":', b"}\n")
+
+_OP_ID_BYTES: Final = 8
+_ID = re.compile(r"(0|[1-9][0-9]{0,17})(?:-([0-9a-f]{16})(?:-([1-9][0-9]{0,8}))?)?")
+
+
+def print_frames(events: Iterable[tuple[Position, Event]], *, with_ids: bool) -> bytes:
+    """Print events, each with its position, one frame after the other."""
+    return b"".join(
+        b"event: %b\ndata: %b\n%b"
+        % (event.kind.encode(), event.print(), frame_end(position if with_ids else None))
+        for position, event in events
+    )
+
+
+def frame_end(position: Position | None) -> bytes:
+    """Return what follows the data of a frame; None for one without an identifier."""
+    return b"\n" if position is None else b"id: %b\n\n" % _print_id(position).encode()
+
+
+def parse_id(text: str | None) -> Position | None:
+    """Return the position in a `Last-Event-ID`, None if it has another form."""
+    found = _ID.fullmatch(text or "")
+    if found is None:
+        return None
+    sequence, op_id, events = found.groups()
+    return Position(int(sequence), bytes.fromhex(op_id or ""), int(events) if events else None)
+
+
+def _print_id(position: Position) -> str:
+    parts = [str(position.sequence)]
+    if position.op_id:
+        parts.append(position.op_id[:_OP_ID_BYTES].hex())
+    if position.events is not None:
+        parts.append(str(position.events))
+    return "-".join(parts)

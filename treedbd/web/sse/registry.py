@@ -1,0 +1,200 @@
+"""The open streams of a service: their limits, keep-alives and expiry.
+
+A stream that has sent nothing for a while sends a keep-alive; one whose reader has not read for too
+long is closed; one whose token has expired ends with `auth_revoked`. One timer finds them: it
+checks all streams once a second while there are any, or more often if keep-alives are more
+frequent.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Final, Protocol, TypeVar
+from weakref import WeakValueDictionary
+
+import attrs
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import LoopingCall
+
+from treedbd.limits import Limits, StreamLimits
+from treedbd.names import DatabaseName
+from treedbd.tree.window import Window
+from treedbd.web.auth.identity import Identity
+from treedbd.web.sse.frames import AUTH_REVOKED
+
+K = TypeVar("K")
+
+TICK_S: Final = 1.0
+TICKS_PER_KEEP_ALIVE: Final = 8
+SENT_AT_ONCE: Final = 256
+"""Keep-alives that are sent in one turn of the reactor."""
+
+
+class TooManyStreams(Exception):
+    """A client address or a database has reached its limit of streams."""
+
+
+class StreamsExhausted(Exception):
+    """The service has reached its limit of streams."""
+
+
+class OpenStream(Protocol):
+    """What the registry knows of a stream."""
+
+    @property
+    def last_sent(self) -> float:
+        """When something was sent last, in seconds of the clock."""
+        ...
+
+    def keep_alive(self) -> None:
+        """Send a keep-alive."""
+        ...
+
+    def end(self, last_frame: bytes = b"") -> None:
+        """End cleanly, with a frame that says why."""
+        ...
+
+    def abort(self) -> None:
+        """Drop the connection."""
+        ...
+
+
+@attrs.frozen
+class Subscriber:
+    """Who has a stream open: the database, the client's address, the identity."""
+
+    name: DatabaseName
+    address: str
+    identity: Identity
+
+
+class StreamRegistry:
+    """The open streams of a service.
+
+    Attributes:
+        buffer_bytes: how many bytes may wait for the reader of one stream.
+        opened, events_sent, overflowed: counters since the start.
+
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        stream_limits: StreamLimits,
+        clock: IReactorTime,
+        wall_clock: Callable[[], float],
+    ) -> None:
+        """Keep streams alive by `clock`; tokens expire by `wall_clock`, seconds since 1970."""
+        self.buffer_bytes: Final = stream_limits.buffer_bytes
+        self.opened = 0
+        self.events_sent = 0
+        self.overflowed = 0
+        self._limits = limits
+        self._stream_limits = stream_limits
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._subscribers: dict[OpenStream, Subscriber] = {}
+        self._per_database: Counter[DatabaseName] = Counter()
+        self._per_address: Counter[str] = Counter()
+        self._expiring: dict[OpenStream, float] = {}
+        self._paused: dict[OpenStream, float] = {}
+        self._windows: WeakValueDictionary[object, Window] = WeakValueDictionary()
+        self._tick_s = min(TICK_S, stream_limits.keep_alive_s / TICKS_PER_KEEP_ALIVE)
+        self._ticking = LoopingCall(self._tick)
+        self._ticking.clock = clock
+
+    def __len__(self) -> int:
+        return len(self._subscribers)
+
+    def check(self, name: DatabaseName, address: str) -> None:
+        """Raise `TooManyStreams` or `StreamsExhausted` if one more would be too many."""
+        limits = self._limits
+        if len(self._subscribers) >= limits.streams:
+            raise StreamsExhausted("There are too many streams of this service.")
+        if self._per_database[name] >= limits.streams_per_database:
+            raise TooManyStreams("There are too many streams of this database.")
+        if self._per_address[address] >= limits.streams_per_address:
+            raise TooManyStreams("There are too many streams from this address.")
+
+    def add(self, stream: OpenStream, subscriber: Subscriber) -> None:
+        """Register a stream that has been admitted, and keep it alive from now on."""
+        self._subscribers[stream] = subscriber
+        self._per_database[subscriber.name] += 1
+        self._per_address[subscriber.address] += 1
+        self.opened += 1
+        expires_at = subscriber.identity.expires_at
+        if expires_at is not None:
+            self._expiring[stream] = expires_at
+        if not self._ticking.running:
+            self._ticking.start(self._tick_s, now=False)
+
+    def remove(self, stream: OpenStream) -> None:
+        """Remove a stream that has ended; no error if it is not there."""
+        subscriber = self._subscribers.pop(stream, None)
+        if subscriber is None:
+            return
+        self._paused.pop(stream, None)
+        self._expiring.pop(stream, None)
+        _decrease(self._per_database, subscriber.name)
+        _decrease(self._per_address, subscriber.address)
+        if not self._subscribers:
+            self._ticking.stop()
+
+    def pause(self, stream: OpenStream) -> None:
+        """Note that the reader of a stream has stopped reading."""
+        self._paused[stream] = self._clock.seconds()
+
+    def resume(self, stream: OpenStream) -> None:
+        """Note that the reader reads again."""
+        self._paused.pop(stream, None)
+
+    def share(self, key: object, window: Window) -> Window:
+        """Return a window of the same query that shows the same: one in use, or this one."""
+        known = self._windows.get(key)
+        if known is not None and known.shows_same_as(window):
+            return known
+        self._windows[key] = window
+        return window
+
+    def end(self) -> None:
+        """End every stream cleanly."""
+        for stream in list(self._subscribers):
+            stream.end()
+
+    def recheck(self, trusts: Callable[[str, Identity], bool]) -> None:
+        """End the streams of identities that a project no longer trusts."""
+        for stream, subscriber in list(self._subscribers.items()):
+            if not trusts(subscriber.name.project, subscriber.identity):
+                stream.end(AUTH_REVOKED)
+
+    def has_expired(self, identity: Identity) -> bool:
+        """Return whether the token of an identity has expired."""
+        return identity.expires_at is not None and identity.expires_at <= self._wall_clock()
+
+    def _tick(self) -> None:
+        expired_at = self._wall_clock()
+        for stream in [each for each, at in self._expiring.items() if at <= expired_at]:
+            stream.end(AUTH_REVOKED)
+        now = self._clock.seconds()
+        late = now - self._stream_limits.stalled_s
+        for stream in [each for each, since in self._paused.items() if since <= late]:
+            stream.abort()
+        # A stream that sent something just after a tick is due just after a later one. The quarter
+        # of a tick makes it due at that one, not at the next.
+        silent = now - self._stream_limits.keep_alive_s + self._tick_s / 4
+        self._keep_alive([each for each in self._subscribers if each.last_sent <= silent])
+
+    def _keep_alive(self, streams: list[OpenStream]) -> None:
+        for stream in streams[:SENT_AT_ONCE]:
+            if stream in self._subscribers:
+                stream.keep_alive()
+        rest = streams[SENT_AT_ONCE:]
+        if rest:
+            self._clock.callLater(0, self._keep_alive, rest)
+
+
+def _decrease(counter: Counter[K], key: K) -> None:
+    counter[key] -= 1
+    if not counter[key]:
+        del counter[key]
