@@ -21,7 +21,7 @@ test: $(TESTABLE)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest --numprocesses 2 --dist loadfile --cov
+	$(BIN)/pytest --numprocesses 2 --dist loadfile
 
 $(BIN)/python:
 	@.ci/environment $(VENV)

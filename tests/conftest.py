@@ -2,13 +2,52 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 import pathlib
+import shutil
+import sys
+import tempfile
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.daemon import Daemon
 from tests.rest import Client
+
+MEMORY_DISK = pathlib.Path("/dev/shm")
+MEMORY_DISK_BYTES = 4 * 1024**3
+
+
+def use_memory_disk() -> None:
+    """Make temporary files in memory if there is room: a thousand times a test waits for a disk.
+
+    A process that is killed leaves the same files there, and a system call fails there the same.
+    """
+    if "TMPDIR" in os.environ or not os.access(MEMORY_DISK, os.W_OK):
+        return
+    if shutil.disk_usage(MEMORY_DISK).free >= MEMORY_DISK_BYTES:
+        os.environ["TMPDIR"] = str(MEMORY_DISK)
+        tempfile.tempdir = None
+
+
+def share_bytecode() -> None:
+    """Let the daemons of a run share compiled modules, also where none may be kept."""
+    if sys.dont_write_bytecode and os.environ.pop("PYTHONDONTWRITEBYTECODE", None) is not None:
+        folder = os.environ["PYTHONPYCACHEPREFIX"] = tempfile.mkdtemp(prefix="bytecode-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+
+
+use_memory_disk()
+share_bytecode()
+
+# On a busy machine an example, or the making of one, may take any time: that is no failure. The
+# examples differ from run to run; one that fails is printed so that it can be repeated.
+settings.register_profile(
+    "gate", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+)
+settings.load_profile("gate")
 
 
 @pytest.fixture

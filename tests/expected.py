@@ -97,10 +97,10 @@ def entity_tag(value: Json) -> str:
 
 
 def rank_key(key: str) -> Rank:
-    """Return the sort key of a key: canonical 32-bit integers by number, then UTF-8 bytes."""
+    """Return the sort key of a key: 32-bit integers by number, length and bytes, then text."""
     digits = key.removeprefix("-")
-    if digits.isascii() and digits.isdecimal() and str(int(key)) == key and int(key) in INT32:
-        return (0, int(key))
+    if digits.isascii() and digits.isdecimal() and len(key) <= 11 and int(key) in INT32:
+        return (0, int(key), len(key), key.encode())
     return (1, key.encode())
 
 

@@ -8,7 +8,9 @@ and each kind of call, so `when=N` is the Nth call of one kind in the thread tha
 from __future__ import annotations
 
 import contextlib
+import os
 import pathlib
+import resource
 import signal
 import subprocess
 from collections.abc import Iterable, Iterator
@@ -138,3 +140,16 @@ def corrupt_row(file: pathlib.Path, *path: str) -> None:
         statement = "UPDATE kv SET v = CAST(substr(v, 1, 9) || x'00' AS BLOB) WHERE k = ?"
         connection.execute(statement, (encode_path(path),))
         assert connection.changes() == 1
+
+
+@contextlib.contextmanager
+def no_descriptors() -> Iterator[None]:
+    """Let this process open no further file while the `with` block runs."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    next_free = os.open(os.devnull, os.O_RDONLY)
+    os.close(next_free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (next_free, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -40,6 +40,7 @@ ARGUMENTS: Final = (
     "--disable-sync",
     "--no-first-run",
     "--ignore-certificate-errors",
+    "--host-resolver-rules=MAP *.example 127.0.0.1",
 )
 PATIENCE_S: Final = 30
 POLL_S: Final = 0.02
@@ -368,6 +369,25 @@ def test_a_script_element_calls_its_callback_with_the_value(foreign: Page) -> No
 def test_a_script_element_without_a_callback_runs_nothing(foreign: Page) -> None:
     send(foreign.daemon, "PUT", "/value.json", 1)
     assert foreign.load_script("/value.json") == ("failed", None)
+
+
+def test_in_development_mode_a_page_of_another_site_reads_and_writes_nothing(
+    browser: Chrome, site: int, tmp_path: pathlib.Path
+) -> None:
+    with Daemon(tmp_path) as daemon:
+        send(daemon, "PUT", "/a.json", 1)
+        page = Page(browser, daemon, f"http://evil.example:{site}")
+        assert page.origin == f"http://evil.example:{site}"
+        wipe = page.fetch("POST", "/a.json?auth=owner&x-http-method-override=DELETE")
+        assert isinstance(wipe, Fetched)
+        assert wipe.status == 403
+        assert "cors_origins" in json.loads(wipe.body)["message"]
+        assert page.fetch("PUT", "/a.json", 2) == "TypeError"  # its preflight is refused
+        assert page.load_script("/a.json?callback=page.take") == ("failed", None)
+        assert send(daemon, "GET", "/a.json").body == b"1"
+        page = Page(browser, daemon, f"http://localhost:{site}")
+        assert page.load_script("/a.json?callback=page.take") == ("called", 1)
+        assert page.fetch("PUT", "/a.json", 2) == (200, None, "2")
 
 
 def test_only_pages_of_configured_origins_read_and_write(

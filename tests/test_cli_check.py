@@ -11,6 +11,7 @@ import pytest
 from tests.command import run_command
 from tests.daemon import Daemon
 from tests.rights import someone_else
+from tests.store import format_1
 from treedbd.cli.main import main
 from treedbd.store.lock import DirectoryLock
 from treedbd.store.node_writer import NodeWriter
@@ -89,7 +90,7 @@ def test_sound_files_are_reported_as_ok(
         (overwrite_pages, "cannot be read"),
         (overwrite_header, "restore the database from a backup"),
         (truncate, "is empty, which no database is"),
-        (rename_to_log, "is the log of a database whose own file, eu.shelf, is missing"),
+        (rename_to_log, "of a database whose own file, eu.shelf, is missing"),
     ],
 )
 def test_damage_is_reported_and_the_other_files_are_checked(
@@ -105,6 +106,80 @@ def test_damage_is_reported_and_the_other_files_are_checked(
     assert lines[0] == "demo/default.shelf: ok"
     assert finding in "\n".join(lines[1:])
     assert all(line.startswith("demo/eu.shelf") for line in lines[1:])
+
+
+def test_a_file_of_an_older_format_is_checked_and_not_converted(
+    capsys: pytest.CaptureFixture[str], data: pathlib.Path
+) -> None:
+    file = data / "demo/old.shelf"
+    format_1.create_file(file, format_1.rows_of({"01": 1, "9": {"x": 2}}))
+    before = file.read_bytes()
+    status, lines, errors = check(capsys, data)
+    assert (status, errors) == (0, "")
+    assert lines[2:] == [
+        f"Note: {file} has format 1; the next start converts it.",
+        "demo/old.shelf: ok",
+    ]
+    assert file.read_bytes() == before
+    execute("UPDATE kv SET v = CAST('{' AS BLOB)")(file)
+    status, lines, errors = check(capsys, data)
+    assert status == 1
+    assert lines[3:] == ["demo/old.shelf: The row / cannot be read."]
+
+
+def restore_older(file: pathlib.Path) -> None:
+    """Replace a shelf by its state before the last change."""
+    older = file.read_bytes()
+    engine = SqliteEngine.open(file)
+    transaction = engine.begin()
+    transaction.append(b"", b'{"time":1,"method":"put","path":[],"sent":1}')
+    transaction.commit()
+    engine.close()
+    file.write_bytes(older)
+
+
+def remove_shelf(file: pathlib.Path) -> None:
+    file.unlink()
+
+
+@pytest.mark.parametrize(
+    ("lose", "finding"),
+    [
+        (restore_older, "eu.shelf ends with change 1, but change 2 had been made durable: "),
+        (remove_shelf, "is the mark of a database whose own file, eu.shelf, is missing"),
+    ],
+)
+def test_lost_changes_are_reported_each_time_and_nothing_is_changed(
+    capsys: pytest.CaptureFixture[str],
+    data: pathlib.Path,
+    lose: Callable[[pathlib.Path], None],
+    finding: str,
+) -> None:
+    lose(data / "demo/eu.shelf")
+    before = contents(data)
+    for _ in range(2):
+        status, lines, _ = check(capsys, data)
+        assert status == 1
+        assert lines[0] == "demo/default.shelf: ok"
+        assert finding in lines[1]
+    assert contents(data) == before
+
+
+def contents(data: pathlib.Path) -> dict[str, bytes]:
+    """Return the files of a database that are not empty, without the index of its log."""
+    found = {file.name: file.read_bytes() for file in (data / "demo").glob("eu.*")}
+    return {name: content for name, content in found.items() if content and "-shm" not in name}
+
+
+def test_a_missing_mark_is_a_warning(
+    capsys: pytest.CaptureFixture[str], data: pathlib.Path
+) -> None:
+    (data / "demo/eu.shelf-mark").unlink()
+    for _ in range(2):
+        status, lines, _ = check(capsys, data)
+        assert status == 0
+        assert lines[1].startswith(f"Warning: {data}/demo/eu.shelf has no readable mark (eu.shelf-")
+        assert [lines[0], lines[2]] == ["demo/default.shelf: ok", "demo/eu.shelf: ok"]
 
 
 def test_invalid_rules_are_reported(capsys: pytest.CaptureFixture[str], data: pathlib.Path) -> None:

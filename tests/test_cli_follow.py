@@ -281,9 +281,41 @@ async def test_events_of_other_kinds_are_ignored(follower: Follower) -> None:
     assert await follower.next_shown() == "put\t/\t1"
 
 
+@pytest_twisted.ensureDeferred
+async def test_a_stream_is_not_requested_again_before_the_pause_that_it_asks_for(
+    follower: Follower,
+) -> None:
+    request = await follower.opened()
+    request.write(b"retry: 7000\n" + FIRST)
+    await follower.next_shown()
+    request.finish()
+    assert await follower.clock.delays.get() == SILENT_S
+    assert await follower.clock.delays.get() == 7.0
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_id_of_a_resumed_stream_persists(follower: Follower) -> None:
+    request = await follower.opened()
+    request.write(FIRST)
+    await follower.next_shown()
+    request.finish()
+    request = await follower.reopened()
+    request.write(b'event: put\ndata: {"path":"/b","data":0}\n\n')
+    await follower.next_shown()
+    request.finish()
+    assert (await follower.reopened()).getHeader("last-event-id") == "4"
+
+
 def test_pauses_grow_to_a_limit_and_are_random() -> None:
     chance = random.Random(1)
     for failures, longest in ((0, 0.5), (1, 1.0), (2, 2.0), (5, 16.0), (6, 30.0), (10_000, 30.0)):
         pauses = [pause_after(failures, chance) for _ in range(100)]
         assert longest / 2 <= min(pauses) < longest * 0.6
         assert longest * 0.9 < max(pauses) <= longest
+
+
+def test_a_pause_that_a_stream_asks_for_is_kept_up_to_the_longest() -> None:
+    chance = random.Random(1)
+    assert pause_after(0, chance, 7.0) == 7.0
+    assert pause_after(0, chance, 1e9) == LONGEST_PAUSE_S
+    assert 15.0 <= pause_after(5_000, chance, 7.0) <= LONGEST_PAUSE_S

@@ -55,7 +55,13 @@ async def test_valid_rules_are_reported_as_ok(tmp_path: pathlib.Path) -> None:
 async def test_invalid_rules_are_reported_with_line_and_column(tmp_path: pathlib.Path) -> None:
     file = tmp_path / "rules.json"
     file.write_text('{"rules": {\n  ".read": "nobody"\n}}')
-    assert await error_of("rules", "check", file) == f"{file}:2:13: Unknown variable 'nobody'."
+    result = await treedb("rules", "check", file)
+    assert (result.status, result.output) == (1, b"")
+    assert result.errors.splitlines() == [
+        f"treedb: {file}:2:13: Unknown variable 'nobody'.",
+        '      ".read": "nobody"',
+        "                ^",
+    ]
     missing = tmp_path / "none"
     assert "cannot be read (No such file" in await error_of("rules", "check", missing)
 
@@ -64,11 +70,45 @@ async def test_invalid_rules_are_reported_with_line_and_column(tmp_path: pathlib
 async def test_rules_are_checked_by_the_limits_of_the_configuration(tmp_path: pathlib.Path) -> None:
     config = tmp_path / "treedb.toml"
     config.write_text("[rules]\nexpression_bytes = 10\n")
-    error = await error_of("rules", "check", "-", "--config", config, stdin=RULES.encode())
-    assert error.startswith("-:4:15: ")
+    result = await treedb("rules", "check", "-", "--config", config, stdin=RULES.encode())
+    assert result.status == 1
+    assert result.errors.startswith("treedb: -:4:15: ")
     assert (
         await output_of("rules", "check", "-", "--config", config, stdin=OPEN.encode()) == "-: ok"
     )
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_misspelt_name_is_shown_with_a_hint(tmp_path: pathlib.Path) -> None:
+    file = tmp_path / "rules.json"
+    file.write_text('{"rules": {\n\t".write": "root\n\t\t.child(\'a\')\n\t\t.exist()"\n}}')
+    result = await treedb("rules", "check", file)
+    assert result.errors.splitlines() == [
+        f"treedb: {file}:4:4: No such method/property 'exist'. Did you mean 'exists'?",
+        '    \t\t.exist()"',
+        "    \t\t ^",
+    ]
+
+
+@pytest_twisted.ensureDeferred
+async def test_rules_with_a_warning_are_ok_and_it_is_shown() -> None:
+    document = b'{"rules": {".read": "auth.uid.matches(/^a|b$/)"}}'
+    result = await treedb("rules", "check", "-", stdin=document)
+    assert (result.status, result.output) == (0, b"-: ok\n")
+    warning, line, caret = result.errors.splitlines()
+    assert warning.startswith("treedb: -:1:42: warning: ^ and $ bind the whole pattern")
+    assert line == f"    {document.decode()}"
+    assert caret == " " * (4 + 41) + "^"
+
+
+@pytest_twisted.ensureDeferred
+async def test_text_that_is_not_utf_8_is_shown_as_far_as_it_can_be() -> None:
+    result = await treedb("rules", "check", "-", stdin=b'{"rules": {"\xff": 1}}')
+    assert result.errors.splitlines() == [
+        "treedb: -:1:13: The text is not UTF-8.",
+        '    {"rules": {"\ufffd": 1}}',
+        "                ^",
+    ]
 
 
 @pytest_twisted.ensureDeferred
@@ -125,17 +165,22 @@ async def test_a_verdict_is_explained(project: str, admin: str) -> None:
         "  rules/users/$user/.read (4:15) at /users/ada: true",
     ]
     assert await explain("--auth", eve) == [
-        "denied",
+        "denied: No .read rule on the path is true.",
+        '  auth is {"uid":"eve"}',
         "  rules/users/$user/.read (4:15) at /users/ada: false",
+        "    $user is ada",
     ]
     assert (await explain("--auth", ada, "--method", "put", '{"age": 7}'))[0] == "allowed"
     assert await explain("--auth", ada, "--method", "PUT", '{"age": true}') == [
-        "denied",
+        "denied: The rule rules/users/$user/.validate is not true.",
+        '  auth is {"uid":"ada"}',
         "  rules/users/$user/.write (5:16) at /users/ada: true",
         "  rules/users/$user/.validate (6:19) at /users/ada: error: + takes numbers and strings.",
+        "    $user is ada",
+        "    newData at /users/ada/age is true",
     ]
     assert (await explain())[0] == "allowed: rules do not apply to an admin"
-    assert (await explain("--auth", "null"))[0] == "denied"
+    assert (await explain("--auth", "null"))[0].startswith("denied: ")
     (raw,) = await explain("--auth", eve, "--json")
     assert json.loads(raw)["allowed"] is False
     assert await output_of("get", url, token=admin) == "null"

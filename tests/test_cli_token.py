@@ -105,6 +105,16 @@ def test_a_token_is_that_of_an_admin_only_if_requested(
     assert mint_claims(capsys, "--admin")["admin"] is True
 
 
+def test_only_an_option_makes_an_admin_and_claims_say_which(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    command = ["token", "--config", "treedb.toml", "--project", "shop", "--uid", "ada"]
+    with pytest.raises(SystemExit) as ended:
+        main([*command, "--claims", '{"role": "editor", "admin": true}'])
+    assert ended.value.code == 2
+    assert "argument --claims: must not have admin: --admin makes" in capsys.readouterr().err
+
+
 def test_an_exp_in_the_claims_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
     assert mint_claims(capsys, "--claims", '{"exp": 4102444800}')["exp"] == 4_102_444_800
 
@@ -131,6 +141,8 @@ def test_an_exp_in_the_claims_is_kept(capsys: pytest.CaptureFixture[str]) -> Non
                 ["--claims", "{"],
                 ["--claims", "[]"],
                 ["--claims", "NaN"],
+                ["--claims", '{"admin": true}'],
+                ["--claims", '{"admin": false}', "--admin"],
                 ["--ttl", "1h", "--claims", '{"exp": 4102444800}'],
             )
         ),

@@ -8,7 +8,8 @@ import pathlib
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 import pytest
 
@@ -48,10 +49,16 @@ def command(endpoint: str) -> list[str]:
     return [sys.executable, str(EXAMPLE), endpoint]
 
 
-def request(port: int, method: str, path: str, body: str | None = None) -> tuple[int, bytes]:
+def request(
+    port: int,
+    method: str,
+    path: str,
+    body: str | None = None,
+    headers: Mapping[str, str] = MappingProxyType({}),
+) -> tuple[int, bytes]:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     try:
-        connection.request(method, path, body)
+        connection.request(method, path, body, dict(headers))
         response = connection.getresponse()
         return response.status, response.read()
     finally:
@@ -66,6 +73,12 @@ def test_the_tree_is_served_under_a_prefix_beside_the_applications_own_pages(por
     assert request(port, "GET", "/db/.health") == (200, b'{"status":"ok"}')
     assert request(port, "GET", "/db/a%2Fb.json")[0] == 400
     assert request(port, "GET", "/people.json")[0] == 404
+
+
+def test_any_host_reaches_the_default_project(port: int) -> None:
+    for host in ("www.example.com", "localhost", "shop.localhost:80"):
+        response = request(port, "PUT", "/db/host.json", "1", {"Host": host})
+        assert response == (200, b"1")
 
 
 def test_a_stream_works_in_the_applications_own_site(port: int) -> None:

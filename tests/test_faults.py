@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,8 +14,8 @@ import pytest
 
 from tests.closing import Closing
 from tests.daemon import Daemon, Response
-from tests.injection import SmallDisk, inject, shelf_files
-from tests.rest import Client, check_error
+from tests.injection import SmallDisk, inject, prefix, shelf_files
+from tests.rest import Client, check_error, print_request
 
 MIB = 1_048_576
 RECOVERY_S = 30
@@ -36,11 +37,51 @@ def is_healthy(client: Client) -> bool:
 
 def check_health(client: Client, *words: str) -> None:
     """Check that `/.health` reports the trouble."""
-    response = client.request("GET", "/.health")
-    message = check_error(response, 503, "unavailable")
+    check_error(client.request("GET", "/.health"), 503, "unavailable")
+    message = check_error(client.request("GET", "/.health?auth=owner"), 503, "unavailable")
     for word in words:
         assert word in message
     assert client.request("HEAD", "/.health").status == 503
+
+
+# A disk that does not respond
+
+
+STUCK_DISK = """
+import pathlib, threading
+from treedbd.store.sqlite.transaction import SqliteTransaction
+
+commit = SqliteTransaction.commit
+
+def wait_for_ever_if_told(transaction):
+    if pathlib.Path("stuck").exists():
+        pathlib.Path("waiting").touch()
+        threading.Event().wait()
+    commit(transaction)
+
+SqliteTransaction.commit = wait_for_ever_if_told
+"""
+
+
+def test_a_disk_that_does_not_respond_holds_up_the_end_for_ten_seconds_at_most(
+    tmp_path: pathlib.Path,
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(STUCK_DISK)
+    with Daemon(tmp_path, environment={"PYTHONPATH": str(tmp_path)}) as daemon:
+        with Client(daemon) as client, client.connect() as writer, client.connect() as queued:
+            client.put("/a.json", 1)
+            (tmp_path / "stuck").touch()
+            writer.send(print_request("PUT", "/a.json", "2"))
+            wait_until((tmp_path / "waiting").exists)
+            queued.send(print_request("PUT", "/b.json", "3"))
+            daemon.signal(signal.SIGTERM)
+            check_error(queued.receive("PUT"), 503, "unavailable")
+            assert daemon.wait() == 0
+        assert "The disk did not respond within 4.0 s" in daemon.log
+        assert "Traceback" not in daemon.log
+        (tmp_path / "stuck").unlink()
+        daemon.start()
+        assert daemon.request("GET", "/.json").json == {"a": 1}
 
 
 # A sync that fails
@@ -186,6 +227,8 @@ def test_under_load_every_write_is_acknowledged_and_stored_or_refused_and_not_st
             with inject(daemon.pid, call, effect, affected, tmp_path / "trace"):
                 for _ in range(300):
                     assert writers.written.acquire(timeout=RECOVERY_S)
+                while "INJECTED" not in (tmp_path / "trace").read_text():
+                    assert writers.written.acquire(timeout=RECOVERY_S)  # until a checkpoint
                 if not only_the_shelf:
                     assert writers.refused.acquire(timeout=RECOVERY_S)
             wait_until(lambda: is_healthy(client))
@@ -218,6 +261,27 @@ def test_a_shelf_that_cannot_be_read_is_503_and_never_a_wrong_value(
         wait_until(lambda: client.request("GET", "/big/3/k7.json").status == 200)
         assert client.get("/big.json") == [part] * 12
         wait_until(lambda: client.request("PUT", "/a.json", "1").status == 200)
+
+
+@pytest.mark.parametrize(("number", "end"), [(0, Daemon.stop), (1, Daemon.kill)])
+def test_a_disk_that_cannot_be_read_for_a_moment_at_the_start_is_no_damage(
+    tmp_path: pathlib.Path, number: int, end: Callable[[Daemon], object]
+) -> None:
+    """Of the file, after a stop that has emptied its log; of the log, after a kill."""
+    with Daemon(tmp_path) as daemon:
+        with Client(daemon, "demo.localhost") as client:
+            client.put("/kept.json", {f"k{at}": "x" * 1000 for at in range(100)})
+        end(daemon)
+    affected, trace = shelf_files(daemon.data)[number], tmp_path / "trace"
+    failing = prefix("pread64", "error=EIO:when=2..6", [affected], trace)
+    with Daemon(tmp_path, prefix=failing) as daemon:
+        with Client(daemon, "demo.localhost") as client:
+            wait_until(lambda: client.request("PUT", "/a.json", "1").status == 200)
+            assert client.get("/kept/k7.json") == "x" * 1000
+        assert trace.read_text().count("INJECTED") >= 2
+        assert "cannot be opened (Input/output error)" in daemon.log
+        assert "damaged" not in daemon.log
+        assert daemon.stop() == 0
 
 
 # A full disk

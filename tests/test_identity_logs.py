@@ -86,6 +86,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
         for each in (provider, stopped):
             lines += ["[[projects.shop.providers]]", f'issuer = "{each.issuer}"']
             lines += [f'audience = "{AUDIENCE}"', 'ca_file = "ca.pem"']
+            lines.append(f'uid_prefix = "{each.port}:"')
         with trusting(folder, "\n".join(lines), ["other"]) as daemon, Tree(daemon, "shop") as tree:
             tree.put_rules(RULE_SET)
             found = Run(tree)
@@ -123,7 +124,8 @@ def send_tokens_everywhere(run: Run, provider: OidcProvider, stopped: OidcProvid
         run.send("GET", f"{at('/a.json', bearer)}&%zz", {})
         if TOKEN_SHAPE.fullmatch(bearer):
             for place in MISTAKEN:
-                run.tree.request("GET", place.format(bearer))
+                for dot in (".", "%2E", "%252e", "%25252E"):
+                    run.tree.request("GET", place.format(bearer.replace(".", dot)))
         run.send("GET", f"http://elsewhere.example{at('/a.json', bearer)}", {})
     run.hide("another-token-than-that")
 

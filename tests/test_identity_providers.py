@@ -19,9 +19,10 @@ from tests.web.auth.test_jwt import forge
 
 TIMEOUT_S = 20
 FETCH_S = 5
+MINE = "auth.uid == $uid || auth.uid == auth.provider + ':' + $uid"
 RULE_SET = {
     "anonymous": {".read": "auth == null"},
-    "mine": {"$uid": {".read": "auth.uid == $uid", ".write": "auth.uid == $uid"}},
+    "mine": {"$uid": {".read": MINE, ".write": MINE}},
     "provider": {"$provider": {".read": "auth.provider == $provider"}},
     "role": {"$role": {".read": "auth.token.role == $role"}},
     "d": {".read": "auth.d.uid == 'alice' || auth.uid == null"},
@@ -47,8 +48,12 @@ class World:
 
     def config(self) -> str:
         lines = ["[projects.shop]", 'secret_files = ["shop.secret"]', 'dialect = "standard"']
-        for provider in self.providers:
+        for number, provider in enumerate(self.providers):
             lines += ["[[projects.shop.providers]]", f'issuer = "{provider.issuer}"']
+            if provider is self.usual:
+                lines += ['uid_prefix = ""', 'name = "usual"']
+            else:
+                lines += [f'uid_prefix = "{number}:"', f'name = "{number}"']
             lines += [f'audience = "{AUDIENCE}"', 'ca_file = "ca.pem"']
             if provider is self.direct:
                 lines.append(f'jwks_uri = "{provider.keys_uri}"')
@@ -103,9 +108,10 @@ def test_the_token_of_a_provider_is_accepted_with_every_method(shop: Tree, world
     ("path", "claims"),
     [
         ("/mine/bob.json", {"sub": "bob"}),
-        ("/mine/bob.json", {"sub": "alice", "uid": "bob"}),
-        ("/provider/custom.json", {}),
-        ("/provider/x.json", {"provider": "x"}),
+        ("/mine/alice.json", {"sub": "alice", "uid": "bob"}),
+        ("/provider/usual.json", {}),
+        ("/provider/usual.json", {"provider": "x"}),
+        ("/provider/password.json", {"firebase": {"sign_in_provider": "password"}}),
         ("/role/cook.json", {"role": "cook"}),
         ("/mine/alice.json", {"aud": ["elsewhere", AUDIENCE]}),
         ("/mine/alice.json", {"nbf": int(time.time())}),
@@ -157,6 +163,10 @@ def test_the_keys_are_fetched_once(shop: Tree, world: World) -> None:
         ("malformed", {"exp": "never"}),
         ("not yet valid", {"nbf": int(time.time()) + 3600}),
         ("malformed", {"sub": 7}),
+        ("malformed", {"sub": None, "uid": "alice"}),
+        ("malformed", {"sub": ""}),
+        ("malformed", {"sub": "a/b"}),
+        ("another provider's prefix", {"sub": "1:alice"}),
     ],
 )
 def test_the_error_of_an_invalid_token_says_why(

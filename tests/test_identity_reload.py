@@ -74,7 +74,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     write_secret(folder, "new")
     write_secret(folder, "old")
     with OidcProvider() as one, OidcProvider() as two:
-        config = SHOP + provider_table(one) + provider_table(two)
+        config = SHOP + provider_table(one) + provider_table(two, "two:")
         with trusting(folder, config, ["other"]) as daemon:
             text = (folder / "treedb.toml").read_text()
             yield World(folder, daemon, one, two, text)
@@ -92,10 +92,10 @@ def shop(world: World) -> Iterator[Tree]:
         yield tree
 
 
-def provider_table(provider: OidcProvider) -> str:
+def provider_table(provider: OidcProvider, uid_prefix: str = "") -> str:
     return (
         f'[[projects.shop.providers]]\nissuer = "{provider.issuer}"\n'
-        f'audience = "{AUDIENCE}"\nca_file = "ca.pem"\n'
+        f'audience = "{AUDIENCE}"\nca_file = "ca.pem"\nuid_prefix = "{uid_prefix}"\n'
     )
 
 

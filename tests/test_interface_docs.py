@@ -159,7 +159,7 @@ def test_the_limits_that_can_be_set_have_the_defaults_of_the_page() -> None:
     rows = rows_after(f"{heading} describes them:\n".rstrip("\n"))
     shown = {setting.strip("`"): as_number(default) for _, setting, default, _ in rows}
     defaults = attrs.asdict(limits.Limits())
-    not_for_clients = {"body_bytes_per_s", "linger_s"}
+    not_for_clients = {"body_bytes_per_s", "cache_bytes", "linger_s"}
     assert shown == {name: defaults[name] for name in defaults.keys() - not_for_clients}
 
 
@@ -174,6 +174,7 @@ def test_the_fixed_limits_are_those_of_the_page() -> None:
         limits.MAX_CALLBACK_CHARACTERS,
         limits.MAX_TOKEN_CHARACTERS,
         limits.MAX_CLAIM_LEVELS,
+        limits.MAX_UID_CHARACTERS,
         limits.MAX_TIMEOUT_S,
         limits.MAX_RESUMED_WRITES,
     ]

@@ -149,10 +149,35 @@ def test_keys_are_ordered_integers_first_then_utf_8(tree: Client) -> None:
     tree.put("/a.json", dict.fromkeys(KEYS, 1))
     response = tree.request("GET", '/a.json?orderBy="$key"').json
     assert list(response) == [
-        *("-2147483648", "-1", "0", "1", "2", "9", "10", "2147483647"),
-        *('"', "+5", "-0", "01", "10000000000", "2147483648"),
+        *("-2147483648", "-1", "0", "-0", "1", "01", "2", "9", "10", "2147483647"),
+        *('"', "+5", "10000000000", "2147483648"),
         *("B", "a", "aa", "b", "z z", "é", "\ufb33", "\U0001f600"),
     ]
+
+
+@pytest.mark.parametrize("fill", ["", "x" * 2000])
+def test_months_are_in_the_order_of_the_year(tree: Client, fill: str) -> None:
+    months = [f"{month:02d}" for month in range(1, 13)]
+    tree.put("/year.json", {month: {"t": fill} for month in reversed(months)})
+
+    def keys(query: str) -> list[str]:
+        return list(tree.get(f'/year.json?orderBy="$key"&{query}'))
+
+    assert list(tree.get("/year.json")) == months
+    assert keys("limitToFirst=3") == ["01", "02", "03"]
+    assert keys("limitToLast=3") == ["10", "11", "12"]
+    assert keys('startAt="09"&limitToFirst=2') == ["09", "10"]
+    assert keys('startAt="9"&endAt="10"') == ["09", "10"]
+    assert keys('startAfter="09"&endBefore="12"') == ["10", "11"]
+    assert list(tree.get("/year.json?shallow=true&startAfter=09")) == ["10", "11", "12"]
+
+
+def test_equal_numbers_are_ordered_by_length_and_then_by_bytes(tree: Client) -> None:
+    keys = ["-01", "-1", "-0", "0", "00", "000", "-00", "1", "001", "01", "00000000001"]
+    tree.put("/a.json", dict.fromkeys([*keys, "000000000001"], 1))
+    in_order = ["-1", "-01", "0", "-0", "00", "-00", "000", "1", "01", "001", "00000000001"]
+    assert list(tree.get("/a.json")) == [*in_order, "000000000001"]
+    assert list(tree.get('/a.json?orderBy="$value"&equalTo=1')) == [*in_order, "000000000001"]
 
 
 def test_values_are_ordered_by_kind_then_by_value(tree: Client) -> None:
@@ -374,7 +399,7 @@ def test_control_characters_in_the_logged_advice_are_escaped(
 ) -> None:
     begin = shared_daemon.log.count("\n")
     tree.get("/%C2%9B%E2%80%A8.json?orderBy=%22%C2%9B2J%22")
-    advice = r'".indexOn": "\\x9b2J", for path "/\\x9b\\u2028", to the rules'
+    advice = r'no ".indexOn" names "\\x9b2J" for path "/\\x9b\\u2028", by which a query orders'
     shared_daemon.await_line(advice, begin)
 
 

@@ -232,7 +232,8 @@ def test_the_tag_of_a_write_is_that_of_resolved_server_values(tree: Client) -> N
 
 @pytest.mark.parametrize("value", [None, 1, {"x": [1, 2]}])
 @pytest.mark.parametrize(
-    "form", ["{tag}", "{bare}", "{other}, {tag}", "{bare_other},{bare}", '"", {tag} ,{other}']
+    "form",
+    ["{tag}", "{bare}", "{other}, {tag}", "{bare_other},{bare}", '"", {tag} ,{other}', "W/{tag}"],
 )
 def test_a_read_with_a_matching_tag_is_304(tree: Client, value: Any, form: str) -> None:
     tree.put("/a.json", value)
@@ -282,7 +283,11 @@ WRITES = [("PUT", "2"), ("POST", "2"), ("PATCH", '{"y":2}'), ("DELETE", None)]
 
 @pytest.mark.parametrize(("method", "body"), WRITES)
 @pytest.mark.parametrize(
-    "form", ["{tag}", "{bare}", "*", "{other}, {tag}", "{tag},{other}", "{bare_other} , {bare}"]
+    "form",
+    [
+        *("{tag}", "{bare}", "*", "{other}, {tag}", "{tag},{other}", "{bare_other} , {bare}"),
+        *("W/{tag}", "W/{other}, W/{tag}"),
+    ],
 )
 def test_a_write_whose_condition_holds_is_done(
     tree: Client, method: str, body: str | None, form: str

@@ -82,6 +82,8 @@ def test_containers_without_children_are_removed(tree: Client) -> None:
         ('{"1":1,"0":0}', "[0,1]"),
         ('{"0":1,"a":2}', '{"0":1,"a":2}'),
         ('{"0":1,"01":2}', '{"0":1,"01":2}'),
+        ('{"2":2,"0":0,"00":1}', '{"0":0,"00":1,"2":2}'),
+        ('{"2":2,"0":0,"-0":1}', '{"0":0,"-0":1,"2":2}'),
         ('{"0":1,"-1":2}', '{"-1":2,"0":1}'),
         ('{"0":1,"+1":2}', '{"0":1,"+1":2}'),
         ('{"0":1,"1e0":2}', '{"0":1,"1e0":2}'),
@@ -381,7 +383,8 @@ rules_file = "open.json"
         for body, status in ([1] * 20, 200), ([1] * 21, 400), ({"a": [1] * 19}, 200):
             assert client.request("PUT", "/a.json", json.dumps(body)).status == status
         patch, post = json.dumps({"a": [1] * 20}), json.dumps([[[]] * 10, [1] * 10])
-        check_error(client.request("PATCH", "/a.json", patch), 400, "invalid_data")
+        refused = check_error(client.request("PATCH", "/a.json", patch), 400, "invalid_data")
+        assert "20 members and array items (write_nodes)" in refused
         check_error(client.request("POST", "/a.json", post), 400, "invalid_data")
 
 

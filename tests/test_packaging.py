@@ -37,8 +37,15 @@ def run(*command: str | pathlib.Path) -> str:
 
 
 def pip(environment: pathlib.Path, *arguments: str | pathlib.Path) -> None:
-    python = environment / "bin" / "python"
-    run(python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", *arguments)
+    """Install into an environment, which need not have a pip of its own."""
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--disable-pip-version-check",
+        f"--python={environment}",
+    ]
+    run(*command, "install", "--quiet", "--no-compile", *arguments)
 
 
 def site_packages(environment: pathlib.Path) -> pathlib.Path:
@@ -74,7 +81,7 @@ def build(project: pathlib.Path, folder: pathlib.Path, *targets: str) -> pathlib
 def environment(tmp_path: pathlib.Path) -> pathlib.Path:
     """A fresh virtual environment."""
     folder = tmp_path / "environment"
-    venv.create(folder, with_pip=True)
+    venv.create(folder)
     return folder
 
 

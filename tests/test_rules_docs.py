@@ -86,4 +86,7 @@ def test_the_explanation_in_the_docs_is_the_real_one() -> None:
     (shown,) = re.findall(r"```json\n(\{\"allowed\".*?)```", PAGE.read_text(), re.DOTALL)
     context = Context({"uid": "eve"}, NOW, view(None))
     verdict = example('"users"').may_read(("users", "ada"), context, explain=True)
-    assert printing.compact(explanation(verdict, is_admin=False)).decode() == shown.strip()
+    assert (
+        printing.compact(explanation(verdict, is_admin=False, auth=context.auth)).decode()
+        == shown.strip()
+    )

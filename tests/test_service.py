@@ -14,6 +14,7 @@ import attrs
 import pytest
 import pytest_twisted
 import treq
+from treq.testing import StubTreq
 from twisted.application.service import MultiService
 from twisted.internet import reactor as installed_reactor
 from twisted.internet.defer import Deferred, inlineCallbacks, maybeDeferred
@@ -97,6 +98,40 @@ def test_it_is_mounted_under_a_prefix_of_another_site(settings: Settings) -> Ste
     yield port.stopListening()
     yield maybeDeferred(host.stopService)
     assert not is_locked(settings.data)
+
+
+LISTENING = "tcp:0:interface=127.0.0.1"
+OWN = {"listen": LISTENING, "domains": ("db.test",)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "host", "origin", "status"),
+    [
+        ({"development": True}, "localhost", "", 204),
+        ({"development": True}, "127.0.0.1", "http://localhost:3000", 204),
+        ({"development": True}, "localhost", "https://evil.example", 403),
+        ({"development": True}, "evil.example", "", 421),
+        ({"emulator": True}, "localhost", "https://evil.example", 403),
+        ({"emulator": True}, "evil.example", "", 421),
+        ({"emulator": True, **OWN}, "shop.db.test", "", 204),
+        ({}, "www.example.com", "https://www.example.com", 204),
+        ({"domains": ("db.test",)}, "www.example.com", "", 204),
+        ({"listen": LISTENING}, "www.example.com", "https://other.example", 204),
+        (OWN, "shop.db.test", "https://other.example", 204),
+        (OWN, "www.example.com", "", 421),
+    ],
+)
+def test_the_settings_decide_which_hosts_and_pages_are_served(
+    settings: Settings, changes: dict[str, Any], host: str, origin: str, status: int
+) -> None:
+    own = {"development": False, "engine": "memory", **changes}
+    endpoints = (own.pop("listen"),) if "listen" in own else ()
+    tree = TreeService(listening(attrs.evolve(settings, **own), *endpoints))
+    headers = Headers({"Origin": [origin]} if origin else {})
+    web: Any = StubTreq(tree.resource())
+    responses: list[Any] = []
+    web.request("OPTIONS", f"http://{host}/a.json", headers=headers).addCallback(responses.append)
+    assert [response.code for response in responses] == [status]
 
 
 def test_nothing_is_opened_before_it_starts(settings: Settings) -> None:
@@ -240,27 +275,38 @@ def open_files(folder: pathlib.Path) -> list[str]:
 
 
 @pytest_twisted.inlineCallbacks
-@pytest.mark.parametrize("is_damaged", [True, False])
 def test_a_failed_start_leaves_no_store_open_and_the_directory_unlocked(
-    settings: Settings, is_damaged: bool
+    settings: Settings,
 ) -> Steps:
     file = settings.data / "shop" / "default.shelf"
     file.parent.mkdir(parents=True)
     SqliteEngine.create(file).close()
-    if is_damaged:
-        (file.parent / "other.shelf").write_bytes(b"x" * 8192)
-        reason = r"other\.shelf"
-    else:
-        missing = ProjectSettings(None, secret_files=(settings.data / "missing.secret",))
-        settings = attrs.evolve(settings, projects={"shop": missing})
-        reason = r"missing\.secret"
+    missing = ProjectSettings(None, secret_files=(settings.data / "missing.secret",))
+    settings = attrs.evolve(settings, projects={"shop": missing})
     tree = TreeService(settings)
-    with pytest.raises(CannotStart, match=reason):
+    with pytest.raises(CannotStart, match=r"missing\.secret"):
         tree.startService()
     assert open_files(settings.data) == []
     assert not is_locked(settings.data)
     yield tree.stopService()
     assert open_files(settings.data) == []
+
+
+@pytest_twisted.inlineCallbacks
+def test_too_few_descriptors_are_a_warning_at_the_start_and_bound_what_is_open(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> Steps:
+    monkeypatch.setattr("treedbd.service.descriptor_limit", lambda: 100)
+    tree = TreeService(settings)
+    with capturedLogs() as logged:
+        tree.startService()
+    (warning,) = [eventAsText(event) for event in logged if "warning" in event]
+    assert "The process may open 100 files" in warning
+    assert "at most 57 connections and 2 databases are open at a time" in warning
+    assert "LimitNOFILE=" in warning
+    assert tree._factory._connections.limits.connections == 57
+    assert tree._catalog._files._open._bounds.databases == 2
+    yield tree.stopService()
 
 
 class RawClient(Protocol):

@@ -14,15 +14,21 @@ import time
 import pytest
 from twisted.internet.epollreactor import EPollReactor
 
-from treedbd.service import CannotStart
-from treedbd.tap import (
-    Options,
+from treedbd.config.settings import Settings
+from treedbd.daemon import (
     curl_command,
     freeze_objects,
-    makeService,
     print_as_sentence,
     use_monotonic_clock,
 )
+from treedbd.service import CannotStart
+from treedbd.tap import Options, makeService
+
+
+@pytest.fixture(autouse=True)
+def signals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the signals of the tests' own process alone."""
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
 
 
 def parse(*arguments: str) -> Options:
@@ -36,6 +42,21 @@ def test_only_given_options_become_flags() -> None:
     given = parse("--listen", "tcp:1", "-l", "tcp:2", "--data", "d", "--engine", "memory")
     assert given.flags == {"listen": ["tcp:1", "tcp:2"], "data": "d", "engine": "memory"}
     assert parse("--workers", "1").flags == {"workers": 1}
+
+
+@pytest.mark.parametrize("is_accepted", [True, False])
+def test_a_loss_is_accepted_by_the_flag_alone(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, is_accepted: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    seen: list[Settings] = []
+    monkeypatch.setattr("treedbd.daemon.TreeService", lambda settings, _: seen.append(settings))
+    makeService(parse(*["--accept-loss"] * is_accepted))
+    assert [settings.accept_loss for settings in seen] == [is_accepted]
+    (tmp_path / "treedb.toml").write_text('accept_loss = true\nlisten = ["tcp:1"]')
+    with pytest.raises(SystemExit, match="accept_loss is not a key"):
+        makeService(parse("--config", "treedb.toml"))
 
 
 @pytest.mark.parametrize("number", ["2", "0", "-1", "1.0", "many", ""])
@@ -52,7 +73,6 @@ def test_the_example_in_the_help_works_in_development_mode(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(signal, "signal", lambda *_: None)
     example = re.search(r"tcp:\S+(?=;)", str(parse()))
     assert example is not None
     makeService(parse("--listen", example[0]))
@@ -104,18 +124,6 @@ def test_the_daemon_sets_its_clock_before_anything_is_scheduled(
     )
     subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True)
     assert not list(tmp_path.iterdir())
-
-
-def test_sighup_does_not_end_a_daemon_that_is_starting(tmp_path: pathlib.Path) -> None:
-    program = (
-        "import os, signal\n"
-        "from treedbd.tap import Options, makeService\n"
-        "options = Options()\n"
-        "options.parseOptions([])\n"
-        "makeService(options)\n"
-        "os.kill(os.getpid(), signal.SIGHUP)\n"
-    )
-    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True)
 
 
 def test_the_curl_command_quotes_any_path() -> None:

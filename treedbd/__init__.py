@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from treedbd.limits import Limits, RulesLimits, StreamLimits
     from treedbd.service import CannotStart, TreeService
     from treedbd.store.engine import CannotOpenStore, DiskFull, StoreFailed
-    from treedbd.store.shelf import ReadOnlyShelf, Shelf, open_shelf
+    from treedbd.store.shelf import Shelf, open_shelf
+    from treedbd.store.shelf_stores import ReadOnlyShelf
     from treedbd.tree.errors import InvalidData, InvalidPath
 
 __all__ = [
@@ -50,7 +51,7 @@ _MODULES = {
     "InvalidPath": "tree.errors",
     "Limits": "limits",
     "ProjectSettings": "config.settings",
-    "ReadOnlyShelf": "store.shelf",
+    "ReadOnlyShelf": "store.shelf_stores",
     "RulesLimits": "limits",
     "Settings": "config.settings",
     "Shelf": "store.shelf",

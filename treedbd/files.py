@@ -17,6 +17,9 @@ import sys
 FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """The errors of a write for which there is no room."""
 
+NO_DESCRIPTOR_ERRNOS = frozenset({errno.EMFILE, errno.ENFILE})
+"""The errors of an opening for which the process or the system has no descriptor left."""
+
 _UNFINISHED = ".new"
 _BLOCK = 64 * 1024
 
@@ -58,6 +61,15 @@ def close_to_others(path: pathlib.Path) -> bool:
         with contextlib.suppress(OSError):
             path.chmod(0o600)
     return was_open and not is_open_to_others(path)
+
+
+def has_descriptors() -> bool:
+    """Return whether a file can be opened: whether the process has a descriptor left."""
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError as error:
+        return error.errno not in NO_DESCRIPTOR_ERRNOS
+    return True
 
 
 def write_atomically(path: pathlib.Path, content: bytes) -> None:

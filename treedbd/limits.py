@@ -20,6 +20,8 @@ MIB: Final = 1024 * KIB
 # Fixed: addresses and data.
 MAX_LABEL_CHARACTERS: Final = 63
 """Characters of a label, `<database>--<project>`: what one part of a host name may have."""
+DEFAULT_PROJECT_DATABASES: Final = 100
+"""Databases of a project that may create any, unless its `databases_max` says otherwise."""
 MAX_HOST_BYTES: Final = 255 + len(":65535")
 """Bytes of a Host header."""
 MAX_DEPTH: Final = 32
@@ -41,6 +43,10 @@ MAX_CALLBACK_CHARACTERS: Final = 128
 """Characters of the function name in `callback`."""
 MAX_TOKEN_CHARACTERS: Final = 8192
 """Characters of a token."""
+MAX_UID_CHARACTERS: Final = 256
+"""Characters of the user id in a token, its provider's prefix included."""
+MAX_UID_PREFIX_CHARACTERS: Final = 64
+"""Characters that precede the user ids of a provider."""
 MAX_CLAIM_LEVELS: Final = 32
 """Levels of objects and arrays in the claims of a token, the outermost included."""
 MAX_RESUMED_WRITES: Final = 10_000
@@ -99,6 +105,8 @@ class Limits:
     Attributes:
         write_body_bytes: the body of a request; beyond it 413.
         write_nodes: members and array items in the body of a write; beyond it 400.
+        parsed_bytes: memory, as it is estimated, of bodies that are parsed at a time; others wait,
+            large ones apart from small ones. After the timeout of the request 504.
         string_bytes: UTF-8 of one string; beyond it 400.
         request_line_bytes: the request line without its line end (RFC 9112, section 3); beyond it
             414. The longest legal path takes 74 KiB when encoded.
@@ -107,6 +115,9 @@ class Limits:
         header_count: header lines of a request; beyond it 431.
         held_body_bytes: bodies of all requests that are arriving or under way, of those that did
             not come in one piece; beyond it 503.
+        waiting_bytes: what waits in memory for clients to read it, responses and events of all
+            clients together; beyond it 503. One address may have a quarter of it; beyond it 429.
+        waiting_file_bytes: the same for what waits in temporary files, which hold large reads.
         connections: open connections; beyond it 503.
         connections_per_address: open connections of one client address; beyond it 429.
         handshake_s: from the accepted connection to the end of its TLS handshake.
@@ -118,7 +129,11 @@ class Limits:
         write_stalled_s: how long a client may read nothing of what is waiting for it.
         linger_s: how long a closing connection waits for a client that neither sends nor closes;
             six times as long for one that goes on sending.
-        databases: databases that exist; each holds six files open. Beyond it 503.
+        databases: databases that have data; beyond it 503.
+        open_databases: databases whose files are open; beyond it those that are idle are closed,
+            and 503 if none is. Fewer if the process may not open so many files.
+        cache_bytes: pages of all open databases that are kept in memory together, in which each
+            database has an equal part of at least 64 KiB.
         streams: open streams; beyond it 503.
         streams_per_database: open streams of one database; beyond it 429.
         streams_per_address: open streams of one client address; beyond it 429.
@@ -127,11 +142,14 @@ class Limits:
 
     write_body_bytes: int = limit(16 * MIB, 1, 256 * MIB, "bytes")
     write_nodes: int = limit(1_000_000, 1, 128 * MIB)
+    parsed_bytes: int = limit(256 * MIB, 1, 2**40, "bytes")
     string_bytes: int = limit(10 * MIB, 1, 256 * MIB, "bytes")
     request_line_bytes: int = limit(96 * KIB, KIB, MIB, "bytes")
     header_bytes: int = limit(64 * KIB, KIB, MIB, "bytes")
     header_count: int = limit(100, 10, 10_000)
     held_body_bytes: int = limit(1024 * MIB, 1, 2**40, "bytes")
+    waiting_bytes: int = limit(256 * MIB, 1, 2**40, "bytes")
+    waiting_file_bytes: int = limit(8 * 1024 * MIB, 1, 2**50, "bytes")
     connections: int = limit(20_000, 1, 1_000_000)
     connections_per_address: int = limit(5000, 1, 1_000_000)
     handshake_s: float = limit(10.0, 0, 3600, "seconds")
@@ -142,6 +160,8 @@ class Limits:
     write_stalled_s: float = limit(60.0, 0, 86_400, "seconds")
     linger_s: float = limit(5.0, 0, 60, "seconds")
     databases: int = limit(4000, 1, 1_000_000)
+    open_databases: int = limit(4000, 1, 1_000_000)
+    cache_bytes: int = limit(256 * MIB, MIB, 2**40, "bytes")
     streams: int = limit(16_000, 1, 10_000_000)
     streams_per_database: int = limit(16_000, 1, 10_000_000)
     streams_per_address: int = limit(4000, 1, 10_000_000)
@@ -176,8 +196,8 @@ class RulesLimits:
         nesting: levels of brackets, prefixes, members and calls around the innermost operand.
         chain_terms: operands that operators of one level join.
         regex_size: instructions of one compiled regular expression, as `rules.regex` estimates.
-        judged_characters: characters that string methods and regular expressions read for one
-            request.
+        judged_characters: characters that the rules read for one request, of the tree, in string
+            methods, regular expressions and comparisons, and as paths.
 
     """
 

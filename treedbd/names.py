@@ -19,6 +19,8 @@ EngineName: TypeAlias = Literal["sqlite", "memory"]
 DialectName: TypeAlias = Literal["auto", "standard", "firebase"]
 
 DEFAULT_DATABASE: Final = "default"
+SERVICE_PROVIDER: Final = "custom"
+"""`auth.provider` of service tokens that name none: the project itself vouches for the user."""
 
 HTTPS_URL: Final = "an https URL"
 """How messages describe what `is_https_url` accepts."""

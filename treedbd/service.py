@@ -1,32 +1,32 @@
 """The whole database as one Twisted service, with a stated order of start and stop.
 
 Start, the privileged half: 1 certificates are read, 2 the endpoints are opened. Then: 3 the data
-directory is locked, 4 its stores are opened and verified, 5 secrets, providers and rules files are
+directory is locked, 4 its databases are found, 5 secrets, providers and rules files are
 loaded. A step that fails undoes those before it and raises `CannotStart`.
 
-Stop, in 9 seconds at most: 1 the endpoints close, so no connection is accepted any more; 2 requests
-under way are answered, writes once they are durable; 3 streams end, and after `DRAIN_SECONDS` all
-connections that are left are dropped; 4 the stores are closed; 5 the data directory is unlocked. A
-stopped service does not start again.
+Stop, after at most 7 seconds of waiting: 1 the endpoints close, so no connection is accepted any
+more; 2 requests under way are answered, writes once they are durable; those that still wait for
+their turn after `QUEUE_SECONDS` are refused; 3 streams end, and after `DRAIN_SECONDS` all
+connections that are left are dropped; 4 the stores are closed, unless the disk does not respond
+within `CLOSE_SECONDS`; 5 the data directory is unlocked. A stopped service does not start again.
 
 To embed the service, a program adds it to its own and mounts `resource()` in its own site, under
 any prefix; `Settings.listen` may then be empty. The service changes nothing of the process, neither
-signals nor the clock nor the exit status: that is done by `tap`.
+signals nor the clock nor the exit status: that is done by `daemon`.
 """
 
 from __future__ import annotations
 
 import datetime
 import os
-import stat
 import time
 from functools import partial
 from typing import Any, Final
 
+import attrs
 from twisted.application.service import MultiService
-from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
-from twisted.internet.defer import Deferred, gatherResults, maybeDeferred
-from twisted.internet.error import TimeoutError as TwistedTimeoutError
+from twisted.internet.defer import Deferred, DeferredLock, gatherResults, maybeDeferred
+from twisted.internet.defer import TimeoutError as DeferredTimeoutError
 from twisted.internet.interfaces import IListeningPort
 from twisted.internet.task import LoopingCall
 from twisted.internet.threads import deferToThreadPool
@@ -47,16 +47,21 @@ from treedbd.config.credentials import (
     Credentials,
 )
 from treedbd.config.endpoints import CertificateFiles, Endpoint
-from treedbd.config.listen import CannotListen, open_endpoint
+from treedbd.config.listen import CannotListen, open_endpoint, url_of
 from treedbd.config.settings import Settings
 from treedbd.database.catalog import Catalog
-from treedbd.database.database import ProjectSpec
+from treedbd.database.data_directory import prepare
+from treedbd.database.errors import Unavailable
+from treedbd.database.open_databases import OpenBounds
+from treedbd.database.project import ProjectSpec
 from treedbd.database.runtime import Runtime
+from treedbd.descriptors import descriptor_limit, plan_descriptors
 from treedbd.errors import OperatorError
-from treedbd.files import close_to_others, create_directory, is_open_to_others
+from treedbd.files import close_to_others, is_open_to_others
 from treedbd.rules.ruleset import DENY, OPEN
 from treedbd.store.engine import CannotOpenStore, StoreFailed
 from treedbd.store.lock import DirectoryLock
+from treedbd.store.sqlite.engine import DESCRIPTORS_PER_FILE
 from treedbd.text import in_one_line
 from treedbd.web.auth.authenticator import Authenticator
 from treedbd.web.cors import Cors
@@ -65,8 +70,9 @@ from treedbd.web.http1.request import Request
 from treedbd.web.options import WebOptions
 from treedbd.web.resource import TreeResource
 
-DRAIN_SECONDS: Final = 4.0
-CLOSE_SECONDS: Final = 5.0
+QUEUE_SECONDS: Final = 1.0
+DRAIN_SECONDS: Final = 3.0
+CLOSE_SECONDS: Final = 4.0
 DRAIN_POLL_S: Final = 0.02
 
 
@@ -85,6 +91,7 @@ class TreeService(MultiService):
         # Not imported at the top, because importing the reactor installs it.
         self._reactor = namedAny("twisted.internet.reactor") if reactor is None else reactor
         self._settings = settings
+        self._plan = plan_descriptors(settings.limits, DESCRIPTORS_PER_FILE, descriptor_limit())
         self._catalog = self._make_catalog()
         self._credentials = Credentials(settings, self._catalog, self._reactor)
         self._authenticator = Authenticator(self._credentials.verifier, self._reactor, time.time)
@@ -93,7 +100,7 @@ class TreeService(MultiService):
         )
         self._factory = Http1Factory(
             self._resource,
-            settings.limits,
+            attrs.evolve(settings.limits, connections=self._plan.connections),
             self._reactor,
             self._log_access if settings.http.access_log else None,
             error_headers=Cors(settings.http.cors_origins).fixed or (),
@@ -101,6 +108,13 @@ class TreeService(MultiService):
         self._contexts: list[ServerContext] = []
         self._ports: list[tuple[Endpoint, IListeningPort]] = []
         self._lock: DirectoryLock | None = None
+        self._has_given_up = False
+        self._reloading = DeferredLock()
+
+    @property
+    def has_given_up(self) -> bool:
+        """Whether it was stopped while a thread of its waited for a disk that does not respond."""
+        return self._has_given_up
 
     def resource(self) -> IResource:
         """Return the whole interface, to be mounted under any prefix."""
@@ -108,7 +122,7 @@ class TreeService(MultiService):
 
     def urls(self) -> list[str]:
         """Return the URLs of the open endpoints, as this machine reaches them."""
-        return [_url(endpoint, port.getHost()) for endpoint, port in self._ports]
+        return [url_of(endpoint, port.getHost()) for endpoint, port in self._ports]
 
     def has_open_rules(self) -> bool:
         """Return whether the default project has the open rules of development mode."""
@@ -127,13 +141,15 @@ class TreeService(MultiService):
         MultiService.privilegedStartService(self)
 
     def startService(self) -> None:
-        """Lock the data directory, open the stores, load credentials; raise `CannotStart`."""
+        """Lock the data directory, find the databases, load credentials; raise `CannotStart`."""
+        if self._plan.warning is not None:
+            self._log.warn("{warning}", warning=self._plan.warning)
         try:
             self._open_stores()
             self._credentials.load()
-        except (CannotOpenStore, StoreFailed, BadCredentials) as error:
+        except (CannotOpenStore, StoreFailed, Unavailable, BadCredentials) as error:
             self._close_endpoints()
-            self._catalog.close()  # closes at once: no write is under way
+            self._catalog.close_at_once()
             self._unlock()
             raise CannotStart(str(error)) from None
         MultiService.startService(self)
@@ -142,15 +158,21 @@ class TreeService(MultiService):
         """Stop in the order that the module states; never fails."""
         return Deferred.fromCoroutine(self._stop())
 
-    def reload(self, settings: Settings | None = None) -> bool:
+    def reload(self, settings: Settings | None = None) -> Deferred[bool]:
         """Read certificates, secrets, providers and rules again; an invalid file changes nothing.
 
+        Databases that could not be opened are tried again, in the background.
         Of `settings` only the secret files, rules files and providers of the projects are used.
-        Returns whether all was valid; what was not is logged.
+        Fires with whether all was valid; what was not is logged. Reloads are done one after the
+        other.
         """
+        return self._reloading.run(lambda: Deferred.fromCoroutine(self._reload(settings)))
+
+    async def _reload(self, settings: Settings | None) -> bool:
         is_valid = True
+        self._catalog.retry_refused()
         try:
-            self._credentials.load(None if settings is None else settings.projects)
+            await self._credentials.reload(None if settings is None else settings.projects)
         except BadCredentials as error:
             self._log.error("{reason} What was loaded before stays in use.", reason=str(error))
             is_valid = False
@@ -168,10 +190,14 @@ class TreeService(MultiService):
         return is_valid
 
     async def _stop(self) -> None:
+        refusal = self._reactor.callLater(QUEUE_SECONDS, self._refuse_writes)
         await self._close_endpoints()
         await self._drain()
+        if refusal.active():
+            refusal.cancel()
         self._credentials.close()
-        if await self._close_stores():
+        await self._close_stores()
+        if not self._has_given_up:
             self._unlock()
         await maybeDeferred(MultiService.stopService, self)
 
@@ -192,12 +218,14 @@ class TreeService(MultiService):
                     project.dialect,
                     project.require_index,
                     is_file_managed=project.rules_file is not None,
+                    databases_max=project.databases_max,
                 )
                 for name, project in settings.projects.items()
             },
             any_project=settings.development,
             first_rules=OPEN if settings.development else DENY,
             max_databases=settings.limits.databases,
+            bounds=OpenBounds(self._plan.open_databases, settings.limits.cache_bytes),
             rules_limits=settings.rules,
             runtime=Runtime(
                 self._reactor,
@@ -227,24 +255,11 @@ class TreeService(MultiService):
         return ensure_local_certificate(self._settings.data, datetime.datetime.now(datetime.UTC))
 
     def _ensure_data_directory(self) -> None:
-        """Create the data directory if it is missing; one that holds anything keeps its mode."""
-        folder = self._settings.data
-        try:
-            create_directory(folder)
-            is_open = is_open_to_others(folder)
-            if is_open and not any(folder.iterdir()):
-                folder.chmod(stat.S_IRWXU)
-                is_open = False
-        except OSError as error:
-            raise CannotOpenStore(
-                f"The data directory {folder}",
-                f"cannot be used ({error.strerror})",
-                "let the user that runs treedb write to it, or choose another directory",
-            ) from None
-        if is_open:
+        """Create the data directory if it is missing; raise `CannotOpenStore`."""
+        if prepare(self._settings.data):
             self._log.warn(
                 "Other users of this machine can enter {folder}: run chmod 700 on it.",
-                folder=str(folder),
+                folder=str(self._settings.data),
             )
 
     def _open_stores(self) -> None:
@@ -252,7 +267,7 @@ class TreeService(MultiService):
             return
         self._ensure_data_directory()
         self._lock = DirectoryLock(self._settings.data)
-        self._catalog.open()
+        self._catalog.open(self._lock, accept_loss=self._settings.accept_loss)
 
     def _close_endpoints(self) -> Deferred[Any]:
         ports, self._ports = self._ports, []
@@ -281,19 +296,23 @@ class TreeService(MultiService):
         if late.active():
             late.cancel()
 
-    async def _close_stores(self) -> bool:
-        """Close all stores; return whether no thread can be writing to one any more."""
+    def _refuse_writes(self) -> None:
+        self._resource.refuse_writes()
+        self._catalog.refuse_writes()
+
+    async def _close_stores(self) -> None:
+        """Close all stores, or give up waiting for a disk."""
         try:
             await self._catalog.close().addTimeout(CLOSE_SECONDS, self._reactor)
-        except TwistedTimeoutError:
+        except DeferredTimeoutError:
+            self._has_given_up = True
             self._log.critical(
-                "The last writes were not durable within {n} s: the disk does not respond.",
+                "The disk did not respond within {n} s: the stores are not closed. Nothing that "
+                "was acknowledged is lost; what was not acknowledged may be.",
                 n=CLOSE_SECONDS,
             )
-            return False
         except Exception:
             self._log.failure("A store could not be closed.")
-        return True
 
     def _unlock(self) -> None:
         if self._lock is not None:
@@ -312,22 +331,16 @@ class TreeService(MultiService):
 
 
 def _web_options(settings: Settings) -> WebOptions:
+    is_local = settings.development or settings.emulator
+    # A service that does not listen by itself is mounted in a program that knows its own hosts.
+    has_own_hosts = bool(settings.domains and settings.listen)
     return WebOptions(
         domains=settings.domains,
         default_project=settings.default_project,
         etag_headers=settings.http.etag_headers,
         cors_origins=settings.http.cors_origins,
+        any_host=not is_local and not has_own_hosts,
+        only_local_pages=is_local,
         limits=settings.limits,
         streams=settings.streams,
     )
-
-
-def _url(endpoint: Endpoint, address: object) -> str:
-    if isinstance(address, UNIXAddress):
-        return f"unix:{os.fsdecode(address.name or b'')}"
-    if not isinstance(address, IPv4Address | IPv6Address):
-        return endpoint.text
-    local = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - read, not bound
-    host = local.get(address.host, address.host)
-    shown = f"[{host}]" if ":" in host else host
-    return f"{'https' if endpoint.is_secure else 'http'}://{shown}:{address.port}"

@@ -90,12 +90,12 @@ def sign_token(project: str, **claims: Any) -> str:
     return jwt.encode({"iat": now, "exp": now + 3600, **claims}, secret_of(project), "HS256")
 
 
-def run_python(script: str, folder: pathlib.Path, variables: Mapping[str, str]) -> None:
+def check_python(script: str, folder: pathlib.Path, variables: Mapping[str, str]) -> None:
     """Run a script of this folder under the pytest of the clients; AssertionError if it fails."""
     options = ["-o", "addopts=", "--noconftest", "-p", "no:cacheprovider", "-p", "names", "-q"]
     warnings = ["-W", "ignore::pytest.PytestUnhandledThreadExceptionWarning"]
     command = [str(PYTHON), "-B", "-m", "pytest", *options, *warnings, script]
-    run_client(command, HERE, {"HOME": str(folder), **variables})
+    assert " passed" in run_client(command, HERE, {"HOME": str(folder), **variables})
 
 
 def run_node(

@@ -433,7 +433,7 @@ class ListenerReplica:
                 self.value = put(self.value, [*keys, *key.split("/")], data)
         self.changed.put(None)
 
-    def wait_for(self, ref: db.Reference, value: Any) -> None:
+    def await_value(self, ref: db.Reference, value: Any) -> None:
         """Wait until the copy equals `value`, as a read then does."""
         while self.value != value:
             self.changed.get(timeout=PATIENCE_S)
@@ -472,27 +472,27 @@ def test_a_listener_receives_every_kind_of_write(ref: db.Reference, listen: Any)
     ref.set({"a": 1})
     replica = ListenerReplica()
     listen(ref, replica.apply)
-    replica.wait_for(ref, {"a": 1})
+    replica.await_value(ref, {"a": 1})
     ref.child("b/c").set("x")
     ref.update({"a": None, "b/d": 2})
     pushed = ref.child("list").push("p")
-    replica.wait_for(ref, {"b": {"c": "x", "d": 2}, "list": {pushed.key: "p"}})
+    replica.await_value(ref, {"b": {"c": "x", "d": 2}, "list": {pushed.key: "p"}})
     ref.child("b").delete()
     ref.child("n").transaction(lambda value: (value or 0) + 1)
-    replica.wait_for(ref, {"list": {pushed.key: "p"}, "n": 1})
+    replica.await_value(ref, {"list": {pushed.key: "p"}, "n": 1})
     assert replica.seen == [
         *(("put", "/"), ("put", "/b/c"), ("patch", "/"), ("put", f"/list/{pushed.key}")),
         *(("put", "/b"), ("put", "/n")),
     ]
     ref.delete()
-    replica.wait_for(ref, None)
+    replica.await_value(ref, None)
 
 
 def test_a_listener_on_an_empty_path_receives_later_writes(ref: db.Reference, listen: Any) -> None:
     replica = ListenerReplica()
     listen(ref, replica.apply)
     ref.parent.update({f"{ref.key}/deep": "čaj\n\n☕"})
-    replica.wait_for(ref, {"deep": "čaj\n\n☕"})
+    replica.await_value(ref, {"deep": "čaj\n\n☕"})
 
 
 def test_listeners_keep_up_with_several_writers(ref: db.Reference, listen: Any) -> None:
@@ -515,7 +515,7 @@ def test_listeners_keep_up_with_several_writers(ref: db.Reference, listen: Any) 
     final = ref.get()
     assert len(final["log"]) == writers * rounds
     for replica in replicas:
-        replica.wait_for(ref, final)
+        replica.await_value(ref, final)
 
 
 def test_a_listener_on_a_child_receives_only_its_changes(ref: db.Reference, listen: Any) -> None:
@@ -524,5 +524,5 @@ def test_a_listener_on_a_child_receives_only_its_changes(ref: db.Reference, list
     replica.changed.get(timeout=PATIENCE_S)
     ref.child("other").set(1)
     ref.update({"other": 2, "part/a": 1})
-    replica.wait_for(part, {"a": 1})
+    replica.await_value(part, {"a": 1})
     assert replica.seen == [("put", "/"), ("put", "/a")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pathlib
 from urllib.parse import urlsplit
 
-from tests.clients.harness import DOMAIN, Domain, run_python, secret_of
+from tests.clients.harness import DOMAIN, Domain, check_python, secret_of
 from tests.daemon import Daemon
 
 SCRIPT = "play_firebase_admin.py"
@@ -20,7 +20,7 @@ def test_firebase_admin_works_with_an_emulator_host(
         "PLAY_EU_URL": f"https://eu--admin.{DOMAIN}",
         "PLAY_GUARDED_URL": f"{development.http}?ns=admin-guarded",
     }
-    run_python(SCRIPT, tmp_path, variables)
+    check_python(SCRIPT, tmp_path, variables)
 
 
 def test_firebase_admin_works_over_tls_with_signed_tokens(
@@ -34,4 +34,4 @@ def test_firebase_admin_works_over_tls_with_signed_tokens(
         "PLAY_EU_URL": domain.url("eu--shop"),
         "PLAY_GUARDED_URL": domain.url("guarded"),
     }
-    run_python(SCRIPT, tmp_path, variables)
+    check_python(SCRIPT, tmp_path, variables)

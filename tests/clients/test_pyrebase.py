@@ -5,7 +5,7 @@ from __future__ import annotations
 import pathlib
 from urllib.parse import urlsplit
 
-from tests.clients.harness import Domain, run_python, sign_token
+from tests.clients.harness import Domain, check_python, sign_token
 from tests.daemon import Daemon
 
 SCRIPT = "play_pyrebase.py"
@@ -18,7 +18,7 @@ def test_pyrebase_works_in_development_mode(development: Daemon, tmp_path: pathl
         "PLAY_TOKEN": "",
         "PLAY_DIALECT": "auto",
     }
-    run_python(SCRIPT, tmp_path, variables)
+    check_python(SCRIPT, tmp_path, variables)
 
 
 def test_pyrebase_works_over_tls_with_a_token(domain: Domain, tmp_path: pathlib.Path) -> None:
@@ -28,4 +28,4 @@ def test_pyrebase_works_over_tls_with_a_token(domain: Domain, tmp_path: pathlib.
         "PLAY_TOKEN": sign_token("devices", admin=True),
         "PLAY_DIALECT": "firebase",
     }
-    run_python(SCRIPT, tmp_path, variables)
+    check_python(SCRIPT, tmp_path, variables)

@@ -11,11 +11,11 @@ from typing import Any
 import attrs
 import pytest
 from twisted.internet.defer import Deferred
-from twisted.internet.task import Clock
 from twisted.internet.testing import MemoryReactorClock
 from twisted.logger import capturedLogs, eventAsText
 
 from tests.access import secret_of, token, write_secret
+from tests.database.test_rules_work import LARGE, WorkClock
 from tests.web.auth.test_jwt import PEM
 from treedbd.config.credentials import (
     DEVELOPMENT_SECRET,
@@ -26,10 +26,11 @@ from treedbd.config.credentials import (
     ensure_development_secret,
     read_project_secret,
 )
-from treedbd.config.settings import ProjectSettings, ProviderSettings, Settings
+from treedbd.config.provider_settings import ProviderSettings
+from treedbd.config.settings import ProjectSettings, Settings
 from treedbd.config.values import SettingLocation
 from treedbd.database.catalog import Catalog
-from treedbd.database.database import ProjectSpec
+from treedbd.database.project import ProjectSpec
 from treedbd.database.runtime import Runtime
 from treedbd.rules.ruleset import DENY
 from treedbd.web.auth.identity import Identity
@@ -46,6 +47,7 @@ class World:
     ) -> None:
         self.folder = folder
         self.projects = projects
+        self.clock = WorkClock()
         self.catalog = Catalog(
             folder,
             "memory",
@@ -55,7 +57,7 @@ class World:
             },
             any_project=development,
             first_rules=DENY,
-            runtime=Runtime(Clock(), os.urandom, lambda _: Deferred()),
+            runtime=Runtime(self.clock, os.urandom, lambda _: Deferred()),
             retain_events=1,
         )
         settings = Settings(
@@ -409,3 +411,92 @@ def test_a_development_secret_that_cannot_be_created_is_an_error(tmp_path: pathl
     (tmp_path / "file").touch()
     with pytest.raises(BadCredentials, match="cannot be created"):
         ensure_development_secret(tmp_path / "file" / "data")
+
+
+# A reload, which must not delay requests.
+
+
+def test_a_reload_of_large_rules_is_done_in_slices_and_takes_effect_as_a_whole(
+    tmp_path: pathlib.Path,
+) -> None:
+    first, second = tmp_path / "first.json", tmp_path / "second.json"
+    for file in (first, second):
+        file.write_bytes(LARGE)
+    world = World(
+        tmp_path,
+        shop=with_secrets(tmp_path, "a", rules_file=first),
+        blog=ProjectSettings(rules_file=second),
+    )
+    world.credentials.load()
+    assert not world.clock.calls
+    write_secret(tmp_path, "a", secret_of("b"))
+    changed = LARGE.replace(b"now >", b"now <")
+    for file in (first, second):
+        file.write_bytes(changed)
+    reloading = Deferred.fromCoroutine(world.credentials.reload())
+    turns = 0
+    while world.clock.calls:
+        assert {world.rules("shop"), world.rules("blog")} == {LARGE.decode()}
+        assert [name for name in "ab" if world.accepts("shop", signed_by(name))] == ["a"]
+        world.clock.turn()
+        turns += 1
+    assert turns > 20
+    assert reloading.called
+    assert {world.rules("shop"), world.rules("blog")} == {changed.decode()}
+    assert [name for name in "ab" if world.accepts("shop", signed_by(name))] == ["b"]
+
+
+def test_a_reload_with_an_error_in_the_last_file_changes_nothing(tmp_path: pathlib.Path) -> None:
+    first, second = tmp_path / "first.json", tmp_path / "second.json"
+    for file in (first, second):
+        file.write_text('{"rules": {}}')
+    world = World(
+        tmp_path, shop=ProjectSettings(rules_file=first), blog=ProjectSettings(rules_file=second)
+    )
+    world.credentials.load()
+    first.write_text('{"rules": {".read": true}}')
+    second.write_text('{"rules": {".raed": "true"}}')
+    failures: list[Any] = []
+    Deferred.fromCoroutine(world.credentials.reload()).addErrback(failures.append)
+    (failure,) = failures
+    assert f"{second}:1:21: Expected '{{'. Did you mean '.read'?" in str(failure.value)
+    assert (world.rules("shop"), world.rules("blog")) == ('{"rules": {}}', '{"rules": {}}')
+
+
+def test_a_rules_file_that_has_not_changed_is_not_compiled_again(tmp_path: pathlib.Path) -> None:
+    file = tmp_path / "rules.json"
+    file.write_bytes(LARGE)
+    world = World(tmp_path, shop=ProjectSettings(rules_file=file))
+    world.credentials.load()
+    rules = world.catalog.rules("shop").current
+    reloading = Deferred.fromCoroutine(world.credentials.reload())
+    assert reloading.called
+    assert world.catalog.rules("shop").current is rules
+
+
+def test_a_reload_that_is_under_way_at_the_end_changes_nothing(tmp_path: pathlib.Path) -> None:
+    file = tmp_path / "rules.json"
+    file.write_text('{"rules": {}}')
+    world = World(tmp_path, shop=with_secrets(tmp_path, "a", rules_file=file))
+    world.credentials.load()
+    file.write_bytes(LARGE)
+    reloading = Deferred.fromCoroutine(world.credentials.reload())
+    world.credentials.close()
+    while world.clock.calls:
+        world.clock.turn()
+    assert reloading.called
+    assert world.rules("shop") == '{"rules": {}}'
+    assert not world.accepts("shop", signed_by("a"))
+
+
+def test_warnings_about_a_rules_file_are_logged_when_it_is_read(tmp_path: pathlib.Path) -> None:
+    file = tmp_path / "rules.json"
+    file.write_text('{"rules": {".read": "auth.uid.matches(/^a|b$/)"}}')
+    world = World(tmp_path, shop=ProjectSettings(rules_file=file))
+    with capturedLogs() as logged:
+        world.credentials.load()
+        world.credentials.load()
+    (event,) = logged
+    assert eventAsText(event, includeTimestamp=False, includeSystem=False).startswith(
+        f"{file}:1:42: ^ and $ bind the whole pattern"
+    )

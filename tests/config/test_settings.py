@@ -10,10 +10,10 @@ import sys
 import attrs
 import pytest
 
+from treedbd.config.provider_settings import ProviderSettings
 from treedbd.config.settings import (
     HttpSettings,
     ProjectSettings,
-    ProviderSettings,
     Settings,
     load_settings,
 )
@@ -31,6 +31,15 @@ EXAMPLE = pathlib.Path(__file__).parent.parent.parent / "conf" / "treedb.toml"
 def load(folder: pathlib.Path, text: str, **flags: object) -> Settings:
     (folder / "treedb.toml").write_text(text)
     return load_settings(pathlib.Path("treedb.toml"), flags, folder)
+
+
+def _two_providers(first: str, second: str) -> str:
+    """Return the configuration of two providers with further keys."""
+    tables = (
+        f'[[projects.shop.providers]]\nissuer = "https://{host}.example"\naudience = "shop"\n{keys}'
+        for host, keys in (("a", first), ("b", second))
+    )
+    return "\n".join(tables)
 
 
 def load_error(folder: pathlib.Path, text: str, **flags: object) -> str:
@@ -106,6 +115,16 @@ def test_the_credentials_of_a_project_are_settings(tmp_path: pathlib.Path) -> No
         audience = "shop"
         jwks_uri = "https://accounts.example.com/keys"
         ca_file = "ca.pem"
+        name = "accounts"
+        uid_prefix = ""
+        [[projects.shop.providers]]
+        issuer = "https://other.example.com"
+        audience = "shop"
+        uid_prefix = "other:"
+        [[projects.shop.providers]]
+        issuer = "https://other.example.com"
+        audience = "phone"
+        uid_prefix = "other:"
         """,
     )
     shop = settings.projects["shop"]
@@ -118,7 +137,11 @@ def test_the_credentials_of_a_project_are_settings(tmp_path: pathlib.Path) -> No
             "shop",
             "https://accounts.example.com/keys",
             tmp_path / "ca.pem",
+            "accounts",
+            "",
         ),
+        ProviderSettings("https://other.example.com", "shop", uid_prefix="other:"),
+        ProviderSettings("https://other.example.com", "phone", uid_prefix="other:"),
     )
 
 
@@ -260,6 +283,37 @@ def test_flags_override_development_mode_too(tmp_path: pathlib.Path) -> None:
             )
             for uri in ("http://a.example/keys", "/keys", "")
         ),
+        *(
+            (
+                _two_providers(first, second),
+                "projects.shop.providers",
+                f"{problem}: give each",
+            )
+            for first, second, problem in (
+                ("", 'uid_prefix = "b:"', "https://a.example has no uid_prefix"),
+                ('uid_prefix = ""', "", "https://b.example has no uid_prefix"),
+                ('uid_prefix = ""', 'uid_prefix = ""', 'the same uid_prefix ""'),
+                ('uid_prefix = "x:"', 'uid_prefix = "x:"', 'the same uid_prefix "x:"'),
+            )
+        ),
+        (
+            _two_providers('uid_prefix = "a"', 'uid_prefix = "ab"'),
+            "projects.shop.providers",
+            'the uid_prefix "ab", which begins with another one, "a": end each',
+        ),
+        *(
+            (
+                _two_providers('uid_prefix = ""', f'uid_prefix = "{prefix}"'),
+                "projects.shop.providers.uid_prefix",
+                "at most 64 printable characters without /",
+            )
+            for prefix in ("a/", "\\n", "a" * 65)
+        ),
+        (
+            _two_providers('name = "custom"', ""),
+            "projects.shop.providers.name",
+            'must not be "custom"',
+        ),
         ("[projects.shop]\nmax_token_life_s = 0", "projects.shop.max_token_life_s", "above 0"),
         (
             "[projects.shop]\nmax_token_life_s = 1e9",
@@ -328,7 +382,7 @@ def test_the_example_file_shows_every_key_at_its_default(tmp_path: pathlib.Path)
         for field in attrs.fields(kind)
     }
     sections = {"limits", "streams", "rules", "http", "projects", "providers"}
-    assert fields - keys - sections == {"development", "location", "listen_location"}
+    assert fields - keys - sections == {"accept_loss", "development", "location", "listen_location"}
 
 
 def test_the_examples_in_the_example_file_are_valid(

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 import stat
 from typing import Any
 
 import pytest
 from twisted.internet.defer import CancelledError, Deferred
-from twisted.logger import capturedLogs
+from twisted.internet.task import Clock
+from twisted.logger import capturedLogs, eventAsText
 from twisted.python.failure import Failure
 
+from tests.database.test_rules_work import WorkClock
 from tests.database.world import Disk, run_at_once
 from tests.rules.evaluating import NOW, rules, view
-from treedbd.database.active_rules import RULES_FILE, ActiveRules
-from treedbd.database.errors import RulesManagedByFile, Unavailable
+from treedbd.database.active_rules import ActiveRules
+from treedbd.database.data_directory import RULES_FILE
+from treedbd.database.errors import DeadlinePassed, RulesManagedByFile, Unavailable
+from treedbd.database.rules_work import RulesWork
+from treedbd.database.slices import SLICE_SECONDS
 from treedbd.rules.context import Context
 from treedbd.rules.errors import InvalidRules
 from treedbd.rules.ruleset import DENY, OPEN, RuleSet
@@ -33,18 +39,26 @@ class World:
         *,
         is_file_managed: bool = False,
         disk: Disk | None = None,
+        clock: WorkClock | None = None,
     ) -> None:
         self.changes = 0
+        self.clock = clock or WorkClock(lag=0)
         self.active = ActiveRules(
             first,
             is_file_managed=is_file_managed,
             folder=folder,
             run_in_thread=run_at_once if disk is None else disk.run,
             changed=self.count_change,
+            work=RulesWork(self.clock),
         )
 
     def count_change(self) -> None:
         self.changes += 1
+
+    def run(self) -> None:
+        """Make delayed calls until none is left."""
+        while self.clock.calls:
+            self.clock.turn()
 
     def may_read(self, key: str) -> bool:
         context = Context({"uid": "alice"}, NOW, view(None))
@@ -78,11 +92,11 @@ def test_rules_that_are_put_are_in_force_announced_and_stored(tmp_path: pathlib.
 
 def test_rules_are_in_force_only_when_they_are_durable(tmp_path: pathlib.Path, disk: Disk) -> None:
     world = World(tmp_path, disk=disk)
-    answered: list[None] = []
+    answered: list[RuleSet] = []
     world.active.put(FIRST.encode()).addCallback(answered.append)
     assert (world.may_read("a"), world.changes, answered) == (False, 0, [])
     disk.finish()
-    assert (world.may_read("a"), world.changes, answered) == (True, 1, [None])
+    assert (world.may_read("a"), world.changes, answered) == (True, 1, [world.active.current])
 
 
 def test_rules_that_cannot_be_stored_are_not_in_force(tmp_path: pathlib.Path, disk: Disk) -> None:
@@ -121,8 +135,7 @@ def test_of_concurrent_puts_the_last_is_in_force_and_stored(
 @pytest.mark.parametrize("text", [b"", b"{", b'{"rules": {".read": "x"}}', b"\xff"])
 def test_invalid_rules_change_nothing(tmp_path: pathlib.Path, text: bytes) -> None:
     world = World(tmp_path, OPEN)
-    with pytest.raises(InvalidRules):
-        world.active.put(text)
+    assert failure_of(world.active.put(text)) is InvalidRules
     assert (world.may_read("a"), world.changes) == (True, 0)
     assert not list(tmp_path.iterdir())
 
@@ -216,3 +229,80 @@ def test_a_file_overrides_rules_that_are_being_put(
         RulesManagedByFile,
     ]
     assert [world.may_read(node) for node in "abc"] == [False, False, True]
+
+
+def test_rules_are_not_stored_while_the_data_directory_is_elsewhere(tmp_path: pathlib.Path) -> None:
+    active = ActiveRules(
+        OPEN,
+        is_file_managed=False,
+        folder=tmp_path / "moved" / "p",
+        run_in_thread=run_at_once,
+        changed=lambda: None,
+        work=RulesWork(Clock()),
+        find_misplaced=lambda: "The lock is gone.",
+    )
+    failures: list[Failure] = []
+    active.put(FIRST.encode(), 10.0).addErrback(failures.append)
+    assert [str(each.value) for each in failures] == [
+        "The rules cannot be stored: The lock is gone."
+    ]
+    assert active.current is OPEN
+    assert list(tmp_path.iterdir()) == []
+
+
+# Large documents, which take many turns.
+
+
+LARGE = json.dumps({"rules": {f"k{at}": {".read": f"now > {at}"} for at in range(500)}}).encode()
+
+
+def test_rules_that_are_too_late_change_nothing(tmp_path: pathlib.Path) -> None:
+    world = World(tmp_path, OPEN, clock=WorkClock())
+    put = world.active.put(LARGE, world.clock.rightNow + 5 * SLICE_SECONDS)
+    world.run()
+    assert failure_of(put) is DeadlinePassed
+    assert (world.active.current, world.changes) == (OPEN, 0)
+    assert not list(tmp_path.iterdir())
+
+
+def test_rules_whose_time_is_over_before_they_can_be_stored_change_nothing(
+    tmp_path: pathlib.Path, disk: Disk
+) -> None:
+    world = World(tmp_path, OPEN, disk=disk)
+    first = world.active.put(FIRST.encode(), 10.0)
+    late = world.active.put(SECOND.encode(), 10.0)
+    world.clock.advance(11)
+    disk.finish()
+    assert (failure_of(first), failure_of(late)) == (None, DeadlinePassed)
+    assert not disk.waiting
+    assert world.active.current.text == (tmp_path / RULES_FILE).read_text() == FIRST
+
+
+def test_cancelling_stops_the_check_of_rules_and_nothing_changes(tmp_path: pathlib.Path) -> None:
+    world = World(tmp_path, OPEN, clock=WorkClock())
+    put = world.active.put(LARGE)
+    assert world.clock.calls
+    put.cancel()
+    assert not world.clock.calls
+    assert failure_of(put) is CancelledError
+    assert (world.active.current, world.changes) == (OPEN, 0)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_put_waits_for_the_check_of_the_one_before(tmp_path: pathlib.Path) -> None:
+    world = World(tmp_path, clock=WorkClock())
+    puts = [world.active.put(text) for text in (LARGE, FIRST.encode())]
+    world.run()
+    assert [failure_of(put) for put in puts] == [None, None]
+    assert world.active.current.text == (tmp_path / RULES_FILE).read_text() == FIRST
+
+
+def test_stored_rules_with_a_warning_are_in_force_and_it_is_logged(tmp_path: pathlib.Path) -> None:
+    (tmp_path / RULES_FILE).write_text('{"rules": {"a": {".read": "auth.uid.matches(/^al|b$/)"}}}')
+    with capturedLogs() as logged:
+        world = World(tmp_path)
+    assert world.may_read("a") is False
+    (event,) = logged
+    assert eventAsText(event, includeTimestamp=False, includeSystem=False).startswith(
+        f"{tmp_path / RULES_FILE}:1:49: ^ and $ bind the whole pattern"
+    )

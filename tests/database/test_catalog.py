@@ -4,67 +4,22 @@ from __future__ import annotations
 
 import gc
 import pathlib
+import shutil
 
+import attrs
 import pytest
-from twisted.internet.task import Clock
+from twisted.logger import capturedLogs, formatEvent
 
-from tests.database.world import run_at_once
-from tests.injection import corrupt_row
-from tests.rights import someone_else
+from tests.database.catalogs import make_catalog, problems, put, read, refusal, shelves
+from tests.store import format_1
 from tests.store.conformance import put_all
-from treedbd.database.catalog import Catalog
-from treedbd.database.database import Database, ProjectSpec
 from treedbd.database.errors import PermissionDenied, Unavailable, UnknownDatabase
-from treedbd.database.requests import Caller, Outcome, Write
-from treedbd.database.runtime import Runtime
+from treedbd.database.project import ProjectSpec
+from treedbd.database.requests import Outcome
 from treedbd.names import DatabaseName
-from treedbd.rules.ruleset import DENY, OPEN
-from treedbd.store.engine import CannotOpenStore
+from treedbd.rules.ruleset import OPEN
+from treedbd.store.lock import DirectoryLock
 from treedbd.store.sqlite.engine import SqliteEngine
-from treedbd.tree.edit import make_put
-from treedbd.tree.types import Json, Place
-from treedbd.tree.value import plain
-
-ANONYMOUS = Caller(None)
-
-
-def make_catalog(
-    folder: pathlib.Path,
-    *projects: ProjectSpec,
-    any_project: bool = False,
-    allow: bool = True,
-    max_databases: int = 100,
-) -> tuple[Catalog, Clock]:
-    clock = Clock()
-    catalog = Catalog(
-        folder,
-        "sqlite",
-        {project.name: project for project in projects},
-        any_project=any_project,
-        first_rules=OPEN if allow else DENY,
-        max_databases=max_databases,
-        runtime=Runtime(clock, bytes, run_at_once),
-        retain_events=10,
-    )
-    catalog.open()
-    return catalog, clock
-
-
-def put(database: Database, clock: Clock, value: Json) -> Outcome | Exception:
-    found: list[Outcome | Exception] = []
-    waiting = database.write(Write(make_put(Place(("a",)), value), 0, ANONYMOUS))
-    waiting.addCallbacks(found.append, lambda failure: found.append(failure.value))
-    clock.advance(0)
-    (result,) = found
-    return result
-
-
-def read(database: Database) -> Json:
-    return database.read(lambda nodes: plain(nodes.get(())))
-
-
-def shelves(folder: pathlib.Path) -> list[str]:
-    return sorted(str(file.relative_to(folder)) for file in folder.glob("*/*.shelf"))
 
 
 def test_reading_a_database_that_was_never_written_creates_nothing(tmp_path: pathlib.Path) -> None:
@@ -86,6 +41,26 @@ def test_no_more_databases_are_created_than_the_limit(tmp_path: pathlib.Path) ->
     assert isinstance(put(databases["c"], clock, 1), Unavailable)
     assert isinstance(put(databases["a"], clock, 2), Outcome)
     catalog.close()
+
+
+def test_a_project_creates_no_more_databases_than_its_own_limit(tmp_path: pathlib.Path) -> None:
+    few, many = ProjectSpec("few", None, databases_max=2), ProjectSpec("many", None)
+    catalog, clock = make_catalog(tmp_path, few, many)
+    databases = {name: catalog.find(DatabaseName("few", name)) for name in "abc"}
+    results = {name: put(database, clock, 1) for name, database in databases.items()}
+    refusal = results.pop("c")
+    assert isinstance(refusal, Unavailable)
+    assert str(refusal) == "The project few has 2 databases, and no more can be created."
+    assert all(isinstance(result, Outcome) for result in results.values())
+    for name in "abc":
+        assert isinstance(put(catalog.find(DatabaseName("many", name)), clock, 1), Outcome)
+    assert shelves(tmp_path) == [
+        *("few/a.shelf", "few/b.shelf", "many/a.shelf", "many/b.shelf", "many/c.shelf")
+    ]
+    catalog.close()
+    again, _ = make_catalog(tmp_path, attrs.evolve(few, databases_max=1))
+    assert read(again.find(DatabaseName("few", "b"))) == {"a": 1}
+    again.close()
 
 
 def test_a_database_file_that_has_appeared_meanwhile_is_not_overwritten(
@@ -137,7 +112,7 @@ def test_an_unwritten_database_is_dropped_with_the_last_reference_to_it(
     for number in range(100):
         catalog.find(DatabaseName(f"p{number}"))
     gc.collect()
-    assert len(catalog._unwritten) == 0
+    assert len(catalog._used) == 0
 
 
 def test_what_was_written_is_found_by_the_next_catalog(tmp_path: pathlib.Path) -> None:
@@ -150,6 +125,21 @@ def test_what_was_written_is_found_by_the_next_catalog(tmp_path: pathlib.Path) -
     assert [name.label for name in again.names(ProjectSpec("p", None))] == ["d--p", "p"]
     assert read(again.find(DatabaseName("p", "d"))) == {"a": 7}
     again.close()
+
+
+def test_files_of_an_older_format_are_converted_when_the_catalog_opens(
+    tmp_path: pathlib.Path,
+) -> None:
+    for name, body in (("default", {"01": 1, "9": 2, "10": 3}), ("eu", {"x": 1})):
+        format_1.create_file(tmp_path / "demo" / f"{name}.shelf", format_1.rows_of(body))
+    with capturedLogs() as events:
+        catalog, _ = make_catalog(tmp_path, ProjectSpec("demo", None))
+    for name, body in (("default", {"01": 1, "9": 2, "10": 3}), ("eu", {"x": 1})):
+        database = catalog.find(DatabaseName("demo", name))
+        assert list(body) == list(database.read(lambda nodes: list(nodes.keys(()))))
+        file = tmp_path / "demo" / f"{name}.shelf"
+        assert f"{file} has been converted to format 2." in map(formatEvent, events)
+    catalog.close()
 
 
 def test_files_of_a_project_that_is_not_configured_are_not_opened(tmp_path: pathlib.Path) -> None:
@@ -182,89 +172,97 @@ def test_only_configured_databases_of_configured_projects_are_known(
             catalog.find(name)
 
 
-def test_a_damaged_file_is_refused_when_the_catalog_opens(tmp_path: pathlib.Path) -> None:
-    catalog, clock = make_catalog(tmp_path, ProjectSpec("p"))
-    put(catalog.find(DatabaseName("p")), clock, {str(n): "x" * 3000 for n in range(200)})
-    catalog.close()
-    (file,) = tmp_path.glob("p/*.shelf")
-    content = bytearray(file.read_bytes())
-    content[20 * 4096 : 40 * 4096] = b"\x5a" * (20 * 4096)
-    file.write_bytes(content)
-    sentence = refusal(tmp_path, "p")
-    assert sentence.startswith(f"{file} is damaged (")
-    assert "restore it from a backup, after removing the -wal and the -shm" in sentence
-    assert "***" not in sentence
-
-
-@pytest.mark.parametrize("is_large", [False, True])
-def test_a_row_that_cannot_be_read_is_found_when_the_catalog_opens(
-    tmp_path: pathlib.Path, is_large: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    catalog, clock = make_catalog(tmp_path, ProjectSpec("p"))
-    put(catalog.find(DatabaseName("p")), clock, {str(n): "x" * 3000 for n in range(20)})
-    catalog.close()
-    (file,) = tmp_path.glob("p/*.shelf")
-    corrupt_row(file, "a", "7")
-    if is_large:
-        monkeypatch.setattr("treedbd.database.catalog.CHECKED_BYTES", 4096)
-        make_catalog(tmp_path, ProjectSpec("p"))
-    else:
-        assert f"{file} is damaged (The row /a/7 cannot be read): restore" in refusal(tmp_path, "p")
-
-
-def refusal(folder: pathlib.Path, *projects: str, any_project: bool = False) -> str:
-    """Return the sentence that says why a catalog cannot be opened."""
-    with pytest.raises(CannotOpenStore) as caught:
-        make_catalog(folder, *map(ProjectSpec, projects), any_project=any_project)
-    sentence = str(caught.value)
-    assert sentence.endswith(".")
-    assert "\n" not in sentence
-    return sentence
-
-
-@pytest.mark.parametrize("any_project", [True, False])
-def test_a_log_whose_database_is_missing_is_refused(
-    tmp_path: pathlib.Path, any_project: bool
-) -> None:
-    log = tmp_path / "p" / "default.shelf-wal"
-    log.parent.mkdir()
-    log.write_bytes(b"x")
-    sentence = refusal(tmp_path, *([] if any_project else ["p"]), any_project=any_project)
-    assert sentence.startswith(f"{log} ")
-    assert "default.shelf, is missing: put that file back" in sentence
-    make_catalog(tmp_path, ProjectSpec("other"))
-
-
-def test_a_project_directory_that_cannot_be_read_is_refused(tmp_path: pathlib.Path) -> None:
-    make_catalog(tmp_path, ProjectSpec("p"))
-    (tmp_path / "p").mkdir(mode=0)
-    with someone_else(tmp_path):
-        sentence = refusal(tmp_path, "p")
-        make_catalog(tmp_path, ProjectSpec("other"))
-    assert f"{tmp_path / 'p'} cannot be read (Permission denied): let the user" in sentence
-
-
-@pytest.mark.parametrize("content", ["file", "link"])
-def test_a_project_that_is_not_a_directory_is_refused(tmp_path: pathlib.Path, content: str) -> None:
-    file = tmp_path / "p"
-    if content == "file":
-        file.touch()
-    else:
-        file.symlink_to("nowhere")
-    assert str(file) in refusal(tmp_path, "p")
-    make_catalog(tmp_path, ProjectSpec("other"))
-
-
-def test_a_database_that_is_a_broken_link_is_refused(tmp_path: pathlib.Path) -> None:
-    file = tmp_path / "p" / "default.shelf"
-    file.parent.mkdir()
-    file.symlink_to("nowhere")
-    assert refusal(tmp_path, "p").startswith(f"{file} cannot be opened (No such file")
-
-
 def test_files_directly_in_the_data_directory_are_not_projects(tmp_path: pathlib.Path) -> None:
     for name in ("treedb.lock", "development.secret", "localhost.key.pem", "localhost.cert.pem"):
         (tmp_path / name).touch()
     (tmp_path / "p").mkdir()
     (tmp_path / "p" / "rules.json").write_text('{"rules": {}}')
-    make_catalog(tmp_path, ProjectSpec("p"), any_project=True)
+    catalog, _ = make_catalog(tmp_path, ProjectSpec("p"), any_project=True)
+    assert catalog.names(ProjectSpec("p")) == [DatabaseName("p", "default")]
+
+
+def restore_older(folder: pathlib.Path) -> pathlib.Path:
+    """Write 1, then 2, and put the file from between the two back; return it."""
+    for value in (1, 2):
+        catalog, clock = make_catalog(folder, ProjectSpec("p"))
+        put(catalog.find(DatabaseName("p")), clock, value)
+        catalog.close()
+        if value == 1:
+            shutil.copy(folder / "p" / "default.shelf", folder / "copy")
+    return pathlib.Path(shutil.copy(folder / "copy", folder / "p" / "default.shelf"))
+
+
+def test_a_database_that_lost_changes_is_refused_unless_that_is_accepted(
+    tmp_path: pathlib.Path,
+) -> None:
+    file = restore_older(tmp_path)
+    sentence = refusal(tmp_path, "p")
+    assert sentence.startswith(f"{file} ends with change 1, but change 2 had been made durable: ")
+    assert "--accept-loss" in sentence
+    with capturedLogs() as events:
+        catalog, clock = make_catalog(tmp_path, ProjectSpec("p"), accept_loss=True)
+        clock.advance(0)
+    assert [str(file) in str(event["warning"]) for event in events if "warning" in event] == [True]
+    assert read(catalog.find(DatabaseName("p"))) == {"a": 1}
+    catalog.close()
+    again, _ = make_catalog(tmp_path, ProjectSpec("p"))
+    assert read(again.find(DatabaseName("p"))) == {"a": 1}
+    again.close()
+
+
+def test_a_database_whose_file_was_removed_is_not_served_as_an_empty_one(
+    tmp_path: pathlib.Path,
+) -> None:
+    catalog, clock = make_catalog(tmp_path, ProjectSpec("p"))
+    put(catalog.find(DatabaseName("p")), clock, 1)
+    catalog.close()
+    (tmp_path / "p" / "default.shelf").unlink()
+    assert "default.shelf-mark is the mark of a database" in refusal(tmp_path, "p")
+    (tmp_path / "p" / "default.shelf-mark").unlink()
+    again, _ = make_catalog(tmp_path, ProjectSpec("p"))
+    assert read(again.find(DatabaseName("p"))) is None
+
+
+def test_writes_are_refused_and_reported_while_a_file_is_elsewhere(tmp_path: pathlib.Path) -> None:
+    catalog, clock = make_catalog(tmp_path, ProjectSpec("p"))
+    database = catalog.find(DatabaseName("p"))
+    put(database, clock, 1)
+    file = tmp_path / "p" / "default.shelf"
+    away = file.rename(tmp_path / "away")
+    sentence = "The file of the database was moved, removed or replaced; put it back."
+    assert list(map(str, problems(catalog))) == [f"p: {sentence}"]
+    for _ in range(2):
+        refused = put(database, clock, 2)
+        assert isinstance(refused, Unavailable)
+        assert sentence in str(refused)
+        clock.advance(10)
+    assert read(database) == {"a": 1}
+    assert [sentence in problem.reason for problem in problems(catalog)] == [True]
+    assert not file.exists()
+    away.rename(file)
+    clock.advance(10)
+    assert problems(catalog) == []
+    assert isinstance(put(database, clock, 3), Outcome)
+    catalog.close()
+
+
+def test_in_a_data_directory_that_was_moved_no_database_and_no_rules_are_created(
+    tmp_path: pathlib.Path,
+) -> None:
+    folder = tmp_path / "data"
+    lock = DirectoryLock(folder)
+    catalog, clock = make_catalog(folder, ProjectSpec("p", None), lock=lock)
+    database = catalog.find(DatabaseName("p"))
+    away = folder.rename(tmp_path / "away")
+    refused = put(database, clock, 1)
+    assert isinstance(refused, Unavailable)
+    assert "The lock file of the data directory was moved" in str(refused)
+    failures: list[object] = []
+    catalog.rules("p").put(b'{"rules": {}}').addErrback(failures.append)
+    assert len(failures) == 1
+    assert not folder.exists()
+    away.rename(folder)
+    assert isinstance(put(database, clock, 1), Outcome)
+    assert shelves(folder) == ["p/default.shelf"]
+    catalog.close()
+    lock.release()

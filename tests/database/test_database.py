@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 import pytest
@@ -37,6 +37,7 @@ from treedbd.database.database import Database
 from treedbd.database.errors import ConditionFailed, PermissionDenied, Unavailable
 from treedbd.database.read_grants import ReadRequest
 from treedbd.database.requests import Caller, Condition, Outcome, Write
+from treedbd.database.resume import Resumption
 from treedbd.database.runtime import Runtime
 from treedbd.database.watchers import Notification
 from treedbd.limits import MAX_RESUMED_BYTES, MAX_RESUMED_WRITES
@@ -46,6 +47,7 @@ from treedbd.store.engine import DiskFull, ReadView, StoreFailed
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.node_writer import NodeWriter
 from treedbd.store.nodes import Nodes
+from treedbd.store.select import draw
 from treedbd.tree.edit import Edit, apply, make_patch, make_put, make_remove
 from treedbd.tree.etag import etag, parse_etags
 from treedbd.tree.event import Event, Position
@@ -58,6 +60,8 @@ from treedbd.tree.window import Window, written_children
 ADMIN = Caller(None, is_admin=True)
 ALICE = Caller({"uid": "alice"})
 RETAINED = 20
+
+T = TypeVar("T")
 
 
 class FailingEngine(MemoryEngine):
@@ -158,6 +162,16 @@ def show(nodes: Nodes, path: Path, watched: Query | None) -> Json:
     return selection_to_json(watched.select(child_values(nodes, path)))
 
 
+def run(steps: Generator[None, None, T]) -> T:
+    """Return the result of work in steps."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+
 def show_to(follower: Follower, nodes: Nodes) -> Json:
     """Return the present state of what a follower watches."""
     return show(nodes, follower.path, follower.query)
@@ -181,8 +195,7 @@ class Follower:
 
         def work(nodes: Nodes) -> Json:
             if self.query is not None:
-                selected = self.query.select(child_values(nodes, self.path))
-                self.window = Window(self.query, selected)
+                self.window = self._draw(self.query, nodes)
             return show(nodes, self.path, self.query)
 
         database = self._model.database
@@ -197,14 +210,14 @@ class Follower:
         grant = database.make_grant(request, lambda: None, lambda: None)
         self.position, self.replica = after, replica
 
-        def find_missed(nodes: Nodes) -> list[tuple[Position, Event]] | None:
-            return database.missed_events(nodes, self.path, after, grant)
-
-        missed, _ = database.watch(self.path, self, find_missed)
-        if missed is None:
-            database.unwatch(self.path, self)
+        begun: list[Notification | None] = []
+        may_continue = partial(grant.held_through, database.read(grant.check) or 0)
+        database.resume(Resumption(self.path, after, self, may_continue, begun.append))
+        while not begun:
+            self._model.clock.advance(0)
+        if begun[0] is None:
             return False
-        for position, event in missed:
+        for position, event in begun[0].events:
             self._receive(position, event.kind, event.path, event.data)
         return True
 
@@ -220,18 +233,29 @@ class Follower:
             for position, event in notification.events:
                 self._receive(position, event.kind, event.path, event.data)
             return
-        written = written_children(event for _, event in notification.events)
         window, watched = self.window, self.query
         assert watched is not None
-
-        def move(nodes: Nodes) -> None:
-            select = lambda: watched.select(child_values(nodes, self.path))  # noqa: E731
-            for event in window.move(written, self.path, nodes, select):
-                assert len(event.path) == 1
-                self.replica.apply(event.kind, format_path(event.path), event.data)
-
-        self._model.database.read(move)
+        database = self._model.database
+        written = written_children(event for _, event in notification.events)
+        events = None if written is None else run(window.move(written, self._read_children))
+        if events is None:
+            self.window = database.read(lambda nodes: self._draw(watched, nodes))
+            events = [Event("put", (), database.read(lambda nodes: show_to(self, nodes)))]
+        for event in events:
+            self.replica.apply(event.kind, format_path(event.path), event.data)
         self._move_to(notification.events[-1][0])
+
+    def _read_children(self, keys: Sequence[str]) -> list[Value]:
+        return self._model.database.read(
+            lambda nodes: [nodes.get((*self.path, key)) for key in keys]
+        )
+
+    def _draw(self, watched: Query, nodes: Nodes) -> Window:
+        window = Window(watched, reserve=1)
+        for member in draw(nodes, self.path, watched, window):
+            if member is not None:
+                assert b"".join(member[1])
+        return window
 
     def check(self) -> None:
         """Compare the replica with the model at its position, if the model has that state yet."""

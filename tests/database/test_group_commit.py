@@ -8,7 +8,13 @@ import attrs
 import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
-from twisted.logger import ILogObserver, LogEvent, globalLogPublisher
+from twisted.logger import (
+    ILogObserver,
+    LogEvent,
+    capturedLogs,
+    formatEvent,
+    globalLogPublisher,
+)
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
@@ -308,6 +314,22 @@ def test_after_a_failed_sync_nothing_is_acknowledged_until_recovery() -> None:
     assert world.root() == {"e": 5}
 
 
+def test_a_recovery_that_keeps_failing_is_logged_when_its_reason_changes() -> None:
+    world = World()
+    failed = world.write(put(1, "a"))
+    world.advance()
+    with capturedLogs() as events:
+        world.disk.fail(StoreFailed("a file is missing"))
+        for reason in ("first", "first", "first", "second", "second", "first"):
+            world.advance(10)
+            world.disk.waiting.pop()[1].errback(Failure(StoreFailed(reason)))
+    assert isinstance(result(failed), Unavailable)
+    logged = [formatEvent(event) for event in events]
+    assert logged == ["The store failed: a file is missing"] + [
+        f"The store could not be recovered: {reason}" for reason in ("first", "second", "first")
+    ]
+
+
 def test_a_write_with_an_unexpected_error_does_not_affect_other_writes() -> None:
     world = World()
     logged: list[LogEvent] = []
@@ -330,22 +352,36 @@ def test_a_write_with_an_unexpected_error_does_not_affect_other_writes() -> None
     assert logged
 
 
-def test_closing_answers_writes_under_way_and_accepts_no_more() -> None:
+def test_closing_answers_writes_under_way_and_refuses_all_others() -> None:
     world = World()
     under_way = world.write(put(1, "a"))
     world.advance()
-    waiting = world.write(put(2, "b"))
-    closed = world.database.close()
+    waiting = [world.write(put(number, "b")) for number in range(12)]
+    closed: list[None] = []
+    world.database.close().addCallback(closed.append)
     late = world.write(put(3, "c"))
-    assert isinstance(result(late), Unavailable)
+    assert {str(result(each)) for each in (*waiting, late)} == {"The server is shutting down."}
     world.disk.finish()
-    world.advance()
-    assert not closed.called
-    world.disk.finish()
-    assert closed.called
     assert isinstance(result(under_way), Outcome)
-    assert isinstance(result(waiting), Outcome)
+    assert world.root() == {"a": 1}
+    world.advance()
+    assert closed == []
+    world.disk.finish()
+    assert closed == [None]
     assert world.clock.getDelayedCalls() == []
+
+
+def test_a_removal_that_would_be_tried_again_is_refused_when_the_database_closes() -> None:
+    world = World()
+    done = world.write(put(1, "a"))
+    world.advance()
+    world.disk.finish()
+    assert isinstance(result(done), Outcome)
+    removal = world.write(make_remove(Place(("a",))))
+    world.advance()
+    world.database.refuse_writes()
+    world.disk.fail(DiskFull("no room"))
+    assert isinstance(result(removal), Unavailable)
 
 
 def test_watchers_are_notified_after_the_writers_and_never_of_a_failed_batch() -> None:

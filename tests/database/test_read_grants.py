@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
-from twisted.internet.task import Clock
 
-from tests.database.world import Disk, make_active_rules, make_database
+from tests.database.world import Disk, TurnClock, make_active_rules, make_database
 from tests.rules.evaluating import NOW, rules, view
 from treedbd.database.errors import PermissionDenied, Unavailable
 from treedbd.database.read_grants import ReadGrant, ReadGrants, ReadRequest
 from treedbd.database.requests import Caller, Write
 from treedbd.database.runtime import Runtime
+from treedbd.database.slices import SLICE_SECONDS
 from treedbd.database.watchers import Notification
 from treedbd.rules.context import QueryFacts
 from treedbd.store.engine import DiskFull
@@ -42,7 +42,7 @@ class World:
     """A database whose batches are applied and committed when the test says so."""
 
     def __init__(self, nodes: Any = RULES) -> None:
-        self.clock = Clock()
+        self.clock = TurnClock()
         self.disk = Disk()
         self.checks = 0
         self.now = NOW
@@ -60,7 +60,7 @@ class World:
 
     def begin(self) -> None:
         """Apply what is queued as one batch."""
-        self.clock.advance(0)
+        self.clock.take_turn()
 
     def do(self, **places: Json) -> None:
         """Do one write and make it durable."""
@@ -102,7 +102,7 @@ class GrantedWatcher:
         world.database.watch(path, self, lambda _: None)
 
     def notify(self, notification: Notification) -> None:
-        if self.grant.is_timed and not self.grant.recheck():
+        if self.grant.must_be_checked and not self.grant.recheck():
             return
         self.received += [event.data for _, event in notification.events]
 
@@ -325,7 +325,9 @@ def test_a_grant_that_cannot_be_checked_is_revoked() -> None:
     read(other.check)
     assert one.recheck()
     is_broken = True
-    grants.recheck()
+    rule_set = rules(RULES)
+    assert one.must_be_checked
+    assert len(list(grants.recheck())) == 2
     assert revoked == [True, True]
     assert grants.watchers.count == 0
 
@@ -354,6 +356,89 @@ def test_a_batch_that_touches_no_dependency_leaves_the_grant_certain(world: Worl
     assert (watcher.received, watcher.uncertain) == ([0, 1, 2], 0)
 
 
+# Many grants, checked in slices.
+
+
+def test_no_watcher_is_notified_before_all_grants_have_been_checked(world: World) -> None:
+    world.do(allowed__alice=True)
+    watchers = [world.watch(GUARDED) for _ in range(20)]
+    world.clock.lag = SLICE_SECONDS / 2
+    checks = world.checks
+    world.write(allowed__alice=False, secret=1)
+    world.begin()
+    world.disk.finish()
+    turns = 0
+    while world.checks < checks + 20:
+        assert all(watcher.received == [] for watcher in watchers)
+        world.clock.take_turn()
+        turns += 1
+    assert turns > 5
+    world.clock.run()
+    assert [(watcher.received, watcher.revoked) for watcher in watchers] == [([], 1)] * 20
+
+
+def test_grants_are_checked_against_the_commit_before_the_next_one_is_applied(
+    world: World,
+) -> None:
+    world.do(allowed__alice=True)
+    watchers = [world.watch(GUARDED) for _ in range(20)]
+    world.clock.lag = SLICE_SECONDS / 2
+    world.write(allowed__alice=False)
+    world.begin()
+    world.disk.finish()
+    world.write(allowed__alice=True, secret="regained")
+    while world.clock.take_turn():
+        if world.disk.waiting:
+            world.disk.finish()
+    assert [(watcher.received, watcher.revoked) for watcher in watchers] == [([], 1)] * 20
+
+
+def test_new_rules_are_checked_in_slices_and_before_anything_is_sent(world: World) -> None:
+    watchers = [world.watch(("mine", "alice")) for _ in range(20)]
+    world.clock.lag = SLICE_SECONDS / 2
+    world.rules.manage_by_file(rules({"mine": {".read": "auth.uid == 'bob'"}}))
+    revoked = sum(watcher.revoked for watcher in watchers)
+    assert 0 < revoked < 5
+    assert sum(watcher.grant.must_be_checked for watcher in watchers) == 20 - revoked
+    world.write(mine__alice=1)
+    world.begin()
+    world.disk.finish()
+    world.clock.run()
+    assert [(watcher.received, watcher.revoked) for watcher in watchers] == [([], 1)] * 20
+
+
+def test_rules_that_change_twice_are_checked_once_for_each_grant_that_is_left(
+    world: World,
+) -> None:
+    watchers = [world.watch(("mine", "alice")) for _ in range(20)]
+    world.clock.lag = SLICE_SECONDS / 2
+    world.rules.manage_by_file(rules({"mine": {".read": "auth != null"}}))
+    checks = world.checks
+    world.rules.manage_by_file(rules({"mine": {".read": "auth.uid == 'alice'"}}))
+    world.clock.run()
+    assert world.checks == checks + 20
+    assert not any(watcher.grant.must_be_checked for watcher in watchers)
+
+
+def test_a_watcher_that_begins_while_grants_are_checked_is_notified_of_the_next_commit(
+    world: World,
+) -> None:
+    world.do(allowed__alice=True)
+    watchers = [world.watch(GUARDED) for _ in range(20)]
+    world.clock.lag = SLICE_SECONDS / 2
+    for _ in range(2):
+        world.write(allowed__alice=True, secret=1)
+    world.begin()
+    world.disk.finish()
+    new = world.watch(GUARDED)
+    world.clock.run()
+    world.clock.lag = 0
+    world.do(secret=2)
+    assert (new.received, new.uncertain, new.revoked) == ([2], 0, 0)
+    # One batch of two writes touched what the rules read, so all others began again.
+    assert [(each.received, each.uncertain) for each in watchers] == [([2], 1)] * 20
+
+
 # Whether a grant held all the while.
 
 
@@ -374,8 +459,14 @@ def test_a_grant_held_while_nothing_it_depends_on_was_written(
 ) -> None:
     world.do(allowed__alice=True)
     grant = world.watch(path).grant
-    assert grant.held_through(written, world.rules.current.fingerprint) is held
-    assert grant.held_through(written, "other rules") is False
+    fingerprint = world.rules.current.fingerprint
+
+    def held_through(*then: str) -> bool:
+        return world.database.read(lambda nodes: grant.held_through(1, nodes, written, then))
+
+    assert held_through(fingerprint) is held
+    assert held_through("other rules") is False
+    assert held_through(fingerprint, "other rules") is False
 
 
 def test_a_put_above_a_path_that_was_read_revokes_the_grant(world: World) -> None:

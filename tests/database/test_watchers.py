@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from types import FrameType
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from treedbd.database.watchers import Notification, Watchers
+from treedbd.database.watchers import PAUSE_AFTER, Notification, Watchers
 from treedbd.tree.edit import Edit, make_patch, make_put
 from treedbd.tree.event import Commit, Event, Position, describe
 from treedbd.tree.types import Path, Place
@@ -37,6 +38,12 @@ class FailingWatcher(RecordingWatcher):
         raise RuntimeError("a watcher of a test")
 
 
+def notify(watchers: Watchers, commits: Sequence[Commit]) -> None:
+    """Notify of the writes of one batch, in all its steps."""
+    for _ in watchers.notify(commits):
+        pass
+
+
 def put(sequence: int, *path: str) -> Commit:
     return describe(sequence, make_put(Place(path), sequence))
 
@@ -44,7 +51,7 @@ def put(sequence: int, *path: str) -> Commit:
 def test_a_batch_is_one_notification_with_its_events_in_order() -> None:
     watchers, watcher = Watchers(), RecordingWatcher()
     watchers.add(("a",), watcher, 0)
-    watchers.notify([put(1, "a"), put(2, "b"), put(3, "a", "x")])
+    notify(watchers, [put(1, "a"), put(2, "b"), put(3, "a", "x")])
     assert len(watcher.notifications) == 1
     assert watcher.events == [(1, Event("put", (), 1)), (3, Event("put", ("x",), 3))]
 
@@ -53,7 +60,7 @@ def test_each_event_of_a_write_has_a_position_and_the_last_has_that_of_the_whole
     watchers, watcher = Watchers(), RecordingWatcher()
     watchers.add(("a",), watcher, 0)
     patch = make_patch((), {"a/b": 1, "a/c": 2, "a/d": 3})
-    watchers.notify([describe(5, patch, b"op")])
+    notify(watchers, [describe(5, patch, b"op")])
     positions = [pair[0] for each in watcher.notifications for pair in each.events]
     assert positions == [Position(5, b"op", 1), Position(5, b"op", 2), Position(5, b"op")]
 
@@ -61,8 +68,8 @@ def test_each_event_of_a_write_has_a_position_and_the_last_has_that_of_the_whole
 def test_a_watcher_is_not_notified_of_writes_that_its_first_state_includes() -> None:
     watchers, watcher = Watchers(), RecordingWatcher()
     watchers.add((), watcher, 2)
-    watchers.notify([put(1, "a"), put(2, "b")])
-    watchers.notify([put(3, "c")])
+    notify(watchers, [put(1, "a"), put(2, "b")])
+    notify(watchers, [put(3, "c")])
     assert [sequence for sequence, _ in watcher.events] == [3]
 
 
@@ -70,7 +77,7 @@ def test_watchers_of_one_path_share_one_notification() -> None:
     watchers, one, other = Watchers(), RecordingWatcher(), RecordingWatcher()
     watchers.add(("a",), one, 0)
     watchers.add(("a",), other, 0)
-    watchers.notify([put(1, "a")])
+    notify(watchers, [put(1, "a")])
     assert one.notifications[0] is other.notifications[0]
 
 
@@ -78,8 +85,8 @@ def test_a_watcher_that_raises_is_removed_and_the_others_are_notified() -> None:
     watchers, failing, watcher = Watchers(), FailingWatcher(), RecordingWatcher()
     watchers.add((), failing, 0)
     watchers.add((), watcher, 0)
-    watchers.notify([put(1, "a")])
-    watchers.notify([put(2, "a")])
+    notify(watchers, [put(1, "a")])
+    notify(watchers, [put(2, "a")])
     assert len(failing.notifications) == 1
     assert len(watcher.notifications) == 2
     assert watchers.count == 1
@@ -99,9 +106,61 @@ def test_a_watcher_that_is_added_again_starts_again_and_counts_once() -> None:
     watchers, watcher = Watchers(), RecordingWatcher()
     watchers.add(("a",), watcher, 0)
     watchers.add(("a",), watcher, 5)
-    watchers.notify([put(5, "a")])
+    notify(watchers, [put(5, "a")])
     assert watcher.notifications == []
     assert watchers.count == 1
+
+
+def test_each_watcher_is_notified_in_a_step_of_its_own() -> None:
+    watchers = Watchers()
+    registered = [RecordingWatcher() for _ in range(5)]
+    for watcher in registered:
+        watchers.add(("a",), watcher, 0)
+    received = [
+        sum(len(watcher.notifications) for watcher in registered)
+        for _ in watchers.notify([put(1, "a")])
+    ]
+    assert received == [0, 1, 2, 3, 4, 5]
+
+
+def test_the_keys_of_a_large_patch_are_followed_in_many_steps() -> None:
+    watchers, watcher = Watchers(), RecordingWatcher()
+    watchers.add(("elsewhere",), watcher, 0)
+    patch = make_patch(("a",), {f"k{number}": 1 for number in range(10 * PAUSE_AFTER)})
+    watchers.add(("a", "b"), watcher, 0)
+    assert len(list(watchers.notify([describe(1, patch)]))) == 10
+
+
+def test_between_steps_watchers_may_come_go_and_start_again() -> None:
+    watchers = Watchers()
+    first, gone, again, new = (RecordingWatcher() for _ in range(4))
+    for watcher in (first, gone, again):
+        watchers.add(("a",), watcher, 0)
+    steps = watchers.notify([put(5, "a")])
+    while not first.notifications:
+        next(steps)
+    watchers.remove(("a",), gone)
+    watchers.add(("a",), again, 5)
+    watchers.add(("a",), new, 5)
+    watchers.add(("a", "below"), new, 5)
+    watchers.remove(("a",), first)
+    assert list(steps) == []
+    assert [len(each.notifications) for each in (first, gone, again, new)] == [1, 0, 0, 0]
+    notify(watchers, [put(6, "a")])
+    assert [len(each.notifications) for each in (first, gone, again, new)] == [1, 0, 1, 2]
+
+
+def test_nodes_may_come_and_go_while_a_write_above_them_is_followed() -> None:
+    watchers, watcher = Watchers(), RecordingWatcher()
+    for key in "abc":
+        watchers.add((key,), watcher, 0)
+    steps = watchers.notify([describe(1, make_put(Place(()), {"a": 1, "b": 2, "c": 3}))])
+    next(steps)
+    watchers.remove(("b",), watcher)
+    watchers.add(("d",), watcher, 1)
+    for _ in steps:
+        pass
+    assert [event.data for _, event in watcher.events] == [1, 3]
 
 
 KEYS = st.sampled_from(["a", "b", "c"])
@@ -126,7 +185,7 @@ def test_each_watcher_receives_exactly_the_events_of_its_path(
     for path, watcher in registered:
         watchers.add(path, watcher, 0)
     commits = [describe(number, edit) for number, edit in enumerate(edits, 1)]
-    watchers.notify(commits)
+    notify(watchers, commits)
     for path, watcher in registered:
         expected = [
             (commit.position.sequence, event)
@@ -152,7 +211,7 @@ def calls_of_a_patch(count: int) -> int:
 
     sys.setprofile(count_call)
     try:
-        watchers.notify([commit])
+        notify(watchers, [commit])
     finally:
         sys.setprofile(None)
     assert all(watcher.events == [(1, Event("put", (), 1))] for watcher in registered)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.task import Clock
+from twisted.logger import ILogObserver, LogEvent, globalLogPublisher
 from twisted.python.failure import Failure
+from zope.interface import implementer
 
 from treedbd.database.active_rules import ActiveRules
-from treedbd.database.database import Database, ProjectSpec
+from treedbd.database.database import Database
+from treedbd.database.project import ProjectSpec
+from treedbd.database.rules_work import RulesWork
 from treedbd.database.runtime import RunInThread, Runtime
 from treedbd.names import DatabaseName
 from treedbd.rules.ruleset import OPEN, RuleSet
@@ -45,6 +51,56 @@ class Disk:
         done.errback(Failure(error))
 
 
+@contextlib.contextmanager
+def logged_failures() -> Iterator[list[type[BaseException]]]:
+    """Collect the types of the exceptions that are logged meanwhile."""
+    found: list[type[BaseException]] = []
+
+    @implementer(ILogObserver)
+    def observe(event: LogEvent) -> None:
+        if "log_failure" in event:
+            found.append(event["log_failure"].type)
+
+    globalLogPublisher.addObserver(observe)
+    try:
+        yield found
+    finally:
+        globalLogPublisher.removeObserver(observe)
+
+
+class TurnClock(Clock):
+    """A clock that a test advances turn by turn of the reactor.
+
+    Each look at it takes `lag` seconds, so that work in slices needs more turns.
+    """
+
+    def __init__(self, lag: float = 0.0) -> None:
+        super().__init__()
+        self.lag = lag
+        self.turns = 0
+
+    def seconds(self) -> float:
+        """Return the time."""
+        self.rightNow += self.lag
+        return super().seconds()
+
+    def take_turn(self) -> bool:
+        """Run the calls that are due, but not those that they schedule; return if there were."""
+        due = [call for call in self.calls if call.getTime() <= self.rightNow]
+        self.turns += bool(due)
+        for call in due:
+            if call.active():
+                self.calls.remove(call)
+                call.called = 1
+                call.func(*call.args, **call.kw)
+        return bool(due)
+
+    def run(self) -> None:
+        """Take turns until nothing is due."""
+        while self.take_turn():
+            pass
+
+
 def run_at_once(work: Callable[[], None]) -> Deferred[None]:
     """Run blocking work in the calling thread."""
     return maybeDeferred(work)
@@ -55,7 +111,12 @@ def make_active_rules(
 ) -> ActiveRules:
     """Return rules in force that no file manages and that are not stored."""
     return ActiveRules(
-        first, is_file_managed=False, folder=None, run_in_thread=run_in_thread, changed=changed
+        first,
+        is_file_managed=False,
+        folder=None,
+        run_in_thread=run_in_thread,
+        changed=changed,
+        work=RulesWork(Clock()),
     )
 
 

@@ -8,11 +8,13 @@ from typing import Any, cast
 
 from tests.tree.value_view import ValueView
 from treedbd.limits import RulesLimits
+from treedbd.rules.budget import Budget, EvaluationError
 from treedbd.rules.compile import compile_rule
-from treedbd.rules.context import Context, EvaluationError, QueryFacts, Scope
+from treedbd.rules.context import Context, QueryFacts, Scope
 from treedbd.rules.errors import ExpressionError, InvalidRules
 from treedbd.rules.grammar import parse_expression
 from treedbd.rules.ruleset import RuleSet, parse_rules
+from treedbd.rules.steps import finish
 from treedbd.rules.typecheck import typecheck_rule
 from treedbd.tree.normalise import normalise
 from treedbd.tree.types import Change, Path, Place, Value
@@ -44,11 +46,12 @@ def evaluate(
     captures: Mapping[str, int] | None = None,
 ) -> bool | str:
     """Evaluate a rule at `path` of `data`; return True, False or `ERROR`."""
-    parsed = parse_expression(expression, LIMITS)
+    parsed = finish(parse_expression(expression, LIMITS))
     names = captures or {}
-    test = compile_rule(parsed, typecheck_rule(parsed, names, for_read=False), names)
+    types = finish(typecheck_rule(parsed, names, for_read=False))
+    test = finish(compile_rule(parsed, types, names))
     before = view(data)
-    scope = Scope(Context(auth, NOW, before, query), before, after or before)
+    scope = Scope(Context(auth, NOW, before, query), before, after or before, Budget())
     scope.path = path
     try:
         return test(scope)
@@ -59,7 +62,8 @@ def evaluate(
 def expression_error(expression: str, *, for_read: bool = False) -> str | None:
     """Return the error in an expression, None if it is valid; `$uid` is bound in it."""
     try:
-        typecheck_rule(parse_expression(expression, LIMITS), {"$uid"}, for_read=for_read)
+        parsed = finish(parse_expression(expression, LIMITS))
+        finish(typecheck_rule(parsed, {"$uid"}, for_read=for_read))
     except ExpressionError as error:
         return error.text
     return None

@@ -138,4 +138,21 @@ def test_a_document_is_utf_8() -> None:
     assert document_error(b'{"rules":{"\xc3\xa9":{}}}') is None
     assert document_error(b'{"rules":{\n"\xff":{}}}') == "2:2: The text is not UTF-8."
     assert document_error('{"rules":{"\ud800":{}}}') == "1:12: The text is not UTF-8."
-    assert document_error(b'\xef\xbb\xbf{"rules":{}}') == "1:1: Parse error."
+
+
+@pytest.mark.parametrize(
+    ("codec", "text"),
+    [
+        (
+            "utf-8-sig",
+            "The text begins with a byte order mark (U+FEFF): save it as UTF-8 without one.",
+        ),
+        ("utf-16", "The text is UTF-16: save it as UTF-8."),
+    ],
+)
+def test_a_byte_order_mark_is_named(codec: str, text: str) -> None:
+    document = '{"rules":{}}'
+    assert document_error(document.encode(codec)) == f"1:1: {text}"
+    assert document_error(f"\ufeff{document}".encode()) == (
+        "1:1: The text begins with a byte order mark (U+FEFF): save it as UTF-8 without one."
+    )

@@ -244,7 +244,7 @@ def test_an_error_fails_the_whole_rule_if_it_is_evaluated(
         ("data.hasChildren(['o/b/c', '/s'])", True),
         ("data.hasChildren(['a.b'])", False),
         ("data.hasChildren([])", True),
-        ("data.child('s').hasChildren([])", True),
+        ("data.child('s').hasChildren([])", False),
         ("data.child('list').hasChildren(['0', '1'])", True),
         ("data.child('list').hasChildren(['2'])", False),
         (f"data.hasChildren(['s', {value('s')}])", False),

@@ -61,7 +61,7 @@ def test_a_read_of_the_time_is_recorded() -> None:
 
 
 def test_every_method_of_the_view_is_recorded() -> None:
-    recorder = Recorder(view(DATA))
+    recorder = Recorder(view(DATA), set())
     assert list(recorder.keys(("rooms",))) == ["r"]
     assert recorder.get(("rooms", "r", "open")) is False
     assert recorder.priority(("admins",)) is None

@@ -7,10 +7,11 @@ import pytest
 from tests.rules.evaluating import document_error
 from treedbd.rules.document import ArrayItem, ObjectItem, Source, TextItem, as_json, parse_document
 from treedbd.rules.errors import InvalidRules
+from treedbd.rules.steps import finish
 
 
 def parsed(text: str) -> object:
-    return as_json(parse_document(Source(text), 10))
+    return finish(as_json(finish(parse_document(Source(text), 10))))
 
 
 @pytest.mark.parametrize(
@@ -85,7 +86,7 @@ def test_a_syntax_error_has_its_position(text: str, error: str) -> None:
 
 def test_every_character_of_a_string_has_its_offset() -> None:
     text = '[ "a\\n😀b\nc\\"d" ]'
-    document = parse_document(Source(text), 10)
+    document = finish(parse_document(Source(text), 10))
     assert isinstance(document, ArrayItem)
     (string,) = document.items
     assert isinstance(string, TextItem)
@@ -108,7 +109,7 @@ def test_lines_and_columns_count_from_one() -> None:
 
 
 def test_an_object_has_the_offsets_of_its_brackets() -> None:
-    document = parse_document(Source(' {"a":{}} '), 10)
+    document = finish(parse_document(Source(' {"a":{}} '), 10))
     assert isinstance(document, ObjectItem)
     assert (document.offset, document.end) == (1, 8)
 

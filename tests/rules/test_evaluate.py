@@ -263,6 +263,14 @@ def test_the_trace_has_positions_and_errors() -> None:
         ("x",), Context(None, NOW, view(None)), explain=True
     )
     assert verdict.trace == (
-        RuleResult(".read", ("x",), "rules/$u/.read", 1, 29, "A string was expected."),
+        RuleResult(
+            ".read",
+            ("x",),
+            "rules/$u/.read",
+            1,
+            29,
+            "A string was expected.",
+            {"$u": "x"},
+        ),
     )
     assert not verdict.allowed

@@ -24,6 +24,7 @@ from treedbd.rules.ast import (
 )
 from treedbd.rules.errors import ExpressionError
 from treedbd.rules.grammar import parse_expression
+from treedbd.rules.steps import finish
 
 
 def render(node: Expression) -> str:  # noqa: C901, PLR0911 - one case for each form of node
@@ -58,12 +59,12 @@ def render(node: Expression) -> str:  # noqa: C901, PLR0911 - one case for each 
 
 
 def parsed(text: str) -> str:
-    return render(parse_expression(text, LIMITS))
+    return render(finish(parse_expression(text, LIMITS)))
 
 
 def syntax_error(text: str, limits: RulesLimits = LIMITS) -> tuple[int, str]:
     with pytest.raises(ExpressionError) as caught:
-        parse_expression(text, limits)
+        finish(parse_expression(text, limits))
     return caught.value.offset, caught.value.text
 
 
@@ -187,7 +188,7 @@ def test_a_syntax_error_has_its_offset(text: str, offset: int, error: str) -> No
 
 
 def test_nodes_have_their_offsets() -> None:
-    root = parse_expression("  (auth.uid) == $uid[ now ]", LIMITS)
+    root = finish(parse_expression("  (auth.uid) == $uid[ now ]", LIMITS))
     assert isinstance(root, Binary)
     left, right = root.terms
     assert isinstance(right, Index)
@@ -260,9 +261,9 @@ def test_two_thousand_choices_work() -> None:
 
 @pytest.mark.parametrize("text", ["&&".join(["a"] * 100_000), "a?b:" * 100_000 + "c"])
 def test_a_hundred_thousand_terms_are_refused_quickly(text: str) -> None:
-    begin = time.perf_counter()
+    begin = time.thread_time()
     assert syntax_error(text) == (0, "The expression is longer than 16384 bytes.")
-    assert time.perf_counter() - begin < 0.5
+    assert time.thread_time() - begin < 0.5
 
 
 @pytest.mark.parametrize("text", ["+".join(["1"] * 2_001), "a?b:" * 2_001 + "c"])
@@ -272,7 +273,7 @@ def test_more_than_two_thousand_terms_are_refused(text: str) -> None:
 
 def test_limits_can_be_lowered() -> None:
     tight = RulesLimits(nesting=2, chain_terms=3, regex_size=10, expression_bytes=40)
-    assert parse_expression("((a)) && b && c", tight)
+    assert finish(parse_expression("((a)) && b && c", tight))
     assert syntax_error("(((a)))", tight)[1] == "The expression is nested deeper than 2 levels."
     assert syntax_error("a && b && c && d", tight)[1] == "A chain has more than 3 terms."
     assert syntax_error("/[a-z]{9}/", tight)[1] == "the regular expression is too large"

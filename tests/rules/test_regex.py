@@ -151,10 +151,10 @@ def test_an_error_has_its_offset(literal: str, offset: int, error: str) -> None:
 )
 def test_no_pattern_takes_more_than_linear_time(hostile: str) -> None:
     pattern = compiled(hostile)
-    begin = time.perf_counter()
+    begin = time.thread_time()
     for text in ("a" * 30 + "!", "a" * 20_000 + "!"):
         pattern.search(text.encode())
-    assert time.perf_counter() - begin < 1
+    assert time.thread_time() - begin < 1
 
 
 def test_ten_thousand_groups_are_refused() -> None:

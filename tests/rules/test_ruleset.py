@@ -13,6 +13,7 @@ from treedbd.rules.context import Context
 from treedbd.rules.errors import InvalidRules
 from treedbd.rules.overlay import Overlay
 from treedbd.rules.ruleset import DENY, OPEN, parse_rules
+from treedbd.rules.steps import finish
 from treedbd.tree.types import Change, Place
 
 TEXT = """{
@@ -34,7 +35,7 @@ def test_rules_read_back_as_they_were_put() -> None:
 
 
 def test_rules_are_available_as_plain_json() -> None:
-    plain = parse_rules(TEXT).as_json()
+    plain = finish(parse_rules(TEXT).as_json())
     assert json.dumps(plain) == json.dumps(
         {
             "rules": {
@@ -43,7 +44,7 @@ def test_rules_are_available_as_plain_json() -> None:
             }
         }
     )
-    assert parse_rules(json.dumps(plain)).as_json() == plain
+    assert finish(parse_rules(json.dumps(plain)).as_json()) == plain
 
 
 def test_an_error_has_line_column_and_text() -> None:

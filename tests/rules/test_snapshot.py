@@ -8,10 +8,12 @@ import pytest
 
 from tests.rules.evaluating import view
 from treedbd.limits import MAX_DEPTH
-from treedbd.rules.context import Context, EvaluationError, Scope
+from treedbd.rules.budget import Budget, EvaluationError
+from treedbd.rules.context import Context, Scope
 from treedbd.rules.operators import equal
 from treedbd.rules.snapshot import Snapshot, split_path
 from treedbd.tree.types import Container, Leaf, Path, Priority, Value
+from treedbd.tree.view import Charge, free
 
 
 class RecordingView:
@@ -25,17 +27,21 @@ class RecordingView:
         self.reads.append(("get", path))
         return self.view.get(path)
 
-    def peek(self, path: Path) -> Leaf | Container | None:
+    def peek(self, path: Path, charge: Charge = free) -> Leaf | Container | None:
         self.reads.append(("peek", path))
-        return self.view.peek(path)
+        return self.view.peek(path, charge)
+
+    def type_at(self, path: Path, charge: Charge = free) -> type[Leaf] | type[Container] | None:
+        self.reads.append(("type_at", path))
+        return self.view.type_at(path, charge)
 
     def size(self, path: Path, limit: int) -> int:
         self.reads.append(("size", path))
         return self.view.size(path, limit)
 
-    def priority(self, path: Path) -> Priority | None:
+    def priority(self, path: Path, charge: Charge = free) -> Priority | None:
         self.reads.append(("priority", path))
-        return self.view.priority(path)
+        return self.view.priority(path, charge)
 
     def keys(self, path: Path) -> Iterator[str]:
         self.reads.append(("keys", path))
@@ -61,12 +67,12 @@ def test_methods_of_a_node_read_only_the_node(recording: RecordingView) -> None:
     assert not node.is_boolean()
     assert node.val() is not None
     assert node.get_priority() is None
-    assert {method for method, _ in recording.reads} == {"peek", "priority"}
+    assert {method for method, _ in recording.reads} == {"peek", "type_at", "priority"}
     assert {path for _, path in recording.reads} == {("a",)}
 
 
 def test_a_container_is_read_when_it_is_compared_with_another(recording: RecordingView) -> None:
-    scope = Scope(Context(None, 0, recording), recording, recording)
+    scope = Scope(Context(None, 0, recording), recording, recording, Budget())
     one, other = Snapshot(recording, ("a",)).val(), Snapshot(recording, ("c",)).val()
     assert not equal(one, 1, scope)
     assert not equal(None, one, scope)
@@ -121,5 +127,9 @@ def test_a_slash_path_splits(path: str, keys: Path, excess: int) -> None:
 
 
 def test_a_path_too_long_for_any_node_is_not_split() -> None:
-    assert split_path("a/" * 100_000)[1] == 1
+    keys, excess = split_path("a/" * 100_000)
+    assert len(keys) == 1
+    node = Snapshot(view({"a": 1}), ("a",)).descend(keys, excess)
+    assert not node.exists()
+    assert not node.parent().exists()
     assert split_path("a" * 500 + "/" + "b" * 500) == (("a" * 500, "b" * 500), 0)

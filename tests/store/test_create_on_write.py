@@ -14,10 +14,14 @@ from treedbd.store.memory import MemoryEngine
 from treedbd.store.sqlite.engine import SqliteEngine
 
 
+def ignore(_: Engine) -> None:
+    pass
+
+
 class TestCreateOnWriteEngine(EngineContract):
     @pytest.fixture
-    def engine(self) -> Iterator[CreateOnWriteEngine]:
-        engine = CreateOnWriteEngine(MemoryEngine, lambda: None)
+    def engine(self) -> Iterator[CreateOnWriteEngine[MemoryEngine]]:
+        engine = CreateOnWriteEngine(MemoryEngine, ignore)
         yield engine
         engine.close()
 
@@ -36,7 +40,8 @@ class Creator:
         self.engines.append(MemoryEngine())
         return self.engines[-1]
 
-    def notify(self) -> None:
+    def notify(self, engine: Engine) -> None:
+        assert engine is self.engines[-1]
         self.notified += 1
 
 
@@ -94,7 +99,7 @@ def test_a_file_that_has_data_already_is_neither_changed_nor_served(
     fill(existing)
     before = existing.read(everything), existing.read(lambda rows: list(rows.entries(0)))
     existing.close()
-    engine = CreateOnWriteEngine(lambda: SqliteEngine.open(path), lambda: None)
+    engine = CreateOnWriteEngine(lambda: SqliteEngine.open(path), ignore)
     for _ in range(2):
         with pytest.raises(CannotCreateStore, match="A file with data has appeared"):
             put_all(engine, [(b"key", b"value")])

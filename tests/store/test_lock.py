@@ -112,3 +112,19 @@ def hold(directory: pathlib.Path) -> subprocess.Popen[str]:
     assert process.stdout is not None
     assert process.stdout.readline() == "held\n"
     return process
+
+
+def test_a_lock_is_in_place_while_its_file_is(tmp_path: pathlib.Path) -> None:
+    folder = tmp_path / "data"
+    lock = DirectoryLock(folder)
+    assert lock.is_in_place()
+    moved = folder.rename(tmp_path / "moved")
+    assert not lock.is_in_place()
+    other = DirectoryLock(folder)
+    assert (lock.is_in_place(), other.is_in_place()) == (False, True)
+    other.release()
+    (folder / "treedb.lock").unlink()
+    folder.rmdir()
+    moved.rename(folder)
+    assert lock.is_in_place()
+    lock.release()

@@ -371,6 +371,10 @@ def test_a_plain_row_is_printed_without_a_copy(nodes: NodeWriter, transaction: T
         (["-1", "0", "1"], False),
         (["0", "1", "a"], False),
         (["0", "1", "01"], False),
+        (["0", "00", "2"], False),
+        (["0", "-0", "2"], False),
+        ([*map(str, range(100)), "0100", "101", "102"], False),
+        ([*map(str, range(150))], True),
         (["a", "b"], False),
     ],
 )

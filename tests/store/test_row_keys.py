@@ -16,7 +16,9 @@ from treedbd.store.row_keys import (
 )
 from treedbd.tree.order import encode_key, encode_path, rank_key
 
-keys = st.sampled_from(["a", "ab", "é", "0", "7", "-7", "07", "x" * 300, "x" * 301, "y" * 768])
+keys = st.sampled_from(
+    ["a", "ab", "é", "0", "7", "-7", "07", "007", "-0", "x" * 300, "x" * 301, "y" * 768]
+)
 edges = keys | st.sampled_from(["", "a\x00", "7\x00", "7\x00b", "x" * 500, "y" * 1000])
 paths = st.lists(keys, max_size=4).map(tuple)
 containers = paths.map(encode_path).filter(lambda encoded: len(encoded) <= SPREAD_BYTES)

@@ -71,7 +71,7 @@ def test_it_holds_what_a_dictionary_would_in_key_order(
 
 def test_keys_are_iterated_in_key_order(shelf: Shelf) -> None:
     shelf[""] = dict.fromkeys(["b", "10", "a", "9", "-1", "01", "é"], 1)
-    assert list(shelf) == ["-1", "9", "10", "01", "a", "b", "é"]
+    assert list(shelf) == ["-1", "01", "9", "10", "a", "b", "é"]
 
 
 def test_a_path_is_of_any_depth_and_the_empty_one_is_the_root(shelf: Shelf) -> None:

@@ -21,7 +21,8 @@ from tests.store.sqlite.disk_space import limited_file_size
 from treedbd.store import changelog
 from treedbd.store.engine import CannotOpenStore, DiskFull, StoreFailed
 from treedbd.store.lock import DirectoryLock
-from treedbd.store.shelf import ReadOnlyShelf, Shelf, open_shelf
+from treedbd.store.shelf import Shelf, open_shelf
+from treedbd.store.shelf_stores import ReadOnlyShelf
 from treedbd.tree.edit import make_put, make_remove
 from treedbd.tree.types import Place
 
@@ -435,7 +436,7 @@ def directory(path: pathlib.Path) -> None:
         (garbage, "is not a database of treedb: move it out"),
         (empty, "is empty, which no database is: remove it"),
         (truncated, r"is damaged \(.*\): restore it from a backup"),
-        (sql("PRAGMA user_version = 2"), "has format 2 .* use the version that wrote it"),
+        (sql("PRAGMA user_version = 3"), "has format 3 .* use the version that wrote it"),
         (sql("DROP TABLE log"), r"is damaged \(its tables .*\): restore it"),
         (directory, "is not a file: move it"),
     ],

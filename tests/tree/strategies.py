@@ -15,17 +15,23 @@ LEGAL = st.characters(
 )
 NEAR_INTEGERS = st.sampled_from(
     ["0", "-0", "00", "01", "-1", "+1", " 1", "1 ", "1e3", "٣", "-", "--1", "9", "10", "100"]
+    + ["001", "-00", "000", "-01", "010", "0000000001", "00000000001", "000000000001", "-000000001"]
     + [str(edge + step) for edge in (-(2**31), 2**31, 10**10) for step in (-1, 0, 1)]
+    + ["02147483647", "02147483648", "-0000000001", "-00000000001"]
+)
+PADDED_INTEGERS = st.builds(
+    lambda number, width: f"{number:0{width}d}", st.integers(-15, 15), st.integers(1, 12)
 )
 KEYS = st.one_of(
     st.text(LEGAL, min_size=1, max_size=6),
     st.integers(-(2**33), 2**33).map(str),
     st.integers(0, 12).map(str),
+    PADDED_INTEGERS,
     NEAR_INTEGERS,
 )
 PATHS = st.lists(KEYS, max_size=4).map(tuple)
 
-FEW_KEYS = st.sampled_from(["0", "1", "2", "7", "-3", "a", "b", "é", "\U0001f600", "\ufb33"])
+FEW_KEYS = st.sampled_from(["0", "1", "2", "01", "-3", "a", "b", "é", "\U0001f600", "\ufb33"])
 """So few that two paths of them often share keys."""
 FEW_PATHS = st.lists(FEW_KEYS, max_size=4).map(tuple)
 

@@ -107,7 +107,7 @@ def test_members_are_in_key_order() -> None:
     body = '{"b":1,"10":1,"9":1,"-1":1,"01":1,"a":1,"2147483648":1,"0":1}'
     written = parse(body)
     assert isinstance(written, dict)
-    assert list(written) == ["-1", "0", "9", "10", "01", "2147483648", "a", "b"]
+    assert list(written) == ["-1", "0", "01", "9", "10", "2147483648", "a", "b"]
 
 
 def test_each_of_several_records_of_one_shape_is_sorted() -> None:

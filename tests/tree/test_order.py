@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.expected import rank_key as expected_rank
 from tests.tree.strategies import KEYS, LEAVES, NUMBERS, PATHS, TEXTS
 from treedbd.tree import order
 from treedbd.tree.number import canonical_number
@@ -17,26 +18,45 @@ KEYS_IN_ORDER = [
     "-2147483647",
     "-10",
     "-9",
+    "-09",
+    "-2",
     "-1",
+    "-01",
+    "-001",
+    "-0000000001",
     "0",
+    "-0",
+    "00",
+    "-00",
+    "000",
+    "-0000000000",
+    "00000000000",
     "1",
+    "01",
+    "001",
+    "00000000001",
     "2",
+    "02",
     "9",
+    "09",
     "10",
+    "010",
     "99",
     "100",
     "2147483646",
     "2147483647",
+    "02147483647",
     "",
     " 1",
     "+5",
     "-",
-    "-0",
-    "-01",
+    "--1",
+    "-00000000001",
+    "-02147483649",
     "-2147483649",
     "-A",
-    "00",
-    "01",
+    "000000000001",
+    "02147483648",
     "1 ",
     "1e3",
     "2147483648",
@@ -127,17 +147,45 @@ def test_a_boolean_is_not_a_number() -> None:
     assert order.rank_value(False) != order.rank_value(0)
 
 
-@pytest.mark.parametrize("key", ["01", "-0", "+5", "", "1.5", "1e3", "٣", "2147483648", "1\n"])
-def test_a_key_that_is_not_a_canonical_32_bit_integer_sorts_as_text(key: str) -> None:
-    assert order.as_integer(key) is None
+@pytest.mark.parametrize(
+    "key",
+    [
+        *("+5", "", "-", "--1", "1.5", "1e3", "٣", "1\n", " 1"),
+        *("2147483648", "-2147483649", "02147483648", "000000000001", "-00000000001"),
+    ],
+)
+def test_a_key_that_does_not_read_as_a_32_bit_integer_sorts_as_text(key: str) -> None:
+    assert order.rank_key(key) == (1, 0, key)
+    assert order.encode_key(key) == b"\x03" + key.encode() + b"\x00"
+
+
+@given(KEYS, KEYS)
+def test_keys_compare_as_the_interface_defines_it(left: str, right: str) -> None:
+    expected = expected_rank(left) < expected_rank(right)
+    assert (order.rank_key(left) < order.rank_key(right)) == expected
+    assert (order.encode_key(left) < order.encode_key(right)) == expected
 
 
 @given(KEYS)
-def test_a_key_that_is_an_integer_is_written_as_python_prints_it(key: str) -> None:
-    number = order.as_integer(key)
-    if number is not None:
-        assert str(number) == key
-        assert -(2**31) <= number < 2**31
+def test_a_position_in_an_array_is_a_canonical_integer_from_0(key: str) -> None:
+    is_index = expected_rank(key)[0] == 0 and int(key) >= 0 and key == str(int(key))
+    assert order.as_index(key) == (int(key) if is_index else None)
+
+
+@given(st.sets(KEYS.filter(lambda key: expected_rank(key)[0] == 0), min_size=1))
+def test_encoded_integers_are_indices_if_each_is_one(keys: set[str]) -> None:
+    encoded = sorted(map(order.encode_key, keys))
+    assert {len(each) for each in encoded} == {order.INT_BYTES}
+    assert order.are_indices(encoded) == (None not in map(order.as_index, keys))
+
+
+@pytest.mark.parametrize("count", [1, 9, 10, 11, 100, 101, 1001])
+def test_one_padded_integer_among_many_is_noticed(count: int) -> None:
+    keys = [str(number) for number in range(count)]
+    assert order.are_indices([order.encode_key(key) for key in keys])
+    for odd in (0, count // 2, count - 1):
+        padded = [*keys[:odd], f"0{odd}", *keys[odd + 1 :]]
+        assert not order.are_indices([order.encode_key(key) for key in padded])
 
 
 @given(KEYS, KEYS)

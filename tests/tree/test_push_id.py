@@ -6,7 +6,7 @@ from itertools import count, pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treedbd.tree.order import as_integer, sort_keys
+from treedbd.tree.order import TEXT_TAG, encode_key, sort_keys
 from treedbd.tree.path import check_key
 from treedbd.tree.push_id import ALPHABET, PushIds
 
@@ -14,12 +14,12 @@ NOW = 1_700_000_000_123
 LOWEST, HIGHEST = b"\x00" * 9, b"\xff" * 9
 
 
-def seeded(seed: int = 1) -> PushIds:
-    return PushIds(random.Random(seed).randbytes)
+def seeded(seed: int = 1, used_through: int = -1) -> PushIds:
+    return PushIds(random.Random(seed).randbytes, lambda: used_through)
 
 
 def constant(entropy: bytes) -> PushIds:
-    return PushIds(lambda length: entropy[:length])
+    return PushIds(lambda length: entropy[:length], lambda: -1)
 
 
 def test_the_alphabet_is_in_ascii_order() -> None:
@@ -32,7 +32,7 @@ def test_an_id_is_twenty_characters_and_a_legal_key_that_sorts_as_text() -> None
     assert len(made) == 20
     assert set(made) <= set(ALPHABET)
     assert check_key(made) == made
-    assert as_integer(made) is None
+    assert encode_key(made)[0] == TEXT_TAG
 
 
 def test_an_id_begins_with_its_milliseconds() -> None:
@@ -63,7 +63,7 @@ def test_within_a_millisecond_the_random_part_is_incremented() -> None:
 
 def test_a_new_millisecond_draws_new_random_bits() -> None:
     drawn = count()
-    ids = PushIds(lambda length: next(drawn).to_bytes(length, "big"))
+    ids = PushIds(lambda length: next(drawn).to_bytes(length, "big"), lambda: -1)
     assert [ids.next(NOW + at)[8:] for at in range(3)] == ["-----------" + last for last in "-01"]
 
 
@@ -80,6 +80,24 @@ def test_ids_increase_while_the_clock_is_behind() -> None:
     made = [ids.next(now) for now in (NOW, NOW - 1, NOW - 3_600_000, NOW, NOW, NOW + 1)]
     assert made == sorted(set(made))
     assert len({one[:8] for one in made[:5]}) == 1
+
+
+@given(st.lists(st.integers(0, 2**44) | st.integers(0, 3), min_size=1), st.integers(0, 2**44))
+def test_ids_go_on_after_those_of_an_earlier_process(clock: list[int], restart: int) -> None:
+    before = seeded()
+    last = [before.next(now) for now in clock][-1]
+    after = seeded(2, before.latest_ms)
+    assert after.latest_ms == before.latest_ms
+    assert after.next(restart) > last
+
+
+def test_the_time_of_earlier_ids_is_asked_for_once_and_only_when_an_id_is_needed() -> None:
+    calls = count()
+    ids = PushIds(bytes, lambda: NOW + next(calls))
+    assert ids.latest_ms == ids.latest_ms == NOW
+    made = [ids.next(NOW - 5), ids.next(NOW - 5), ids.next(NOW), ids.next(NOW + 5)]
+    assert made == sorted(set(made))
+    assert next(calls) == 1
 
 
 @given(st.lists(st.integers(0, 2**44) | st.integers(0, 3)), st.integers())

@@ -8,6 +8,7 @@ from typing import Final
 from treedbd.tree.printing import compact
 from treedbd.tree.types import Container, Leaf, Path, Priority, Value
 from treedbd.tree.value import leaf_of, members, priority_of, value_at
+from treedbd.tree.view import Charge, free
 
 
 class ValueView:
@@ -20,15 +21,23 @@ class ValueView:
         """Return the subtree at `path`."""
         return value_at(self.root, path)
 
-    def peek(self, path: Path) -> Leaf | Container | None:
-        """Return the leaf, `CONTAINER`, or None."""
-        return leaf_of(self.get(path))
+    def peek(self, path: Path, charge: Charge = free) -> Leaf | Container | None:
+        """Return the leaf, `CONTAINER`, or None; a string costs its characters."""
+        leaf = leaf_of(self.get(path))
+        if type(leaf) is str:
+            charge(len(leaf))
+        return leaf
+
+    def type_at(self, path: Path, _: Charge = free) -> type[Leaf] | type[Container] | None:
+        """Return the type of what `peek` returns."""
+        leaf = leaf_of(self.get(path))
+        return None if leaf is None else type(leaf)
 
     def size(self, path: Path, limit: int) -> int:
         """Return the bytes of the subtree as printed."""
         return len(compact(self.get(path)))
 
-    def priority(self, path: Path) -> Priority | None:
+    def priority(self, path: Path, _: Charge = free) -> Priority | None:
         """Return the priority of the node."""
         return priority_of(self.get(path))
 

@@ -11,6 +11,7 @@ from treedbd.web.addressing import (
     Addressing,
     Misdirected,
     MissingSuffix,
+    NoDatabaseNamed,
     parse_path,
     parse_segments,
     parse_short_path,
@@ -170,6 +171,20 @@ def test_the_longest_domain_counts() -> None:
     assert addressing.find(b"shop.db.test", None) == DatabaseName("shop")
     assert addressing.find(b"shop.test", None) == DatabaseName("shop")
     assert addressing.check_host([b"db.test"], None) is None
+
+
+def test_with_any_host_those_outside_the_domains_name_nothing() -> None:
+    for domains in ((), ("db.test",)):
+        addressing = Addressing(domains, "main", any_host=True)
+        for host in (b"example.com", b"shop.example.com:80", b"127.0.0.1", b"localhost"):
+            assert addressing.find(host, None) == DatabaseName("main")
+            assert addressing.find(host, "shop") == DatabaseName("shop")
+            assert addressing.check_host([host], None) is None
+    assert addressing.find(b"shop.db.test", None) == DatabaseName("shop")
+    with pytest.raises(InvalidPath):
+        addressing.find(b"a b", None)
+    with pytest.raises(NoDatabaseNamed):
+        addressing.find(b"a_b.db.test", None)
 
 
 def test_found_databases_are_cached_and_errors_are_not() -> None:

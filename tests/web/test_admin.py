@@ -5,30 +5,39 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import os
 import pathlib
 from typing import Any
 
 import pytest
+import pytest_twisted
 from treq.testing import StubTreq
+from twisted.internet import reactor as installed_reactor
 from twisted.internet.defer import Deferred
-from twisted.internet.task import Clock
+from twisted.internet.task import deferLater
 
 from tests.access import admin, secret_of
+from tests.database.test_rules_work import LARGE, WorkClock
 from tests.database.world import Disk
 from tests.oidc import AUDIENCE, KEYS, OidcProvider
 from treedbd.database.catalog import Catalog
-from treedbd.database.database import ProjectSpec
+from treedbd.database.project import ProjectSpec
 from treedbd.database.runtime import Runtime
+from treedbd.database.slices import SLICE_SECONDS
+from treedbd.limits import Limits
 from treedbd.rules.ruleset import DENY
 from treedbd.web.auth.authenticator import Authenticator
 from treedbd.web.auth.fetch import FetchFailed
 from treedbd.web.auth.jwt import BadToken
 from treedbd.web.auth.providers import Provider, ProviderKeys
 from treedbd.web.auth.verifier import Verifier
+from treedbd.web.dialect import FIREBASE
 from treedbd.web.options import WebOptions
 from treedbd.web.resource import TreeResource
 
+reactor: Any = installed_reactor
 RULES = "http://shop.localhost/.settings/rules.json"
 DATABASES = "http://shop.localhost/.inspect/databases.json"
 NOW = 1_700_000_000.0
@@ -38,7 +47,7 @@ class World:
     """The interface in a stock `Site`; one provider, whose keys arrive when the test says so."""
 
     def __init__(self, folder: pathlib.Path) -> None:
-        self.clock = Clock()
+        self.clock = WorkClock(lag=0)
         self.disk = Disk()
         self.fetches: list[Deferred[bytes]] = []
         self.provider = OidcProvider()  # not started: it only signs
@@ -72,17 +81,38 @@ class World:
         self.fetches.append(Deferred())
         return self.fetches[-1]
 
-    def request(self, method: str, url: str, token: str, body: bytes | None = None) -> list[Any]:
+    def request(
+        self, method: str, url: str, token: str, body: bytes | None = None, **headers: str
+    ) -> list[Any]:
         """Send a request; return a list that gets the status and the body once they arrive."""
         responses: list[Any] = []
-        arriving = self.web.request(method, url, params={"auth": token}, data=body)
+        sent = {name.replace("_", "-"): [value] for name, value in headers.items()}
+        arriving = self.web.request(method, url, params={"auth": token}, data=body, headers=sent)
         arriving.addCallback(
             lambda response: self.web.content(response).addCallback(
                 lambda content: responses.append((response.code, content))
             )
         )
         self.web.flush()
+        self.arriving = arriving
         return responses
+
+    def run(self) -> None:
+        """Work until nothing is left to do."""
+        while self.clock.calls or self.disk.waiting:
+            self.clock.turn()
+            if self.disk.waiting:
+                self.disk.finish()
+            self.web.flush()
+
+    async def receive(self, responses: list[Any]) -> Any:
+        """Return a long response, which Twisted sends in turns of its own reactor."""
+        self.run()
+        while not responses:
+            await deferLater(reactor, 0)
+            self.web.flush()
+        (response,) = responses
+        return response
 
 
 @pytest.fixture
@@ -109,6 +139,18 @@ def test_a_stock_site_serves_them(world: World) -> None:
     assert world.request("HEAD", RULES, admin("shop")) == [(200, b"")]
     assert [response[0] for response in world.request("GET", RULES, "")] == [401]
     assert [response[0] for response in world.request("DELETE", RULES, admin("shop"))] == [405]
+
+
+def test_rules_may_be_compressed_within_the_limit_of_a_body(world: World) -> None:
+    text = b'{"rules": {"a": {".read": true}}}'
+    put = world.request("PUT", RULES, admin("shop"), gzip.compress(text), content_encoding="gzip")
+    world.disk.finish()
+    world.web.flush()
+    assert put == [(200, b'{"status":"ok"}')]
+    assert world.request("GET", RULES, admin("shop")) == [(200, text)]
+    bomb = gzip.compress(bytes(Limits().write_body_bytes + 1))
+    ((status, _),) = world.request("PUT", RULES, admin("shop"), bomb, content_encoding="gzip")
+    assert status == 413
 
 
 def test_a_put_of_rules_is_answered_once_they_are_stored(world: World) -> None:
@@ -142,3 +184,98 @@ def test_an_unreachable_provider_is_a_503(world: World) -> None:
 def test_a_token_for_a_project_without_a_verifier_is_an_error(world: World) -> None:
     with pytest.raises(BadToken, match="unknown issuer"):
         world.authenticator.identify("other", admin("shop"), None, 30.0).send(None)
+
+
+# Large documents.
+
+
+@pytest.fixture
+def busy(world: World) -> World:
+    """A world whose clock advances with the work that is done."""
+    world.clock.lag = SLICE_SECONDS / 4
+    return world
+
+
+@pytest.mark.parametrize("query", ["", "?dryRun=true"])
+@pytest_twisted.ensureDeferred
+async def test_others_are_answered_while_large_rules_are_checked(busy: World, query: str) -> None:
+    put = busy.request("PUT", RULES + query, admin("shop"), LARGE)
+    for _ in range(10):
+        busy.clock.turn()
+        assert busy.request("GET", RULES, admin("shop")) == [(200, b'{"rules":{}}')]
+    assert put == []
+    busy.run()
+    assert put == [(200, b'{"status":"ok"}')]
+    read = await busy.receive(busy.request("GET", RULES, admin("shop")))
+    assert read == (200, b'{"rules":{}}' if query else LARGE)
+
+
+@pytest.mark.parametrize("query", ["", "&dryRun=true"])
+def test_rules_that_are_checked_beyond_the_timeout_are_a_504(busy: World, query: str) -> None:
+    put = busy.request("PUT", f"{RULES}?timeout=20ms{query}", admin("shop"), LARGE)
+    others = busy.request("PUT", f"{RULES}?timeout=9ms", admin("shop"), b'{"rules":{}}')
+    busy.run()
+    for responses in (put, others):
+        ((status, body),) = responses
+        assert status == 504
+        assert json.loads(body) == {
+            "error": "timeout",
+            "message": "The request timed out before the rules were checked and stored.",
+        }
+    assert busy.request("GET", RULES, admin("shop")) == [(200, b'{"rules":{}}')]
+
+
+@pytest.mark.parametrize("query", ["", "?dryRun=true"])
+def test_the_check_of_rules_ends_when_the_client_disconnects(busy: World, query: str) -> None:
+    responses = busy.request("PUT", RULES + query, admin("shop"), LARGE)
+    assert busy.clock.calls
+    busy.arriving.addErrback(lambda _: None).cancel()
+    busy.web.flush()
+    assert not busy.clock.calls
+    busy.run()
+    assert responses == []
+    assert busy.request("GET", RULES, admin("shop")) == [(200, b'{"rules":{}}')]
+
+
+@pytest_twisted.ensureDeferred
+async def test_large_rules_are_read_as_plain_json_in_slices(busy: World) -> None:
+    put = busy.request("PUT", RULES, admin("shop"), b"// All of them.\n" + LARGE)
+    busy.run()
+    assert put
+    strict = busy.request("GET", f"{RULES}?format=strict", admin("shop"))
+    assert strict == []
+    status, body = await busy.receive(strict)
+    assert (status, json.loads(body)) == (200, json.loads(LARGE))
+
+
+# What is shown beside an error or an ok.
+
+MISSPELT = b'{"rules": {".raed": "true"}}'
+ANCHORED = b'{"rules": {".read": "auth.uid.matches(/^a|b$/)"}}'
+
+
+def test_a_hint_is_a_member_of_its_own_and_none_for_clients_of_firebase(world: World) -> None:
+    ((status, body),) = world.request("PUT", RULES, admin("shop"), MISSPELT)
+    assert status == 400
+    assert json.loads(body) == {
+        "error": "invalid_data",
+        "message": "1:21: Expected '{'.",
+        "hint": "Did you mean '.read'?",
+    }
+    without = world.request("PUT", RULES, admin("shop"), b'{"rules": {".foo": "true"}}')
+    assert list(json.loads(without[0][1])) == ["error", "message"]
+    assert FIREBASE.error_body("invalid_data", "1:21: Expected '{'.\n", "Did you mean?") == (
+        b'{\n  "error" : "1:21: Expected \'{\'.\\n"\n}\n'
+    )
+
+
+@pytest.mark.parametrize("query", ["", "?dryRun=true"])
+def test_warnings_about_rules_are_a_member_of_the_response(world: World, query: str) -> None:
+    put = world.request("PUT", RULES + query, admin("shop"), ANCHORED)
+    world.run()
+    ((status, body),) = put
+    assert status == 200
+    answer = json.loads(body)
+    assert answer["status"] == "ok"
+    (warning,) = answer["warnings"]
+    assert warning.startswith("1:42: ^ and $ bind the whole pattern")

@@ -6,17 +6,21 @@ import json
 import os
 import pathlib
 import re
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from twisted.internet.defer import execute
 from twisted.internet.task import Clock
 
-from tests.web.http1.peer import Peer, ScriptedResource, Server
+from tests.web.http1.peer import ParsedReply, Peer, ScriptedResource, Server
 from treedbd.database.catalog import Catalog
+from treedbd.database.project import ProjectSpec
 from treedbd.database.runtime import Runtime
 from treedbd.limits import Limits, StreamLimits
+from treedbd.names import EngineName
 from treedbd.rules.ruleset import OPEN, RuleSet
 from treedbd.web.auth.authenticator import Authenticator
+from treedbd.web.auth.verifier import Verifier
 from treedbd.web.http1.factory import Http1Factory
 from treedbd.web.options import WebOptions
 from treedbd.web.resource import TreeResource
@@ -24,6 +28,9 @@ from treedbd.web.resource import TreeResource
 WALL = 1_700_000_000.0
 BUFFER_BYTES = 10_000
 PATIENT = Limits(idle_s=1e4, write_stalled_s=1e4)
+OPTIONS = WebOptions(
+    domains=("localhost",), limits=PATIENT, streams=StreamLimits(buffer_bytes=BUFFER_BYTES)
+)
 
 
 class SlowClock(Clock):
@@ -40,28 +47,54 @@ class SlowClock(Clock):
 class TreeServer(Server):
     """An `Http1Factory` that serves a `TreeResource`; writes are committed when the clock moves."""
 
-    def __init__(self, folder: pathlib.Path, rules: RuleSet = OPEN) -> None:
+    def __init__(
+        self,
+        folder: pathlib.Path,
+        rules: RuleSet = OPEN,
+        *,
+        engine: EngineName = "memory",
+        projects: Iterable[ProjectSpec] = (),
+        verifier: Callable[[str], Verifier | None] = lambda _: None,
+        options: WebOptions = OPTIONS,
+    ) -> None:
+        """Serve `projects`, or any project without them; `verifier` returns that of a project."""
         super().__init__(ScriptedResource())
+        configured = {each.name: each for each in projects}
         self.clock = self.slow_clock = SlowClock()
         self.catalog = Catalog(
             folder,
-            "memory",
-            {},
-            any_project=True,
+            engine,
+            configured,
+            any_project=not configured,
             first_rules=rules,
             runtime=Runtime(self.clock, os.urandom, execute),
             retain_events=100,
         )
         self.resource = TreeResource(
             catalog=self.catalog,
-            options=WebOptions(
-                domains=("localhost",), streams=StreamLimits(buffer_bytes=BUFFER_BYTES)
-            ),
-            authenticator=Authenticator(lambda _: None, self.clock, lambda: WALL),
+            options=options,
+            authenticator=Authenticator(verifier, self.clock, lambda: WALL),
             clock=self.clock,
             wall_clock=lambda: WALL,
         )
-        self.factory = Http1Factory(self.resource, PATIENT, self.clock)
+        self.factory = Http1Factory(self.resource, options.limits, self.clock)
+
+    def request(
+        self,
+        method: str,
+        target: str,
+        body: bytes = b"",
+        headers: Iterable[str] = (),
+        host: str = "demo.localhost",
+    ) -> ParsedReply:
+        """Send a request on a new connection, and return its reply."""
+        lines = [f"{method} {target} HTTP/1.1", f"Host: {host}", *headers]
+        head = "\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""])
+        peer = self.connect()
+        peer.send(head.encode() + body)
+        self.clock.advance(0)
+        (reply,) = peer.read(method.encode())
+        return reply
 
     def write(self, method: str, path: str, value: Any) -> None:
         """Do a write, and notify all watchers of it."""
@@ -76,18 +109,31 @@ class TreeServer(Server):
         peer.send(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         return peer
 
-    def open_stream(self, target: str, headers: str = "") -> StreamClient:
-        """Open a stream."""
-        return StreamClient(self, target, headers)
+    def open_stream(
+        self, target: str, headers: str = "", *, host: str = "192.0.2.1", room: int | None = None
+    ) -> StreamClient:
+        """Open a stream from an address; the transport holds `room` bytes, if that is set."""
+        return StreamClient(self, target, headers, host, room)
+
+    def get(
+        self, target: str, headers: str = "", *, host: str = "192.0.2.1", room: int | None = None
+    ) -> Peer:
+        """Request a read from an address; the transport holds `room` bytes, if that is set."""
+        peer = self.connect(host)
+        peer.transport.room = room
+        peer.send(f"GET {target} HTTP/1.1\r\nHost: demo.localhost\r\n{headers}\r\n".encode())
+        return peer
 
 
 class StreamClient:
     """The client end of a stream; `ids` are those of the events read last."""
 
-    def __init__(self, server: TreeServer, target: str, headers: str) -> None:
-        self.peer = server.connect()
-        head = f"GET {target} HTTP/1.1\r\nHost: demo.localhost\r\nAccept: text/event-stream\r\n"
-        self.peer.send(f"{head}{headers}\r\n".encode())
+    def __init__(
+        self, server: TreeServer, target: str, headers: str, host: str, room: int | None
+    ) -> None:
+        self.peer = server.get(
+            target, f"Accept: text/event-stream\r\n{headers}", host=host, room=room
+        )
         self.ids: list[str] = []
         self._is_head_read = False
 

@@ -1,7 +1,8 @@
 """`treedb check`: reads every file of the data directory and reports what is wrong with it.
 
 The directory is locked, so no daemon may be running. A write-ahead log that a crashed daemon has
-left is checkpointed first, as every start does; nothing else is changed.
+left is checkpointed first, as every start does; nothing else is changed. A file of an older format
+is checked, and not converted.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from treedbd.cli.exit import DONE, CommandFailed, Status, make_printable, print_
 from treedbd.cli.options import add_settings_options, read_settings
 from treedbd.database.data_directory import DirectoryEntry, walk
 from treedbd.limits import RulesLimits
-from treedbd.rules.errors import InvalidRules
+from treedbd.rules.errors import InvalidRules, with_hint
 from treedbd.rules.ruleset import parse_rules
 from treedbd.store import changelog
 from treedbd.store.engine import CannotOpenStore, ReadView, StoreFailed
 from treedbd.store.lock import DirectoryLock
+from treedbd.store.sqlite.convert import check_older
 from treedbd.store.sqlite.engine import SqliteEngine
+from treedbd.store.sqlite.file import OlderFormat
 from treedbd.store.verify import MAX_FINDINGS, verify
 
 
@@ -69,10 +72,16 @@ def verify_file(file: pathlib.Path) -> list[str]:
     """Return one sentence for each thing that is wrong with the file of a database."""
     try:
         engine = SqliteEngine.open(file)
+    except OlderFormat as error:
+        note = f"Note: {file} has format {error.version}; the next start converts it."
+        print_line(make_printable(note))
+        return check_older(file, error.version)
     except CannotOpenStore as error:
         return [str(error)]
     except OSError as error:
         return [f"The file cannot be opened ({error.strerror})."]
+    if engine.warning is not None:
+        print_line(make_printable(f"Warning: {engine.warning}"))
     findings = engine.verify()
     try:
         findings += engine.read(_check_rows)
@@ -99,7 +108,7 @@ def _check_rules(file: pathlib.Path, limits: RulesLimits) -> list[str]:
     except OSError as error:
         return [f"The rules cannot be read ({error.strerror})."]
     except InvalidRules as error:
-        return [f"The rules are not valid: {error}"]
+        return [f"The rules are not valid: {with_hint(error)}"]
     return []
 
 

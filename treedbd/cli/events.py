@@ -1,5 +1,8 @@
 """Server-Sent Events: parsed from bytes, printed as lines, and where to resume a stream.
 
+Bytes are parsed by the letter of "Interpreting an event stream" of the HTML standard,
+https://html.spec.whatwg.org/multipage/server-sent-events.html.
+
 An event is printed on one line. As text: its kind, its path and its data, separated by tab
 characters, which neither a path nor compact JSON contains. As JSON: one object with the members
 `event`, `path` and `data`.
@@ -18,8 +21,8 @@ import orjson
 KEEP_ALIVE: Final = "keep-alive"
 CHANGES: Final = frozenset({"put", "patch"})
 
-_CHANGE = re.compile(rb'\{"path":("(?:[^"\\]|\\.)*+"),"data":(.*)\}', re.DOTALL)
-_VISIBLE = re.compile(r"[!-~]+")
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+_CHANGE = re.compile(rb'\{"path":("(?:[^"\\]|\\.)*+"),"data":(.*)\}')  # of one line: no DOTALL
 
 
 class InvalidEvent(ValueError):
@@ -28,11 +31,14 @@ class InvalidEvent(ValueError):
 
 @attrs.frozen
 class StreamEvent:
-    """One event as it was received; `data` is JSON for a change."""
+    """One event as it was received; `data` is JSON for a change, in UTF-8.
+
+    `id` is the last one that the stream has named, empty if there is none.
+    """
 
     kind: str
     data: bytes
-    id: str | None = None
+    id: str = ""
 
     @property
     def is_whole(self) -> bool:
@@ -41,60 +47,82 @@ class StreamEvent:
 
     def print_text(self) -> bytes:
         """Return a line of kind, path and data; raise `InvalidEvent`."""
-        found = _CHANGE.fullmatch(self.data)
-        if found is None:
-            raise InvalidEvent
-        path = str(orjson.loads(found[1])).encode()
-        return b"%b\t%b\t%b\n" % (self.kind.encode(), path, found[2])
+        path, data = self._parse_change()
+        return b"%b\t%b\t%b\n" % (self.kind.encode(), path.encode(), data)
 
     def print_json(self) -> bytes:
         """Return a line of JSON; raise `InvalidEvent`."""
-        if _CHANGE.fullmatch(self.data) is None:
-            raise InvalidEvent
+        self._parse_change()
         return b'{"event":"%b",%b\n' % (self.kind.encode(), self.data[1:])
+
+    def _parse_change(self) -> tuple[str, bytes]:
+        found = _CHANGE.fullmatch(self.data)
+        if found is None:
+            raise InvalidEvent
+        try:
+            return str(orjson.loads(found[1])), found[2]
+        except orjson.JSONDecodeError:
+            raise InvalidEvent from None
 
 
 class EventParser:
-    """Parses the bytes of a stream, in pieces of any size."""
+    """Parses the bytes of one stream, in pieces of any size.
 
-    def __init__(self) -> None:
-        """Start at the beginning of a stream."""
+    `retry_s` is the pause before a reconnection that the stream has asked for, in seconds.
+    """
+
+    def __init__(self, last_event_id: str = "") -> None:
+        """Start at the beginning of a stream, which was requested with this Last-Event-ID."""
+        self.retry_s = 0.0
         self._rest: list[bytes] = []
+        self._is_first_line = True
+        self._ends_in_cr = False
         self._kind = ""
         self._data: list[bytes] = []
-        self._id: str | None = None
+        self._id = last_event_id
 
     def feed(self, data: bytes) -> Iterator[StreamEvent]:
         """Iterate over the events that these bytes complete."""
-        first, *lines = data.split(b"\n")
-        self._rest.append(first)
+        for line in self._split_lines(data):
+            if line:
+                self._parse_field(line)
+                continue
+            if self._data:
+                yield StreamEvent(self._kind or "message", b"\n".join(self._data), self._id)
+            self._kind = ""
+            self._data = []
+
+    def _split_lines(self, data: bytes) -> list[bytes]:
+        """Return the lines that these bytes complete; they end in CR, LF or both."""
+        if not data:
+            return []
+        if self._ends_in_cr:
+            data = data.removeprefix(b"\n")  # the CR before it has ended the line
+        self._ends_in_cr = data.endswith(b"\r")
+        lines = data.splitlines()
+        rest = lines.pop() if lines and not data.endswith((b"\r", b"\n")) else b""
         if not lines:
-            return
-        whole = b"".join(self._rest)
-        self._rest = [lines.pop()]
-        for line in (whole, *lines):
-            if line in (b"", b"\r"):
-                if self._kind:
-                    yield StreamEvent(self._kind, b"\n".join(self._data), self._id)
-                self._clear()
-            else:
-                self._parse_field(line.removesuffix(b"\r"))
+            self._rest.append(rest)
+            return []
+        lines[0] = b"".join([*self._rest, lines[0]])
+        self._rest = [rest]
+        if self._is_first_line:
+            self._is_first_line = False
+            lines[0] = lines[0].removeprefix(_BYTE_ORDER_MARK)
+        return lines
 
     def _parse_field(self, line: bytes) -> None:
-        name, _, value = line.partition(b":")
+        name, _, value = line.partition(b":")  # a comment has an empty name
         value = value.removeprefix(b" ")
-        if name == b"event":
-            self._kind = value.decode("latin-1")
-        elif name == b"data":
-            self._data.append(value)
-        elif name == b"id":
-            text = value.decode("latin-1")
-            self._id = text if _VISIBLE.fullmatch(text) else None
-
-    def _clear(self) -> None:
-        self._kind = ""
-        self._data = []
-        self._id = None
+        match name:
+            case b"event":
+                self._kind = value.decode(errors="replace")
+            case b"data":
+                self._data.append(value.decode(errors="replace").encode())
+            case b"id" if b"\0" not in value:
+                self._id = value.decode(errors="replace")
+            case b"retry" if value.isdigit():
+                self.retry_s = float(value) / 1000
 
 
 class ResumePoint:
@@ -103,7 +131,8 @@ class ResumePoint:
     The id of an event is that of a write, which may have several events. A stream that breaks
     between two of them is resumed from the write before, and the events that were received already
     are received once more: they are recognised and not shown again. A write is complete when an
-    event of another one or a keep-alive follows, or when its event carries the whole value.
+    event of another one or a keep-alive follows, or when its event carries the whole value. An
+    event without an id leaves nothing to resume after.
     """
 
     def __init__(self) -> None:
@@ -120,7 +149,12 @@ class ResumePoint:
 
     def record(self, event: StreamEvent) -> bool:
         """Record a change; return whether it is received for the first time."""
-        if event.id is None:
+        if not event.id:
+            self._complete = self._current = None
+            self._seen = []
+            self._repeated = []
+            return True
+        if event.id == self._complete != self._current:  # it names none after the interrupted write
             return True
         digest = hashlib.sha256(event.data).digest()
         if event.id == self._current and self._repeated[:1] == [digest]:

@@ -1,8 +1,8 @@
 """How a command ends: its output, its error and its exit status.
 
 Results are written to standard output as bytes, at once. An error is one sentence on standard error
-and the status 1; a wrong command line is argparse's error, and 2. No sentence holds a token or a
-secret.
+and the status 1; lines below it only show a place in a file. A wrong command line is argparse's
+error, and 2. No sentence holds a token or a secret.
 """
 
 from __future__ import annotations
@@ -17,7 +17,14 @@ FAILED = 1
 
 
 class CommandFailed(Exception):
-    """A command cannot do its work; `str()` is one sentence for the user."""
+    """A command cannot do its work; `str()` is one sentence for the user.
+
+    `details` are printable lines to be shown below it.
+    """
+
+    def __init__(self, sentence: str = "", *details: str) -> None:
+        super().__init__(sentence)
+        self.details = details
 
 
 class OutputClosed(Exception):
@@ -40,9 +47,10 @@ def print_line(text: str) -> None:
     write_out(os.fsencode(text) + b"\n")
 
 
-def warn(sentence: str) -> None:
-    """Write a sentence to standard error."""
-    print(f"treedb: {make_printable(sentence)}", file=sys.stderr, flush=True)
+def warn(sentence: str, *details: str) -> None:
+    """Write a sentence to standard error, and printable lines below it."""
+    lines = (f"treedb: {make_printable(sentence)}", *details)
+    print(*lines, sep="\n", file=sys.stderr, flush=True)
 
 
 def report_failure(error: CommandFailed | OutputClosed) -> Status:
@@ -51,7 +59,7 @@ def report_failure(error: CommandFailed | OutputClosed) -> Status:
     A closed output (`treedb get … | head`) needs no sentence.
     """
     if isinstance(error, CommandFailed):
-        warn(str(error))
+        warn(str(error), *error.details)
     else:
         # Python flushes standard output once more at its end, and would report an error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -16,7 +16,8 @@ from twisted.web.iweb import IBodyProducer
 
 from treedbd.cli.client import Client, content
 from treedbd.cli.data import JSON_HEADERS, make_body, print_response
-from treedbd.cli.exit import DONE, CommandFailed, Status, make_printable, print_line
+from treedbd.cli.excerpt import excerpt
+from treedbd.cli.exit import DONE, CommandFailed, Status, make_printable, print_line, warn
 from treedbd.cli.options import (
     STANDARD_INPUT,
     add_network_options,
@@ -27,7 +28,7 @@ from treedbd.cli.options import (
 )
 from treedbd.cli.run import Work, run_online
 from treedbd.cli.url import Url, parse_url
-from treedbd.rules.errors import InvalidRules
+from treedbd.rules.errors import InvalidRules, with_hint
 from treedbd.rules.ruleset import parse_rules
 
 _METHODS: Final = ("GET", "PUT", "POST", "PATCH", "DELETE")
@@ -36,7 +37,7 @@ _METHODS: Final = ("GET", "PUT", "POST", "PATCH", "DELETE")
 def add_options(parser: ArgumentParser, _: str) -> None:
     """Add the subcommands to the parser of the command."""
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    _add_check(commands.add_parser("check", help="check whether rules are valid"))
+    _add_check(commands.add_parser("check", help="check rules, and show where they are wrong"))
     _add_get(commands.add_parser("get", help="print the rules of a project"))
     _add_put(commands.add_parser("put", help="put rules in force"))
     _add_explain(
@@ -102,11 +103,17 @@ def _add_online(parser: ArgumentParser, work: Work) -> None:
 
 def _check(arguments: Namespace) -> Status:
     limits = read_settings(arguments).rules
+    file: str = arguments.file
+    raw = _read_file(file)
+    text = raw.decode("utf-8", "replace")
     try:
-        parse_rules(_read_file(arguments.file), limits)
+        rules = parse_rules(raw, limits)
     except InvalidRules as error:
-        raise CommandFailed(f"{arguments.file}:{error}") from None
-    print_line(f"{arguments.file}: ok")
+        where = excerpt(text, error.line, error.column)
+        raise CommandFailed(f"{file}:{with_hint(error)}", *where) from None
+    for (line, column), warning in rules.warnings:
+        warn(f"{file}:{line}:{column}: warning: {warning}", *excerpt(text, line, column))
+    print_line(f"{file}: ok")
     return DONE
 
 
@@ -138,14 +145,25 @@ async def _explain(_: object, client: Client, arguments: Namespace) -> None:
 
 
 def format_explanation(verdict: dict[str, Any]) -> list[str]:
-    """Return an explanation as lines: the outcome, then each rule that was evaluated."""
-    outcome = "allowed" if verdict["allowed"] else "denied"
-    lines = [outcome + (": rules do not apply to an admin" if verdict["admin"] else "")]
+    """Return an explanation as lines: the outcome, then each rule that was evaluated.
+
+    Below a rule that is not true stands what it saw.
+    """
+    if verdict["allowed"]:
+        lines = ["allowed" + (": rules do not apply to an admin" if verdict["admin"] else "")]
+    else:
+        auth = orjson.dumps(verdict["auth"]).decode()
+        lines = [f"denied: {verdict['reason']}", f"  auth is {auth}"]
     for rule in verdict["rules"]:
         result = f"error: {rule['error']}" if "error" in rule else str(rule["result"]).lower()
         where = f"{rule['rule']} ({rule['line']}:{rule['column']})"
-        lines.append(make_printable(f"  {where} at {rule['path']}: {result}"))
-    return lines
+        lines.append(f"  {where} at {rule['path']}: {result}")
+        seen = {**rule.get("captures", {})}
+        for read in rule.get("read", ()):
+            shown = read["type"] if "type" in read else orjson.dumps(read["value"]).decode()
+            seen[f"{read['from']} at {read['path']}"] = shown
+        lines += [f"    {name} is {value}" for name, value in seen.items()]
+    return [make_printable(line) for line in lines]
 
 
 def _read_file(file: str) -> bytes:

@@ -34,6 +34,10 @@ _MAX_TTL_S: Final = 100 * 365 * 86_400
 _TTL = re.compile(r"([0-9]{1,10})([smhd])", re.ASCII)
 
 
+class AdminInClaims(Exception):
+    """Claims that set `admin`, whatever to; they often come from another program's data."""
+
+
 def add_options(parser: argparse.ArgumentParser, _: str) -> None:
     """Add the options of the command to its parser."""
     parser.add_argument("--project", metavar="P", required=True, help="the project it is valid for")
@@ -68,11 +72,14 @@ def parse_ttl(text: str) -> float:
 def merge_claims(text: bytes | None, uid: str, *, is_admin: bool) -> dict[str, Json]:
     """Return the claims of a token; options win over the JSON text.
 
-    Raises ValueError or TypeError for a text that is not an object.
+    Raises ValueError or TypeError for a text that is not an object, `AdminInClaims` for one that
+    could make an admin where nobody typed so.
     """
     claims = {} if text is None else orjson.loads(text)
     if not isinstance(claims, dict):
         raise TypeError
+    if "admin" in claims:
+        raise AdminInClaims
     return {**claims, "uid": uid, **({"admin": True} if is_admin else {})}
 
 
@@ -80,6 +87,8 @@ def _token(arguments: Namespace, parser: argparse.ArgumentParser) -> Status:
     text = None if arguments.claims is None else read_value(arguments.claims)
     try:
         claims = merge_claims(text, arguments.uid, is_admin=arguments.admin)
+    except AdminInClaims:
+        parser.error("argument --claims: must not have admin: --admin makes an admin's token")
     except (ValueError, TypeError):
         parser.error("argument --claims: must be a JSON object")
     ttl_s: float | None = arguments.ttl

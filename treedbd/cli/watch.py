@@ -95,17 +95,18 @@ async def follow(
             failures = 0
         if not failures:
             options.note(f"{problem} Trying again.")
-        await deferLater(clock, pause_after(failures, rng))
+        await deferLater(clock, pause_after(failures, rng, listener.retry_s))
         failures += 1
 
 
-def pause_after(failures: int, rng: random.Random) -> float:
+def pause_after(failures: int, rng: random.Random, retry_s: float = 0.0) -> float:
     """Return how many seconds to wait after this many failures in a row.
 
-    Random, so that not all clients connect again at once.
+    Random, so that not all clients connect again at once; not shorter than the stream has asked
+    for, up to the longest pause.
     """
     longest: float = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(failures, 16))
-    return longest * rng.uniform(0.5, 1.0)
+    return max(longest * rng.uniform(0.5, 1.0), min(retry_s, LONGEST_PAUSE_S))
 
 
 class _Listener:
@@ -114,6 +115,7 @@ class _Listener:
     def __init__(self, client: Client, options: WatchOptions, clock: IReactorTime) -> None:
         self.has_begun = False
         self.has_received = False
+        self.retry_s = 0.0
         self._client = client
         self._options = options
         self._clock = clock
@@ -155,12 +157,13 @@ class _Listener:
         if kind.partition(";")[0].strip() != _STREAM:
             raise CommandFailed(f"The response of {url.origin} is not a stream.")
         self.has_begun = True
-        parser = EventParser()
+        parser = EventParser(last_id or "")
 
         def consume(data: bytes) -> None:
             for event in parser.feed(data):
                 self.has_received = True
                 self._handle(event)
+            self.retry_s = parser.retry_s or self.retry_s
             on_data()
 
         await receive(response, url, consume)

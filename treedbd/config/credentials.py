@@ -18,14 +18,17 @@ from typing import Any, Final
 import attrs
 from twisted.logger import Logger
 
-from treedbd.config.settings import ProjectSettings, ProviderSettings, Settings
+from treedbd.config.provider_settings import ProviderSettings
+from treedbd.config.settings import ProjectSettings, Settings
 from treedbd.config.values import SettingLocation
+from treedbd.database.active_rules import log_warnings
 from treedbd.database.catalog import Catalog
 from treedbd.errors import OperatorError
 from treedbd.files import close_to_others, create_directory, is_open_to_others, write_atomically
 from treedbd.limits import RulesLimits
-from treedbd.rules.errors import InvalidRules
-from treedbd.rules.ruleset import RuleSet, parse_rules
+from treedbd.rules.errors import InvalidRules, with_hint
+from treedbd.rules.ruleset import RuleSet, parse_rules_in_steps
+from treedbd.rules.steps import Steps, finish
 from treedbd.web.auth import providers
 from treedbd.web.auth.fetch import BadAuthority, make_fetch, read_authority
 from treedbd.web.auth.jwt import MIN_SECRET_BYTES, BadSecret, read_secret
@@ -72,6 +75,7 @@ class Credentials:
         self._catalog = catalog
         self._reactor = reactor
         self._is_loaded = False
+        self._is_closed = False
         self.verifiers: Final = {
             name: self._make_verifier(project) for name, project in settings.projects.items()
         }
@@ -84,13 +88,22 @@ class Credentials:
         `projects` are new settings of the projects. Only their files and providers are used: no
         project is added, and one that is missing there trusts no token any more.
         """
+        finish(self._load(projects))
+
+    async def reload(self, projects: Mapping[str, ProjectSettings] | None = None) -> None:
+        """Do as `load`, in slices: large rules must not delay requests."""
+        work = self._catalog.rules_work
+        async with work.turn():
+            await work.run(self._load(projects))
+
+    def _load(self, projects: Mapping[str, ProjectSettings] | None) -> Steps[None]:
         named = self._settings.projects if projects is None else projects
-        contents = {
-            name: self._read_project(
-                named.get(name, ProjectSettings()), self._settings.location_of(name)
-            )
-            for name in self.verifiers
-        }
+        contents = {}
+        for name in self.verifiers:
+            project = named.get(name, ProjectSettings())
+            contents[name] = yield from self._read_project(name, project)
+        if self._is_closed:
+            return
         _check_no_shared_secret(contents, self._settings.location)
         _check_no_shared_provider(contents, self._settings.location)
         if self._settings.development:
@@ -126,7 +139,8 @@ class Credentials:
         return verifier
 
     def close(self) -> None:
-        """Trust no token any more, and fetch no keys."""
+        """Trust no token any more, and fetch no keys; a reload under way changes nothing."""
+        self._is_closed = True
         for verifier in self.verifiers.values():
             verifier.close()
 
@@ -157,14 +171,19 @@ class Credentials:
                 project=name,
             )
 
-    def _read_project(self, project: ProjectSettings, location: SettingLocation) -> _Contents:
+    def _read_project(self, name: str, project: ProjectSettings) -> Steps[_Contents]:
+        location = self._settings.location_of(name)
         found = {file: self._read_secret(file, location) for file in project.secret_files}
-        limits = self._settings.rules
-        file = project.rules_file
+        trusted = tuple(_make_provider(each, location) for each in project.providers)
+        rules = None
+        if project.rules_file is not None:
+            current = self._catalog.rules(name).current
+            limits = self._settings.rules
+            rules = yield from _read_rules(project.rules_file, limits, location, current)
+            if rules is not current:
+                log_warnings(self._log, project.rules_file, rules)
         return _Contents(
-            {file: secret for file, secret in found.items() if secret is not None},
-            tuple(_make_provider(each, location) for each in project.providers),
-            None if file is None else _read_rules(file, limits, location),
+            {file: secret for file, secret in found.items() if secret is not None}, trusted, rules
         )
 
     def _read_secret(self, file: pathlib.Path, location: SettingLocation) -> bytes | None:
@@ -252,10 +271,16 @@ def _check_no_shared_secret(contents: Mapping[str, _Contents], location: Setting
                 )
 
 
-def _read_rules(file: pathlib.Path, limits: RulesLimits, location: SettingLocation) -> RuleSet:
+def _read_rules(
+    file: pathlib.Path, limits: RulesLimits, location: SettingLocation, current: RuleSet
+) -> Steps[RuleSet]:
+    """Return the rules in a file: `current` if it has not changed; raise `BadCredentials`."""
     location = location.at("rules_file")
     try:
-        return parse_rules(file.read_bytes(), limits)
+        text = file.read_bytes()
+        if text == current.text.encode():
+            return current
+        return (yield from parse_rules_in_steps(text, limits))
     except OSError as error:
         raise BadCredentials(
             location,
@@ -264,7 +289,7 @@ def _read_rules(file: pathlib.Path, limits: RulesLimits, location: SettingLocati
         ) from None
     except InvalidRules as error:
         # `<file>:<line>:<column>: ` is what editors and compilers use.
-        problem = f"names a file that is not valid, {file}:{str(error).removesuffix('.')}"
+        problem = f"names a file that is not valid, {file}:{with_hint(error).removesuffix('.')}"
         raise BadCredentials(location, problem, "correct it there") from None
 
 
@@ -272,7 +297,14 @@ def _make_provider(settings: ProviderSettings, location: SettingLocation) -> Pro
     location = location.at("providers")
     try:
         authority = None if settings.ca_file is None else read_authority(settings.ca_file)
-        return Provider(settings.issuer, settings.audience, settings.jwks_uri or None, authority)
+        return Provider(
+            settings.issuer,
+            settings.audience,
+            settings.jwks_uri or None,
+            authority,
+            settings.name,
+            settings.uid_prefix or "",
+        )
     except BadAuthority as error:
         raise BadCredentials(
             location,

@@ -1,10 +1,11 @@
-"""Open the ports of endpoints; an error says why one cannot be opened."""
+"""Open the ports of endpoints; an error says why one cannot be opened, a URL where one is."""
 
 from __future__ import annotations
 
 import errno
 import os
 
+from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import SSL4ServerEndpoint, serverFromString
 from twisted.internet.error import CannotListenError
@@ -53,6 +54,18 @@ def open_endpoint(
     if isinstance(port, Failure):
         raise _cannot_listen(endpoint, port.value)
     return port
+
+
+def url_of(endpoint: Endpoint, address: object) -> str:
+    """Return the URL of an open endpoint, at its address, as this machine reaches it."""
+    if isinstance(address, UNIXAddress):
+        return f"unix:{os.fsdecode(address.name or b'')}"
+    if not isinstance(address, IPv4Address | IPv6Address):
+        return endpoint.text
+    local = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - read, not bound
+    host = local.get(address.host, address.host)
+    shown = f"[{host}]" if ":" in host else host
+    return f"{'https' if endpoint.is_secure else 'http'}://{shown}:{address.port}"
 
 
 def _cannot_listen(endpoint: Endpoint, error: BaseException | None) -> CannotListen:

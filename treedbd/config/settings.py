@@ -17,6 +17,7 @@ from typing import Final
 import attrs
 
 from treedbd.config.endpoints import Endpoint, InvalidEndpoint, parse_endpoint
+from treedbd.config.provider_settings import ProviderSettings, provider_list
 from treedbd.config.values import (
     ConfigError,
     SettingLocation,
@@ -24,9 +25,7 @@ from treedbd.config.values import (
     file,
     files,
     folder,
-    https_url,
     integer,
-    issuer_url,
     items,
     key,
     one_of,
@@ -36,8 +35,19 @@ from treedbd.config.values import (
     text,
     texts,
 )
-from treedbd.limits import MAX_LABEL_CHARACTERS, Limits, RulesLimits, StreamLimits
-from treedbd.names import DEFAULT_DATABASE, DialectName, EngineName, parse_label
+from treedbd.limits import (
+    DEFAULT_PROJECT_DATABASES,
+    MAX_LABEL_CHARACTERS,
+    Limits,
+    RulesLimits,
+    StreamLimits,
+)
+from treedbd.names import (
+    DEFAULT_DATABASE,
+    DialectName,
+    EngineName,
+    parse_label,
+)
 
 DEVELOPMENT_PROJECT: Final = "demo"
 DEVELOPMENT_DATA: Final = "treedb-data"
@@ -109,36 +119,17 @@ class HttpSettings:
 
 
 @attrs.frozen
-class ProviderSettings:
-    """`[[projects.<name>.providers]]`: an issuer of tokens, and the URL of its keys."""
-
-    issuer: str = key("", issuer_url)
-    audience: str = key("", text)
-    jwks_uri: str = key("", https_url)
-    ca_file: pathlib.Path | None = key(None, file)
-
-
-def _providers(raw: object, location: SettingLocation) -> tuple[ProviderSettings, ...]:
-    found = []
-    for each in items(raw, location):
-        provider = table(ProviderSettings)(each, location)
-        if not provider.issuer or not provider.audience:
-            raise location.error("lacks issuer or audience", "set both for every provider")
-        found.append(provider)
-    return tuple(found)
-
-
-@attrs.frozen
 class ProjectSettings:
-    """`[projects.<name>]`; `databases` is None if any may be created."""
+    """`[projects.<name>]`; `databases` is None if any may be created, up to `databases_max`."""
 
     databases: frozenset[str] | None = key(frozenset({DEFAULT_DATABASE}), _databases)
     dialect: DialectName = key("auto", one_of("auto", "standard", "firebase"))
     require_index: bool = key(False, boolean)
     secret_files: tuple[pathlib.Path, ...] = key((), files)
     rules_file: pathlib.Path | None = key(None, file)
-    providers: tuple[ProviderSettings, ...] = key((), _providers)
+    providers: tuple[ProviderSettings, ...] = key((), provider_list)
     max_token_life_s: float | None = key(None, seconds(10 * 365 * 86_400))
+    databases_max: int = key(DEFAULT_PROJECT_DATABASES, integer(1, 1_000_000))
 
 
 def _projects(raw: object, location: SettingLocation) -> Mapping[str, ProjectSettings]:
@@ -155,8 +146,9 @@ def _projects(raw: object, location: SettingLocation) -> Mapping[str, ProjectSet
 class Settings:
     """All settings.
 
-    The last three are not keys. `development` is development mode, which has no file; `location`
-    and `listen_location` are where the settings come from, for errors in files that they name.
+    The last four are not keys. `development` is development mode, which has no file; `accept_loss`
+    serves databases from which changes are missing, this time only; `location` and
+    `listen_location` are where the settings come from, for errors in files that they name.
     """
 
     listen: tuple[Endpoint, ...] = key((), _endpoints)
@@ -172,6 +164,7 @@ class Settings:
     rules: RulesLimits = key(RulesLimits(), table(RulesLimits))
     projects: Mapping[str, ProjectSettings] = key(MappingProxyType({}), _projects)
     development: bool = False
+    accept_loss: bool = False
     location: SettingLocation = attrs.field(default=_SET_BY_PROGRAM, eq=False)
     listen_location: SettingLocation = attrs.field(default=_SET_BY_PROGRAM.at("listen"), eq=False)
 

@@ -9,23 +9,36 @@ from __future__ import annotations
 
 import pathlib
 from collections.abc import Callable
-from typing import Final
 
 from twisted.internet.defer import Deferred, DeferredLock
 from twisted.logger import Logger
 
-from treedbd.database.errors import RulesManagedByFile, Unavailable
+from treedbd.database.data_directory import RULES_FILE
+from treedbd.database.errors import NoDescriptors, RulesManagedByFile, Unavailable
+from treedbd.database.rules_work import RulesWork
 from treedbd.database.runtime import RunInThread
-from treedbd.files import create_directory, write_atomically
+from treedbd.files import NO_DESCRIPTOR_ERRNOS, create_directory, write_atomically
 from treedbd.limits import RulesLimits
-from treedbd.rules.errors import InvalidRules
-from treedbd.rules.ruleset import DEFAULT_LIMITS, DENY, RuleSet, parse_rules
-
-RULES_FILE: Final = "rules.json"
+from treedbd.rules.errors import InvalidRules, TextPosition, with_hint
+from treedbd.rules.ruleset import (
+    DEFAULT_LIMITS,
+    DENY,
+    RuleSet,
+    parse_rules,
+    parse_rules_in_steps,
+)
+from treedbd.tree.types import Json
 
 
 class ActiveRules:
-    """The rules of one project; `current` is the rule set in force."""
+    """The rules of one project.
+
+    Attributes:
+        current: the rule set in force.
+        problem: why the stored rules are not in force, and so everything is denied; None if they
+            are, or if others have been put since.
+
+    """
 
     _log = Logger()
 
@@ -37,38 +50,65 @@ class ActiveRules:
         folder: pathlib.Path | None,
         run_in_thread: RunInThread,
         changed: Callable[[], None],
+        work: RulesWork,
         limits: RulesLimits = DEFAULT_LIMITS,
+        find_misplaced: Callable[[], str | None] = lambda: None,
     ) -> None:
         """Start with `rules`, or with those stored in `folder`; None stores nothing.
 
-        `changed` is called whenever other rules have come into force.
+        `changed` is called whenever other rules have come into force. `find_misplaced` returns why
+        nothing can be stored in `folder` at present, None if it can.
         """
         self.current = rules
+        self.problem: str | None = None
         self.is_file_managed = is_file_managed
         self._file = None if folder is None else folder / RULES_FILE
         self._run_in_thread = run_in_thread
         self._changed = changed
+        self._work = work
         self._limits = limits
+        self._find_misplaced = find_misplaced
         self._putting = DeferredLock()
+        self._reported: set[str] = set()
         if not is_file_managed:
             self._load()
 
-    def parse(self, text: bytes) -> RuleSet:
-        """Return the rules in a document; raise `InvalidRules`."""
-        return parse_rules(text, self._limits)
+    async def check(self, text: bytes, deadline: float | None = None) -> RuleSet:
+        """Return the rules in a document, which is not put in force.
 
-    def put(self, text: bytes) -> Deferred[None]:
-        """Put rules in force; fires when they are durable and in force.
+        Raises `InvalidRules` and `DeadlinePassed`. It may be cancelled.
+        """
+        async with self._work.turn(deadline):
+            return await self._work.run(parse_rules_in_steps(text, self._limits), deadline)
 
-        Raises `InvalidRules` or `RulesManagedByFile`; errbacks with `Unavailable` or
-        `RulesManagedByFile`. Cancelling ends the waiting only: the rules are put all the same.
+    async def as_json(self, deadline: float | None = None) -> Json:
+        """Return the document in force as plain JSON; raise `DeadlinePassed`."""
+        async with self._work.turn(deadline):
+            return await self._work.run(self.current.as_json(), deadline)
+
+    def put(self, text: bytes, deadline: float | None = None) -> Deferred[RuleSet]:
+        """Put rules in force; fires with them when they are durable and in force.
+
+        `deadline` is in seconds of the clock. Raises `RulesManagedByFile`; errbacks with that,
+        `InvalidRules`, `DeadlinePassed` or `Unavailable`, and then nothing has changed. Cancelling
+        stops the work as long as the document is being checked; once it has been, it ends the
+        waiting only, and the rules are put all the same.
         """
         self._check_not_file_managed()
-        rules = self.parse(text)
-        done: Deferred[None] = Deferred()
-        # One after the other, so that the rules in force are those that are stored.
-        self._putting.run(self._put, rules, text).addCallbacks(done.callback, done.errback)
-        return done
+        return Deferred.fromCoroutine(self._compile_and_put(text, deadline))
+
+    def report_exceeded(self, location: str, position: TextPosition) -> None:
+        """Log, once for each rule in force, that a rule reads more than one request may."""
+        if location not in self._reported:
+            self._reported.add(location)
+            self._log.warn(
+                "The rule {location} at {line}:{column} of the rules would have read more than "
+                "judged_characters ({budget}) for one request, and denied it.",
+                location=location,
+                line=position.line,
+                column=position.column,
+                budget=self._limits.judged_characters,
+            )
 
     def manage_by_file(self, rules: RuleSet) -> None:
         """Put rules in force that a file of the configuration sets; none can be PUT from now on."""
@@ -86,11 +126,23 @@ class ActiveRules:
         """
         self.is_file_managed = False
 
-    def _put(self, rules: RuleSet, text: bytes) -> Deferred[None]:
-        return Deferred.fromCoroutine(self._store_and_enforce(rules, text))
+    async def _compile_and_put(self, text: bytes, deadline: float | None) -> RuleSet:
+        done: Deferred[None] = Deferred()
+        async with self._work.turn(deadline):
+            rules = await self._work.run(parse_rules_in_steps(text, self._limits), deadline)
+            # One after the other, so that the rules in force are those that are stored; queued
+            # within the turn, so that the last that arrived are in force in the end.
+            putting = self._putting.run(self._put, rules, text, deadline)
+            putting.addCallbacks(done.callback, done.errback)
+        await done
+        return rules
 
-    async def _store_and_enforce(self, rules: RuleSet, text: bytes) -> None:
+    def _put(self, rules: RuleSet, text: bytes, deadline: float | None) -> Deferred[None]:
+        return Deferred.fromCoroutine(self._store_and_enforce(rules, text, deadline))
+
+    async def _store_and_enforce(self, rules: RuleSet, text: bytes, deadline: float | None) -> None:
         self._check_not_file_managed()
+        self._work.check_deadline(deadline)
         await self._run_in_thread(lambda: self._store(text))
         self._check_not_file_managed()
         self._enforce(rules)
@@ -100,13 +152,17 @@ class ActiveRules:
             raise RulesManagedByFile
 
     def _enforce(self, rules: RuleSet) -> None:
+        self.problem = None
         if rules.text != self.current.text:
             self.current = rules
+            self._reported.clear()
             self._changed()
 
     def _store(self, text: bytes) -> None:
         if self._file is None:
             return
+        if (problem := self._find_misplaced()) is not None:
+            raise Unavailable(f"The rules cannot be stored: {problem}")
         try:
             create_directory(self._file.parent)
             write_atomically(self._file, text)
@@ -117,13 +173,23 @@ class ActiveRules:
         if self._file is None:
             return
         try:
-            self.current = self.parse(self._file.read_bytes())
+            self.current = parse_rules(self._file.read_bytes(), self._limits)
         except FileNotFoundError:
             return
         except (OSError, InvalidRules) as error:
+            if isinstance(error, OSError) and error.errno in NO_DESCRIPTOR_ERRNOS:
+                raise NoDescriptors from None  # the rules are not known, so nobody is denied
             self.current = DENY
+            self.problem = "The stored rules cannot be used, and everything is denied: PUT others."
             self._log.error(
                 "The rules in {file} cannot be used, and everything is denied: {error}",
                 file=str(self._file),
-                error=error,
+                error=with_hint(error),
             )
+        log_warnings(self._log, self._file, self.current)
+
+
+def log_warnings(log: Logger, file: pathlib.Path, rules: RuleSet) -> None:
+    """Log the warnings about the rules in a file."""
+    for warning in rules.warnings:
+        log.warn("{file}:{warning}", file=str(file), warning=str(warning))

@@ -1,40 +1,47 @@
-"""Which projects and databases there are, and the one place where databases are opened.
+"""Which projects and databases there are, and the rules of each project.
 
 A database is stored at `<folder>/<project>/<name>.shelf`. Reading one that was never written
-creates nothing; it is created by the first write that succeeds.
+creates nothing; it is created by the first write that succeeds. The file of one that exists is
+opened at its first use; if it cannot be served, the others are (`database_files`).
 """
 
 from __future__ import annotations
 
 import pathlib
 from collections.abc import Mapping, MutableMapping
-from typing import Any, Final
+from typing import Final
 from weakref import WeakValueDictionary
 
 from twisted.internet.defer import Deferred, DeferredList
 from twisted.logger import Logger
 
 from treedbd.database.active_rules import ActiveRules
-from treedbd.database.data_directory import SHELF, walk
-from treedbd.database.database import Database, ProjectSpec
+from treedbd.database.database import Database
+from treedbd.database.database_files import CatalogHooks, DatabaseFiles
 from treedbd.database.errors import UnknownDatabase
+from treedbd.database.open_databases import OpenBounds
+from treedbd.database.problems import Look, Problem, ProblemSearch
+from treedbd.database.project import ProjectSpec
+from treedbd.database.rules_work import RulesWork
 from treedbd.database.runtime import Runtime
-from treedbd.limits import MIB, Limits, RulesLimits
+from treedbd.limits import Limits, RulesLimits
 from treedbd.names import DEFAULT_DATABASE, DatabaseName, DialectName, EngineName
 from treedbd.rules.ruleset import DEFAULT_LIMITS, DENY, RuleSet
 from treedbd.store.create_on_write import CreateOnWriteEngine
-from treedbd.store.engine import CannotCreateStore, CannotOpenStore, Engine
+from treedbd.store.engine import CannotCreateStore, Engine
+from treedbd.store.lock import DirectoryLock
 from treedbd.store.memory import MemoryEngine
-from treedbd.store.sqlite.engine import SqliteEngine
-from treedbd.store.sqlite.file import damaged
-from treedbd.store.verify import find_unreadable
 
-CHECKED_BYTES: Final = 256 * MIB
-"""A larger database is not checked when it is opened: that would take too long."""
+DEFAULT_BOUNDS: Final = OpenBounds(Limits().open_databases, Limits().cache_bytes)
 
 
 class Catalog:
-    """All databases of one data directory."""
+    """All databases of one data directory.
+
+    Attributes:
+        rules_work: the work on the rules documents of all projects.
+
+    """
 
     _log = Logger()
 
@@ -48,55 +55,104 @@ class Catalog:
         first_rules: RuleSet,
         rules_limits: RulesLimits = DEFAULT_LIMITS,
         max_databases: int = Limits().databases,
+        bounds: OpenBounds = DEFAULT_BOUNDS,
         runtime: Runtime,
         retain_events: int,
     ) -> None:
         """Serve `folder`; with `any_project` every project exists, configured or not.
 
-        `first_rules` are in force in a project until its own are PUT. If `max_databases` are open,
-        no other is created.
+        `first_rules` are in force in a project until its own are PUT. If there are `max_databases`,
+        no other is created; `bounds` says how many of them may be open.
         """
         self._folder = folder
         self._engine = engine
         self._projects = dict(projects)
         self._any_project = any_project
         self._first_rules = first_rules
+        self.rules_work: Final = RulesWork(runtime.clock)
         self._rules_limits = rules_limits
         self._max_databases = max_databases
         self._rules: MutableMapping[str, ActiveRules] = WeakValueDictionary()
         self._kept_rules: list[ActiveRules] = []
         self._runtime = runtime
         self._retain_events = retain_events
+        self._written: set[DatabaseName] = set()
+        self._has_created = False
+        self._used: WeakValueDictionary[DatabaseName, Database] = WeakValueDictionary()
+        # Those of `_used` that are kept though nobody refers to them: their data is open.
         self._open: dict[DatabaseName, Database] = {}
-        self._unwritten: WeakValueDictionary[DatabaseName, Database] = WeakValueDictionary()
+        hooks = CatalogHooks(
+            self.find, self._check_may_create, self._created, self._keep, self._let_go
+        )
+        self._files = DatabaseFiles(folder, bounds, runtime, hooks)
+        self._problem_search = ProblemSearch(self._look_for_problems, runtime.slices)
 
-    def open(self) -> None:
-        """Open every database in the folder; raise `CannotOpenStore`."""
+    def open(self, lock: DirectoryLock | None = None, *, accept_loss: bool = False) -> None:
+        """Find the databases in the folder; raise `CannotOpenStore` if that cannot be read.
+
+        `lock` is that of the folder: while it is not in its place, nothing is written. With
+        `accept_loss` databases are served from which changes are missing, and that is logged.
+        """
         if self._engine != "sqlite":
             return
-        for entry in walk(self._folder, self._projects):
-            if entry.project not in self._projects and not self._any_project:
-                self._log.warn(
-                    "{file} does not belong to a configured project; it is not opened.",
-                    file=str(entry.file),
-                )
-            elif entry.error is not None:
-                raise entry.error
-            elif entry.is_shelf:
-                name = DatabaseName(entry.project, entry.database)
-                self._open[name] = self._make(name, _open_checked(entry.file))
+        found = self._files.survey(
+            {name: project.databases for name, project in self._projects.items()},
+            any_project=self._any_project,
+            lock=lock,
+            accept_loss=accept_loss,
+        )
+        for file in found.foreign:
+            self._log.warn(
+                "{file} belongs to no project and database of the configuration; it is not served.",
+                file=str(file),
+            )
+        self._written.update(found.databases)
         for project in self._projects:
             self.rules(project)  # so that what is wrong with rules is reported at the start
 
     def find(self, name: DatabaseName) -> Database:
-        """Return a database that exists or may be created; raise `UnknownDatabase`."""
+        """Return a database that exists or may be created; its file need not be open.
+
+        Raises `UnknownDatabase`, or `DatabaseRefused` if its project cannot be served.
+        """
         database = self._open.get(name)
         if database is not None and self._may_exist(name, database.project):
             return database
         project = self._project(name)
         if not self._may_exist(name, project):
             raise UnknownDatabase(name, is_project_known=True)
-        return self._unwritten.get(name) or self._make_unwritten(name)
+        return self._used.get(name) or self._make(name, project)
+
+    def acquire(self, database: Database, timeout_s: float) -> Deferred[None] | None:
+        """Keep a database open until `release`; return what fires when it is open, None if it is.
+
+        Errbacks with `Unavailable`, or with `DeadlinePassed` after the time; it has to be released
+        all the same. A database that is used without is opened in place, which waits for the disk.
+        """
+        if database.is_open:
+            database.requests += 1
+            return None
+        return self._files.acquire(database, timeout_s)
+
+    def release(self, database: Database) -> None:
+        """Let a database be closed again; once for each `acquire`."""
+        database.requests -= 1
+        database.used_at = self._runtime.clock.seconds()
+        if self._has_created:
+            self._has_created = False
+            self._files.trim()
+
+    def retry_refused(self) -> Deferred[None]:
+        """Try again to open the databases that were refused; fires when that is done."""
+        return Deferred.fromCoroutine(self._files.retry_refused())
+
+    def stand_in(self, name: DatabaseName, kind: type[Database]) -> Database:
+        """Return an empty database of `kind` in memory, which the catalog does not keep.
+
+        Raises `UnknownDatabase` if there is no such project.
+        """
+        project, rules = self._project(name), self.rules(name.project)
+        return kind(name, MemoryEngine(), project, rules, self._runtime, self._retain_events)
 
     def dialect(self, name: DatabaseName) -> DialectName:
         """Return the dialect set for the project of a database; raise `UnknownDatabase`."""
@@ -117,25 +173,56 @@ class Catalog:
         """Return the databases of a project that exist or are configured, in order."""
         names = project.databases
         if names is None:
-            written = {name.database for name in list(self._open) if name.project == project.name}
+            written = {
+                name.database for name in list(self._written) if name.project == project.name
+            }
             names = frozenset({DEFAULT_DATABASE} | written)
         return [DatabaseName(project.name, name) for name in sorted(names)]
 
-    def write_problems(self) -> dict[str, str]:
-        """Return, by label, why databases refuse writes at present; empty if none does."""
-        return {
-            name.label: problem
-            for name, database in list(self._open.items())
-            if (problem := database.write_problem) is not None
-        }
+    def find_problems(self) -> Deferred[list[Problem]]:
+        """Find what keeps databases from being served as they should be; opens none."""
+        return self._problem_search.find()
+
+    def _look_for_problems(self) -> Look:
+        found = {(each.project, each.database): each for each in self._files.problems()}
+        for name, database in list(self._open.items()):
+            reason = database.write_problem
+            if reason is not None:
+                found[name.project, name.database] = Problem(name.project, name.database, reason)
+            yield
+        return [
+            *found.values(),
+            *(
+                Problem(project, None, rules.problem, refuses_writes=False)
+                for project, rules in list(self._rules.items())
+                if rules.problem is not None
+            ),
+        ]
+
+    def refuse_writes(self) -> None:
+        """Refuse all writes from now on, but those that are being made durable."""
+        for database in self._live():
+            database.refuse_writes()
+
+    def close_at_once(self) -> None:
+        """Close every store in this thread; nothing may be under way."""
+        self._files.stop()
+        for database in self._live():
+            database.close_at_once()
 
     def close(self) -> Deferred[None]:
-        """Answer the writes under way and close every store."""
-        closing = DeferredList([database.close() for _, database in self._live()])
-        return closing.addCallback(self._report_failures)
+        """Refuse writes, and close every store once the writes under way have been answered.
 
-    def _report_failures(self, results: list[tuple[bool, Any]]) -> None:
-        for is_closed, result in results:
+        Cancelling ends the waiting only: what waits for the disk cannot be called off.
+        """
+        closed: Deferred[None] = Deferred()
+        Deferred.fromCoroutine(self._close()).chainDeferred(closed)
+        return closed
+
+    async def _close(self) -> None:
+        self.refuse_writes()
+        await self._files.stop()
+        for is_closed, result in await DeferredList([each.close() for each in self._live()]):
             if not is_closed:
                 self._log.failure("A store could not be closed.", result)
 
@@ -150,68 +237,73 @@ class Catalog:
     def _may_exist(self, name: DatabaseName, project: ProjectSpec) -> bool:
         return project.databases is None or name.database in project.databases
 
-    def _live(self) -> list[tuple[DatabaseName, Database]]:
-        """Return every database in use, also those that were never written.
-
-        A worker thread may add to the open ones, at a first commit: iterate over copies.
-        """
-        written = list(self._open.items())
-        names = {name for name, _ in written}
-        return written + [each for each in self._unwritten.items() if each[0] not in names]
+    def _live(self) -> list[Database]:
+        """Return every database in use, open or not."""
+        return list(self._used.values())
 
     def _make_rules(self, project: ProjectSpec) -> ActiveRules:
         def changed() -> None:
-            for name, database in self._live():
-                if name.project == project.name:
+            for database in self._live():
+                if database.name.project == project.name:
                     database.recheck_grants()
 
         return ActiveRules(
             DENY if project.is_file_managed else self._first_rules,
             is_file_managed=project.is_file_managed,
+            work=self.rules_work,
             limits=self._rules_limits,
             folder=self._folder / project.name if self._engine == "sqlite" else None,
+            find_misplaced=self._files.find_misplaced,
             run_in_thread=self._runtime.run_in_thread,
             changed=changed,
         )
 
-    def _make_unwritten(self, name: DatabaseName) -> Database:
-        def keep() -> None:
-            self._open[name] = database
-
-        database = self._make(name, CreateOnWriteEngine(lambda: self._create(name), keep))
-        self._unwritten[name] = database
+    def _make(self, name: DatabaseName, project: ProjectSpec) -> Database:
+        if self._engine == "memory":
+            database = self._make_database(name, project, self._make_memory(name))
+        else:
+            engine = self._files.make_engine(name, is_written=name in self._written)
+            database = self._make_database(name, project, engine)
+            self._files.add(database, engine)
+        self._used[name] = database
         return database
 
-    def _make(self, name: DatabaseName, engine: Engine) -> Database:
-        project, rules = self._project(name), self.rules(name.project)
+    def _make_memory(self, name: DatabaseName) -> Engine:
+        def create() -> MemoryEngine:
+            self._check_may_create(name)
+            return MemoryEngine()
+
+        def created(_: MemoryEngine) -> None:
+            self._written.add(name)
+            self._keep(name)
+
+        return CreateOnWriteEngine(create, created)
+
+    def _make_database(self, name: DatabaseName, project: ProjectSpec, engine: Engine) -> Database:
+        rules = self.rules(name.project)
         return Database(name, engine, project, rules, self._runtime, self._retain_events)
 
-    def _create(self, name: DatabaseName) -> Engine:
-        if len(self._open) >= self._max_databases:
+    def _check_may_create(self, name: DatabaseName) -> None:
+        """Raise `CannotCreateStore` if there may be no further database; in any thread."""
+        if name in self._written:
+            return
+        if len(self._written) >= self._max_databases:
             raise CannotCreateStore(
-                f"There are {len(self._open)} databases, and no more can be created."
+                f"There are {len(self._written)} databases, and no more can be created."
             )
-        if self._engine == "memory":
-            return MemoryEngine()
-        file = self._folder / name.project / f"{name.database}{SHELF}"
-        # It exists already if an earlier first commit failed after the file had been created.
-        return SqliteEngine.open(file) if file.exists() else SqliteEngine.create(file)
+        limit = self._project(name).databases_max
+        if sum(each.project == name.project for each in list(self._written)) >= limit:
+            raise CannotCreateStore(
+                f"The project {name.project} has {limit} databases, and no more can be created."
+            )
 
+    def _created(self, name: DatabaseName) -> None:
+        """Record that a database has a file from now on; in any thread."""
+        self._written.add(name)
+        self._has_created = True
 
-def _open_checked(file: pathlib.Path) -> SqliteEngine:
-    """Open the file of a database, and check it if it is not large; raise `CannotOpenStore`."""
-    try:
-        engine = SqliteEngine.open(file)
-    except OSError as error:
-        raise CannotOpenStore(
-            file,
-            f"cannot be opened ({error.strerror})",
-            "put the database back, or move the rest of it out of the data directory",
-        ) from None
-    damage = None
-    if engine.size() <= CHECKED_BYTES:
-        damage = engine.find_damage() or engine.read(find_unreadable)
-    if damage is not None:
-        engine.close()
-        raise damaged(file, damage)
-    return engine
+    def _keep(self, name: DatabaseName) -> None:
+        self._open[name] = self._used[name]
+
+    def _let_go(self, name: DatabaseName) -> None:
+        self._open.pop(name, None)

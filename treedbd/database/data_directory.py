@@ -14,19 +14,23 @@ from typing import Final
 
 import attrs
 
-from treedbd.database.active_rules import RULES_FILE
+from treedbd.files import create_directory, is_open_to_others
 from treedbd.store.engine import CannotOpenStore
+from treedbd.store.sqlite.file import LOG
+from treedbd.store.sqlite.history import MARK
 
 SHELF: Final = ".shelf"
-_LOG: Final = f"{SHELF}-wal"
+RULES_FILE: Final = "rules.json"
+_LEFT_BEHIND: Final = {f"{SHELF}{LOG}": "log", f"{SHELF}{MARK}": "mark"}
+"""What only a database with data leaves, by the end of the name."""
 
 
 @attrs.frozen
 class DirectoryEntry:
     """The file of a database or of rules; `error` is why it cannot be served, if it cannot.
 
-    `file` may then also be a log whose database is missing, or what should be the directory of a
-    project.
+    `file` may then also be a log or a mark whose database is missing, or what should be the
+    directory of a project.
     """
 
     project: str
@@ -40,8 +44,28 @@ class DirectoryEntry:
 
     @property
     def database(self) -> str:
-        """The name of the database whose file it is."""
-        return self.file.name.removesuffix(SHELF)
+        """The name of the database whose file it is, or whose log or mark."""
+        return self.file.name.partition(SHELF)[0]
+
+
+def prepare(folder: pathlib.Path) -> bool:
+    """Create a data directory if it is missing; return whether other users can enter it.
+
+    One that holds anything keeps its mode. Raises `CannotOpenStore`.
+    """
+    try:
+        create_directory(folder)
+        is_open = is_open_to_others(folder)
+        if is_open and not any(folder.iterdir()):
+            folder.chmod(stat.S_IRWXU)
+            is_open = False
+    except OSError as error:
+        raise CannotOpenStore(
+            f"The data directory {folder}",
+            f"cannot be used ({error.strerror})",
+            "let the user that runs treedb write to it, or choose another directory",
+        ) from None
+    return is_open
 
 
 def walk(folder: pathlib.Path, projects: Collection[str]) -> Iterator[DirectoryEntry]:
@@ -79,23 +103,25 @@ def walk(folder: pathlib.Path, projects: Collection[str]) -> Iterator[DirectoryE
 
 def _walk_project(project: str, folder: pathlib.Path) -> Iterator[DirectoryEntry]:
     files = sorted(folder.iterdir())
+    known = set(files)
     for file in files:
         if file.name.endswith(SHELF) or file.name == RULES_FILE:
             yield DirectoryEntry(project, file)
-        elif file.name.endswith(_LOG) and (shelf := _shelf_of(file)) not in files:
-            yield DirectoryEntry(
-                project,
-                file,
-                CannotOpenStore(
-                    file,
-                    f"is the log of a database whose own file, {shelf.name}, is missing",
-                    "put that file back, or remove the log and restore the database from a backup",
-                ),
-            )
+            continue
+        for suffix, kind in _LEFT_BEHIND.items():
+            shelf = file.with_name(file.name.removesuffix(suffix) + SHELF)
+            if file.name.endswith(suffix) and shelf not in known:
+                known.add(shelf)  # to be reported once
+                yield DirectoryEntry(project, file, _without_shelf(file, kind, shelf))
 
 
-def _shelf_of(log: pathlib.Path) -> pathlib.Path:
-    return log.with_name(log.name.removesuffix(_LOG) + SHELF)
+def _without_shelf(file: pathlib.Path, kind: str, shelf: pathlib.Path) -> CannotOpenStore:
+    return CannotOpenStore(
+        file,
+        f"is the {kind} of a database whose own file, {shelf.name}, is missing",
+        "put that file back, or restore the database from a backup, or remove "
+        f"{shelf.name}-* to go on without it",
+    )
 
 
 def _unreadable(file: pathlib.Path, error: OSError) -> CannotOpenStore:

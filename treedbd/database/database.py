@@ -10,47 +10,38 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
-import attrs
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, fail
 
 from treedbd.database import etags
 from treedbd.database.active_rules import ActiveRules
-from treedbd.database.errors import DeadlinePassed, PermissionDenied, TagDenied
+from treedbd.database.errors import DeadlinePassed, PermissionDenied, TagDenied, Unavailable
 from treedbd.database.group_commit import GroupCommit
+from treedbd.database.project import ProjectSpec
 from treedbd.database.read_grants import ReadGrant, ReadGrants, ReadRequest
-from treedbd.database.requests import Caller, Outcome, Write
-from treedbd.database.resume import MissedEvents, find_missed_events
+from treedbd.database.requests import Caller, Outcome, Write, echo_of, has_effect
+from treedbd.database.resume import Resumption, Resumptions
 from treedbd.database.runtime import Runtime
-from treedbd.database.watchers import Watcher, Watchers
-from treedbd.names import DEFAULT_DATABASE, DatabaseName, DialectName
+from treedbd.database.shared_window import QueryStream, QuerySubscription, SharedWindows
+from treedbd.database.slices import Steps
+from treedbd.database.subscription import NodeSubscription, Subscription
+from treedbd.database.watchers import Watcher
+from treedbd.database.watching import Watching
+from treedbd.names import DatabaseName
 from treedbd.rules.context import Context, QueryFacts
 from treedbd.rules.evaluate import Verdict
+from treedbd.rules.kept_reads import KeptReads
 from treedbd.store import changelog
 from treedbd.store.engine import Engine, Transaction
 from treedbd.store.node_writer import NodeWriter
 from treedbd.store.nodes import HeldNodes, Nodes
-from treedbd.tree import value
 from treedbd.tree.edit import Edit, echo_without_reading, resolve
 from treedbd.tree.event import Commit, Position, complete, describe
 from treedbd.tree.push_id import PushIds
+from treedbd.tree.query import Query
 from treedbd.tree.types import Json, Path
+from treedbd.tree.view import View
 
 T = TypeVar("T")
-
-
-@attrs.frozen
-class ProjectSpec:
-    """What the configuration says of a project.
-
-    `databases` is None if any may be created. A project that is `is_file_managed` has its rules
-    from a file of the configuration, and denies everything until they have been read.
-    """
-
-    name: str
-    databases: frozenset[str] | None = frozenset({DEFAULT_DATABASE})
-    dialect: DialectName = "auto"
-    require_index: bool = False
-    is_file_managed: bool = False
 
 
 class Database:
@@ -61,8 +52,14 @@ class Database:
         project: the project it belongs to.
         rules: the rules in force of that project.
         push_ids: makes the keys of its pushed children.
+        is_open: whether it can be used without opening its file first.
+        requests: how many requests are using it, so that its file stays open.
+        used_at: when a request used it last, in seconds of the clock.
+        is_absent: whether it only stands for one that does not exist.
 
     """
+
+    is_absent = False
 
     def __init__(
         self,
@@ -77,19 +74,44 @@ class Database:
         self.name: Final = name
         self.project: Final = project
         self.rules: Final = rules
-        self.push_ids: Final = PushIds(runtime.entropy)
+        self.push_ids: Final = PushIds(runtime.entropy, self._push_time)
+        self.is_open = True
+        self.requests = 0
+        self.used_at = runtime.clock.seconds()
         self._engine = engine
         self._clock = runtime.clock
         self._entropy = runtime.entropy
+        self._run_in_thread = runtime.run_in_thread
         self._retain_events = retain_events
-        self._watchers = Watchers()
-        self._grants = ReadGrants(lambda: rules.current, self.read)
-        self._group_commit = GroupCommit(engine, self._apply, self._notify, runtime)
+        self._kept_reads = KeptReads(runtime.read_pool)
+        self._grants = ReadGrants(lambda: rules.current, self.read, self._context)
+        self._group_commit = GroupCommit(engine, self._apply, self._on_durable, runtime)
+        self._slices = runtime.slices
+        self._watching = Watching(engine, self._group_commit.rounds, runtime.slices)
+        self._watchers = self._watching.watchers
+        self._windows = SharedWindows(self._watching)
+        self._resumptions = Resumptions(engine, self._watchers, runtime.slices, retain_events)
 
     @property
     def write_problem(self) -> str | None:
         """Why writes are refused at present; None if they are accepted."""
         return self._group_commit.write_problem
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether writes are waiting or being made durable, or the store is being recovered."""
+        return self._group_commit.is_busy
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody uses it: no request, watcher or read grant, and no write under way."""
+        is_used = self.requests or self._watchers.count or self._grants.held or self.is_writing
+        # A file that is elsewhere stays open: it holds what was acknowledged.
+        return not is_used and self._engine.find_misplaced() is None
+
+    def refuse_damaged(self, problem: str) -> None:
+        """Refuse all writes from now on, because the file is damaged; `problem` says how."""
+        self._group_commit.refuse_damaged(problem)
 
     def read(self, work: Callable[[Nodes], T]) -> T:
         """Run `work` on the last durable state and return its result."""
@@ -106,6 +128,18 @@ class Database:
         if not self._may_read(path, caller, now, nodes, query):
             raise PermissionDenied("this read")
 
+    def check_exists(self) -> None:
+        """Raise `UnknownDatabase` for an absent database; for callers who have a right to know."""
+
+    def check_may_write(self, path: Path, caller: Caller) -> None:
+        """Raise `PermissionDenied` if no rule can let `caller` write anything at or below `path`.
+
+        Nothing is read for it, and what is written need not be known.
+        """
+        rules = self.rules.current
+        if not caller.is_admin and not rules.may_write_somewhere(path, caller.auth):
+            raise PermissionDenied("this write")
+
     def hold(self) -> HeldNodes:
         """Hold the last durable state open, for a reader that needs many turns."""
         return HeldNodes(self._engine.snapshot())
@@ -117,6 +151,11 @@ class Database:
         `PermissionDenied`, `TooLarge`, `DeadlinePassed` or `Unavailable`, and then nothing was
         applied.
         """
+        if not self.is_open:
+            try:
+                self.read(_nothing)  # opens the file
+            except Unavailable as refusal:
+                return fail(refusal)
         return self._group_commit.submit(write)
 
     def explain_write(self, write: Write) -> Verdict:
@@ -124,7 +163,7 @@ class Database:
 
         def work(nodes: Nodes) -> Verdict:
             edit = resolve(write.edit, write.now, nodes)
-            context = Context(write.caller.auth, write.now, nodes)
+            context = self._context(write.caller.auth, write.now, nodes, None, write.deadline)
             return self.rules.current.may_write(edit.changes, context, explain=True)
 
         return self.read(work)
@@ -140,48 +179,50 @@ class Database:
         return ReadGrant(self._grants, request, revoked, uncertain)
 
     def recheck_grants(self) -> None:
-        """Check the right of all watchers again: the rules have changed."""
-        self._grants.recheck()
+        """Check the right of all watchers again: the rules have changed.
+
+        Those that are not checked in this turn are checked before anything is sent to them.
+        """
+        self._slices.start(self._grants.recheck())
 
     def watch(self, path: Path, watcher: Watcher, work: Callable[[Nodes], T]) -> tuple[T, int]:
-        """Notify `watcher` of what concerns `path` from now on.
+        """Do as `Watching.watch`."""
+        return self._watching.watch(path, watcher, work)
 
-        Returns what `work` made of the present state, and its sequence number: the watcher is
-        notified of every later write and no earlier one. A second call replaces the first.
-        """
-        result, sequence = self._engine.read(lambda view: (work(Nodes(view)), view.sequence()))
-        self._watchers.add(path, watcher, sequence)
-        return result, sequence
+    def subscribe(self, path: Path, query: Query | None, stream: QueryStream) -> Subscription:
+        """Return what a stream shows of a path, by a query or all; it watches nothing yet."""
+        if query is None:
+            return NodeSubscription(self._watching, path, stream)
+        return QuerySubscription(self._watching, self._windows, path, query, stream)
 
-    def watch_held(self, path: Path, watcher: Watcher) -> HeldNodes:
-        """Do as `watch`, with the present state held open."""
-        held = self.hold()
-        self._watchers.add(path, watcher, held.sequence)
-        return held
-
-    def missed_events(
-        self, nodes: Nodes, path: Path, after: Position, grant: ReadGrant
-    ) -> MissedEvents | None:
-        """Return the events at `path` after a position, up to the state that `nodes` shows.
-
-        None if they are not known any more, or if `grant`, which was checked against that state,
-        may not have held all the time.
-        """
-        return find_missed_events(nodes.rows, path, after, grant.held_through, self._retain_events)
+    def resume(self, client: Resumption) -> None:
+        """Let a client continue after a position, as soon as it is known what it missed."""
+        self._resumptions.add(client)
 
     def position(self, sequence: int) -> Position:
         """Return the position of a client that has received everything up to a number."""
-        entry = self._engine.read(lambda view: next(view.entries(sequence - 1), None))
-        is_known = entry is not None and entry.sequence == sequence
-        return Position(sequence, entry.op_id if entry is not None and is_known else b"")
+        return self._watching.position(sequence)
 
     def unwatch(self, path: Path, watcher: Watcher) -> None:
         """Stop notifying `watcher`; no error if it does not watch."""
         self._watchers.remove(path, watcher)
 
+    def refuse_writes(self) -> None:
+        """Refuse all writes from now on, but those that are being made durable."""
+        self._group_commit.refuse_writes()
+
     def close(self) -> Deferred[None]:
-        """Answer the writes under way, then close the store."""
-        return self._group_commit.close().addCallback(lambda _: self._engine.close())
+        """Answer the writes under way and notify of them, then close the store.
+
+        Closing waits for the disk.
+        """
+        self._kept_reads.clear()
+        closing = self._group_commit.close()
+        return closing.addCallback(lambda _: self._run_in_thread(self._engine.close))
+
+    def close_at_once(self) -> None:
+        """Close the store in this thread; no write may be under way."""
+        self._engine.close()
 
     def _apply(self, transaction: Transaction, write: Write) -> Outcome:
         """Do one write in a transaction; raise the error that refuses it."""
@@ -195,19 +236,24 @@ class Database:
         wants_etag = write.wants_etag and may_read
         etag = etags.etag_before_write(nodes, write, edit) if wants_etag else None
         commit = None
-        if _has_effect(nodes, edit):
+        if has_effect(nodes, edit):
+            self._kept_reads.note_changes(transaction, edit.changes)
             nodes.apply(edit.changes)
             op_id = self._entropy(16)
             rules = self.rules.current.fingerprint
-            entry = changelog.encode(edit, write.now, rules=rules)
+            pushed = self.push_ids.latest_ms
+            entry = changelog.encode(edit, write.now, rules=rules, pushed=pushed)
             sequence = changelog.append(transaction, op_id, entry, self._retain_events)
             commit = self._complete_if_cheap(describe(sequence, edit, op_id), nodes)
         echo = None
         if write.wants_echo:
-            echo = _echo(nodes, edit) if may_read else echo_without_reading(write.edit, write.now)
+            echo = echo_of(nodes, edit) if may_read else echo_without_reading(write.edit, write.now)
         if wants_etag and etag is None:
             etag = etags.etag_after_write(nodes, edit)
         return Outcome(edit, commit, echo, etag)
+
+    def _push_time(self) -> int:
+        return self._engine.read(changelog.push_time)
 
     def _authorise(self, nodes: Nodes, write: Write, edit: Edit) -> bool:
         """Return whether the caller may read what its response shows; raise `PermissionDenied`.
@@ -218,11 +264,12 @@ class Database:
         caller, now = write.caller, write.now
         if caller.is_admin:
             return True
-        context = Context(caller.auth, now, nodes)
+        context = self._context(caller.auth, now, nodes, None, write.deadline)
         if not self.rules.current.may_write(edit.changes, context).allowed:
             raise PermissionDenied("this write")
+        rules = self.rules.current
         condition = write.condition
-        if condition is not None and not self._may_read(condition.place.path, caller, now, nodes):
+        if condition is not None and not rules.may_read(condition.place.path, context).allowed:
             raise TagDenied
         requested = write.edit
         echo_depends = write.wants_echo and (
@@ -230,26 +277,47 @@ class Database:
         )
         if not (write.wants_etag or echo_depends):
             return True
-        return self._may_read(requested.place.path, caller, now, nodes)
+        return rules.may_read(requested.place.path, context).allowed
 
     def _may_read(
         self, path: Path, caller: Caller, now: int, nodes: Nodes, query: QueryFacts | None = None
     ) -> bool:
         if caller.is_admin:
             return True
-        context = Context(caller.auth, now, nodes, query)
+        context = self._context(caller.auth, now, nodes, query)
         return self.rules.current.may_read(path, context).allowed
 
-    def _notify(self, commits: Sequence[Commit]) -> None:
+    def _context(
+        self,
+        auth: Json,
+        now: int,
+        view: View,
+        query: QueryFacts | None = None,
+        deadline: float | None = None,
+    ) -> Context:
+        """Return the context in which rules are evaluated; `view` may be older if it is held."""
+
+        def check() -> None:
+            if deadline is not None and self._clock.seconds() >= deadline:
+                raise DeadlinePassed("the rules were evaluated")
+
+        kept = None if isinstance(view, HeldNodes) else self._kept_reads
+        return Context(auth, now, view, query, check, self.rules.report_exceeded, kept)
+
+    def _on_durable(self, commits: Sequence[Commit]) -> Steps:
+        self._kept_reads.end_transaction()
+        return self._notify(commits)
+
+    def _notify(self, commits: Sequence[Commit]) -> Steps:
         """Notify all watchers; those that lost their right are notified of that first."""
         if self._grants.held:
-            self._grants.notify(commits)
-        if not self._watchers.count:
-            return
-        if any(map(self._lacks_watched_values, commits)):
-            # A client began to watch after these had been applied.
-            commits = self.read(lambda nodes: [complete(each, nodes) for each in commits])
-        self._watchers.notify(commits)
+            yield from self._grants.notify(commits)
+        if self._watchers.count:
+            if any(map(self._lacks_watched_values, commits)):
+                # A client began to watch after these had been applied.
+                commits = self.read(lambda nodes: [complete(each, nodes) for each in commits])
+            yield from self._watchers.notify(commits)
+        self._watching.notified_through = commits[-1].position.sequence
 
     def _complete_if_cheap(self, commit: Commit, nodes: Nodes) -> Commit:
         """Complete a commit of priorities; a large node is read only if it is watched."""
@@ -272,16 +340,5 @@ class Database:
         )
 
 
-def _has_effect(nodes: Nodes, edit: Edit) -> bool:
-    """Return whether anything is written: not for an empty PATCH or a priority without a node."""
-    if edit.place.is_priority:
-        return nodes.peek(edit.place.path) is not None
-    return bool(edit.changes)
-
-
-def _echo(nodes: Nodes, edit: Edit) -> Json:
-    if edit.method == "patch":
-        return edit.sent
-    if edit.place.is_priority:
-        return nodes.priority(edit.place.path)
-    return value.plain(edit.changes[0].value)
+def _nothing(_: Nodes) -> None:
+    """Read nothing."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from treedbd.limits import MAX_TAGGED_BYTES
 from treedbd.names import DatabaseName
 from treedbd.tree.types import Json
+
+SHUTTING_DOWN: Final = "The server is shutting down."
 
 
 class PermissionDenied(Exception):
@@ -37,6 +41,27 @@ class Unavailable(Exception):
     """The database cannot write, or the server cannot read, at present; the text says why."""
 
 
+class DatabaseRefused(Unavailable):
+    """The file of a database cannot be served; the log says why."""
+
+    def __init__(self) -> None:
+        super().__init__("The database cannot be opened; the log of the server says why.")
+
+
+class TooManyInUse(Unavailable):
+    """No further database can be opened, because all that are open are in use."""
+
+    def __init__(self) -> None:
+        super().__init__("Too many databases are in use; try again later.")
+
+
+class NoDescriptors(Unavailable):
+    """The process or the system has no file descriptor left."""
+
+    def __init__(self) -> None:
+        super().__init__("The server cannot open more files at present; try again later.")
+
+
 class DeadlinePassed(Exception):
     """The time of the request was over."""
 
@@ -65,6 +90,7 @@ class UnknownDatabase(LookupError):
             else f"There is no project {name.project}."
         )
         self.name = name
+        self.is_project_known = is_project_known
 
 
 class RulesManagedByFile(Exception):

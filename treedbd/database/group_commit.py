@@ -3,7 +3,8 @@
 Theory of operation. All Python work of a batch happens in the reactor's thread within one turn;
 only `commit` runs in another thread, and only to wait. Meanwhile new writes collect for the next
 batch, so batches grow where the disk is slow. Whatever a write reads in its transaction is revealed
-to no caller before that transaction is durable, refusals included.
+to no caller before that transaction is durable, refusals included. Then the writers are answered,
+and the next batch begins after the round in which the watchers are notified (`rounds`).
 
 When a commit fails, none of its writes was applied and all of them are refused; `recovery` brings
 the store back.
@@ -22,6 +23,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from treedbd.database.errors import (
+    SHUTTING_DOWN,
     ConditionFailed,
     DeadlinePassed,
     PermissionDenied,
@@ -30,13 +32,15 @@ from treedbd.database.errors import (
 )
 from treedbd.database.recovery import Recovery
 from treedbd.database.requests import Outcome, Write
+from treedbd.database.rounds import Rounds
 from treedbd.database.runtime import Runtime
+from treedbd.database.slices import Steps
 from treedbd.store.engine import DiskFull, Engine, StoreFailed, Transaction
 from treedbd.tree.errors import InvalidData
 from treedbd.tree.event import Commit
 
 Apply: TypeAlias = Callable[[Transaction, Write], Outcome]
-Notify: TypeAlias = Callable[[Sequence[Commit]], None]
+Notify: TypeAlias = Callable[[Sequence[Commit]], Steps]
 
 BATCH_WRITES: Final = 1024
 BATCH_SECONDS: Final = 0.02
@@ -66,35 +70,50 @@ class _Queued:
 
 
 class GroupCommit:
-    """The queue of writes of one database."""
+    """The queue of writes of one database.
+
+    Attributes:
+        rounds: what is run between the batches.
+
+    """
 
     _log = Logger()
 
     def __init__(self, engine: Engine, apply: Apply, notify: Notify, runtime: Runtime) -> None:
-        """Write into `engine`; call `notify` with what was made durable, in sequence order."""
+        """Write into `engine`; `notify` notifies of what was made durable, in sequence order."""
         self._engine = engine
         self._apply = apply
         self._notify = notify
         self._run_in_thread = runtime.run_in_thread
         self._clock = runtime.clock
         self._waiting: deque[_Queued] = deque()
+        self.rounds: Final = Rounds(
+            runtime.slices, lambda: bool(self._waiting), self._resume_writes
+        )
         self._is_committing = False
         self._scheduled: IDelayedCall | None = None
         self._deadline_timer: IDelayedCall | None = None
         self._recovery = Recovery(engine, runtime, lambda: self._is_committing, self._resume_writes)
+        self._damage: str | None = None
+        self._is_ending = False
         self._closed: Deferred[None] | None = None
 
     @property
     def write_problem(self) -> str | None:
         """Why writes are refused at present, in one sentence; None if they are accepted."""
-        return self._recovery.write_problem
+        return self._damage or self._recovery.write_problem or self._engine.find_misplaced()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a write waits, is made durable or notified, or the store is being recovered."""
+        return bool(self._waiting or self._is_working or self._recovery.write_problem)
 
     def submit(self, write: Write) -> Deferred[Outcome]:
         """Queue a write; fires when it is durable, or with the reason why it is not done."""
         queued = _Queued(write, Deferred())
-        if self._closed is not None:
-            queued.refuse(Unavailable("The database is shutting down."))
-        elif self._recovery.failure is not None:
+        if self._is_ending:
+            queued.refuse(Unavailable(SHUTTING_DOWN))
+        elif self._damage is not None or self._recovery.failure is not None:
             queued.refuse(Unavailable(self.write_problem or ""))
         else:
             self._waiting.append(queued)
@@ -102,21 +121,40 @@ class GroupCommit:
             self._set_deadline_timer(write.deadline)
         return queued.deferred
 
+    def refuse_damaged(self, problem: str) -> None:
+        """Refuse the writes in the queue and all that follow: the store is damaged."""
+        self._damage = problem
+        self._refuse_waiting(problem)
+
+    def refuse_writes(self) -> None:
+        """Refuse the writes in the queue and all that follow; the batch under way is finished."""
+        self._is_ending = True
+        self._refuse_waiting(SHUTTING_DOWN)
+
     def close(self) -> Deferred[None]:
-        """Accept no more writes; fires when those under way have been answered."""
+        """Refuse writes; fires when those of the batch under way are answered and notified."""
+        self.refuse_writes()
         if self._closed is None:
             self._closed = Deferred()
             self._finish_closing()
         return self._closed
 
+    @property
+    def _may_begin(self) -> bool:
+        """Whether a batch may begin; `_resume_writes` is called when one may again."""
+        return not (self._is_committing or self._recovery.is_busy or self.rounds.is_busy)
+
+    @property
+    def _is_working(self) -> bool:
+        return not self._may_begin or not self.rounds.is_idle
+
     def _schedule(self) -> None:
-        is_free = not (self._is_committing or self._recovery.is_busy)
-        if is_free and self._scheduled is None:
+        if self._may_begin and self._scheduled is None:
             self._scheduled = self._clock.callLater(0, self._begin)
 
     def _begin(self) -> None:
         self._scheduled = None
-        if not self._recovery.is_busy:
+        if self._may_begin:
             Deferred.fromCoroutine(self._commit_batch())
 
     async def _commit_batch(self) -> None:
@@ -125,10 +163,10 @@ class GroupCommit:
         try:
             transaction = self._apply_batch(batch)
             if transaction is not None:
-                self._is_committing = True
+                self._is_committing = self.rounds.is_held = True
                 await self._run_in_thread(transaction.commit)
         except Exception as error:
-            self._is_committing = False
+            self._is_committing = self.rounds.is_held = False
             self._refuse(batch, error)
         else:
             self._is_committing = False
@@ -198,17 +236,15 @@ class GroupCommit:
         for queued in batch:
             queued.answer()
         commits = [commit for queued in batch if (commit := _commit_of(queued)) is not None]
-        try:
-            if commits:
-                self._notify(commits)
-        except Exception:
-            self._log.failure("Watchers could not be notified.")
-        finally:
-            self._resume_writes()
+        if commits:
+            self.rounds.add(self._notify(commits))
+        self.rounds.is_held = False
+        self.rounds.start()
+        self._resume_writes()
 
     def _refuse(self, batch: list[_Queued], error: BaseException) -> None:
         """Refuse the writes of a batch that failed, and begin to recover."""
-        may_retry = isinstance(error, DiskFull) and not self._recovery.is_full
+        may_retry = isinstance(error, DiskFull) and not (self._recovery.is_full or self._is_ending)
         reason = self._recovery.begin(error)
         for queued in reversed(batch):
             if may_retry and _only_removes(queued.write):
@@ -216,19 +252,23 @@ class GroupCommit:
             else:
                 queued.refuse(Unavailable(reason))
         if self._recovery.failure is not None:
-            while self._waiting:
-                self._waiting.popleft().refuse(Unavailable(reason))
+            self._refuse_waiting(reason)
         self._resume_writes()
+
+    def _refuse_waiting(self, reason: str) -> None:
+        while self._waiting:
+            self._waiting.popleft().refuse(Unavailable(reason))
 
     def _resume_writes(self) -> None:
         if self._waiting:
             self._schedule()
-        elif self._closed is not None:
+            return
+        self.rounds.start()
+        if self._closed is not None:
             self._finish_closing()
 
     def _finish_closing(self) -> None:
-        is_busy = self._is_committing or self._recovery.is_busy
-        if self._closed is None or self._closed.called or is_busy or self._waiting:
+        if self._closed is None or self._closed.called or self._is_working or self._waiting:
             return
         self._recovery.close()
         if self._deadline_timer is not None and self._deadline_timer.active():

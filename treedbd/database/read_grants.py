@@ -7,6 +7,10 @@ time are checked again whenever something is about to be sent: `is_timed` says s
 
 A grant is checked against what a whole batch left; whether it held between the writes of the batch
 can be uncertain. A grant that cannot be checked is revoked.
+
+Many checks are done in slices. The database is in a round meanwhile, so what was just committed is
+sent to nobody before the checks are over. When the rules change there is no such order: a grant
+`must_be_checked` before anything is sent, unless its turn has come.
 """
 
 from __future__ import annotations
@@ -19,16 +23,19 @@ from twisted.logger import Logger
 
 from treedbd.database.errors import PermissionDenied
 from treedbd.database.requests import Caller
+from treedbd.database.slices import Steps
 from treedbd.database.watchers import Notification, Watchers
 from treedbd.rules.context import Context, QueryFacts
 from treedbd.rules.dependencies import Dependencies
 from treedbd.rules.ruleset import RuleSet
+from treedbd.store.nodes import Nodes
 from treedbd.tree.event import Commit
-from treedbd.tree.types import Path
+from treedbd.tree.types import Json, Path
 from treedbd.tree.view import View
 
 RunRead: TypeAlias = Callable[[Callable[[View], None]], None]
 """Runs work on the present state of the database."""
+MakeContext: TypeAlias = Callable[[Json, int, View, QueryFacts | None], Context]
 
 _NOTHING: Final = Dependencies(frozenset(), reads_time=False)
 
@@ -46,23 +53,36 @@ class ReadRequest:
 class ReadGrants:
     """The grants of all watchers of one database."""
 
-    def __init__(self, rules: Callable[[], RuleSet], read: RunRead) -> None:
-        """Evaluate the rules that `rules` returns; `read` runs work on the present state."""
+    def __init__(
+        self,
+        rules: Callable[[], RuleSet],
+        read: RunRead,
+        make_context: MakeContext = Context,
+    ) -> None:
+        """Evaluate the rules that `rules` returns in what `make_context` returns.
+
+        `read` runs work on the present state.
+        """
         self.rules: Final = rules
         self.read: Final = read
+        self.make_context: Final = make_context
         self.watchers: Final = Watchers()
         self.held: Final[set[ReadGrant]] = set()
         self.is_uncertain = False
+        self.last_round = 0
 
-    def notify(self, commits: Sequence[Commit]) -> None:
+    def notify(self, commits: Sequence[Commit]) -> Steps:
         """Check the grants that depend on what the writes of one batch have changed."""
         self.is_uncertain = len(commits) > 1
-        self.watchers.notify(commits)
+        self.last_round = commits[-1].position.sequence
+        yield from self.watchers.notify(commits)
 
-    def recheck(self) -> None:
+    def recheck(self) -> Steps:
         """Check all grants, because the rules have changed."""
         for grant in list(self.held):
-            grant.recheck()
+            if grant.is_outdated:
+                grant.recheck()
+                yield
 
 
 class ReadGrant:
@@ -87,20 +107,43 @@ class ReadGrant:
         self._revoked = revoked
         self._uncertain = uncertain
         self._depends_on = _NOTHING
+        self._rules: RuleSet | None = None
 
     @property
     def is_timed(self) -> bool:
         """Whether time alone can revoke the grant."""
         return self._depends_on.reads_time
 
-    def held_through(self, written: Iterable[Path], rules: str) -> bool:
-        """Return whether the grant, if it holds now, held when these paths were written.
+    @property
+    def is_outdated(self) -> bool:
+        """Whether the grant is held under rules that are not in force any more."""
+        return self._rules is not self._grants.rules() and self in self._grants.held
 
-        `rules` is the fingerprint of the rules that were in force then. False if that is unknown.
+    @property
+    def must_be_checked(self) -> bool:
+        """Whether time or other rules may have revoked the grant since it was checked."""
+        return self._depends_on.reads_time or self.is_outdated
+
+    def held_through(
+        self, checked: int, nodes: Nodes, written: Iterable[Path], rules: Iterable[str]
+    ) -> bool:
+        """Return whether the grant holds at a state, and held when these paths were written before.
+
+        `checked` is the number of the state for which it was checked last; for another it is
+        checked again. `rules` are the fingerprints of the rules that were in force when the paths
+        were written. False if anything is uncertain.
         """
         if self._request.caller.is_admin:
             return True
-        if rules != self._grants.rules().fingerprint:
+        if self not in self._grants.held:
+            return False
+        if nodes.rows.sequence() != checked or self.is_outdated:
+            try:
+                self.check(nodes)
+            except PermissionDenied:
+                return False
+        fingerprint = self._grants.rules().fingerprint
+        if any(former != fingerprint for former in rules):
             return False
         return not self.is_timed and not self._depends_on.touched_by(written)
 
@@ -109,8 +152,10 @@ class ReadGrant:
         request = self._request
         if request.caller.is_admin:
             return
-        context = Context(request.caller.auth, request.now(), view, request.query)
-        verdict = self._grants.rules().may_read(request.path, context, record=True)
+        grants = self._grants
+        context = grants.make_context(request.caller.auth, request.now(), view, request.query)
+        self._rules = grants.rules()
+        verdict = self._rules.may_read(request.path, context, record=True)
         if not verdict.allowed:
             self.close()
             raise PermissionDenied("this read")
@@ -146,5 +191,6 @@ class ReadGrant:
         for path in self._depends_on.paths - found.paths:
             watchers.remove(path, self)
         for path in found.paths - self._depends_on.paths:
-            watchers.add(path, self, since=0)
+            # Whatever is checked from the beginning of a round on, has seen all of it.
+            watchers.add(path, self, since=self._grants.last_round)
         self._depends_on = found

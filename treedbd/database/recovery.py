@@ -56,6 +56,7 @@ class Recovery:
         self._resume_writes = resume_writes
         self._next: IDelayedCall | None = None
         self._is_closed = False
+        self._logged = ""
 
     @property
     def write_problem(self) -> str | None:
@@ -143,10 +144,13 @@ class Recovery:
     async def _recover(self, attempt: int) -> None:
         error = await self._run(self._engine.recover)
         if error is not None:
-            self._log.error("The store could not be recovered: {error}", error=error)
+            if str(error) != self._logged:
+                self._log.error("The store could not be recovered: {error}", error=error)
+            self._logged = str(error)
             self._schedule_recovery(attempt + 1)
         else:
             self.failure = None
+            self._logged = ""
             self._log.info("The store has been recovered and verified; it accepts writes again.")
             if self.is_full:
                 self._await_space()

@@ -1,91 +1,155 @@
-"""The events that a client missed while it was away, computed from the change log.
+"""Resuming: clients that were away continue with the events that they missed.
 
-The log retains what was written, not what was there. So only the events of a whole node can be
-computed again, as they were sent at the time, and only for a client whose right to receive them
-held all the while. If anything is uncertain the result is None, and the client starts again.
+Only the events of a whole node can be computed again, as they were sent at the time, and only for a
+client whose right to receive them held all the while. If anything is uncertain, the client starts
+again with the present value.
+
+Theory of operation. After an interruption many clients come back at once, and have missed the same
+writes. So an entry of the log is decoded once for all of them, and the events at a path after one
+position are computed once for all clients that continue there, in slices. Once these are complete,
+up to the present state, each client begins, in a step of its own: its right is checked against that
+state, it is registered as a watcher of what comes after it, and it receives its events. So nothing
+is missed in between, and nothing is sent twice.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
-from typing import TypeAlias
+from itertools import islice, takewhile
+from typing import Final, TypeAlias
 
+import attrs
+from twisted.logger import Logger
+
+from treedbd.database.missed_events import LoggedWrite, MissedEvents, decode_entry
+from treedbd.database.slices import Slices, StepQueue, Steps
+from treedbd.database.watchers import Notification, Watcher, Watchers
 from treedbd.limits import MAX_RESUMED_BYTES, MAX_RESUMED_WRITES
-from treedbd.store import changelog
-from treedbd.store.engine import LogEntry, ReadView
-from treedbd.tree.edit import Edit
-from treedbd.tree.event import Event, Position, describe
-from treedbd.tree.path import is_at_or_above
+from treedbd.store.engine import Engine, ReadView
+from treedbd.store.nodes import Nodes
+from treedbd.tree.event import Position
 from treedbd.tree.types import Path
 
-HeldThrough: TypeAlias = Callable[[Iterable[Path], str], bool]
-"""Returns whether the client could read while these paths were written under these rules."""
+ENTRIES_AT_ONCE: Final = 16
+"""Entries of the log that are decoded in one step."""
+
+MayContinue: TypeAlias = Callable[[Nodes, Iterable[Path], Iterable[str]], bool]
+Begin: TypeAlias = Callable[[Notification | None], None]
 
 
-MissedEvents: TypeAlias = list[tuple[Position, Event]]
-"""The events that a client missed, each with its position."""
+@attrs.define(eq=False)
+class Resumption:
+    """A client that continues at `path` after a position, as soon as it is known what it missed.
 
-
-def find_missed_events(
-    view: ReadView, path: Path, after: Position, held_through: HeldThrough, retained: int
-) -> MissedEvents | None:
-    """Return the events at `path` after a position, None if they are not known.
-
-    Of the log only the `retained` newest entries count, though it may hold some more.
+    `may_continue` says whether it may read at a state, and could when these paths were written
+    before, under rules with these fingerprints. `begin` is called once: with the events, and then
+    `watcher` is notified of all later writes; or with None, if the client has to start again.
     """
-    entries = _entries_since(view, after, min(retained, MAX_RESUMED_WRITES))
-    if entries is None:
-        return None
-    missed: MissedEvents = []
-    for entry in entries:
-        is_first = entry.sequence == after.sequence  # of which the client has some events, or all
-        if is_first and after.events is None:
-            continue
-        edit = changelog.decode(entry.content)
-        if not held_through(_written(edit), changelog.rules_of(entry.content)):
-            return None
-        if not (is_at_or_above(path, edit.place.path) or is_at_or_above(edit.place.path, path)):
-            if is_first:
+
+    path: Path
+    after: Position
+    watcher: Watcher
+    may_continue: MayContinue
+    begin: Begin
+    is_cancelled: bool = False
+
+    def cancel(self) -> None:
+        """Wait no longer: `begin` will not be called."""
+        self.is_cancelled = True
+
+
+class Resumptions:
+    """The clients of one database that wait for what they missed."""
+
+    _log = Logger()
+
+    def __init__(self, engine: Engine, watchers: Watchers, slices: Slices, retained: int) -> None:
+        """Of the log only the `retained` newest entries count, though it may hold some more."""
+        self._engine = engine
+        self._watchers = watchers
+        self._limit = min(retained, MAX_RESUMED_WRITES)
+        self._queue = StepQueue(slices)
+        self._waiting: dict[tuple[Path, Position], deque[Resumption]] = {}
+        self._decoded: dict[int, LoggedWrite] = {}
+        self._decoded_bytes = 0
+
+    def add(self, client: Resumption) -> None:
+        """Let a client continue: in this turn, if little was missed and nobody is before it."""
+        key = (client.path, client.after)
+        waiting = self._waiting.get(key)
+        if waiting is not None:
+            waiting.append(client)
+            return
+        self._waiting[key] = deque((client,))
+        self._queue.add(self._resume(key))
+
+    def _resume(self, key: tuple[Path, Position]) -> Steps:
+        """Compute what was missed at a path after a position, and let the clients begin."""
+        waiting = self._waiting[key]
+        missed = MissedEvents(*key)
+        while waiting:
+            client = waiting[0]
+            may_continue = False if client.is_cancelled else self._advance(missed, client)
+            if may_continue is not None:
+                waiting.popleft()
+                self._begin(client, missed if may_continue else None)
+            yield
+        del self._waiting[key]
+        if not self._waiting:
+            self._forget()
+
+    def _advance(self, missed: MissedEvents, client: Resumption) -> bool | None:
+        """Add some of what was missed; if there is no more, return whether the client may have it.
+
+        That is decided in the moment whose number is the last that was added.
+        """
+
+        def work(view: ReadView) -> bool | None:
+            present = view.sequence()
+            missed.is_known &= 0 <= present - client.after.sequence <= self._limit
+            if missed.is_known and missed.next <= present:
+                self._add_some(missed, view)
                 return None
-            continue
-        if isinstance(edit, changelog.NotRetained) or _sets_priority(edit):
-            return None
-        commit = describe(entry.sequence, edit, entry.op_id)
-        events = list(commit.numbered(commit.events_at(path)))
-        if is_first and after.events not in range(len(events)):
-            return None
-        missed += events[after.events if is_first else 0 :]
-    return missed
+            return missed.is_known and client.may_continue(
+                Nodes(view), missed.written, missed.rules
+            )
 
+        try:
+            return self._engine.read(work)
+        except Exception:
+            self._log.failure("What a client missed cannot be computed; it starts again.")
+            missed.is_known = False
+            return False
 
-def _entries_since(view: ReadView, after: Position, limit: int) -> list[LogEntry] | None:
-    """Return the log entries from a position on, beginning with the write that it names.
+    def _begin(self, client: Resumption, missed: MissedEvents | None) -> None:
+        if client.is_cancelled:
+            return
+        if missed is not None:
+            self._watchers.add(client.path, client.watcher, missed.next - 1)
+        try:
+            client.begin(None if missed is None else missed.notification())
+        except Exception:
+            self._log.failure("A client that resumes failed.")
+            self._watchers.remove(client.path, client.watcher)
 
-    Returns None if some are missing, or if the entry with that number is another one. Before the
-    first entry nothing was written, so a position there needs no entry.
-    """
-    missed = view.sequence() - after.sequence
-    if not 0 <= missed <= limit:
-        return None
-    entries: list[LogEntry] = []
-    size = 0
-    for entry in view.entries(max(0, after.sequence - 1)):
-        size += len(entry.content)
-        if size > MAX_RESUMED_BYTES:
-            return None
-        entries.append(entry)
-    if after.sequence == 0:
-        is_known = not after.op_id and len(entries) == missed
-    else:
-        is_known = bool(after.op_id and entries) and entries[0].op_id.startswith(after.op_id)
-    return entries if is_known else None
+    def _add_some(self, missed: MissedEvents, view: ReadView) -> None:
+        """Add the next writes, decoded if they are not yet."""
+        if missed.next not in self._decoded:
+            self._decode(view, missed.next)
+        numbers = range(missed.next, missed.next + ENTRIES_AT_ONCE)
+        found = list(takewhile(self._decoded.__contains__, numbers))
+        missed.is_known = bool(found)  # none if the log does not go back so far
+        for number in found:
+            missed.add(self._decoded[number])
 
+    def _decode(self, view: ReadView, start: int) -> None:
+        if self._decoded_bytes > MAX_RESUMED_BYTES:
+            self._forget()
+        for entry in islice(view.entries(start - 1), ENTRIES_AT_ONCE):
+            self._decoded[entry.sequence] = decode_entry(entry)
+            self._decoded_bytes += len(entry.content)
 
-def _written(edit: Edit | changelog.NotRetained) -> list[Path]:
-    if isinstance(edit, changelog.NotRetained):
-        return [edit.place.path]
-    return [change.place.path for change in edit.changes]
-
-
-def _sets_priority(edit: Edit) -> bool:
-    return any(change.place.is_priority for change in edit.changes)
+    def _forget(self) -> None:
+        self._decoded.clear()
+        self._decoded_bytes = 0

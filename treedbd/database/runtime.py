@@ -9,14 +9,27 @@ import attrs
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 
+from treedbd.database.slices import Slices
+from treedbd.rules.kept_reads import ReadPool
+
 RunInThread: TypeAlias = Callable[[Callable[[], None]], "Deferred[None]"]
 """Runs what blocks in another thread; fires in the reactor's thread when it is done."""
 
 
 @attrs.frozen
 class Runtime:
-    """`clock` schedules calls and counts seconds; `entropy` returns that many random bytes."""
+    """`clock` schedules calls and counts seconds; `entropy` returns that many random bytes.
+
+    `slices` runs the long work of all databases; `read_pool` bounds what the rules of all databases
+    keep of what they have read.
+    """
 
     clock: IReactorTime
     entropy: Callable[[int], bytes]
     run_in_thread: RunInThread
+    read_pool: ReadPool = attrs.field(factory=ReadPool)
+    slices: Slices = attrs.field(init=False)
+
+    @slices.default
+    def _(self) -> Slices:
+        return Slices(self.clock)

@@ -9,18 +9,25 @@ The writes of one batch are delivered together. What they mean at a node is comp
 `Notification`, however many watch there; each watcher is called once for a batch. A watcher is
 notified only of writes newer than the state it started from; one that raises is removed and
 disturbs no other.
+
+Notifying is done in steps, between which watchers may come, go and start again. Those that came or
+started again did so from a state with all of the batch, so they are not notified of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 import attrs
 from twisted.logger import Logger
 
+from treedbd.database.slices import Steps
 from treedbd.tree.event import Commit, CommittedChange, Event, Position
 from treedbd.tree.types import Path
+
+PAUSE_AFTER: Final = 64
+"""Keys of a PATCH that are followed in one step."""
 
 
 @attrs.frozen
@@ -48,6 +55,10 @@ class _Node:
 
     children: dict[str, _Node] = attrs.field(factory=dict)
     watchers: dict[Watcher, int] = attrs.field(factory=dict)
+
+
+_Concerned: TypeAlias = tuple[_Node, Iterator[Event]]
+"""A watched node, and what one write means there."""
 
 
 class Watchers:
@@ -92,31 +103,34 @@ class Watchers:
             node = below
         return bool(node.watchers)
 
-    def notify(self, commits: Sequence[Commit]) -> None:
+    def notify(self, commits: Sequence[Commit]) -> Steps:
         """Notify every watcher that the writes of one batch concern."""
-        if not self.count:
-            return
         found: dict[_Node, list[tuple[Position, Event]]] = {}
         for commit in commits:
-            for node, events in self._concerned(commit):
-                found.setdefault(node, []).extend(commit.numbered(events))
+            for concerned in self._concerned(commit):
+                if concerned is not None:
+                    node, events = concerned
+                    found.setdefault(node, []).extend(commit.numbered(events))
+                yield
         for node, numbered in found.items():
             if numbered:
-                self._notify_node(node, Notification(tuple(numbered)))
+                yield from self._notify_node(node, Notification(tuple(numbered)))
 
-    def _notify_node(self, node: _Node, notification: Notification) -> None:
+    def _notify_node(self, node: _Node, notification: Notification) -> Steps:
         first = notification.events[0][0].sequence
-        for watcher, since in list(node.watchers.items()):
-            if since >= first:
+        for watcher in list(node.watchers):
+            since = node.watchers.get(watcher)
+            if since is None or since >= first:
                 continue
             try:
                 watcher.notify(notification)
             except Exception:
                 self._log.failure("A watcher failed and is removed.")
                 self.count -= node.watchers.pop(watcher, None) is not None
+            yield
 
-    def _concerned(self, commit: Commit) -> Iterator[tuple[_Node, Iterator[Event]]]:
-        """Yield the watched nodes on the way to a write and below it, with their events."""
+    def _concerned(self, commit: Commit) -> Iterator[_Concerned | None]:
+        """Yield the watched nodes on the way to a write and below it; None at a pause."""
         node = self._root
         for depth, key in enumerate(commit.path):
             if node.watchers:
@@ -133,10 +147,12 @@ class Watchers:
         else:
             yield from self._reached(node, commit)
 
-    def _reached(self, node: _Node, commit: Commit) -> Iterator[tuple[_Node, Iterator[Event]]]:
+    def _reached(self, node: _Node, commit: Commit) -> Iterator[_Concerned | None]:
         """Yield the nodes below a PATCH that any of its keys reaches, each once."""
         reached: dict[_Node, tuple[Path, list[CommittedChange]]] = {}
-        for change in commit.changes:
+        for number, change in enumerate(commit.changes, 1):
+            if number % PAUSE_AFTER == 0:
+                yield None
             at, path = node, commit.path
             for key in change.path[len(commit.path) :]:
                 below = at.children.get(key)
@@ -155,7 +171,7 @@ class Watchers:
 
 def _watched_below(node: _Node, path: Path) -> Iterator[tuple[_Node, Path]]:
     """Yield the watched nodes strictly below one at `path`, with their paths."""
-    for key, child in node.children.items():
+    for key, child in list(node.children.items()):  # which may change between two steps
         below = (*path, key)
         if child.watchers:
             yield child, below

@@ -3,31 +3,29 @@
 A chain of operators of one level is one node with many terms, and `a ? b : c ? d : e` is one node
 with two arms, so the length of a chain adds no depth. Brackets have no node of their own. Nodes
 compare by identity, because `typecheck` keeps a type for each. `fold` visits them without
-recursion.
+recursion, in steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from typing import Any, TypeAlias, TypeVar, cast
+from collections.abc import Callable, Generator, Iterable, Mapping
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
 import attrs
 
 from treedbd.rules.regex import Regex
+from treedbd.rules.steps import Steps
 
 Result = TypeVar("Result")
+
+_NODES_PER_STEP: Final = 200
 
 
 @attrs.frozen(eq=False)
 class AstNode:
-    """What all nodes have: where they begin in the text, and how deeply they are nested.
-
-    `depth` counts nested nodes, `brackets` nested pairs of brackets; both are 0 for a single token.
-    """
+    """What all nodes have: where they begin in the text."""
 
     offset: int
-    depth: int
-    brackets: int
 
 
 @attrs.frozen(eq=False)
@@ -60,18 +58,23 @@ class Variable(AstNode):
 
 @attrs.frozen(eq=False)
 class Member(AstNode):
-    """`target.name`, also written `target['name']`."""
+    """`target.name`, also written `target['name']`; `name_offset` is where the name begins."""
 
     target: Expression
     name: str
+    name_offset: int
 
 
 @attrs.frozen(eq=False)
 class Index(AstNode):
-    """`target[index]` where the index is not a string literal."""
+    """`target[index]` where the index is not a string literal.
+
+    `bracket_offset` is that of the opening bracket.
+    """
 
     target: Expression
     index: Expression
+    bracket_offset: int
 
 
 @attrs.frozen(eq=False)
@@ -132,18 +135,50 @@ Visit: TypeAlias = Generator[Expression, Any, Result]
 """Yields the nodes whose results it needs, is sent those results, and returns its own."""
 
 
-def fold(visit: Callable[[Expression], Visit[Result]], root: Expression) -> Result:
-    """Return the result of `visit` for `root`; nodes are visited in the order it yields them."""
-    stack = [visit(root)]
-    result: Any = None
+def each(nodes: Iterable[Expression]) -> Visit[list[Any]]:
+    """Return the results of several nodes, within a visit."""
+    results = []
+    for node in nodes:
+        results.append((yield node))  # noqa: PERF401 - a comprehension cannot yield
+    return results
+
+
+def fold(
+    visit: Callable[[Expression], Visit[Result]],
+    leaves: Mapping[type[AstNode], Callable[[Any], Result]],
+    root: Expression,
+    results: dict[AstNode, Result] | None = None,
+) -> Steps[Result]:
+    """Return the result of `visit` for `root`; nodes are visited in the order it yields them.
+
+    `leaves` has functions for the forms of node without operands: half of all nodes, which need no
+    generator of their own. The result of each node is added to `results`, if given.
+    """
+    stack: list[tuple[Expression, Visit[Result]]] = []
+    node = root
+    remaining = _NODES_PER_STEP
     while True:
-        try:
-            node = stack[-1].send(result)
-        except StopIteration as stop:
-            stack.pop()
-            result = stop.value
-            if not stack:
-                return cast(Result, result)
+        remaining -= 1
+        if not remaining:
+            remaining = _NODES_PER_STEP
+            yield
+        leaf = leaves.get(type(node))
+        result: Any = None
+        if leaf is None:
+            stack.append((node, visit(node)))
         else:
-            stack.append(visit(node))
-            result = None
+            result = leaf(node)
+            if results is not None:
+                results[node] = result
+        # Continue the innermost visit until it needs the result of another node.
+        while stack:
+            try:
+                node = stack[-1][1].send(result)
+                break
+            except StopIteration as stop:
+                visited, _ = stack.pop()
+                result = stop.value
+                if results is not None:
+                    results[visited] = result
+        else:
+            return cast(Result, result)

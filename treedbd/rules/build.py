@@ -1,22 +1,29 @@
 """From a parsed rules document to a tree of rule nodes, type-checked and compiled.
 
 This module knows which members a rules document may have. It finds the first error in the order of
-the text and gives it its line and column.
+the text and gives it its line and column, and collects the warnings. An expression that a document
+repeats is compiled once for all places where its captures mean the same.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Final, TypeAlias
+
+import attrs
 
 from treedbd.limits import RulesLimits
-from treedbd.rules.ast import Variable
+from treedbd.rules.ast import Pattern, Variable
 from treedbd.rules.compile import compile_rule
+from treedbd.rules.context import KnownScope, Scope
 from treedbd.rules.document import ArrayItem, Item, ObjectItem, ScalarItem, Source, TextItem
-from treedbd.rules.errors import ExpressionError
+from treedbd.rules.errors import ExpressionError, RulesWarning
 from treedbd.rules.evaluate import READ, VALIDATE, WRITE, Rule, RuleNode
 from treedbd.rules.grammar import parse_expression
+from treedbd.rules.partial import compile_partial
+from treedbd.rules.steps import Steps
+from treedbd.rules.suggest import suggest
 from treedbd.rules.typecheck import typecheck_rule
 from treedbd.tree.errors import InvalidPath
 from treedbd.tree.path import check_key
@@ -26,23 +33,53 @@ TOP: Final = "rules"
 INDEX_ON: Final = ".indexOn"
 
 _RULE_KINDS: Final = frozenset({READ, WRITE, VALIDATE})
+_DOTTED: Final = (READ, WRITE, VALIDATE, INDEX_ON)
 _FORBIDDEN = re.compile(r"[.#$/\[\]]")
 _BAD_KEY: Final = 'String can\'t contain ".", "#", "$", "/", "[", or "]"'
 _BAD_RULE: Final = "Invalid rule expression.  Expected 'true', 'false', or an expression string."
+_ANCHORED_BAR: Final = (
+    "^ and $ bind the whole pattern, not only the alternative beside them: write brackets around "
+    "the alternatives, as in /^(a|b)$/."
+)
 _BAD_INDEX: Final = "Invalid indexOn expression. Must be either a string or an array of strings"
 
 
-def build_rules(source: Source, document: Item, limits: RulesLimits) -> RuleNode:
-    """Return the root of the rules in a document; raise `InvalidRules`."""
+MAX_WARNINGS: Final = 20
+"""Warnings of one document that are kept; an author who mends these sees the others."""
+_NO_INDEX: Final[frozenset[str]] = frozenset()
+"""Shared by the nodes without one: a document may have a hundred thousand."""
+_MEMBERS_PER_STEP: Final = 16
+"""Each may have an expression; a long expression has steps of its own."""
+
+_Captures: TypeAlias = tuple[tuple[str, int], ...]
+"""The captures that are bound at a node, with their indices in its path."""
+
+
+@attrs.frozen
+class _Compiled:
+    """An expression, compiled; `warnings` are offsets into it, and texts."""
+
+    test: Callable[[Scope], bool]
+    reads_time: bool
+    may_be_true: Callable[[KnownScope], bool] | None
+    warnings: tuple[tuple[int, str], ...]
+
+
+def build_rules(
+    source: Source, document: Item, limits: RulesLimits
+) -> Steps[tuple[RuleNode, tuple[RulesWarning, ...]]]:
+    """Return the root of the rules in a document, and the warnings; raise `InvalidRules`."""
     if not isinstance(document, ObjectItem):
         source.fail(document.offset, "Expected '{'.")
-    if not document.members or document.members[0][0].value != TOP:
-        offset = document.members[0][0].offset if document.members else document.end
+    if not document.keys or document.keys[0].value != TOP:
+        offset = document.keys[0].offset if document.keys else document.end
         source.fail(offset, f"Expected '{TOP}' property.")
-    if len(document.members) > 1:
-        extra = document.members[1][0]
+    if len(document.keys) > 1:
+        extra = document.keys[1]
         source.fail(extra.offset, f"Unexpected property '{extra.value}'.")
-    return _Builder(source, limits).node(document.members[0][1], ())
+    builder = _Builder(source, limits)
+    root = yield from builder.node(document.values[0], (), ())
+    return root, tuple(builder.warnings)
 
 
 class _Builder:
@@ -51,36 +88,45 @@ class _Builder:
     def __init__(self, source: Source, limits: RulesLimits) -> None:
         self.source = source
         self.limits = limits
+        self.members = 0
+        self.warnings: list[RulesWarning] = []
+        self.compiled: dict[tuple[str, str, _Captures], _Compiled] = {}
 
-    def node(self, item: Item, names: Path) -> RuleNode:
+    def node(self, item: Item, names: Path, captures: _Captures) -> Steps[RuleNode]:
         if not isinstance(item, ObjectItem):
             self.source.fail(item.offset, "Expected '{'.")
         rules: dict[str, Rule] = {}
         children: dict[str, RuleNode] = {}
-        index_on: frozenset[str] = frozenset()
+        index_on = _NO_INDEX
         for key, value in item.members:
+            self.members += 1
+            if self.members % _MEMBERS_PER_STEP == 0:
+                yield
             name = key.value
             if name in _RULE_KINDS:
-                rules[name] = self.rule(name, value, names)
+                rules[name] = yield from self.rule(name, value, names, captures)
             elif name == INDEX_ON:
                 index_on = self.index_on(value)
             else:
                 self.check_child(key, value, names, children)
-                children[name] = self.node(value, (*names, name))
+                bound = ((name, len(names)),) if name.startswith("$") else ()
+                below = (*names, name), captures + bound
+                children[name] = yield from self.node(value, *below)
         capture = next((name for name in children if name.startswith("$")), "")
-        below = children.pop(capture, None)
-        return RuleNode(rules, index_on, children, below, capture)
+        of_capture = children.pop(capture, None)
+        return RuleNode(rules, index_on, children, of_capture, capture)
 
     def check_child(
         self, key: TextItem, value: Item, names: Path, siblings: Mapping[str, RuleNode]
     ) -> None:
-        if not isinstance(value, ObjectItem):
-            self.source.fail(value.offset, "Expected '{'.")
         name = key.value
+        if not isinstance(value, ObjectItem):
+            self.source.fail(value.offset, "Expected '{'.", suggest(name, _DOTTED))
         is_capture = name.startswith("$")
         bare = name[1:] if is_capture else name
         if _FORBIDDEN.search(bare) or name == "$":
-            self.source.fail(key.offset, _BAD_KEY)
+            hint = suggest(name, _DOTTED) if name.startswith(".") else ""
+            self.source.fail(key.offset, _BAD_KEY, hint)
         try:
             check_key(bare)
         except InvalidPath as error:
@@ -100,23 +146,36 @@ class _Builder:
         if name in names:
             self.source.fail(key.offset, f"The variable '{name}' is already bound above.")
 
-    def rule(self, kind: str, value: Item, names: Path) -> Rule:
-        location = "/".join((TOP, *names, kind))
+    def rule(self, kind: str, value: Item, names: Path, captures: _Captures) -> Steps[Rule]:
+        keys = (TOP, *names)
         if isinstance(value, ScalarItem) and isinstance(value.value, bool):
             constant = value.value
             position = self.source.position(value.offset)
-            return Rule(kind, location, position, lambda _: constant, constant=constant)
+            return Rule(kind, keys, position, lambda _: constant, constant=constant)
         if not isinstance(value, TextItem):
             self.source.fail(value.offset, _BAD_RULE)
-        captures = {name: index for index, name in enumerate(names) if name.startswith("$")}
-        try:
-            expression = parse_expression(value.value, self.limits)
-            types = typecheck_rule(expression, captures, for_read=kind == READ)
-        except ExpressionError as error:
-            self.source.fail(value.offset_of(error.offset), error.text)
-        test = compile_rule(expression, types, captures)
-        reads_time = any(isinstance(node, Variable) and node.name == "now" for node in types)
-        return Rule(kind, location, self.source.position(value.offset_of(0)), test, reads_time)
+        position = self.source.position(value.offset_of(0))
+        case = (value.value, kind, captures)
+        compiled = self.compiled.get(case)
+        if compiled is None:
+            try:
+                compiled = self.compiled[case] = yield from _compile(*case, self.limits)
+            except ExpressionError as error:
+                self.source.fail(value.offset_of(error.offset), error.text, error.hint)
+        for offset, text in compiled.warnings:
+            self.warn(value.offset_of(offset), text)
+        return Rule(
+            kind,
+            keys,
+            position,
+            compiled.test,
+            compiled.reads_time,
+            may_be_true=compiled.may_be_true,
+        )
+
+    def warn(self, offset: int, text: str) -> None:
+        if len(self.warnings) < MAX_WARNINGS:
+            self.warnings.append(RulesWarning(self.source.position(offset), text))
 
     def index_on(self, value: Item) -> frozenset[str]:
         items = value.items if isinstance(value, ArrayItem) else (value,)
@@ -128,3 +187,22 @@ class _Builder:
             for item in items
             if isinstance(item, TextItem)
         )
+
+
+def _compile(text: str, kind: str, captures: _Captures, limits: RulesLimits) -> Steps[_Compiled]:
+    """Compile one expression; raise `ExpressionError`."""
+    bound = dict(captures)
+    expression = yield from parse_expression(text, limits)
+    types = yield from typecheck_rule(expression, bound, for_read=kind == READ)
+    test = yield from compile_rule(expression, types, bound)
+    may_be_true = None
+    if kind == WRITE:
+        may_be_true = yield from compile_partial(expression, types, bound)
+    reads_time = any(isinstance(node, Variable) and node.name == "now" for node in types)
+    patterns = (node for node in types if isinstance(node, Pattern))
+    warnings = tuple(
+        (node.offset + 1 + node.regex.bar, _ANCHORED_BAR)
+        for node in patterns
+        if node.regex.bar is not None
+    )
+    return _Compiled(test, reads_time, may_be_true, warnings)

@@ -8,14 +8,25 @@ factories or branches of their own, for speed only.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache, lru_cache
 from typing import Any, Final, TypeAlias
 
 from treedbd.limits import MAX_DEPTH
 from treedbd.rules.ast import Binary, Conditional, Expression, Literal
-from treedbd.rules.context import EvaluationError, Scope
-from treedbd.rules.operators import BINARY, EQUALITIES, auth_member, equal, length, replace
+from treedbd.rules.budget import EvaluationError
+from treedbd.rules.context import Scope
+from treedbd.rules.operators import (
+    BINARY,
+    EQUALITIES,
+    auth_member,
+    equal,
+    length,
+    replace,
+    spend_comparison,
+)
 from treedbd.rules.regex import Regex
 from treedbd.rules.snapshot import (
+    CACHED_PATH,
     Snapshot,
     exists_at,
     is_boolean_at,
@@ -76,7 +87,9 @@ STRING_FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
     "replace": replace,
 }
 _COMPARISONS: Final = frozenset({str.startswith, str.endswith})
-"""Their characters are not counted, like those of `==`: they compare at the speed of memory."""
+"""They count as `==` does, since they compare at the speed of memory."""
+_PATH_WEIGHT: Final = 16
+"""Characters that a character of a long path counts for: it may be a key."""
 
 
 def fail(_: Scope) -> Any:
@@ -91,9 +104,29 @@ def require_string(value: Any) -> str:
     return value
 
 
+def _as_path(value: Any, scope: Scope) -> str:
+    """Return a string that is used as a path; spend its characters if it has to be split."""
+    path = require_string(value)
+    if len(path) > CACHED_PATH:
+        scope.spend(len(path) * _PATH_WEIGHT)
+    return path
+
+
 def literal_string(node: Expression) -> str | None:
     """Return the value of a string literal, None for any other node."""
     return node.value if isinstance(node, Literal) and isinstance(node.value, str) else None
+
+
+@lru_cache(maxsize=1024, typed=True)
+def constant(value: bool | float | None) -> Evaluate:
+    """Make a literal that is no string; equal ones share a function, because chains have many."""
+    return lambda _: value
+
+
+@cache
+def capture(index: int) -> Evaluate:
+    """Make a capture, which is a key of the path."""
+    return lambda scope: scope.path[index]
 
 
 def auth_member_of(target: Evaluate, name: str) -> Evaluate:
@@ -139,7 +172,7 @@ def call_has_children(target: Evaluate, names: list[Evaluate]) -> Evaluate:
 
     def evaluate(scope: Scope) -> bool:
         snapshot = target(scope)
-        computed = [require_string(name(scope)) for name in names]
+        computed = [_as_path(name(scope), scope) for name in names]
         return all(snapshot.has_child(name) for name in computed)
 
     return evaluate
@@ -154,12 +187,12 @@ def call_child(target: Evaluate, argument: Expression, path: Evaluate) -> Evalua
             root_excess = max(excess, len(keys) - MAX_DEPTH)
             return lambda scope: Snapshot(scope.before, keys, root_excess)
         return lambda scope: target(scope).descend(keys, excess)
-    return lambda scope: target(scope).child(require_string(path(scope)))
+    return lambda scope: target(scope).child(_as_path(path(scope), scope))
 
 
 def call_has_child(target: Evaluate, path: Evaluate) -> Evaluate:
     """Make `hasChild(path)`."""
-    return lambda scope: target(scope).has_child(require_string(path(scope)))
+    return lambda scope: target(scope).has_child(_as_path(path(scope), scope))
 
 
 def match_regex(target: Evaluate, regex: Regex) -> Evaluate:
@@ -180,7 +213,13 @@ def call_string_method(
     """Make a call of a string method; target and arguments must all be strings."""
     if method in _COMPARISONS:
         (argument,) = arguments
-        return lambda scope: method(require_string(target(scope)), require_string(argument(scope)))
+
+        def compare(scope: Scope) -> Any:
+            text, part = require_string(target(scope)), require_string(argument(scope))
+            spend_comparison(part, scope)
+            return method(text, part)
+
+        return compare
     operands = (target, *arguments)
 
     def evaluate(scope: Scope) -> Any:
@@ -246,7 +285,8 @@ def apply_operator(node: Binary, left: Evaluate, right: Evaluate) -> Evaluate:
     if isinstance(right_node, Literal):
         value = right_node.value
         return lambda scope: operate(left(scope), value)
-    return lambda scope: operate(left(scope), right(scope))
+    operation = _operation(operator)
+    return lambda scope: operation(left(scope), right(scope), scope)
 
 
 def apply_operators(operators: tuple[str, ...], terms: list[Evaluate]) -> Evaluate:
@@ -263,13 +303,23 @@ def apply_operators(operators: tuple[str, ...], terms: list[Evaluate]) -> Evalua
     return evaluate
 
 
+@cache
 def _operation(operator: str) -> Callable[[Any, Any, Scope], Any]:
     """Return the function of an operator."""
     expected = EQUALITIES.get(operator)
     if expected is not None:
         return lambda left, right, scope: equal(left, right, scope) is expected
     operate = BINARY[operator]
+    if operator[0] in "<>":
+        return lambda left, right, scope: _order(operate, left, right, scope)
     return lambda left, right, _: operate(left, right)
+
+
+def _order(operate: Callable[[Any, Any], Any], left: Any, right: Any, scope: Scope) -> Any:
+    """Return the result of an ordering; two strings spend what their comparison costs."""
+    if type(left) is str and type(right) is str:
+        spend_comparison(left, scope)
+    return operate(left, right)
 
 
 def choose(arms: list[tuple[Evaluate, Evaluate]], otherwise: Evaluate) -> Evaluate:

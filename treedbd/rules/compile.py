@@ -13,7 +13,7 @@ read by its index there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Any, Final
 
@@ -33,24 +33,27 @@ from treedbd.rules.ast import (
     Prefix,
     Variable,
     Visit,
+    each,
     fold,
 )
 from treedbd.rules.closures import Evaluate
 from treedbd.rules.context import Scope
 from treedbd.rules.operators import auth_member, index_name, negate
 from treedbd.rules.snapshot import Snapshot
+from treedbd.rules.steps import Steps
 from treedbd.rules.typecheck import TypeTable
 from treedbd.rules.types import Type
 
 
 def compile_rule(
     expression: Expression, types: TypeTable, captures: Mapping[str, int]
-) -> Callable[[Scope], bool]:
+) -> Steps[Callable[[Scope], bool]]:
     """Compile a rule that has been type-checked.
 
     `captures` maps the names of captures to their indices in the path of the rule.
     """
-    return fold(_Compiler(types, captures).visit, expression)
+    compiler = _Compiler(types, captures)
+    return fold(compiler.visit, compiler.leaves, expression)
 
 
 class _Compiler:
@@ -59,31 +62,26 @@ class _Compiler:
     def __init__(self, types: TypeTable, captures: Mapping[str, int]) -> None:
         self.types = types
         self.captures = captures
+        self.leaves: Final[Mapping[type[AstNode], Callable[[Any], Evaluate]]] = {
+            Literal: self.literal,
+            Pattern: self.not_a_value,
+            ListLiteral: self.not_a_value,
+            Variable: self.variable,
+        }
 
     def visit(self, node: Expression) -> Visit[Evaluate]:
         return _VISITORS[type(node)](self, node)
 
-    def each(self, nodes: Iterable[Expression]) -> Visit[list[Evaluate]]:
-        """Return the closures of several nodes."""
-        compiled = []
-        for node in nodes:
-            compiled.append((yield node))  # noqa: PERF401 - a comprehension cannot yield
-        return compiled
-
-    def literal(self, node: Literal) -> Visit[Evaluate]:
-        yield from ()
+    def literal(self, node: Literal) -> Evaluate:
         value = node.value
-        return lambda _: value
+        return (lambda _: value) if isinstance(value, str) else closures.constant(value)
 
-    def not_a_value(self, node: Pattern | ListLiteral) -> Visit[Evaluate]:
-        yield from ()
+    def not_a_value(self, _: Pattern | ListLiteral) -> Evaluate:
         return closures.fail
 
-    def variable(self, node: Variable) -> Visit[Evaluate]:
-        yield from ()
+    def variable(self, node: Variable) -> Evaluate:
         if node.name in self.captures:
-            index = self.captures[node.name]
-            return lambda scope: scope.path[index]
+            return closures.capture(self.captures[node.name])
         return closures.VARIABLES[node.name]
 
     def member(self, node: Member) -> Visit[Evaluate]:
@@ -99,7 +97,7 @@ class _Compiler:
         return closures.length_of(target)
 
     def index(self, node: Index) -> Visit[Evaluate]:
-        target, index = yield from self.each((node.target, node.index))
+        target, index = yield from each((node.target, node.index))
         return lambda scope: auth_member(target(scope), index_name(index(scope)))
 
     def call(self, node: Call) -> Visit[Evaluate]:
@@ -112,7 +110,7 @@ class _Compiler:
             (pattern,) = node.arguments
             assert isinstance(pattern, Pattern)  # noqa: S101 - the type checker ensures it
             return closures.match_regex(target, pattern.regex)
-        arguments = yield from self.each(node.arguments)
+        arguments = yield from each(node.arguments)
         method = closures.STRING_FUNCTIONS[callee.name]
         return closures.call_string_method(target, method, arguments)
 
@@ -124,7 +122,7 @@ class _Compiler:
         if not arguments:
             method = closures.SNAPSHOT_METHODS_WITHOUT_ARGUMENTS[name]
             return closures.call_snapshot_method(target, method)
-        (path,) = yield from self.each(arguments)
+        (path,) = yield from each(arguments)
         if name == "hasChild":
             return closures.call_has_child(target, path)
         return closures.call_child(target, arguments[0], path)
@@ -134,11 +132,13 @@ class _Compiler:
             return closures.call_snapshot_method(target, Snapshot.has_children)
         (names,) = arguments
         assert isinstance(names, ListLiteral)  # noqa: S101 - the type checker ensures it
+        if not names.items:
+            return closures.call_snapshot_method(target, Snapshot.has_children)
         literals = [closures.literal_string(item) for item in names.items]
         known = [literal for literal in literals if literal is not None]
         if len(known) == len(literals):
             return closures.call_has_known_children(target, known)
-        return closures.call_has_children(target, (yield from self.each(names.items)))
+        return closures.call_has_children(target, (yield from each(names.items)))
 
     def prefix(self, node: Prefix) -> Visit[Evaluate]:
         operand: Evaluate = yield node.operand
@@ -147,26 +147,22 @@ class _Compiler:
         return lambda scope: negate(operand(scope))
 
     def logical(self, node: Logical) -> Visit[Evaluate]:
-        return closures.join_terms(node.operator == "||", (yield from self.each(node.terms)))
+        return closures.join_terms(node.operator == "||", (yield from each(node.terms)))
 
     def binary(self, node: Binary) -> Visit[Evaluate]:
-        terms = yield from self.each(node.terms)
+        terms = yield from each(node.terms)
         if len(terms) == 2:
             return closures.apply_operator(node, *terms)
         return closures.apply_operators(node.operators, terms)
 
     def conditional(self, node: Conditional) -> Visit[Evaluate]:
-        conditions = yield from self.each(condition for condition, _ in node.arms)
-        results = yield from self.each(result for _, result in node.arms)
+        conditions = yield from each(condition for condition, _ in node.arms)
+        results = yield from each(result for _, result in node.arms)
         otherwise: Evaluate = yield node.otherwise
         return closures.choose(list(zip(conditions, results, strict=True)), otherwise)
 
 
 _VISITORS: Final[Mapping[type[AstNode], Callable[[_Compiler, Any], Visit[Evaluate]]]] = {
-    Literal: _Compiler.literal,
-    Pattern: _Compiler.not_a_value,
-    ListLiteral: _Compiler.not_a_value,
-    Variable: _Compiler.variable,
     Member: _Compiler.member,
     Index: _Compiler.index,
     Call: _Compiler.call,

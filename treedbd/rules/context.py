@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import attrs
 
-from treedbd.limits import RulesLimits
+from treedbd.rules.budget import Budget
+from treedbd.rules.errors import TextPosition
+from treedbd.rules.kept_reads import KeptReads
 from treedbd.tree.types import Json, Path, Value
 from treedbd.tree.view import View
-
-DEFAULT_CHARACTERS: Final = RulesLimits().judged_characters
-
-
-class EvaluationError(Exception):
-    """An expression has no value; its rule counts as not true."""
 
 
 @attrs.frozen
@@ -52,45 +49,60 @@ class QueryFacts:
 PLAIN_READ: Final = QueryFacts()
 
 
-@attrs.frozen
+@attrs.define(eq=False)
 class Context:
     """The circumstances of one request, the same for all rules that are evaluated for it.
 
     `auth` is JSON, None for an anonymous caller. `now` is in milliseconds since 1970, and also
-    replaces timestamp placeholders. `view` is the tree before the operation.
+    replaces timestamp placeholders. `view` is the tree before the operation. `check` is called
+    between two evaluations; what it raises ends them. `exceeded` is called with the location and
+    the position of a rule that would have read more than the budget of the request. `kept` are
+    expensive reads of `view`, or of a state in which they have the same results.
+
+    `reader` is set by the first rules that are evaluated: `view` as all rules of the request read
+    it, and the budget at whose expense they do.
     """
 
     auth: Json
     now: int
     view: View
     query: QueryFacts | None = None
+    check: Callable[[], None] | None = None
+    exceeded: Callable[[str, TextPosition], None] | None = None
+    kept: KeptReads | None = None
+    reader: tuple[View, Budget] | None = attrs.field(default=None, init=False)
 
 
 class Scope:
     """The state of one evaluation, shared by all rules of a request.
 
-    `path` is the node that the current rule is evaluated at; `characters` is the
-    number that string methods, regular expressions and comparisons of objects may still read.
+    `before` and `after` are the trees before and after the operation, `path` is the node that the
+    current rule is evaluated at. `spend` is that of the budget.
     """
 
-    __slots__ = ("after", "auth", "before", "characters", "now", "path", "query")
+    __slots__ = ("after", "auth", "before", "budget", "now", "path", "query", "spend")
 
-    def __init__(
-        self, context: Context, before: View, after: View, characters: int = DEFAULT_CHARACTERS
-    ) -> None:
+    def __init__(self, context: Context, before: View, after: View, budget: Budget) -> None:
         self.auth: Any = context.auth
         self.now = context.now
         self.query = context.query or PLAIN_READ
         self.before = before
         self.after = after
-        self.characters = characters
+        self.budget = budget
+        self.spend = budget.spend
         self.path: Path = ()
 
-    def spend(self, characters: int) -> None:
-        """Subtract characters that are read; raise `EvaluationError` if too few remain."""
-        self.characters -= characters
-        if self.characters < 0:
-            raise EvaluationError("The rules read too much text.")
+
+class KnownScope(Scope):
+    """What is known of a request before it is done: `auth`, and `path`, which it addresses."""
+
+    __slots__ = ()
+
+    def __init__(self, auth: Json, path: Path, budget: Budget) -> None:
+        self.auth = auth
+        self.path = path
+        self.budget = budget
+        self.spend = budget.spend
 
 
 class Subtree:

@@ -13,7 +13,7 @@ from typing import Final
 import attrs
 
 from treedbd.tree.types import Container, Leaf, Path, Priority, Value
-from treedbd.tree.view import View
+from treedbd.tree.view import Charge, View, free
 
 
 @attrs.frozen(slots=False)
@@ -43,31 +43,36 @@ class Dependencies:
 
 
 class Recorder:
-    """A `View` that records which paths are read."""
+    """A `View` that adds the paths that are read to `paths`."""
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: View, paths: set[Path]) -> None:
         self._view: Final = view
-        self.paths: Final[set[Path]] = set()
+        self.paths: Final = paths
 
     def get(self, path: Path) -> Value:
         """Return the whole subtree at `path`."""
         self.paths.add(path)
         return self._view.get(path)
 
-    def peek(self, path: Path) -> Leaf | Container | None:
+    def peek(self, path: Path, charge: Charge = free) -> Leaf | Container | None:
         """Return the leaf at `path`, `CONTAINER` if it has children, None if nothing is there."""
         self.paths.add(path)
-        return self._view.peek(path)
+        return self._view.peek(path, charge)
+
+    def type_at(self, path: Path, charge: Charge = free) -> type[Leaf] | type[Container] | None:
+        """Return the type of what `peek` returns."""
+        self.paths.add(path)
+        return self._view.type_at(path, charge)
 
     def size(self, path: Path, limit: int) -> int:
         """Return the approximate number of bytes of the subtree at `path`."""
         self.paths.add(path)
         return self._view.size(path, limit)
 
-    def priority(self, path: Path) -> Priority | None:
+    def priority(self, path: Path, charge: Charge = free) -> Priority | None:
         """Return the priority of the node at `path`."""
         self.paths.add(path)
-        return self._view.priority(path)
+        return self._view.priority(path, charge)
 
     def keys(self, path: Path) -> Iterator[str]:
         """Iterate over the keys of the children of `path`."""

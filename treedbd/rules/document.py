@@ -3,42 +3,43 @@
 The dialect adds to JSON what rules files use: line and block comments, line breaks and tabs inside
 strings, a comma before a closing bracket. A duplicate member is an error.
 
-Theory of operation: one pass with a cursor over the text. Numbers and null are parsed, although
-they are valid nowhere in a rules document, so that `build` can report them with a better message.
-This module does not know what the members mean; `build` does. An `Item` has the offset at which it
-begins, and a `TextItem` maps each of its characters to an offset, across escapes.
+Theory of operation: one pass with a cursor over the text, in steps. Numbers and null are parsed,
+although they are valid nowhere in a rules document, so that `build` can report them with a better
+message. This module does not know what the members mean; `build` does. An `Item` has the offset at
+which it begins, and a `TextItem` maps each of its characters to an offset, across escapes.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from bisect import bisect_right
-from functools import cached_property
-from operator import itemgetter
+from collections.abc import Iterator
 from typing import Final, NoReturn, TypeAlias
 
 import attrs
 
 from treedbd.rules.errors import InvalidRules, TextPosition
+from treedbd.rules.steps import Steps
 from treedbd.tree.types import Json
 
-_SKIPPED = re.compile(r"(?:[ \t\r\n]+|//[^\n]*|/\*[\s\S]*?\*/)*")
-_UNESCAPED = re.compile(r'[^"\\\x00-\x08\x0b\x0c\x0e-\x1f]*')
+_SKIPPED_AT_ONCE: Final = 500
+_SKIPPED = re.compile(rf"(?:[ \t\r\n]++|//[^\n]*+|/\*[\s\S]*?\*/){{0,{_SKIPPED_AT_ONCE}}}+")
+_PAIR: Final = r"u[dD][89abAB][0-9A-Fa-f]{2}\\u[dD][c-fC-F][0-9A-Fa-f]{2}"
+_CHARACTERS = re.compile(
+    r'"(?:[^"\\\x00-\x08\x0b\x0c\x0e-\x1f]++'
+    rf'|\\(?:["\\/bfnrt]|u(?![dD][89a-fA-F])[0-9A-Fa-f]{{4}}|{_PAIR}))*+'
+)
+"""A string up to its closing quote, or up to the first character that it must not hold."""
+_ESCAPE = re.compile(rf"\\(?:{_PAIR}|u[0-9A-Fa-f]{{4}}|.)")
+_MEMBER = re.compile(
+    rf'{_SKIPPED.pattern}(,?){_SKIPPED.pattern}"([^"\\\x00-\x1f]*+)"'
+    rf"{_SKIPPED.pattern}:{_SKIPPED.pattern}(?![ \t\r\n/])"
+)
+"""What nearly every member begins with: what is not like this is parsed piece by piece."""
 _WORD = re.compile(r"[A-Za-z]+")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
-_HEX = re.compile(r"u([0-9A-Fa-f]{4})")
-_PAIR = re.compile(r"u([dD][89abAB][0-9A-Fa-f]{2})\\u([dD][c-fC-F][0-9A-Fa-f]{2})")
-_ESCAPES: Final = {
-    '"': '"',
-    "\\": "\\",
-    "/": "/",
-    "b": "\b",
-    "f": "\f",
-    "n": "\n",
-    "r": "\r",
-    "t": "\t",
-}
 _CONSTANTS: Final = {"true": True, "false": False, "null": None}
+_ITEMS_PER_STEP: Final = 100
 
 
 class Source:
@@ -46,19 +47,23 @@ class Source:
 
     def __init__(self, text: str) -> None:
         self.text: Final = text
-
-    @cached_property
-    def _line_starts(self) -> list[int]:
-        return [0, *(found.end() for found in re.finditer("\n", self.text))]
+        # The last position, from which the next one is counted: most follow each other.
+        self._offset = 0
+        self._line = 1
+        self._line_start = 0
 
     def position(self, offset: int) -> TextPosition:
         """Return the line and column of an offset."""
-        line = bisect_right(self._line_starts, offset)
-        return TextPosition(line, offset - self._line_starts[line - 1] + 1)
+        if offset < self._offset:
+            self._offset, self._line, self._line_start = 0, 1, 0
+        self._line += self.text.count("\n", self._offset, offset)
+        self._line_start = max(self._line_start, self.text.rfind("\n", self._offset, offset) + 1)
+        self._offset = offset
+        return TextPosition(self._line, offset - self._line_start + 1)
 
-    def fail(self, offset: int, text: str) -> NoReturn:
+    def fail(self, offset: int, text: str, hint: str = "") -> NoReturn:
         """Raise `InvalidRules` with the position of an offset."""
-        raise InvalidRules(*self.position(offset), text)
+        raise InvalidRules(*self.position(offset), text, hint)
 
 
 @attrs.frozen(eq=False)
@@ -71,20 +76,20 @@ class ScalarItem:
 
 @attrs.frozen(eq=False)
 class TextItem:
-    """A string.
-
-    `runs` has an `(index, offset)` for the first character and for each one after an escape: its
-    index in `value`, and its offset in the document.
-    """
+    """A string; `raw` is what is written between its quotes, empty if that is `value` itself."""
 
     offset: int
     value: str
-    runs: tuple[tuple[int, int], ...]
+    raw: str = ""
 
     def offset_of(self, index: int) -> int:
         """Return the offset of a character; that of the closing quote for the length."""
-        begin, offset = self.runs[bisect_right(self.runs, index, key=itemgetter(0)) - 1]
-        return offset + index - begin
+        offset = index
+        for escape in _ESCAPE.finditer(self.raw):
+            if escape.start() >= offset:
+                break
+            offset += len(escape[0]) - 1
+        return self.offset + 1 + offset
 
 
 @attrs.frozen(eq=False)
@@ -100,24 +105,38 @@ class ObjectItem:
     """An object: its members in the order of the text, and the offset of its closing bracket."""
 
     offset: int
-    members: tuple[tuple[TextItem, Item], ...]
+    keys: tuple[TextItem, ...]
+    values: tuple[Item, ...]
     end: int
+
+    @property
+    def members(self) -> Iterator[tuple[TextItem, Item]]:
+        """Each key with its value."""
+        return zip(self.keys, self.values, strict=True)
 
 
 Item: TypeAlias = ScalarItem | TextItem | ArrayItem | ObjectItem
 
 
-def as_json(item: Item) -> Json:
-    """Return an item as plain JSON."""
+def as_json(item: Item) -> Steps[Json]:
+    """Return an item as plain JSON, in steps."""
     if isinstance(item, ObjectItem):
-        return {key.value: as_json(value) for key, value in item.members}
+        yield
+        members: dict[str, Json] = {}
+        for key, value in item.members:
+            members[key.value] = yield from as_json(value)
+        return members
     if isinstance(item, ArrayItem):
-        return [as_json(value) for value in item.items]
+        yield
+        items: list[Json] = []
+        for value in item.items:
+            items.append((yield from as_json(value)))  # noqa: PERF401 - a comprehension cannot yield
+        return items
     return item.value
 
 
-def parse_document(source: Source, max_depth: int) -> Item:
-    """Parse a whole document, in which at most `max_depth` brackets are nested.
+def parse_document(source: Source, max_depth: int) -> Steps[Item]:
+    """Parse a whole document, in which at most `max_depth` brackets are nested, in steps.
 
     Raises `InvalidRules`.
     """
@@ -132,11 +151,14 @@ class _DocumentParser:
         self.text = source.text
         self.at = 0
         self.remaining_depth = max_depth
+        self.items_of_step = 0
 
-    def document(self) -> Item:
-        self.skip_whitespace()
-        item = self.item()
-        self.skip_whitespace()
+    def document(self) -> Steps[Item]:
+        while self.skip():
+            yield
+        item = self.leaf() or (yield from self.container())
+        while self.skip():
+            yield
         if self.at < len(self.text):
             self.fail("Parse error.")
         return item
@@ -144,27 +166,40 @@ class _DocumentParser:
     def fail(self, text: str) -> NoReturn:
         self.source.fail(self.at, text)
 
-    def skip_whitespace(self) -> str:
-        """Skip whitespace and comments; return the character that follows, '' at the end."""
+    def next(self) -> str:
+        """Return the character at the cursor, '' at the end."""
+        return self.text[self.at : self.at + 1]
+
+    def skip(self) -> bool:
+        """Skip whitespace and comments; return whether there may be more of them."""
         found = _SKIPPED.match(self.text, self.at)
         assert found is not None  # noqa: S101 - the pattern also matches the empty string
         self.at = found.end()
-        return self.text[self.at : self.at + 1]
+        return found.end() - found.start() >= _SKIPPED_AT_ONCE
 
-    def item(self) -> Item:
-        character = self.text[self.at : self.at + 1]
+    def ends_step(self) -> bool:
+        """Count an item; return whether a step ends with it."""
+        self.items_of_step = (self.items_of_step + 1) % _ITEMS_PER_STEP
+        return not self.items_of_step
+
+    def leaf(self) -> Item | None:
+        """Parse an item, None if it is a container."""
+        character = self.next()
         if character == '"':
             return self.string()
         if character in ("{", "["):
-            if not self.remaining_depth:
-                self.fail("Rules are nested too deeply.")
-            self.remaining_depth -= 1
-            item = self.object() if character == "{" else self.array()
-            self.remaining_depth += 1
-            return item
+            return None
         if character == ",":
             self.fail("Unexpected ','.")
         return self.scalar()
+
+    def container(self) -> Steps[Item]:
+        if not self.remaining_depth:
+            self.fail("Rules are nested too deeply.")
+        self.remaining_depth -= 1
+        item: Item = yield from self.object() if self.next() == "{" else self.array()
+        self.remaining_depth += 1
+        return item
 
     def scalar(self) -> ScalarItem:
         begin = self.at
@@ -178,100 +213,98 @@ class _DocumentParser:
         self.at = number.end()
         return ScalarItem(begin, float(number[0]))
 
-    def object(self) -> ObjectItem:
+    def object(self) -> Steps[ObjectItem]:
         begin = self.at
-        members: list[tuple[TextItem, Item]] = []
+        self.at += 1
+        keys: list[TextItem] = []
+        values: list[Item] = []
         names: set[str] = set()
-        while self.advance("}", first=not members):
-            if self.text[self.at] != '"':
-                self.fail("Expected '\"'.")
-            key = self.string()
+        while True:
+            found = _MEMBER.match(self.text, self.at)
+            if found is not None and bool(found[1]) is bool(keys):
+                key = TextItem(found.start(2) - 1, found[2])
+                self.at = found.end()
+            elif (yield from self.advance("}", first=not keys)):
+                key = yield from self.key()
+            else:
+                return ObjectItem(begin, tuple(keys), tuple(values), self.at - 1)
             if key.value in names:
                 self.source.fail(key.offset, f"The member '{key.value}' is given twice.")
             names.add(key.value)
-            if self.skip_whitespace() != ":":
-                self.fail("Expected ':'.")
-            self.at += 1
-            self.skip_whitespace()
-            members.append((key, self.item()))
-        return ObjectItem(begin, tuple(members), self.at - 1)
+            keys.append(key)
+            values.append(self.leaf() or (yield from self.container()))
+            if self.ends_step():
+                yield
 
-    def array(self) -> ArrayItem:
+    def key(self) -> Steps[TextItem]:
+        """Parse the key of a member, and move to its value."""
+        if self.next() != '"':
+            self.fail("Expected '\"'.")
+        key = self.string()
+        while self.skip():
+            yield
+        if self.next() != ":":
+            self.fail("Expected ':'.")
+        self.at += 1
+        while self.skip():
+            yield
+        return key
+
+    def array(self) -> Steps[ArrayItem]:
         begin = self.at
+        self.at += 1
         items: list[Item] = []
-        while self.advance("]", first=not items):
-            items.append(self.item())
+        while (yield from self.advance("]", first=not items)):
+            items.append(self.leaf() or (yield from self.container()))
+            if self.ends_step():
+                yield
         return ArrayItem(begin, tuple(items))
 
-    def advance(self, closing: str, *, first: bool) -> bool:
+    def advance(self, closing: str, *, first: bool) -> Steps[bool]:
         """Move to the next member or array item; return False after the closing bracket.
 
-        `first` says that the cursor is still at the opening bracket.
+        `first` says that the cursor is just after the opening bracket.
         """
-        if first:
+        needs_comma = not first
+        while True:
+            while self.skip():
+                yield
+            character = self.next()
+            if character != "," or not needs_comma:
+                break
             self.at += 1
-        after_comma = False
-        if self.skip_whitespace() == "," and not first:
-            self.at += 1
-            self.skip_whitespace()
-            after_comma = True
-        character = self.text[self.at : self.at + 1]
+            needs_comma = False
         if character == closing:
             self.at += 1
             return False
-        if character == "," and not after_comma:
+        if character == "," and first:
             self.fail("Unexpected ','.")
         if not character:
             self.fail("Unexpected end of the document.")
-        if not first and not after_comma:
+        if needs_comma:
             self.fail(f"Expected ',' or '{closing}'.")
         return True
 
     def string(self) -> TextItem:
-        begin = self.at
-        pieces: list[str] = []
-        length = 0
-        self.at += 1
-        runs = [(0, self.at)]
-        while True:
-            unescaped = self.unescaped()
-            pieces.append(unescaped)
-            length += len(unescaped)
-            character = self.text[self.at : self.at + 1]
-            if character == '"':
-                break
-            if character != "\\":
-                self.source.fail(begin, "Unterminated string.")
-            pieces.append(self.escape())
-            length += 1
-            runs.append((length, self.at))
-        self.at += 1
-        return TextItem(begin, "".join(pieces), tuple(runs))
+        found = _CHARACTERS.match(self.text, self.at)
+        assert found is not None  # noqa: S101 - the cursor is at a quote
+        end = found.end()
+        if self.text[end : end + 1] != '"':
+            self.fail_in_string(end)
+        begin, self.at = self.at, end + 1
+        raw = self.text[begin + 1 : end]
+        if "\\" not in raw:
+            return TextItem(begin, raw)
+        return TextItem(begin, json.loads(f'"{raw}"', strict=False), raw)
 
-    def unescaped(self) -> str:
-        found = _UNESCAPED.match(self.text, self.at)
-        assert found is not None  # noqa: S101 - the pattern also matches the empty string
-        self.at = found.end()
-        if self.at < len(self.text) and self.text[self.at] not in '"\\':
-            self.fail("A string must not hold control characters.")
-        return found[0]
-
-    def escape(self) -> str:
-        after = self.at + 1
-        letter = self.text[after : after + 1]
-        if letter in _ESCAPES:
-            self.at = after + 1
-            return _ESCAPES[letter]
-        pair = _PAIR.match(self.text, after)
-        if pair:
-            self.at = pair.end()
-            high, low = int(pair[1], 16), int(pair[2], 16)
-            return chr(0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00))
-        found = _HEX.match(self.text, after)
-        if found and not 0xD800 <= int(found[1], 16) <= 0xDFFF:
-            self.at = found.end()
-            return chr(int(found[1], 16))
-        shown = self.text[after : after + (5 if letter == "u" else 1)]
+    def fail_in_string(self, end: int) -> NoReturn:
+        """Report what a string must not hold, at `end`."""
+        if end == len(self.text):
+            self.fail("Unterminated string.")
+        if self.text[end] != "\\":
+            self.source.fail(end, "A string must not hold control characters.")
+        letters = 5 if self.text.startswith("u", end + 1) else 1
+        shown = self.text[end + 1 : end + 1 + letters]
         if not shown.isprintable():
             shown = ascii(shown)[1:-1]
-        return self.fail(f"Invalid escape: '\\{shown}'")
+        self.source.fail(end, f"Invalid escape: '\\{shown}'")

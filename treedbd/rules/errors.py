@@ -17,20 +17,42 @@ class TextPosition(NamedTuple):
     column: int
 
 
-class InvalidRules(ValueError):
-    """A rules document that cannot be put in force; `str()` is `line:column: text`."""
+class RulesWarning(NamedTuple):
+    """What is allowed but probably not meant; `str()` is `line:column: text`."""
 
-    def __init__(self, line: int, column: int, text: str) -> None:
+    position: TextPosition
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.position.line}:{self.position.column}: {self.text}"
+
+
+class InvalidRules(ValueError):
+    """A rules document that cannot be put in force; `str()` is `line:column: text`.
+
+    `hint` is a sentence that may help ("Did you mean …?"), or empty. It is not part of the text,
+    because clients know the texts of Firebase.
+    """
+
+    def __init__(self, line: int, column: int, text: str, hint: str = "") -> None:
         super().__init__(f"{line}:{column}: {text}")
         self.line = line
         self.column = column
         self.text = text
+        self.hint = hint
 
 
 class ExpressionError(Exception):
-    """An error in one expression, `offset` characters from its beginning."""
+    """An error in one expression, `offset` characters from its beginning; `hint` may be empty."""
 
-    def __init__(self, offset: int, text: str) -> None:
+    def __init__(self, offset: int, text: str, hint: str = "") -> None:
         super().__init__(text)
         self.offset = offset
         self.text = text
+        self.hint = hint
+
+
+def with_hint(error: BaseException) -> str:
+    """Return the text of an error for a person, with its hint if it has one."""
+    hint = error.hint if isinstance(error, InvalidRules) else ""
+    return f"{error} {hint}".rstrip()

@@ -18,9 +18,11 @@ from typing import Final
 
 import attrs
 
-from treedbd.rules.context import EvaluationError, Scope
+from treedbd.rules.budget import BudgetExceeded, EvaluationError
+from treedbd.rules.context import Context, KnownScope, Scope
 from treedbd.rules.dependencies import Dependencies
 from treedbd.rules.errors import TextPosition
+from treedbd.rules.traced import TracedRead
 from treedbd.tree.types import Change, Path, Value
 from treedbd.tree.value import members
 
@@ -35,20 +37,30 @@ class Rule:
 
     Attributes:
         kind: `.read`, `.write` or `.validate`.
-        location: where the rule is in the document: `rules/users/$uid/.read`.
-        position: line and column there.
+        keys: the members of the document around the rule: `rules`, `users`, `$uid`.
+        position: line and column of the rule.
         test: evaluates the rule; raises `EvaluationError`.
         reads_time: whether the rule reads `now`.
         constant: the result of a rule that is `true` or `false`, None for an expression.
+        may_be_true: of a `.write` rule: returns whether it can be true for any data.
 
     """
 
     kind: str
-    location: str
+    keys: Path
     position: TextPosition
     test: Callable[[Scope], bool]
     reads_time: bool = False
     constant: bool | None = None
+    may_be_true: Callable[[KnownScope], bool] | None = None
+
+    @property
+    def location(self) -> str:
+        """Where the rule is in the document: `rules/users/$uid/.read`.
+
+        It is joined when it is shown: a document may have many rules below long keys.
+        """
+        return "/".join((*self.keys, self.kind))
 
 
 @attrs.frozen(eq=False)
@@ -56,7 +68,8 @@ class RuleNode:
     """The rules for one node, and the rule nodes below it.
 
     It applies to one path of the data or, at and below a capture, to every path that matches.
-    `validates_below` says whether there is a `.validate` anywhere below.
+    `validates_below` and `writes_below` say whether there is a `.validate` or a `.write` anywhere
+    below.
     """
 
     rules: Mapping[str, Rule]
@@ -68,6 +81,7 @@ class RuleNode:
     write: Rule | None = attrs.field(init=False)
     validate: Rule | None = attrs.field(init=False)
     validates_below: bool = attrs.field(init=False)
+    writes_below: bool = attrs.field(init=False)
 
     @read.default
     def _find_read(self) -> Rule | None:
@@ -84,6 +98,10 @@ class RuleNode:
     @validates_below.default
     def _find_below(self) -> bool:
         return any(node.validate or node.validates_below for _, node in self.below())
+
+    @writes_below.default
+    def _find_writes_below(self) -> bool:
+        return any(node.write or node.writes_below for _, node in self.below())
 
     def child(self, key: str) -> RuleNode | None:
         """Return the rule node for a child: its own if there is one, else the capture's."""
@@ -107,6 +125,8 @@ class RuleResult:
         line: line of the document, from 1.
         column: column of the line, from 1.
         result: whether the rule is true, or the text of the error.
+        captures: if it is not true: the keys that its captures matched.
+        reads: if it is not true: the nodes that it read.
 
     """
 
@@ -116,6 +136,8 @@ class RuleResult:
     line: int
     column: int
     result: bool | str
+    captures: Mapping[str, str] = attrs.field(factory=dict)
+    reads: tuple[TracedRead, ...] = ()
 
 
 @attrs.frozen
@@ -131,23 +153,51 @@ class Verdict:
     dependencies: Dependencies | None = None
 
 
+ALLOWED: Final = Verdict(True)
+DENIED: Final = Verdict(False)
+
+
 class Evaluation:
     """The evaluation of the rules for one operation."""
 
-    __slots__ = ("_make_scope", "_results", "_scope", "reads_time", "trace")
+    __slots__ = (
+        "_check",
+        "_context",
+        "_make_scope",
+        "_reads",
+        "_results",
+        "_scope",
+        "_trace",
+        "reads_time",
+    )
 
     def __init__(
-        self, make_scope: Callable[[], Scope], *, explain: bool, shared: bool = False
+        self,
+        context: Context,
+        make_scope: Callable[[], Scope],
+        *,
+        reads: dict[TracedRead, None] | None,
+        shared: bool = False,
     ) -> None:
         """Evaluate in the scope that `make_scope` returns; rules that are constant need none.
 
-        `explain` keeps a trace; `shared` keeps results, for rules that several changes share.
+        With `reads`, to which the views of that scope add what is read, a trace is kept; `shared`
+        keeps results, for rules that several changes share.
         """
+        self._context: Final = context
+        self._check: Final = context.check
         self._make_scope: Final = make_scope
         self._scope: Scope | None = None
-        self.trace: list[RuleResult] | None = [] if explain else None
+        self._reads: Final[dict[TracedRead, None]] = {} if reads is None else reads
+        self._trace: list[RuleResult] | None = None if reads is None else []
         self.reads_time = False
         self._results: Final[dict[tuple[Rule, Path], bool] | None] = {} if shared else None
+
+    def verdict(self, allowed: bool, dependencies: Dependencies | None = None) -> Verdict:
+        """Return the verdict, with what was kept on the way to it."""
+        if self._trace is None and dependencies is None:
+            return ALLOWED if allowed else DENIED
+        return Verdict(allowed, tuple(self._trace or ()), dependencies)
 
     def allows_read(self, node: RuleNode | None, path: Path) -> bool:
         """Return whether the rules from `node`, the root, allow reading `path`."""
@@ -200,6 +250,8 @@ class Evaluation:
         """Return whether every `.validate` is true at the nodes below `path`, which has `value`."""
         pending = [(top, path, value)]
         while pending:
+            if self._check is not None:
+                self._check()
             node, path, value = pending.pop()
             for key, child, rules in _matching(node, value):
                 below = (*path, key)
@@ -219,20 +271,37 @@ class Evaluation:
         return result
 
     def _evaluate(self, rule: Rule, path: Path) -> bool:
-        if rule.constant is not None and self.trace is None:
+        if rule.constant is not None and self._trace is None:
             return rule.constant
+        if self._check is not None:
+            self._check()
         scope = self._scope or self._get_scope()
         scope.path = path
+        if self._trace is not None:
+            self._reads.clear()  # of what was read between two rules
         result: bool | str
         try:
             result = is_true = rule.test(scope)
         except EvaluationError as error:
             result, is_true = str(error), False
+            if isinstance(error, BudgetExceeded) and self._context.exceeded is not None:
+                self._context.exceeded(rule.location, rule.position)
         if rule.reads_time:
             self.reads_time = True
-        if self.trace is not None:
-            self.trace.append(RuleResult(rule.kind, path, rule.location, *rule.position, result))
+        if self._trace is not None:
+            self._trace.append(self._explain(rule, path, result))
         return is_true
+
+    def _explain(self, rule: Rule, path: Path, result: bool | str) -> RuleResult:
+        """Return the result of a rule that was evaluated, with what it read."""
+        reads = tuple(self._reads)
+        if result is True:
+            return RuleResult(rule.kind, path, rule.location, *rule.position, result)
+        names = rule.keys[1:]
+        captures = {
+            name: key for name, key in zip(names, path, strict=True) if name.startswith("$")
+        }
+        return RuleResult(rule.kind, path, rule.location, *rule.position, result, captures, reads)
 
     def _get_scope(self) -> Scope:
         if self._scope is None:

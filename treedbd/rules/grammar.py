@@ -1,317 +1,247 @@
 r"""The grammar of expressions, and the parser that builds their syntax tree.
 
-The grammar below is the reference of the syntax: a subset of JavaScript's expressions, loosest
-operators first. Words that are not in it (`typeof`, `in`, `var`, …), assignments, the comma and
-the bitwise operators are errors. Whitespace and comments are allowed between any two tokens.
+The syntax is a subset of JavaScript's expressions, loosest operators first:
 
-Theory of operation: an LALR parser calls `_AstBuilder` for each production it has reduced,
-innermost first, so nothing here recurses, however deep the text is nested; the builder raises an
-error as soon as a node exceeds a limit. The lexer is contextual: the state of the parser decides
-whether a slash divides or begins a regular expression. `_explain` words the syntax errors.
+    rule        = expression [ ";" ]
+    expression  = disjunction [ "?" expression ":" expression ]
+    disjunction = conjunction { "||" conjunction }
+    conjunction = equality { "&&" equality }
+    equality    = relation { ( "==" | "===" | "!=" | "!==" ) relation }
+    relation    = sum { ( "<" | "<=" | ">" | ">=" ) sum }
+    sum         = product { ( "+" | "-" ) product }
+    product     = prefix { ( "*" | "/" | "%" ) prefix }
+    prefix      = ( "!" | "-" ) prefix | postfix
+    postfix     = primary { "." name | "[" expression "]" | "(" [ list ] ")" }
+    primary     = name | number | string | "true" | "false" | "null" | pattern
+                | "(" expression ")" | "[" [ list ] "]"
+    list        = expression { "," expression }
+
+`tokens` has the tokens. Words that are not in the grammar (`typeof`, `in`, `var`, …), assignments,
+the comma elsewhere and the bitwise operators are errors, which `syntax_errors` words. Whitespace
+and comments are allowed between any two tokens.
+
+Theory of operation: operator precedence with a stack of the constructs that are still open, so
+nothing here recurses, however deep the text is nested. An operator closes the constructs that bind
+tighter; one of the same level continues its chain. `value` is the operand that was read last, and
+what follows it decides whose operand it is. The measures of a node, which the limits are about, are
+kept beside it only until the construct around it is closed.
 """
 
 from __future__ import annotations
 
-import re
-from functools import lru_cache
-from typing import Any, Final, TypeAlias, cast
-
-import attrs
-from lark import Lark, Token, UnexpectedCharacters, UnexpectedToken
+from collections.abc import Callable
+from typing import Final, NoReturn
 
 from treedbd.limits import RulesLimits
-from treedbd.rules.ast import (
-    Binary,
-    Call,
-    Conditional,
-    Expression,
-    Index,
-    ListLiteral,
-    Literal,
-    Logical,
-    Member,
-    Pattern,
-    Prefix,
-    Variable,
+from treedbd.rules.ast import Expression, Literal, Member, Pattern, Variable
+from treedbd.rules.constructs import (
+    CHOICE,
+    FORMS_CLOSED_BY,
+    LEVELS,
+    OPEN,
+    OPERANDS_OF_EMPTY,
+    PREFIX,
+    Construct,
+    Form,
+    form_of,
 )
 from treedbd.rules.errors import ExpressionError
 from treedbd.rules.regex import parse_regex
-from treedbd.tree.number import canonical_number
-
-GRAMMAR: Final = r"""
-?start: expression _SEMICOLON?
-
-?expression: disjunction
-    | disjunction _CHOOSE expression _ELSE expression -> conditional
-?disjunction: conjunction
-    | conjunction (OR conjunction)+                   -> logical
-?conjunction: equality
-    | equality (AND equality)+                        -> logical
-?equality: relation
-    | relation ((EQUAL | UNEQUAL) relation)+          -> binary
-?relation: sum
-    | sum (ORDER sum)+                                -> binary
-?sum: product
-    | product ((PLUS | MINUS) product)+               -> binary
-?product: prefix
-    | prefix ((TIMES | SLASH | PERCENT) prefix)+      -> binary
-?prefix: postfix
-    | (NOT | MINUS) prefix                            -> prefixed
-?postfix: primary
-    | postfix _DOT NAME                               -> member
-    | postfix OPEN expression _CLOSE                 -> index
-    | postfix _LEFT _RIGHT                            -> call
-    | postfix _LEFT arguments _RIGHT                  -> call
-?primary: _LEFT expression _RIGHT                     -> group
-    | NAME                                            -> variable
-    | NUMBER                                          -> number
-    | STRING                                          -> string
-    | (TRUE | FALSE | NULL)                           -> constant
-    | REGEX                                           -> pattern
-    | OPEN _CLOSE                                     -> list_literal
-    | OPEN arguments _CLOSE                           -> list_literal
-arguments: expression (_COMMA expression)*
-
-TRUE: "true"
-FALSE: "false"
-NULL: "null"
-NAME: /(?:[^\W\d]|\$)[\w$]*/
-NUMBER: /0[xX][0-9A-Fa-f]+|(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?/
-STRING: /"(?:[^"\\\r\n]|\\[^\r\n])*"|'(?:[^'\\\r\n]|\\[^\r\n])*'/
-REGEX: /\/(?![*\/])(?:[^\/\\\[\r\n]|\\[^\r\n]|\[(?:[^\]\\\r\n]|\\[^\r\n])*\])+\/[A-Za-z0-9_$]*/
-OR: "||"
-AND: "&&"
-EQUAL: /===?/
-UNEQUAL: /!==?/
-ORDER: /[<>]=?/
-PLUS: "+"
-MINUS: "-"
-TIMES: "*"
-SLASH: "/"
-PERCENT: "%"
-NOT: "!"
-OPEN: "["
-_CLOSE: "]"
-_LEFT: "("
-_RIGHT: ")"
-_DOT: "."
-_COMMA: ","
-_CHOOSE: "?"
-_ELSE: ":"
-_SEMICOLON: ";"
-BLANK: /\s+/
-COMMENT.2: /\/\/[^\n]*|\/\*[\s\S]*?\*\//
-%ignore BLANK
-%ignore COMMENT
-"""
+from treedbd.rules.steps import Steps
+from treedbd.rules.syntax_errors import syntax_error
+from treedbd.rules.tokens import (
+    BLANKS,
+    NAME,
+    OPERAND,
+    OPERATOR,
+    is_constant,
+    read_constant,
+    read_number,
+    read_string,
+)
 
 _EXTRA_DEPTH: Final = 50
 """A pair of brackets usually adds two levels of nodes; this many more are allowed."""
-_CONSTANTS: Final = {"true": True, "false": False, "null": None}
-_ESCAPE = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|x([0-9A-Fa-f]{2})|(.))", re.DOTALL)
-_LETTERS: Final = {
-    "b": "\b",
-    "f": "\f",
-    "n": "\n",
-    "r": "\r",
-    "t": "\t",
-    "v": "\v",
-    "0": "\0",
-}
-_ASSIGNMENT = re.compile(r"(?:[-+*/%&|^]|\*\*|<<|>>>?)?=(?!=)")
-_UNSUPPORTED_OPERATOR = re.compile(r"\*\*|<<|>>>?|&|\||\^|~|,|(?:in|instanceof)\b")
-_UNSUPPORTED_WORD = re.compile(r"\b(typeof|void|delete|new|var|let|const|function|return)\s+$")
-
-_Children: TypeAlias = list[Any]
-_ParserError: TypeAlias = UnexpectedToken | UnexpectedCharacters
+_TOKENS_PER_STEP: Final = 200
 
 
-def parse_expression(text: str, limits: RulesLimits) -> Expression:
-    """Parse one expression; raise `ExpressionError`."""
+def parse_expression(text: str, limits: RulesLimits) -> Steps[Expression]:
+    """Parse one expression in steps; raise `ExpressionError`."""
     if len(text.encode("utf-8", "surrogatepass")) > limits.expression_bytes:
         raise ExpressionError(0, f"The expression is longer than {limits.expression_bytes} bytes.")
-    try:
-        return cast(Expression, _parser(limits).parse(text))
-    except (UnexpectedToken, UnexpectedCharacters) as error:
-        raise _explain(text, error) from None
+    return (yield from _ExpressionParser(text, limits).parse())
 
 
-@lru_cache(maxsize=4)
-def _parser(limits: RulesLimits) -> Lark:
-    return Lark(
-        GRAMMAR,
-        parser="lalr",
-        lexer="contextual",
-        transformer=_AstBuilder(limits),
-        maybe_placeholders=False,
-        propagate_positions=False,
-    )
+class _ExpressionParser:
+    """The parse of one expression; a method for each form of token, and for what they share."""
 
-
-class _AstBuilder:
-    """Makes the nodes; one method for each production that the grammar names."""
-
-    def __init__(self, limits: RulesLimits) -> None:
+    def __init__(self, text: str, limits: RulesLimits) -> None:
+        self.text = text
         self.limits = limits
+        self.at = 0
+        self.is_complete = False
+        self.expects_operand = True
+        self.constructs = [Construct(Form.WHOLE, OPEN, 0)]
+        self.value: Expression = Literal(0, None)
+        self.depth = 0
+        self.brackets = 0
 
-    def measure(
-        self, offset: int, *children: Expression, brackets: int = 0
-    ) -> tuple[int, int, int]:
-        """Return the offset, depth and brackets of a node that has these children."""
+    def parse(self) -> Steps[Expression]:
+        while True:
+            for _ in range(_TOKENS_PER_STEP):
+                found = (OPERAND if self.expects_operand else OPERATOR).match(self.text, self.at)
+                if found is None or found.lastgroup is None:
+                    self.fail()
+                begin, end = found.span(found.lastgroup)
+                _METHODS[found.lastgroup](self, self.text[begin:end], begin)
+                self.at = max(self.at, end)
+                if self.is_complete:
+                    return self.value
+            yield
+
+    def fail(self) -> NoReturn:
+        raise syntax_error(self.text, self.at, operand=self.expects_operand)
+
+    # Operands.
+
+    def set_operand(self, value: Expression, depth: int = 0, brackets: int = 0) -> None:
+        """Make `value` the operand that was read last."""
         limit = self.limits.nesting
-        depth = 1 + max((child.depth for child in children), default=0)
-        brackets += max((child.brackets for child in children), default=0)
         if brackets > limit or depth > 2 * limit + _EXTRA_DEPTH:
-            raise ExpressionError(offset, f"The expression is nested deeper than {limit} levels.")
-        return offset, depth, brackets
+            text = f"The expression is nested deeper than {limit} levels."
+            raise ExpressionError(value.offset, text)
+        self.value, self.depth, self.brackets = value, depth, brackets
+        self.expects_operand = False
 
-    def check_length(self, offset: int, terms: tuple[object, ...]) -> None:
-        if len(terms) > self.limits.chain_terms:
-            raise ExpressionError(offset, f"A chain has more than {self.limits.chain_terms} terms.")
+    def name(self, name: str, offset: int) -> None:
+        if is_constant(name):
+            self.set_operand(Literal(offset, read_constant(name)))
+        else:
+            self.set_operand(Variable(offset, name))
 
-    def conditional(self, children: _Children) -> Expression:
-        condition, result, otherwise = children
-        offset = condition.offset
-        if not isinstance(otherwise, Conditional):
-            measures = self.measure(offset, condition, result, otherwise)
-            return Conditional(*measures, ((condition, result),), otherwise)
-        arms = ((condition, result), *otherwise.arms)
-        self.check_length(offset, arms)
-        _, depth, brackets = self.measure(offset, condition, result)
-        depth, brackets = max(depth, otherwise.depth), max(brackets, otherwise.brackets)
-        return Conditional(offset, depth, brackets, arms, otherwise.otherwise)
+    def number(self, literal: str, offset: int) -> None:
+        self.set_operand(Literal(offset, read_number(literal, offset)))
 
-    def logical(self, children: _Children) -> Expression:
-        terms = tuple(children[::2])
-        offset = terms[0].offset
-        self.check_length(offset, terms)
-        return Logical(*self.measure(offset, *terms), str(children[1]), terms)
+    def string(self, literal: str, offset: int) -> None:
+        self.set_operand(Literal(offset, read_string(literal, offset)))
 
-    def binary(self, children: _Children) -> Expression:
-        terms = tuple(children[::2])
-        offset = terms[0].offset
-        self.check_length(offset, terms)
-        return Binary(*self.measure(offset, *terms), tuple(map(str, children[1::2])), terms)
+    def pattern(self, literal: str, offset: int) -> None:
+        pattern, _, flags = literal[1:].rpartition("/")
+        regex = parse_regex(pattern, flags, offset, self.limits.regex_size)
+        self.set_operand(Pattern(offset, regex))
 
-    def prefixed(self, children: _Children) -> Expression:
-        operator, operand = children
-        return Prefix(*self.measure(operator.start_pos, operand), str(operator), operand)
+    # Constructs.
 
-    def member(self, children: _Children) -> Expression:
-        target, name = children
-        return Member(*self.measure(target.offset, target), target, str(name))
+    def open(self, form: Form, level: int, offset: int) -> Construct:
+        """Begin a construct; an operand comes next."""
+        construct = Construct(form, level, offset)
+        self.constructs.append(construct)
+        self.expects_operand = True
+        return construct
 
-    def index(self, children: _Children) -> Expression:
-        target, _, index = children
-        measures = self.measure(target.offset, target, index, brackets=1)
-        if isinstance(index, Literal) and isinstance(index.value, str):
-            return Member(*measures, target, index.value)
-        return Index(*measures, target, index)
+    def add_operand(self, construct: Construct) -> None:
+        """Give the operand that was read last to a construct; another one comes next."""
+        construct.operands.append(self.value)
+        construct.depth = max(construct.depth, self.depth)
+        construct.brackets = max(construct.brackets, self.brackets)
+        self.expects_operand = True
 
-    def arguments(self, children: _Children) -> tuple[Expression, ...]:
-        return tuple(children)
+    def close(self) -> None:
+        """Make the innermost construct the operand that was read last."""
+        construct = self.constructs.pop()
+        has_brackets = construct.level == OPEN
+        # A group has no node, so only its brackets count.
+        depth = construct.depth + (construct.form is not Form.GROUP)
+        self.set_operand(construct.node(), depth, construct.brackets + has_brackets)
 
-    def call(self, children: _Children) -> Expression:
-        callee = children[0]
-        arguments = children[1] if len(children) > 1 else ()
-        return Call(*self.measure(callee.offset, callee, *arguments, brackets=1), callee, arguments)
+    def close_tighter(self, level: int) -> Construct:
+        """Close the constructs that bind tighter than a level; return the one around them."""
+        construct = self.constructs[-1]
+        while construct.level > level:
+            self.add_operand(construct)
+            self.close()
+            construct = self.constructs[-1]
+        return construct
 
-    def group(self, children: _Children) -> Expression:
-        inner: Expression = children[0]
-        _, _, brackets = self.measure(inner.offset, inner, brackets=1)
-        return attrs.evolve(inner, brackets=brackets)
+    def check_length(self, construct: Construct, terms: int) -> None:
+        limit = self.limits.chain_terms
+        if terms > limit:
+            raise ExpressionError(construct.offset, f"A chain has more than {limit} terms.")
 
-    def variable(self, children: _Children) -> Expression:
-        return Variable(children[0].start_pos, 0, 0, str(children[0]))
+    # Operators and brackets.
 
-    def number(self, children: _Children) -> Expression:
-        (token,) = children
-        try:
-            return Literal(token.start_pos, 0, 0, _read_number(token))
-        except ValueError:
-            raise ExpressionError(token.start_pos, "The number is out of range.") from None
+    def prefix(self, operator: str, offset: int) -> None:
+        self.open(Form.PREFIX, PREFIX, offset).operators.append(operator)
 
-    def string(self, children: _Children) -> Expression:
-        (token,) = children
-        return Literal(token.start_pos, 0, 0, _read_string(token))
+    def operator(self, operator: str, _: int) -> None:
+        level = LEVELS[operator]
+        construct = self.close_tighter(level)
+        if construct.level != level:
+            construct = self.open(form_of(operator), level, self.value.offset)
+        self.add_operand(construct)
+        construct.operators.append(operator)
+        self.check_length(construct, len(construct.operators) + 1)
 
-    def constant(self, children: _Children) -> Expression:
-        (token,) = children
-        return Literal(token.start_pos, 0, 0, _CONSTANTS[token])
+    def choice(self, _: str, __: int) -> None:
+        construct = self.close_tighter(CHOICE)
+        if construct.level != CHOICE:
+            construct = self.open(Form.CONDITIONAL, CHOICE, self.value.offset)
+        self.add_operand(construct)
+        # What follows may be any expression, up to the colon.
+        construct.level = OPEN
+        self.check_length(construct, len(construct.operands) // 2 + 1)
 
-    def pattern(self, children: _Children) -> Expression:
-        (token,) = children
-        pattern, _, flags = token[1:].rpartition("/")
-        offset = token.start_pos
-        return Pattern(offset, 0, 0, parse_regex(pattern, flags, offset, self.limits.regex_size))
+    def otherwise(self, _: str, __: int) -> None:
+        construct = self.close_tighter(OPEN)
+        if construct.form is not Form.CONDITIONAL:
+            self.fail()
+        self.add_operand(construct)
+        construct.level = CHOICE
 
-    def list_literal(self, children: _Children) -> Expression:
-        offset = children[0].start_pos
-        items = children[1] if len(children) > 1 else ()
-        return ListLiteral(*self.measure(offset, *items, brackets=1), items)
+    def opening(self, bracket: str, offset: int) -> None:
+        if self.expects_operand:
+            self.open(Form.GROUP if bracket == "(" else Form.LIST, OPEN, offset)
+        else:
+            construct = self.open(Form.CALL if bracket == "(" else Form.INDEX, OPEN, offset)
+            self.add_operand(construct)
 
+    def closing(self, bracket: str, _: int) -> None:
+        if not self.expects_operand:
+            construct = self.close_tighter(OPEN)
+            self.add_operand(construct)
+            is_complete = True
+        else:
+            construct = self.constructs[-1]
+            is_complete = len(construct.operands) == OPERANDS_OF_EMPTY.get(construct.form)
+        if construct.form not in FORMS_CLOSED_BY[bracket] or not is_complete:
+            self.fail()
+        self.close()
 
-def _read_number(token: str) -> int | float:
-    if token[:2] in ("0x", "0X"):
-        return canonical_number(int(token, 16))
-    if token.isdigit() and len(token) < 20:
-        return canonical_number(int(token))
-    return canonical_number(float(token))
+    def comma(self, _: str, __: int) -> None:
+        construct = self.close_tighter(OPEN)
+        if construct.form not in OPERANDS_OF_EMPTY:
+            self.fail()
+        self.add_operand(construct)
 
+    def member(self, _: str, offset: int) -> None:
+        self.at = offset + 1
+        name = NAME.match(self.text, self.at)
+        if name is None:
+            self.fail()
+        self.at = name.end()
+        value = Member(self.value.offset, self.value, name[1], name.start(1))
+        self.set_operand(value, self.depth + 1, self.brackets)
 
-def _read_string(token: Token) -> str:
-    if "\\" not in token:
-        return token[1:-1]
-    text = _ESCAPE.sub(_read_escape, token[1:-1])
-    try:
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
-    except UnicodeDecodeError:
-        raise ExpressionError(
-            token.start_pos or 0, "A string must not hold half a surrogate pair."
-        ) from None
-
-
-def _read_escape(found: re.Match[str]) -> str:
-    code = found[1] or found[2]
-    return chr(int(code, 16)) if code else _LETTERS.get(found[3], found[3])
-
-
-def _explain(text: str, error: _ParserError) -> ExpressionError:
-    """Return the error at the position where the parser stopped."""
-    if isinstance(error, UnexpectedToken) and error.token.type == "$END":
-        return ExpressionError(len(text), "Unexpected end of expression.")
-    offset = error.pos_in_stream or 0
-    rest, expected = text[offset:], _expected(error)
-    if rest.startswith("/") and "REGEX" in expected:
-        return ExpressionError(offset, "unterminated regular expression literal")
-    if rest[:1] in ('"', "'") and "STRING" in expected:
-        return ExpressionError(offset, "Unterminated string literal.")
-    if "$END" in expected and text[:offset].rstrip().endswith(";"):
-        return ExpressionError(offset, "A rule must be a single expression.")
-    unsupported = _find_unsupported(text, offset)
-    if unsupported:
-        return unsupported
-    shown = error.token if isinstance(error, UnexpectedToken) else rest[:1]
-    return ExpressionError(offset, f"Unexpected '{shown}'.")
-
-
-def _find_unsupported(text: str, offset: int) -> ExpressionError | None:
-    """Return the error for JavaScript that this language does not support, None for other text."""
-    if _ASSIGNMENT.match(text, offset):
-        return ExpressionError(offset, "Rule expressions may not contain assignments.")
-    if text.startswith("**", offset - 1):
-        return ExpressionError(offset - 1, "Rule expressions may not contain operator **.")
-    operator = _UNSUPPORTED_OPERATOR.match(text, offset)
-    if operator:
-        return ExpressionError(offset, f"Rule expressions may not contain operator {operator[0]}.")
-    word = _UNSUPPORTED_WORD.search(text, 0, offset)
-    if word:
-        return ExpressionError(word.start(1), f"Rule expressions may not contain '{word[1]}'.")
-    return None
+    def end(self, semicolon: str, offset: int) -> None:
+        if self.close_tighter(OPEN).form is not Form.WHOLE:
+            self.fail()
+        rest = BLANKS.match(self.text, offset + len(semicolon))
+        if rest is not None and rest.end() < len(self.text):
+            raise ExpressionError(rest.end(), "A rule must be a single expression.")
+        self.is_complete = True
 
 
-def _expected(error: _ParserError) -> set[str]:
-    """Return the names of the terminals that the parser would have accepted."""
-    if isinstance(error, UnexpectedToken):
-        return set(error.accepts or error.expected)
-    return set(error.allowed or ())
+_METHODS: Final[dict[str, Callable[[_ExpressionParser, str, int], None]]] = {
+    form: getattr(_ExpressionParser, form) for form in (*OPERAND.groupindex, *OPERATOR.groupindex)
+}
+"""The method for each form of token: it is given the token and its offset."""

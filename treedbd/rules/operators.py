@@ -14,7 +14,8 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from treedbd.rules.context import EvaluationError, Scope, Subtree
+from treedbd.rules.budget import EvaluationError
+from treedbd.rules.context import Scope, Subtree
 from treedbd.tree.number import INT64_HIGH, INT64_LOW, canonical_number, print_double
 from treedbd.tree.types import VALUE, Value
 from treedbd.tree.value import members
@@ -23,6 +24,10 @@ MAX_STRING: Final = 10 * 1_048_576
 """Characters of a string that an expression makes."""
 COMPARED_BYTE: Final = 16
 """Characters that a byte of the tree counts for when objects are compared: it has to be read."""
+
+_FREE_COMPARISON: Final = 4096
+_COMPARED_AT_ONCE: Final = 16
+"""Characters of a string that count as one when it is compared, at the speed of memory."""
 
 _OBJECTS = (dict, list, Subtree)
 
@@ -59,6 +64,8 @@ def equal(left: Any, right: Any, scope: Scope) -> bool:
     left_type = type(left)
     if left_type is str or left_type is bool or left is None:
         if type(right) is left_type:
+            if left_type is str and len(left) == len(right):
+                spend_comparison(left, scope)
             return bool(left == right)
         return _unequal(right)
     if left_type is int or left_type is float:
@@ -70,6 +77,12 @@ def equal(left: Any, right: Any, scope: Scope) -> bool:
     if not isinstance(right, _OBJECTS):
         return _unequal(right)
     return _equal_objects(left, right, scope)
+
+
+def spend_comparison(text: str, scope: Scope) -> None:
+    """Spend what it costs to compare a string with another; short ones are free."""
+    if len(text) > _FREE_COMPARISON:
+        scope.spend(len(text) // _COMPARED_AT_ONCE)
 
 
 def _unequal(right: Any) -> bool:
@@ -98,7 +111,7 @@ def _equal_objects(left: Any, right: Any, scope: Scope) -> bool:
 def _as_members(value: Any, scope: Scope) -> dict[str, Any]:
     """Return the members of an object, or the items of an array by index, without nulls."""
     if isinstance(value, Subtree):
-        scope.spend(value.size(scope.characters // COMPARED_BYTE) * COMPARED_BYTE)
+        scope.spend(value.size(scope.budget.characters // COMPARED_BYTE) * COMPARED_BYTE)
         return dict(_bare_members(value.get()))
     items = enumerate(value) if isinstance(value, list) else value.items()
     return {str(key): item for key, item in items if item is not None}

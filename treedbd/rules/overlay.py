@@ -33,7 +33,7 @@ from treedbd.tree.value import (
     value_at,
     with_priority,
 )
-from treedbd.tree.view import View
+from treedbd.tree.view import Charge, View, free
 
 
 class _NotRead:
@@ -109,14 +109,22 @@ class Overlay:
             return value_at(node.value, rest)
         return _combine(self._base.get(path), node)
 
-    def peek(self, path: Path) -> Leaf | Container | None:
+    def peek(self, path: Path, charge: Charge = free) -> Leaf | Container | None:
         """Return the leaf at `path`, `CONTAINER` if it has children, None if nothing is there."""
         node, rest = self._find(path)
         if node is None:
-            return self._base.peek(path)
+            return self._base.peek(path, charge)
         if node.replaced:
             return leaf_of(value_at(node.value, rest))
         return self._peek_changed(path, node)
+
+    def type_at(self, path: Path, charge: Charge = free) -> type[Leaf] | type[Container] | None:
+        """Return the type of what `peek` returns."""
+        node, _ = self._find(path)
+        if node is None:
+            return self._base.type_at(path, charge)
+        found = self.peek(path, charge)
+        return None if found is None else type(found)
 
     def size(self, path: Path, limit: int) -> int:
         """Return the approximate bytes of the subtree at `path`: the base plus the changes."""
@@ -127,17 +135,17 @@ class Overlay:
             return len(compact(value_at(node.value, rest)))
         return self._base.size(path, limit) + _size_of_changes(node)
 
-    def priority(self, path: Path) -> Priority | None:
+    def priority(self, path: Path, charge: Charge = free) -> Priority | None:
         """Return the priority of the node at `path`."""
         node, rest = self._find(path)
         if node is None:
-            return self._base.priority(path)
+            return self._base.priority(path, charge)
         if node.replaced:
             return priority_of(value_at(node.value, rest))
         if self._peek_changed(path, node) is None:
             return None
         if isinstance(node.priority, _Unchanged):
-            return self._base.priority(path)
+            return self._base.priority(path, charge)
         return node.priority
 
     def keys(self, path: Path) -> Iterator[str]:

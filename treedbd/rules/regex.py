@@ -54,6 +54,8 @@ class Regex:
     """Takes UTF-8; returns None if the expression matches nowhere in it."""
     weight: int
     """How many characters a character of the text counts for: large expressions may be slower."""
+    bar: int | None = None
+    """The index of the first bar outside groups, if the pattern has `^` or `$`."""
 
 
 def parse_regex(pattern: str, flags: str, offset: int, max_size: int) -> Regex:
@@ -63,7 +65,8 @@ def parse_regex(pattern: str, flags: str, offset: int, max_size: int) -> Regex:
     """
     if flags not in ("", "i"):
         raise ExpressionError(offset, "regular expressions do not support flags other than i")
-    whole = _RegexParser(pattern, offset + 1, max_size, 3 if flags else 1).parse()
+    parser = _RegexParser(pattern, offset + 1, max_size, 3 if flags else 1)
+    whole = parser.parse()
     options = re2.Options()
     options.log_errors = False
     options.never_capture = True
@@ -72,7 +75,7 @@ def parse_regex(pattern: str, flags: str, offset: int, max_size: int) -> Regex:
         search = re2.compile(whole.rendered, options).search
     except re2.error:
         raise ExpressionError(offset, "the regular expression is too large") from None
-    return Regex(search, 1 + whole.size // _SIZE_PER_WEIGHT)
+    return Regex(search, 1 + whole.size // _SIZE_PER_WEIGHT, parser.bar)
 
 
 @attrs.define
@@ -104,6 +107,8 @@ class _RegexParser:
         self.weight = weight
         self.at = 0
         self.groups = [_Group(0)]
+        self.is_anchored = False
+        self.bar: int | None = None
 
     def fail(self, text: str, at: int | None = None) -> NoReturn:
         raise ExpressionError(self.offset + (self.at if at is None else at), text)
@@ -112,6 +117,7 @@ class _RegexParser:
         pattern = self.pattern
         begin = r"\A" if pattern.startswith("^") else ""
         end = r"\z" if pattern.endswith("$") and not _is_escaped(pattern) else ""
+        self.is_anchored = bool(begin or end)
         self.at = len(begin) // 2
         stop = len(pattern) - len(end) // 2
         if self.at >= stop:
@@ -143,6 +149,8 @@ class _RegexParser:
             fragment.rendered = f"(?:{fragment.rendered})"
             self.add(fragment, 1)
         elif letter == "|":
+            if self.is_anchored and self.bar is None and len(self.groups) == 1:
+                self.bar = self.at
             self.close_alternative()
             self.at += 1
         elif letter in "^$":

@@ -7,6 +7,7 @@ the view they are given. That an admin is exempt from rules is the concern of ca
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Sequence
 from functools import cached_property
 from hashlib import blake2b
@@ -15,13 +16,18 @@ from typing import Final
 import attrs
 
 from treedbd.limits import RulesLimits
+from treedbd.rules.budget import Budget
 from treedbd.rules.build import build_rules
-from treedbd.rules.context import DEFAULT_CHARACTERS, Context, Scope
+from treedbd.rules.context import Context, KnownScope, Scope
 from treedbd.rules.dependencies import Dependencies, Recorder
 from treedbd.rules.document import Item, Source, as_json, parse_document
-from treedbd.rules.errors import InvalidRules
-from treedbd.rules.evaluate import Evaluation, RuleNode, Verdict
+from treedbd.rules.errors import InvalidRules, RulesWarning
+from treedbd.rules.evaluate import ALLOWED, Evaluation, RuleNode, Verdict
+from treedbd.rules.metered import MeteredView
 from treedbd.rules.overlay import Overlay
+from treedbd.rules.rights import may_allow_write
+from treedbd.rules.steps import Steps, finish
+from treedbd.rules.traced import TracedRead, TracedView
 from treedbd.tree.types import Change, Json, Path
 from treedbd.tree.view import View
 
@@ -29,8 +35,9 @@ DEFAULT_LIMITS: Final = RulesLimits()
 _EXTRA_BRACKETS: Final = 8
 """Brackets that a document may have besides its nodes; `build` reports nodes that are too deep."""
 
-_ALLOWED: Final = Verdict(True)
-_DENIED: Final = Verdict(False)
+_BYTE_ORDER_MARK: Final = (
+    "The text begins with a byte order mark (U+FEFF): save it as UTF-8 without one."
+)
 
 
 @attrs.frozen(eq=False, slots=False)
@@ -38,9 +45,9 @@ class RuleSet:
     """The rules of a project; `text` is the document as it was PUT."""
 
     text: str
-    _document: Item = attrs.field(repr=False)
     _root: RuleNode = attrs.field(repr=False)
-    _max_characters: int = attrs.field(default=DEFAULT_CHARACTERS, repr=False)
+    _limits: RulesLimits = attrs.field(default=DEFAULT_LIMITS, repr=False)
+    warnings: tuple[RulesWarning, ...] = ()
 
     @cached_property
     def fingerprint(self) -> str:
@@ -60,9 +67,11 @@ class RuleSet:
         has_validate = root.validate is not None or root.validates_below
         return root.write is not None and root.write.constant is True and not has_validate
 
-    def as_json(self) -> Json:
-        """Return the document as plain JSON, in its order and without comments."""
-        return as_json(self._document)
+    def as_json(self) -> Steps[Json]:
+        """Return the document as plain JSON, in its order and without comments, in steps."""
+        # Parsed again: its items would take more memory than its rules do.
+        document = yield from _parse(Source(self.text), self._limits)
+        return (yield from as_json(document))
 
     def may_read(
         self, path: Path, context: Context, *, explain: bool = False, record: bool = False
@@ -72,19 +81,24 @@ class RuleSet:
         With `explain` it has a trace, with `record` the dependencies.
         """
         if self._allows_all_reads and not explain and not record:
-            return _ALLOWED
-        recorder = Recorder(context.view) if record else None
-        view = recorder or context.view
-        evaluation = Evaluation(
-            lambda: Scope(context, view, view, self._max_characters), explain=explain
-        )
+            return ALLOWED
+        read_paths: set[Path] = set()
+        reads: dict[TracedRead, None] | None = {} if explain else None
+
+        def make_scope() -> Scope:
+            view, budget = self._reader(context)
+            if record:
+                view = Recorder(view, read_paths)
+            if reads is not None:
+                view = TracedView(view, "data", reads)
+            return Scope(context, view, view, budget)
+
+        evaluation = Evaluation(context, make_scope, reads=reads)
         allowed = evaluation.allows_read(self._root, path)
-        if not explain and recorder is None:
-            return _ALLOWED if allowed else _DENIED
-        dependencies = None
-        if recorder is not None:
-            dependencies = Dependencies(frozenset(recorder.paths), evaluation.reads_time)
-        return Verdict(allowed, tuple(evaluation.trace or ()), dependencies)
+        if not record:
+            return evaluation.verdict(allowed)
+        dependencies = Dependencies(frozenset(read_paths), evaluation.reads_time)
+        return evaluation.verdict(allowed, dependencies)
 
     def may_write(
         self,
@@ -100,17 +114,36 @@ class RuleSet:
         nothing (a PATCH without members) is allowed.
         """
         if self._allows_all_writes and not explain:
-            return _ALLOWED
+            return ALLOWED
+        reads: dict[TracedRead, None] | None = {} if explain else None
 
         def make_scope() -> Scope:
-            view = after or Overlay(context.view, changes)
-            return Scope(context, context.view, view, self._max_characters)
+            before, budget = self._reader(context)
+            changed = after or Overlay(before, changes)
+            if reads is None:
+                return Scope(context, before, changed, budget)
+            traced = TracedView(before, "data", reads), TracedView(changed, "newData", reads)
+            return Scope(context, *traced, budget)
 
-        evaluation = Evaluation(make_scope, explain=explain, shared=len(changes) > 1)
-        allowed = evaluation.allows_write(self._root, changes)
-        if not explain:
-            return _ALLOWED if allowed else _DENIED
-        return Verdict(allowed, tuple(evaluation.trace or ()))
+        evaluation = Evaluation(context, make_scope, reads=reads, shared=len(changes) > 1)
+        return evaluation.verdict(evaluation.allows_write(self._root, changes))
+
+    def _reader(self, context: Context) -> tuple[View, Budget]:
+        """Return `context.reader`, set by now: the tree before the operation, and the budget."""
+        if context.reader is None:
+            budget = Budget(self._limits.judged_characters)
+            context.reader = MeteredView(context.view, budget, context.kept), budget
+        return context.reader
+
+    def may_write_somewhere(self, path: Path, auth: Json) -> bool:
+        """Return whether a caller may be allowed any write at or below `path`.
+
+        If not, no write there is allowed to `auth`, whatever the data is and what is written; this
+        is known without reading anything.
+        """
+        return may_allow_write(
+            self._root, KnownScope(auth, path, Budget(self._limits.judged_characters))
+        )
 
     def indexed(self, path: Path) -> frozenset[str]:
         """Return the indexes declared for the children of `path`: child paths and `.value`."""
@@ -124,18 +157,30 @@ class RuleSet:
 
 def parse_rules(text: str | bytes, limits: RulesLimits = DEFAULT_LIMITS) -> RuleSet:
     """Parse, type-check and compile a rules document; raise `InvalidRules` for the first error."""
+    return finish(parse_rules_in_steps(text, limits))
+
+
+def parse_rules_in_steps(text: str | bytes, limits: RulesLimits = DEFAULT_LIMITS) -> Steps[RuleSet]:
+    """Do as `parse_rules`, in steps."""
     decoded = _decode(text, limits.document_bytes)
     source = Source(decoded)
-    document = parse_document(source, limits.node_depth + _EXTRA_BRACKETS)
-    return RuleSet(
-        decoded, document, build_rules(source, document, limits), limits.judged_characters
-    )
+    document = yield from _parse(source, limits)
+    root, warnings = yield from build_rules(source, document, limits)
+    return RuleSet(decoded, root, limits, warnings)
+
+
+def _parse(source: Source, limits: RulesLimits) -> Steps[Item]:
+    return parse_document(source, limits.node_depth + _EXTRA_BRACKETS)
 
 
 def _decode(text: str | bytes, max_bytes: int) -> str:
     raw = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
     if len(raw) > max_bytes:
         raise InvalidRules(1, 1, f"The rules are longer than {max_bytes} bytes.")
+    if raw.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
+        raise InvalidRules(1, 1, "The text is UTF-16: save it as UTF-8.")
+    if raw.startswith(BOM_UTF8):
+        raise InvalidRules(1, 1, _BYTE_ORDER_MARK)
     try:
         return raw.decode()
     except UnicodeDecodeError as error:

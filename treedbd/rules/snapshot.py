@@ -1,8 +1,8 @@
 """Snapshots: what `data`, `newData` and `root` are while a rule is evaluated.
 
 Theory of operation: a snapshot is a view and a path; nothing is read to make one. A method reads
-only what it needs: `exists()`, `isString()` and the value of a leaf read the node alone; the value
-of a container is a `Subtree`, which is read only when two of them are compared.
+only what it needs: `exists()` and `isString()` the type of the node, the value of a leaf the node
+alone; the value of a container is a `Subtree`, which is read only when two of them are compared.
 
 A path that no node can have (`child('a.b')`) names an absent node, and is not an error. It is not
 passed to the view, because views rely on valid paths.
@@ -14,14 +14,18 @@ from functools import lru_cache
 from typing import Any, Final
 
 from treedbd.limits import MAX_DEPTH, MAX_KEY_BYTES
-from treedbd.rules.context import EvaluationError, Subtree
+from treedbd.rules.budget import EvaluationError
+from treedbd.rules.context import Subtree
 from treedbd.tree.errors import InvalidPath
 from treedbd.tree.path import check_key
 from treedbd.tree.types import CONTAINER, Container, Path
 from treedbd.tree.view import View
 
 _MAX_PATH = MAX_DEPTH * (MAX_KEY_BYTES + 1)
-_CACHED_PATH = 256
+_UNKNOWN_EXCESS: Final = 1 << 30
+"""More keys than any path has, so no `parent()` leads back to a node."""
+CACHED_PATH: Final = 256
+"""Characters of the longest path that is split once for all requests."""
 
 
 class Snapshot:
@@ -61,7 +65,7 @@ class Snapshot:
         if self.excess or excess:
             return False
         path = self.path + keys
-        return len(path) <= MAX_DEPTH and self.view.peek(path) is not None
+        return len(path) <= MAX_DEPTH and exists_at(self.view, path)
 
     def val(self) -> Any:
         """Return the leaf, a `Subtree` for a container, None for an absent node."""
@@ -69,7 +73,7 @@ class Snapshot:
 
     def exists(self) -> bool:
         """Return whether the node exists."""
-        return not self.excess and self.view.peek(self.path) is not None
+        return not self.excess and exists_at(self.view, self.path)
 
     def has_child(self, path: str) -> bool:
         """Return whether a node exists at a slash path below."""
@@ -77,7 +81,7 @@ class Snapshot:
 
     def has_children(self) -> bool:
         """Return whether the node has a child."""
-        return not self.excess and isinstance(self.view.peek(self.path), Container)
+        return not self.excess and self.view.type_at(self.path) is Container
 
     def get_priority(self) -> int | float | str | None:
         """Return the priority, None if there is none."""
@@ -104,45 +108,46 @@ def leaf_or_subtree_at(view: View, path: Path) -> Any:
 
 def exists_at(view: View, path: Path) -> bool:
     """Return whether a node exists at a valid path."""
-    return view.peek(path) is not None
+    return view.type_at(path) is not None
 
 
 def is_number_at(view: View, path: Path) -> bool:
     """Return whether the value at a valid path is a number."""
-    value_type = type(view.peek(path))
+    value_type = view.type_at(path)
     return value_type is int or value_type is float
 
 
 def is_string_at(view: View, path: Path) -> bool:
     """Return whether the value at a valid path is a string."""
-    return type(view.peek(path)) is str
+    return view.type_at(path) is str
 
 
 def is_boolean_at(view: View, path: Path) -> bool:
     """Return whether the value at a valid path is true or false."""
-    return type(view.peek(path)) is bool
+    return view.type_at(path) is bool
 
 
 def split_path(path: str) -> tuple[Path, int]:
     """Return the keys of a slash path, and its excess: the number of keys from an invalid one on.
 
-    Empty keys are skipped. A text longer than the path of any node is not split.
+    Empty keys are skipped. Keys below the depth of any node are not checked, and a text longer than
+    the path of any node is not split: then the node is absent, and so are the nodes above it.
     """
-    if len(path) <= _CACHED_PATH:
+    if len(path) <= CACHED_PATH:
         return _split_short_path(path)
     if len(path) > _MAX_PATH:
-        return (path,), 1
+        return (path,), _UNKNOWN_EXCESS
     return _split_path(path)
 
 
 def _split_path(path: str) -> tuple[Path, int]:
     keys = tuple([key for key in path.split("/") if key])
-    for index, key in enumerate(keys):
+    for index, key in enumerate(keys[:MAX_DEPTH]):
         try:
             check_key(key)
         except InvalidPath:
             return keys, len(keys) - index
-    return keys, 0
+    return keys, max(0, len(keys) - MAX_DEPTH)
 
 
 _split_short_path = lru_cache(maxsize=4096)(_split_path)

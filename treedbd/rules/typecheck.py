@@ -30,6 +30,8 @@ from treedbd.rules.ast import (
     fold,
 )
 from treedbd.rules.errors import ExpressionError
+from treedbd.rules.steps import Steps
+from treedbd.rules.suggest import suggest
 from treedbd.rules.types import (
     ABSORBING,
     NUMBERS,
@@ -65,19 +67,34 @@ _NO_MEMBERS: Final = frozenset(
         Type.METHOD,
     }
 )
+_LITERALS: Final = {
+    bool: Type.BOOLEAN,
+    int: Type.NUMBER,
+    float: Type.NUMBER,
+    str: Type.STRING,
+    type(None): Type.NULL,
+}
+_MEMBERS: Final[Mapping[Type, Collection[str]]] = {
+    Type.SNAPSHOT: SNAPSHOT_METHODS,
+    Type.QUERY: QUERY_MEMBERS,
+    Type.STRING: (*STRING_METHODS, "length"),
+    Type.VALUE: (*STRING_METHODS, "length"),
+}
+"""The members that can be suggested; `auth` and what is below it may have any."""
 _EQUALITY: Final = {"==": "==", "===": "==", "!=": "!=", "!==": "!="}
 _ORDERINGS: Final = frozenset({"<", "<=", ">", ">="})
 
 
 def typecheck_rule(
     expression: Expression, captures: Collection[str], *, for_read: bool
-) -> TypeTable:
+) -> Steps[TypeTable]:
     """Return the types of the nodes of a rule in which the variables `captures` are bound.
 
     `for_read` says that it is a `.read` rule, which has no `newData`. Raises `ExpressionError`.
     """
     checker = _TypeChecker(captures, for_read)
-    if fold(checker.visit, expression) is not Type.BOOLEAN:
+    checked = yield from fold(checker.visit, checker.leaves, expression, checker.types)
+    if checked is not Type.BOOLEAN:
         raise ExpressionError(expression.offset, "Expression must evaluate to a boolean.")
     return checker.types
 
@@ -89,62 +106,51 @@ class _TypeChecker:
         self.captures = captures
         self.for_read = for_read
         self.types: dict[AstNode, Type] = {}
+        self.leaves: Final[Mapping[type[AstNode], Callable[[Any], Type]]] = {
+            Literal: self.literal,
+            Pattern: self.pattern,
+            Variable: self.variable,
+            ListLiteral: self.list_literal,
+        }
 
     def visit(self, node: Expression) -> Visit[Type]:
-        checked = yield from _VISITORS[type(node)](self, node)
-        self.types[node] = checked
-        return checked
+        return _VISITORS[type(node)](self, node)
 
-    def literal(self, node: Literal) -> Visit[Type]:
-        yield from ()
-        value = node.value
-        if value is None:
-            return Type.NULL
-        if isinstance(value, bool):
-            return Type.BOOLEAN
-        return Type.STRING if isinstance(value, str) else Type.NUMBER
+    def literal(self, node: Literal) -> Type:
+        return _LITERALS[type(node.value)]
 
-    def pattern(self, node: Pattern) -> Visit[Type]:
-        yield from ()
+    def pattern(self, _: Pattern) -> Type:
         return Type.REGEX
 
-    def list_literal(self, node: ListLiteral) -> Visit[Type]:
-        yield from ()
+    def list_literal(self, node: ListLiteral) -> Type:
         raise ExpressionError(node.offset, "Unexpected array literal.")
 
-    def variable(self, node: Variable) -> Visit[Type]:
-        yield from ()
+    def variable(self, node: Variable) -> Type:
         name = node.name
-        if name in self.captures:
-            return Type.STRING
-        if name not in _VARIABLES:
-            raise ExpressionError(node.offset, f"Unknown variable '{name}'.")
+        checked = Type.STRING if name in self.captures else _VARIABLES.get(name)
+        if checked is None:
+            hint = suggest(name, (*_VARIABLES, *self.captures))
+            raise ExpressionError(node.offset, f"Unknown variable '{name}'.", hint)
         if name == "newData" and self.for_read:
             raise ExpressionError(node.offset, "newData is invalid in .read expressions.")
-        return _VARIABLES[name]
+        return checked
 
     def member(self, node: Member) -> Visit[Type]:
         name = node.name
-        target = yield node.target
+        target: Type = yield node.target
         if target in _NO_MEMBERS:
-            raise ExpressionError(node.offset, "Invalid property access: target is not an object.")
-        if target is Type.SNAPSHOT:
-            found = Type.METHOD if name in SNAPSHOT_METHODS else None
-        elif target is Type.QUERY:
-            found = QUERY_MEMBERS.get(name)
-        elif name in STRING_METHODS:
-            found = Type.METHOD
-        elif target is Type.AUTH:
-            found = Type.AUTH
-        else:
-            found = Type.NUMBER if name == "length" else None
+            raise ExpressionError(
+                node.name_offset, "Invalid property access: target is not an object."
+            )
+        found = _type_of_member(target, name)
         if found is None:
-            raise ExpressionError(node.offset, f"No such method/property '{name}'.")
+            hint = suggest(name, _MEMBERS[target])
+            raise ExpressionError(node.name_offset, f"No such method/property '{name}'.", hint)
         return found
 
     def index(self, node: Index) -> Visit[Type]:
         if (yield node.target) is not Type.AUTH:
-            raise ExpressionError(node.offset, "Invalid property access.")
+            raise ExpressionError(node.bracket_offset, "Invalid property access.")
         if (yield node.index) not in ORDERED:
             raise ExpressionError(node.index.offset, "Invalid property access.")
         return Type.AUTH
@@ -152,20 +158,21 @@ class _TypeChecker:
     def call(self, node: Call) -> Visit[Type]:
         callee = node.callee
         if (yield callee) is not Type.METHOD or not isinstance(callee, Member):
+            offset = callee.name_offset if isinstance(callee, Member) else callee.offset
             raise ExpressionError(
-                node.offset, "Type error: Function call on target that is not a function."
+                offset, "Type error: Function call on target that is not a function."
             )
         of_snapshot = self.types[callee.target] is Type.SNAPSHOT
         method = (SNAPSHOT_METHODS if of_snapshot else STRING_METHODS)[callee.name]
-        _check_arity(node, callee.name, method)
+        _check_arity(node, callee, method)
         # Not strict: `hasChildren` may have no argument.
         pairs = zip(method.parameters, node.arguments, strict=False)
         for number, (parameter, argument) in enumerate(pairs, 1):
             if parameter == "list":
                 yield from self.child_names(argument)
             elif parameter == "regex":
+                yield argument
                 if not isinstance(argument, Pattern):
-                    yield argument
                     text = "matches() expects a regular expression literal argument."
                     raise ExpressionError(argument.offset, text)
             elif (yield argument) not in STRINGS:
@@ -227,10 +234,6 @@ class _TypeChecker:
 
 
 _VISITORS: Final[Mapping[type[AstNode], Callable[[_TypeChecker, Any], Visit[Type]]]] = {
-    Literal: _TypeChecker.literal,
-    Pattern: _TypeChecker.pattern,
-    ListLiteral: _TypeChecker.list_literal,
-    Variable: _TypeChecker.variable,
     Member: _TypeChecker.member,
     Index: _TypeChecker.index,
     Call: _TypeChecker.call,
@@ -241,7 +244,21 @@ _VISITORS: Final[Mapping[type[AstNode], Callable[[_TypeChecker, Any], Visit[Type
 }
 
 
-def _check_arity(node: Call, name: str, method: MethodSignature) -> None:
+def _type_of_member(target: Type, name: str) -> Type | None:
+    """Return the type of a member, None if there is none of this name."""
+    if target is Type.SNAPSHOT:
+        return Type.METHOD if name in SNAPSHOT_METHODS else None
+    if target is Type.QUERY:
+        return QUERY_MEMBERS.get(name)
+    if name in STRING_METHODS:
+        return Type.METHOD
+    if target is Type.AUTH:
+        return Type.AUTH
+    return Type.NUMBER if name == "length" else None
+
+
+def _check_arity(node: Call, callee: Member, method: MethodSignature) -> None:
+    name = callee.name
     given, expected = len(node.arguments), len(method.parameters)
     if given == expected or (name == "hasChildren" and not given):
         return
@@ -251,7 +268,7 @@ def _check_arity(node: Call, name: str, method: MethodSignature) -> None:
         text = "1 regular expression literal argument."
     else:
         text = ("no arguments.", "1 argument.", "two arguments.")[expected]
-    raise ExpressionError(node.offset, f"{name}() expects {text}")
+    raise ExpressionError(callee.name_offset, f"{name}() expects {text}")
 
 
 def _string_expected(name: str, number: int) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import attrs
 import orjson
 
-from treedbd.store.engine import Transaction
+from treedbd.store.engine import ReadView, Transaction
 from treedbd.store.row_codec import is_surely_longer
 from treedbd.tree.edit import Edit, Method, make_patch, make_put
 from treedbd.tree.normalise import ANY_LENGTH
@@ -24,6 +24,7 @@ MAX_ENTRY_BYTES: Final = 65_536
 """The longest entry; a longer one is written without its body."""
 TRIM_EVERY: Final = 64
 """Old entries are dropped this many at a time."""
+NOTHING_PUSHED: Final = -1
 _MIN_MEMBER_BYTES: Final = len('"k":1,')
 
 
@@ -35,19 +36,29 @@ class NotRetained:
     place: Place
 
 
-def encode(edit: Edit, now: int, max_bytes: int = MAX_ENTRY_BYTES, *, rules: str = "") -> bytes:
+def encode(
+    edit: Edit,
+    now: int,
+    max_bytes: int = MAX_ENTRY_BYTES,
+    *,
+    rules: str = "",
+    pushed: int = NOTHING_PUSHED,
+) -> bytes:
     """Return the entry of an edit whose server values are resolved.
 
     `now` is the time of the request in milliseconds since 1970. `rules` is the fingerprint of the
-    rules that were in force, by which `resume` knows whether a client could read the write then. An
-    entry longer than `max_bytes` is encoded without its body. Raises ValueError if there are server
-    values left.
+    rules that were in force, by which `resume` knows whether a client could read the write then.
+    `pushed` is the millisecond of the newest push id; it is in the entry if it is later than `now`,
+    which it is while the clock is behind. An entry longer than `max_bytes` is encoded without its
+    body. Raises ValueError if there are server values left.
     """
     if edit.has_placeholders:
         raise ValueError("Server values must be resolved before an edit is logged.")
     entry: dict[str, Any] = {"time": now, "method": edit.method, "path": edit.place.path}
     if rules:
         entry["rules"] = rules
+    if pushed > now:
+        entry["pushed"] = pushed
     if edit.place.is_priority:
         entry["is_priority"] = True
     is_too_long = len(edit.changes) * _MIN_MEMBER_BYTES > max_bytes or any(
@@ -78,6 +89,22 @@ def rules_of(content: bytes) -> str:
     """Return the fingerprint of the rules that were in force when an entry was written."""
     rules: str = orjson.loads(content).get("rules", "")
     return rules
+
+
+def push_time(rows: ReadView) -> int:
+    """Return a millisecond that no push id of the database is later than.
+
+    That is the time of the last entry, or what the entry says: every id is made before its write is
+    appended. `NOTHING_PUSHED` if there is no entry, or one that is not valid.
+    """
+    last = next(rows.entries(rows.sequence() - 1), None)
+    if last is None:
+        return NOTHING_PUSHED
+    try:
+        entry = orjson.loads(last.content)
+        return max(int(entry["time"]), int(entry.get("pushed", NOTHING_PUSHED)))
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return NOTHING_PUSHED
 
 
 def append(transaction: Transaction, op_id: bytes, content: bytes, retain: int) -> int:

@@ -8,12 +8,13 @@ the rows below a spread child.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Final, TypeAlias
 
 from treedbd.store.engine import ReadView
 from treedbd.store.row_codec import is_priority_row, load_row
 from treedbd.store.row_keys import ALL, Span, below, decode_key, end_of_key
-from treedbd.tree.order import BEYOND, INT_TAG
+from treedbd.tree.order import BEYOND, INT_BYTES, INT_TAG, are_indices
 from treedbd.tree.types import Value
 from treedbd.tree.value import members
 
@@ -23,6 +24,7 @@ class Spread:
 
 
 SPREAD: Final = Spread()
+_KEYS_AT_ONCE: Final = 64
 
 ChildSource: TypeAlias = "bytes | Spread | Value"
 """What is known of a child: the bytes of its row, `SPREAD`, or its value in a bucket."""
@@ -63,18 +65,26 @@ def child_keys(rows: ReadView, container: bytes, span: Span = ALL) -> Iterator[s
 def is_array(rows: ReadView, container: bytes) -> bool:
     """Return whether a spread container is printed as an array (see `tree.value.as_array`).
 
-    Reads the first and the last key; the keys are counted only if both are indices.
+    Reads the last key, which is text in most objects; only if it is an index, the other keys.
     """
     start = len(container)
+    end = start + INT_BYTES
     low, high = below(container)
-    first = next(rows.scan_keys(low, high), None)
     last = next(rows.scan_keys(low, high, reverse=True), None)
-    if first is None or last is None or last[start] != INT_TAG:
+    if last is None or last[start] != INT_TAG:
         return False
-    if int(decode_key(first[start:])) < 0:
-        return False
-    greatest = int(decode_key(last[start:]))
-    return any(greatest < 2 * count for count, _ in enumerate(_child_keys(rows, container, ALL), 1))
+    count = 0
+    scan = rows.scan_keys(low, high)
+    previous = b""
+    while keys := list(islice(scan, _KEYS_AT_ONCE)):
+        indices = list(dict.fromkeys([key[start:end] for key in keys]))
+        if not are_indices(indices):
+            return False
+        count += len(indices) - (indices[0] == previous)
+        previous = indices[-1]
+        if len(keys[-1]) > end:  # of a spread child, whose other rows are not read
+            scan = rows.scan_keys(keys[-1][:end] + BEYOND, high)
+    return int(decode_key(last[start:end])) < 2 * count
 
 
 def _child_keys(rows: ReadView, container: bytes, span: Span) -> Iterator[tuple[bytes, int]]:

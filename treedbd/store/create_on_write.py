@@ -12,7 +12,7 @@ meanwhile, the commit fails and the data stays as it is.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from treedbd.store.engine import (
     CannotCreateStore,
@@ -26,6 +26,8 @@ from treedbd.store.engine import (
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.row_keys import ROW_KEY_BYTES
 
+E = TypeVar("E", bound=Engine)
+
 _ALL: Final = (b"", b"\xff" * (ROW_KEY_BYTES + 1))
 """A range that includes every key."""
 _HAS_DATA: Final = (
@@ -33,7 +35,7 @@ _HAS_DATA: Final = (
 )
 
 
-class CreateOnWriteEngine:
+class CreateOnWriteEngine(Generic[E]):
     """An engine that `create` makes at the first commit; all calls go to it from then on.
 
     Attributes:
@@ -42,8 +44,8 @@ class CreateOnWriteEngine:
 
     """
 
-    def __init__(self, create: Callable[[], Engine], created: Callable[[], None]) -> None:
-        """Call `created`, in the thread of the commit, when the engine has been created."""
+    def __init__(self, create: Callable[[], E], created: Callable[[E], None]) -> None:
+        """Call `created` with the engine, in the thread of the commit, when it has the data."""
         self._create = create
         self._created = created
         self._engine: Engine = MemoryEngine()
@@ -65,6 +67,10 @@ class CreateOnWriteEngine:
     def restore_reserve(self) -> bool:
         """Allocate the reserve again."""
         return self._engine.restore_reserve()
+
+    def find_misplaced(self) -> str | None:
+        """Return a sentence about a file that is not in its place."""
+        return self._engine.find_misplaced()
 
     def verify(self) -> list[str]:
         """Return what is damaged."""
@@ -100,7 +106,7 @@ class CreateOnWriteEngine:
         self._engine = engine
         self.read = engine.read
         self.begin = engine.begin
-        self._created()
+        self._created(engine)
 
 
 class _FirstTransaction:

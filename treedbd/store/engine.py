@@ -39,6 +39,10 @@ class CannotOpenStore(OperatorError):
     """A database or data directory that cannot be served: locked, damaged, newer or foreign."""
 
 
+class StoreInaccessible(CannotOpenStore):
+    """A database that can perhaps be opened later: it is locked, or the disk or rights fail."""
+
+
 class CannotCreateStore(Exception):
     """A database that cannot be created though the medium is sound; the text names no path."""
 
@@ -162,6 +166,13 @@ class Engine(Protocol):
 
     def restore_reserve(self) -> bool:
         """Allocate the reserve again; return whether there was room for it."""
+        ...
+
+    def find_misplaced(self) -> str | None:
+        """Return a sentence, without a path, about a file that is not where it was opened.
+
+        None if all are. While there is one, no commit succeeds; reads go on.
+        """
         ...
 
     def verify(self) -> list[str]:

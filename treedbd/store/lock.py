@@ -11,15 +11,26 @@ from __future__ import annotations
 import fcntl
 import os
 import pathlib
+from typing import Final
 
 from treedbd.files import create_directory, open_private
 from treedbd.store.engine import CannotOpenStore
 
+LOCK_MISPLACED: Final = (
+    "The lock file of the data directory was moved, removed or replaced; put it back."
+)
+"""What is wrong while a lock is not in its place."""
 _NAME = "treedb.lock"
 
 
 class DirectoryLock:
-    """The lock of a directory, held from its creation until `release`."""
+    """The lock of a directory, held from its creation until `release`.
+
+    Attributes:
+        path: its file.
+        status: what tells this file from others.
+
+    """
 
     def __init__(self, directory: pathlib.Path) -> None:
         """Create the directory if it is missing, and lock it.
@@ -27,6 +38,7 @@ class DirectoryLock:
         Raises `CannotOpenStore` if the directory is locked already, by this process too, or if the
         directory or the lock file cannot be opened.
         """
+        self.path: Final = os.fspath(directory / _NAME)
         try:
             create_directory(directory)
             self._descriptor = open_private(directory / _NAME, os.O_RDWR | os.O_CREAT)
@@ -38,8 +50,20 @@ class DirectoryLock:
             holder = os.read(self._descriptor, 20).decode("ascii", "replace").strip()
             os.close(self._descriptor)
             raise _cannot_lock(directory, holder, error) from None
+        self.status: Final = os.fstat(self._descriptor)
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, b"%d\n" % os.getpid(), 0)
+
+    def is_in_place(self) -> bool:
+        """Return whether the lock still keeps others out.
+
+        If the directory or the file was moved, removed or replaced, another process can lock what
+        is there now.
+        """
+        try:
+            return os.path.samestat(os.stat(self.path), self.status)
+        except OSError:
+            return False
 
     def release(self) -> None:
         """Release the lock."""

@@ -21,7 +21,7 @@ children of the container that begin so, in key order. A bucket's key ends insid
 it is never the key of a node, and since it is a prefix of the keys that it covers, `floor` finds it
 too. A container whose own key has more than `SPREAD_BYTES` (470) bytes is not spread, however
 large: too few bytes would be left to distinguish its children. It stays whole in its row or bucket,
-so rows of any size exist there; integer keys (5 bytes) are never in a bucket.
+so rows of any size exist there; integer keys (6 bytes) are never in a bucket.
 
 Invariants (`verify` checks them):
 
@@ -44,15 +44,17 @@ from treedbd.store.children import ChildSource, Spread, child_keys, child_source
 from treedbd.store.engine import EngineSnapshot, ReadView
 from treedbd.store.row_codec import (
     Cover,
+    charge_large,
     export_row,
     has_priorities,
-    is_container,
     is_priority_row,
     load_part,
     load_priority_row,
     load_row,
+    peek_part,
     print_part,
     print_row,
+    type_of_part,
 )
 from treedbd.store.row_keys import ALL, Span, below
 from treedbd.store.serialise import Serialiser
@@ -60,7 +62,8 @@ from treedbd.tree.order import ValueRank, encode_key, rank_value
 from treedbd.tree.printing import NULL, compact
 from treedbd.tree.query import Query
 from treedbd.tree.types import CONTAINER, Container, Leaf, Path, Priority, Value
-from treedbd.tree.value import leaf_of, members, plain, priority_of, with_priority
+from treedbd.tree.value import members, plain, priority_of, with_priority
+from treedbd.tree.view import Charge, free
 
 _encode_known = lru_cache(maxsize=4096)(encode_key)
 """For the keys of paths in requests, most of which are repeated."""
@@ -79,23 +82,29 @@ class Nodes:
             return load_part(cover.raw, cover.inside)
         return self._assemble(encoded)
 
-    def peek(self, path: Path) -> Leaf | Container | None:
+    def peek(self, path: Path, charge: Charge = free) -> Leaf | Container | None:
         """Return the leaf at `path`, `CONTAINER` if it has children, None if nothing is there."""
         encoded, cover = self._find(path)
         if cover is None:
             return CONTAINER if self._is_spread(encoded) else None
-        if not cover.inside and not has_priorities(cover.raw) and is_container(cover.raw):
-            return CONTAINER
-        return leaf_of(load_part(cover.raw, cover.inside))
+        return peek_part(cover.raw, cover.inside, charge)
 
-    def priority(self, path: Path) -> Priority | None:
+    def type_at(self, path: Path, charge: Charge = free) -> type[Leaf] | type[Container] | None:
+        """Return the type of what `peek` returns; a large leaf is not parsed for it."""
+        encoded, cover = self._find(path)
+        if cover is None:
+            return Container if self._is_spread(encoded) else None
+        return type_of_part(cover.raw, cover.inside, charge)
+
+    def priority(self, path: Path, charge: Charge = free) -> Priority | None:
         """Return the priority of the node at `path`."""
         encoded, cover = self._find(path)
         if cover is None:
             return self._priority(encoded)
-        return (
-            priority_of(load_part(cover.raw, cover.inside)) if has_priorities(cover.raw) else None
-        )
+        if not has_priorities(cover.raw):
+            return None
+        charge_large(cover.raw, charge)
+        return priority_of(load_part(cover.raw, cover.inside))
 
     def size(self, path: Path, limit: int) -> int:
         """Return the bytes of the rows of `path`; counting stops beyond `limit`."""

@@ -14,10 +14,21 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from treedbd.tree.order import as_integer
+from treedbd.tree.order import as_index
 from treedbd.tree.printing import compact
-from treedbd.tree.types import PRIORITY, Json, Path, Priority, Value
-from treedbd.tree.value import from_export, from_plain, plain
+from treedbd.tree.types import (
+    CONTAINER,
+    PRIORITY,
+    VALUE,
+    Container,
+    Json,
+    Leaf,
+    Path,
+    Priority,
+    Value,
+)
+from treedbd.tree.value import from_export, from_plain, leaf_of, plain
+from treedbd.tree.view import Charge
 
 MARK: Final = b" "
 _MARK: Final = MARK[0]
@@ -26,6 +37,15 @@ _HAS_PRIORITY: Final = b'"%b":' % PRIORITY.encode()
 _MAYBE_ARRAY: Final = re.compile(rb'\{"[0-9]')
 """Occurs in every printed object that could be an array: its first key is an index."""
 _PRIORITY_ROW: Final = MARK + b"{" + _HAS_PRIORITY
+_CONTAINERS: Final = b"{["
+"""How a plain row that holds a container begins."""
+_QUOTE: Final = b'"'[0]
+_MARKED_STRING: Final = MARK + b'{"%b":"' % VALUE.encode()
+"""How the row of a string with a priority begins."""
+LARGE_ROW_BYTES: Final = 4096
+"""Bytes of a row that costs about the same to read however long it is."""
+_COPIED_AT_ONCE: Final = 8
+"""Bytes of a row that is only copied from the engine, at the cost of parsing one."""
 _LEAST_MEMBER: Final = 1
 """Bytes of a member without its value if all of them are printed as an array: a comma."""
 _LONGEST_INDEX: Final = 10
@@ -86,11 +106,6 @@ def is_priority_row(raw: bytes) -> bool:
     return isinstance(json, dict) and len(json) == 1
 
 
-def is_container(raw: bytes) -> bool:
-    """Return whether a plain row holds a container."""
-    return raw[0] in b"{["
-
-
 def load_row(raw: bytes) -> Value:
     """Return the value of a row in normal form; raise `DamagedRow`."""
     json = parse_stored(raw)
@@ -129,6 +144,38 @@ def load_part(raw: bytes, below: Path) -> Value:
     return from_plain(part) if b"[" in raw and raw[0] != _MARK else from_export(part)
 
 
+def peek_part(raw: bytes, below: Path, charge: Charge) -> Leaf | Container | None:
+    """Return the leaf at the path `below` inside a row, `CONTAINER` for one, None for nothing.
+
+    `charge` is called with the characters of a string, or before a large row is parsed, with its
+    bytes.
+    """
+    if not below and raw[0] in _CONTAINERS:
+        return CONTAINER
+    is_charged = charge_large(raw, charge)
+    leaf = leaf_of(load_part(raw, below))
+    if type(leaf) is str and not is_charged:
+        charge(len(leaf))
+    return leaf
+
+
+def type_of_part(raw: bytes, below: Path, charge: Charge) -> type[Leaf] | type[Container] | None:
+    """Return the type of what `peek_part` returns; a row that is a string is not parsed."""
+    if not below and (raw[0] == _QUOTE or raw.startswith(_MARKED_STRING)):
+        charge(len(raw) // _COPIED_AT_ONCE)
+        return str
+    leaf = peek_part(raw, below, charge)
+    return None if leaf is None else type(leaf)
+
+
+def charge_large(raw: bytes, charge: Charge) -> bool:
+    """Charge the bytes of a row that is larger than most before it is parsed; return whether."""
+    if len(raw) <= LARGE_ROW_BYTES:
+        return False
+    charge(len(raw))
+    return True
+
+
 def is_surely_longer(value: Value, limit: int) -> bool:
     """Return whether the row of `value` is certainly longer than `limit`, at a cost of `limit`.
 
@@ -157,8 +204,8 @@ def _descend(json: Json, keys: Path) -> Json:
         if isinstance(json, dict):
             json = json.get(key)
         elif isinstance(json, list):
-            at = as_integer(key)
-            json = json[at] if at is not None and 0 <= at < len(json) else None
+            at = as_index(key)
+            json = json[at] if at is not None and at < len(json) else None
         else:
             return None
     return json

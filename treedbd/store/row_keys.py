@@ -13,6 +13,7 @@ import attrs
 
 from treedbd.tree.order import (
     BEYOND,
+    INT_BYTES,
     INT_TAG,
     TEXT_END,
     TEXT_TAG,
@@ -31,7 +32,6 @@ FIRST: Final = b""
 END: Final = BEYOND
 _LOWEST_TAG: Final = bytes((INT_TAG,))
 _TEXT: Final = bytes((TEXT_TAG,))
-_INT_BYTES: Final = 5
 
 
 @attrs.frozen
@@ -89,7 +89,7 @@ def below(container: bytes) -> tuple[bytes, bytes]:
 def end_of_key(encoded: bytes, at: int) -> int:
     """Return where the encoded key that begins at `at` ends, 0 if it is cut off."""
     if encoded[at] == INT_TAG:
-        end = at + _INT_BYTES
+        end = at + INT_BYTES
         return end if end <= len(encoded) else 0
     return encoded.find(TEXT_END, at) + 1
 

@@ -15,10 +15,13 @@ from operator import itemgetter
 from typing import Final, TypeAlias
 
 from treedbd.store.nodes import Child, Nodes
+from treedbd.store.row_codec import parse_stored
 from treedbd.store.row_keys import Span
-from treedbd.tree.order import KeyRank, ValueRank, rank_key
-from treedbd.tree.query import Bound, Query, Selection
+from treedbd.tree.event import Event
+from treedbd.tree.order import KeyRank, ValueRank, rank_key, rank_value
+from treedbd.tree.query import Bound, Query
 from treedbd.tree.types import Path
+from treedbd.tree.window import Digest, Window
 
 RUN_CHILDREN: Final = 1024
 """Children that are sorted at a time."""
@@ -27,19 +30,60 @@ YIELD_AFTER: Final = 16
 KEPT_BYTES: Final = 4 * 1_048_576
 """Bytes of children that are kept in memory while they are sorted."""
 
+_SAME_RANK: Final = rank_value(None)
+
 _Found: TypeAlias = tuple[tuple[ValueRank, KeyRank], Child]
 _position = itemgetter(0)
-
-
-def select(nodes: Nodes, path: Path, query: Query) -> Selection:
-    """Return the children of `path` that a query selects, in its order, with their values."""
-    chosen = iterate_selected(nodes, path, query)
-    return [(child.key, child.value()) for child in chosen if child is not None]
 
 
 def iterate_selected(nodes: Nodes, path: Path, query: Query) -> Iterator[Child | None]:
     """Iterate over the selected children of `path` in order, with a None at each pause."""
     return (_by_key if query.order.kind == "key" else _by_rank)(nodes, path, query)
+
+
+def draw(
+    nodes: Nodes, path: Path, query: Query, window: Window
+) -> Iterator[tuple[str, Iterator[bytes]] | None]:
+    """Yield the children that `query` selects in its order, each with its JSON in chunks.
+
+    The JSON of each must be consumed. At a pause None is yielded.
+    """
+    children: Iterator[Child | None] = iterate_selected(nodes, path, window.wider_query)
+    shown = range(query.limit_to_first or 2**63)
+    if query.limit_to_last is not None:
+        found = []
+        for child in children:
+            if child is not None:
+                found.append(child)
+            yield None
+        shown = range(max(0, len(found) - query.limit_to_last), len(found))
+        children = iter(found)
+    number = 0
+    for child in children:
+        if child is None:
+            yield None
+            continue
+        if number in shown:
+            yield child.key, _show(child, query, window)
+        else:
+            window.keep(child.key, _rank(child, query))
+            yield None
+        number += 1
+    window.finish()
+
+
+def redraw(
+    nodes: Nodes, path: Path, query: Query, window: Window, former: Window, events: list[Event]
+) -> Iterator[None]:
+    """Add to `events` what brings a client from what `former` shows to what `window` shows."""
+    for member in draw(nodes, path, query, window):
+        if member is not None:
+            key, chunks = member
+            printed = b"".join(chunks)
+            if not window.shows_as(former, key):
+                events.append(Event("put", (key,), parse_stored(printed)))
+        yield
+    events += [Event("put", (key,), None) for key in window.keys_left_since(former)]
 
 
 def _by_key(nodes: Nodes, path: Path, query: Query) -> Iterator[Child | None]:
@@ -116,3 +160,15 @@ def _add_run(runs: list[list[_Found]], run: list[_Found], query: Query) -> list[
     run.sort(key=_position, reverse=query.limit_to_last is not None)
     runs.append(run[:limit] if is_short else run)
     return []
+
+
+def _show(child: Child, query: Query, window: Window) -> Iterator[bytes]:
+    digest = Digest()
+    for chunk in child.chunks():
+        digest.update(chunk)
+        yield chunk
+    window.show(child.key, _rank(child, query), digest.value)
+
+
+def _rank(child: Child, query: Query) -> ValueRank:
+    return _SAME_RANK if query.order.kind == "key" else child.rank(query)

@@ -15,31 +15,22 @@ that resumes later does not miss them.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import json
 import os
 import pathlib
 import shelve
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import TracebackType
-from typing import Any, Final, Literal, Self, TypeAlias, TypeVar, get_args
+from typing import Any, Final, Literal, Self, TypeAlias, get_args
 
 from treedbd.limits import StreamLimits
-from treedbd.store import changelog
-from treedbd.store.engine import DiskFull, StoreFailed
-from treedbd.store.lock import DirectoryLock
-from treedbd.store.node_writer import NodeWriter
 from treedbd.store.nodes import Nodes
 from treedbd.store.row_codec import parse_stored
 from treedbd.store.row_keys import Span
-from treedbd.store.sqlite.engine import SqliteEngine
-from treedbd.store.sqlite.file import check_file, connect_reader
-from treedbd.store.sqlite.reader import SqliteReader
-from treedbd.store.sqlite.transaction import SqliteTransaction
-from treedbd.tree.edit import Edit, make_put, make_remove, resolve
+from treedbd.store.shelf_stores import ReadingStore, WritingStore
+from treedbd.tree.edit import make_put, make_remove
 from treedbd.tree.errors import InvalidData, InvalidPath
 from treedbd.tree.path import make_place
 from treedbd.tree.printing import parse
@@ -47,17 +38,9 @@ from treedbd.tree.types import PRIORITY, Json, Path, Place
 from treedbd.tree.value import as_json
 
 Flag: TypeAlias = Literal["r", "w", "c"]
-T = TypeVar("T")
 
 KEYS_AT_ONCE: Final = 1000
 """Keys that an iteration reads at a time; between two reads the tree may change."""
-
-
-class ReadOnlyShelf(TypeError):
-    """A write to a shelf that was opened for reading."""
-
-    def __init__(self) -> None:
-        super().__init__('The shelf was opened for reading; open it with the flag "w" to write.')
 
 
 def open_shelf(
@@ -71,15 +54,16 @@ def open_shelf(
     `flag` is `"r"` for reading, `"w"` for reading and writing, `"c"` to create the file as well if
     it is missing. `retain_events` is how many writes the change log keeps, as in the configuration
     of the daemon. Raises FileNotFoundError, `CannotOpenStore`, also if a daemon holds the lock, or
-    `DiskFull`. Reading needs write access to the directory too: SQLite keeps an index of the log
-    there.
+    `DiskFull`. A file of an older format is converted when it is opened for writing, and cannot be
+    opened for reading before that. Reading needs write access to the directory too: SQLite keeps an
+    index of the log there.
     """
     if flag not in get_args(Flag):
         raise ValueError(f"The flag must be one of {', '.join(get_args(Flag))}, not {flag!r}.")
     path = pathlib.Path(file).absolute()
     if flag == "r":
-        return Shelf(_ReadingStore(path))
-    return Shelf(_WritingStore(path, retain_events, may_create=flag == "c"))
+        return Shelf(ReadingStore(path))
+    return Shelf(WritingStore(path, retain_events, may_create=flag == "c"))
 
 
 class Shelf(shelve.Shelf[Json]):
@@ -96,7 +80,7 @@ class Shelf(shelve.Shelf[Json]):
     raises ValueError.
     """
 
-    def __init__(self, store: _ReadingStore | _WritingStore, root: Path = ()) -> None:
+    def __init__(self, store: ReadingStore | WritingStore, root: Path = ()) -> None:
         """Not to be called directly: `open_shelf` and `at` return shelves."""
         self._store = store
         self._root = root
@@ -213,107 +197,6 @@ class Shelf(shelve.Shelf[Json]):
         except UnicodeEncodeError:
             raise InvalidPath("A key must not contain lone surrogates.") from None
         return make_place((*self._root, *[name for name in key.split("/") if name]))
-
-
-class _ReadingStore:
-    """A file that is opened for reading; each read sees the last commit."""
-
-    def __init__(self, path: pathlib.Path) -> None:
-        check_file(path, os.R_OK)
-        self._connection = connect_reader(path, is_known=False)
-        self._reader = SqliteReader(self._connection)
-        self._is_closed = False
-
-    def read(self, work: Callable[[Nodes], T]) -> T:
-        _check_open(self._is_closed)
-        return self._reader.read(lambda view: work(Nodes(view)))
-
-    def write(self, edit: Edit) -> None:
-        raise ReadOnlyShelf
-
-    def commit(self) -> None:
-        pass
-
-    def rollback(self) -> None:
-        pass
-
-    def close(self) -> None:
-        self._is_closed = True
-        self._connection.close()
-
-
-class _WritingStore:
-    """A file that is opened for writing, with the lock of its data directory."""
-
-    _locks: contextlib.ExitStack | None = None
-    """None before the file is open and after it has been closed."""
-
-    def __init__(self, path: pathlib.Path, retain_events: int, *, may_create: bool) -> None:
-        self._retain_events = retain_events
-        self._transaction: SqliteTransaction | None = None
-        if not may_create:
-            check_file(path)  # before the lock, which would create the directory of a wrong path
-        with contextlib.ExitStack() as locks:
-            # A link must not lead past the lock of the directory that a daemon serves.
-            for folder in {path.parent.parent.resolve(), path.resolve().parent.parent}:
-                locks.callback(DirectoryLock(folder).release)
-            is_new = may_create and not path.exists()
-            self._engine = SqliteEngine.create(path) if is_new else SqliteEngine.open(path)
-            self._locks = locks.pop_all()
-
-    def __del__(self) -> None:
-        """Release the lock of a shelf that was never closed; discard what was not synced."""
-        if self._locks is not None:
-            self.rollback()
-            self.close()
-
-    def read(self, work: Callable[[Nodes], T]) -> T:
-        _check_open(self._locks is None)
-        if self._transaction is None:
-            return self._engine.read(lambda view: work(Nodes(view)))
-        try:
-            return work(Nodes(self._transaction))
-        except (DiskFull, StoreFailed):
-            self._transaction = None  # the error has ended it
-            raise
-
-    def write(self, edit: Edit) -> None:
-        now = int(time.time() * 1000)
-        resolved = self.read(lambda nodes: resolve(edit, now, nodes))
-        path, is_priority = resolved.place
-        if is_priority and self.read(lambda nodes: nodes.peek(path)) is None:
-            return  # a priority needs a node
-        entry = changelog.encode(resolved, now)
-        if self._transaction is None:
-            self._transaction = self._engine.begin()
-        try:
-            NodeWriter(self._transaction).apply(resolved.changes)
-            changelog.append(self._transaction, os.urandom(16), entry, self._retain_events)
-        except BaseException:
-            self.rollback()  # half of a write, or one without its entry, must not be committed
-            raise
-
-    def commit(self) -> None:
-        transaction, self._transaction = self._transaction, None
-        if transaction is not None:
-            transaction.commit()
-
-    def rollback(self) -> None:
-        transaction, self._transaction = self._transaction, None
-        if transaction is not None:
-            transaction.rollback()
-
-    def close(self) -> None:
-        if self._locks is None:
-            return
-        with self._locks, contextlib.closing(self._engine):
-            self._locks = None
-            self.commit()
-
-
-def _check_open(is_closed: bool) -> None:
-    if is_closed:
-        raise ValueError("The shelf is closed.")
 
 
 def _as_parsed(value: object) -> Json:

@@ -6,13 +6,13 @@ describes it. It only reads, and relies on nothing: a damaged row is reported, n
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any, Final
 
 import attrs
 
-from treedbd.store.engine import ReadView
+from treedbd.store.engine import ReadView, Row
 from treedbd.store.row_codec import (
     DamagedRow,
     encode_row,
@@ -49,17 +49,26 @@ def verify(rows: ReadView, limit: int = MAX_FINDINGS) -> list[str]:
     return list(islice(_findings(rows), limit))
 
 
-def find_unreadable(rows: ReadView) -> str | None:
+def find_unreadable(rows: Iterable[Row]) -> str | None:
     """Return a clause about the first row that cannot be read, None if all can be.
 
-    This is the quick check at the start of the daemon. It finds rows that are not JSON, not text
-    that is damaged within a row.
+    This is the quick check of a file that was not closed cleanly. It finds rows that are not JSON,
+    not text that is damaged within a row.
     """
-    for key, raw in rows.scan(FIRST, END):
+    for key, raw in rows:
         try:
             parse_stored(raw)
         except DamagedRow:
             return f"{_describe(key)} cannot be read"
+    return None
+
+
+def check_row(key: bytes, raw: bytes) -> str | None:
+    """Return a sentence about what is malformed in one row by itself, None if it is sound."""
+    try:
+        _check(_address(key), raw)
+    except (ValueError, RecursionError) as error:
+        return f"{_describe(key)} {_reason(error)}."
     return None
 
 
@@ -75,10 +84,8 @@ def _findings(rows: ReadView) -> Iterator[str]:
         has_cover = cover is not None and key.startswith(cover)
         if has_cover:
             yield f"{_describe(key)} is below another row."
-        try:
-            _check(_address(key), raw)
-        except (ValueError, RecursionError) as error:
-            yield f"{_describe(key)} {_reason(error)}."
+        if (finding := check_row(key, raw)) is not None:
+            yield finding
         priority_row = key if _seems_priority_row(raw) else None
         if priority_row is None and not has_cover:
             cover = key

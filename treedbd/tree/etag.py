@@ -18,7 +18,7 @@ from treedbd.tree.types import Json
 _BEYOND_16_BITS = re.compile(rb"[\xf0-\xf4]")
 _ABOVE_SURROGATES = re.compile(rb"[\xee\xef]")
 _LISTED = re.compile(r'(?:[^,"]|"[^"]*"?)+')
-_ETAG = re.compile(r'(W/)?(?:"([^"]*)"|([^\s"]+))')
+_ETAG = re.compile(r'(?:W/)?(?:"([^"]*)"|([^\s"]+))')
 
 
 def canonicalise(json: Json) -> bytes:
@@ -60,12 +60,13 @@ class ETagSet:
         return (self.is_any and exists) or tag.strip('"') in self.opaque
 
 
-def parse_etags(header: str, *, is_weak: bool = False) -> ETagSet:
+def parse_etags(header: str) -> ETagSet:
     """Parse an `If-Match` or `If-None-Match` header: `*`, or tags with or without quotes.
 
-    With `is_weak` a tag marked `W/` counts as the tag itself, as `If-None-Match` compares; without
-    it such a tag matches nothing, as `If-Match` compares (RFC 9110, section 8.8.3.2). Never raises:
-    text that is not a tag matches nothing.
+    A tag marked `W/` counts as the tag itself, in `If-Match` too, although RFC 9110 (section
+    13.1.1) compares strongly there: a tag is that of the value and not of its bytes, and a proxy
+    that compresses responses weakens the tags in them. Never raises: text that is not a tag matches
+    nothing.
     """
     opaque = set()
     is_any = False
@@ -73,10 +74,10 @@ def parse_etags(header: str, *, is_weak: bool = False) -> ETagSet:
         found = _ETAG.fullmatch(listed.strip())
         if found is None:
             continue
-        weak, quoted, bare = found.groups()
+        quoted, bare = found.groups()
         if bare == "*":
             is_any = True
-        elif is_weak or not weak:
+        else:
             opaque.add(quoted or bare)
     return ETagSet(is_any, frozenset(opaque))
 

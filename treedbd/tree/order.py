@@ -1,6 +1,8 @@
 """The order of keys, the order of values, and a byte encoding that keeps both.
 
-Keys: 32-bit integers in canonical form first, by number, then all other keys by their UTF-8 bytes.
+Keys: first those that read as a 32-bit integer, by number, then all others by their UTF-8 bytes. An
+integer is an optional `-` and decimal digits, leading zeros allowed, at most 11 characters in all;
+equal numbers sort by length, then by bytes: `0`, `-0`, `00`, `1`, `01`, `001`.
 Values: nothing, false, true, numbers, strings, containers; containers are all equal.
 Encodings compare byte by byte as the keys or values compare. The encoding of a path begins with the
 encoding of each of its ancestors, so a subtree is one contiguous range.
@@ -10,7 +12,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
 from treedbd.tree.types import Path
@@ -23,38 +25,52 @@ TEXT_TAG = 0x03
 TEXT_END = b"\x00"
 BEYOND = b"\x04"
 """Appended to an encoded path, it makes an upper bound of all descendants."""
+INT_BYTES = 6
+"""Bytes of every encoded integer: the tag, four of its number, one of how it is written."""
 
 _INT_TAG = bytes((INT_TAG,))
 _TEXT_TAG = bytes((TEXT_TAG,))
-_INTEGER = re.compile(r"0|-?[1-9][0-9]{0,9}")
+_INTEGER = re.compile(r"-?[0-9]{1,10}|0[0-9]{10}")
+_INDEX = re.compile(r"0|[1-9][0-9]{0,9}")
 _LOW, _HIGH = -(2**31), 2**31 - 1
+_FIELDS = struct.Struct(">xIB")
+_SPELLINGS = 256
+_LOWEST_RANK = _LOW * _SPELLINGS
 
 
-def as_integer(key: str) -> int | None:
-    """Return the number that a key sorts by, or None for a key that sorts as text."""
-    if key[-1:] > "9" or not _INTEGER.fullmatch(key):
+def as_index(key: str) -> int | None:
+    """Return the position in an array that a key names: an integer from 0 in canonical form."""
+    if key[-1:] > "9" or not _INDEX.fullmatch(key):
         return None
     number = int(key)
-    return number if _LOW <= number <= _HIGH else None
+    return number if number <= _HIGH else None
+
+
+def are_indices(encoded: Sequence[bytes]) -> bool:
+    """Return whether encoded integers, in order, are all ones that `as_index` accepts."""
+    if len(set(b"".join(encoded)[INT_BYTES - 1 :: INT_BYTES])) == 1:
+        # Of one length, like the first and the last, so none of them has a leading zero.
+        encoded = (encoded[0], encoded[-1])
+    return all(as_index(_decode_integer(each)) is not None for each in encoded)
 
 
 def rank_key(key: str) -> KeyRank:
     """Return a tuple that sorts as the key sorts."""
-    number = as_integer(key)
-    return (1, 0, key) if number is None else (0, number, "")
+    rank = _rank_integer(key)
+    return (1, 0, key) if rank is None else (0, rank, "")
 
 
 def sort_keys(keys: Iterable[str]) -> list[str]:
     """Return the keys in order."""
-    numbers, texts = {}, []
+    integers, texts = {}, []
     for key in keys:
-        number = as_integer(key)
-        if number is None:
+        rank = _rank_integer(key)
+        if rank is None:
             texts.append(key)
         else:
-            numbers[key] = number
+            integers[key] = rank
     texts.sort()
-    return [*sorted(numbers, key=numbers.__getitem__), *texts]
+    return [*sorted(integers, key=integers.__getitem__), *texts]
 
 
 def rank_value(value: object) -> ValueRank:
@@ -74,10 +90,10 @@ def rank_value(value: object) -> ValueRank:
 
 def encode_key(key: str) -> bytes:
     """Encode one key; no encoding is a prefix of another."""
-    number = as_integer(key)
-    if number is None:
+    rank = _rank_integer(key)
+    if rank is None:
         return _TEXT_TAG + key.encode() + TEXT_END
-    return _INT_TAG + struct.pack(">I", number - _LOW)
+    return _INT_TAG + (rank - _LOWEST_RANK).to_bytes(INT_BYTES - 1, "big")
 
 
 def encode_path(path: Path) -> bytes:
@@ -94,10 +110,10 @@ def decode_path(encoded: bytes) -> tuple[Path, bytes]:
     at, end = 0, len(encoded)
     while at < end:
         if encoded[at] == INT_TAG:
-            stop = at + 5
+            stop = at + INT_BYTES
             if stop > end:
                 break
-            keys.append(str(struct.unpack_from(">I", encoded, at + 1)[0] + _LOW))
+            keys.append(_decode_integer(encoded, at))
         else:
             stop = encoded.find(TEXT_END, at) + 1
             if not stop:
@@ -129,3 +145,29 @@ def _encode_number(number: int | float) -> bytes:
     ordered = bits ^ (0xFFFFFFFFFFFFFFFF if bits >> 63 else 0x8000000000000000)
     distance = number - int(double) if isinstance(number, int) else 0
     return struct.pack(">QH", ordered, distance + 0x8000)
+
+
+def _rank_integer(key: str) -> int | None:
+    """Return the rank of a key that reads as a 32-bit integer, None for text.
+
+    It is the number times `_SPELLINGS`, plus a number for the spelling: twice the length, and one
+    more without a sign. Equal numbers of equal length differ at most in the sign of a zero, and `-`
+    sorts before a digit.
+    """
+    if key[-1:] > "9" or not _INTEGER.fullmatch(key):
+        return None
+    number = int(key)
+    if not _LOW <= number <= _HIGH:
+        return None
+    return number * _SPELLINGS + 2 * len(key) + (key[0] != "-")
+
+
+def _decode_integer(encoded: bytes, at: int = 0) -> str:
+    distance, spelling = _FIELDS.unpack_from(encoded, at)
+    number = distance + _LOW
+    canonical = str(number)
+    if spelling == 2 * len(canonical) + (number >= 0):
+        return canonical
+    length, is_unsigned = divmod(spelling, 2)
+    digits = str(abs(number))
+    return digits.zfill(length) if is_unsigned else "-" + digits.zfill(length - 1)

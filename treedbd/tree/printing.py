@@ -7,6 +7,7 @@ may have one, `number` prints all doubles, and their text is inserted unchanged.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 
 import orjson
 
@@ -45,6 +46,23 @@ def pretty(json: Json | Value) -> bytes:
 def compact_sorted(json: Json | Value) -> bytes:
     """Print JSON compactly, members in the order of their UTF-8 bytes."""
     return _dump(json, orjson.OPT_SORT_KEYS)
+
+
+def print_members(members: Iterable[tuple[str, Iterable[bytes]] | None]) -> Iterator[bytes]:
+    """Print members, each with its JSON in chunks, as an object, in their order; without any, null.
+
+    Each None becomes an empty chunk.
+    """
+    separator = b"{"
+    for member in members:
+        if member is None:
+            yield b""
+            continue
+        key, chunks = member
+        yield b"%b%b:" % (separator, compact(key))
+        yield from chunks
+        separator = b","
+    yield NULL if separator == b"{" else b"}"
 
 
 def _dump(json: Json | Value, option: int) -> bytes:

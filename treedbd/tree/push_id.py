@@ -4,6 +4,7 @@ Twenty characters, eight of milliseconds since 1970 and twelve of random bits, i
 ASCII order is that of its digits. So an id is one number of 120 bits, and the next one is either a
 later time with new random bits, or the last number plus one: within one millisecond, and while the
 clock is behind. When the random part overflows, the carry moves the id into the next millisecond.
+After a restart the ids go on after the latest millisecond that earlier ones may have.
 """
 
 from __future__ import annotations
@@ -17,20 +18,36 @@ _RANDOM_BITS = 8 * _RANDOM_BYTES
 
 
 class PushIds:
-    """Makes strictly increasing ids; `entropy` returns the given number of random bytes."""
+    """Makes strictly increasing ids."""
 
-    def __init__(self, entropy: Callable[[int], bytes]) -> None:
+    def __init__(self, entropy: Callable[[int], bytes], used_through: Callable[[], int]) -> None:
+        """Make ids later than the millisecond that `used_through` returns, negative for none.
+
+        It is called once, when the first id is needed. `entropy` returns the given number of random
+        bytes.
+        """
         self._entropy = entropy
-        self._last = -1
+        self._used_through = used_through
+        self._last: int | None = None
+
+    @property
+    def latest_ms(self) -> int:
+        """A millisecond since 1970 that no id so far is later than; negative before the first."""
+        return self._newest() >> _RANDOM_BITS
 
     def next(self, now_ms: int) -> str:
         """Return an id greater than all before; `now_ms` is in milliseconds since 1970."""
-        if now_ms > self._last >> _RANDOM_BITS:
+        if now_ms > self.latest_ms:
             random = int.from_bytes(self._entropy(_RANDOM_BYTES), "big")
             self._last = now_ms << _RANDOM_BITS | random
         else:
-            self._last += 1
+            self._last = self._newest() + 1
         return _encode(self._last)
+
+    def _newest(self) -> int:
+        if self._last is None:
+            self._last = (self._used_through() + 1 << _RANDOM_BITS) - 1
+        return self._last
 
 
 def _encode(number: int) -> str:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from treedbd.tree.order import as_integer, sort_keys
+from treedbd.tree.order import as_index, sort_keys
 from treedbd.tree.types import (
     CONTAINER,
     PRIORITY,
@@ -134,11 +134,14 @@ def as_array(children: dict[str, Json]) -> list[Json] | None:
     It is an array if all keys are canonical non-negative integers and the greatest is less than
     twice their count; gaps become null.
     """
-    greatest = as_integer(next(reversed(children)))
+    greatest = as_index(next(reversed(children)))
     if greatest is None or greatest >= 2 * len(children):
         return None
-    first = as_integer(next(iter(children)))
-    if first is None or first < 0:
+    if as_index(next(iter(children))) is None:
+        return None
+    # All keys are integers by now. After the first one, those in another form are `0…` or `-0…`.
+    joined = ",".join(children)
+    if ",0" in joined or ",-" in joined:
         return None
     if greatest == len(children) - 1:
         return list(children.values())

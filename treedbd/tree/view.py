@@ -6,10 +6,17 @@ another view (`rules.overlay`). A path that holds nothing reads as None, never a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterator
+from typing import Protocol, TypeAlias
 
 from treedbd.tree.types import Container, Leaf, Path, Priority, Value
+
+Charge: TypeAlias = Callable[[int], None]
+"""Is called with the bytes that a read is about to cost; what it raises prevents the read."""
+
+
+def free(_: int) -> None:
+    """Charge nothing."""
 
 
 class View(Protocol):
@@ -19,11 +26,16 @@ class View(Protocol):
         """Return the whole subtree at `path` with its priorities."""
         ...
 
-    def peek(self, path: Path) -> Leaf | Container | None:
+    def peek(self, path: Path, charge: Charge = free) -> Leaf | Container | None:
         """Return the leaf at `path`, `CONTAINER` if it has children, None if nothing is there.
 
-        The cost is that of the node itself, however much is below it.
+        The cost is that of the node itself, however much is below it: the stored bytes that have to
+        be parsed.
         """
+        ...
+
+    def type_at(self, path: Path, charge: Charge = free) -> type[Leaf] | type[Container] | None:
+        """Return the type of what `peek` returns; a large leaf is not parsed for it."""
         ...
 
     def size(self, path: Path, limit: int) -> int:
@@ -33,7 +45,7 @@ class View(Protocol):
         """
         ...
 
-    def priority(self, path: Path) -> Priority | None:
+    def priority(self, path: Path, charge: Charge = free) -> Priority | None:
         """Return the priority of the node at `path`."""
         ...
 

@@ -100,9 +100,15 @@ class Addressing:
 
     """
 
-    def __init__(self, domains: tuple[str, ...], default_project: str) -> None:
-        """Serve `domains`, in lower case; with an empty `default_project` there is none."""
+    def __init__(
+        self, domains: tuple[str, ...], default_project: str, *, any_host: bool = False
+    ) -> None:
+        """Serve `domains`, in lower case; with an empty `default_project` there is none.
+
+        With `any_host` other hosts name no database; without it they are misdirected.
+        """
         self._domains = sorted(domains, key=len, reverse=True)
+        self._any_host = any_host
         self._default = DatabaseName(default_project) if default_project else None
         self.find: Final = lru_cache(maxsize=4096)(self._find)
 
@@ -145,7 +151,7 @@ class Addressing:
                 if named is None:
                     raise NoDatabaseNamed(f"No database can have the address {host}.")
                 return named
-        if host == "localhost" or _is_address(host):
+        if self._any_host or host == "localhost" or _is_address(host):
             return None
         raise Misdirected(f"The host {host} is not served here.")
 

@@ -2,31 +2,46 @@
 
 from __future__ import annotations
 
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.interfaces import IReactorTime
+
+from treedbd.database.active_rules import ActiveRules
 from treedbd.database.catalog import Catalog
 from treedbd.database.database import Database
+from treedbd.tree.types import Json
 from treedbd.web.auth.authenticator import Authenticator
 from treedbd.web.auth.identity import require_admin
+from treedbd.web.content_coding import parse_coding
 from treedbd.web.explain import NO_RULES, explanation
 from treedbd.web.http1.interface import IHttp1Request
 from treedbd.web.parameters import parse_choice
 from treedbd.web.representation import json_response, text_response
 from treedbd.web.request import DataRequest
 from treedbd.web.response import Response
-from treedbd.web.write import read_body
+from treedbd.web.write import decode, read_body
 
 
 class AdminHandlers:
     """Handles what only an admin of a project may read and set."""
 
-    def __init__(self, authenticator: Authenticator, catalog: Catalog) -> None:
+    def __init__(
+        self,
+        authenticator: Authenticator,
+        catalog: Catalog,
+        body_limit: int,
+        clock: IReactorTime,
+    ) -> None:
         """Serve `catalog` to the callers that `authenticator` identifies as admins."""
         self._authenticator = authenticator
         self._catalog = catalog
+        self._body_limit = body_limit
+        self._clock = clock
 
     async def rules(
         self, request: IHttp1Request, wanted: DataRequest, database: Database
-    ) -> Response:
+    ) -> Response | None:
         """Read, check or replace the rules of a project."""
+        deadline = self._clock.seconds() + wanted.timeout_s
         is_dry_run = parse_choice(wanted.parameters, "dryRun", "true", "false") == "true"
         is_strict = parse_choice(wanted.parameters, "format", "strict") is not None
         await self._require_admin(wanted, database, "Access to the rules")
@@ -34,14 +49,12 @@ class AdminHandlers:
         if wanted.wants_explanation:
             return _explain(wanted)
         if wanted.method == b"PUT":
-            body = read_body(request)
-            if is_dry_run:
-                rules.parse(body)
-            else:
-                await rules.put(body)
-            return json_response(wanted, {"status": "ok"})
+            body, coding = read_body(request), parse_coding(request.headers)
+            if coding is not None:
+                body = decode(body, coding, self._body_limit)
+            return await _put_rules(request, body, wanted, rules, deadline, is_dry_run=is_dry_run)
         if is_strict:
-            return json_response(wanted, rules.current.as_json())
+            return json_response(wanted, await rules.as_json(deadline))
         return text_response(wanted, rules.current.text.encode())
 
     async def databases(
@@ -60,6 +73,33 @@ class AdminHandlers:
             database.name.project, wanted.token, None, wanted.timeout_s
         )
         require_admin(identity, what)
+        database.check_exists()
+
+
+async def _put_rules(
+    request: IHttp1Request,
+    body: bytes,
+    wanted: DataRequest,
+    rules: ActiveRules,
+    deadline: float,
+    *,
+    is_dry_run: bool,
+) -> Response | None:
+    """Put rules in force, or check them only; None if the client has disconnected."""
+    if is_dry_run:
+        working = Deferred.fromCoroutine(rules.check(body, deadline))
+    else:
+        working = rules.put(body, deadline)
+    # The work for a client that has gone would make others wait.
+    request.notifyFinish().addErrback(lambda _: working.cancel())
+    try:
+        put = await working
+    except CancelledError:
+        return None
+    status: dict[str, Json] = {"status": "ok"}
+    if put.warnings:
+        status["warnings"] = [str(warning) for warning in put.warnings]
+    return json_response(wanted, status)
 
 
 def _explain(wanted: DataRequest) -> Response:

@@ -33,11 +33,17 @@ class Dialect:
         """The status of what the rules, or a resource for admins, deny."""
         return 401 if self.is_firebase else 403
 
-    def error_body(self, code: str, message: str) -> bytes:
-        """Return the body of an error."""
-        error: Json = {"error": code, "message": message}
+    def denial(self, message: str) -> str:
+        """Return the message about what the rules, or a resource for admins, deny."""
+        return _DENIED if self.is_firebase else message
+
+    def error_body(self, code: str, message: str, hint: str = "") -> bytes:
+        """Return the body of an error; Firebase's have no member for a hint."""
+        error: dict[str, Json] = {"error": code, "message": message}
+        if hint:
+            error["hint"] = hint
         if self.is_firebase:
-            error = {"error": _DENIED if code == "permission_denied" else message}
+            error = {"error": message}
             return self.pretty(error) + b"\n"
         return printing.compact(error)
 
@@ -53,9 +59,9 @@ class Dialect:
             return _FIREBASE_NULL_ETAG.encode()
         return tag.encode()
 
-    def parse_etags(self, header: str, *, is_weak: bool) -> ETagSet:
+    def parse_etags(self, header: str) -> ETagSet:
         """Parse the tags of a condition, Firebase's `null_etag` included."""
-        tags = parse_etags(header, is_weak=is_weak)
+        tags = parse_etags(header)
         if not self.is_firebase or _FIREBASE_NULL_ETAG not in tags.opaque:
             return tags
         return attrs.evolve(tags, opaque=tags.opaque | {NULL_ETAG.strip('"')})

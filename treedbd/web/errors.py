@@ -29,8 +29,11 @@ from treedbd.web.addressing import Misdirected, MissingSuffix, NoDatabaseNamed
 from treedbd.web.auth.identity import AuthRequired, NotAdmin
 from treedbd.web.auth.jwt import BadToken
 from treedbd.web.auth.providers import ProviderUnavailable
+from treedbd.web.content import TooManyWaitingBytes, WaitingBytesExhausted
+from treedbd.web.content_coding import ACCEPTED, UnsupportedEncoding
 from treedbd.web.dialect import Dialect
 from treedbd.web.headers import Header
+from treedbd.web.origins import ForeignOrigin
 from treedbd.web.request import MethodNotAllowed, PayloadTooLarge
 from treedbd.web.response import JSON_TYPE, Response
 from treedbd.web.sse.registry import StreamsExhausted, TooManyStreams
@@ -44,6 +47,7 @@ STATUS: Final[dict[type[BaseException], tuple[int, str]]] = {
     InvalidRules: (400, "invalid_data"),
     BadToken: (401, "auth_required"),
     AuthRequired: (401, "auth_required"),
+    ForeignOrigin: (403, "permission_denied"),
     PermissionDenied: (403, "permission_denied"),
     NotAdmin: (403, "permission_denied"),
     MissingSuffix: (404, "not_found"),
@@ -54,9 +58,12 @@ STATUS: Final[dict[type[BaseException], tuple[int, str]]] = {
     ConditionFailed: (412, "condition_failed"),
     PayloadTooLarge: (413, "payload_too_large"),
     TooLarge: (413, "payload_too_large"),
+    UnsupportedEncoding: (415, "unsupported_encoding"),
     Misdirected: (421, "misdirected"),
+    TooManyWaitingBytes: (429, "too_many_requests"),
     TooManyStreams: (429, "too_many_requests"),
     ProviderUnavailable: (503, "unavailable"),
+    WaitingBytesExhausted: (503, "unavailable"),
     StreamsExhausted: (503, "unavailable"),
     Unavailable: (503, "unavailable"),
     DeadlinePassed: (504, "timeout"),
@@ -82,15 +89,23 @@ def error_response(error: BaseException, dialect: Dialect) -> Response:
             dialect, 500, "internal_error", "An internal error occurred; it has been logged."
         )
     status, code = known
-    message = dialect.rules_error(str(error)) if isinstance(error, InvalidRules) else str(error)
+    if isinstance(error, InvalidRules):
+        body = dialect.error_body(code, dialect.rules_error(str(error)), error.hint)
+        return Response(status, body, (JSON_TYPE,))
+    message = str(error)
     if isinstance(error, ConditionFailed):
         body = dialect.mismatch_body(code, message, error.current)
         return Response(status, body, (JSON_TYPE, (b"ETag", dialect.etag(error.tag))))
-    if isinstance(error, PermissionDenied | NotAdmin) and not isinstance(error, TagDenied):
-        status = dialect.denied_status
+    if isinstance(error, PermissionDenied | NotAdmin):
+        message = dialect.denial(message)
+        if not isinstance(error, TagDenied):
+            status = dialect.denied_status
+    headers: tuple[Header, ...] = ()
     if isinstance(error, MethodNotAllowed):
-        return _response(dialect, status, code, message, (b"Allow", error.allowed.header))
-    return _response(dialect, status, code, message)
+        headers = ((b"Allow", error.allowed.header),)
+    elif isinstance(error, UnsupportedEncoding):
+        headers = (ACCEPTED,)
+    return _response(dialect, status, code, message, *headers)
 
 
 def _response(dialect: Dialect, status: int, code: str, message: str, *headers: Header) -> Response:

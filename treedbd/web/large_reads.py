@@ -1,150 +1,192 @@
-"""Large reads: rendered slice by slice from one moment into a file, then sent as the client reads.
+"""Large reads: rendered slice by slice from one moment, once for all who wait for the same.
 
-The moment is held only while rows are read, at the speed of the disk; a client that reads slowly
-costs a temporary file and nothing else. Between two slices the reactor serves other requests.
+The moment is held only while rows are read, at the speed of the disk; clients that read slowly cost
+a temporary file and nothing else. Between two slices the reactor serves other requests.
+
+A large read first waits for its turn. Until then any caller can join who wants the same; when it
+begins, the rules are evaluated once more for each caller for whom they were evaluated against an
+older state. After that only callers who have seen the very state that is rendered can join.
 """
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Iterator
-from typing import IO, Final, NoReturn
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from typing import Any, NoReturn, Protocol
 
-from twisted.internet.defer import DeferredSemaphore
+import attrs
+from twisted.internet.defer import CancelledError, Deferred, DeferredSemaphore
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
-from twisted.protocols.basic import FileSender
 from twisted.python.failure import Failure
 
-from treedbd.database.errors import DeadlinePassed, TooLarge, Unavailable
-from treedbd.files import FULL_ERRNOS
-from treedbd.limits import MAX_TAGGED_BYTES, MIB
-from treedbd.store.engine import DiskFull
-from treedbd.store.nodes import HeldNodes
-from treedbd.web.headers import Header
-from treedbd.web.http1.interface import IHttp1Request
-from treedbd.web.representation import Chunks, Wrapping
-
-MAX_CONCURRENT_RENDERS: Final = 4
-"""Large reads that are rendered at a time; others wait for their turn."""
-MAX_WAITING_BYTES: Final = 8 * 1024 * MIB
-"""Bytes in the files of all clients that are still reading; a single file may be larger."""
-SLICE_SECONDS: Final = 0.004
-IN_MEMORY_BYTES: Final = MIB
+from treedbd.database.errors import DeadlinePassed
+from treedbd.database.slices import SLICE_SECONDS
+from treedbd.store.nodes import HeldNodes, Nodes
+from treedbd.web.rendering import Rendering, RenderingWriter
 
 
-async def render_in_slices(
-    held: HeldNodes, chunks: Chunks, clock: IReactorTime, deadline: float | None
-) -> IO[bytes]:
-    """Render JSON into a temporary file, positioned at its start, and release the moment.
+class RenderingSource(Protocol):
+    """What is rendered: which of the data, in which form."""
 
-    Raises `DeadlinePassed` (never, if `deadline` is None), `DiskFull`, and what rendering raises:
-    `PermissionDenied`, `StoreFailed`.
+    @property
+    def key(self) -> Hashable:
+        """Equal for sources that render the same from the same state."""
+        ...
+
+    def shares(self, other: object) -> bool:
+        """Return whether this source can show what another, with the same key, has rendered."""
+        ...
+
+    def chunks(self, nodes: Nodes) -> Iterator[bytes]:
+        """Render from the nodes of one moment; at each chunk the caller can check the time."""
+        ...
+
+
+@attrs.frozen(eq=False)
+class Waiter:
+    """A caller who waits for a large read.
+
+    Attributes:
+        source: renders it, if this caller is the first when the work begins.
+        judge: evaluates the rules against a state, and raises if they deny the read.
+        judged: the number of the state that they have been evaluated against.
+        begun: is called once, with the number of the state that is rendered, while that is the
+            present state.
+
     """
-    file = tempfile.SpooledTemporaryFile(IN_MEMORY_BYTES)  # noqa: SIM115 - outlives this call
-    try:
-        rendering = chunks(held)
-        while _render_slice(rendering, file, clock):
-            if deadline is not None and clock.seconds() >= deadline:
-                raise DeadlinePassed("the data was read")
-            await deferLater(clock, 0)
-        file.seek(0)
-    except OSError as error:
-        file.close()
-        if error.errno in FULL_ERRNOS:
-            raise DiskFull(f"There is no room for a temporary file: {error.strerror}.") from None
-        raise
-    except BaseException:
-        file.close()
-        raise
-    finally:
-        held.close()
-    return file
+
+    source: RenderingSource
+    judge: Callable[[Nodes], None]
+    judged: int
+    begun: Callable[[int], None]
 
 
-def _render_slice(rendering: Iterator[bytes], file: IO[bytes], clock: IReactorTime) -> bool:
-    """Render for one slice of time; return whether anything is left."""
-    end = clock.seconds() + SLICE_SECONDS
-    for chunk in rendering:
-        file.write(chunk)
-        if clock.seconds() >= end:
-            return True
-    return False
+class LargeRead:
+    """One large read, and all who wait for it."""
 
-
-class LargeReads:
-    """The large reads of a service that are being rendered or sent."""
-
-    def __init__(self, clock: IReactorTime) -> None:
-        """Render and send by `clock`."""
+    def __init__(self, hold: Callable[[], HeldNodes], clock: IReactorTime) -> None:
+        """Render by `clock` from the moment that `hold` returns when the turn has come."""
+        self._hold = hold
         self._clock = clock
-        self._slots = DeferredSemaphore(MAX_CONCURRENT_RENDERS)
-        self._waiting_bytes = 0
+        self._waiters: dict[Deferred[Rendering], Waiter] = {}
+        self._sequence: int | None = None
+        self._next_turn: Deferred[Any] | None = None
 
-    async def render(
-        self, hold: Callable[[], HeldNodes], chunks: Chunks, deadline: float
-    ) -> IO[bytes]:
-        """Wait for a turn, then render JSON from the moment that `hold` returns.
+    def can_join(self, sequence: int) -> bool:
+        """Return whether it may be shared with one who has seen the state `sequence`."""
+        return bool(self._waiters) and self._sequence in (None, sequence)
 
-        Raises what `render_in_slices` raises, and `Unavailable` if too many bytes wait for clients.
+    def join(self, waiter: Waiter) -> Deferred[Rendering]:
+        """Fire with the rendering, which is freed unless it is opened at once.
+
+        Errbacks with what `judge` raises, and with what rendering raises. A waiter may cancel; the
+        work ends when the last one does.
         """
-        remaining_s = max(0.0, deadline - self._clock.seconds())
-        await self._slots.acquire().addTimeout(remaining_s, self._clock, _time_out)
-        try:
-            file = await render_in_slices(hold(), chunks, self._clock, deadline)
-        finally:
-            self._slots.release()
-        if self._waiting_bytes and self._waiting_bytes + _size_of(file) > MAX_WAITING_BYTES:
-            file.close()
-            raise Unavailable("Too many clients are reading slowly; try again later.")
-        return file
+        waiting: Deferred[Rendering] = Deferred(self._leave)
+        self._waiters[waiting] = waiter
+        if self._sequence is not None:
+            waiter.begun(self._sequence)
+        return waiting
 
-    def send(
-        self,
-        request: IHttp1Request,
-        file: IO[bytes],
-        wrapping: Wrapping,
-        common: tuple[Header, ...],
-        deadline: float,
+    async def run(
+        self, slots: DeferredSemaphore, writer: RenderingWriter, share: Callable[[Rendering], None]
     ) -> None:
-        """Send the JSON in a file as the client reads; drop the connection at the deadline."""
-        before, after, headers = wrapping
-        size = _size_of(file)
-        request.start(200, (*headers, *common), size + len(before) + len(after))
-        if request.method == b"HEAD":
-            file.close()
-            request.finish()
+        """Wait for a turn, render, and give the rendering to all; `share` has it before them."""
+        try:
+            await self._wait(slots.acquire())
+        except CancelledError:
             return
-        self._waiting_bytes += size
-        request.write(before)
-        wait_s = max(0.0, deadline - self._clock.seconds())
-        cut_off = self._clock.callLater(wait_s, request.abort)
+        try:
+            await self._wait(deferLater(self._clock, 0))  # all who ask in this turn can join
+            rendering = await self._render(writer)
+            share(rendering)
+            await self._deliver(rendering)
+        except CancelledError:
+            pass  # all who waited have left
+        except Exception:
+            failure = Failure()
+            while self._waiters:
+                self._pop(next(iter(self._waiters))).errback(failure)
+        finally:
+            slots.release()
 
-        def finish(result: object) -> None:
-            file.close()
-            self._waiting_bytes -= size
-            if cut_off.active():
-                cut_off.cancel()
-            if not isinstance(result, Failure):
-                request.write(after)
-                request.finish()
+    async def _render(self, writer: RenderingWriter) -> Rendering:
+        try:
+            held = self._hold()
+            try:
+                self._sequence = held.sequence
+                for waiter in self._waiters.values():
+                    waiter.begun(held.sequence)
+                source = next(iter(self._waiters.values())).source
+                await self._run_in_slices(self._render_chunks(source, held, writer))
+            finally:
+                held.close()
+            return writer.finish(source, held.sequence)
+        finally:
+            writer.close()
 
-        FileSender().beginFileTransfer(file, request).addBoth(finish)
+    def _render_chunks(
+        self, source: RenderingSource, held: HeldNodes, writer: RenderingWriter
+    ) -> Iterator[None]:
+        for waiting, waiter in list(self._waiters.items()):
+            if waiter.judged != held.sequence and waiting in self._waiters:
+                self._judge(waiting, waiter, held)
+                yield
+        for chunk in source.chunks(held):
+            if not self._waiters:
+                raise CancelledError
+            writer.write(chunk)
+            yield
+
+    def _judge(self, waiting: Deferred[Rendering], waiter: Waiter, held: HeldNodes) -> None:
+        try:
+            waiter.judge(held)
+        except Exception:
+            if waiting in self._waiters:
+                self._pop(waiting).errback(Failure())
+
+    async def _deliver(self, rendering: Rendering) -> None:
+        reader = rendering.open("", may_refuse=False)  # keeps it until all have it
+        try:
+            await self._run_in_slices(self._deliver_to_each(rendering))
+        finally:
+            reader.close()
+
+    def _deliver_to_each(self, rendering: Rendering) -> Iterator[None]:
+        while self._waiters:
+            self._pop(next(iter(self._waiters))).callback(rendering)
+            yield
+
+    async def _run_in_slices(self, steps: Iterable[None]) -> None:
+        end = self._clock.seconds() + SLICE_SECONDS
+        for _ in steps:
+            if self._clock.seconds() >= end:
+                await self._wait(deferLater(self._clock, 0))
+                end = self._clock.seconds() + SLICE_SECONDS
+
+    async def _wait(self, next_turn: Deferred[Any]) -> None:
+        self._next_turn = next_turn
+        try:
+            await next_turn
+        finally:
+            self._next_turn = None
+
+    def _pop(self, waiting: Deferred[Rendering]) -> Deferred[Rendering]:
+        del self._waiters[waiting]
+        return waiting
+
+    def _leave(self, waiting: Deferred[Rendering]) -> None:
+        self._waiters.pop(waiting, None)
+        if not self._waiters and self._next_turn is not None:
+            self._next_turn.cancel()
 
 
-def read_whole(file: IO[bytes]) -> bytes:
-    """Return what is in a file; raise `TooLarge` if it cannot be tagged or indented at once."""
-    if _size_of(file) > MAX_TAGGED_BYTES:
-        raise TooLarge
-    return file.read()
-
-
-def _size_of(file: IO[bytes]) -> int:
-    """Return how many bytes are in a file, and go back to its start."""
-    size = file.seek(0, 2)
-    file.seek(0)
-    return size
+def before_deadline(
+    waiting: Deferred[Rendering], deadline: float, clock: IReactorTime
+) -> Deferred[Rendering]:
+    """Let a waiter leave with `DeadlinePassed` at a time of the clock."""
+    return waiting.addTimeout(max(0.0, deadline - clock.seconds()), clock, _time_out)
 
 
 def _time_out(_: object, __: float) -> NoReturn:
-    raise DeadlinePassed("the read could begin")
+    raise DeadlinePassed("the data was read")

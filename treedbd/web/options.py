@@ -12,13 +12,16 @@ class WebOptions:
     """Settings of the interface.
 
     `domains` are those whose subdomains name databases, in lower case. `default_project` is
-    addressed if neither host nor `ns` names a project; empty for none. `cors_origins` holds `*` or
-    origins.
+    addressed if neither host nor `ns` names a project; empty for none. With `any_host` a host
+    outside the domains names nothing, else it is misdirected. `cors_origins` holds `*` or origins.
+    With `only_local_pages`, in development mode, requests of pages of other origins are refused.
     """
 
     domains: tuple[str, ...] = ()
     default_project: str = ""
+    any_host: bool = False
     etag_headers: tuple[str, ...] = ("Vendor", "Firebase", "TreeDB")
     cors_origins: tuple[str, ...] = ("*",)
+    only_local_pages: bool = False
     limits: Limits = Limits()
     streams: StreamLimits = StreamLimits()

@@ -6,15 +6,14 @@ rows as they are needed, so the sender decides how much is in memory at a time.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
-from typing import Final, NamedTuple, TypeAlias
-from urllib.parse import quote
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from itertools import chain, islice
+from typing import Final, TypeAlias
 
 import attrs
-from twisted.internet.interfaces import IReactorTime
 
+from treedbd.database.errors import TooLarge
+from treedbd.limits import MAX_TAGGED_BYTES
 from treedbd.rules.context import QueryFacts
 from treedbd.store.nodes import Nodes
 from treedbd.store.row_codec import parse_stored
@@ -28,18 +27,14 @@ from treedbd.tree.shallow import Shallow, parse_shallow
 from treedbd.tree.types import VALUE, Container, Json, Path, Place
 from treedbd.web.headers import Header
 from treedbd.web.parameters import Parameters, parse_callback, parse_choice
+from treedbd.web.rendering import Rendering
 from treedbd.web.request import DataRequest
-from treedbd.web.response import JSON_TYPE, SCRIPT_TYPE, Response
+from treedbd.web.response import JSON_TYPE, Response
+from treedbd.web.wrapping import wrap
 
 Chunks: TypeAlias = Callable[[Nodes], Iterator[bytes]]
 """Renders JSON from the nodes of one moment; at an empty chunk the caller can check the time."""
 
-MAX_TURN_BYTES: Final = 1_200_000
-MAX_TURN_SECONDS: Final = 0.02
-
-_NOT_IN_A_FILE_NAME = re.compile(r"[\x00-\x1f\x7f-\x9f/\\]")
-_NOT_QUOTABLE = re.compile(r"[^ !#$&-\[\]-~]")
-"""Some clients decode a `%` in a plain file name, others do not (RFC 6266, appendix D)."""
 _WITHOUT_EFFECT: Final = frozenset(
     {"auth", "access_token", "auth_variable_override", "ns", "print", "timeout"}
 )
@@ -70,12 +65,38 @@ class ReadOptions:
 PLAIN: Final = ReadOptions(None, None, False, None, None)
 
 
-class Wrapping(NamedTuple):
-    """What precedes and follows the JSON of a response, and the headers that say so."""
+@attrs.frozen
+class ReadSource:
+    """What a read renders (a `RenderingSource`): the data at a place.
 
-    before: bytes
-    after: bytes
-    headers: tuple[Header, ...]
+    If it `is_wrapped`, with what is around the JSON in the response, so that it is sent as it is.
+    `database` only distinguishes the places of different ones.
+    """
+
+    database: object
+    place: Place
+    options: ReadOptions
+    is_wrapped: bool = False
+
+    @property
+    def key(self) -> Hashable:
+        """Equal for reads that render the same from the same state."""
+        options = self.options
+        # As text: 1 and True are equal, but are different bounds of a query.
+        form = repr((options.shallow, options.query, options.is_export))
+        return self.database, self.place, form, options.callback if self.is_wrapped else None
+
+    def shares(self, _: object) -> bool:
+        """Return that this read can show what another with the same key has rendered."""
+        return True
+
+    def chunks(self, nodes: Nodes) -> Iterator[bytes]:
+        """Render from the nodes of one moment."""
+        chunks = chunks_of(self.options, self.place)(nodes)
+        if not self.is_wrapped or self.options.callback is None:
+            return chunks
+        before, after, _ = wrap(self.options.callback, None)
+        return chain((before,), chunks, (after,))
 
 
 def parse_read_options(parameters: Parameters) -> ReadOptions:
@@ -144,20 +165,6 @@ def chunks_of(options: ReadOptions, place: Place) -> Chunks:
     return lambda nodes: nodes.chunks(path, export=options.is_export)
 
 
-def render_at_once(nodes: Nodes, chunks: Chunks, clock: IReactorTime) -> bytes | None:
-    """Return the whole JSON if that is little work, None if it is a large read."""
-    rendering = chunks(nodes)
-    rendered = [next(rendering)]
-    size = len(rendered[0])
-    end = clock.seconds() + MAX_TURN_SECONDS
-    for chunk in rendering:
-        rendered.append(chunk)
-        size += len(chunk)
-        if size > MAX_TURN_BYTES or clock.seconds() > end:
-            return None
-    return b"".join(rendered)
-
-
 def needs_body(request: DataRequest, options: ReadOptions) -> bool:
     """Return whether the response depends on the data, if only by its tag."""
     return request.print != "silent" or _is_tagged(request, options)
@@ -184,8 +191,35 @@ def read_response(request: DataRequest, options: ReadOptions, body: bytes) -> Re
         return Response(204, b"", tags)
     if request.print == "pretty":
         body = request.dialect.pretty(parse_stored(body))
-    before, after, headers = wrapping_of(options)
+    before, after, headers = wrap(options.callback, options.download)
     return Response(200, before + body + after, (*headers, *tags))
+
+
+def shared_response(
+    request: DataRequest, source: ReadSource, rendered: bytes | Rendering, deadline: float
+) -> Response:
+    """Return the response to a read, with the rendering itself as its body where that is possible.
+
+    `deadline` is when a client must have read a large one. Raises `TooLarge` for one that can be
+    neither tagged nor indented.
+    """
+    options = source.options
+    if isinstance(rendered, bytes):
+        if not source.is_wrapped:
+            return read_response(request, options, rendered)
+        if options is PLAIN:
+            return Response(200, rendered)
+        return Response(200, rendered, wrap(options.callback, options.download).headers)
+    cut_off_at = deadline if rendered.is_in_file else None
+    if source.is_wrapped:
+        return Response(200, rendered, wrap(options.callback, options.download).headers, cut_off_at)
+    if rendered.size > MAX_TAGGED_BYTES:
+        raise TooLarge
+    body = rendered.whole()
+    response = read_response(request, options, body)
+    if response.body is body:
+        return attrs.evolve(response, body=rendered, cut_off_at=cut_off_at)
+    return response
 
 
 def json_response(request: DataRequest, json: Json, *headers: Header) -> Response:
@@ -202,26 +236,8 @@ def text_response(request: DataRequest, text: bytes, *headers: Header) -> Respon
     return Response(200, text, (JSON_TYPE, *headers))
 
 
-def wrapping_of(options: ReadOptions) -> Wrapping:
-    """Return how the JSON of a read is wrapped."""
-    headers = () if options.download is None else (disposition(options.download),)
-    if options.callback is None:
-        return Wrapping(b"", b"", (JSON_TYPE, *headers))
-    return Wrapping(b"/**/%s(" % options.callback.encode(), b");", (SCRIPT_TYPE, *headers))
-
-
-def disposition(file_name: str) -> Header:
-    """Return the header that makes a response a download (RFC 6266)."""
-    name = _NOT_IN_A_FILE_NAME.sub("", file_name)
-    if not name:
-        return (b"Content-Disposition", b"attachment")
-    plain = _NOT_QUOTABLE.sub("_", name)
-    content = f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe='')}"
-    return (b"Content-Disposition", content.encode())
-
-
 def _is_tagged(request: DataRequest, options: ReadOptions) -> bool:
-    return options.is_plain and (request.wants_etag or request.condition is not None)
+    return (request.wants_etag or request.condition is not None) and options.is_plain
 
 
 def _without_edges(query: Query | None) -> Query | None:
@@ -255,7 +271,7 @@ def _render_shallow(nodes: Nodes, path: Path, shallow: Shallow) -> Iterator[byte
         members = (
             (child.key, _render_size(child.chunks())) for child in nodes.children(path, span)
         )
-    return _render_object(islice(members, shallow.limit))
+    return printing.print_members(islice(members, shallow.limit))
 
 
 def _render_size(chunks: Iterator[bytes]) -> Iterator[bytes]:
@@ -272,24 +288,7 @@ def _render_size(chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _render_query(nodes: Nodes, path: Path, query: Query, is_export: bool) -> Iterator[bytes]:
-    return _render_object(
+    return printing.print_members(
         None if child is None else (child.key, child.chunks(export=is_export))
         for child in iterate_selected(nodes, path, query)
     )
-
-
-def _render_object(members: Iterable[tuple[str, Iterable[bytes]] | None]) -> Iterator[bytes]:
-    """Render members as an object, in their order; without any, null.
-
-    Each None becomes an empty chunk.
-    """
-    separator = b"{"
-    for member in members:
-        if member is None:
-            yield b""
-            continue
-        key, chunks = member
-        yield b"%b%b:" % (separator, printing.compact(key))
-        yield from chunks
-        separator = b","
-    yield b"null" if separator == b"{" else b"}"

@@ -27,6 +27,7 @@ from treedbd.web.addressing import (
     split_target,
 )
 from treedbd.web.auth.identity import AuthOverride, parse_override
+from treedbd.web.content_coding import parse_coding
 from treedbd.web.dialect import FIREBASE, STANDARD, Dialect
 from treedbd.web.headers import Headers, first, is_true, joined
 from treedbd.web.http1.interface import IHttp1Request
@@ -43,9 +44,11 @@ Print: TypeAlias = Literal["compact", "pretty", "silent"]
 
 READING: Final = frozenset({b"GET", b"HEAD"})
 WRITING: Final = frozenset({b"PUT", b"POST", b"PATCH", b"DELETE"})
+WITH_BODY: Final = frozenset({b"PUT", b"POST", b"PATCH"})
 EVENTS: Final = b"text/event-stream"
 
 _EXPLAIN: Final = b"x-treedb-explain"
+_ENCODING: Final = b"content-encoding"
 _LAST_ID: Final = b"last-event-id"
 _METHOD_ORDER: Final = ("GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "OPTIONS")
 _OVERRIDES: Final = frozenset({b"GET", b"PUT", b"PATCH", b"DELETE"})
@@ -124,7 +127,9 @@ class RequestParser:
 
     def __init__(self, options: WebOptions) -> None:
         self._body_limit = options.limits.write_body_bytes
-        self._addressing = Addressing(options.domains, options.default_project)
+        self._addressing = Addressing(
+            options.domains, options.default_project, any_host=options.any_host
+        )
         self._etag_headers = frozenset(
             f"x-{name}-etag".lower().encode() for name in options.etag_headers
         )
@@ -203,6 +208,8 @@ class RequestParser:
             raise PayloadTooLarge(self._body_limit)
         if malformed is not None:
             raise malformed
+        if _ENCODING in headers and method in WITH_BODY:
+            parse_coding(headers)  # decoded when the body is read; an unsupported one ends here
         chosen = choose_dialect(dialect, headers, parameters)
         return DataRequest(
             method=method,
@@ -318,11 +325,10 @@ def _parse_print(method: bytes, headers: Headers, parameters: Parameters) -> Pri
 
 
 def _parse_condition(headers: Headers, dialect: Dialect, method: bytes) -> ETagSet | None:
-    is_reading = method in READING
-    name = b"if-none-match" if is_reading else b"if-match"
+    name = b"if-none-match" if method in READING else b"if-match"
     if name not in headers:
         return None
-    return dialect.parse_etags(joined(headers, name) or "", is_weak=is_reading)
+    return dialect.parse_etags(joined(headers, name) or "")
 
 
 def _accepts_events(accept: Sequence[bytes]) -> bool:

@@ -17,23 +17,33 @@ from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET
 from zope.interface import implementer
 
+from treedbd.database.absent import AbsentDatabase
 from treedbd.database.catalog import Catalog
-from treedbd.database.errors import Unavailable
+from treedbd.database.database import Database
+from treedbd.database.errors import SHUTTING_DOWN, Unavailable, UnknownDatabase
+from treedbd.names import DatabaseName
 from treedbd.web.admin import AdminHandlers
 from treedbd.web.auth.authenticator import Authenticator
+from treedbd.web.content import WaitingBytesRefused
 from treedbd.web.cors import Cors
 from treedbd.web.errors import error_response
 from treedbd.web.handlers import DataHandlers, Handler, drive
-from treedbd.web.http1.adapter import AdaptedRequest
+from treedbd.web.health import Health
+from treedbd.web.http1.adapter import AdaptedRequest, size_of_body
 from treedbd.web.http1.interface import IHttp1Request, IHttp1Resource
 from treedbd.web.options import WebOptions
+from treedbd.web.origins import SENT_FOR_PAGES, ForeignOrigin, OriginGuard
 from treedbd.web.request import AllowedMethods, DataRequest, MethodNotAllowed, RequestParser
 from treedbd.web.response import Response, ResponseWriter
+from treedbd.web.shared_reads import SharedReads
 from treedbd.web.sse.registry import StreamRegistry
 
 Answer: TypeAlias = Callable[[IHttp1Request], Coroutine[Any, Any, None]]
 
 _SUFFIX: Final = b".json"
+_READING: Final = (b"GET", b"HEAD")
+_ECHOING: Final = frozenset({b"PUT", b"PATCH"})
+"""Methods whose response is about as large as the body: there must be room for it beforehand."""
 
 
 class _Route(NamedTuple):
@@ -45,7 +55,12 @@ class _Route(NamedTuple):
 
 @implementer(IHttp1Resource)
 class TreeResource(Resource):
-    """The whole interface as an `IResource`, to be mounted under any prefix."""
+    """The whole interface as an `IResource`, to be mounted under any prefix.
+
+    Attributes:
+        shared_reads: what waits for readers.
+
+    """
 
     isLeaf = True
     app = Klein()
@@ -63,10 +78,20 @@ class TreeResource(Resource):
         self._catalog = catalog
         self._body_limit = options.limits.write_body_bytes
         self._parser = RequestParser(options)
-        self._writer = ResponseWriter(Cors(options.cors_origins))
-        self._admin = AdminHandlers(authenticator, catalog)
+        self.shared_reads: Final = SharedReads(options.limits, clock)
+        self._writer = ResponseWriter(Cors(options.cors_origins), self.shared_reads.memory, clock)
+        self._guard = OriginGuard(options.cors_origins) if options.only_local_pages else None
+        self._is_ending = False
+        self._admin = AdminHandlers(authenticator, catalog, self._body_limit, clock)
+        self._health = Health(catalog, authenticator, self._parser)
         self._data = DataHandlers(
-            options, authenticator, self._writer, self._refuse, clock, wall_clock
+            options,
+            authenticator,
+            self._writer,
+            self._refuse,
+            self.shared_reads,
+            clock,
+            wall_clock,
         )
         self._routes = {
             rule.endpoint: _Route(
@@ -83,14 +108,24 @@ class TreeResource(Resource):
         """The open streams."""
         return self._data.streams
 
+    def refuse_writes(self) -> None:
+        """Refuse the writes that wait to be parsed, and all that come: the server is stopping."""
+        self._is_ending = True
+        self._data.refuse_writes()
+
     # The routes.
 
     @app.route("/.health", methods=["GET", "HEAD", "OPTIONS"])
     async def health(self, request: IHttp1Request) -> None:
-        """Answer whether the service can write."""
+        """Answer whether everything is as it should be."""
         allowed = self._routes["health"].allowed
         try:
-            response = self._check_health(request, allowed)
+            if request.method == b"OPTIONS":
+                response = self._writer.preflight(request, allowed.header)
+            elif request.method not in allowed.names:
+                raise MethodNotAllowed(f"The methods here are {allowed.header.decode()}.", allowed)
+            else:
+                response = await self._health.check(request, is_ending=self._is_ending)
         except Exception as error:
             self._refuse(request, error)
         else:
@@ -119,6 +154,12 @@ class TreeResource(Resource):
         """Dispatch a request; its response is sent now or later."""
         if not IHttp1Request.providedBy(request):
             request = AdaptedRequest(request, self._body_limit)
+        if self._guard is not None and not SENT_FOR_PAGES.isdisjoint(request.headers):
+            try:
+                self._guard.check(request)
+            except ForeignOrigin as error:
+                self._refuse(request, error)
+                return NOT_DONE_YET
         answer: Answer = self.tree
         if b"/." in request.path or b"%" in request.path:
             answer = self._reserved.get(_segments(request.postpath), self.tree)
@@ -139,7 +180,7 @@ class TreeResource(Resource):
                 response: Response | None = self._writer.preflight(request, allowed.header)
             else:
                 location = self._parser.locate(request)
-                database = self._catalog.find(location.name)
+                database = self._find(location.name)
                 wanted = self._parser.parse(
                     request,
                     location,
@@ -147,14 +188,55 @@ class TreeResource(Resource):
                     allowed,
                     has_place=handler is None,
                 )
-                handle = handler or self._data.methods[wanted.method]
-                response = await handle(request, wanted, database)
+                response = await self._handle(request, wanted, database, handler)
         except Exception as error:
             self._refuse(request, error, wanted)
             return
-        if response is not None:
-            may_store = wanted is not None and wanted.token is None and handler is None
-            self._writer.send(request, response, no_store=not may_store)
+        if response is None:
+            return
+        may_store = wanted is not None and wanted.token is None and handler is None
+        may_refuse = wanted is None or wanted.method not in _ECHOING
+        try:
+            self._writer.send(request, response, no_store=not may_store, may_refuse=may_refuse)
+        except WaitingBytesRefused as error:
+            self._refuse(request, error, wanted)
+
+    async def _handle(
+        self,
+        request: IHttp1Request,
+        wanted: DataRequest,
+        database: Database,
+        handler: Handler | None,
+    ) -> Response | None:
+        """Return the response of the handler; for data, the database is open meanwhile."""
+        if self._guard is not None and wanted.token is not None:
+            self._guard.check_token(request.headers, wanted.token)
+        if wanted.method not in _READING:
+            self._check_running()
+        if wanted.method in _ECHOING and wanted.print != "silent":
+            self._writer.check_room(request, size_of_body(request))
+        if handler is not None:
+            return await handler(request, wanted, database)
+        opening = self._catalog.acquire(database, wanted.timeout_s)
+        try:
+            if opening is not None:
+                await opening
+            return await self._data.methods[wanted.method](request, wanted, database)
+        finally:
+            self._catalog.release(database)
+
+    def _check_running(self) -> None:
+        if self._is_ending:
+            raise Unavailable(SHUTTING_DOWN)
+
+    def _find(self, name: DatabaseName) -> Database:
+        """Return a database, or what answers for one that its project does not list."""
+        try:
+            return self._catalog.find(name)
+        except UnknownDatabase as error:
+            if not error.is_project_known:
+                raise
+            return self._catalog.stand_in(name, AbsentDatabase)
 
     def _refuse(
         self, request: IHttp1Request, error: BaseException, wanted: DataRequest | None = None
@@ -165,18 +247,10 @@ class TreeResource(Resource):
             if wanted is None
             else wanted.dialect
         )
-        self._writer.send(request, error_response(error, dialect), no_store=True)
-
-    def _check_health(self, request: IHttp1Request, allowed: AllowedMethods) -> Response:
-        """Return the response of `/.health`; raise `Unavailable` if a database refuses writes."""
-        if request.method == b"OPTIONS":
-            return self._writer.preflight(request, allowed.header)
-        if request.method not in allowed.names:
-            raise MethodNotAllowed(f"The methods here are {allowed.header.decode()}.", allowed)
-        write_problems = self._catalog.write_problems()
-        if write_problems:
-            raise Unavailable(" ".join(f"{label}: {why}" for label, why in write_problems.items()))
-        return Response(200, b'{"status":"ok"}')
+        try:
+            self._writer.send(request, error_response(error, dialect), no_store=True)
+        except WaitingBytesRefused as refused:  # an error that shows a large value
+            self._writer.send(request, error_response(refused, dialect), no_store=True)
 
 
 def _segments(path: Iterable[bytes]) -> tuple[bytes, ...]:

@@ -190,3 +190,15 @@ def test_with_no_space_for_a_longer_index_a_synced_log_does_not_take_effect(
     assert report.numbers("failed") == [2]
     assert report.numbers("acknowledged")[:3] == [1, 3, 4]
     assert_kept(report)
+
+
+@pytest.mark.parametrize(("calls", "steps"), [(SYNCS, [1, 2, 3]), ("pwrite64", [1, 2, 3, 5, 9])])
+def test_the_engine_recovers_from_a_failure_of_the_mark(
+    tmp_path: pathlib.Path, calls: str, steps: list[int]
+) -> None:
+    failures = 0
+    for report in runs(tmp_path, "-mark", calls, "EIO", steps):
+        failures += len(report.details("failed"))
+        assert len(report.details("failed")) == len(report.details("recovered"))
+        assert_kept(report)
+    assert failures >= 2

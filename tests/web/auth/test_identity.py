@@ -23,6 +23,7 @@ from treedbd.web.parameters import Parameters, parse_parameters
 from treedbd.web.request import find_token
 
 USER = Identity(False, {"uid": "alice"}, 1000.0, "a secret")
+ACCOUNTS = "accounts.example.com"
 ADMIN = Identity(True, {"uid": "root"}, 1000.0, "a secret")
 
 
@@ -81,11 +82,11 @@ def test_two_different_tokens_are_refused(headers: Headers, parameters: Paramete
 @pytest.mark.parametrize(
     ("claims", "uid", "provider"),
     [
+        ({"admin": True}, None, "custom"),
         ({"uid": "a"}, "a", "custom"),
         ({"sub": "a"}, "a", "custom"),
         ({"uid": "a", "sub": "b"}, "a", "custom"),
         ({"uid": None, "sub": "b"}, "b", "custom"),
-        ({"uid": "", "sub": "b"}, "", "custom"),
         ({}, None, "custom"),
         ({"uid": "a", "provider": "password"}, "a", "password"),
         ({"uid": "a", "provider": 7}, "a", "custom"),
@@ -95,18 +96,80 @@ def test_two_different_tokens_are_refused(headers: Headers, parameters: Paramete
         ({"firebase": {"sign_in_provider": None}}, None, "custom"),
     ],
 )
-def test_auth_has_uid_provider_and_all_claims(
+def test_the_auth_of_a_service_token_has_uid_provider_and_all_claims(
     claims: dict[str, Any], uid: str | None, provider: str
 ) -> None:
     auth = {"uid": uid, "provider": provider, "token": claims}
-    assert identity.auth_of_user_token(claims) == auth
     assert identity.auth_of_service_token(claims) == auth
+
+
+@pytest.mark.parametrize(
+    ("claims", "uid", "provider"),
+    [
+        ({"sub": "a"}, "a", "accounts.example.com"),
+        ({"sub": "a", "uid": "b", "provider": "custom"}, "a", "accounts.example.com"),
+        ({"sub": "a", "v": 0, "d": {"uid": "b"}}, "a", "accounts.example.com"),
+        ({"sub": "a", "firebase": {"sign_in_provider": "google.com"}}, "a", "google.com"),
+        ({"sub": "a", "firebase": {"sign_in_provider": "custom"}}, "a", "accounts.example.com"),
+        ({"sub": "a", "firebase": {"sign_in_provider": ""}}, "a", "accounts.example.com"),
+        ({"sub": "a", "firebase": {"sign_in_provider": 7}}, "a", "accounts.example.com"),
+        ({"sub": "a", "firebase": "sign_in_provider"}, "a", "accounts.example.com"),
+        ({"sub": "a" * 256}, "a" * 256, "accounts.example.com"),
+        ({"sub": "ä.#$[] 人"}, "ä.#$[] 人", "accounts.example.com"),
+    ],
+)
+def test_the_auth_of_a_providers_token_has_its_sub_as_uid(
+    claims: dict[str, Any], uid: str, provider: str
+) -> None:
+    auth = identity.auth_of_provider_token(claims, ACCOUNTS)
+    assert auth == {"uid": uid, "provider": provider, "token": claims}
+
+
+def test_the_configuration_names_a_provider_and_a_prefix_for_its_uids() -> None:
+    auth = identity.auth_of_provider_token({"sub": "a"}, "accounts", "acc:")
+    assert (auth["uid"], auth["provider"]) == ("acc:a", "accounts")
+
+
+BAD_UIDS = ["", "a" * 257, "a/b", "/", "a\n", "\x00", "a\x7f", "a\x85"]
+
+
+@pytest.mark.parametrize("uid", BAD_UIDS)
+def test_a_uid_that_fits_no_path_is_refused(uid: str) -> None:
+    for name in ("uid", "sub"):
+        with pytest.raises(BadToken, match=f"malformed: its {name} must have 1 to 256 characters"):
+            identity.auth_of_service_token({name: uid})
+    with pytest.raises(BadToken, match="malformed: its sub must have 1 to 256 characters"):
+        identity.auth_of_provider_token({"sub": uid}, ACCOUNTS)
+
+
+def test_a_prefix_counts_for_the_length_of_a_uid_and_is_none_by_itself() -> None:
+    auth = identity.auth_of_provider_token({"sub": "a" * 252}, ACCOUNTS, "acc:")
+    assert auth["uid"] == "acc:" + "a" * 252
+    for sub in ("", "a" * 253):
+        with pytest.raises(BadToken, match="1 to 252 characters"):
+            identity.auth_of_provider_token({"sub": sub}, ACCOUNTS, "acc:")
+
+
+@pytest.mark.parametrize("claims", [{}, {"sub": None}, {"sub": 7}, {"uid": "a"}])
+def test_a_providers_token_must_name_its_subject(claims: dict[str, Any]) -> None:
+    with pytest.raises(BadToken, match="malformed: its sub must be a string"):
+        identity.auth_of_provider_token(claims, ACCOUNTS)
+
+
+def test_no_provider_makes_the_uid_of_another_ones_user() -> None:
+    prefixes = ["", "other:", "other:"]  # the last two are of one issuer: their users are the same
+    for prefix, sub, uid in (("", "other", "other"), ("other:", "other:a", "other:other:a")):
+        auth = identity.auth_of_provider_token({"sub": sub}, ACCOUNTS, prefix, prefixes)
+        assert auth["uid"] == uid
+    for sub in ("other:", "other:a"):
+        with pytest.raises(BadToken, match="begins with another provider's prefix"):
+            identity.auth_of_provider_token({"sub": sub}, ACCOUNTS, "", prefixes)
 
 
 @pytest.mark.parametrize("claims", [{"uid": 7}, {"uid": True}, {"uid": {"a": 1}}, {"sub": ["a"]}])
 def test_a_uid_that_is_not_a_string_is_refused(claims: dict[str, Any]) -> None:
     with pytest.raises(BadToken, match=r"malformed: its (uid|sub) must be a string"):
-        identity.auth_of_user_token(claims)
+        identity.auth_of_service_token(claims)
 
 
 def test_the_auth_of_a_legacy_token_is_its_d_unchanged() -> None:
@@ -117,17 +180,14 @@ def test_the_auth_of_a_legacy_token_is_its_d_unchanged() -> None:
 
 @pytest.mark.parametrize("claims", [{"d": {"uid": "a"}}, {"v": 1, "d": {}}, {"v": 0}, {"v": False}])
 def test_a_token_is_legacy_only_with_v_0_and_d(claims: dict[str, Any]) -> None:
-    assert identity.auth_of_service_token(claims) == identity.auth_of_user_token(claims)
+    auth = identity.auth_of_service_token(claims)
+    assert auth == {"uid": None, "provider": "custom", "token": claims}
 
 
 @pytest.mark.parametrize("d", [None, "a", 1, ["a"]])
 def test_a_legacy_token_whose_d_is_not_an_object_is_refused(d: Any) -> None:
     with pytest.raises(BadToken, match="malformed: its d"):
         identity.auth_of_service_token({"v": 0, "d": d})
-
-
-def test_the_token_of_a_provider_is_never_legacy() -> None:
-    assert identity.auth_of_user_token({"v": 0, "d": {"uid": "b"}, "sub": "a"})["uid"] == "a"
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import attrs
 import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectError
@@ -413,3 +414,9 @@ def test_invalid_settings_are_refused(
 
 def test_a_jwks_uri_may_have_a_query() -> None:
     assert Provider("https://a.example", "shop", "https://a.example/keys?p=1").jwks_uri is not None
+
+
+def test_a_provider_is_called_by_its_name_or_the_host_of_its_issuer() -> None:
+    provider = Provider("https://Accounts.example.com:8443/realm", "shop")
+    assert provider.sign_in_provider == "accounts.example.com"
+    assert attrs.evolve(provider, name="accounts").sign_in_provider == "accounts"

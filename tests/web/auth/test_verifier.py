@@ -257,7 +257,7 @@ async def test_a_providers_token_has_the_identity_of_its_claims(
     token = issuer.token(email="a@example.com", exp=expires)
     found = await verify_later(project, token)
     claims = jwt.parse(token).claims
-    assert found.auth == {"uid": "alice", "provider": "custom", "token": claims}
+    assert found.auth == {"uid": "alice", "provider": "127.0.0.1", "token": claims}
     assert found.expires_at == expires + jwt.LEEWAY_S
     assert issuer.requests == [DISCOVERY, KEYS]
 
@@ -316,6 +316,22 @@ async def test_the_audience_must_be_named(
     else:
         with pytest.raises(BadToken, match="another audience"):
             await verify_later(project, issuer.token(aud=audience))
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_uid_of_a_provider_has_its_prefix_and_no_other_ones(
+    issuer: OidcProvider, project: Verifier
+) -> None:
+    with OidcProvider() as second:
+        prefixed = settings_of(second, uid_prefix="second:")
+        project.reload([SECRET], [settings_of(issuer), prefixed])
+        assert auth_of(await verify_later(project, issuer.token()))["uid"] == "alice"
+        of_second = await verify_later(project, second.token())
+        assert auth_of(of_second)["uid"] == "second:alice"
+        with pytest.raises(BadToken, match="another provider's prefix"):
+            await verify_later(project, issuer.token(sub="second:alice"))
+        project.reload([SECRET], [settings_of(issuer), attrs.evolve(prefixed, uid_prefix="2:")])
+        assert not project.trusts(of_second)
 
 
 @pytest_twisted.ensureDeferred
@@ -423,7 +439,8 @@ async def test_a_cached_token_is_refused_once_its_key_is_withdrawn(
 async def test_a_token_without_kid_is_valid_if_there_is_one_key(
     issuer: OidcProvider, project: Verifier
 ) -> None:
-    await verify_later(project, issuer.token(header={"kid": None}))
+    found = await verify_later(project, issuer.token(header={"kid": None}))
+    assert found == await verify_later(project, issuer.token())
 
 
 @pytest_twisted.ensureDeferred

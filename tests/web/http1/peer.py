@@ -111,7 +111,12 @@ def send_small(request: Request) -> None:
 
 
 class CountingTransport(StringTransport):
-    """A transport in memory that counts writes and can be closed in one direction."""
+    """A transport in memory that counts writes and can be closed in one direction.
+
+    It pauses its producer while it holds more than `room` bytes, if that is set.
+    """
+
+    room: int | None = None
 
     def __init__(self, host: str = "192.0.2.1") -> None:
         super().__init__(
@@ -129,6 +134,8 @@ class CountingTransport(StringTransport):
         """Count the write and keep the bytes."""
         self.writes += 1
         super().write(data)
+        if self.room is not None and self.producer and len(self.value()) > self.room:
+            self.producer.pauseProducing()
 
     def writeSequence(self, data: Any) -> None:
         """Count all pieces as one write and keep the bytes."""
@@ -190,6 +197,16 @@ class Peer:
         """Return the replies received since the last call."""
         data = self.transport.value()
         self.transport.clear()
+        return parse_replies(data, *methods)
+
+    def read_slowly(self, *methods: bytes) -> list[ParsedReply]:
+        """Read what is sent whenever the transport is full; return the replies."""
+        data = b""
+        while piece := self.transport.value():
+            data += piece
+            self.transport.clear()
+            if self.transport.producer:
+                self.transport.producer.resumeProducing()
         return parse_replies(data, *methods)
 
     def disconnect(self) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from twisted.internet.interfaces import IPushProducer
+from twisted.internet.task import Clock, Cooperator
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Site
 from zope.interface import implementer
@@ -14,10 +15,12 @@ from zope.interface.verify import verifyObject
 
 from tests.web.http1.peer import GET, ParsedReply, Peer, ScriptedResource, Server
 from treedbd.limits import Limits
+from treedbd.web.content import Content, WaitingBytes
 from treedbd.web.http1.adapter import AdaptedRequest
 from treedbd.web.http1.interface import IHttp1Request, IHttp1Resource
 
 LIMIT = 10
+LONG = b"0123456789" * 50_000
 JSON = (b"Content-Type", b"application/json")
 ETAG = (b"ETag", b'"x"')
 POST = b"POST /a.json HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b"
@@ -247,3 +250,59 @@ def test_a_push_producer_is_paused_and_resumed_with_the_transport(
     request.unregisterProducer()
     transport_producer.pauseProducing()
     assert calls == ["pause", "resume"]
+
+
+# Long content.
+
+
+def send_content(waiting: WaitingBytes) -> Answer:
+    return lambda request: request.send_content(200, [JSON], Content(waiting, LONG).open(""))
+
+
+@BOTH
+def test_long_content_is_sent_whole_and_released(
+    connect: Callable[[Resource], Peer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    turns = Cooperator(scheduler=lambda turn: clock.callLater(0, turn))
+    monkeypatch.setattr("twisted.internet._producer_helpers.cooperate", turns.cooperate)
+    waiting = WaitingBytes(len(LONG))
+    peer = connect(AdaptingResource(send_content(waiting)))
+    peer.send(GET)
+    while waiting.total:
+        clock.advance(0)
+    (reply,) = peer.read()
+    assert (reply.status, reply.body) == (200, LONG)
+
+
+@BOTH
+def test_long_content_for_head_is_not_sent(connect: Callable[[Resource], Peer]) -> None:
+    waiting = WaitingBytes(len(LONG))
+    peer = connect(AdaptingResource(send_content(waiting)))
+    peer.send(GET.replace(b"GET", b"HEAD"))
+    (reply,) = peer.read(b"HEAD")
+    assert (reply[b"content-length"], reply.body) == (b"%d" % len(LONG), b"")
+    assert waiting.total == 0
+
+
+@BOTH
+def test_long_content_is_released_when_the_client_disconnects(
+    connect: Callable[[Resource], Peer],
+) -> None:
+    waiting = WaitingBytes(len(LONG))
+    peer = connect(AdaptingResource(send_content(waiting)))
+    producer: Any = peer.transport.producer
+    producer.pauseProducing()
+    peer.disconnect()
+    assert waiting.total == 0
+
+
+@BOTH
+def test_long_content_for_a_client_that_has_gone_is_released(
+    connect: Callable[[Resource], Peer],
+) -> None:
+    waiting = WaitingBytes(len(LONG))
+    peer, request = open_request(connect)
+    peer.disconnect()
+    send_content(waiting)(request)
+    assert waiting.total == 0

@@ -23,6 +23,7 @@ from twisted.internet.endpoints import (
     serverFromString,
     wrapClientTLS,
 )
+from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import (
     IProtocolFactory,
     IProtocolNegotiationFactory,
@@ -36,6 +37,7 @@ from zope.interface.verify import verifyObject
 
 from tests.web.http1.peer import BODY, GET, ScriptedResource, Server, parse_replies, send_small
 from treedbd.limits import Limits
+from treedbd.web.content import Content, WaitingBytes
 from treedbd.web.http1.factory import Http1Factory
 from treedbd.web.http1.request import Request
 
@@ -188,6 +190,29 @@ async def test_large_replies_arrive_whole_and_in_order(server: ListeningServer) 
 
 
 @pytest_twisted.ensureDeferred
+async def test_long_content_waits_for_a_client_that_pauses_and_arrives_whole(
+    server: ListeningServer,
+) -> None:
+    waiting = WaitingBytes(100_000_000)
+    text = b"".join(b"%07d\n" % number for number in range(1_000_000))
+    content = Content(waiting, text)
+    resource = ScriptedResource(lambda request: request.send_content(200, [], content.open("")))
+    await server.listen(resource)
+    client = await server.connect()
+    client.transport.write(LAST)
+    await client.await_bytes(1)
+    client.transport.pauseProducing()
+    connection: Any = resource.requests[0].connection
+    while not connection.writer.is_paused:
+        await deferLater(reactor, 0)
+    assert waiting.total == len(text)
+    client.transport.resumeProducing()
+    (reply,) = parse_replies(bytes(await client.closed))
+    assert reply.body == text
+    assert waiting.total == 0
+
+
+@pytest_twisted.ensureDeferred
 async def test_bytes_written_to_the_transport_directly_keep_their_order(
     server: ListeningServer,
 ) -> None:
@@ -259,10 +284,12 @@ async def test_a_client_receives_a_stream_frame_by_frame(server: ListeningServer
         request.write(b"event: put\ndata: null\n\n")
         while client.received.count(b"event") < number:
             await deferLater(reactor, 0)
+    assert client.received.endswith(b"event: put\ndata: null\n\n\r\n")
     client.transport.loseConnection()
     while not lost:
         await deferLater(reactor, 0)
     request.write(b"after the end")
+    assert lost[0].check(ConnectionLost, ConnectionDone)
 
 
 @pytest_twisted.ensureDeferred

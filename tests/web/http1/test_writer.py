@@ -4,7 +4,10 @@ import socket
 from collections.abc import Iterator
 
 import pytest
+from twisted.internet.protocol import Protocol
 from twisted.internet.task import Clock
+from twisted.internet.tcp import Connection
+from twisted.internet.testing import MemoryReactorClock
 
 from tests.web.http1.test_direct_send import SocketTransport
 from treedbd.web.http1.writer import ConnectionWriter
@@ -101,3 +104,19 @@ def test_close_half_sends_what_waits_and_keeps_reading(transport: SocketTranspor
     assert len(received) == 200_000
     assert transport.theirs.recv(1) == b""
     assert transport.tcp in transport.reactor.readers
+
+
+def test_the_kernel_keeps_little_of_what_a_client_does_not_read() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        client = socket.create_connection(server.getsockname())
+        accepted, _ = server.accept()
+    accepted.setblocking(False)
+    tcp = Connection(accepted, Protocol(), MemoryReactorClock())
+    tcp.connected = 1
+    writer = ConnectionWriter(tcp, Clock(), lambda: None)
+    sent = 0
+    while not writer.is_paused:
+        sent += writer.write_some(b"x" * 100_000)
+    assert 0 < sent < 2 * 1024 * 1024
+    client.close()
+    accepted.close()

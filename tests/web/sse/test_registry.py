@@ -9,8 +9,6 @@ from twisted.internet.task import Clock
 
 from treedbd.limits import Limits, StreamLimits
 from treedbd.names import DatabaseName
-from treedbd.tree.query import Query, parse_query
-from treedbd.tree.window import Window
 from treedbd.web.auth.identity import ANONYMOUS, Identity
 from treedbd.web.sse.frames import AUTH_REVOKED
 from treedbd.web.sse.registry import (
@@ -64,6 +62,9 @@ class RecordingStream:
         self.calls: list[tuple[float, object]] = []
         self.last_sent = world.clock.seconds()
         self._world = world
+
+    def retry(self) -> None:
+        self._record("retried")
 
     def keep_alive(self) -> None:
         self._record("alive")
@@ -212,15 +213,3 @@ def test_streams_of_an_identity_no_longer_trusted_end_with_auth_revoked(world: W
     world.registry.recheck(lambda project, _: project == "other")
     assert stream.calls == [(0, AUTH_REVOKED)]
     assert other.calls == []
-
-
-def test_streams_of_a_query_that_show_the_same_share_one_window(world: World) -> None:
-    query: Query | None = parse_query({"orderBy": '"$key"'})
-    assert query is not None
-    first = Window(query, [("a", 1)])
-    assert world.registry.share("key", first) is first
-    assert world.registry.share("key", Window(query, [("a", 1)])) is first
-    assert world.registry.share("other", Window(query, [("a", 1)])) is not first
-    later = Window(query, [("a", 2)])
-    assert world.registry.share("key", later) is later
-    assert world.registry.share("key", Window(query, [("a", 2)])) is later

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,9 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.internet.task import Clock
 
-from treedbd.web.sse.send_queue import CHUNK_BYTES, CHUNKS_PER_TURN, SendQueue, cut_into_chunks
+from treedbd.web.content import Content, ContentReader, WaitingBytes
+from treedbd.web.sse.send_queue import CHUNK_BYTES, CHUNKS_PER_TURN, SendQueue
 
 LIMIT = 100_000
+PLENTY = 10_000_000
+ADDRESS = "192.0.2.1"
 
 
 class RecordingRequest:
@@ -29,22 +31,26 @@ class RecordingRequest:
 class Sender:
     """Sends numbered frames through a queue, `<2>`; a refill replaces several, `[3]`."""
 
-    def __init__(self) -> None:
+    def __init__(self, waiting_bytes: int = PLENTY) -> None:
         self.clock = Clock()
+        self.waiting = WaitingBytes(waiting_bytes)
         self.request = RecordingRequest()
         request: Any = self.request
-        self.queue = SendQueue(request, LIMIT, self, self.clock)
+        self.queue = SendQueue(request, LIMIT, self, self.clock, ADDRESS)
         self.last = 0
         self.refills = 0
         self.failures = 0
 
     def send(self, size: int = 0) -> None:
         self.last += 1
-        self.queue.send(b"<%d%b>" % (self.last, b"." * size))
+        self.queue.send(Content(self.waiting, b"<%d%b>" % (self.last, b"." * size)))
+
+    def read(self, data: bytes) -> ContentReader:
+        return Content(self.waiting, data).open(ADDRESS, may_refuse=False)
 
     def refill(self) -> None:
         self.refills += 1
-        self.queue.send_next(cut_into_chunks((b"[%d]" % self.last,)))
+        self.queue.send_next([self.read(b"[%d]" % self.last)])
 
     def fail(self) -> None:
         self.failures += 1
@@ -125,7 +131,7 @@ def test_while_the_queue_is_held_for_what_is_put_first_frames_wait(sender: Sende
     sender.send()
     sender.resume()
     assert sender.request.written == []
-    sender.queue.send_next(iter([b"[0", b"]"]))
+    sender.queue.send_next([sender.read(b"[0"), sender.read(b"]")])
     sender.queue.is_held = False
     sender.queue.resume()
     assert sender.numbers == ["[0]", 1]
@@ -158,15 +164,16 @@ def test_the_end_is_sent_at_once_if_no_frame_is_being_sent(sender: Sender) -> No
 
 
 def test_after_an_error_the_owner_is_notified_and_nothing_more_is_sent(sender: Sender) -> None:
-    def raise_error() -> Iterator[bytes]:
-        yield b"[0"
-        raise OSError
+    class Broken(Content):
+        def read(self, at: int, size: int) -> bytes:
+            raise OSError
 
-    sender.queue.send_next(raise_error())
+    broken = Broken(sender.waiting, b"0]").open(ADDRESS)
+    sender.queue.send_next([sender.read(b"[0" + b"." * (CHUNK_BYTES - 2)), broken])
     sender.queue.resume()
     sender.send()
     assert sender.failures == 1
-    assert sender.sent == b"[0"
+    assert sender.sent == b"[0" + b"." * (CHUNK_BYTES - 2)
 
 
 def test_a_closed_queue_schedules_nothing(sender: Sender) -> None:
@@ -217,10 +224,91 @@ def test_however_the_reader_pauses_it_has_everything_at_the_end(steps: list[str 
     assert re.fullmatch(rb"(?:<\d+\.*>|\[\d+\])*", sender.sent)
 
 
-@given(st.lists(st.integers(0, 3 * CHUNK_BYTES), max_size=8))
-def test_chunks_joined_are_the_frames_joined(sizes: list[int]) -> None:
-    frames = [bytes([number]) * size for number, size in enumerate(sizes)]
-    chunks = list(cut_into_chunks(frames))
-    assert b"".join(chunks) == b"".join(frames)
-    assert max(map(len, chunks), default=0) <= CHUNK_BYTES
-    assert len(chunks) <= 2 * sum(sizes) / CHUNK_BYTES + 1 + len(sizes)
+# What waits.
+
+
+def frame(size: int) -> bytes:
+    return b"." * size
+
+
+def test_as_many_bytes_as_the_limit_wait_and_not_one_more(sender: Sender) -> None:
+    sender.queue.is_paused = True
+    for size in (LIMIT - 10, 10):
+        sender.queue.send(Content(sender.waiting, frame(size)))
+    assert not sender.queue.has_overflowed
+    assert sender.waiting.total == LIMIT
+    sender.queue.send(Content(sender.waiting, frame(1)))
+    assert sender.queue.has_overflowed
+    assert sender.waiting.total == 0
+
+
+def test_the_frame_being_sent_is_not_among_those_that_wait(sender: Sender) -> None:
+    sender.send(CHUNK_BYTES * (CHUNKS_PER_TURN + 1))
+    sender.queue.send(Content(sender.waiting, frame(LIMIT)))
+    assert not sender.queue.has_overflowed
+
+
+def test_frames_that_several_readers_wait_for_are_counted_once() -> None:
+    first, second = Sender(), Sender()
+    shared = Content(first.waiting, frame(50_000))
+    for each in (first, second):
+        each.queue.is_paused = True
+        each.queue.send(shared)
+    assert first.waiting.total == 50_000
+    first.queue.close()
+    assert first.waiting.total == 50_000
+    second.resume()
+    assert (first.waiting.total, second.sent) == (0, frame(50_000))
+
+
+def test_a_long_frame_is_counted_until_it_is_sent(sender: Sender) -> None:
+    sender.send(CHUNK_BYTES * (CHUNKS_PER_TURN + 2))
+    assert sender.waiting.total > 0
+    sender.clock.advance(0)
+    assert (sender.numbers, sender.waiting.total) == ([1], 0)
+
+
+def fill(waiting: WaitingBytes) -> ContentReader:
+    """Let others take what can wait."""
+    return Content(waiting, frame(LIMIT)).open("192.0.2.9")
+
+
+def test_if_too_much_waits_for_all_a_paused_queue_overflows() -> None:
+    sender = Sender(LIMIT)
+    others = fill(sender.waiting)
+    sender.queue.is_paused = True
+    sender.send(CHUNK_BYTES)
+    assert sender.queue.has_overflowed
+    others.close()
+    sender.resume()
+    assert sender.numbers == ["[1]"]
+
+
+def test_if_too_much_waits_for_all_a_few_bytes_still_wait() -> None:
+    sender = Sender(LIMIT)
+    fill(sender.waiting)
+    sender.queue.is_paused = True
+    for _ in range(5):
+        sender.send(100)
+    assert not sender.queue.has_overflowed
+    sender.resume()
+    assert sender.numbers == [1, 2, 3, 4, 5]
+
+
+def test_if_too_much_waits_for_all_a_long_frame_is_replaced_and_a_short_one_sent() -> None:
+    sender = Sender(LIMIT)
+    fill(sender.waiting)
+    sender.send(CHUNK_BYTES - 10)
+    sender.send(2 * CHUNK_BYTES)
+    assert sender.numbers == [1, "[2]"]
+
+
+def test_a_queue_that_could_not_be_refilled_is_asked_again_once_released(sender: Sender) -> None:
+    sender.queue.is_paused = True
+    sender.queue.overflow()
+    sender.queue.postpone()
+    sender.resume()
+    assert sender.refills == 0
+    sender.queue.is_held = False
+    sender.queue.resume()
+    assert (sender.refills, sender.numbers) == (1, ["[0]"])

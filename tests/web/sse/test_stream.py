@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from tests.web.tree_server import BUFFER_BYTES, StreamClient, TreeServer, put
+from treedbd.database.read_grants import ReadGrants
 from treedbd.names import DatabaseName
-from treedbd.store.select import select
+from treedbd.rules.ruleset import DENY
+from treedbd.tree.window import Window
 
 LONG_BYTES = 3 * 1_048_576
 
@@ -124,7 +126,8 @@ def write_long_value(server: TreeServer) -> None:
 def test_a_long_value_is_sent_at_the_speed_of_the_reader(server: TreeServer) -> None:
     write_long_value(server)
     client = server.open_stream("/long.json")
-    client.producer.pauseProducing()
+    server.clock.callLater(0, client.producer.pauseProducing)
+    server.clock.advance(0)
     sent = len(client.peer.transport.value())
     assert 0 < sent < LONG_BYTES
     server.write("PUT", "/long/12", "later")
@@ -173,8 +176,10 @@ def test_a_full_disk_during_rendering_is_a_503(
             raise OSError(errno.ENOSPC, "No space left on device")
 
     write_long_value(server)
-    monkeypatch.setattr(tempfile, "SpooledTemporaryFile", lambda _: FullFile())
-    (reply,) = server.open_stream("/long.json").peer.read()
+    monkeypatch.setattr(tempfile, "TemporaryFile", FullFile)
+    client = server.open_stream("/long.json")
+    server.clock.advance(0)
+    (reply,) = client.peer.read()
     assert reply.status == 503
     assert json.loads(reply.body)["error"] == "unavailable"
     assert len(server.resource.streams) == 0
@@ -280,23 +285,29 @@ def test_each_stream_of_a_path_gets_what_it_requested(server: TreeServer) -> Non
 QUERY = "/a.json?orderBy=%22$key%22&limitToFirst=1"
 
 
-def test_a_query_is_run_again_once_for_all_its_streams(
-    server: TreeServer, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("target", ["/a.json?resume=true", f"{QUERY}&resume=true"])
+def test_what_cannot_be_replayed_is_replaced_by_one_put_of_the_value(
+    server: TreeServer, target: str
 ) -> None:
+    server.write("PUT", "/a", {"b": 1})
+    first = server.open_stream(target)
+    first.read_events()
+    (last,) = first.ids
+    first.peer.disconnect()
+    server.write("PUT", "/a/b", 2)
+    if "orderBy" not in target:  # a missed write of a value can be replayed, of a priority not
+        server.write("PUT", "/a/b/.priority", 5)
+    again = server.open_stream(target, f"Last-Event-ID: {last}\r\n")
+    assert again.read_events() == [put("/", {"b": 2})]
+
+
+def test_streams_of_the_same_query_share_one_window(server: TreeServer) -> None:
     server.write("PUT", "/a", {"b": 1, "c": 2})
     clients = [server.open_stream(QUERY) for _ in range(5)]
-    calls = []
-
-    def count(*arguments: Any) -> Any:
-        calls.append(arguments)
-        return select(*arguments)
-
-    monkeypatch.setattr("treedbd.web.sse.subscription.select", count)
-    for client in clients:
-        client.read_events()
+    assert [client.read_events() for client in clients] == [[put("/", {"b": 1})]] * 5
+    assert server.catalog.find(DatabaseName("demo"))._watchers.count == 1
     server.write("DELETE", "/a/b", None)
     assert [client.read_events() for client in clients] == [[put("/b", None), put("/c", 2)]] * 5
-    assert len(calls) == 1
 
 
 def test_streams_whose_window_fails_are_dropped_and_no_others(
@@ -307,15 +318,77 @@ def test_streams_whose_window_fails_are_dropped_and_no_others(
     plain = server.open_stream("/a.json")
     for client in (*failing, plain):
         client.read_events()
-    errors = [OSError("the disk of a test")]
 
-    def fail_once(*arguments: Any) -> Any:
-        if errors:
-            raise errors.pop()
-        return select(*arguments)
+    def fail(*_: Any) -> Any:
+        raise OSError("the disk of a test")
 
-    monkeypatch.setattr("treedbd.web.sse.subscription.select", fail_once)
+    monkeypatch.setattr(Window, "move", fail)
     server.write("DELETE", "/a/b", None)
     assert [client.peer.is_dropped for client in failing] == [True, True]
     assert plain.read_events() == [put("/b", None)]
     assert len(server.resource.streams) == 1
+
+
+def test_a_reader_that_reads_again_receives_nothing_under_rules_that_deny_it(
+    server: TreeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = server.open_stream("/a.json")
+    client.read_events()
+    client.producer.pauseProducing()
+    server.write("PUT", "/a", 1)
+    monkeypatch.setattr(ReadGrants, "recheck", lambda _: iter(()))  # its turn has not come yet
+    server.catalog.rules("demo").manage_by_file(DENY)
+    client.producer.resumeProducing()
+    assert [kind for kind, _ in client.read_events()] == ["cancel"]
+    assert len(server.resource.streams) == 0
+
+
+def resume_after(server: TreeServer, writes: int) -> StreamClient:
+    """Return a stream that missed some writes, of 1 and the numbers that follow."""
+    first = server.open_stream("/a.json?resume=true")
+    server.write("PUT", "/a", 0)
+    first.read_events()
+    first.peer.disconnect()
+    for number in range(writes):
+        server.write("PUT", "/a", number + 1)
+    server.slow_clock.lag = 0.003
+    return server.open_stream("/a.json?resume=true", f"Last-Event-ID: {first.ids[-1]}\r\n")
+
+
+def test_missed_events_may_take_some_turns_and_come_before_later_ones(server: TreeServer) -> None:
+    client = resume_after(server, 90)
+    assert client.peer.transport.value() == b""
+    server.begin_write("PUT", "/a", "later")
+    server.clock.advance(0)
+    expected = [put("/", number) for number in range(1, 91)] + [put("/", "later")]
+    assert client.read_events() == expected
+
+
+def test_a_stream_that_missed_nothing_begins_with_its_head(server: TreeServer) -> None:
+    client = resume_after(server, 0)
+    assert client.read_events() == []
+    server.slow_clock.lag = 0.0
+    server.write("PUT", "/a", "later")
+    assert client.read_events() == [put("/", "later")]
+
+
+def test_a_stream_that_ends_while_it_resumes_watches_nothing(server: TreeServer) -> None:
+    client = resume_after(server, 90)
+    client.peer.disconnect()
+    server.clock.advance(0)
+    assert server.catalog.find(DatabaseName("demo"))._watchers.count == 0
+    assert len(server.resource.streams) == 0
+
+
+def test_a_first_value_of_a_query_that_takes_many_turns_is_followed_by_what_was_written_meanwhile(
+    server: TreeServer,
+) -> None:
+    server.write("PUT", "/a", {f"k{number:04}": number for number in range(1000)})
+    server.slow_clock.lag = 0.002
+    client = server.open_stream("/a.json?orderBy=%22$value%22&limitToLast=2")
+    assert client.peer.transport.value() == b""
+    server.begin_write("PUT", "/a/k1000", 1000)
+    server.clock.advance(0)
+    first, *later = client.read_events()
+    assert first == put("/", {"k0998": 998, "k0999": 999})
+    assert sorted(later) == [put("/k0998", None), put("/k1000", 1000)]

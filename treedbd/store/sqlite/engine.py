@@ -10,19 +10,28 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
+from collections.abc import Callable
 from typing import Final
 
 import apsw
 
 from treedbd.files import FULL_ERRNOS, create_directory, write_atomically
-from treedbd.store.engine import CannotOpenStore, DiskFull, StoreFailed
+from treedbd.store.engine import CannotOpenStore, DiskFull, StoreFailed, StoreInaccessible
+from treedbd.store.lock import DirectoryLock
+from treedbd.store.sqlite.convert import Report, convert
+from treedbd.store.sqlite.damage import find_damage
+from treedbd.store.sqlite.errors import SQLITE_ERRORS
 from treedbd.store.sqlite.file import (
-    SQLITE_ERRORS,
+    LOG,
+    OlderFormat,
     beside,
     check_file,
     connect_reader,
     empty_file,
+    set_cache_size,
 )
+from treedbd.store.sqlite.history import MARK
+from treedbd.store.sqlite.integrity import check_all
 from treedbd.store.sqlite.reader import SqliteReader, SqliteSnapshot
 from treedbd.store.sqlite.reserve import Reserve
 from treedbd.store.sqlite.writer import SqliteWriter
@@ -30,9 +39,13 @@ from treedbd.store.sqlite.writer import SqliteWriter
 RESERVE_BYTES: Final = 1024 * 1024
 
 _RESERVE: Final = "-reserve"
-_LOG: Final = "-wal"
-_SUFFIXES: Final = ("", _LOG, "-shm", _RESERVE)
-_SPARE_CONNECTIONS: Final = 4
+_SUFFIXES: Final = ("", LOG, "-shm", _RESERVE, MARK)
+_SPARE_CONNECTIONS: Final = 1
+_SNAPSHOT_CACHE_BYTES: Final = 1024 * 1024
+"""Enough for the inner pages of the tree: a reader of a moment mostly reads each page once."""
+DESCRIPTORS_PER_FILE: Final = 9
+"""Descriptors of one open engine: two of each of three connections (writer, reader, a spare one for
+snapshots), one that holds the locks of the file, the index of the log, and the mark."""
 
 
 class SqliteEngine:
@@ -41,17 +54,27 @@ class SqliteEngine:
     Attributes:
         read: runs work on the present moment (`SqliteReader.read`).
         begin: opens the one transaction (`SqliteWriter.begin`).
+        was_closed_cleanly: whether all of the file was sound when it was closed, and nothing has
+            changed since then: it need not be checked again.
+        warning: what an operator should know about the opening, in one sentence; None if nothing.
 
     """
 
     @classmethod
-    def create(cls, path: pathlib.Path, *, reserve_bytes: int = RESERVE_BYTES) -> SqliteEngine:
-        """Create the file and its directory, and open it.
+    def create(
+        cls,
+        path: pathlib.Path,
+        *,
+        lock: DirectoryLock | None = None,
+        reserve_bytes: int = RESERVE_BYTES,
+    ) -> SqliteEngine:
+        """Create the file and its directory, and open it; `lock` as in `open`.
 
         A process that is killed meanwhile leaves either no file or a good one. Raises `DiskFull`,
-        or `CannotOpenStore` if the file or its log exists already or it cannot be created.
+        or `CannotOpenStore` if the file, its log or its mark exists already or it cannot be
+        created.
         """
-        for existing in (path, beside(path, _LOG)):
+        for existing in (path, beside(path, LOG), beside(path, MARK)):
             if os.path.lexists(existing):
                 raise CannotOpenStore(
                     existing, "exists already", "move it out of the data directory"
@@ -68,31 +91,60 @@ class SqliteEngine:
                 "let the user that runs treedb write to its directory",
             ) from error
         try:
-            return cls._open(path, reserve_bytes)
+            engine = cls._open(path, reserve_bytes, lock)
         except BaseException:
             for suffix in _SUFFIXES:
                 beside(path, suffix).unlink(missing_ok=True)
             raise
+        engine.confirm_sound()
+        return engine
 
     @classmethod
-    def open(cls, path: pathlib.Path, *, reserve_bytes: int = RESERVE_BYTES) -> SqliteEngine:
-        """Open the file; raise FileNotFoundError, or `CannotOpenStore`."""
+    def open(
+        cls,
+        path: pathlib.Path,
+        *,
+        lock: DirectoryLock | None = None,
+        accept_loss: bool = False,
+        reserve_bytes: int = RESERVE_BYTES,
+        report: Report | None = None,
+    ) -> SqliteEngine:
+        """Open the file; raise FileNotFoundError, or `CannotOpenStore`.
+
+        `lock` is that of the data directory; while it is not in its place, nothing is committed.
+        With `accept_loss` a file from which changes are missing is opened, with a warning. With
+        `report` a file of an older format is converted first, which may take minutes; without it
+        that is `OlderFormat`.
+        """
         check_file(path)
         try:
-            return cls._open(path, reserve_bytes)
+            try:
+                return cls._open(path, reserve_bytes, lock, accept_loss=accept_loss)
+            except OlderFormat as error:
+                if report is None:
+                    raise
+                convert(path, error.version, report)
+                return cls._open(path, reserve_bytes, lock, accept_loss=accept_loss)
         except DiskFull as error:
-            raise CannotOpenStore(
+            raise StoreInaccessible(
                 path, "cannot be opened because the disk is full", "make room"
             ) from error
 
     @classmethod
-    def _open(cls, path: pathlib.Path, reserve_bytes: int) -> SqliteEngine:
+    def _open(
+        cls,
+        path: pathlib.Path,
+        reserve_bytes: int,
+        lock: DirectoryLock | None,
+        *,
+        accept_loss: bool = False,
+    ) -> SqliteEngine:
         reserve = Reserve(beside(path, _RESERVE), reserve_bytes)
         try:
-            writer = SqliteWriter(path)
+            writer = SqliteWriter(path, lock, accept_loss=accept_loss)
         except DiskFull:
             reserve.release()  # opening needs room for the index of the log
-            writer = SqliteWriter(path)
+            writer = SqliteWriter(path, lock, accept_loss=accept_loss)
         try:
             return cls(path, writer, reserve)
         except BaseException:
@@ -104,6 +156,8 @@ class SqliteEngine:
         self._path = path
         self._writer = writer
         self.begin: Final = writer.begin
+        self.was_closed_cleanly: Final[bool] = writer.history.was_closed_cleanly
+        self.warning: Final = writer.history.warning
         self._reserve = reserve
         self._connection = connect_reader(path)
         self.read: Final = SqliteReader(self._connection).read
@@ -116,10 +170,28 @@ class SqliteEngine:
 
         Until it is closed the log cannot be restarted, and grows.
         """
-        connection = self._spare.pop() if self._spare else connect_reader(self._path)
+        connection = self._spare.pop() if self._spare else self._connect_snapshot()
         snapshot = SqliteSnapshot(connection, self._snapshot_closed)
         self._snapshots.add(snapshot)
         return snapshot
+
+    @property
+    def path(self) -> pathlib.Path:
+        """The file."""
+        return self._path
+
+    @property
+    def has_snapshots(self) -> bool:
+        """Whether a moment is held open."""
+        return bool(self._snapshots)
+
+    def limit_cache(self, size: int) -> None:
+        """Keep about `size` bytes of pages in memory at most; not during a commit.
+
+        The writer and the reader keep half of them each; a snapshot keeps a few of its own.
+        """
+        self._writer.limit_cache(size // 2)
+        set_cache_size(self._connection, size // 2)
 
     def recover(self) -> None:
         """Bring the file back from disk and verify it; raise `StoreFailed`."""
@@ -141,20 +213,36 @@ class SqliteEngine:
         except OSError:
             return False
 
-    def find_damage(self) -> str | None:
-        """Check the structure of the whole file; return the first thing that is wrong with it."""
-        try:
-            found = str(self._connection.execute("PRAGMA quick_check(1)").get)
-        except SQLITE_ERRORS as error:
-            return str(error)
-        return None if found == "ok" else "; ".join(_messages(found))
+    def find_misplaced(self) -> str | None:
+        """Return a sentence about a file that is not where it was opened, None if all are.
+
+        While there is one, nothing is committed.
+        """
+        return self._writer.find_misplaced()
+
+    def confirm_sound(self) -> None:
+        """Record that all of the file has been checked and is sound.
+
+        Only then, or if it was closed cleanly before, can it be closed cleanly.
+        """
+        self._writer.is_sound = True
+
+    def find_damage(self, pause: Callable[[], bool]) -> str | None:
+        """Check the structure of the whole file, and that its rows can be read; in any thread.
+
+        Returns a clause about the first thing that is wrong, None if nothing is. Every few
+        milliseconds `pause` is called; if it returns True the check ends, and `CheckStopped` is
+        raised. Raises `StoreFailed` if the file cannot be read.
+        """
+        self._check_in_place()
+        return find_damage(self._path, pause)
 
     def verify(self) -> list[str]:
         """Read the whole file; return what is damaged, one sentence each."""
         try:
             with contextlib.closing(connect_reader(self._path)) as connection:
                 connection.execute("BEGIN")
-                return [*_damage(connection), *_gaps(connection)]
+                return check_all(connection)
         except (StoreFailed, *SQLITE_ERRORS) as error:
             return [f"The file cannot be read: {error}."]
 
@@ -175,29 +263,21 @@ class SqliteEngine:
         self._spare.clear()
         self._writer.close()
 
+    def _connect_snapshot(self) -> apsw.Connection:
+        self._check_in_place()
+        connection = connect_reader(self._path)
+        set_cache_size(connection, _SNAPSHOT_CACHE_BYTES)
+        return connection
+
+    def _check_in_place(self) -> None:
+        """Raise `StoreFailed` if the path may lead to another file than the one that is open."""
+        problem = self.find_misplaced()
+        if problem is not None:
+            raise StoreFailed(problem)
+
     def _snapshot_closed(self, snapshot: SqliteSnapshot, connection: apsw.Connection) -> None:
         self._snapshots.discard(snapshot)
         if len(self._spare) < _SPARE_CONNECTIONS:
             self._spare.append(connection)
         else:
             connection.close()
-
-
-def _damage(connection: apsw.Connection) -> list[str]:
-    rows = [row[0] for row in connection.execute("PRAGMA integrity_check")]
-    if rows == ["ok"]:
-        return []
-    return [f"The file is damaged: {line}." for row in rows for line in _messages(row)]
-
-
-def _messages(found: str) -> list[str]:
-    """Return the lines of what a check of the engine found, without its headings."""
-    return [line for line in found.splitlines() if not line.startswith("***")]
-
-
-def _gaps(connection: apsw.Connection) -> list[str]:
-    last = connection.execute("SELECT seq FROM dbs WHERE db = 1").get
-    count, low, high = connection.execute("SELECT count(*), min(seq), max(seq) FROM log").get
-    if count and (high - low + 1 != count or high != last):
-        return [f"The change log has {count} entries from {low} to {high}, not up to {last}."]
-    return []

@@ -1,4 +1,4 @@
-"""A shelf file: how it is created, recognised and connected to, and what its errors mean.
+"""A shelf file: how it is created, recognised and connected to.
 
 One SQLite file holds one database (so `db` is always 1; the column exists because the tables are
 the same in every engine that has tables). There are three tables:
@@ -26,14 +26,31 @@ from collections.abc import Mapping
 
 import apsw
 
-from treedbd.files import FULL_ERRNOS
 from treedbd.store.engine import CannotOpenStore, DiskFull, StoreFailed
+from treedbd.store.sqlite.errors import (
+    SQLITE_ERRORS,
+    cannot_open,
+    classify_error,
+    damaged,
+    describe,
+    foreign,
+    inaccessible,
+    result_code,
+)
 
 APPLICATION_ID = 0x74726462
-FORMAT = 1
+FORMAT = 2
+"""The format of the rows, `user_version` of the file; `convert` knows the older ones."""
+_OLDEST_FORMAT = 1
 PAGE_BYTES = 4096
+_HEADER_BYTES = 100
+"""The header of a file, https://www.sqlite.org/fileformat.html#the_database_header"""
+_MAGIC = b"SQLite format 3\0"
 BUSY_MS = 1000
 """Milliseconds to wait for another process that has locked the file."""
+
+LOG = "-wal"
+"""What the name of the write-ahead log has after that of the file."""
 
 _OLDEST_SQLITE = (3, 51, 3)
 
@@ -67,28 +84,27 @@ _ALWAYS: dict[str, int | str] = {
     "temp_store": 2,
 }
 
-SQLITE_ERRORS = (
-    apsw.IOError,
-    apsw.FullError,
-    apsw.CorruptError,
-    apsw.NotADBError,
-    apsw.CantOpenError,
-    apsw.BusyError,
-    apsw.LockedError,
-    apsw.ProtocolError,
-    apsw.ReadOnlyError,
-    apsw.PermissionsError,
-    apsw.NoMemError,
-)
-"""Errors that occur in correct programs, too; any other error of the engine is a bug of ours."""
 
-LOCK_ERRORS = (apsw.BusyError, apsw.LockedError)
-"""Those of them that end by themselves, when another program releases its lock."""
+class OlderFormat(CannotOpenStore):
+    """A file of an older format, `version`, which is converted when it is opened for writing."""
+
+    def __init__(self, path: pathlib.Path, version: int) -> None:
+        super().__init__(
+            path,
+            f"has format {version}, which is converted to format {FORMAT} before it is served",
+            "start the daemon once, or open the file for writing",
+        )
+        self.version = version
 
 
 def beside(path: pathlib.Path, suffix: str) -> pathlib.Path:
     """Return the path of a file that belongs to the shelf at `path`."""
     return path.with_name(path.name + suffix)
+
+
+def log_of(path: pathlib.Path) -> pathlib.Path:
+    """Return the path of the write-ahead log: SQLite follows a link to the file before it."""
+    return beside(path.resolve(), LOG)
 
 
 def empty_file() -> bytes:
@@ -116,7 +132,7 @@ def check_file(path: pathlib.Path, access: int = os.R_OK | os.W_OK) -> None:
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise _inaccessible(path, os.strerror(error.errno or 0)) from None
+        raise inaccessible(path, os.strerror(error.errno or 0)) from None
     if not stat.S_ISREG(status.st_mode):
         raise CannotOpenStore(path, "is not a file", "move it out of the data directory")
     if status.st_size == 0:
@@ -127,73 +143,90 @@ def check_file(path: pathlib.Path, access: int = os.R_OK | os.W_OK) -> None:
             "start with a new database",
         )
     if not os.access(path, access, effective_ids=os.access in os.supports_effective_ids):
-        raise _inaccessible(path, "Permission denied")
+        raise inaccessible(path, "Permission denied")
 
 
-def connect_writer(path: pathlib.Path) -> apsw.Connection:
-    """Connect for writing and check the format; raise `CannotOpenStore` or `DiskFull`."""
+def read_format(path: pathlib.Path) -> int:
+    """Return the format of a file, by its first bytes.
+
+    Raises FileNotFoundError, or `CannotOpenStore` if it is foreign or newer. That is cheap: nothing
+    is locked, and the file is not opened as a database.
+    """
+    check_file(path)
+    try:
+        with path.open("rb") as file:
+            header = file.read(_HEADER_BYTES)
+    except OSError as error:
+        raise inaccessible(path, os.strerror(error.errno or 0)) from None
+    if not header.startswith(_MAGIC) or _number(header, 68) != APPLICATION_ID:
+        raise foreign(path)
+    version = _number(header, 60)
+    if version > FORMAT:
+        raise _newer(path, version)
+    return version
+
+
+def connect_writer(path: pathlib.Path, version: int = FORMAT) -> apsw.Connection:
+    """Connect for writing and check that the format is `version`.
+
+    Raises `DiskFull` or `CannotOpenStore`, for an older format `OlderFormat`.
+    """
     _check_library()
     try:
         connection = apsw.Connection(os.fspath(path), flags=apsw.SQLITE_OPEN_READWRITE)
     except SQLITE_ERRORS as error:
         raise cannot_open(path, error) from error
     try:
-        _check_format(path, connection)
+        _check_format(path, connection, version)
         _set_pragmas(path, connection, _WRITING)
     except SQLITE_ERRORS as error:
         failure = classify_error(connection, error)
+        reason = cannot_open(path, error, connection)
         connection.close()
-        if isinstance(failure, DiskFull) or _code(error) == apsw.SQLITE_IOERR_SHMSIZE:
+        if isinstance(failure, DiskFull) or result_code(error) == apsw.SQLITE_IOERR_SHMSIZE:
             raise DiskFull from error
-        raise cannot_open(path, error) from error
+        raise reason from error
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def connect_reader(path: pathlib.Path, *, is_known: bool = True) -> apsw.Connection:
+def connect_reader(
+    path: pathlib.Path, *, is_known: bool = True, version: int = FORMAT
+) -> apsw.Connection:
     """Connect for reading.
 
     With `is_known` this process has the file open for writing, and any error is `StoreFailed`.
-    Otherwise the format is checked, and any error is `CannotOpenStore`.
+    Otherwise it is checked that the format is `version`, and any error is `CannotOpenStore`, for an
+    older format `OlderFormat`.
     """
     try:
         connection = apsw.Connection(os.fspath(path), flags=apsw.SQLITE_OPEN_READONLY)
-        try:
-            connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-            if not is_known:
-                _check_format(path, connection)
-            _set_pragmas(path, connection, _READING)
-        except BaseException:
-            connection.close()
-            raise
     except SQLITE_ERRORS as error:
         raise StoreFailed(describe(error)) if is_known else cannot_open(path, error) from error
+    try:
+        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        if not is_known:
+            _check_format(path, connection, version)
+        _set_pragmas(path, connection, _READING)
+    except SQLITE_ERRORS as error:
+        reason = cannot_open(path, error, connection)
+        connection.close()
+        raise StoreFailed(describe(error)) if is_known else reason from error
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 
-def classify_error(connection: apsw.Connection, error: apsw.Error) -> StoreFailed | DiskFull:
-    """Return what one of `SQLITE_ERRORS` means for the transaction in which it occurred.
-
-    No space for a write is `DiskFull`: the commit frame was not written. No space for a sync, or
-    for the index of the log, is reported when it has been written: that is `StoreFailed`.
-    """
-    is_write = _code(error) == apsw.SQLITE_IOERR_WRITE
-    if isinstance(error, apsw.FullError) or (is_write and connection.system_errno in FULL_ERRNOS):
-        return DiskFull()
-    return StoreFailed(describe(error))
+def set_cache_size(connection: apsw.Connection, size: int) -> None:
+    """Keep about `size` bytes of pages in the memory of a connection at most."""
+    connection.pragma("cache_size", -(size // 1024))  # in KiB, if negative
 
 
-def describe(error: apsw.Error) -> str:
-    """Return the message of the engine with its result code."""
-    code = _code(error)
-    return f"{error} ({apsw.mapping_extended_result_codes.get(code, code)})"
-
-
-def _code(error: apsw.Error) -> int:
-    code: int = getattr(error, "extendedresult", apsw.SQLITE_ERROR)
-    return code
+def _number(header: bytes, at: int) -> int:
+    return int.from_bytes(header[at : at + 4], "big")
 
 
 def _check_library() -> None:
@@ -206,17 +239,15 @@ def _check_library() -> None:
         )
 
 
-def _check_format(path: pathlib.Path, connection: apsw.Connection) -> None:
+def _check_format(path: pathlib.Path, connection: apsw.Connection, version: int) -> None:
     connection.set_busy_timeout(BUSY_MS)
     if connection.pragma("application_id") != APPLICATION_ID:
-        raise _foreign(path)
-    version = connection.pragma("user_version")
-    if version != FORMAT:
-        raise CannotOpenStore(
-            path,
-            f"has format {version} and this version of treedb knows format {FORMAT}",
-            "use the version that wrote it",
-        )
+        raise foreign(path)
+    present = connection.pragma("user_version")
+    if present != version and _OLDEST_FORMAT <= present < FORMAT:
+        raise OlderFormat(path, present)
+    if present != version:
+        raise _newer(path, present)
     found = dict(
         connection.execute("SELECT name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite_%'")
     )
@@ -241,37 +272,9 @@ def _set_pragmas(
             )
 
 
-def cannot_open(path: pathlib.Path, error: apsw.Error) -> CannotOpenStore:
-    """Return what to raise for one of `SQLITE_ERRORS` that occurred while a file was opened."""
-    if isinstance(error, apsw.NotADBError):
-        return _foreign(path)
-    if isinstance(error, (*LOCK_ERRORS, apsw.ProtocolError)):
-        return CannotOpenStore(path, "is locked by another program", "stop that program first")
-    if isinstance(error, apsw.CorruptError):
-        return damaged(path, str(error))
-    return _inaccessible(path, describe(error))
-
-
-def _foreign(path: pathlib.Path) -> CannotOpenStore:
+def _newer(path: pathlib.Path, version: int) -> CannotOpenStore:
     return CannotOpenStore(
         path,
-        "is not a database of treedb",
-        "move it out of the data directory, or restore the database from a backup",
-    )
-
-
-def damaged(path: pathlib.Path, reason: str) -> CannotOpenStore:
-    """Return what to raise for a damaged file."""
-    return CannotOpenStore(
-        path,
-        f"is damaged ({reason})",
-        "restore it from a backup, after removing the -wal and the -shm beside it",
-    )
-
-
-def _inaccessible(path: pathlib.Path, reason: str) -> CannotOpenStore:
-    return CannotOpenStore(
-        path,
-        f"cannot be opened ({reason})",
-        "let the user that runs treedb read and write it and its directory, and check the disk",
+        f"has format {version} and this version of treedb knows formats up to {FORMAT}",
+        "use the version that wrote it",
     )

@@ -14,7 +14,7 @@ from typing import Any, NoReturn, TypeAlias, TypeVar
 import apsw
 
 from treedbd.store.engine import LogEntry, ReadView, Row
-from treedbd.store.sqlite.file import SQLITE_ERRORS, classify_error
+from treedbd.store.sqlite.errors import SQLITE_ERRORS, classify_error
 
 Execute: TypeAlias = Callable[..., apsw.Cursor]
 T = TypeVar("T")

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import apsw
 
 from treedbd.store.engine import DiskFull, StoreFailed
-from treedbd.store.sqlite.file import SQLITE_ERRORS
+from treedbd.store.sqlite.errors import SQLITE_ERRORS
 from treedbd.store.sqlite.reader import SqliteReader
 
 _PUT = "INSERT INTO kv VALUES(1, ?, ?) ON CONFLICT(db, k) DO UPDATE SET v = excluded.v"
@@ -26,14 +26,20 @@ _SET_SEQUENCE = "UPDATE dbs SET seq = ? WHERE db = 1"
 
 
 class TransactionOwner(Protocol):
-    """Makes space before a commit, and is notified once of how the transaction ended."""
+    """Prepares a commit, and is notified once of how the transaction ended."""
 
-    def make_space(self, pages: int) -> bool:
-        """Before a commit, allocate room for a file of that many pages; return whether there is."""
+    def prepare(self, pages: int) -> None:
+        """Before a commit, make sure that it will last, in a file of that many pages.
+
+        Raises `DiskFull` or `StoreFailed`.
+        """
         ...
 
-    def committed(self, sequence: int) -> None:
-        """Record that everything is durable; `sequence` is the number of the last entry."""
+    def committed(self, newest: tuple[int, bytes] | None) -> None:
+        """Record that everything is durable.
+
+        `newest` are the number and the id of the last entry that was appended, if any was.
+        """
         ...
 
     def rolled_back(self) -> None:
@@ -53,7 +59,7 @@ class SqliteTransaction(SqliteReader):
         super().__init__(connection)
         self._owner = owner
         self._changes = 0
-        self._last: int | None = None
+        self._newest: tuple[int, bytes] | None = None
         self.begin("BEGIN IMMEDIATE")
 
     def put(self, key: bytes, value: bytes) -> None:
@@ -83,13 +89,13 @@ class SqliteTransaction(SqliteReader):
 
     def sequence(self) -> int:
         """Return the number of the last entry, appended by this transaction or before it."""
-        return super().sequence() if self._last is None else self._last
+        return super().sequence() if self._newest is None else self._newest[0]
 
     def append(self, op_id: bytes, content: bytes) -> int:
         """Append an entry to the log; return its sequence number."""
         number = self.sequence() + 1
         self._execute(_APPEND, (number, op_id, content))
-        self._last = number
+        self._newest = (number, op_id)
         return number
 
     def trim(self, through: int) -> None:
@@ -98,18 +104,19 @@ class SqliteTransaction(SqliteReader):
 
     def commit(self) -> None:
         """Make the changes durable; raise `DiskFull` or `StoreFailed`."""
-        last = self.sequence()
-        if self._last is not None:
-            self._execute(_SET_SEQUENCE, (last,))
-        if not self._owner.make_space(self._execute(_PAGE_COUNT).get):
+        if self._newest is not None:
+            self._execute(_SET_SEQUENCE, self._newest[:1])
+        try:
+            self._owner.prepare(self._execute(_PAGE_COUNT).get)
+        except (DiskFull, StoreFailed):
             self.rollback()
-            raise DiskFull
+            raise
         self._invalidate()
         try:
             self._run("COMMIT")
         except SQLITE_ERRORS as error:
             raise self._on_error(error, in_commit=True) from error
-        self._owner.committed(last)
+        self._owner.committed(self._newest)
 
     def rollback(self) -> None:
         """Discard the changes; no effect once the transaction has ended in any way."""

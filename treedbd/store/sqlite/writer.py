@@ -34,6 +34,7 @@ truncated there again, by us or by the next checkpoint.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import pathlib
 import sys
@@ -44,27 +45,42 @@ import apsw
 
 from treedbd.files import FULL_ERRNOS, allocate
 from treedbd.store.engine import CannotOpenStore, DiskFull, StoreFailed
-from treedbd.store.sqlite.file import (
-    FORMAT,
+from treedbd.store.lock import DirectoryLock
+from treedbd.store.sqlite.errors import (
     LOCK_ERRORS,
-    PAGE_BYTES,
     SQLITE_ERRORS,
     cannot_open,
     classify_error,
-    connect_writer,
     describe,
 )
+from treedbd.store.sqlite.file import PAGE_BYTES, connect_writer, log_of, set_cache_size
+from treedbd.store.sqlite.history import History, has_content
+from treedbd.store.sqlite.open_files import OpenFiles
 from treedbd.store.sqlite.transaction import SqliteTransaction
+from treedbd.store.sqlite.wal import checkpoint_all, commit_nothing, last_sequence
 
 CHECKPOINT_FRAMES: Final = 250
 """The log is checkpointed at this many pages, and again after as many more until it restarts."""
 
 
 class SqliteWriter:
-    """The one connection that writes and checkpoints a file; owns its transactions."""
+    """The one connection that writes and checkpoints a file; owns its transactions.
 
-    def __init__(self, path: pathlib.Path) -> None:
-        """Open the file and checkpoint its log; raise `CannotOpenStore` or `DiskFull`."""
+    Attributes:
+        history: the history of the file, as it was found.
+        is_sound: whether all of the file is known to be sound.
+
+    """
+
+    def __init__(
+        self, path: pathlib.Path, lock: DirectoryLock | None = None, *, accept_loss: bool = False
+    ) -> None:
+        """Open the file and checkpoint its log; raise `CannotOpenStore` or `DiskFull`.
+
+        Nothing is committed while `lock` is not in its place. With `accept_loss` the file is opened
+        although changes are missing from it (`history`).
+        """
+        self.history: Final = History(path)
         self._path = path
         # Closing any descriptor of a file drops the locks of this process on it, SQLite's too: this
         # one stays open from before the first connection until after the last.
@@ -73,16 +89,37 @@ class SqliteWriter:
         self._transaction: SqliteTransaction | None = None
         self._frames = 0
         self._checkpoint_at = CHECKPOINT_FRAMES
+        self._cache_size: int | None = None
         self._size_before: int | None = None
         try:
-            self._connection = self._connect()
-            self._last = _last_sequence(self._connection)
-        except SQLITE_ERRORS as error:
-            os.close(self._disk)
-            raise cannot_open(path, error) from error
+            self._connection = connect_writer(path)
+            try:
+                self._open(lock, accept_loss=accept_loss)
+            except BaseException:
+                # What is left of the log stays for the operator.
+                self._connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+                self._connection.close()
+                raise
         except BaseException:
             os.close(self._disk)
+            self.history.close(is_clean=False)
             raise
+
+    def _open(self, lock: DirectoryLock | None, *, accept_loss: bool) -> None:
+        try:
+            self.history.check(self._connection, accept_loss=accept_loss)
+            self.is_sound = self.history.was_closed_cleanly
+            self._adopt(self._connection)
+            self._last = last_sequence(self._connection)
+        except SQLITE_ERRORS as error:
+            raise cannot_open(self._path, error, self._connection) from error
+        self._files = OpenFiles(self._path, lock)
+        self.history.replace_mark()
+
+    def limit_cache(self, size: int) -> None:
+        """Keep about `size` bytes of pages in memory at most; not during a commit."""
+        self._cache_size = size
+        set_cache_size(self._connection, size)
 
     def begin(self) -> SqliteTransaction:
         """Open the one transaction; raise `StoreFailed`."""
@@ -93,7 +130,24 @@ class SqliteWriter:
         self._transaction = SqliteTransaction(self._connection, self)
         return self._transaction
 
-    def make_space(self, pages: int) -> bool:
+    def find_misplaced(self) -> str | None:
+        """Return a sentence about a file that is not where it was opened; None if all are."""
+        return self._files.find_misplaced()
+
+    def prepare(self, pages: int) -> None:
+        """Make sure that what is committed will last; raise `DiskFull` or `StoreFailed`."""
+        problem = self._files.find_missing()
+        if problem is not None:
+            self._failure = problem
+            raise StoreFailed(problem)
+        try:
+            self.history.begin()
+        except OSError as error:
+            raise self._mark_failed(error) from error
+        if not self._make_space(pages):
+            raise DiskFull
+
+    def _make_space(self, pages: int) -> bool:
         """Allocate the space of a file of that many pages; return whether there is enough."""
         size = os.fstat(self._disk).st_size
         missing = pages * PAGE_BYTES - size
@@ -109,11 +163,13 @@ class SqliteWriter:
             # Any other error will be reported by the commit itself.
         return True
 
-    def committed(self, sequence: int) -> None:
+    def committed(self, newest: tuple[int, bytes] | None) -> None:
         """Record a commit; checkpoint if the log has grown long enough."""
         self._transaction = None
         self._size_before = None
-        self._last = sequence
+        if newest is not None:
+            self._last = newest[0]
+            self._try_mark(functools.partial(self.history.advance, *newest))
         if self._frames >= self._checkpoint_at:
             self.checkpoint()
 
@@ -138,32 +194,41 @@ class SqliteWriter:
         if self._transaction is None:
             self._checkpoint_at = self._frames + CHECKPOINT_FRAMES
             self._try(self._connection.wal_checkpoint)
+            self._try_mark(self.history.sync)
+            self._failure = self._failure or self.find_misplaced()
 
     def truncate_log(self) -> None:
         """Release the space of the log, which it keeps after a checkpoint; raises nothing."""
         if self._transaction is None:
-            self._try(lambda: _checkpoint_all(self._connection))
+            self._try(lambda: checkpoint_all(self._connection))
 
     def recover(self) -> None:
         """Bring the file back from disk and verify it; raise `StoreFailed`."""
         if self._transaction is not None:
             self._transaction.rollback()
+        problem = self.find_misplaced()
+        if problem is not None:
+            # Not over a new connection, which would open other files. What the log holds goes into
+            # the file, wherever that is now: then the log is not needed any more.
+            self.checkpoint()
+            raise StoreFailed(problem)
         try:
-            if not os.path.samestat(os.fstat(self._disk), self._path.stat()):
-                raise StoreFailed("The file has been replaced by another.")
-            fresh = self._connect()
+            fresh = connect_writer(self._path)
         except SQLITE_ERRORS as error:
             raise StoreFailed(describe(error)) from error
         except (OSError, CannotOpenStore, DiskFull) as error:
             raise StoreFailed("The file cannot be opened again.") from error
         try:
+            self._adopt(fresh)
             self._verify(fresh)
-            _commit_nothing(fresh)
-        except SQLITE_ERRORS as error:
+            self.history.renew(fresh)
+            commit_nothing(fresh)
+        except BaseException as error:
             fresh.close()
-            raise StoreFailed(describe(error)) from error
-        except BaseException:
-            fresh.close()
+            if isinstance(error, SQLITE_ERRORS):
+                raise StoreFailed(describe(error)) from error
+            if isinstance(error, OSError):
+                raise StoreFailed(_mark_problem(error)) from error
             raise
         self._connection.close()
         self._connection = fresh
@@ -173,18 +238,17 @@ class SqliteWriter:
         """Checkpoint, remove the log and close; after the last reader has closed."""
         if self._transaction is not None:
             self._transaction.rollback()
+        is_clean = self.is_sound and self._failure is None and self.find_misplaced() is None
         self._connection.close()
         os.close(self._disk)
+        self.history.close(is_clean=is_clean and not has_content(log_of(self._path)))
 
-    def _connect(self) -> apsw.Connection:
-        connection = connect_writer(self._path)
-        try:
-            _checkpoint_all(connection)
-        except BaseException:
-            connection.close()
-            raise
+    def _adopt(self, connection: apsw.Connection) -> None:
+        """Checkpoint the whole log over a new connection, and count its frames from then on."""
+        checkpoint_all(connection)
         connection.set_wal_hook(self._count_frames)
-        return connection
+        if self._cache_size is not None:
+            set_cache_size(connection, self._cache_size)
 
     def _count_frames(self, _connection: apsw.Connection, _name: str, frames: int) -> int:
         if frames < self._frames:
@@ -197,6 +261,20 @@ class SqliteWriter:
             checkpoint()
         except SQLITE_ERRORS as error:
             self._record(error)
+
+    def _try_mark(self, write: Callable[[], None]) -> None:
+        """Write to the mark after a commit, which is durable even if that fails."""
+        try:
+            write()
+        except OSError as error:
+            self._mark_failed(error)
+
+    def _mark_failed(self, error: OSError) -> DiskFull | StoreFailed:
+        """Record that the mark could not be written; return what to raise for it."""
+        if error.errno in FULL_ERRNOS:
+            return DiskFull()
+        self._failure = _mark_problem(error)
+        return StoreFailed(self._failure)
 
     def _record(self, error: apsw.Error) -> DiskFull | StoreFailed:
         """Return what an error means; keep it if nothing can be guaranteed from now on."""
@@ -214,7 +292,7 @@ class SqliteWriter:
 
     def _invalidate_tail(self) -> None:
         with contextlib.suppress(*SQLITE_ERRORS):
-            _commit_nothing(self._connection)
+            commit_nothing(self._connection)
 
     def _verify(self, connection: apsw.Connection) -> None:
         if sys.platform == "linux":
@@ -222,31 +300,9 @@ class SqliteWriter:
         found = connection.pragma("quick_check", 1)
         if found != "ok":
             raise StoreFailed(f"The file is damaged: {found}")
-        if _last_sequence(connection) < self._last:
+        if last_sequence(connection) < self._last:
             raise StoreFailed("Acknowledged changes are missing from the file.")
 
 
-def _last_sequence(connection: apsw.Connection) -> int:
-    number: int = connection.execute("SELECT seq FROM dbs WHERE db = 1").get
-    return number
-
-
-def _commit_nothing(connection: apsw.Connection) -> None:
-    """Commit one page with the content that it has already."""
-    try:
-        connection.execute(f"BEGIN IMMEDIATE; PRAGMA user_version = {FORMAT}; COMMIT")
-    except SQLITE_ERRORS:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
-
-
-def _checkpoint_all(connection: apsw.Connection) -> None:
-    """Checkpoint the whole log and empty it, unless older readers or a full disk prevent it."""
-    try:
-        connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-    except LOCK_ERRORS:
-        pass
-    except SQLITE_ERRORS as error:
-        if not isinstance(classify_error(connection, error), DiskFull):
-            raise
+def _mark_problem(error: OSError) -> str:
+    return f"The mark beside the file cannot be written: {error.strerror}."

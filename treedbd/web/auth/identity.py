@@ -5,17 +5,20 @@ Nothing is verified here; `verifier` does that. Rules are not evaluated here eit
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from typing import Final
 
 import attrs
 
-from treedbd.limits import MAX_CLAIM_LEVELS
+from treedbd.limits import MAX_CLAIM_LEVELS, MAX_UID_CHARACTERS
+from treedbd.names import SERVICE_PROVIDER
 from treedbd.tree import printing
 from treedbd.tree.errors import InvalidData, InvalidQuery
 from treedbd.tree.types import Json
 from treedbd.web.auth.jwt import BadToken, Claims, exceeds_levels
 
-CUSTOM: Final = "custom"
+_NOT_IN_A_UID = re.compile(r"[/\x00-\x1f\x7f-\x9f]")
 
 
 class AuthRequired(Exception):
@@ -112,30 +115,57 @@ def auth_of_service_token(claims: Claims) -> dict[str, Json]:
     Raises `BadToken`.
     """
     version = claims.get("v")
-    if type(version) is not int or version != 0 or "d" not in claims:
-        return auth_of_user_token(claims)
-    auth = claims["d"]
-    if not isinstance(auth, dict):
-        raise BadToken("The token is malformed: its d must be a JSON object.")
-    return auth
-
-
-def auth_of_user_token(claims: Claims) -> dict[str, Json]:
-    """Return the `auth` that the claims of a token describe; raise `BadToken`."""
+    if type(version) is int and version == 0 and "d" in claims:
+        auth = claims["d"]
+        if not isinstance(auth, dict):
+            raise BadToken("The token is malformed: its d must be a JSON object.")
+        return auth
     name = "uid" if claims.get("uid") is not None else "sub"
-    uid = claims.get(name)
-    if not isinstance(uid, str | None):
+    uid = None if claims.get(name) is None else _parse_uid(claims, name)
+    provider = claims.get("provider")
+    if not isinstance(provider, str):
+        provider = _sign_in_provider(claims) or SERVICE_PROVIDER
+    return {"uid": uid, "provider": provider, "token": claims}
+
+
+def auth_of_provider_token(
+    claims: Claims, provider: str, uid_prefix: str = "", other_prefixes: Iterable[str] = ()
+) -> dict[str, Json]:
+    """Return the `auth` of a token that a provider signed; raise `BadToken`.
+
+    `auth.uid` is the `sub`, which is unique within its issuer (OpenID Connect Core 1.0, section 2),
+    after the provider's prefix: no other claim, because users may choose those themselves. A uid
+    with one of `other_prefixes`, of the project's other providers, is malformed. `provider` is the
+    `auth.provider` of a token that does not say how the user signed in.
+    """
+    uid = _parse_uid(claims, "sub", uid_prefix)
+    if uid.startswith(tuple(set(other_prefixes) - {"", uid_prefix})):
+        raise BadToken("The token is malformed: its sub begins with another provider's prefix.")
+    named = _sign_in_provider(claims)
+    if named is None or named == SERVICE_PROVIDER:
+        named = provider
+    return {"uid": uid, "provider": named, "token": claims}
+
+
+def _parse_uid(claims: Claims, name: str, prefix: str = "") -> str:
+    """Return the uid that a claim holds, after a prefix; raise `BadToken`.
+
+    Rules join uids to paths, so one that does not fit a path is malformed.
+    """
+    subject = claims.get(name)
+    if not isinstance(subject, str):
         raise BadToken(f"The token is malformed: its {name} must be a string.")
-    return {"uid": uid, "provider": _sign_in_provider(claims), "token": claims}
+    uid = prefix + subject
+    if not subject or len(uid) > MAX_UID_CHARACTERS or _NOT_IN_A_UID.search(uid):
+        raise BadToken(
+            f"The token is malformed: its {name} must have 1 to {MAX_UID_CHARACTERS - len(prefix)} "
+            "characters, none of them / or a control character."
+        )
+    return uid
 
 
-def _sign_in_provider(claims: Claims) -> str:
-    """Return how the user signed in, by the claim `provider` or as Firebase's tokens have it."""
+def _sign_in_provider(claims: Claims) -> str | None:
+    """Return how the user signed in, as Firebase's tokens say it; None if the token does not."""
     firebase = claims.get("firebase")
-    for provider in (
-        claims.get("provider"),
-        firebase.get("sign_in_provider") if isinstance(firebase, dict) else None,
-    ):
-        if isinstance(provider, str):
-            return provider
-    return CUSTOM
+    named = firebase.get("sign_in_provider") if isinstance(firebase, dict) else None
+    return named if isinstance(named, str) and named else None

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from typing import Final
+from urllib.parse import urlsplit
 
 import attrs
 import orjson
@@ -91,13 +92,21 @@ class Provider:
     """The settings of one provider (OpenID Connect Discovery 1.0); raises `InvalidProvider`.
 
     With `jwks_uri` there is no discovery. `authority` is a PEM text of the CA certificates that
-    verify the provider's servers, None for those of the system.
+    verify the provider's servers, None for those of the system. `uid_prefix` precedes the uids of
+    its users; `name` is for `sign_in_provider`.
     """
 
     issuer: str = attrs.field(validator=_check_issuer)
     audience: str = attrs.field(validator=_check_audience)
     jwks_uri: str | None = attrs.field(default=None, validator=_check_jwks_uri)
     authority: bytes | None = attrs.field(default=None, repr=False)
+    name: str = ""
+    uid_prefix: str = ""
+
+    @property
+    def sign_in_provider(self) -> str:
+        """The `auth.provider` of its users: its name, else the host of its issuer."""
+        return self.name or urlsplit(self.issuer).hostname or self.issuer
 
 
 class ProviderKeys:

@@ -21,8 +21,8 @@ from treedbd.web.auth.identity import (
     ANONYMOUS,
     OWNER,
     Identity,
+    auth_of_provider_token,
     auth_of_service_token,
-    auth_of_user_token,
 )
 from treedbd.web.auth.jwks import PublicKey
 from treedbd.web.auth.jwt import (
@@ -158,9 +158,14 @@ class Verifier:
         if "exp" not in token.claims:
             raise BadToken("The token is malformed: a provider's token must have exp.")
         life = lifetime(token.claims, now, self._max_life_s)
-        identity = Identity(
-            False, auth_of_user_token(token.claims), _end_of(life), _provider_source(keys.provider)
+        provider = keys.provider
+        auth = auth_of_provider_token(
+            token.claims,
+            provider.sign_in_provider,
+            provider.uid_prefix,
+            [each.uid_prefix for each in self._providers],
         )
+        identity = Identity(False, auth, _end_of(life), _provider_source(provider))
 
         def finish(key: PublicKey | None) -> Identity:
             if key is None:
@@ -191,7 +196,8 @@ class Verifier:
 
 
 def _provider_source(provider: Provider) -> str:
-    return fingerprint(b"provider", provider.issuer.encode(), provider.audience.encode())
+    parts = (provider.issuer, provider.audience, provider.name, provider.uid_prefix)
+    return fingerprint(b"provider", *(part.encode() for part in parts))
 
 
 def _end_of(life: Lifetime) -> float | None:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
+from twisted.internet.interfaces import IPullProducer
 from twisted.web.http import NO_BODY_CODES, HTTPChannel
 from zope.interface import implementer
 
+from treedbd.limits import KIB
+from treedbd.web.content import ContentReader
 from treedbd.web.headers import Header, Headers
 from treedbd.web.http1.interface import IHttp1Request
+
+_PIECE_BYTES: Final = 64 * KIB
 
 
 @implementer(IHttp1Request)
@@ -23,7 +28,7 @@ class AdaptedRequest:
         self.headers: Headers = {
             name.lower(): list(values) for name, values in request.requestHeaders.getAllRawHeaders()
         }
-        self.is_oversized = _size(request) > body_limit
+        self.is_oversized = size_of_body(request) > body_limit
         self.has_own_timeout = False
         request.notifyFinish().addBoth(self._set_over)
 
@@ -39,6 +44,19 @@ class AdaptedRequest:
         if self._request.method != b"HEAD" and status not in NO_BODY_CODES:
             self._request.write(body)
         self._request.finish()
+
+    def send_content(self, status: int, headers: Iterable[Header], reader: ContentReader) -> None:
+        """Send a whole reply as the client reads, and finish the request."""
+        if self._is_over:
+            reader.close()
+            return
+        self.start(status, headers, reader.size)
+        if self._request.method == b"HEAD":
+            reader.close()
+            self._request.finish()
+            return
+        self._request.notifyFinish().addBoth(lambda _: reader.close())
+        self._request.registerProducer(_ContentProducer(self._request, reader), False)
 
     def start(
         self,
@@ -72,7 +90,28 @@ class AdaptedRequest:
         self._is_over = True
 
 
-def _size(request: Any) -> int:
+@implementer(IPullProducer)
+class _ContentProducer:
+    """Writes content to a request of `twisted.web`, a piece whenever it asks for more."""
+
+    def __init__(self, request: Any, reader: ContentReader) -> None:
+        self._request = request
+        self._reader = reader
+
+    def resumeProducing(self) -> None:
+        """Write the next piece; after the last one the request is finished."""
+        self._request.write(bytes(self._reader.read(_PIECE_BYTES)))
+        if not self._reader.remaining:
+            self._request.unregisterProducer()
+            self._request.finish()
+
+    def stopProducing(self) -> None:
+        """Release the content: it is no longer read."""
+        self._reader.close()
+
+
+def size_of_body(request: Any) -> int:
+    """Return the bytes of the body of a request."""
     body = request.content
     if body is None:
         return 0

@@ -18,9 +18,13 @@ from OpenSSL.SSL import Error, WantReadError
 from twisted.internet.tcp import Connection
 from twisted.protocols.tls import BufferingTLSTransport
 
-_AT_ONCE_BYTES: Final = 256 * 1024
+from treedbd.web.content import Buffer
+
+AT_ONCE_BYTES: Final = 256 * 1024
+"""More is not sent directly: a socket does not take it at once."""
 _PAIRED_BYTES: Final = 4 * 1024 * 1024
-_RECORD_BYTES: Final = 16 * 1024  # what one TLS record holds
+RECORD_BYTES: Final = 16 * 1024
+"""What one TLS record holds; more is not sent directly over TLS."""
 _OUTGOING_BYTES: Final = 32 * 1024
 
 _TCP_NAMES: Final = (
@@ -39,7 +43,7 @@ _TLS_NAMES: Final = (
     "_tlsConnection",
 )
 
-DirectSend = Callable[[bytes], int]
+DirectSend = Callable[[Buffer], int]
 """Sends bytes and returns how many of them were sent: from none to all."""
 DirectPairSend = Callable[[bytes, bytes], int]
 """Sends two pieces as if they were one."""
@@ -67,8 +71,8 @@ class _TcpDirectSend:
     def __init__(self, tcp: Connection) -> None:
         self._tcp = tcp
 
-    def send(self, data: bytes) -> int:
-        if len(data) > _AT_ONCE_BYTES or not self._is_free():
+    def send(self, data: Buffer) -> int:
+        if len(data) > AT_ONCE_BYTES or not self._is_free():
             return 0
         try:
             return self._tcp.socket.send(data)
@@ -100,10 +104,10 @@ class _TlsDirectSend:
         self._tcp = tcp
         self._send_record = _TcpDirectSend(tcp).send
 
-    def send(self, data: bytes) -> int:
+    def send(self, data: Buffer) -> int:
         tls = self._tls
         if (
-            len(data) > _RECORD_BYTES
+            len(data) > RECORD_BYTES
             or tls._lostTLSConnection
             or tls.disconnecting
             or tls._appSendBuffer
@@ -129,7 +133,7 @@ def _send_neither(_: bytes, __: bytes) -> int:
     return 0
 
 
-def _send_nothing(data: bytes) -> int:
+def _send_nothing(data: Buffer) -> int:
     return 0
 
 

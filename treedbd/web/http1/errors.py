@@ -46,8 +46,8 @@ class ProtocolError(Exception):
 BAD_TARGET: Final = ErrorReply(
     400, "invalid_path", "The request target must be a path or a URL, without raw spaces."
 )
-HEAD_TIMEOUT: Final = ErrorReply(408, "timeout", "The request took too long to arrive.")
-BODY_TIMEOUT: Final = ErrorReply(408, "timeout", "The request body arrived too slowly.")
+HEAD_TIMEOUT: Final = ErrorReply(408, "request_timeout", "The request took too long to arrive.")
+BODY_TIMEOUT: Final = ErrorReply(408, "request_timeout", "The request body arrived too slowly.")
 BODY_TOO_LARGE: Final = ErrorReply(413, "payload_too_large", "The request body is too large.")
 LINE_TOO_LONG: Final = ErrorReply(414, "too_long", "The request line is too long.")
 TOO_MANY_FROM_ADDRESS: Final = ErrorReply(

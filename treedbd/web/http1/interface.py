@@ -16,6 +16,7 @@ from twisted.web.iweb import IRequest
 from twisted.web.resource import IResource
 from zope.interface import Attribute
 
+from treedbd.web.content import ContentReader
 from treedbd.web.headers import Header
 
 
@@ -32,6 +33,13 @@ class IHttp1Request(IRequest, IConsumer):
         `headers` are sent as they are; Content-Length, Date and Connection are added. A reply to
         HEAD has the length of `body` without it; 204 and 304 have neither. Does nothing if the
         request has been answered or the client is gone.
+        """
+
+    def send_content(status: int, headers: Iterable[Header], reader: ContentReader) -> None:
+        """Send a whole reply with a body from `reader`, as the client reads, and finish.
+
+        As `send`, but for a status that has a body. `reader` is closed when all of it was taken,
+        when the client is gone, and for a reply to HEAD.
         """
 
     def start(

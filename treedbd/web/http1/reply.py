@@ -1,9 +1,9 @@
 """The reply of a request: `twisted.web.server.Request` with cheaper writing.
 
 Beside the ordinary `write` and `finish` there is `send`, which puts a whole reply into one write of
-the connection. It differs from the stock request where that one is wrong for this service: errors
-are JSON; no reply names the server; writing after the client has gone does nothing; what is logged
-never holds the query of a URI, which may hold a token.
+the connection, and `send_content` for a long one. It differs from the stock request where that one
+is wrong for this service: errors are JSON; no reply names the server; writing after the client has
+gone does nothing; what is logged never holds the query of a URI, which may hold a token.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from twisted.web.http_headers import Headers as StockHeaders
 from twisted.web.server import Request as StockRequest
 from twisted.web.server import Site
 
+from treedbd.web.content import ContentReader
 from treedbd.web.headers import Header
 from treedbd.web.http1.errors import ERROR_HEADERS, STATUS_LINES, ErrorReply, format_body
 from treedbd.web.http1.parser import HTTP_1_1
@@ -99,6 +100,23 @@ class Reply(StockRequest):
             self.sentLength = len(body)
             channel.writer.write_pair(head, body)
         self._end()
+
+    def send_content(self, status: int, headers: Iterable[Header], reader: ContentReader) -> None:
+        """Send a whole reply as the client reads (`IHttp1Request.send_content`)."""
+        channel = self.channel
+        if channel is None:
+            reader.close()
+            return
+        head = self._format_head(status, headers, reader.size)
+        self.code = status
+        self.startedWriting = 1
+        if self.method == b"HEAD":
+            reader.close()
+            channel.writer.write(head)
+            self._end()
+            return
+        self.sentLength = reader.size
+        channel.writer.send_content(head, reader, self._end)
 
     def _format_head(self, status: int, headers: Iterable[Header], length: int) -> bytes:
         parts = [STATUS_LINES[status], self.connection.date_line]

@@ -8,7 +8,6 @@ reply.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 from io import BytesIO
 from typing import Any, AnyStr
@@ -27,13 +26,7 @@ from treedbd.web.http1.errors import INTERNAL, ErrorReply
 from treedbd.web.http1.interface import IHttp1Request
 from treedbd.web.http1.parser import Http1Parser
 from treedbd.web.http1.reply import Reply, RequestConnection
-
-# What begins a query, or was meant to: encoded by mistake, perhaps more than once.
-_QUERY = re.compile("[?#;]|%(?:25)*(?:3F|23|3B)", re.IGNORECASE)
-# Three or more parts of base64url, joined by dots; each run of letters is read once.
-_LIKE_TOKEN = re.compile(
-    r"(?<![\w-])[\w-]{10,}+(?:(?:\.|%2E)[\w-]*+){2,}+", re.ASCII | re.IGNORECASE
-)
+from treedbd.web.http1.shown_path import shown_path
 
 
 class _Lazy:
@@ -108,8 +101,7 @@ class Request(Reply):
     @property
     def shown_path(self) -> str:  # type: ignore[override]  # read-only here
         """The path as a log may show it: without a token, even one that is there by mistake."""
-        path: bytes = self.path
-        return _LIKE_TOKEN.sub("…", _QUERY.split(path.decode("ascii", "backslashreplace"), 1)[0])
+        return shown_path(self.path)
 
     def getHeader(self, key: AnyStr) -> AnyStr | None:
         """Return the last value of a header field, None if it is absent."""

@@ -1,8 +1,8 @@
 """Writes to a connection: sends bytes, paces producers, and observes whether the client reads.
 
 To its transport a `ConnectionWriter` is the one producer of everything that is written; the
-producers that requests register are paced through it. The buffer of the transport is read, never
-changed.
+producers that requests register are paced through it. What the buffer of the transport holds is
+read, never changed; only its size is set.
 """
 
 from __future__ import annotations
@@ -23,16 +23,31 @@ from twisted.internet.interfaces import (
 from twisted.internet.tcp import Connection
 from twisted.logger import Logger
 from twisted.protocols.policies import ProtocolWrapper
+from twisted.protocols.tls import BufferingTLSTransport
 from zope.interface import implementer
 
-from treedbd.web.http1.direct_send import find_direct_pair_send, find_direct_send
+from treedbd.limits import KIB
+from treedbd.web.content import Buffer, ContentReader
+from treedbd.web.http1.content_sender import ContentSender
+from treedbd.web.http1.direct_send import (
+    AT_ONCE_BYTES,
+    RECORD_BYTES,
+    find_direct_pair_send,
+    find_direct_send,
+)
 
 _log = Logger()
 
-_COPIED_BYTES: Final = 256 * 1024
-_UNSENT_BYTES: Final = 128 * 1024
+_COPIED_BYTES: Final = 256 * KIB
+_UNSENT_BYTES: Final = 128 * KIB
 """Bytes that may wait in the kernel to be sent. Without a limit megabytes would, and a client that
 reads slowly would seem not to read while they are sent."""
+_BUFFERED_BYTES: Final = 4 * KIB
+"""Beyond this many bytes in its buffer a transport pauses its producer. It only has to know that
+there is more to send: content that waits is shared, but its bytes in a buffer are a copy."""
+
+_UNKNOWN_BUFFER_BYTES: Final = 64 * KIB
+"""The same for a transport whose buffer cannot be set."""
 
 
 @implementer(IPushProducer)
@@ -42,6 +57,7 @@ class ConnectionWriter:
     Attributes:
         bytes_sent: how many bytes were written so far, sent or waiting.
         is_paused: whether the transport accepts no more at present.
+        piece_bytes: how many bytes of content are best written at a time.
 
     """
 
@@ -58,7 +74,12 @@ class ConnectionWriter:
         self._send_directly = find_direct_send(transport)
         self._send_pair_directly = find_direct_pair_send(transport)
         self._descriptor = _find_descriptor(transport)
-        _bound_unsent(self._descriptor)
+        _bound_buffers(self._descriptor)
+        is_tls = isinstance(transport, BufferingTLSTransport)
+        self.piece_bytes: Final = RECORD_BYTES if is_tls else AT_ONCE_BYTES
+        self._handed_bytes = (
+            _UNKNOWN_BUFFER_BYTES if self._descriptor is None else _BUFFERED_BYTES
+        ) + 1
         self._front: tuple[object, int] | None = None
         self._moved_at = 0.0
         self._clock = clock
@@ -85,6 +106,35 @@ class ConnectionWriter:
             self._transport.writeSequence((head[sent:], body))
         elif sent < len(head) + len(body):
             self._transport.write(body[sent - len(head) :])
+
+    def send_content(self, head: bytes, reader: ContentReader, done: Callable[[], None]) -> None:
+        """Send a head and the content after it as the client reads; then close `reader`.
+
+        `done` is called after the last byte was taken, now or later; not if the client is gone.
+        """
+        sender = ContentSender(self, reader, self._clock, done)
+        self.register_producer(sender, streaming=True)
+        if self.is_paused:
+            self.write(head)
+            return
+        piece = reader.peek(max(0, self.piece_bytes - len(head)))
+        taken = self.write_some(b"".join((head, piece)), at_least=len(head))
+        reader.skip(taken - len(head))
+        if not (self.is_paused and reader.remaining):
+            sender.resumeProducing()
+
+    def write_some(self, data: Buffer, at_least: int = 0) -> int:
+        """Send the front of `data`; return how many bytes were taken, sent or still waiting.
+
+        Fewer than all of them, but never fewer than `at_least`, if the client does not keep up.
+        """
+        sent = self._send_directly(data)
+        if sent < len(data):
+            rest = bytes(data[sent : max(at_least, sent + self._handed_bytes)])
+            self._transport.write(rest)
+            sent += len(rest)
+        self.bytes_sent += sent
+        return sent
 
     def stalled_s(self, now: float) -> float | None:
         """Return for how long the client read nothing of what waits for it; None if nothing waits.
@@ -217,7 +267,9 @@ def _do_nothing() -> None:
     pass
 
 
-def _bound_unsent(descriptor: FileDescriptor | None) -> None:
+def _bound_buffers(descriptor: FileDescriptor | None) -> None:
+    if descriptor is not None:
+        descriptor.bufferSize = _BUFFERED_BYTES
     option = getattr(socket, "TCP_NOTSENT_LOWAT", None)
     if option is not None and isinstance(descriptor, Connection):
         with contextlib.suppress(OSError):  # a socket of another kind

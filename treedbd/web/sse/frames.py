@@ -11,15 +11,20 @@ that is not the last of its write has its count appended: `…-1` is the first.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
+from treedbd.database.watchers import Notification
 from treedbd.tree.event import Event, Position
+from treedbd.web.content import Content, WaitingBytes
 
 KEEP_ALIVE: Final = b"event: keep-alive\ndata: null\n\n"
 CANCEL: Final = b"event: cancel\ndata: null\n\n"
 AUTH_REVOKED: Final = b"event: auth_revoked\ndata: credential is no longer valid\n\n"
 FIRST_PUT: Final = (b'event: put\ndata: {"path":"/","data":', b"}\n")
+
+PIECE_EVENTS: Final = 32
+"""Events that are printed in one step."""
 
 _OP_ID_BYTES: Final = 8
 _ID = re.compile(r"(0|[1-9][0-9]{0,17})(?:-([0-9a-f]{16})(?:-([1-9][0-9]{0,8}))?)?")
@@ -32,6 +37,31 @@ def print_frames(events: Iterable[tuple[Position, Event]], *, with_ids: bool) ->
         % (event.kind.encode(), event.print(), frame_end(position if with_ids else None))
         for position, event in events
     )
+
+
+def content_of(notification: Notification, memory: WaitingBytes, with_ids: bool) -> Content:
+    """Return the frames of a notification, one copy for all streams that it is for."""
+    content: Content | None = notification.shared.get(with_ids)
+    if content is None:
+        printed = print_frames(notification.events, with_ids=with_ids)
+        content = notification.shared[with_ids] = Content(memory, printed)
+    return content
+
+
+def print_in_pieces(notification: Notification) -> Iterator[bytes]:
+    """Print what a client missed, with identifiers, some events at a time.
+
+    A piece is printed when it is needed, once for all streams that share the notification. There is
+    at least one, which may be empty.
+    """
+    events = notification.events
+    for at in range(0, len(events) or 1, PIECE_EVENTS):
+        some = events[at : at + PIECE_EVENTS]
+        # More events may be added to the last piece before another stream needs it.
+        printed = notification.shared.get((at, len(some)))
+        if printed is None:
+            printed = notification.shared[at, len(some)] = print_frames(some, with_ids=True)
+        yield printed
 
 
 def frame_end(position: Position | None) -> bytes:

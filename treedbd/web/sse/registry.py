@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from typing import Final, Protocol, TypeVar
-from weakref import WeakValueDictionary
 
 import attrs
 from twisted.internet.interfaces import IReactorTime
@@ -19,7 +18,6 @@ from twisted.internet.task import LoopingCall
 
 from treedbd.limits import Limits, StreamLimits
 from treedbd.names import DatabaseName
-from treedbd.tree.window import Window
 from treedbd.web.auth.identity import Identity
 from treedbd.web.sse.frames import AUTH_REVOKED
 
@@ -29,6 +27,8 @@ TICK_S: Final = 1.0
 TICKS_PER_KEEP_ALIVE: Final = 8
 SENT_AT_ONCE: Final = 256
 """Keep-alives that are sent in one turn of the reactor."""
+RETRIED_AT_ONCE: Final = 8
+"""Postponed streams that begin again in one turn of the reactor."""
 
 
 class TooManyStreams(Exception):
@@ -49,6 +49,10 @@ class OpenStream(Protocol):
 
     def keep_alive(self) -> None:
         """Send a keep-alive."""
+        ...
+
+    def retry(self) -> None:
+        """Try again what was postponed."""
         ...
 
     def end(self, last_frame: bytes = b"") -> None:
@@ -99,7 +103,7 @@ class StreamRegistry:
         self._per_address: Counter[str] = Counter()
         self._expiring: dict[OpenStream, float] = {}
         self._paused: dict[OpenStream, float] = {}
-        self._windows: WeakValueDictionary[object, Window] = WeakValueDictionary()
+        self._postponed: dict[OpenStream, None] = {}
         self._tick_s = min(TICK_S, stream_limits.keep_alive_s / TICKS_PER_KEEP_ALIVE)
         self._ticking = LoopingCall(self._tick)
         self._ticking.clock = clock
@@ -135,6 +139,7 @@ class StreamRegistry:
         if subscriber is None:
             return
         self._paused.pop(stream, None)
+        self._postponed.pop(stream, None)
         self._expiring.pop(stream, None)
         _decrease(self._per_database, subscriber.name)
         _decrease(self._per_address, subscriber.address)
@@ -149,13 +154,9 @@ class StreamRegistry:
         """Note that the reader reads again."""
         self._paused.pop(stream, None)
 
-    def share(self, key: object, window: Window) -> Window:
-        """Return a window of the same query that shows the same: one in use, or this one."""
-        known = self._windows.get(key)
-        if known is not None and known.shows_same_as(window):
-            return known
-        self._windows[key] = window
-        return window
+    def postpone(self, stream: OpenStream) -> None:
+        """Let a stream retry at the next tick."""
+        self._postponed[stream] = None
 
     def end(self) -> None:
         """End every stream cleanly."""
@@ -180,6 +181,9 @@ class StreamRegistry:
         late = now - self._stream_limits.stalled_s
         for stream in [each for each, since in self._paused.items() if since <= late]:
             stream.abort()
+        if self._postponed:
+            postponed, self._postponed = list(self._postponed), {}
+            self._retry(postponed)
         # A stream that sent something just after a tick is due just after a later one. The quarter
         # of a tick makes it due at that one, not at the next.
         silent = now - self._stream_limits.keep_alive_s + self._tick_s / 4
@@ -192,6 +196,14 @@ class StreamRegistry:
         rest = streams[SENT_AT_ONCE:]
         if rest:
             self._clock.callLater(0, self._keep_alive, rest)
+
+    def _retry(self, streams: list[OpenStream]) -> None:
+        for stream in streams[:RETRIED_AT_ONCE]:
+            if stream in self._subscribers:
+                stream.retry()
+        rest = streams[RETRIED_AT_ONCE:]
+        if rest:
+            self._clock.callLater(0, self._retry, rest)
 
 
 def _decrease(counter: Counter[K], key: K) -> None:

@@ -1,24 +1,33 @@
 """What one stream has to send: at once while its reader keeps up, else in order and within bounds.
 
-Theory of operation. Frames are written to the request directly. What is longer than a chunk is sent
-chunk by chunk, as the reader reads: a value from its file, long frames from the one copy that all
-streams of a path share. Meanwhile, and while the transport is paused, frames wait in the queue.
-Beyond a limit they are dropped and the queue *has overflowed*: once the reader reads again, the
-owner of the queue puts something in their place.
+Theory of operation. Short frames are written to the request directly. What is longer than a chunk
+is sent chunk by chunk, as the reader reads, from the one copy that all streams of a path share: the
+value that they begin with, long frames. Meanwhile, and while the transport is paused, frames wait
+in the queue. Beyond a limit they are dropped and the queue *has overflowed*: once the reader reads
+again, the owner of the queue puts something in their place. The same happens if too many bytes wait
+for readers of the whole service.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
+from treedbd.limits import KIB
+from treedbd.web.content import (
+    SMALL_BYTES,
+    Buffer,
+    Content,
+    ContentReader,
+    WaitingBytesRefused,
+)
 from treedbd.web.http1.interface import IHttp1Request
 
-CHUNK_BYTES: Final = 65_536
-CHUNKS_PER_TURN: Final = 16
+CHUNK_BYTES: Final = 16 * KIB
+CHUNKS_PER_TURN: Final = 64
 
 
 class QueueOwner(Protocol):
@@ -30,6 +39,23 @@ class QueueOwner(Protocol):
 
     def fail(self) -> None:
         """End after the exception that is being handled."""
+        ...
+
+
+class FrameReader(Protocol):
+    """One part of a frame that is being sent; `remaining` is false at its end."""
+
+    @property
+    def remaining(self) -> int:
+        """Whether there is more to read."""
+        ...
+
+    def read(self, size: int) -> Buffer:
+        """Return at most `size` bytes and go on."""
+        ...
+
+    def close(self) -> None:
+        """Read no more."""
         ...
 
 
@@ -45,12 +71,13 @@ class SendQueue:
     """
 
     __slots__ = (
+        "_address",
         "_clock",
-        "_current",
         "_limit",
         "_next_turn",
         "_owner",
         "_request",
+        "_sending",
         "_then",
         "_waiting",
         "_waiting_bytes",
@@ -61,9 +88,17 @@ class SendQueue:
     )
 
     def __init__(
-        self, request: IHttp1Request, limit: int, owner: QueueOwner, clock: IReactorTime
+        self,
+        request: IHttp1Request,
+        limit: int,
+        owner: QueueOwner,
+        clock: IReactorTime,
+        address: str = "",
     ) -> None:
-        """Write to `request`; at most `limit` bytes wait, besides those being sent."""
+        """Write to `request`; at most `limit` bytes wait, besides the frame being sent.
+
+        What waits is counted for the client's `address`.
+        """
         self.is_paused = False
         self.has_overflowed = False
         self.is_held = False
@@ -72,8 +107,10 @@ class SendQueue:
         self._limit = limit
         self._owner = owner
         self._clock = clock
-        self._current: Iterator[bytes] | None = None
-        self._waiting: deque[bytes] | None = None
+        self._address = address
+        # Idle streams are many, so what they do not use is not made.
+        self._sending: deque[FrameReader] | None = None
+        self._waiting: deque[ContentReader] | None = None
         self._waiting_bytes = 0
         self._then: Callable[[], None] | None = None
         self._next_turn: IDelayedCall | None = None
@@ -81,21 +118,28 @@ class SendQueue:
     @property
     def is_idle(self) -> bool:
         """Whether frames are written at once."""
-        return not (self.is_paused or self.is_held) and self._current is None
+        return not (self.is_paused or self.is_held or self._sending or self._waiting)
 
-    def send(self, frames: bytes) -> None:
+    def send(self, frames: Content) -> None:
         """Send whole frames now, or after those that are waiting."""
         if not self.is_idle:
             self._wait(frames)
-        elif len(frames) <= CHUNK_BYTES:
-            self._write(frames)
+        elif frames.size <= CHUNK_BYTES:
+            self._write(frames.whole())
         else:
-            self.send_next(cut_into_chunks((frames,)))
+            try:
+                self.send_next((frames.open(self._address),))
+            except WaitingBytesRefused:
+                self.has_overflowed = True
             self.resume()
 
-    def send_next(self, chunks: Iterator[bytes]) -> None:
-        """Send the chunks of one frame next; no other frame may be partly sent."""
-        self._current = chunks
+    def send_at_once(self, frame: bytes) -> None:
+        """Send a short frame; the queue must be idle."""
+        self._write(frame)
+
+    def send_next(self, readers: Iterable[FrameReader]) -> None:
+        """Send one frame, in parts, next; no other frame may be partly sent."""
+        self._sending = deque(readers)
 
     def resume(self) -> None:
         """Send what waits, unless the queue is paused or held."""
@@ -108,14 +152,19 @@ class SendQueue:
         self.has_overflowed = True
         self.resume()
 
+    def postpone(self) -> None:
+        """Hold the queue: the owner could not refill it, and will release it to be asked again."""
+        self.is_held = True
+        self.has_overflowed = True
+
     def finish(self, then: Callable[[], None]) -> None:
         """Drop what waits, and call `then` after the frame that is being sent."""
         self.has_overflowed = False
         self._drop_waiting()
-        if self._current is None:
-            then()
-        else:
+        if self._sending:
             self._then = then
+        else:
+            then()
 
     def close(self) -> None:
         """Drop everything."""
@@ -124,8 +173,10 @@ class SendQueue:
             self._next_turn = None
         self.is_held = True  # sends nothing any more
         self.has_overflowed = False
-        self._current = self._then = None
+        self._then = None
         self._drop_waiting()
+        sending, self._sending = self._sending, None
+        _close_all(sending)
 
     def _send_chunks(self) -> None:
         """Send some chunks now, and the rest in the next turns of the reactor."""
@@ -143,58 +194,76 @@ class SendQueue:
 
     def _next_chunk(self) -> bytes | None:
         while not (self.is_paused or self.is_held):
-            if self._current is not None:
-                chunk = next(self._current, None)
-                if chunk is not None:
-                    return chunk
-                self._current = None
-                if self._then is not None:
-                    self._then()
+            if self._sending:
+                return self._gather()
+            if self._then is not None:
+                then, self._then = self._then, None
+                then()
             elif self.has_overflowed:
                 self.has_overflowed = False
                 self._owner.refill()
-            elif self._waiting is not None:
-                self._current = cut_into_chunks(self._waiting)
-                self._drop_waiting()
+            elif self._waiting:
+                self._sending = self._take_waiting()
             else:
                 break
         return None
 
-    def _wait(self, frames: bytes) -> None:
+    def _gather(self) -> bytes:
+        """Return the next chunk: of the frame being sent, then of those that wait."""
+        gathered: list[Buffer] = []
+        room = CHUNK_BYTES
+        while self._sending and room:
+            reader = self._sending[0]
+            piece = reader.read(room)
+            gathered.append(piece)
+            room -= len(piece)
+            if not reader.remaining:
+                self._sending.popleft().close()
+                if not self._sending:
+                    self._sending = None if self._then is not None else self._take_waiting()
+        return b"".join(gathered)
+
+    def _take_waiting(self) -> deque[FrameReader] | None:
+        """Return the next frame that waits, if there is one."""
+        if not self._waiting:
+            self._waiting = None
+            return None
+        reader = self._waiting.popleft()
+        self._waiting_bytes -= reader.size
+        taken: deque[FrameReader] = deque((reader,))
+        return taken
+
+    def _wait(self, frames: Content) -> None:
         if self.has_overflowed:
             return
-        self._waiting_bytes += len(frames)
-        if self._waiting_bytes > self._limit:
-            self._drop_waiting()
-            self.has_overflowed = True
-        elif self._waiting is None:
-            self._waiting = deque((frames,))
-        else:
-            self._waiting.append(frames)
+        size = self._waiting_bytes + frames.size
+        if size > self._limit:
+            self._overflow()
+            return
+        try:
+            reader = frames.open(self._address, may_refuse=size > SMALL_BYTES)
+        except WaitingBytesRefused:
+            self._overflow()
+            return
+        self._waiting_bytes = size
+        if self._waiting is None:
+            self._waiting = deque()
+        self._waiting.append(reader)
+
+    def _overflow(self) -> None:
+        self._drop_waiting()
+        self.has_overflowed = True
 
     def _drop_waiting(self) -> None:
-        self._waiting = None
+        waiting, self._waiting = self._waiting, None
         self._waiting_bytes = 0
+        _close_all(waiting)
 
     def _write(self, data: bytes) -> None:
         self.last_sent = self._clock.seconds()
         self._request.write(data)
 
 
-def cut_into_chunks(frames: Iterable[bytes]) -> Iterator[bytes]:
-    """Cut long frames into chunks and join short ones, copying no more than a chunk at a time."""
-    gathered: list[bytes] = []
-    size = 0
-    for each in frames:
-        if size + len(each) > CHUNK_BYTES:
-            yield b"".join(gathered)
-            gathered, size = [], 0
-        if len(each) > CHUNK_BYTES:
-            view = memoryview(each)
-            yield from (
-                bytes(view[at : at + CHUNK_BYTES]) for at in range(0, len(each), CHUNK_BYTES)
-            )
-        else:
-            gathered.append(each)
-            size += len(each)
-    yield b"".join(gathered)
+def _close_all(readers: Iterable[FrameReader] | None) -> None:
+    for reader in readers or ():
+        reader.close()

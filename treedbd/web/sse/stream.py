@@ -4,18 +4,19 @@ Theory of operation. A stream begins with one `put` of the present value and reg
 in the same call, so nothing can be missed in between. From then on each notification becomes
 frames, printed once for all streams of a path, which go to the request through the `SendQueue`.
 When that has overflowed, because the reader did not read, the stream starts again: with one `put`
-of the value as it is then. A large first value is rendered into a file first.
+of the value as it is then. If there is no room for that, because too much waits for readers, it is
+postponed to the next tick of the registry. A stream that resumes begins with what it missed.
 
-What a stream shows of its path, and so which events it sends, is in `subscription`.
+What a stream shows of its path, and so which events it sends, is in `database.subscription`; how it
+gets what it begins with, in `first_value`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import IO, Any, Final
+from collections.abc import Callable
+from functools import partial
 
 import attrs
-from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IPushProducer, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -24,47 +25,31 @@ from zope.interface import implementer
 from treedbd.database.database import Database
 from treedbd.database.errors import PermissionDenied
 from treedbd.database.read_grants import ReadRequest
-from treedbd.database.resume import MissedEvents
+from treedbd.database.resume import Resumption
 from treedbd.database.watchers import Notification
 from treedbd.store.engine import DiskFull, StoreFailed
-from treedbd.store.nodes import HeldNodes, Nodes
-from treedbd.tree.errors import InvalidPath, InvalidQuery
+from treedbd.store.nodes import Nodes
 from treedbd.tree.event import Position
 from treedbd.tree.query import Query
-from treedbd.tree.types import Path, Place
+from treedbd.tree.types import Path
 from treedbd.web.auth.identity import Identity
+from treedbd.web.content import ContentReader, WaitingBytesRefused
 from treedbd.web.headers import Header
 from treedbd.web.http1.interface import IHttp1Request
-from treedbd.web.large_reads import render_in_slices
-from treedbd.web.parameters import Parameters, parse_choice
-from treedbd.web.representation import PLAIN, chunks_of
+from treedbd.web.rendering import Rendering
+from treedbd.web.shared_reads import SharedReads, TooMuchWork
 from treedbd.web.sse import frames
+from treedbd.web.sse.first_value import FirstValue, first_source
+from treedbd.web.sse.missed import MissedReader
 from treedbd.web.sse.registry import StreamRegistry
-from treedbd.web.sse.send_queue import CHUNK_BYTES, SendQueue, cut_into_chunks
-from treedbd.web.sse.subscription import NodeSubscription, QuerySubscription, Subscription
-
-STREAM_HEADERS: Final[tuple[Header, ...]] = (
-    (b"Content-Type", b"text/event-stream; charset=utf-8"),
-    (b"X-Accel-Buffering", b"no"),
-)
-_EXCLUDED: Final = ("shallow", "print", "callback", "download")
-
-
-def check_stream(parameters: Parameters, place: Place) -> None:
-    """Raise `InvalidQuery` or `InvalidPath` for what does not work with a stream."""
-    for name in _EXCLUDED:
-        if name in parameters:
-            raise InvalidQuery(f"{name} does not work with a stream.")
-    parse_choice(parameters, "resume", "true", "false")
-    if place.is_priority:
-        raise InvalidPath("A priority cannot be watched; watch its node.")
+from treedbd.web.sse.send_queue import SendQueue
 
 
 @attrs.frozen
 class StreamRequest:
     """What a stream watches: a path, all of it or a query; `with_ids` if it can be resumed.
 
-    `read` is what the rules are evaluated for, `identity` who reads.
+    `read` is what the rules are evaluated for, `identity` who reads, from which `address`.
     """
 
     database: Database
@@ -72,6 +57,7 @@ class StreamRequest:
     query: Query | None
     read: ReadRequest
     identity: Identity
+    address: str
     with_ids: bool
 
 
@@ -80,16 +66,17 @@ class Stream:
     """A watcher that writes to its request; also the producer of the request's transport."""
 
     __slots__ = (
-        "_clock",
-        "_file",
+        "_first",
         "_grant",
         "_is_ending",
         "_is_over",
         "_queue",
+        "_reads",
         "_refuse",
+        "_refused",
         "_registry",
-        "_rendering",
         "_request",
+        "_resumption",
         "_subscription",
         "_wanted",
     )
@@ -100,25 +87,24 @@ class Stream:
         request: IHttp1Request,
         wanted: StreamRequest,
         registry: StreamRegistry,
+        reads: SharedReads,
         clock: IReactorTime,
         refuse: Callable[[IHttp1Request, BaseException], None],
     ) -> None:
-        """Write to `request`; `refuse` answers it if the first value cannot be rendered."""
+        """Write to `request`; `refuse` answers it if a large first value cannot be rendered."""
         self._refuse = refuse
         self._request = request
         self._wanted = wanted
         self._registry = registry
-        self._clock = clock
-        self._queue = SendQueue(request, registry.buffer_bytes, self, clock)
+        self._reads = reads
+        self._queue = SendQueue(request, registry.buffer_bytes, self, clock, wanted.address)
         database = wanted.database
         self._grant = database.make_grant(wanted.read, self._revoke, self._queue.overflow)
-        self._subscription: Subscription = (
-            NodeSubscription(wanted.path, clock)
-            if wanted.query is None
-            else QuerySubscription(database, database.read, wanted.path, wanted.query, registry)
-        )
-        self._rendering: Deferred[Any] | None = None
-        self._file: IO[bytes] | None = None
+        self._subscription = database.subscribe(wanted.path, wanted.query, self)
+        source = first_source(database, wanted.path, wanted.query, self._subscription)
+        self._first = FirstValue(source, self._grant, reads, wanted.address)
+        self._resumption: Resumption | None = None
+        self._refused: WaitingBytesRefused | None = None
         self._is_ending = False
         self._is_over = False
 
@@ -130,37 +116,60 @@ class Stream:
     def start(self, headers: tuple[Header, ...], last_received: Position | None) -> None:
         """Begin: with what was missed since `last_received` if known, else with a first `put`.
 
-        Raises `PermissionDenied` before anything is sent.
+        Raises `PermissionDenied` or `WaitingBytesRefused` before anything is sent. What was missed
+        may take some turns.
         """
         wanted, request = self._wanted, self._request
         request.notifyFinish().addBoth(self._close)
         if request.method == b"HEAD":
-            wanted.database.read(self._grant.check)
+            wanted.database.read(self._judge)
             request.start(200, headers)
             request.finish()
+        elif wanted.with_ids and wanted.query is None and last_received is not None:
+            judged = wanted.database.read(self._judge)
+            self._start_sending(headers)
+            self._queue.is_held = True
+            may_continue = partial(self._grant.held_through, judged)
+            self._resumption = Resumption(
+                wanted.path, last_received, self, may_continue, self._begin
+            )
+            wanted.database.resume(self._resumption)
+        else:
+            self._start_with_value(headers)
+
+    def _judge(self, nodes: Nodes) -> int:
+        """Evaluate the read rules; return the number of the state."""
+        self._grant.check(nodes)
+        return nodes.rows.sequence()
+
+    def _start_with_value(self, headers: tuple[Header, ...]) -> None:
+        rendered, sequence = self._subscription.watch(self._render)
+        if isinstance(rendered, TooMuchWork):
+            self._start_sending(headers)
+            self._render_large(sequence)
             return
-        may_resume = wanted.with_ids and wanted.query is None
-        first, sequence = wanted.database.watch(
-            wanted.path,
-            self,
-            lambda nodes: self._first(nodes, last_received if may_resume else None),
-        )
+        try:
+            self._queue.send_next(self._open_first(rendered, sequence))
+        except WaitingBytesRefused:
+            self._close(None)
+            raise
+        self._start_sending(headers)
+        self._queue.resume()
+
+    def _start_sending(self, headers: tuple[Header, ...]) -> None:
+        request = self._request
         request.start(200, headers, closes_connection=True)
         request.has_own_timeout = True
         request.registerProducer(self, True)
-        if isinstance(first, list):
-            self._queue.send(frames.print_frames(first, with_ids=True))
-        else:
-            self._put_first(first, sequence)
-            self._queue.resume()
 
     def notify(self, notification: Notification) -> None:
         """Send what was written."""
         try:
             if self._is_over or not self._may_continue() or self._queue.has_overflowed:
                 return
-            data = self._print(notification)
-            if data:
+            data = frames.content_of(notification, self._reads.memory, self._wanted.with_ids)
+            self._registry.events_sent += len(notification.events)
+            if data.size:
                 self._queue.send(data)
                 self._registry.overflowed += self._queue.has_overflowed
         except Exception:
@@ -170,7 +179,7 @@ class Stream:
         """Send a keep-alive, unless something is waiting to be sent anyway."""
         try:
             if self._may_continue() and self._queue.is_idle:
-                self._queue.send(frames.KEEP_ALIVE)
+                self._queue.send_at_once(frames.KEEP_ALIVE)
         except Exception:
             self.fail()
 
@@ -202,6 +211,8 @@ class Stream:
         """Write what waits, or the present value if the queue has overflowed."""
         self._queue.is_paused = False
         self._registry.resume(self)
+        if not (self._is_over or self._is_ending):
+            self._may_continue()
         self._queue.resume()
 
     def stopProducing(self) -> None:
@@ -224,21 +235,20 @@ class Stream:
         self._unwatch()
         self._registry.remove(self)
         self._queue.close()
-        if self._file is not None:
-            self._file.close()
 
     def _unwatch(self) -> None:
-        self._wanted.database.unwatch(self._wanted.path, self)
+        self._subscription.unwatch()
         self._grant.close()
-        if self._rendering is not None:
-            self._rendering.cancel()
+        self._first.cancel()
+        if self._resumption is not None:
+            self._resumption.cancel()
 
     def _may_continue(self) -> bool:
         """Return whether the caller may still receive anything; if not, end."""
         if self._registry.has_expired(self._wanted.identity):
             self.end(frames.AUTH_REVOKED)
             return False
-        return not self._grant.is_timed or self._grant.recheck()
+        return not self._grant.must_be_checked or self._grant.recheck()
 
     def _revoke(self) -> None:
         self.end(frames.CANCEL)
@@ -247,96 +257,88 @@ class Stream:
 
     def refill(self) -> None:
         """Watch again, and send one `put` of the present value next."""
-        wanted = self._wanted
         try:
-            body, sequence = wanted.database.watch(wanted.path, self, self._render)
+            rendered, sequence = self._subscription.watch(self._render)
+            if isinstance(rendered, TooMuchWork):
+                self._render_large(sequence)
+            else:
+                self._queue.send_next(self._open_first(rendered, sequence))
         except PermissionDenied:
             self._revoke()
+        except WaitingBytesRefused as error:
+            self._postpone(error)
+
+    def retry(self) -> None:
+        """Send the present value after all, if there is room for it now."""
+        if self._refused is not None and not self._refused.has_room(self._wanted.address):
+            self._registry.postpone(self)
             return
-        self._put_first(body, sequence)
-
-    def _first(self, nodes: Nodes, last_received: Position | None) -> MissedEvents | bytes | None:
-        """Return what was missed or the present value; None for a large one.
-
-        The read rules are evaluated here, once, against the state that the stream starts from.
-        """
-        self._grant.check(nodes)
-        if last_received is not None:
-            wanted = self._wanted
-            missed = wanted.database.missed_events(nodes, wanted.path, last_received, self._grant)
-            if missed is not None:
-                return missed
-        return self._subscription.render(nodes)
-
-    def _render(self, nodes: Nodes) -> bytes | None:
-        self._grant.check(nodes)
-        return self._subscription.render(nodes)
-
-    def _put_first(self, body: bytes | None, sequence: int) -> None:
-        """Send one `put` of the present value next; if `body` is None, render that value first."""
-        if body is None:
-            self._render_large(sequence)
-        else:
-            before, after = frames.FIRST_PUT
-            put = before + body + after + self._first_end(sequence)
-            self._queue.send_next(cut_into_chunks((put,)))
-
-    def _render_large(self, checked: int) -> None:
-        """Render a large value into a file; the read rules already allowed the state `checked`."""
-        self._queue.is_held = True
-        held = self._wanted.database.watch_held(self._wanted.path, self)
-        rendering = render_in_slices(
-            held, lambda nodes: self._large_chunks(nodes, held, checked), self._clock, None
-        )
-        self._rendering = Deferred.fromCoroutine(rendering)
-        self._rendering.addCallback(self._rendered, held.sequence).addErrback(self._not_rendered)
-
-    def _large_chunks(self, nodes: Nodes, held: HeldNodes, checked: int) -> Iterator[bytes]:
-        if held.sequence != checked:  # a commit became durable in between
-            self._grant.check(nodes)
-        return chunks_of(PLAIN, Place(self._wanted.path))(nodes)
-
-    def _rendered(self, file: IO[bytes], sequence: int) -> None:
-        self._rendering = None
-        self._file = file
+        self._refused = None
         self._queue.is_held = False
-        self._queue.send_next(self._file_chunks(file, sequence))
+        self._queue.resume()
+
+    def _postpone(self, error: WaitingBytesRefused) -> None:
+        self._refused = error.with_traceback(None)
+        self._queue.postpone()
+        self._registry.postpone(self)
+
+    def _begin(self, missed: Notification | None) -> None:
+        """Send what was missed next, or the present value if that is not known."""
+        self._queue.is_held = False
+        try:
+            if missed is None:
+                self.refill()
+            else:
+                self._queue.send_next(
+                    [MissedReader(missed, self._reads.memory, self._wanted.address)]
+                )
+            self._queue.resume()
+        except Exception:
+            self.fail()
+
+    def _render(self, nodes: Nodes) -> bytes | Rendering | TooMuchWork:
+        """Evaluate the read rules; return the present value."""
+        self._grant.check(nodes)
+        return self._first.render(nodes)
+
+    def _open_first(self, rendered: bytes | Rendering, sequence: int) -> list[ContentReader]:
+        wanted = self._wanted
+        return self._first.open(
+            rendered, wanted.database.position(sequence) if wanted.with_ids else None
+        )
+
+    def _render_large(self, judged: int) -> None:
+        """Render a large value; the read rules already allowed the state `judged`."""
+        self._queue.is_held = True
+        self._subscription.unwatch()  # until the state is known that is rendered
+        waiting = self._first.render_large(
+            self._wanted.database.hold, judged, self._subscription.watch_from
+        )
+        waiting.addCallback(self._rendered).addErrback(self._not_rendered)
+
+    def _rendered(self, rendering: Rendering) -> None:
+        if self._is_ending or self._is_over or not self._may_continue():
+            return
+        readers = self._open_first(rendering, rendering.sequence)
+        self._queue.is_held = False
+        self._queue.send_next(readers)
         self._queue.resume()
 
     def _not_rendered(self, failure: Failure) -> None:
-        self._rendering = None
         if self._is_ending or self._is_over:
             return
         error = failure.value
         if isinstance(error, PermissionDenied):
             self._revoke()
-        elif isinstance(error, DiskFull | StoreFailed) and not self._request.startedWriting:
+        elif isinstance(error, WaitingBytesRefused) and self._request.startedWriting:
+            self._postpone(error)
+        elif (
+            isinstance(error, DiskFull | StoreFailed | WaitingBytesRefused)
+            and not self._request.startedWriting
+        ):
             self._close(None)
             self._request.unregisterProducer()
             self._refuse(self._request, error)
         else:
             self._log.failure("A stream failed.", failure)
             self.abort()
-
-    def _file_chunks(self, file: IO[bytes], sequence: int) -> Iterator[bytes]:
-        before, after = frames.FIRST_PUT
-        yield before
-        while chunk := file.read(CHUNK_BYTES):
-            yield chunk
-        file.close()
-        self._file = None
-        yield after + self._first_end(sequence)
-
-    def _first_end(self, sequence: int) -> bytes:
-        wanted = self._wanted
-        return frames.frame_end(wanted.database.position(sequence) if wanted.with_ids else None)
-
-    def _print(self, notification: Notification) -> bytes:
-        with_ids = self._wanted.with_ids
-        events = self._subscription.events(notification)
-        self._registry.events_sent += len(events)
-        key = (self._subscription.window, with_ids)
-        data: bytes | None = notification.shared.get(key)
-        if data is None:
-            data = notification.shared[key] = frames.print_frames(events, with_ids=with_ids)
-        return data

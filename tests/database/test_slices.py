@@ -1,0 +1,91 @@
+"""Work in slices: little work is done at once, much work leaves turns to others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from tests.database.world import TurnClock, logged_failures
+from treedbd.database.slices import SLICE_SECONDS, Slices, StepQueue, Steps
+
+
+def steps(log: list[str], name: str, count: int, after: Callable[[], None] | None = None) -> Steps:
+    for number in range(count):
+        log.append(f"{name}{number}")
+        yield
+    if after is not None:
+        after()
+
+
+def names(log: Iterable[str]) -> str:
+    return "".join(each[0] for each in log)
+
+
+def test_little_work_is_done_in_the_turn_in_which_it_is_started() -> None:
+    clock, log = TurnClock(), list[str]()
+    Slices(clock).start(steps(log, "a", 1000))
+    assert len(log) == 1000
+    assert clock.getDelayedCalls() == []
+
+
+def test_much_work_takes_one_slice_of_each_turn() -> None:
+    clock, log = TurnClock(SLICE_SECONDS / 8), list[str]()
+    Slices(clock).start(steps(log, "a", 100))
+    done = [len(log)]
+    while clock.take_turn():
+        done.append(len(log))
+    assert done[-1] == 100
+    assert max(later - earlier for earlier, later in zip([0, *done], done, strict=False)) <= 8
+
+
+def test_a_turn_has_one_slice_however_much_work_there_is() -> None:
+    clock, log = TurnClock(SLICE_SECONDS / 4), list[str]()
+    slices = Slices(clock)
+    for name in "abcdef":
+        slices.start(steps(log, name, 40))
+    sizes = []
+    while len(log) < 6 * 40:
+        before = len(log)
+        clock.take_turn()
+        sizes.append(len(log) - before)
+    assert max(sizes) <= 4
+    # Each gets its turn: none is finished before another has begun to go on.
+    assert [names(log[-240:]).rindex(name) for name in "abcdef"] > [200] * 6
+
+
+def test_work_that_fails_is_logged_and_disturbs_no_other() -> None:
+    def fail() -> None:
+        raise OSError("work of a test")
+
+    clock, log = TurnClock(SLICE_SECONDS / 2), list[str]()
+    slices = Slices(clock)
+    with logged_failures() as failures:
+        slices.start(steps(log, "a", 5, fail))
+        slices.start(steps(log, "b", 9))
+        clock.run()
+    assert names(log).count("b") == 9
+    assert failures == [OSError]
+
+
+def test_work_in_a_queue_is_done_in_its_order() -> None:
+    clock, log = TurnClock(SLICE_SECONDS / 2), list[str]()
+    queue = StepQueue(Slices(clock))
+    for name in "abc":
+        queue.add(steps(log, name, 5))
+    clock.run()
+    queue.add(steps(log, "d", 5))
+    clock.run()
+    assert names(log) == "aaaaabbbbbcccccddddd"
+
+
+def test_work_may_be_added_by_work_and_a_failure_ends_only_what_failed() -> None:
+    def add_and_fail() -> None:
+        queue.add(steps(log, "c", 2))
+        raise OSError("work of a test")
+
+    clock, log = TurnClock(), list[str]()
+    queue = StepQueue(Slices(clock))
+    with logged_failures() as failures:
+        queue.add(steps(log, "a", 2, add_and_fail))
+        queue.add(steps(log, "b", 2))
+    assert names(log) == "aaccbb"
+    assert failures == [OSError]

@@ -1,0 +1,216 @@
+"""The daemon: the service that `twistd treedb` runs.
+
+Only this module and `signals` change the process as a whole: signals, the clock of the timers, the
+exit status, the output for the operator.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import pathlib
+import resource
+import shlex
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+import attrs
+from twisted.application.service import Service
+from twisted.internet.defer import Deferred
+from twisted.internet.error import ReactorNotRunning
+from twisted.logger import Logger
+from twisted.python.reflect import namedAny
+
+from treedbd.config.certificate import LOCAL_CERTIFICATE
+from treedbd.config.settings import Settings, load_settings
+from treedbd.config.values import ConfigError
+from treedbd.service import CannotStart, TreeService
+from treedbd.signals import Signals
+from treedbd.text import in_one_line
+from treedbd.web.auth.verifier import OWNER_TOKEN
+
+
+def make_daemon(
+    file: str | None,
+    flags: Mapping[str, object],
+    signals: Signals,
+    *,
+    accept_loss: bool,
+    in_foreground: bool,
+) -> Daemon:
+    """Read the configuration and make the daemon; a bad one ends the process with one sentence.
+
+    `file` is the configuration file, None in development mode; `accept_loss` as in `Settings`.
+    """
+    folder = pathlib.Path.cwd()
+
+    def read() -> Settings:
+        return load_settings(None if file is None else pathlib.Path(file), flags, folder)
+
+    try:
+        settings = attrs.evolve(read(), accept_loss=accept_loss)
+        if not settings.listen:
+            raise settings.listen_location.error(
+                "names no endpoint", "set it there, or give --listen ENDPOINT"
+            )
+    except ConfigError as error:
+        raise SystemExit(in_one_line(f"treedb: {error}")) from None
+    # Not imported at the top, because importing the reactor installs it.
+    reactor = namedAny("twisted.internet.reactor")
+    use_monotonic_clock(reactor)
+    return Daemon(settings, reactor, read, signals, in_foreground=in_foreground)
+
+
+def use_monotonic_clock(reactor: Any) -> None:
+    """Make timers follow the monotonic clock, so that a step of the wall clock cannot stop them.
+
+    Must be called before anything is scheduled.
+    """
+    reactor.seconds = time.monotonic
+
+
+def raise_open_file_limit() -> None:
+    """Raise the limit of open files to its maximum: each connection is one."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def freeze_objects() -> None:
+    """Exclude all objects that exist from garbage collection: they are in use until the end.
+
+    A full collection then visits what requests have created, not every module.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+class Daemon(Service):
+    """A `TreeService` that has a process to itself.
+
+    `signals` says what ends it. SIGHUP reloads certificates, rules files, and the secrets and
+    providers that the configuration names. If the start fails, the process ends with
+    status 1 and one sentence on standard error. A daemonised process has no standard error: it logs
+    the sentence, and the twistd that started it prints the beginning.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        settings: Settings,
+        reactor: Any,
+        read_settings: Callable[[], Settings],
+        signals: Signals,
+        *,
+        in_foreground: bool,
+    ) -> None:
+        """Prepare; nothing is opened yet. `read_settings` reads the settings again."""
+        raise_open_file_limit()
+        self.tree = TreeService(settings, reactor)
+        self._settings = settings
+        self._read_settings = read_settings
+        self._reactor = reactor
+        self._signals = signals
+        self._in_foreground = in_foreground
+
+    def privilegedStartService(self) -> None:
+        """Open the ports."""
+        self._start(self.tree.privilegedStartService)
+
+    def startService(self) -> None:
+        """Open the stores; announce the daemon once requests are answered."""
+        self._start(self.tree.startService)
+        Service.startService(self)
+        self._signals.follow_reactor(self._reactor, self._stop_reactor, self._reload)
+        self._reactor.callWhenRunning(self._announce)
+
+    def stopService(self) -> Deferred[None]:
+        """Close everything in order."""
+        Service.stopService(self)
+        return self.tree.stopService().addBoth(self._end)
+
+    def _start(self, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except CannotStart as error:
+            if not self._in_foreground:
+                self._log.critical("{reason}", reason=str(error))
+            print_as_sentence(CannotStart)
+            raise
+
+    def _reload(self) -> None:
+        settings = None
+        try:
+            settings = self._read_settings()
+        except ConfigError as error:
+            self._log.error("{reason} The settings read before stay in use.", reason=str(error))
+
+        def report(is_valid: bool) -> None:
+            is_complete = is_valid and settings is not None
+            self._log.info(
+                "The reload of certificates, secrets, providers and rules files is done{result}.",
+                result="" if is_complete else ", with errors",
+            )
+
+        reloading = self.tree.reload(settings).addCallback(report)
+        reloading.addErrback(lambda failure: self._log.failure("The reload failed.", failure))
+
+    def _end(self, result: None) -> None:
+        self._signals.ignore()
+        if self.tree.has_given_up:
+            # Twisted and the interpreter would wait for the thread that waits for the disk.
+            sys.stdout.flush()
+            self._signals.exit()
+        return result
+
+    def _stop_reactor(self) -> None:
+        with contextlib.suppress(ReactorNotRunning):  # a second signal
+            self._reactor.stop()
+
+    def _announce(self) -> None:
+        freeze_objects()
+        urls = self.tree.urls()
+        if self._settings.development:
+            self._log.info(
+                "Development mode: only this machine can connect, all its users may read and write "
+                "everything until rules are put, and projects are created on use. Data: {data}",
+                data=str(self._settings.data),
+            )
+            command = curl_command(urls, self._settings.data, is_open=self.tree.has_open_rules())
+            if command is not None:
+                self._log.info("Try: {command}", command=command)
+        line = " ".join(("treedb ready", *urls))
+        if self._in_foreground and sys.__stdout__ is not None:
+            print(line, file=sys.__stdout__, flush=True)
+        else:
+            self._log.info("{line}", line=line)
+
+
+def curl_command(urls: Sequence[str], data: pathlib.Path, *, is_open: bool) -> str | None:
+    """Return a command that writes to the first URL; None if curl can use none of them.
+
+    Its certificate is the one in `data`. Unless `is_open` it sends the token of an admin.
+    """
+    url = next((each for each in urls if each.startswith(("https:", "http:"))), None)
+    if url is None:
+        return None
+    trust = ["--cacert", str(data / LOCAL_CERTIFICATE)] if url.startswith("https:") else []
+    token = [] if is_open else ["-H", f"Authorization: Bearer {OWNER_TOKEN}"]
+    target = f"{url.replace('127.0.0.1', 'localhost')}/hello.json"
+    return shlex.join(["curl", *trust, *token, "-X", "PUT", "-d", '"world"', target])
+
+
+def print_as_sentence(*kinds: type[Exception]) -> None:
+    """Make the interpreter print a sentence, not a traceback, if one of `kinds` ends it."""
+    previous = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if isinstance(error, kinds):
+            print(in_one_line(f"treedb: {error}"), file=sys.__stderr__, flush=True)
+        else:
+            previous(kind, error, trace)
+
+    sys.excepthook = hook

@@ -1,0 +1,285 @@
+"""The files of the databases of a catalog: made, opened, closed, checked and refused.
+
+The catalog knows which databases there are; this knows their files. `open_databases` decides which
+of them are open, `refusals` keeps what cannot be opened, `damage_checks` opens each once after the
+start.
+"""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable
+from typing import Final, NoReturn
+from weakref import WeakKeyDictionary
+
+import attrs
+from twisted.internet.defer import Deferred, fail
+from twisted.logger import Logger
+
+from treedbd.database.damage_checks import DamageChecks
+from treedbd.database.data_directory import SHELF
+from treedbd.database.errors import (
+    DatabaseRefused,
+    DeadlinePassed,
+    NoDescriptors,
+    TooManyInUse,
+    Unavailable,
+)
+from treedbd.database.file_user import FileUser
+from treedbd.database.open_databases import OpenBounds, OpenDatabases
+from treedbd.database.problems import Problem
+from treedbd.database.refusals import Refusals
+from treedbd.database.runtime import Runtime
+from treedbd.database.survey import ServedProjects, Survey, survey, unreachable
+from treedbd.files import has_descriptors
+from treedbd.names import DatabaseName
+from treedbd.store.create_on_write import CreateOnWriteEngine
+from treedbd.store.engine import CannotCreateStore, CannotOpenStore, StoreFailed
+from treedbd.store.lock import LOCK_MISPLACED, DirectoryLock
+from treedbd.store.reopening import FileEngine, ReopeningEngine
+from treedbd.store.sqlite.engine import SqliteEngine
+from treedbd.store.sqlite.errors import damaged, inaccessible
+
+DAMAGED: Final = "The database is damaged, and nothing is written to it: restore it from a backup."
+
+
+@attrs.frozen
+class CatalogHooks:
+    """What the catalog does for the files of its databases.
+
+    Attributes:
+        find: returns a database that has a file.
+        check_may_create: raises `CannotCreateStore` if there may be no further database; in any
+            thread.
+        created: records that a database has a file from now on; in any thread.
+        keep, let_go: keep a database in memory from now on, because its file is open, or no more;
+            in any thread.
+
+    """
+
+    find: Callable[[DatabaseName], FileUser]
+    check_may_create: Callable[[DatabaseName], None]
+    created: Callable[[DatabaseName], None]
+    keep: Callable[[DatabaseName], None]
+    let_go: Callable[[DatabaseName], None]
+
+
+class DatabaseFiles:
+    """The files of one data directory; belongs to the reactor's thread."""
+
+    _log = Logger()
+
+    def __init__(
+        self, folder: pathlib.Path, bounds: OpenBounds, runtime: Runtime, catalog: CatalogHooks
+    ) -> None:
+        """Use the files in `folder`, of which as many may be open as `bounds` says."""
+        self._folder = folder
+        self._clock = runtime.clock
+        self._catalog = catalog
+        self._lock: DirectoryLock | None = None
+        self._accepts_loss = False
+        self._engines: WeakKeyDictionary[FileUser, ReopeningEngine] = WeakKeyDictionary()
+        self._damaged: dict[DatabaseName, str] = {}
+        self._refusals = Refusals(self._open_later)
+        self._open = OpenDatabases(
+            bounds, runtime, self._refusals, opened=catalog.keep, closed=catalog.let_go
+        )
+        self._checks = DamageChecks(self, runtime)
+        self._is_held_only_for_check = False
+
+    def survey(
+        self,
+        projects: ServedProjects,
+        *,
+        any_project: bool,
+        lock: DirectoryLock | None,
+        accept_loss: bool,
+    ) -> Survey:
+        """Look through the folder, refuse what cannot be served, and check the rest in a while.
+
+        Files of an older format are converted, which may take minutes. Raises `CannotOpenStore` if
+        the folder itself cannot be read.
+        """
+        self._lock = lock
+        self._accepts_loss = accept_loss
+        found = survey(self._folder, projects, any_project=any_project)
+        for project, error in found.refused_projects.items():
+            self._refusals.add_project(project, error)
+        for name, error in found.refused.items():
+            self._refusals.add(name, error)
+        for name in sorted(found.older, key=str):
+            self._convert(name)
+        self._checks.add(sorted(filter(self._refusals.may_open, found.databases), key=str))
+        self._open.start()
+        return found
+
+    def make_engine(self, name: DatabaseName, *, is_written: bool) -> ReopeningEngine:
+        """Return the engine of a database, of which nothing is open yet.
+
+        Raises `DatabaseRefused` for one without a file, if it is not known whether it has one.
+        """
+
+        def open_file() -> FileEngine:
+            return self._open_file(name)
+
+        def use() -> None:
+            self._open_in_place(self._catalog.find(name))
+
+        def created(file: SqliteEngine) -> None:
+            engine.attach(file)
+            self._catalog.created(name)
+            self._open.created(self._catalog.find(name), engine)
+
+        if is_written:
+            return ReopeningEngine(open_file, use)
+        self._refusals.check(name)
+        first = CreateOnWriteEngine(lambda: self._create(name), created)
+        engine = ReopeningEngine(open_file, use, first)
+        return engine
+
+    def add(self, database: FileUser, engine: ReopeningEngine) -> None:
+        """Open and close the file of a database by its engine from now on."""
+        self._engines[database] = engine
+        database.is_open = engine.is_open
+        problem = self._damaged.get(database.name)
+        if problem is not None:
+            database.refuse_damaged(problem)
+
+    def acquire(self, database: FileUser, timeout_s: float) -> Deferred[None]:
+        """Open a database and keep it open; fires when it is open.
+
+        Errbacks with `Unavailable`, or with `DeadlinePassed` after the time.
+        """
+        database.requests += 1
+        try:
+            self._refusals.check(database.name)
+        except DatabaseRefused as refusal:
+            return fail(refusal)
+        opening = self._open.open(database, self._engines[database])
+        return opening.addTimeout(timeout_s, self._clock, _time_out)
+
+    def trim(self) -> None:
+        """Close idle databases if too many are open, because files were created."""
+        self._open.trim()
+
+    async def retry_refused(self) -> None:
+        """Try to open again what was refused, because an operator has mended it."""
+        for name in self._refusals.names:
+            database = self._catalog.find(name)
+            database.requests += 1
+            try:
+                await self._open.open(database, self._engines[database])
+            except Unavailable:
+                continue  # that is logged
+            finally:
+                database.requests -= 1
+            self._checks.add([name])
+
+    def find_misplaced(self) -> str | None:
+        """Return a sentence if files that are created now would not be those of this folder."""
+        is_in_place = self._lock is None or self._lock.is_in_place()
+        return None if is_in_place else LOCK_MISPLACED
+
+    def problems(self) -> list[Problem]:
+        """Return what keeps databases from being served whose files need not be open for that."""
+        damaged = self._damaged.items()
+        return [
+            *self._refusals.problems(),
+            *(Problem(name.project, name.database, reason) for name, reason in damaged),
+        ]
+
+    def stop(self) -> Deferred[None]:
+        """Open and close nothing more by itself; fires when no file is being checked."""
+        self._open.stop()
+        return self._checks.stop()
+
+    # For the checks.
+
+    async def hold_file(self, name: DatabaseName) -> FileEngine:
+        """Open the file of a database, and keep it open; raise `Unavailable`."""
+        database = self._catalog.find(name)
+        engine = self._engines[database]
+        self._refusals.check(name)
+        self._is_held_only_for_check = not database.is_open
+        database.requests += 1
+        try:
+            if not database.is_open:
+                await self._open.open(database, engine)
+            return engine.file
+        except BaseException:
+            database.requests -= 1
+            raise
+
+    def release_file(self, name: DatabaseName) -> None:
+        """Let the file be closed again, and close it if it was not open before."""
+        database = self._catalog.find(name)
+        database.requests -= 1
+        if self._is_held_only_for_check:
+            self._open.close_idle(database)
+
+    def refuse_damaged(self, name: DatabaseName, problem: str) -> None:
+        """Refuse writes to a database from now on; `problem` is a clause."""
+        self._damaged[name] = DAMAGED
+        self._catalog.find(name).refuse_damaged(DAMAGED)
+        self._log.error(
+            "{reason} Until then nothing is written to it, and what can be read is served.",
+            reason=str(damaged(self._path_of(name), problem)),
+        )
+
+    # Files.
+
+    def _open_later(self, name: DatabaseName) -> None:
+        self._checks.add_later(name)
+
+    def _path_of(self, name: DatabaseName) -> pathlib.Path:
+        return self._folder / name.project / f"{name.database}{SHELF}"
+
+    def _open_in_place(self, database: FileUser) -> None:
+        self._refusals.check(database.name)
+        self._open.open_in_place(database, self._engines[database])
+
+    def _open_file(self, name: DatabaseName) -> SqliteEngine:
+        """Open the file of a database, in any thread; raise `CannotOpenStore`."""
+        file = self._path_of(name)
+        try:
+            engine = SqliteEngine.open(
+                file, lock=self._lock, accept_loss=self._accepts_loss, report=self._report
+            )
+        except OSError as error:
+            raise unreachable(file, error) from None
+        except StoreFailed as error:
+            raise inaccessible(file, str(error)) from None
+        if engine.warning is not None:
+            self._log.warn("{warning}", warning=engine.warning)
+        return engine
+
+    def _convert(self, name: DatabaseName) -> None:
+        try:
+            self._open_file(name).close()
+        except CannotOpenStore as error:
+            self._refusals.add(name, error)
+
+    def _report(self, sentence: str) -> None:
+        self._log.info("{sentence}", sentence=sentence)
+
+    def _create(self, name: DatabaseName) -> SqliteEngine:
+        """Create the file of a database, in a worker thread; raise `CannotCreateStore`."""
+        self._catalog.check_may_create(name)
+        if not self._open.may_create():
+            raise CannotCreateStore(str(TooManyInUse()))
+        if (problem := self.find_misplaced()) is not None:
+            raise CannotCreateStore(problem)
+        file = self._path_of(name)
+        try:
+            # It exists already if an earlier first commit failed after the file had been created.
+            if file.exists():
+                return SqliteEngine.open(file, lock=self._lock, report=self._report)
+            return SqliteEngine.create(file, lock=self._lock)
+        except (CannotOpenStore, StoreFailed, OSError):
+            if has_descriptors():
+                raise
+            raise CannotCreateStore(str(NoDescriptors())) from None
+
+
+def _time_out(_: object, __: float) -> NoReturn:
+    raise DeadlinePassed("the database was opened")

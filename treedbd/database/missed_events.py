@@ -1,0 +1,115 @@
+"""What clients missed at one path, added up write by write from the entries of the change log.
+
+An entry holds what was written, not what was there. So the events of some writes cannot be computed
+again: of one whose body was not retained, and of one that set a priority.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from treedbd.database.watchers import Notification
+from treedbd.limits import MAX_RESUMED_BYTES
+from treedbd.store import changelog
+from treedbd.store.engine import LogEntry
+from treedbd.tree.event import Commit, Event, Position, describe
+from treedbd.tree.path import is_at_or_above
+from treedbd.tree.types import Path
+
+
+@attrs.frozen
+class LoggedWrite:
+    """A decoded entry of the change log.
+
+    `place` is the path that the write was sent to, `written` the paths that it set; `rules` is the
+    fingerprint of the rules that were in force. `commit` is None if its events are not known.
+    """
+
+    sequence: int
+    op_id: bytes
+    size: int
+    rules: str
+    place: Path
+    written: tuple[Path, ...]
+    commit: Commit | None
+
+
+def decode_entry(entry: LogEntry) -> LoggedWrite:
+    """Decode an entry of the change log; raise ValueError for bytes that are none."""
+    edit = changelog.decode(entry.content)
+    written: tuple[Path, ...] = (edit.place.path,)
+    commit = None
+    if not isinstance(edit, changelog.NotRetained):
+        written = tuple(change.place.path for change in edit.changes)
+        if not any(change.place.is_priority for change in edit.changes):
+            commit = describe(entry.sequence, edit, entry.op_id)
+    return LoggedWrite(
+        entry.sequence,
+        entry.op_id,
+        len(entry.content),
+        changelog.rules_of(entry.content),
+        edit.place.path,
+        written,
+        commit,
+    )
+
+
+class MissedEvents:
+    """The events at a path after a position.
+
+    Attributes:
+        is_known: whether they are known so far; if not, clients have to start again.
+        next: the number of the write to be added next.
+        written: the paths that were written meanwhile, wherever they are.
+        rules: the fingerprints of the rules that were in force meanwhile.
+
+    """
+
+    def __init__(self, path: Path, after: Position) -> None:
+        """Begin with the write that `after` names, if any: it shows that the history is the same.
+
+        Of that write the client has some events, or all. Before the first write there was nothing,
+        so a position there names none.
+        """
+        self.is_known = bool(after.op_id) == bool(after.sequence)
+        self.next = after.sequence or 1
+        self.written: dict[Path, None] = {}
+        self.rules: set[str] = set()
+        self._path = path
+        self._after = after
+        self._events: list[tuple[Position, Event]] = []
+        self._size = 0
+        self._shared: dict[object, Any] = {}
+
+    def add(self, write: LoggedWrite) -> None:
+        """Add the next write."""
+        self._size += write.size
+        if write.sequence != self.next or self._size > MAX_RESUMED_BYTES:
+            self.is_known = False
+        elif write.sequence > self._after.sequence:
+            self._add_events(write, 0)
+        elif not write.op_id.startswith(self._after.op_id):
+            self.is_known = False
+        elif self._after.events is not None:
+            self._add_events(write, self._after.events)
+        self.next += 1
+
+    def notification(self) -> Notification:
+        """Return all of them; what clients share of it stays shared when more are added."""
+        return Notification(tuple(self._events), self._shared)
+
+    def _add_events(self, write: LoggedWrite, received: int) -> None:
+        """Add the events of a write but the first ones, which the client has received."""
+        self.written.update(dict.fromkeys(write.written))
+        self.rules.add(write.rules)
+        events: list[tuple[Position, Event]] = []
+        if is_at_or_above(self._path, write.place) or is_at_or_above(write.place, self._path):
+            if write.commit is None:
+                self.is_known = False
+                return
+            events = list(write.commit.numbered(write.commit.events_at(self._path)))
+        if received and received not in range(len(events)):
+            self.is_known = False
+        self._events += events[received:]

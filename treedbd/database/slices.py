@@ -1,0 +1,95 @@
+"""Work in slices: however much there is to do, other requests go on in between.
+
+Work is an iterator that does a little at each step. `Slices` runs the steps of all work of a
+service within one share of each turn of the reactor, so that much work at once does not make the
+turns longer. Work begins in the turn in which it is started, so that little work causes no delay.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator
+from typing import Final, TypeAlias
+
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
+
+Steps: TypeAlias = Generator[None, None, None]
+"""Work that does a little at each step, well under a slice."""
+
+SLICE_SECONDS: Final = 0.004
+
+
+class Slices:
+    """Runs work in slices of a few milliseconds, one slice for each turn of the reactor."""
+
+    _log = Logger()
+
+    def __init__(self, clock: IReactorTime) -> None:
+        """Measure slices and schedule turns by `clock`."""
+        self._clock = clock
+        self._waiting: deque[Steps] = deque()
+        self._next_turn: IDelayedCall | None = None
+
+    def start(self, steps: Steps) -> None:
+        """Run the first slice now and the others in later turns; an exception is logged."""
+        if self._run(steps, self._clock.seconds() + SLICE_SECONDS):
+            self._waiting.append(steps)
+            self._schedule()
+
+    def _schedule(self) -> None:
+        if self._waiting and self._next_turn is None:
+            self._next_turn = self._clock.callLater(0, self._take_turn)
+
+    def _take_turn(self) -> None:
+        """Run one slice, shared by what waits; what is not finished goes to the end."""
+        self._next_turn = None
+        end = self._clock.seconds() + SLICE_SECONDS
+        for _ in range(len(self._waiting)):
+            steps = self._waiting.popleft()
+            if self._run(steps, end):
+                self._waiting.append(steps)
+                break
+        self._schedule()
+
+    def _run(self, steps: Steps, end: float) -> bool:
+        """Run until a time; return whether anything is left."""
+        seconds = self._clock.seconds
+        try:
+            for _ in steps:
+                if seconds() >= end:
+                    return True
+        except Exception:
+            self._log.failure("Work in slices failed.")
+        return False
+
+
+class StepQueue:
+    """Work that is done one after the other, in slices; a failure ends only what has failed."""
+
+    _log = Logger()
+
+    def __init__(self, slices: Slices) -> None:
+        self._slices = slices
+        self._queue: deque[Steps] = deque()
+        self._is_running = False
+
+    def add(self, steps: Steps) -> None:
+        """Do this work after all that was added before."""
+        self._queue.append(steps)
+        if not self._is_running:
+            self._is_running = True
+            self._slices.start(self._run())
+
+    def _run(self) -> Steps:
+        while self._queue:
+            yield from logged(self._queue.popleft(), self._log)
+        self._is_running = False
+
+
+def logged(steps: Steps, log: Logger) -> Steps:
+    """Run the steps; an exception ends them and is logged."""
+    try:
+        yield from steps
+    except Exception:
+        log.failure("Work in slices failed.")

@@ -1,0 +1,68 @@
+"""What a stream shows of a path: the whole node, or the children that a query selects.
+
+The latter is in `shared_window`. Both register a stream together with the state that it begins
+with, and render its first value from the nodes of that state, in chunks, so that a large value can
+be rendered in slices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Protocol, TypeVar
+
+from treedbd.database.watchers import Watcher
+from treedbd.database.watching import Watching
+from treedbd.store.nodes import Nodes
+from treedbd.tree.types import Path
+
+T = TypeVar("T")
+
+
+class Subscription(Protocol):
+    """What one stream shows."""
+
+    def watch(self, work: Callable[[Nodes], T]) -> tuple[T, int]:
+        """Notify the stream from now on; return what `work` made of the present state, its number.
+
+        Another call begins again.
+        """
+        ...
+
+    def watch_from(self, state: int) -> None:
+        """Notify the stream of what comes after a state that was read or held in this turn."""
+        ...
+
+    def unwatch(self) -> None:
+        """Stop notifying the stream; no error if it is not notified."""
+        ...
+
+    def chunks(self, nodes: Nodes) -> Iterator[bytes]:
+        """Render the first value from the state that the stream began with."""
+        ...
+
+
+class NodeSubscription:
+    """All of a node."""
+
+    __slots__ = ("_path", "_stream", "_watching")
+
+    def __init__(self, watching: Watching, path: Path, stream: Watcher) -> None:
+        self._watching = watching
+        self._path = path
+        self._stream = stream
+
+    def watch(self, work: Callable[[Nodes], T]) -> tuple[T, int]:
+        """Notify the stream from now on; return what `work` made of the present state."""
+        return self._watching.watch(self._path, self._stream, work)
+
+    def watch_from(self, state: int) -> None:
+        """Notify the stream of what comes after a state."""
+        self._watching.watchers.add(self._path, self._stream, state)
+
+    def unwatch(self) -> None:
+        """Stop notifying the stream."""
+        self._watching.watchers.remove(self._path, self._stream)
+
+    def chunks(self, nodes: Nodes) -> Iterator[bytes]:
+        """Render the value at the path."""
+        return nodes.chunks(self._path)

@@ -1,0 +1,239 @@
+"""Partial evaluation: whether a rule can be true, known before any data is read.
+
+`auth` and the keys of the request's path are known; `data`, `newData`, `root`, `now`, `query` and
+the captures below that path are not. A rule for which `compile_partial` returns False is not true
+for any data, so a caller for whom all `.write` rules are such may write nothing.
+
+Theory of operation: as in `compile`, each node of the syntax tree becomes a function that calls
+those of its children, but of values that may be `Unknown`. Both sides of `&&` and `||` count: what
+is known to be false decides, wherever it stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeAlias
+
+from treedbd.rules import unknown
+from treedbd.rules.ast import (
+    AstNode,
+    Binary,
+    Call,
+    Conditional,
+    Expression,
+    Index,
+    ListLiteral,
+    Literal,
+    Logical,
+    Member,
+    Pattern,
+    Prefix,
+    Variable,
+    Visit,
+    each,
+    fold,
+)
+from treedbd.rules.closures import STRING_FUNCTIONS, Evaluate, call_string_method, match_regex
+from treedbd.rules.context import KnownScope
+from treedbd.rules.operators import (
+    BINARY,
+    EQUALITIES,
+    auth_member,
+    equal,
+    index_name,
+    length,
+    negate,
+)
+from treedbd.rules.steps import Steps
+from treedbd.rules.typecheck import TypeTable
+from treedbd.rules.types import STRING_METHODS, Type
+from treedbd.rules.unknown import ANYTHING, FAILS, SOME_NUMBER, SOME_TEST, SOME_TEXT, Unknown
+
+Foresee: TypeAlias = Callable[[KnownScope], Any]
+"""Returns the value of a node, or an `Unknown`."""
+
+
+def compile_partial(
+    expression: Expression, types: TypeTable, captures: Mapping[str, int]
+) -> Steps[Callable[[KnownScope], bool]]:
+    """Compile a rule that has been type-checked; the result returns whether it can be true.
+
+    `captures` maps the names of captures to their indices in the path of the rule.
+    """
+    compiler = _PartialCompiler(types, captures)
+    foresee: Foresee = yield from fold(compiler.visit, compiler.leaves, expression)
+    return lambda scope: unknown.may_be_true(foresee(scope))
+
+
+class _PartialCompiler:
+    """The compilation of one expression; each method returns the function of one form of node."""
+
+    def __init__(self, types: TypeTable, captures: Mapping[str, int]) -> None:
+        self.types = types
+        self.captures = captures
+        self.leaves: Final[Mapping[type[AstNode], Callable[[Any], Foresee]]] = {
+            Literal: self.literal,
+            Pattern: self.not_a_value,
+            ListLiteral: self.not_a_value,
+            Variable: self.variable,
+        }
+
+    def visit(self, node: Expression) -> Visit[Foresee]:
+        return _VISITORS[type(node)](self, node)
+
+    def literal(self, node: Literal) -> Foresee:
+        value = node.value
+        return lambda _: value
+
+    def not_a_value(self, _: Pattern | ListLiteral) -> Foresee:
+        return lambda _: FAILS
+
+    def variable(self, node: Variable) -> Foresee:
+        index = self.captures.get(node.name)
+        if index is not None:
+            return lambda scope: scope.path[index] if index < len(scope.path) else SOME_TEXT
+        if node.name == "auth":
+            return lambda scope: scope.auth
+        result = SOME_NUMBER if node.name == "now" else ANYTHING
+        return lambda _: result
+
+    def member(self, node: Member) -> Visit[Foresee]:
+        target: Foresee = yield node.target
+        name = node.name
+        if self.types[node] is Type.METHOD:
+            return lambda _: FAILS
+        if self.types[node] is Type.AUTH:
+            return lambda scope: _member(target(scope), name)
+        if self.types[node.target] is Type.QUERY:
+            return lambda _: ANYTHING
+        return lambda scope: unknown.call_with_strings(length, [target(scope)], ANYTHING)
+
+    def index(self, node: Index) -> Visit[Foresee]:
+        target, index = yield from each((node.target, node.index))
+
+        def foresee(scope: KnownScope) -> Any:
+            key = index(scope)
+            name = key if isinstance(key, Unknown) else unknown.attempt(index_name, key)
+            return _member(target(scope), name)
+
+        return foresee
+
+    def call(self, node: Call) -> Visit[Foresee]:
+        callee = node.callee
+        assert isinstance(callee, Member)  # noqa: S101 - the type checker ensures it
+        target: Foresee = yield callee.target
+        if self.types[callee.target] is Type.SNAPSHOT:
+            return (yield from self.snapshot_call(target, node))
+        arguments = yield from each(
+            argument for argument in node.arguments if not isinstance(argument, Pattern)
+        )
+        operands = [target, *arguments]
+        is_test = STRING_METHODS[callee.name].returns is Type.BOOLEAN
+        result = SOME_TEST if is_test else ANYTHING
+
+        def foresee(scope: KnownScope) -> Any:
+            found = [operand(scope) for operand in operands]
+
+            def call(*texts: str) -> Any:
+                return _string_method(node, texts)(scope)
+
+            return unknown.call_with_strings(call, found, result)
+
+        return foresee
+
+    def snapshot_call(self, target: Foresee, node: Call) -> Visit[Foresee]:
+        names: list[Expression] = []
+        for argument in node.arguments:
+            names += argument.items if isinstance(argument, ListLiteral) else [argument]
+        arguments = yield from each(names)
+        result = SOME_TEST if self.types[node] is Type.BOOLEAN else ANYTHING
+
+        def foresee(scope: KnownScope) -> Any:
+            if unknown.certainly_fails(target(scope)):
+                return FAILS
+            found = [argument(scope) for argument in arguments]
+            return unknown.call_with_strings(lambda *_: result, found, result)
+
+        return foresee
+
+    def prefix(self, node: Prefix) -> Visit[Foresee]:
+        operand: Foresee = yield node.operand
+        if node.operator == "!":
+            return lambda scope: unknown.negate_test(operand(scope))
+
+        def foresee(scope: KnownScope) -> Any:
+            value = operand(scope)
+            return ANYTHING if isinstance(value, Unknown) else unknown.attempt(negate, value)
+
+        return foresee
+
+    def logical(self, node: Logical) -> Visit[Foresee]:
+        terms = yield from each(node.terms)
+        stops_at = node.operator == "||"
+        return lambda scope: unknown.join_tests(stops_at, [term(scope) for term in terms])
+
+    def binary(self, node: Binary) -> Visit[Foresee]:
+        first, *rest = yield from each(node.terms)
+        steps = list(zip(node.operators, rest, strict=True))
+
+        def foresee(scope: KnownScope) -> Any:
+            value = first(scope)
+            for operator, term in steps:
+                value = _operate(operator, value, term(scope), scope)
+            return value
+
+        return foresee
+
+    def conditional(self, node: Conditional) -> Visit[Foresee]:
+        conditions = yield from each(condition for condition, _ in node.arms)
+        results = yield from each(result for _, result in node.arms)
+        otherwise: Foresee = yield node.otherwise
+        arms = list(zip(conditions, results, strict=True))
+
+        def foresee(scope: KnownScope) -> Any:
+            found = [(condition(scope), result(scope)) for condition, result in arms]
+            return unknown.choose(found, otherwise(scope))
+
+        return foresee
+
+
+def _member(value: Any, name: Any) -> Any:
+    """Return a member of a value of `auth`."""
+    if unknown.certainly_fails(value) or unknown.certainly_fails(name):
+        return FAILS
+    if isinstance(value, Unknown) or isinstance(name, Unknown):
+        return ANYTHING
+    return auth_member(value, name)
+
+
+def _string_method(node: Call, texts: tuple[str, ...]) -> Evaluate:
+    """Return the call of a string method for known strings."""
+    target, *arguments = [_constant(text) for text in texts]
+    name = node.callee.name if isinstance(node.callee, Member) else ""
+    pattern = node.arguments[0] if node.arguments else None
+    if isinstance(pattern, Pattern):
+        return match_regex(target, pattern.regex)
+    return call_string_method(target, STRING_FUNCTIONS[name], arguments)
+
+
+def _constant(value: Any) -> Evaluate:
+    return lambda _: value
+
+
+def _operate(operator: str, left: Any, right: Any, scope: KnownScope) -> Any:
+    expected = EQUALITIES.get(operator)
+    if expected is None:
+        return unknown.operate_on(BINARY[operator], left, right)
+    result = unknown.are_equal(left, right, lambda one, other: equal(one, other, scope))
+    return result if expected else unknown.negate_test(result)
+
+
+_VISITORS: Final[Mapping[type[AstNode], Callable[[_PartialCompiler, Any], Visit[Foresee]]]] = {
+    Member: _PartialCompiler.member,
+    Index: _PartialCompiler.index,
+    Call: _PartialCompiler.call,
+    Prefix: _PartialCompiler.prefix,
+    Logical: _PartialCompiler.logical,
+    Binary: _PartialCompiler.binary,
+    Conditional: _PartialCompiler.conditional,
+}

@@ -1,0 +1,67 @@
+"""What signals do to the daemon, from the moment its plugin is used to the end of the process.
+
+SIGTERM and SIGINT end it with status 0. Before the reactor runs they end it at once: the stores
+survive that as they survive a crash. SIGHUP reloads; one that comes too early is remembered until
+the reactor runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, Final, NoReturn
+
+STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+class Signals:
+    """The signal handlers of the process, and its last exit."""
+
+    def __init__(self, pid_file: str = "") -> None:
+        """`pid_file` is the file that twistd removes at an orderly end; empty for none."""
+        self._pid_file = pid_file
+        self._must_reload = False
+
+    def await_reactor(self) -> None:
+        """Handle what comes before the reactor runs."""
+        signal.signal(signal.SIGHUP, self._remember_reload)
+        for stop in STOP_SIGNALS:
+            signal.signal(stop, self._exit_on_signal)
+
+    def follow_reactor(
+        self, reactor: Any, stop: Callable[[], None], reload: Callable[[], None]
+    ) -> None:
+        """From now on call `stop` and `reload` in the reactor, as soon as it runs."""
+
+        def in_reactor(call: Callable[[], None]) -> Callable[[int, FrameType | None], None]:
+            return lambda _signal, _frame: reactor.callFromThread(call)
+
+        signal.signal(signal.SIGHUP, in_reactor(reload))
+        if self._must_reload:
+            reactor.callWhenRunning(reload)
+        for each in STOP_SIGNALS:
+            signal.signal(each, in_reactor(stop))
+            # Again when the reactor runs, in place of Twisted's own handlers, which would end
+            # twistd by that signal instead of with status 0.
+            reactor.callWhenRunning(signal.signal, each, in_reactor(stop))
+
+    def ignore(self) -> None:
+        """Ignore further signals: the process is ending, and no handler can run in the end."""
+        for stop in (*STOP_SIGNALS, signal.SIGHUP):
+            signal.signal(stop, signal.SIG_IGN)
+
+    def exit(self) -> NoReturn:
+        """End the process now with status 0, whatever its threads are waiting for."""
+        if self._pid_file:
+            with contextlib.suppress(OSError):
+                os.unlink(self._pid_file)
+        os._exit(0)
+
+    def _remember_reload(self, _signal: int, _frame: FrameType | None) -> None:
+        self._must_reload = True
+
+    def _exit_on_signal(self, _signal: int, _frame: FrameType | None) -> None:
+        self.exit()

@@ -1,0 +1,239 @@
+"""An engine whose file is closed while nobody uses it, and is opened again at the next use.
+
+Theory of operation. Closing and opening wait for the disk, so both may run in a worker thread. In
+between, the thread that uses the engine must never meet a file that is half open. So an engine is
+closed in two steps: `detach`, in the thread that uses it, after which every use opens it first; and
+`close_detached`, in any thread. A lock that both `open` and `close_detached` hold makes each wait
+for the other: a file is never open twice, and an engine that is opened again before it was closed
+stays open.
+
+While the file is closed, another program may put another in its place, or an older copy of it. Who
+watches the database has seen the state that was left, so only a file with that state is opened
+again.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import threading
+from collections.abc import Callable
+from typing import Final, Protocol, TypeAlias, TypeVar
+
+from treedbd.store.engine import (
+    CannotOpenStore,
+    Engine,
+    EngineSnapshot,
+    ReadView,
+    StoreFailed,
+    Transaction,
+)
+
+T = TypeVar("T")
+_State: TypeAlias = tuple[int, bytes]
+"""The number and the id of the last entry of the log: no two histories share them."""
+
+_CLOSED: Final = "The store is closed."
+
+
+class FileEngine(Engine, Protocol):
+    """An engine over a file, which can be closed and opened again."""
+
+    @property
+    def path(self) -> pathlib.Path:
+        """The file."""
+        ...
+
+    @property
+    def has_snapshots(self) -> bool:
+        """Whether a moment is held open."""
+        ...
+
+    @property
+    def was_closed_cleanly(self) -> bool:
+        """Whether the file was sound when it was closed, and has not changed since."""
+        ...
+
+    def limit_cache(self, size: int) -> None:
+        """Keep about `size` bytes of the file in memory at most; not during a commit."""
+        ...
+
+    def find_damage(self, pause: Callable[[], bool]) -> str | None:
+        """Read the whole file, in any thread; return a clause about what is damaged first."""
+        ...
+
+    def confirm_sound(self) -> None:
+        """Record that the whole file has been read and is sound."""
+        ...
+
+
+OpenFile: TypeAlias = Callable[[], FileEngine]
+
+
+class ReopeningEngine:
+    """An engine over a file that `open_file` opens.
+
+    Attributes:
+        read, begin: those of the engine that is open, so that no call passes through here.
+        cache_size: what `limit_cache` was given last, in bytes; 0 if the engine is not open.
+
+    """
+
+    def __init__(
+        self, open_file: OpenFile, use: Callable[[], None], first: Engine | None = None
+    ) -> None:
+        """Begin closed, or with the engine `first`, which has no file yet.
+
+        `use` is called when the engine is used while it is closed; it must call `open` or raise.
+        """
+        self._open_file = open_file
+        self._use = use
+        self._lock = threading.Lock()
+        self._file: FileEngine | None = None
+        self._engine: Engine | None = first
+        self._left: _State | None = None
+        self._is_over = False
+        self.cache_size = 0
+        self.read = self._open_and_read if first is None else first.read
+        self.begin: Callable[[], Transaction] = (
+            self._open_and_begin if first is None else first.begin
+        )
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it can be used without opening anything."""
+        return self._engine is not None
+
+    @property
+    def file(self) -> FileEngine:
+        """The engine over the file; raises `StoreFailed` if that is closed or does not exist."""
+        if self._engine is None or self._file is None:
+            raise StoreFailed(_CLOSED)
+        return self._file
+
+    @property
+    def has_snapshots(self) -> bool:
+        """Whether a moment is held open."""
+        return self._file is not None and self._file.has_snapshots
+
+    def attach(self, file: FileEngine) -> None:
+        """Use an engine whose file was created just now."""
+        with self._lock:
+            self._bind(file)
+
+    def open(self, cache_size: int) -> None:
+        """Open the file, in any thread; no effect if it is open.
+
+        Raises what `open_file` raises, and `CannotOpenStore` if the state of the file is not the
+        one that was left.
+        """
+        with self._lock:
+            if self._is_over:
+                raise StoreFailed(_CLOSED)
+            if self._file is None:
+                self._file = self._open_as_left()
+            self.limit_cache(cache_size)
+            self._bind(self._file)
+
+    def limit_cache(self, size: int) -> None:
+        """Keep about `size` bytes of the file in memory at most; not during a commit."""
+        if self._file is not None:
+            self._file.limit_cache(size)
+            self.cache_size = size
+
+    def detach(self) -> None:
+        """Open the file at the next use; no commit and no snapshot may be under way."""
+        self._engine = None
+        self.read = self._open_and_read
+        self.begin = self._open_and_begin
+
+    def close_detached(self) -> None:
+        """Close the file, in any thread, unless the engine has been opened again since."""
+        with self._lock:
+            if self._engine is None and self._file is not None:
+                file, self._file = self._file, None
+                self.cache_size = 0
+                self._left = _state_of(file)
+                file.close()
+
+    def snapshot(self) -> EngineSnapshot:
+        """Hold the present moment open."""
+        return self._opened().snapshot()
+
+    def recover(self) -> None:
+        """Bring the store back from disk."""
+        self._opened().recover()
+
+    def release_reserve(self) -> None:
+        """Release the space kept in reserve."""
+        self._opened().release_reserve()
+
+    def restore_reserve(self) -> bool:
+        """Allocate the reserve again."""
+        return self._opened().restore_reserve()
+
+    def find_misplaced(self) -> str | None:
+        """Return a sentence about a file that is not in its place; None if the file is closed."""
+        return None if self._engine is None else self._engine.find_misplaced()
+
+    def verify(self) -> list[str]:
+        """Return what is damaged."""
+        return self._opened().verify()
+
+    def size(self) -> int:
+        """Return the bytes on the disk."""
+        return self._opened().size()
+
+    def close(self) -> None:
+        """Close cleanly; it is not opened again."""
+        self._is_over = True
+        with self._lock:
+            engine, self._file = self._file or self._engine, None
+            self.detach()
+            if engine is not None:
+                engine.close()
+
+    def _bind(self, file: FileEngine) -> None:
+        self._file = self._engine = file
+        self.read = file.read
+        self.begin = file.begin
+
+    def _open_as_left(self) -> FileEngine:
+        file = self._open_file()
+        try:
+            if self._left is not None and self._left != _state_of(file):
+                raise CannotOpenStore(
+                    file.path,
+                    "was changed by another program while the server was running",
+                    "restart the server to serve it as it is, or put the former file back",
+                )
+        except BaseException:
+            file.close()
+            raise
+        return file
+
+    def _opened(self) -> Engine:
+        if self._engine is None:
+            self._use()
+            if self._engine is None:
+                raise StoreFailed(_CLOSED)
+        return self._engine
+
+    def _open_and_read(self, work: Callable[[ReadView], T]) -> T:
+        return self._opened().read(work)
+
+    def _open_and_begin(self) -> Transaction:
+        return self._opened().begin()
+
+
+def _state_of(engine: Engine) -> _State | None:
+    """Return the state of an engine, None if it cannot be read."""
+    try:
+        return engine.read(_last_entry)
+    except StoreFailed:
+        return None
+
+
+def _last_entry(view: ReadView) -> _State:
+    sequence = view.sequence()
+    entry = next(view.entries(sequence - 1), None)
+    return sequence, b"" if entry is None else entry.op_id

@@ -1,0 +1,251 @@
+"""Brings the file of a database from an older format to the present one.
+
+Theory of operation
+-------------------
+The format is the `user_version` of the file. Each format knows how its rows become those of the
+next one (`_STEPS`); a file of an older format is converted step by step when it is opened for
+writing. A step is made whole or not at all, whenever the process or the machine stops:
+
+- If no row changes, the format is raised in place, by an ordinary commit.
+- Otherwise a new file is written beside the old one, from which the old one is only read. It is
+  synced, read back from the disk and checked, and only then renamed to the name of the old file. A
+  new file that was left unfinished means nothing, and is removed at the next attempt.
+
+Before the rename the old file leaves the mode of the write-ahead log: SQLite allows that only if no
+other connection is open, then puts all of the log into the file and removes the log. The directory
+is synced after that, because a log or a journal that came back later would be applied to the new
+file. The old file stays locked until the end.
+
+The new file has the same sequence number and the same change log. The caller holds the lock of the
+data directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import pathlib
+import shutil
+import stat
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, NamedTuple, TypeAlias
+
+import apsw
+
+from treedbd.files import FULL_ERRNOS, open_private, sync_directory
+from treedbd.limits import MIB
+from treedbd.store import format_1
+from treedbd.store.engine import CannotOpenStore, DiskFull, ReadView, Row, StoreFailed
+from treedbd.store.row_keys import END, FIRST
+from treedbd.store.sqlite.errors import SQLITE_ERRORS, cannot_open, classify_error, damaged
+from treedbd.store.sqlite.file import FORMAT, beside, connect_reader, connect_writer, empty_file
+from treedbd.store.sqlite.integrity import check_all
+from treedbd.store.sqlite.reader import SqliteReader
+from treedbd.store.verify import MAX_FINDINGS, check_row, verify
+
+Report: TypeAlias = Callable[[str], None]
+"""Receives a sentence about the progress, for an operator."""
+
+CONVERTED: Final = "-converted"
+"""What the name of a new file has after that of the old one, until it is complete."""
+REPORT_BYTES: Final = 64 * MIB
+"""The progress is reported each time that as many bytes of rows have been read."""
+
+_BESIDE: Final = ("-wal", "-shm", "-journal")
+_FILLING: Final[dict[str, int | str]] = {
+    "journal_mode": "off",  # a new file that fails is removed
+    "synchronous": 0,  # it is synced once, when it is complete
+    "locking_mode": "exclusive",
+    "cache_size": -32 * 1024,
+}
+
+
+class _Step(NamedTuple):
+    """How the rows of one format become those of the next.
+
+    `is_same` returns whether a row stays as it is; `convert` receives all rows in their order. Both
+    raise ValueError for a row that the format does not have.
+    """
+
+    is_same: Callable[[Row], bool]
+    convert: Callable[[Iterable[Row]], Iterator[Row]]
+
+
+_STEPS: Final = {1: _Step(format_1.is_same, format_1.convert_rows)}
+
+
+def convert(path: pathlib.Path, found: int, report: Report) -> None:
+    """Bring a file of the format `found` to the present one, which may take minutes.
+
+    Raises `CannotOpenStore`; then the file is as it was, or of a format in between.
+    """
+    for version in range(found, FORMAT):
+        report(f"{path} has format {version} and is converted to format {version + 1}.")
+        try:
+            _convert_once(path.resolve(), version, report)  # not the link, if it is one
+        except DiskFull as error:
+            raise _full(path, version) from error
+        except OSError as error:
+            if error.errno in FULL_ERRNOS:
+                raise _full(path, version) from error
+            raise _not_converted(
+                path,
+                version,
+                os.strerror(error.errno or 0),
+                "let the user that runs treedb write to its directory, and check the disk",
+            ) from error
+        report(f"{path} has been converted to format {version + 1}.")
+
+
+def check_older(path: pathlib.Path, found: int) -> list[str]:
+    """Return what would keep a file of the format `found` from being converted.
+
+    Nothing is changed. Raises `CannotOpenStore`.
+    """
+
+    def check_rows(rows: ReadView) -> list[str]:
+        converted = _STEPS[found].convert(rows.scan(FIRST, END))
+        findings = (check_row(*row) for row in converted)
+        return list(itertools.islice(filter(None, findings), MAX_FINDINGS))
+
+    with contextlib.closing(connect_reader(path, is_known=False, version=found)) as connection:
+        try:
+            return [*check_all(connection), *SqliteReader(connection).read(check_rows)]
+        except (StoreFailed, *SQLITE_ERRORS) as error:
+            return [f"The file cannot be read: {error}."]
+        except ValueError as error:
+            return [f"{error}."]
+
+
+def _convert_once(path: pathlib.Path, version: int, report: Report) -> None:
+    """Bring a file to the next format; raise `CannotOpenStore`, `DiskFull` or OSError."""
+    with contextlib.closing(connect_writer(path, version)) as old:
+        try:
+            if all(map(_STEPS[version].is_same, _rows(old))):
+                old.execute(f"BEGIN IMMEDIATE; PRAGMA user_version = {version + 1}; COMMIT")
+                return
+            _lock(path, old)
+            _replace(path, old, version, report)
+        except SQLITE_ERRORS as error:
+            if isinstance(failure := classify_error(old, error), DiskFull):
+                raise failure from error
+            raise cannot_open(path, error, old) from error
+        except ValueError as error:
+            raise damaged(path, str(error)) from error
+
+
+def _lock(path: pathlib.Path, connection: apsw.Connection) -> None:
+    """Put all of the log into the file, remove the log, and keep all other connections out."""
+    connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+    connection.pragma("journal_mode", "delete")
+    connection.execute("BEGIN EXCLUSIVE")
+    sync_directory(path.parent)
+
+
+def _replace(path: pathlib.Path, old: apsw.Connection, version: int, report: Report) -> None:
+    """Write the new file, and put it in place of the old one."""
+    new = beside(path, CONVERTED)
+    try:
+        _remove(new)
+        if shutil.disk_usage(path.parent).free < path.stat().st_size:
+            raise DiskFull  # before the disk is filled up for everybody else
+        _create(new, path.stat())
+        with contextlib.closing(apsw.Connection(os.fspath(new))) as connection:
+            try:
+                _fill(connection, old, version, _reported(_rows(old), path, report))
+            except SQLITE_ERRORS as error:
+                if isinstance(failure := classify_error(connection, error), DiskFull):
+                    raise failure from error
+                raise
+        _sync(new)
+        report(f"{path} is converted: the new file is checked.")
+        _check(path, new, version + 1)
+        _remove(new, _BESIDE)  # nobody would look for them after the rename
+        new.rename(path)
+    except StoreFailed as error:
+        raise _not_converted(path, version, str(error), "check the disk") from error
+    finally:
+        _remove(new)
+    sync_directory(path.parent)
+
+
+def _create(new: pathlib.Path, like: os.stat_result) -> None:
+    """Create a file without rows, with the owner and the mode of the old one."""
+    with open(open_private(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
+        file.write(empty_file())
+    created = new.stat()
+    if (created.st_uid, created.st_gid) != (like.st_uid, like.st_gid):
+        os.chown(new, like.st_uid, like.st_gid)
+    new.chmod(stat.S_IMODE(like.st_mode))
+
+
+def _fill(
+    connection: apsw.Connection, old: apsw.Connection, version: int, rows: Iterator[Row]
+) -> None:
+    """Write what is in the old file, in the next format, to a file without rows."""
+    for name, value in _FILLING.items():
+        connection.pragma(name, value)
+    connection.execute("BEGIN")
+    try:
+        connection.executemany("INSERT INTO kv VALUES(1, ?, ?)", _STEPS[version].convert(rows))
+    except apsw.ConstraintError:
+        raise ValueError("Two rows have the same key") from None
+    entries = old.execute("SELECT db, seq, op_id, entry FROM log ORDER BY seq")
+    connection.executemany("INSERT INTO log VALUES(?, ?, ?, ?)", entries)
+    sequence = old.execute("SELECT seq FROM dbs WHERE db = 1").get
+    connection.execute("UPDATE dbs SET seq = ? WHERE db = 1", (sequence,))
+    connection.pragma("user_version", version + 1)
+    connection.execute("COMMIT")
+    connection.pragma("journal_mode", "wal")
+
+
+def _sync(new: pathlib.Path) -> None:
+    """Make the new file durable, and let it be read from the disk, not from memory."""
+    with new.open("r+b") as file:
+        os.fsync(file.fileno())
+        if sys.platform == "linux":
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def _check(path: pathlib.Path, new: pathlib.Path, version: int) -> None:
+    """Raise `CannotOpenStore` unless the new file is sound; only the present rows are known."""
+    with contextlib.closing(connect_reader(new, is_known=False, version=version)) as connection:
+        findings = check_all(connection)
+        if version == FORMAT and not findings:
+            findings = SqliteReader(connection).read(lambda rows: verify(rows, limit=1))
+    if findings:
+        raise damaged(path, findings[0].rstrip("."))
+
+
+def _rows(connection: apsw.Connection) -> Iterator[Row]:
+    return connection.execute("SELECT k, v FROM kv WHERE db = 1 ORDER BY k")
+
+
+def _reported(rows: Iterable[Row], path: pathlib.Path, report: Report) -> Iterator[Row]:
+    """Return the rows; report from time to time how many of their bytes have been returned."""
+    total = path.stat().st_size // MIB
+    done, next_report = 0, REPORT_BYTES
+    for key, raw in rows:
+        yield key, raw
+        done += len(key) + len(raw)
+        if done >= next_report:
+            report(f"{path} is converted: {done // MIB} MiB of about {total} have been read.")
+            next_report += REPORT_BYTES
+
+
+def _remove(new: pathlib.Path, suffixes: Iterable[str] = ("", *_BESIDE)) -> None:
+    for suffix in suffixes:
+        beside(new, suffix).unlink(missing_ok=True)
+
+
+def _full(path: pathlib.Path, version: int) -> CannotOpenStore:
+    return _not_converted(
+        path, version, "the disk is full", "make room for another file of its size"
+    )
+
+
+def _not_converted(path: pathlib.Path, version: int, reason: str, remedy: str) -> CannotOpenStore:
+    problem = f"has format {version} and cannot be converted to format {version + 1} ({reason})"
+    return CannotOpenStore(path, problem, remedy)

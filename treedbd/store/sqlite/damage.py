@@ -1,0 +1,83 @@
+"""Looks for damage in a whole file while it is in use, in a worker thread.
+
+SQLite checks the structure of the file; then every row is read and parsed. Both use a connection of
+their own, and pause every few milliseconds, so that other threads get their turn.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import re
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import apsw
+
+from treedbd.store.engine import ReadView, Row, StoreFailed
+from treedbd.store.row_keys import END, FIRST
+from treedbd.store.sqlite.errors import SQLITE_ERRORS, describe
+from treedbd.store.sqlite.failed_reads import find_failed_read
+from treedbd.store.sqlite.file import connect_reader, set_cache_size
+from treedbd.store.sqlite.integrity import messages
+from treedbd.store.sqlite.reader import SqliteReader
+from treedbd.store.verify import find_unreadable
+
+ROWS_AT_ONCE: Final = 100
+"""Rows of at most a few KiB that are parsed between two pauses; a large one is on its own."""
+_BYTES_AT_ONCE: Final = 256 * 1024
+_STEPS_AT_ONCE: Final = 2000
+"""Steps of SQLite between two pauses."""
+_CACHE_BYTES: Final = 1024 * 1024
+_ERROR_CODE: Final = re.compile(r"unable to get the page\. error code=(\d+)")
+
+
+class CheckStopped(Exception):
+    """A check was told to end before it was complete."""
+
+
+def find_damage(path: pathlib.Path, pause: Callable[[], bool]) -> str | None:
+    """Return a clause about the first thing that is wrong with a file, None if nothing is.
+
+    The file must be open in this process. Raises `CheckStopped` when `pause` returns True, and
+    `StoreFailed` if the file cannot be read.
+    """
+    with contextlib.closing(connect_reader(path)) as connection:
+        set_cache_size(connection, _CACHE_BYTES)
+        return _find_broken_page(connection, pause) or SqliteReader(connection).read(
+            lambda view: find_unreadable(_with_pauses(view, pause))
+        )
+
+
+def _find_broken_page(connection: apsw.Connection, pause: Callable[[], bool]) -> str | None:
+    connection.set_progress_handler(pause, _STEPS_AT_ONCE)
+    try:
+        found = str(connection.execute("PRAGMA quick_check(1)").get)
+    except apsw.InterruptError:
+        raise CheckStopped from None
+    except SQLITE_ERRORS as error:
+        if isinstance(error, apsw.CorruptError) and not find_failed_read(connection):
+            return str(error)
+        raise StoreFailed(describe(error)) from error
+    finally:
+        connection.set_progress_handler(None)
+    if found == "ok":
+        return None
+    problem = "; ".join(messages(found))
+    code = _ERROR_CODE.search(problem)
+    if code is not None and int(code[1]) & 0xFF != apsw.SQLITE_CORRUPT:
+        raise StoreFailed(problem)  # a page that could not be read may be sound
+    return problem
+
+
+def _with_pauses(view: ReadView, pause: Callable[[], bool]) -> Iterator[Row]:
+    """Iterate over all rows, and pause after some of them."""
+    rows, size = 0, 0
+    for row in view.scan(FIRST, END):
+        yield row
+        rows += 1
+        size += len(row[1])
+        if rows >= ROWS_AT_ONCE or size >= _BYTES_AT_ONCE:
+            rows = size = 0
+            if pause():
+                raise CheckStopped

@@ -1,0 +1,243 @@
+"""Content on its way to readers: one copy for all who read it, counted while they read, bounded.
+
+Theory of operation. What a client has not taken yet has to be kept: the rest of a response, the
+value that a stream begins with, events that wait for their turn. All of it is `Content`, which many
+readers share. Each has a `ContentReader` with a position of its own; as long as one is open the
+content is counted by `WaitingBytes`, once, however many read it. What would exceed the bound is
+refused when a reader is opened, which is before anything is sent.
+
+One client address may keep no more than a share of the bound waiting, so clients that do not read
+leave room for those that do. Content that is small is never refused: the number of connections
+bounds it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable
+from typing import IO, Final, TypeAlias
+
+from treedbd.limits import KIB
+
+SMALL_BYTES: Final = 16 * KIB
+"""Content up to this size is never refused, and need not be counted for one connection."""
+SHARES: Final = 4
+"""One client address may take one of this many equal parts of a bound."""
+_FILE_PIECE_BYTES: Final = 128 * KIB
+
+Buffer: TypeAlias = bytes | memoryview
+
+
+class WaitingBytesRefused(Exception):
+    """More bytes cannot wait for readers."""
+
+    def __init__(self, message: str, waiting: WaitingBytes, size: int) -> None:
+        """`size` bytes more were refused of those that `waiting` counts."""
+        super().__init__(message)
+        self._waiting = waiting
+        self._size = size
+
+    def has_room(self, address: str) -> bool:
+        """Return whether as many bytes may wait for `address` by now."""
+        return self._waiting.has_room(address, self._size)
+
+
+class WaitingBytesExhausted(WaitingBytesRefused):
+    """Too many bytes wait for the readers of the whole service."""
+
+
+class TooManyWaitingBytes(WaitingBytesRefused):
+    """Too many bytes wait for the readers of one address."""
+
+
+class WaitingBytes:
+    """How many bytes wait for readers, of one kind: in memory, or in temporary files.
+
+    Attributes:
+        total: bytes that are waiting, those that several readers share counted once.
+        refused: how often more were refused.
+
+    """
+
+    def __init__(self, limit: int) -> None:
+        """Let at most `limit` bytes wait; content that is alone may be larger."""
+        self.total = 0
+        self.refused = 0
+        self._limit = limit
+        self._share = limit // SHARES
+        self._per_address: Counter[str] = Counter()
+
+    def check(self, size: int, own: int = 0) -> None:
+        """Raise `WaitingBytesExhausted` unless `size` more bytes may wait.
+
+        `own` bytes of the same content are counted already.
+        """
+        if not self._fits(size, own):
+            self.refused += 1
+            raise WaitingBytesExhausted(
+                "Too many responses wait for clients that read slowly; try again later.",
+                self,
+                own + size,
+            )
+
+    def check_address(self, address: str, size: int) -> None:
+        """Raise `TooManyWaitingBytes` unless `size` more bytes may wait for an address.
+
+        An empty address is not known, and not bounded by itself.
+        """
+        if not self._fits_share(address, size):
+            self.refused += 1
+            raise TooManyWaitingBytes(
+                "Too many responses wait for your address; read them, then try again.",
+                self,
+                size,
+            )
+
+    def has_room(self, address: str, size: int) -> bool:
+        """Return whether both checks would let `size` more bytes wait for an address."""
+        return self._fits(size) and self._fits_share(address, size)
+
+    def add(self, size: int) -> None:
+        """Count bytes that begin to wait; negative for those that wait no longer."""
+        self.total += size
+
+    def add_for(self, address: str, size: int) -> None:
+        """Count bytes that begin to wait for an address; negative for those that no longer do."""
+        if address:
+            self._per_address[address] += size
+            if not self._per_address[address]:
+                del self._per_address[address]
+
+    def _fits(self, size: int, own: int = 0) -> bool:
+        return self.total <= own or self.total + size <= self._limit
+
+    def _fits_share(self, address: str, size: int) -> bool:
+        waiting = self._per_address.get(address, 0)
+        return not waiting or waiting + size <= self._share
+
+
+class Content:
+    """Bytes that readers share, in memory or in a file; a file is closed after the last reader."""
+
+    __slots__ = ("__weakref__", "_bytes", "_file", "_readers", "_waiting", "size")
+
+    def __init__(self, waiting: WaitingBytes, source: bytes | IO[bytes]) -> None:
+        """Own `source`, a file as it is; count it by `waiting` while it has readers."""
+        self._waiting = waiting
+        self._readers: dict[str, int] = {}
+        if isinstance(source, bytes):
+            self._bytes, self._file = source, None
+            self.size = len(source)
+        else:
+            source.flush()
+            self._bytes, self._file = b"", source
+            self.size = os.fstat(source.fileno()).st_size
+
+    @property
+    def is_in_file(self) -> bool:
+        """Whether it is in a file."""
+        return self._file is not None
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was in a file that is gone, because the last reader has closed it."""
+        return self._file is not None and self._file.closed
+
+    def open(self, address: str, *, may_refuse: bool = True) -> ContentReader:
+        """Begin to read for a client at `address`, which is empty if it is not known.
+
+        Raises `WaitingBytesRefused` if it may not wait for `address`, unless it is small or must
+        not be refused.
+        """
+        if address not in self._readers:
+            if may_refuse and self.size > SMALL_BYTES:
+                self._check(address)
+            self._waiting.add_for(address, self.size)
+        if not self._readers:
+            self._waiting.add(self.size)
+        self._readers[address] = self._readers.get(address, 0) + 1
+        return ContentReader(self, address)
+
+    def _check(self, address: str) -> None:
+        if not self._readers:
+            self._waiting.check(self.size)
+        self._waiting.check_address(address, self.size)
+
+    def read(self, at: int, size: int) -> Buffer:
+        """Return bytes from a position on, at most `size` and none at the end.
+
+        Of what is in memory they are no copy; of a file they are no more than a reader may take.
+        """
+        if self._file is None:
+            if not at and size >= self.size:
+                return self._bytes
+            return memoryview(self._bytes)[at : at + size]
+        return os.pread(self._file.fileno(), min(size, _FILE_PIECE_BYTES), at)
+
+    def whole(self) -> bytes:
+        """Return all of it at once."""
+        if self._file is None:
+            return self._bytes
+        return os.pread(self._file.fileno(), self.size, 0)
+
+    def release(self, address: str) -> None:
+        """Count a reader no longer."""
+        self._readers[address] -= 1
+        if self._readers[address]:
+            return
+        del self._readers[address]
+        self._waiting.add_for(address, -self.size)
+        if not self._readers:
+            self._waiting.add(-self.size)
+            if self._file is not None:
+                self._file.close()
+
+
+class ContentReader:
+    """One reader's position in shared content; open until `close`.
+
+    Attributes:
+        size: the bytes of the content.
+        remaining: those that have not been read.
+
+    """
+
+    __slots__ = ("_address", "_content", "_then", "remaining", "size")
+
+    def __init__(self, content: Content, address: str) -> None:
+        """Read `content`, which counts this reader for `address`."""
+        self.size = self.remaining = content.size
+        self._content: Content | None = content
+        self._address = address
+        self._then: Callable[[], object] | None = None
+
+    def when_closed(self, then: Callable[[], object]) -> None:
+        """Call `then` when this reader is closed."""
+        self._then = then
+
+    def peek(self, size: int) -> Buffer:
+        """Return at most `size` bytes, and stay before them; none at the end or after `close`."""
+        if self._content is None:
+            return b""
+        return self._content.read(self.size - self.remaining, size)
+
+    def skip(self, size: int) -> None:
+        """Go on by `size` bytes."""
+        self.remaining -= size
+
+    def read(self, size: int) -> Buffer:
+        """Return at most `size` bytes and go on."""
+        piece = self.peek(size)
+        self.remaining -= len(piece)
+        return piece
+
+    def close(self) -> None:
+        """Release the content; a second call does nothing."""
+        content, self._content = self._content, None
+        if content is None:
+            return
+        content.release(self._address)
+        then, self._then = self._then, None
+        if then is not None:
+            then()

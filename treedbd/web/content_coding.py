@@ -1,0 +1,98 @@
+"""Content codings of request bodies (RFC 9110, section 8.4): which one, and decoding it.
+
+Decoding is incremental and stops at the limit, so a small body that would decode to gigabytes costs
+what a body of that limit costs. A body is one gzip member or one zstd frame: of several, a body of
+empty ones could hold a million.
+"""
+
+from __future__ import annotations
+
+import sys
+import zlib
+from typing import Final, Literal, Protocol, TypeAlias
+
+from treedbd.text import in_one_line
+from treedbd.tree.errors import InvalidData
+from treedbd.web.headers import Header, Headers, joined
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+Coding: TypeAlias = Literal["gzip", "zstd"]
+
+ACCEPTED: Final[Header] = (b"Accept-Encoding", b"gzip, zstd")
+"""What a response to a body in another coding says (RFC 9110, section 15.5.16)."""
+ZSTD_WINDOW_LOG: Final = 23
+"""The largest window of the coding zstd is 8 MiB (RFC 9659, section 3)."""
+
+_CODINGS: Final[dict[str, Coding]] = {"gzip": "gzip", "x-gzip": "gzip", "zstd": "zstd"}
+_NONE: Final = frozenset({"", "identity"})
+_GZIP_BITS: Final = 16 + zlib.MAX_WBITS
+_MAX_SHOWN_CHARACTERS: Final = 64
+
+
+class UnsupportedEncoding(Exception):
+    """A body in a content coding that is not decoded here, or in more than one."""
+
+    def __init__(self, codings: str) -> None:
+        """`codings` are those of the request, as it lists them."""
+        shown = in_one_line(codings[:_MAX_SHOWN_CHARACTERS])
+        super().__init__(f"The Content-Encoding {shown} is not supported: send gzip, zstd or none.")
+
+
+class _Decoder(Protocol):
+    """What both decompressors have in common."""
+
+    @property
+    def eof(self) -> bool:
+        """Whether the end of the member or frame has been reached."""
+
+    @property
+    def unused_data(self) -> bytes:
+        """What follows that end."""
+
+    def decompress(self, data: bytes, max_length: int, /) -> bytes:
+        """Return the decoded bytes, `max_length` at most."""
+
+
+def parse_coding(headers: Headers) -> Coding | None:
+    """Return the content coding of a request, None for none; raise `UnsupportedEncoding`."""
+    field = joined(headers, b"content-encoding")
+    if field is None:
+        return None
+    names = [name for part in field.split(",") if (name := part.strip().lower()) not in _NONE]
+    if not names:
+        return None
+    coding = _CODINGS.get(names[0])
+    if coding is None or len(names) > 1:
+        raise UnsupportedEncoding(", ".join(names))
+    return coding
+
+
+def decode_body(body: bytes, coding: Coding, limit: int) -> bytes | None:
+    """Return a body decoded, None if it has more than `limit` bytes then.
+
+    Raises `InvalidData` for one that is not exactly one whole member or frame.
+    """
+    decoder = _make_decoder(coding)
+    try:
+        decoded = decoder.decompress(body, limit + 1)
+    except (zlib.error, zstd.ZstdError):
+        raise InvalidData(f"The body is not valid {coding}.") from None
+    if len(decoded) > limit:
+        return None
+    if not decoder.eof:
+        raise InvalidData(f"The body is not valid {coding}: its end is missing.")
+    if decoder.unused_data:
+        raise InvalidData(f"The body is not valid {coding}: something follows its end.")
+    return decoded
+
+
+def _make_decoder(coding: Coding) -> _Decoder:
+    if coding == "gzip":
+        return zlib.decompressobj(_GZIP_BITS)
+    return zstd.ZstdDecompressor(
+        options={zstd.DecompressionParameter.window_log_max: ZSTD_WINDOW_LOG}
+    )

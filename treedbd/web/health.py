@@ -1,0 +1,96 @@
+"""The health of the service, `/.health`: a word for everyone, reasons for admins.
+
+It answers at any host and whatever else the request says. `?live` asks whether the process answers;
+`?ready` whether it would serve a write: to the database that the request addresses, to every one if
+it addresses none. Without either, everything must be as it should be.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import attrs
+
+from treedbd.database.catalog import Catalog
+from treedbd.database.errors import SHUTTING_DOWN, DeadlinePassed, Unavailable
+from treedbd.database.problems import Problem
+from treedbd.limits import DEFAULT_TIMEOUT_S
+from treedbd.names import DatabaseName
+from treedbd.tree.errors import InvalidPath, InvalidQuery
+from treedbd.web.auth.authenticator import Authenticator
+from treedbd.web.auth.identity import AuthRequired, NotAdmin
+from treedbd.web.auth.jwt import BadToken
+from treedbd.web.auth.providers import ProviderUnavailable
+from treedbd.web.http1.interface import IHttp1Request
+from treedbd.web.request import RequestParser, find_token
+from treedbd.web.response import JSON_TYPE, Response
+
+OK: Final = Response(200, b'{"status":"ok"}', (JSON_TYPE,))
+
+_NO_ADMIN: Final = (BadToken, AuthRequired, NotAdmin, ProviderUnavailable, DeadlinePassed)
+
+
+@attrs.frozen
+class _Caller:
+    """What a request to `/.health` addresses, None for nothing, and the token it carries."""
+
+    name: DatabaseName | None
+    token: str | None
+
+
+class Health:
+    """Answers how the databases of a catalog are."""
+
+    def __init__(
+        self, catalog: Catalog, authenticator: Authenticator, parser: RequestParser
+    ) -> None:
+        """Tell reasons to the callers that `authenticator` identifies as admins."""
+        self._catalog = catalog
+        self._authenticator = authenticator
+        self._parser = parser
+
+    async def check(self, request: IHttp1Request, *, is_ending: bool) -> Response:
+        """Return the response to a GET; raise `Unavailable` if anything asked for is wrong."""
+        questions = {part.partition(b"=")[0] for part in request.uri.partition(b"?")[2].split(b"&")}
+        if b"live" in questions:
+            return OK
+        if is_ending:
+            raise Unavailable(SHUTTING_DOWN)
+        caller = self._parse(request)
+        problems = await self._catalog.find_problems()
+        if b"ready" in questions:
+            problems = [each for each in problems if _prevents_write(each, caller.name)]
+        if not problems:
+            return OK
+        raise Unavailable(await self._describe(problems, caller))
+
+    def _parse(self, request: IHttp1Request) -> _Caller:
+        """Return the caller; nothing in a request is an error here."""
+        try:
+            location = self._parser.locate(request)
+            return _Caller(location.name, find_token(request.headers, location.parameters))
+        except (InvalidPath, InvalidQuery, LookupError):
+            return _Caller(None, None)
+
+    async def _describe(self, problems: list[Problem], caller: _Caller) -> str:
+        """Return what a caller may know: the problems of the project that he is an admin of."""
+        shown = []
+        if caller.name is not None and await self._is_admin(caller.name.project, caller.token):
+            shown = [str(each) for each in problems if each.project == caller.name.project]
+        return " ".join(shown) or "Not everything can be served at present."
+
+    async def _is_admin(self, project: str, token: str | None) -> bool:
+        try:
+            identity = await self._authenticator.identify(project, token, None, DEFAULT_TIMEOUT_S)
+        except _NO_ADMIN:
+            return False
+        return identity.is_admin
+
+
+def _prevents_write(problem: Problem, name: DatabaseName | None) -> bool:
+    if not problem.refuses_writes:
+        return False
+    return name is None or (problem.project, problem.database) in (
+        (name.project, name.database),
+        (name.project, None),
+    )

@@ -1,0 +1,144 @@
+"""Reads that are shared: those who ask for the same, meanwhile, cost one rendering.
+
+A rendering is shared as long as a client reads it and nothing was written to its database since, so
+many clients that read slowly, and many streams that begin at the same place, keep one copy waiting.
+Who may read it is evaluated for each by its caller, against the state that was rendered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from functools import partial
+from typing import Final, NamedTuple
+from weakref import ref
+
+from twisted.internet.defer import Deferred, DeferredSemaphore, fail
+from twisted.internet.interfaces import IReactorTime
+
+from treedbd.limits import Limits
+from treedbd.store.nodes import HeldNodes, Nodes
+from treedbd.web.content import SMALL_BYTES, WaitingBytes, WaitingBytesRefused
+from treedbd.web.large_reads import LargeRead, RenderingSource, Waiter
+from treedbd.web.rendering import Rendering, RenderingWriter
+
+MAX_CONCURRENT_RENDERS: Final = 4
+"""Large reads that are rendered at a time; others wait for their turn."""
+MAX_TURN_BYTES: Final = 1_200_000
+MAX_TURN_SECONDS: Final = 0.02
+
+
+class TooMuchWork(NamedTuple):
+    """A read that takes more than one turn; `sequence` is the number of the state it would show."""
+
+    sequence: int
+
+
+class SharedReads:
+    """The renderings of a service that are under way or being read.
+
+    Attributes:
+        memory, files: how many bytes wait for readers, in memory and in temporary files.
+
+    """
+
+    def __init__(self, limits: Limits, clock: IReactorTime) -> None:
+        """Render by `clock`; let as many bytes wait as `limits` say."""
+        self.memory: Final = WaitingBytes(limits.waiting_bytes)
+        self.files: Final = WaitingBytes(limits.waiting_file_bytes)
+        self._clock = clock
+        self._slots = DeferredSemaphore(MAX_CONCURRENT_RENDERS)
+        self._being_read: dict[Hashable, ref[Rendering]] = {}
+        self._under_way: dict[Hashable, LargeRead] = {}
+
+    def render(self, source: RenderingSource, nodes: Nodes) -> bytes | Rendering | TooMuchWork:
+        """Return the JSON of a source, a rendering that others read if there is one.
+
+        It is bytes if it is too little to be shared.
+        """
+        if self._being_read or self._under_way:
+            shared = self._find(source, nodes)
+            if shared is not None:
+                return shared
+        body = render_at_once(source, nodes, self._clock)
+        if body is None:
+            return TooMuchWork(nodes.rows.sequence())
+        if len(body) <= SMALL_BYTES:
+            return body
+        rendering = Rendering(self.memory, body, source, nodes.rows.sequence())
+        self._share(source.key, rendering)
+        return rendering
+
+    def render_large(
+        self, hold: Callable[[], HeldNodes], waiter: Waiter, address: str
+    ) -> Deferred[Rendering]:
+        """Render in slices, for this waiter and all who want the same; `hold` returns a moment.
+
+        Fires with the rendering, which is freed unless it is opened at once. Errbacks with what
+        `judge` raises, and with `StoreFailed`, `DiskFull` or `WaitingBytesRefused`; at once, if no
+        room at all is left for the address that will read it. A waiter may cancel; the work ends
+        when the last one does.
+        """
+        try:
+            self.files.check_address(address, 1)
+            return self._join(hold, waiter)
+        except WaitingBytesRefused as error:
+            return fail(error)
+
+    def _join(self, hold: Callable[[], HeldNodes], waiter: Waiter) -> Deferred[Rendering]:
+        key = waiter.source.key
+        read = self._under_way.get(key)
+        if read is not None and read.can_join(waiter.judged):
+            return read.join(waiter)
+        self.files.check(1)
+        read = self._under_way[key] = LargeRead(hold, self._clock)
+        waiting = read.join(waiter)
+        Deferred.fromCoroutine(self._run(key, read))
+        return waiting
+
+    async def _run(self, key: Hashable, read: LargeRead) -> None:
+        try:
+            writer = RenderingWriter(self.memory, self.files)
+            await read.run(self._slots, writer, partial(self._share, key))
+        finally:
+            if self._under_way.get(key) is read:
+                del self._under_way[key]
+
+    def _find(self, source: RenderingSource, nodes: Nodes) -> Rendering | TooMuchWork | None:
+        """Return what shows the very state that `nodes` show, if anything does or will."""
+        key = source.key
+        known, read = self._being_read.get(key), self._under_way.get(key)
+        if known is None and read is None:
+            return None
+        sequence = nodes.rows.sequence()
+        rendering = None if known is None else known()
+        if (
+            rendering is not None
+            and rendering.sequence == sequence
+            and not rendering.is_closed
+            and source.shares(rendering.source)
+        ):
+            return rendering
+        return TooMuchWork(sequence) if read is not None and read.can_join(sequence) else None
+
+    def _share(self, key: Hashable, rendering: Rendering) -> None:
+        """Remember a rendering as long as it is in use."""
+
+        def forget(gone: ref[Rendering]) -> None:
+            if self._being_read.get(key) is gone:
+                del self._being_read[key]
+
+        self._being_read[key] = ref(rendering, forget)
+
+
+def render_at_once(source: RenderingSource, nodes: Nodes, clock: IReactorTime) -> bytes | None:
+    """Return the whole JSON if that is little work, None if it is a large read."""
+    rendering = source.chunks(nodes)
+    rendered = [next(rendering)]
+    size = len(rendered[0])
+    end = clock.seconds() + MAX_TURN_SECONDS
+    for chunk in rendering:
+        rendered.append(chunk)
+        size += len(chunk)
+        if size > MAX_TURN_BYTES or clock.seconds() > end:
+            return None
+    return b"".join(rendered)

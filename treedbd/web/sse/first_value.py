@@ -1,0 +1,112 @@
+"""The value that a stream begins with, or begins again with: one rendering for all that want it.
+
+A value that is little work is rendered in the turn in which the stream begins; a large one in
+slices, together with all streams and reads that wait for the same. Each stream sends it from the
+shared copy, at the speed of its reader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from typing import Final
+
+from twisted.internet.defer import Deferred
+
+from treedbd.database.read_grants import ReadGrant
+from treedbd.database.shared_window import QuerySubscription
+from treedbd.database.subscription import Subscription
+from treedbd.store.nodes import HeldNodes, Nodes
+from treedbd.tree.event import Position
+from treedbd.tree.query import Query
+from treedbd.tree.types import Path, Place
+from treedbd.web.content import Content, ContentReader
+from treedbd.web.large_reads import RenderingSource, Waiter
+from treedbd.web.rendering import Rendering
+from treedbd.web.representation import PLAIN, ReadSource
+from treedbd.web.shared_reads import SharedReads, TooMuchWork
+from treedbd.web.sse import frames
+
+
+class QuerySource:
+    """The first value of streams of a query, which fills the window that they are attached to."""
+
+    def __init__(
+        self, database: object, path: Path, query: Query | None, subscription: QuerySubscription
+    ) -> None:
+        self._subscription = subscription
+        # As text: 1 and True are equal, but are different bounds of a query.
+        self.key: Final[Hashable] = ("window", database, path, repr(query))
+
+    def shares(self, other: object) -> bool:
+        """Return whether the other has rendered for the window that this stream is attached to."""
+        if not isinstance(other, QuerySource):
+            return False
+        return other._subscription.window is self._subscription.window
+
+    def chunks(self, nodes: Nodes) -> Iterator[bytes]:
+        """Render what the query selects, in its order."""
+        return self._subscription.chunks(nodes)
+
+
+def first_source(
+    database: object, path: Path, query: Query | None, subscription: Subscription
+) -> RenderingSource:
+    """Return what renders the first value: of a node the same as an ordinary read of it."""
+    if isinstance(subscription, QuerySubscription):
+        return QuerySource(database, path, query, subscription)
+    return ReadSource(database, Place(path), PLAIN)
+
+
+class FirstValue:
+    """The first value of one stream."""
+
+    __slots__ = ("_address", "_grant", "_reads", "_source", "_waiting")
+
+    def __init__(
+        self, source: RenderingSource, grant: ReadGrant, reads: SharedReads, address: str
+    ) -> None:
+        """Render `source`, as far as `grant` allows it, for a client."""
+        self._source: Final = source
+        self._grant: Final = grant
+        self._reads: Final = reads
+        self._address: Final = address
+        self._waiting: Deferred[Rendering] | None = None
+
+    def render(self, nodes: Nodes) -> bytes | Rendering | TooMuchWork:
+        """Return the present value; the read rules allowed this state."""
+        return self._reads.render(self._source, nodes)
+
+    def render_large(
+        self, hold: Callable[[], HeldNodes], judged: int, begun: Callable[[int], None]
+    ) -> Deferred[Rendering]:
+        """Render a large value; `begun` is called with the number of the state it shows.
+
+        The read rules already allowed the state `judged`. As `SharedReads.render_large`.
+        """
+        waiter = Waiter(self._source, self._judge, judged, begun)
+        self._waiting = self._reads.render_large(hold, waiter, self._address)
+        return self._waiting
+
+    def open(self, rendered: bytes | Rendering, position: Position | None) -> list[ContentReader]:
+        """Return readers of a `put` of a value, one after the other; `position` is its identifier.
+
+        Raises `WaitingBytesRefused`.
+        """
+        before, after = frames.FIRST_PUT
+        after += frames.frame_end(position)
+        if isinstance(rendered, bytes):
+            return [self._open(before + rendered + after)]
+        value = rendered.open(self._address)
+        return [self._open(before), value, self._open(after)]
+
+    def cancel(self) -> None:
+        """Wait no longer for a large value."""
+        if self._waiting is not None:
+            self._waiting.cancel()
+
+    def _open(self, short: bytes) -> ContentReader:
+        return Content(self._reads.memory, short).open(self._address, may_refuse=False)
+
+    def _judge(self, nodes: Nodes) -> None:
+        self._grant.check(nodes)
+        self._grant.recheck()  # what it depends on may have changed since
