@@ -211,9 +211,9 @@ def connect_reader(
             _check_format(path, connection, version)
         _set_pragmas(path, connection, _READING)
     except SQLITE_ERRORS as error:
-        reason = cannot_open(path, error, connection)
+        failure = StoreFailed(describe(error)) if is_known else cannot_open(path, error, connection)
         connection.close()
-        raise StoreFailed(describe(error)) if is_known else reason from error
+        raise failure from error
     except BaseException:
         connection.close()
         raise
