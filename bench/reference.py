@@ -1,21 +1,34 @@
 """The references for measurements: the least that the platform can do.
 
-`.venv/bin/python bench/reference.py klein|web|fanout` listens on a free port of 127.0.0.1 and
-prints it. The first two return that many bytes for `/<number>`: as a bare Klein route with a path
-converter, or as a bare `twisted.web` Resource. The third holds every GET open and writes the body
-of each PUT to all that are held.
+`.venv/bin/python bench/reference.py klein|web|floor|fanout [FOLDER]` listens on a free port of
+127.0.0.1 and prints it; with a folder, over TLS with the certificate of development mode that is
+created there. The first three return that many bytes for `/<number>`: as a bare Klein route with a
+path converter, as a bare `twisted.web` Resource, and as a constant reply of the HTTP server that
+treedb uses, without anything else of treedb. The fourth holds every GET open and writes the body of
+each PUT to all that are held.
 """
 
 from __future__ import annotations
 
+import datetime
+import pathlib
 import sys
+from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 from klein import Klein
 from twisted.internet import reactor
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Request, Site
+from zope.interface import implementer
+
+from treedbd.config.certificate import ServerContext, ensure_local_certificate
+from treedbd.limits import Limits
+from treedbd.web.http1.factory import Http1Factory
+from treedbd.web.http1.interface import IHttp1Request, IHttp1Resource
+
+HEADERS: Final = ((b"Content-Type", b"application/json; charset=utf-8"),)
 
 
 @cache
@@ -32,6 +45,18 @@ class Bare(Resource):
     def render_GET(self, request: Request) -> bytes:
         """Return the body."""
         return body(int(request.path[1:]))
+
+
+@implementer(IHttp1Resource)
+class Floor(Resource):
+    """Returns as many bytes as the path says, past the requests of `twisted.web`."""
+
+    isLeaf = True
+
+    def render(self, request: IHttp1Request) -> int:
+        """Send the body."""
+        request.send(200, HEADERS, body(int(request.uri[1:])))
+        return NOT_DONE_YET
 
 
 class FanOut(Resource):
@@ -76,14 +101,28 @@ def bare_klein() -> Resource:
     return app.resource()
 
 
-def main(kind: str) -> None:
+ROOTS: Final[dict[str, Callable[[], Any]]] = {
+    "klein": bare_klein,
+    "web": Bare,
+    "floor": Floor,
+    "fanout": FanOut,
+}
+
+
+def main(kind: str, folder: str | None = None) -> None:
     """Serve until killed."""
     net: Any = reactor
-    roots = {"klein": bare_klein, "web": Bare, "fanout": FanOut}
-    port = net.listenTCP(0, Site(roots[kind]()), 5000, interface="127.0.0.1")
+    root = ROOTS[kind]()
+    factory = Http1Factory(root, Limits(), net) if kind == "floor" else Site(root)
+    if folder is None:
+        port = net.listenTCP(0, factory, 5000, interface="127.0.0.1")
+    else:
+        now = datetime.datetime.now(datetime.UTC)
+        context = ServerContext(ensure_local_certificate(pathlib.Path(folder), now))
+        port = net.listenSSL(0, factory, context, 5000, interface="127.0.0.1")
     print(port.getHost().port, flush=True)
     net.run()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

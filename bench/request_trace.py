@@ -1,10 +1,12 @@
-"""Files that one live request passes through, the depth of imports, and what a command loads.
+"""Files and functions that one live request passes through, the depth of imports, and more.
 
     .venv/bin/python bench/request_trace.py [--calls]
 
 A daemon serves plain HTTP in this process, and a client sends it requests. Each request is traced
-twice: the first for its path, and one more after it. A move is a change of the file that is
-executed, at a call or at a return; only files of treedb count. `--calls` also lists the functions.
+twice: the first for its path, and one more after it, each on a new connection; a read also a third
+time, as its connection repeats it. A frame is a call of a function, a move is a change of the file
+that is executed, at a call or at a return; only files of treedb count. `--calls` also lists the
+functions, those of the last request of each kind. At the end: how many modules a command loads.
 """
 
 from __future__ import annotations
@@ -95,15 +97,18 @@ class Tracer:
 class Trace(NamedTuple):
     """What one request was traced to do."""
 
+    name: str
     files: int
+    frames: int
     moves: int
     calls: tuple[Call, ...]
 
 
-def summarise(calls: list[Call]) -> Trace:
-    """Count files and moves."""
+def summarise(name: str, calls: list[Call]) -> Trace:
+    """Count files, frames and moves."""
     moves = sum(before.file != after.file for before, after in itertools.pairwise(calls))
-    return Trace(len({call.file for call in calls}), moves, tuple(calls))
+    frames = sum(call.event == "call" for call in calls)
+    return Trace(name, len({call.file for call in calls}), frames, moves, tuple(calls))
 
 
 def send(connection: socket.socket, request: Request, key: str) -> None:
@@ -130,25 +135,35 @@ def _is_complete(received: bytes) -> bool:
     return len(body) == int(length[1]) if length else b"\n\n" in body
 
 
+def trace(
+    connection: socket.socket, request: Request, key: str, name: str, tracer: Tracer
+) -> Trace:
+    """Trace one request."""
+    blockingCallFromThread(reactor, tracer.calls.clear)
+    tracer.is_on = True
+    send(connection, request, key)
+    blockingCallFromThread(reactor, lambda: None)  # what follows the response counts
+    tracer.is_on = False
+    return summarise(name, tracer.calls)
+
+
 def trace_all(port: int, tracer: Tracer) -> Iterator[tuple[Request, list[Trace]]]:
-    """Trace each request twice; runs in a thread of its own."""
+    """Trace each request twice, and reads once more; runs in a thread of its own."""
     address = ("127.0.0.1", port)
     warm_up = Request("", "PUT", "/users/{}.json", body='{"name":"Ada","age":36}')
     for number, request in enumerate(REQUESTS):
         traces = []
-        for _ in range(2):
+        key = f"u{number}"
+        for name in ("first", "again"):
             with contextlib.closing(socket.create_connection(address, WAIT_S)) as connection:
-                for key in ("warm", f"u{number}"):
-                    send(connection, warm_up, key)
+                for each in ("warm", key):
+                    send(connection, warm_up, each)
                 if not request.headers:  # a stream would not end
                     send(connection, request, "warm")
                     send(connection, warm_up, "warm")
-                blockingCallFromThread(reactor, tracer.calls.clear)
-                tracer.is_on = True
-                send(connection, request, f"u{number}")
-                blockingCallFromThread(reactor, lambda: None)  # what follows the response counts
-                tracer.is_on = False
-                traces.append(summarise(tracer.calls))
+                traces.append(trace(connection, request, key, name, tracer))
+                if name == "again" and request.method == "GET" and not request.headers:
+                    traces.append(trace(connection, request, key, "repeated", tracer))
         yield request, traces
 
 
@@ -188,12 +203,13 @@ def loaded_modules() -> int:
 
 def report(wanted: argparse.Namespace, port: int, tracer: Tracer) -> None:
     """Trace all requests and print what was counted."""
-    for request, (first, again) in trace_all(port, tracer):
-        print(
-            f"{request.name:20} first: {first.files:3} files {first.moves:4} moves   "
-            f"again: {again.files:3} files {again.moves:4} moves"
-        )
-        for call in first.calls if wanted.calls else ():
+    for request, traces in trace_all(port, tracer):
+        for each in traces:
+            print(
+                f"{request.name:20} {each.name + ':':10}{each.files:3} files "
+                f"{each.frames:4} frames {each.moves:4} moves"
+            )
+        for call in traces[-1].calls if wanted.calls else ():
             if call.event == "call":
                 print(f"    {call.file} {call.function}")
     print(f"import depth: {import_depth()} modules")

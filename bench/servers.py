@@ -15,6 +15,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+from callers import client_context
 from load import pin
 
 from treedbd.config.certificate import LOCAL_CERTIFICATE, LOCAL_KEY, ensure_local_certificate
@@ -67,13 +68,14 @@ def serve_treedb(folder: str, config: str | None = None, *, secure: bool = False
 
 
 @contextlib.contextmanager
-def serve_reference(kind: str) -> Iterator[str]:
-    """Run one of the references; yield its base URL."""
-    with serve(sys.executable, str(Path(__file__).with_name("reference.py")), kind) as port:
-        yield f"http://127.0.0.1:{port}"
+def serve_reference(kind: str, folder: str | None = None) -> Iterator[str]:
+    """Run one of the references, with a folder over TLS; yield its base URL."""
+    words = [kind] if folder is None else [kind, folder]
+    with serve(sys.executable, str(Path(__file__).with_name("reference.py")), *words) as port:
+        yield f"{'http' if folder is None else 'https'}://127.0.0.1:{port}"
 
 
 def put(url: str, body: str) -> None:
     """Write one value."""
     request = urllib.request.Request(url, body.encode(), method="PUT")
-    urllib.request.urlopen(request).close()
+    urllib.request.urlopen(request, context=client_context()).close()

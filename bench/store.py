@@ -23,6 +23,7 @@ from typing import Any, Protocol
 from treedbd.store.engine import ReadView, Transaction
 from treedbd.store.node_writer import NodeWriter
 from treedbd.store.nodes import Nodes
+from treedbd.store.paged_rows import seal
 from treedbd.store.row_keys import below
 from treedbd.store.sqlite.engine import SqliteEngine
 from treedbd.tree.order import encode_path
@@ -76,7 +77,8 @@ class LeafRows:
         for depth in range(len(path)):
             transaction.delete(encode_path(path[:depth]))
         for leaf_path, leaf in _leaves(value, path):
-            transaction.put(encode_path(leaf_path), compact(leaf))
+            key = encode_path(leaf_path)
+            transaction.put(key, seal(key, compact(leaf)))
 
 
 def _leaves(value: Value, path: Path) -> Iterator[tuple[Path, Value]]:

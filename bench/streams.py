@@ -4,9 +4,10 @@
 
 One writer, N listeners: of one path, and of N paths that one PATCH sets. The reference is the same
 fan-out by the smallest `twisted.web` resource, with the same bytes. A write is sent when all have
-received the one before. Servers share one core, the listeners and the writer another; all are
-measured in turn, round by round, and medians and ratios are printed. `aim` is the most memory that
-an idle stream should take.
+received the one before. Events of one path are printed as multiples of the requests of a bare Klein
+route too, in plain and over TLS, with the delays when ten values are written each second. Servers
+share one core, the listeners and the writer another; all are measured in turn, round by round, and
+medians and ratios are printed. `aim` is the most memory that an idle stream should take.
 """
 
 from __future__ import annotations
@@ -16,18 +17,13 @@ import contextlib
 import json
 import os
 import resource
-import select
-import socket
-import ssl
 import statistics
-import struct
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import attrs
+from listeners import FRAME, VALUE, WAIT_S, Listeners, Writer, listening
 from load import measure
 from servers import LOAD_CORE, put, serve_reference, serve_treedb
 
@@ -42,14 +38,10 @@ keep_alive_s = 3600
 [projects.demo]
 rules_file = "open.json"
 """
-VALUE = "x" * 60
-FRAME = b'event: put\ndata: {"path":"/","data":"%s"}\n\n' % VALUE.encode()
-CHUNK_BYTES = len(b"%x\r\n%b\r\n" % (len(FRAME), FRAME))
-WAIT_S = 30.0
 WARM, MAX_IDLE = 100, 2000
-AIMS_KIB = {False: 12, True: 60}
-PUT_CONNECTIONS = 32
-RESET = struct.pack("ii", 1, 0)  # closes without TIME_WAIT, so that ports do not run out
+AIMS_KIB = {"plain": 6.5, "tls": 31}
+PUT_CONNECTIONS = KLEIN_CONNECTIONS = 32
+PACED_PER_S = 10
 
 
 @attrs.define
@@ -71,97 +63,6 @@ class Measured:
         return 1000 * statistics.quantiles(self.delays_s, n=100)[percent - 1]
 
 
-class Listeners:
-    """Open streams; events are not parsed, only their bytes counted."""
-
-    def __init__(self, base: str, paths: list[str]) -> None:
-        """Open one stream for each path and wait for the first event of each."""
-        self._sockets = {each.fileno(): each for each in (connect(base, path) for path in paths)}
-        self._poll = select.epoll()
-        for number, each in self._sockets.items():
-            each.setblocking(False)
-            self._poll.register(number, select.EPOLLIN)
-
-    def receive(self, since: float) -> list[float]:
-        """Wait until each has received one more event; return the delays since then, in seconds."""
-        missing = dict.fromkeys(self._sockets, CHUNK_BYTES)
-        receive = {number: each.recv_into for number, each in self._sockets.items()}
-        buffer = bytearray(65_536)
-        delays: list[float] = []
-        while len(delays) < len(missing):
-            ready = self._poll.poll(WAIT_S)
-            if not ready:
-                raise TimeoutError(f"{len(missing) - len(delays)} listeners received nothing.")
-            for number, _ in ready:
-                missing[number] -= receive[number](buffer)
-                if not missing[number]:
-                    delays.append(time.perf_counter() - since)
-        if any(missing.values()):
-            raise ValueError("A listener received more than one event.")
-        return delays
-
-    def close(self) -> None:
-        """Disconnect."""
-        self._poll.close()
-        for each in self._sockets.values():
-            each.close()
-
-
-def connect(base: str, path: str) -> socket.socket:
-    """Open a stream and receive its first event."""
-    address = urlsplit(base)
-    opened = socket.create_connection((address.hostname, address.port), WAIT_S)
-    opened.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
-    if address.scheme == "https":
-        context = ssl.create_default_context()
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        opened = context.wrap_socket(opened)
-    head = f"GET /{path}.json HTTP/1.1\r\nHost: {address.netloc}\r\nAccept: text/event-stream\r\n"
-    opened.sendall(f"{head}\r\n".encode())
-    received = b""
-    while not received.endswith(b"\n\n\r\n"):
-        more = opened.recv(65_536)
-        if not more or b"200" not in (received + more)[:15]:
-            raise ConnectionError(f"No stream was opened: {received + more!r}")
-        received += more
-    return opened
-
-
-class Writer:
-    """One connection that writes."""
-
-    def __init__(self, base: str, method: str, path: str, body: bytes) -> None:
-        """Prepare a write that is the same each time."""
-        address = urlsplit(base)
-        self._socket = socket.create_connection((address.hostname, address.port), WAIT_S)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        head = f"{method} /{path}.json?print=silent HTTP/1.1\r\nHost: {address.netloc}\r\n"
-        self._request = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
-
-    def send(self) -> float:
-        """Send the write; return the time."""
-        sent_at = time.perf_counter()
-        self._socket.sendall(self._request)
-        return sent_at
-
-    def receive(self) -> None:
-        """Receive the response, which is short."""
-        response = self._socket.recv(65_536)
-        if not response.startswith(b"HTTP/1.1 2"):
-            raise ConnectionError(f"A write failed: {response!r}")
-
-    def close(self) -> None:
-        """Disconnect."""
-        self._socket.close()
-
-
-@contextlib.contextmanager
-def listening(base: str, paths: list[str]) -> Iterator[Listeners]:
-    """Listen within a block."""
-    with contextlib.closing(Listeners(base, paths)) as listeners:
-        yield listeners
-
-
 def fan_out(writer: Writer, listeners: Listeners, writes: int, found: Measured) -> None:
     """Write several times, each time to all listeners, and record the measurements."""
     start, used, received = time.perf_counter(), time.process_time(), 0
@@ -173,6 +74,61 @@ def fan_out(writer: Writer, listeners: Listeners, writes: int, found: Measured) 
     took = time.perf_counter() - start
     found.rates.append(received / took)
     found.busy.append((time.process_time() - used) / took)
+
+
+def pace(writer: Writer, listeners: Listeners, seconds: float, found: Measured) -> None:
+    """Write at a steady rate for some seconds, and record the delays."""
+    due = time.perf_counter()
+    for _ in range(max(1, round(seconds * PACED_PER_S))):
+        time.sleep(max(0.0, due - time.perf_counter()))
+        found.delays_s += listeners.receive(writer.send())
+        writer.receive()
+        due += 1 / PACED_PER_S
+
+
+def measure_fan_out(
+    *,
+    listeners: int = 1000,
+    rounds: int = 5,
+    events: int = 20_000,
+    seconds: float = 2.0,
+    secure: bool = False,
+) -> dict[str, float]:
+    """Return what it costs to send each write of one path to many listeners.
+
+    `events_per_s` is also given as a multiple, `ratio`, of `klein_per_s`: the requests for 50 bytes
+    that a bare Klein route answers, in plain, on the same core in the same rounds. `p50_ms` and
+    `p99_ms` are of the delays from sending one of ten writes each second to receiving its event, of
+    all listeners. A round has about `events` events, then `seconds` of each other measurement.
+    """
+    fast, paced, klein_rates = Measured(), Measured(), list[float]()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        serve_treedb(folder, CONFIG, secure=secure) as base,
+        serve_reference("klein") as klein,
+        listening(base, ["fan/one"] * listeners) as opened,
+        contextlib.closing(Writer(base, "PUT", "fan/one", json.dumps(VALUE).encode())) as writer,
+    ):
+        fan_out(writer, opened, 2, Measured())
+        for _ in range(rounds):
+            fan_out(writer, opened, max(2, events // listeners), fast)
+            klein_rates.append(measure(f"{klein}/50", KLEIN_CONNECTIONS, seconds, LOAD_CORE))
+            pace(writer, opened, seconds, paced)
+    klein_rate = statistics.median(klein_rates)
+    return {
+        "events_per_s": fast.rate,
+        "klein_per_s": klein_rate,
+        "ratio": fast.rate / klein_rate,
+        "client_busy": statistics.median(fast.busy),
+        "p50_ms": paced.delay_ms(50),
+        "p99_ms": paced.delay_ms(99),
+    }
+
+
+def measure_idle(*, streams: int = 1000) -> dict[str, float]:
+    """Return the KiB that an idle stream takes, `plain` and over `tls`."""
+    plain, tls = (measure_memory(streams, secure=secure) / 1024 for secure in (False, True))
+    return {"plain": plain, "tls": tls}
 
 
 def compare(
@@ -252,6 +208,14 @@ def await_disconnects(folder: str) -> None:
         time.sleep(0.1)
 
 
+def prepare() -> None:
+    """Let this process have as many connections as it may, and keep it on the core of the load."""
+    _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {LOAD_CORE})
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -261,10 +225,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     wanted = parser.parse_args()
     counts = [int(count) for count in wanted.listeners.split(",")]
-    _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {LOAD_CORE})
+    prepare()
     with (
         tempfile.TemporaryDirectory() as folder,
         serve_treedb(folder, CONFIG) as treedb,
@@ -276,9 +237,16 @@ def main() -> None:
             for count in counts:
                 compare(treedb, reference, count, wanted.rounds, wanted.events, shared=shared)
         measure_writes(treedb, folder, max(counts), wanted.rounds, wanted.seconds)
-    for secure, aim in AIMS_KIB.items():
-        kib = measure_memory(min(max(counts), MAX_IDLE), secure=secure) / 1024
-        print(f"an idle stream {'over TLS' if secure else 'in plain'}: {kib:.1f} KiB (aim {aim})")
+    for secure in (False, True):
+        found = measure_fan_out(rounds=wanted.rounds, seconds=wanted.seconds, secure=secure)
+        print(
+            f"fan-out to 1,000 listeners {'over TLS' if secure else 'in plain'}: "
+            f"{found['events_per_s']:,.0f}/s, {found['ratio']:.1f} of a Klein route "
+            f"({found['klein_per_s']:,.0f}/s); at {PACED_PER_S} writes a second "
+            f"p50 {found['p50_ms']:.1f} ms, p99 {found['p99_ms']:.1f} ms"
+        )
+    for name, kib in measure_idle(streams=min(max(counts), MAX_IDLE)).items():
+        print(f"an idle stream, {name}: {kib:.1f} KiB (aim {AIMS_KIB[name]})")
 
 
 if __name__ == "__main__":

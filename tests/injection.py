@@ -135,7 +135,7 @@ def _path_options(paths: Iterable[pathlib.Path]) -> list[str]:
 
 
 def corrupt_row(file: pathlib.Path, *path: str) -> None:
-    """Make the JSON of the row at a path invalid, as a failing disk might."""
+    """Make the JSON of the row at a path invalid, as a failing disk might; it is not in a page."""
     with contextlib.closing(apsw.Connection(str(file))) as connection:
         statement = "UPDATE kv SET v = CAST(substr(v, 1, 9) || x'00' AS BLOB) WHERE k = ?"
         connection.execute(statement, (encode_path(path),))

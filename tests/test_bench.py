@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pathlib
+import platform
 import re
-import shutil
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -23,16 +25,17 @@ STORE_TASKS = (
     "|record replaced, batched|leaf updated, batched"
 )
 SMALLEST = {
-    "rates.py": ("--seconds=0.1", "--rounds=1"),
+    "memory.py": ("--kept-mib=1",),
     "rules.py": ("--seconds=0.1", "--rounds=1"),
     "store.py": ("--records=20", "--operations=2", "--rounds=1"),
     "streams.py": ("--listeners=2", "--events=4", "--seconds=0.1", "--rounds=1"),
 }
 ROWS = [
-    ("rates.py", rf"GET (50 B|10 KB|1 MB), (treedb|Klein|twisted\.web) +{RATE}", 9),
-    ("rates.py", rf"PUT durable, (1|32) connections? +{RATE}", 2),
-    ("rates.py", rf"GET (50 B|10 KB|1 MB): treedb is {RATIO} of (Klein|twisted\.web)", 6),
-    ("rates.py", rf"PUT durable, (1|32) connections?: {RATIO} of GET 50 B", 2),
+    (
+        "memory.py",
+        r"(at rest|after some requests|with 1 MiB of kept answers) +[0-9]+\.[0-9] MB",
+        3,
+    ),
     (
         "rules.py",
         rf"(GET|PUT), (1|32) connections? .* {RATE} with rules and a token: {RATIO} .*",
@@ -42,10 +45,27 @@ ROWS = [
     ("store.py", rf"bytes on disk .* {RATIO}", 1),
     ("streams.py", rf"(one path|N paths) +2  (treedb|twisted\.web) +{RATE} .* {RATIO} +{RATIO}", 4),
     ("streams.py", rf"PUT, 32 connections: {RATE} alone, {RATE} beside 2 listeners .*: {RATIO}", 1),
-    ("streams.py", r"an idle stream (in plain|over TLS): -?[0-9]+\.[0-9] KiB \(aim [0-9]+\)", 2),
+    ("streams.py", rf"fan-out to 1,000 listeners (in plain|over TLS): {RATE}, .*", 2),
+    ("streams.py", r"an idle stream, (plain|tls): -?[0-9]+\.[0-9] KiB \(aim [0-9.]+\)", 2),
 ]
 
 
+AIMS = {
+    "GET 50 B": 6,
+    "GET 10 KB, 109 children": 5,
+    "GET 1 MB, 11,000 children": 0.25,
+    "the 10 KB, first read": 2,
+    "the 1 MB, first read": 0.1,
+    "GET 50 B, token and rules": 3.5,
+    "PUT 50 B, synced": 1.6,
+    "PUT, token and rules": 1.2,
+    "query, 10 of 100, repeated": 2.5,
+    "query, 10 of 100, first time": 1.0,
+    "TLS GET 50 B": 3.5,
+    "TLS GET 1 MB": 0.2,
+    "new TLS connection for each GET": 0.3,
+    "fan-out, events, 2 streams": 22,
+}
 MEASURE = """
 import sys, load, servers
 load.WAIT_S = 0.1
@@ -53,34 +73,72 @@ load.measure(sys.argv[1], 1, 0.1, servers.LOAD_CORE)
 """
 
 
-@pytest.fixture(scope="module")
-def without_wrk(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """An environment without `wrk`, so that our own client makes the load."""
-    programs = tmp_path_factory.mktemp("programs")
-    if taskset := shutil.which("taskset"):
-        (programs / "taskset").symlink_to(taskset)
-    return {**os.environ, "PATH": str(programs)}
-
-
-def run(environment: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
+def run(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, *words],
-        cwd=BENCH,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
+        [sys.executable, *words], cwd=BENCH, capture_output=True, text=True, check=False
     )
 
 
 @pytest.mark.parametrize("script", SMALLEST)
-def test_a_measurement_prints_all_its_rows(script: str, without_wrk: dict[str, str]) -> None:
-    done = run(without_wrk, script, *SMALLEST[script])
+def test_a_measurement_prints_all_its_rows(script: str) -> None:
+    done = run(script, *SMALLEST[script])
     assert done.returncode == 0, done.stdout + done.stderr
     for name, pattern, count in ROWS:
         if name == script:
             rows = re.findall(f"^{pattern}$", done.stdout, re.MULTILINE)
             assert len(rows) == count, f"{pattern}\n{done.stdout}"
+
+
+@pytest.fixture(scope="module")
+def rates(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Any]:
+    """What the rates print and record, each case measured once and shortly."""
+    record = tmp_path_factory.mktemp("rates") / "record.json"
+    smallest = ("--seconds=0.05", "--rounds=1", "--streams=2", "--markdown")
+    done = run("rates.py", *smallest, f"--record={record}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout, json.loads(record.read_text())
+
+
+def test_all_rates_are_measured_and_compared_in_the_same_round(rates: tuple[str, Any]) -> None:
+    _, record = rates
+    (klein,) = record["rounds"]["Klein, 50 B"]
+    rows = {row["name"]: row for row in record["rows"]}
+    for name, (sample,) in record["rounds"].items():
+        assert sample["rate"] > 0, name
+        assert 0 < sample["p50_ms"] <= sample["p99_ms"], name
+        assert rows[name]["klein"] == sample["rate"] / klein["rate"]
+    small, floor = (record["rounds"][name][0]["rate"] for name in ("GET 50 B", "floor, 50 B"))
+    assert rows["GET 50 B"]["floor"] == small / floor
+    assert set(AIMS) <= set(rows)
+    assert {name: rows[name]["aim"] for name in AIMS} == AIMS
+    assert record["streams"]["idle stream, KiB"].keys() == {"plain", "tls"}
+
+
+def test_the_rates_are_printed_as_a_table_of_markdown(rates: tuple[str, Any]) -> None:
+    printed, record = rates
+    lines = [line for line in printed.splitlines() if line.startswith("| ")]
+    assert [line.split(" | ")[0][2:] for line in lines[2:]] == [
+        row["name"] for row in record["rows"]
+    ]
+    assert {line.count(" | ") for line in lines} == {5}
+
+
+def test_a_record_says_what_its_rates_depend_on(rates: tuple[str, Any]) -> None:
+    _, record = rates
+    assert record["machine"]["cores"] == os.cpu_count()
+    assert record["machine"]["python"] == platform.python_version()
+    assert record["machine"].keys() >= {"processor", "kernel", "openssl", "date", "commit"}
+    assert record["parameters"] == {"seconds": 0.05, "rounds": 1, "streams": 2}
+
+
+def test_only_the_rates_that_are_asked_for_are_measured(tmp_path: pathlib.Path) -> None:
+    record = tmp_path / "record.json"
+    done = run(
+        "rates.py", "--seconds=0.05", "--rounds=1", "--only=^GET 50 B$", f"--record={record}"
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = json.loads(record.read_text())["rows"]
+    assert [row["name"] for row in rows] == ["Klein, 50 B", "floor, 50 B", "GET 50 B"]
 
 
 @contextlib.contextmanager
@@ -89,7 +147,7 @@ def responding(response: bytes) -> Iterator[str]:
 
     def serve() -> None:
         connection, _ = listening.accept()
-        with connection:
+        with connection, contextlib.suppress(ConnectionResetError):
             while connection.recv(65_536):
                 if response:
                     connection.sendall(response)
@@ -112,10 +170,8 @@ def responding(response: bytes) -> Iterator[str]:
     ],
     ids=["no response", "error status", "no length", "cut off"],
 )
-def test_a_load_with_bad_responses_is_an_error(
-    response: bytes, problem: str, without_wrk: dict[str, str]
-) -> None:
+def test_a_load_with_bad_responses_is_an_error(response: bytes, problem: str) -> None:
     with responding(response) as url:
-        done = run(without_wrk, "-c", MEASURE, url)
+        done = run("-c", MEASURE, url)
     assert done.returncode == 1
     assert re.search(f"RuntimeError: .*{problem}", done.stderr), done.stderr

@@ -19,7 +19,7 @@ from treedbd.store.sqlite.engine import SqliteEngine
 from treedbd.tree.edit import make_put
 from treedbd.tree.types import ROOT, Json, Place
 
-MANY: Json = {f"k{number}": "v" * 100 for number in range(2000)}
+MANY: Json = {f"k{number}": "v" * 100 for number in range(4000)}
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ default_project = "shop"
 """
 
 
-MANY_ROWS = {f"k{number}": {"n": number, "text": "x" * 500} for number in range(20)}
+MANY_ROWS = {f"k{number}": {"n": number, "text": "x" * 1500} for number in range(20)}
 
 
 def served_certificate(url: str) -> bytes:

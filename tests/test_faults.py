@@ -277,6 +277,7 @@ def test_a_disk_that_cannot_be_read_for_a_moment_at_the_start_is_no_damage(
     with Daemon(tmp_path, prefix=failing) as daemon:
         with Client(daemon, "demo.localhost") as client:
             wait_until(lambda: client.request("PUT", "/a.json", "1").status == 200)
+            wait_until(lambda: client.request("GET", "/kept/k7.json").status == 200)
             assert client.get("/kept/k7.json") == "x" * 1000
         assert trace.read_text().count("INJECTED") >= 2
         assert "cannot be opened (Input/output error)" in daemon.log

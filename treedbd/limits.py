@@ -134,6 +134,8 @@ class Limits:
             and 503 if none is. Fewer if the process may not open so many files.
         cache_bytes: pages of all open databases that are kept in memory together, in which each
             database has an equal part of at least 64 KiB.
+        kept_answer_bytes: answers to reads of all databases that are kept in memory together until
+            a write changes them; those used longest ago are dropped first. 0 keeps none.
         streams: open streams; beyond it 503.
         streams_per_database: open streams of one database; beyond it 429.
         streams_per_address: open streams of one client address; beyond it 429.
@@ -162,6 +164,7 @@ class Limits:
     databases: int = limit(4000, 1, 1_000_000)
     open_databases: int = limit(4000, 1, 1_000_000)
     cache_bytes: int = limit(256 * MIB, MIB, 2**40, "bytes")
+    kept_answer_bytes: int = limit(64 * MIB, 0, 2**40, "bytes")
     streams: int = limit(16_000, 1, 10_000_000)
     streams_per_database: int = limit(16_000, 1, 10_000_000)
     streams_per_address: int = limit(4000, 1, 10_000_000)

@@ -49,6 +49,7 @@ from treedbd.config.credentials import (
 from treedbd.config.endpoints import CertificateFiles, Endpoint
 from treedbd.config.listen import CannotListen, open_endpoint, url_of
 from treedbd.config.settings import Settings
+from treedbd.database.answer_pool import AnswerPool
 from treedbd.database.catalog import Catalog
 from treedbd.database.data_directory import prepare
 from treedbd.database.errors import Unavailable
@@ -231,6 +232,7 @@ class TreeService(MultiService):
                 self._reactor,
                 os.urandom,
                 partial(deferToThreadPool, self._reactor, self._reactor.getThreadPool()),
+                AnswerPool(settings.limits.kept_answer_bytes),
             ),
             retain_events=settings.streams.retain_events,
         )

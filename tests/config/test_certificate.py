@@ -160,6 +160,43 @@ def test_further_certificates_of_a_chain_are_served_from_both_files(
     assert served == [load(each) for each in (leaf, middle, upper)]
 
 
+def resume(
+    context: ServerContext, client: ssl.SSLContext, session: ssl.SSLSession | None
+) -> tuple[bool, ssl.SSLSession | None]:
+    """Return whether a handshake resumed `session`, and the session to resume next."""
+    server = TLSMemoryBIOFactory(context, False, Factory.forProtocol(Protocol)).buildProtocol(None)
+    assert server is not None
+    transport = StringTransport()
+    server.makeConnection(transport)
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    connection = client.wrap_bio(incoming, outgoing, server_hostname="localhost", session=session)
+    for step in (*[connection.do_handshake] * 4, lambda: connection.read(1)):
+        with contextlib.suppress(ssl.SSLWantReadError):
+            step()
+        if outgoing.pending:
+            server.dataReceived(outgoing.read())
+        incoming.write(transport.value())
+        transport.clear()
+    return bool(connection.session_reused), connection.session
+
+
+@pytest.mark.parametrize("version", ["TLSv1_2", "TLSv1_3"])
+def test_a_session_is_resumed_until_the_certificate_is_read_again(
+    tmp_path: pathlib.Path, version: str
+) -> None:
+    client = unverifying_client()
+    client.minimum_version = client.maximum_version = ssl.TLSVersion[version]
+    context = ServerContext(ensure_local_certificate(tmp_path, NOW))
+    is_resumed, session = resume(context, client, None)
+    assert not is_resumed
+    is_resumed, session = resume(context, client, session)
+    assert is_resumed
+    context.reload()
+    is_resumed, session = resume(context, client, session)
+    assert not is_resumed
+    assert resume(context, client, session)[0]
+
+
 @pytest.mark.parametrize(
     ("version", "is_accepted"), [("TLSv1_1", False), ("TLSv1_2", True), ("TLSv1_3", True)]
 )

@@ -19,6 +19,7 @@ from treedbd.database.requests import Outcome
 from treedbd.names import DatabaseName
 from treedbd.rules.ruleset import OPEN
 from treedbd.store.lock import DirectoryLock
+from treedbd.store.paged_rows import seal
 from treedbd.store.sqlite.engine import SqliteEngine
 
 
@@ -69,7 +70,7 @@ def test_a_database_file_that_has_appeared_meanwhile_is_not_overwritten(
     catalog, clock = make_catalog(tmp_path, ProjectSpec("p", None))
     database = catalog.find(DatabaseName("p", "d"))
     appeared = SqliteEngine.create(tmp_path / "p" / "d.shelf")
-    put_all(appeared, [(b"", b'{"kept":1}')])
+    put_all(appeared, [(b"", seal(b"", b'{"kept":1}'))])
     appeared.close()
     for _ in range(2):
         refusal = put(database, clock, 1)

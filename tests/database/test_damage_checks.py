@@ -30,8 +30,7 @@ from treedbd.database.database_files import DAMAGED
 from treedbd.database.errors import Unavailable
 from treedbd.database.open_databases import SWEEP_S, UNUSED_S
 from treedbd.database.requests import Outcome
-from treedbd.store.engine import StoreFailed
-from treedbd.store.row_codec import DamagedRow
+from treedbd.store.engine import DamagedRow, StoreFailed
 from treedbd.store.sqlite import damage
 from treedbd.store.sqlite.damage import CheckStopped, find_damage
 from treedbd.store.sqlite.engine import SqliteEngine

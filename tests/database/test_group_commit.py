@@ -18,19 +18,22 @@ from twisted.logger import (
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from tests.database.world import Disk, make_database
+from tests.database.world import Disk, TurnClock, make_database
 from treedbd.database import etags
 from treedbd.database.database import Database
 from treedbd.database.errors import ConditionFailed, DeadlinePassed, Unavailable
+from treedbd.database.group_commit import BATCH_SECONDS, GroupCommit
 from treedbd.database.recovery import SPACE_CHECK_S
 from treedbd.database.requests import Caller, Condition, Outcome, Write
 from treedbd.database.runtime import Runtime
+from treedbd.database.slices import FIRST_SECONDS, Steps
 from treedbd.database.watchers import Notification
-from treedbd.store.engine import DiskFull, StoreFailed
+from treedbd.store.engine import DiskFull, StoreFailed, Transaction
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.nodes import Nodes
 from treedbd.tree.edit import Edit, make_patch, make_put, make_remove
 from treedbd.tree.etag import parse_etags
+from treedbd.tree.event import describe
 from treedbd.tree.types import Json, Place
 from treedbd.tree.value import plain
 
@@ -429,3 +432,195 @@ def test_a_removal_that_finds_no_room_after_the_reserve_is_released_is_refused()
     world.advance()
     world.disk.fail(DiskFull("no room"))
     assert isinstance(result(removal), Unavailable)
+
+
+def test_what_is_kept_in_memory_is_brought_up_to_date_before_a_writer_is_answered() -> None:
+    disk, clock = Disk(), Clock()
+    seen: list[str] = []
+    rows = MemoryEngine()
+    commits = GroupCommit(
+        rows,
+        _apply,
+        lambda found: seen.append(f"committed {[commit.path for commit in found]}"),
+        lambda _: iter(()),  # type: ignore[arg-type,return-value]
+        Runtime(clock, bytes, disk.run),
+    )
+    for name in ("a", "b"):
+        write = commits.submit(Write(put(1, name), 0, ADMIN))
+        write.addCallback(lambda outcome: seen.append(f"answered {outcome.edit.place.path}"))
+    clock.advance(0)
+    assert not seen
+    disk.finish()
+    assert seen == ["committed [('a',), ('b',)]", "answered ('a',)", "answered ('b',)"]
+
+
+def _apply(transaction: Transaction, write: Write) -> Outcome:
+    return Outcome(write.edit, describe(transaction.append(b"", b""), write.edit), None, None)
+
+
+# Batches that are applied over several turns of the reactor.
+
+
+@attrs.define
+class SlowWorld(World):
+    """A world whose clock goes on at each look, so that a write fills a slice."""
+
+    clock: TurnClock = attrs.field(factory=lambda: TurnClock(lag=FIRST_SECONDS / 2))
+
+    def begin(self, *edits: Edit) -> list[Deferred[Outcome]]:
+        """Queue writes and apply the first slice of them."""
+        queued = [self.write(edit) for edit in edits]
+        self.clock.take_turn()
+        assert not self.disk.waiting
+        return queued
+
+
+def puts(*names: str) -> list[Edit]:
+    return [put(1, name) for name in names]
+
+
+def test_a_batch_is_applied_in_slices_and_reads_in_between_see_the_durable_state() -> None:
+    world = SlowWorld()
+    writes = world.begin(*puts("a", "b", "c"))
+    assert world.root() is None
+    assert world.database.is_writing
+    world.clock.run()
+    assert world.clock.turns > 1
+    assert len(world.disk.waiting) == 1
+    assert world.root() is None
+    world.disk.finish()
+    assert not all(write.called for write in writes)  # they are answered in slices, too
+    world.clock.run()
+    assert all(isinstance(result(write), Outcome) for write in writes)
+    assert world.root() == {"a": 1, "b": 1, "c": 1}
+
+
+def test_a_write_that_comes_between_two_slices_waits_for_the_next_batch() -> None:
+    world = SlowWorld()
+    first = world.begin(*puts("a", "b"))
+    later = world.write(put(2, "a"))
+    world.clock.run()
+    world.disk.finish()
+    assert all(write.called for write in first)
+    assert not later.called
+    world.clock.run()
+    world.disk.finish()
+    assert isinstance(result(later), Outcome)
+    assert world.root() == {"a": 2, "b": 1}
+
+
+def test_a_round_does_not_begin_while_a_batch_is_applied() -> None:
+    world = SlowWorld()
+    world.begin(*puts("a", "b"))
+    done: list[Json] = []
+
+    def look() -> Steps:
+        done.append(world.root())
+        yield
+
+    world.database._group_commit.rounds.run_later(look())
+    world.clock.run()
+    assert not done
+    world.disk.finish()
+    world.clock.run()
+    assert done == [{"a": 1, "b": 1}]
+
+
+def test_a_write_with_an_unexpected_error_in_a_later_slice_restarts_the_batch() -> None:
+    world = SlowWorld()
+    broken = attrs.evolve(put(2, "b"), changes=NO_CHANGES)
+    before, failing, after = world.begin(put(1, "a"), broken, put(3, "c"))
+    world.clock.run()
+    assert isinstance(result(failing), AttributeError)
+    assert not before.called
+    world.disk.finish()
+    assert isinstance(result(before), Outcome)
+    assert isinstance(result(after), Outcome)
+    assert world.root() == {"a": 1, "c": 3}
+
+
+def test_a_database_that_closes_while_a_batch_is_applied_answers_it_first() -> None:
+    world = SlowWorld()
+    writes = world.begin(*puts("a", "b"))
+    closed = world.database.close()
+    refused = world.write(put(1, "late"))
+    assert isinstance(result(refused), Unavailable)
+    world.clock.run()
+    assert not closed.called
+    world.disk.finish()
+    world.clock.run()
+    assert all(isinstance(result(write), Outcome) for write in writes)
+    world.disk.finish()  # the close of the store
+    assert closed.called
+
+
+def hurried_world(*names: str, deadline: float | None = None) -> tuple[SlowWorld, list[Any]]:
+    """Return a world whose batches have time for one write, and writes of which one is applied."""
+    world = SlowWorld()
+    writes = [world.write(edit, deadline=deadline) for edit in puts(*names)]
+    world.clock.lag = BATCH_SECONDS * 1.1
+    return world, writes
+
+
+def test_writes_for_which_a_batch_has_no_time_are_done_by_the_next() -> None:
+    world, writes = hurried_world("a", "b", "c")
+    world.clock.run()
+    world.disk.finish()
+    assert [write.called for write in writes] == [True, False, False]
+    while world.clock.take_turn() or world.disk.waiting:
+        if world.disk.waiting:
+            world.disk.finish()
+    assert all(isinstance(result(write), Outcome) for write in writes)
+    assert world.root() == {"a": 1, "b": 1, "c": 1}
+
+
+def test_a_write_for_which_a_batch_had_no_time_is_refused_at_its_deadline() -> None:
+    world, (first, second) = hurried_world("a", "b", deadline=10)
+    world.clock.run()
+    world.clock.advance(20)
+    assert isinstance(result(second), DeadlinePassed)
+    assert not first.called
+    world.disk.finish()
+    assert isinstance(result(first), Outcome)
+
+
+def test_writes_for_which_a_batch_had_no_time_are_refused_if_the_database_closes() -> None:
+    world, _ = hurried_world()
+    world.clock.lag = BATCH_SECONDS * 0.3
+    writes = world.begin(*puts("a", "b", "c", "d"))
+    world.database.refuse_writes()
+    assert not any(write.called for write in writes)
+    world.clock.run()
+    world.disk.finish()
+    world.clock.run()
+    results = [result(write) for write in writes]
+    assert isinstance(results[0], Outcome)
+    assert isinstance(results[-1], Unavailable)
+    assert len(world.root()) == sum(isinstance(each, Outcome) for each in results)  # type: ignore[arg-type]
+
+
+def test_a_later_write_with_an_earlier_deadline_is_refused_at_it() -> None:
+    world = World()
+    world.write(put(1, "x"))
+    world.advance()
+    patient = world.write(put(1, "a"), deadline=world.clock.seconds() + 50)
+    hurried = world.write(put(2, "b"), deadline=world.clock.seconds() + 5)
+    world.advance(5)
+    assert isinstance(result(hurried), DeadlinePassed)
+    assert not patient.called
+    world.advance(45)
+    assert isinstance(result(patient), DeadlinePassed)
+
+
+def test_a_deadline_counts_again_for_a_write_that_a_batch_has_put_back() -> None:
+    world = SlowWorld()
+    # The timer of this deadline fires while all of them are taken from the queue.
+    world.write(put(1, "first"), deadline=BATCH_SECONDS / 2)
+    writes = [world.write(put(1, str(at)), deadline=50) for at in range(20)]
+    world.clock.run()
+    assert len(world.disk.waiting) == 1
+    assert not any(write.called for write in writes)
+    world.clock.rightNow += 50
+    world.clock.run()
+    assert isinstance(result(writes[-1]), DeadlinePassed)
+    assert not writes[0].called

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from treedbd.database.errors import PermissionDenied, Unavailable
 from treedbd.database.read_grants import ReadGrant, ReadGrants, ReadRequest
 from treedbd.database.requests import Caller, Write
 from treedbd.database.runtime import Runtime
-from treedbd.database.slices import SLICE_SECONDS
+from treedbd.database.slices import FIRST_SECONDS, SLICE_SECONDS
 from treedbd.database.watchers import Notification
 from treedbd.rules.context import QueryFacts
 from treedbd.store.engine import DiskFull
@@ -59,8 +60,9 @@ class World:
         return self.database.write(Write(make_patch((), body), NOW, ADMIN))
 
     def begin(self) -> None:
-        """Apply what is queued as one batch."""
-        self.clock.take_turn()
+        """Apply what is queued as one batch, which may take several turns."""
+        while not self.disk.waiting and self.clock.take_turn():
+            pass
 
     def do(self, **places: Json) -> None:
         """Do one write and make it durable."""
@@ -375,6 +377,25 @@ def test_no_watcher_is_notified_before_all_grants_have_been_checked(world: World
     assert turns > 5
     world.clock.run()
     assert [(watcher.received, watcher.revoked) for watcher in watchers] == [([], 1)] * 20
+
+
+def test_the_checks_of_5000_grants_leave_turns_to_others_and_come_before_what_was_written(
+    world: World,
+) -> None:
+    world.do(allowed__alice=True)
+    watchers = [world.watch(GUARDED) for _ in range(5000)]
+    world.clock.lag = SLICE_SECONDS / 200
+    world.write(allowed__alice=False, secret=1)
+    world.begin()
+    checks = [world.checks]
+    world.disk.finish()
+    checks.append(world.checks)
+    while world.clock.take_turn():
+        checks.append(world.checks)
+    assert checks[-1] == checks[0] + 5000
+    most = (FIRST_SECONDS + SLICE_SECONDS) / world.clock.lag
+    assert max(later - former for former, later in pairwise(checks)) <= most
+    assert {(len(watcher.received), watcher.revoked) for watcher in watchers} == {(0, 1)}
 
 
 def test_grants_are_checked_against_the_commit_before_the_next_one_is_applied(

@@ -10,7 +10,7 @@ from tests.database.world import Disk, TurnClock, logged_failures, make_database
 from treedbd.database.requests import Caller, Write
 from treedbd.database.rounds import Rounds
 from treedbd.database.runtime import Runtime
-from treedbd.database.slices import SLICE_SECONDS, Slices, Steps
+from treedbd.database.slices import FIRST_SECONDS, SLICE_SECONDS, Slices, Steps
 from treedbd.database.watchers import Notification
 from treedbd.store.memory import MemoryEngine
 from treedbd.tree.edit import make_put
@@ -21,7 +21,7 @@ from treedbd.tree.types import Json, Place
 class World:
     """Rounds that log what they run, and when a batch may begin."""
 
-    clock: TurnClock = attrs.field(factory=lambda: TurnClock(SLICE_SECONDS / 2))
+    clock: TurnClock = attrs.field(factory=lambda: TurnClock(FIRST_SECONDS / 2))
     log: list[str] = attrs.field(factory=list)
     is_writer_waiting: bool = False
     rounds: Rounds = attrs.field(init=False)
@@ -49,7 +49,7 @@ def test_a_short_round_is_over_in_the_turn_in_which_it_begins() -> None:
 
 def test_no_batch_may_begin_before_a_long_round_is_over() -> None:
     world = World()
-    world.rounds.add(world.steps("notify", 9))
+    world.rounds.add(world.steps("notify", 40))
     world.rounds.start()
     turns = 0
     while world.rounds.is_busy:
@@ -57,7 +57,7 @@ def test_no_batch_may_begin_before_a_long_round_is_over() -> None:
         world.clock.take_turn()
         turns += 1
     assert turns > 2
-    assert world.log == ["notify"] * 9 + ["done"]
+    assert world.log == ["notify"] * 40 + ["done"]
 
 
 def test_what_is_added_in_a_round_belongs_to_it() -> None:
@@ -136,8 +136,8 @@ class Database:
 
     def __init__(self, listeners: int) -> None:
         self.clock, self.disk = TurnClock(), Disk()
-        runtime = Runtime(self.clock, bytes, self.disk.run)
-        self.database = make_database(MemoryEngine(), runtime)
+        self.runtime = Runtime(self.clock, bytes, self.disk.run)
+        self.database = make_database(MemoryEngine(), self.runtime)
         self.listeners = [Listener() for _ in range(listeners)]
         for listener in self.listeners:
             self.database.watch(("a",), listener, lambda _: None)
@@ -156,7 +156,7 @@ class Database:
 def test_few_listeners_are_notified_in_the_turn_of_the_commit() -> None:
     world = Database(100)
     world.write(1)
-    world.clock.take_turn()
+    world.clock.run_until(lambda: world.disk.waiting)
     world.disk.finish()
     assert world.count(1) == 100
 
@@ -165,7 +165,7 @@ def test_many_listeners_are_notified_in_slices_after_the_writer_was_answered() -
     world = Database(100)
     world.clock.lag = SLICE_SECONDS / 4
     world.write(1)
-    world.clock.take_turn()
+    world.clock.run_until(lambda: world.disk.waiting)
     world.disk.finish()
     assert world.answered == [1]
     counts = [world.count(1)]
@@ -175,11 +175,33 @@ def test_many_listeners_are_notified_in_slices_after_the_writer_was_answered() -
     assert max(later - former for former, later in itertools.pairwise([0, *counts])) <= 4
 
 
+def test_others_are_answered_between_the_slices_of_a_round_of_5000_listeners() -> None:
+    world, lag = Database(5000), SLICE_SECONDS / 200
+    others = make_database(MemoryEngine(), world.runtime)
+    answered: list[int] = []
+    write = Write(make_put(Place(()), 1), 0, Caller(None, is_admin=True))
+    world.clock.lag = lag
+    world.write(1)
+    world.clock.run_until(lambda: world.disk.waiting)
+    world.disk.finish()
+    counts = [world.count(1)]
+    while counts[-1] < 5000:
+        others.write(write).addCallback(lambda _: answered.append(counts[-1]))
+        world.clock.take_turn()
+        counts.append(world.count(1))
+        if world.disk.waiting:
+            world.disk.finish()  # the write of the other database
+    sizes = [later - former for former, later in itertools.pairwise([0, *counts])]
+    assert sizes[0] <= FIRST_SECONDS / lag
+    assert max(sizes) <= (FIRST_SECONDS + SLICE_SECONDS) / lag
+    assert len(set(answered) - {0, 5000}) > 20
+
+
 def test_the_next_batch_begins_after_the_round_and_is_notified_after_it() -> None:
     world = Database(100)
     world.clock.lag = SLICE_SECONDS / 4
     world.write(1)
-    world.clock.take_turn()
+    world.clock.run_until(lambda: world.disk.waiting)
     world.disk.finish()
     for value in (2, 3):
         world.write(value)
@@ -206,11 +228,12 @@ def test_a_database_closes_after_the_round_under_way() -> None:
     world = Database(100)
     world.clock.lag = SLICE_SECONDS / 4
     world.write(1)
-    world.clock.take_turn()
+    world.clock.run_until(lambda: world.disk.waiting)
     world.disk.finish()
     closed = world.database.close()
-    while not closed.called:
-        assert world.count(1) < 100
+    while world.count(1) < 100:
+        assert not closed.called
         world.clock.take_turn()
-    assert world.count(1) == 100
+    world.clock.run()
+    assert closed.called
     assert world.clock.getDelayedCalls() == []

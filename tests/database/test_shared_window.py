@@ -330,11 +330,12 @@ def test_a_window_that_is_drawn_again_takes_many_turns_and_writers_do_not_wait()
     follower = world.follow(FIRST)
     world.clock.lag = 0.001
     world.write(make_put(Place(LIST), {**large(500), "k000": 2000}))
-    world.clock.take_turn()
+    world.clock.run_until(lambda: world.disk.waiting)
     world.disk.finish()
     turns = world.clock.turns
     world.write(make_put(Place((*LIST, "k001")), 3000))
-    world.clock.take_turn()
+    while not world.disk.waiting:  # until the round is over
+        world.clock.run_until(lambda: world.disk.waiting)
     world.disk.finish()
     assert follower.received == []
     world.clock.run()
@@ -357,7 +358,7 @@ def test_what_was_drawn_during_a_commit_is_sent_after_all_were_notified_of_it() 
     follower.on_event = lambda: log.append("window")
     world.clock.lag = 0.001
     world.write(make_put(Place(LIST), {**large(500), "k000": 2000}))
-    world.clock.take_turn()
+    world.clock.run_until(lambda: world.disk.waiting)
     world.disk.finish()
     world.database.watch((), LoggingWatcher(), lambda _: None)
     world.write(make_put(Place((*LIST, "k001")), 3000))
@@ -375,7 +376,7 @@ def test_a_move_in_slices_sees_one_state_and_the_next_batch_waits() -> None:
     follower = world.follow(ALL)
     world.clock.lag = 0.001
     world.write(make_patch(LIST, dict.fromkeys(large(200), -1)))
-    world.clock.take_turn()
+    world.clock.run_until(lambda: world.disk.waiting)
     world.disk.finish()
     world.write(make_put(Place((*LIST, "k199")), "later"))
     while not follower.received:
@@ -433,7 +434,7 @@ def test_a_drawing_whose_streams_have_left_is_given_up() -> None:
     follower = world.follow(FIRST)
     world.clock.lag = 0.001
     world.write(make_put(Place(LIST), large(400)))
-    world.clock.take_turn()
+    world.clock.run_until(lambda: world.disk.waiting)
     world.disk.finish()
     turns = world.clock.turns
     follower.end()

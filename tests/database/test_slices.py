@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from tests.database.world import TurnClock, logged_failures
-from treedbd.database.slices import SLICE_SECONDS, Slices, StepQueue, Steps
+from treedbd.database.slices import FIRST_SECONDS, SLICE_SECONDS, Slices, StepQueue, Steps
 
 
 def steps(log: list[str], name: str, count: int, after: Callable[[], None] | None = None) -> Steps:
@@ -50,6 +50,52 @@ def test_a_turn_has_one_slice_however_much_work_there_is() -> None:
     assert max(sizes) <= 4
     # Each gets its turn: none is finished before another has begun to go on.
     assert [names(log[-240:]).rindex(name) for name in "abcdef"] > [200] * 6
+
+
+def test_what_is_started_at_once_shares_one_first_slice() -> None:
+    clock, log = TurnClock(FIRST_SECONDS / 4), list[str]()
+    slices = Slices(clock)
+    for name in "abcdef":
+        slices.start(steps(log, name, 40))
+    assert 0 < len(log) <= 4
+    clock.run()
+    assert sorted(names(log)) == sorted("abcdef" * 40)
+
+
+def test_work_that_could_not_begin_at_once_begins_before_more_of_other_work_is_done() -> None:
+    clock, log = TurnClock(FIRST_SECONDS / 4), list[str]()
+    slices = Slices(clock)
+    for name, count in (("a", 40), ("b", 40), ("c", 1)):
+        slices.start(steps(log, name, count))
+    begun = len(log)
+    clock.take_turn()
+    assert log[begun] == "c0"
+    clock.run()
+    assert len(log) == 81
+
+
+def test_little_work_is_done_at_once_again_after_a_while() -> None:
+    clock, log = TurnClock(FIRST_SECONDS / 4), list[str]()
+    slices = Slices(clock)
+    slices.start(steps(log, "a", 40))
+    slices.start(steps(log, "b", 1))
+    assert "b0" not in log
+    clock.advance(SLICE_SECONDS)
+    slices.start(steps(log, "c", 1))
+    assert "c0" in log
+    clock.run()
+    assert len(log) == 42
+
+
+def test_the_turn_that_starts_work_and_its_next_slice_take_little_more_than_a_slice() -> None:
+    # The reactor runs what threads have done, then in the same turn what is scheduled.
+    clock, log = TurnClock(FIRST_SECONDS / 4), list[str]()
+    slices = Slices(clock)
+    slices.start(steps(log, "a", 400))
+    clock.take_turn()
+    assert len(log) * clock.lag <= FIRST_SECONDS + SLICE_SECONDS
+    clock.run()
+    assert len(log) == 400
 
 
 def test_work_that_fails_is_logged_and_disturbs_no_other() -> None:

@@ -95,6 +95,11 @@ class TurnClock(Clock):
                 call.func(*call.args, **call.kw)
         return bool(due)
 
+    def run_until(self, is_reached: Callable[[], object]) -> None:
+        """Take turns until something is so, which must come."""
+        while not is_reached():
+            assert self.take_turn()
+
     def run(self) -> None:
         """Take turns until nothing is due."""
         while self.take_turn():

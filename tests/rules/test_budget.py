@@ -15,10 +15,11 @@ from treedbd.rules.context import Context
 from treedbd.rules.errors import TextPosition
 from treedbd.rules.metered import REMEMBERED_NODES
 from treedbd.rules.ruleset import RuleSet, parse_rules
+from treedbd.store.engine import DamagedRow
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.node_writer import NodeWriter
 from treedbd.store.nodes import Nodes
-from treedbd.store.row_codec import DamagedRow
+from treedbd.store.paged_rows import seal
 from treedbd.tree.order import encode_path
 from treedbd.tree.types import Change, Container, Leaf, Path
 from treedbd.tree.view import Charge, free
@@ -151,8 +152,9 @@ def test_evaluations_stop_where_the_check_between_them_raises() -> None:
 def test_the_type_of_a_large_leaf_is_found_without_parsing_it() -> None:
     transaction = MemoryEngine().begin()
     not_json = b'"' + b"x" * 1_000_000
-    transaction.put(encode_path(("s",)), not_json)
-    transaction.put(encode_path(("t",)), b' {".value":' + not_json)
+    for name, raw in (("s", not_json), ("t", b' {".value":' + not_json)):
+        key = encode_path((name,))
+        transaction.put(key, seal(key, raw))
     nodes = Nodes(transaction)
     document = {
         ".read": "data.child('s').exists() && data.child('s').isString()"

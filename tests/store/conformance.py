@@ -11,7 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from treedbd.store.engine import Engine, LogEntry, ReadView, Transaction
+from treedbd.store.engine import (
+    Engine,
+    EngineSnapshot,
+    LogEntry,
+    PresentView,
+    ReadView,
+    Transaction,
+)
 
 HIGH = b"\xff" * 500
 
@@ -361,6 +368,65 @@ class EngineContract:
                     use()
         assert engine.read(everything) == {}
         engine.begin().rollback()
+
+    def test_a_pinned_moment_stays_until_reads_advance(self, letters: Engine) -> None:
+        letters.pin()
+        transaction = letters.begin()
+        transaction.append(b"op", b"entry")
+        transaction.put(b"a", b"new")
+        transaction.commit()
+        assert letters.read(lambda rows: (rows.get(b"a"), rows.sequence())) == (b"aa", 0)
+        assert letters.read(lambda rows: list(rows.entries(0))) == []
+        letters.advance()
+        assert letters.read(lambda rows: (rows.get(b"a"), rows.sequence())) == (b"new", 1)
+        letters.advance()
+        put_all(letters, [(b"a", b"newer")])
+        assert letters.read(lambda rows: rows.get(b"a")) == b"newer"
+
+    def test_a_pinned_moment_does_not_see_a_commit_in_another_thread(self, letters: Engine) -> None:
+        for number in range(20):
+            transaction = letters.begin()
+            transaction.put(b"a", b"%d" % number)
+            transaction.append(b"op", b"entry")
+            letters.pin()
+            thread = threading.Thread(target=transaction.commit)
+            thread.start()
+            while thread.is_alive():
+                assert letters.read(lambda rows: rows.sequence()) == number
+            thread.join()
+            assert letters.read(lambda rows: rows.sequence()) == number
+            letters.advance()
+            assert letters.read(lambda rows: rows.get(b"a")) == b"%d" % number
+
+    def test_a_read_that_is_held_goes_on_over_the_same_moment(self, letters: Engine) -> None:
+        def hold(rows: PresentView) -> tuple[Iterator[bytes], EngineSnapshot]:
+            keys = rows.scan_keys(b"", HIGH)
+            assert next(keys) == b"a"
+            held = rows.hold()
+            assert held is not None
+            return keys, held
+
+        keys, held = letters.read(hold)
+        put_all(letters, [(b"b", b"new"), (b"c", b"changed")])
+        assert next(keys) == b"c"
+        assert (held.get(b"b"), held.get(b"c")) == (None, b"cc")
+        assert letters.read(lambda rows: rows.get(b"c")) == b"changed"
+        assert list(keys) == [b"e", b"g"]
+        held.close()
+        held.close()
+        with pytest.raises(RuntimeError):
+            held.get(b"c")
+        assert letters.read(lambda rows: rows.get(b"b")) == b"new"
+
+    def test_many_moments_are_held_at_a_time(self, letters: Engine) -> None:
+        held = []
+        for number in range(5):
+            put_all(letters, [(b"a", b"%d" % number)])
+            held.append(letters.read(lambda rows: rows.hold()))
+        assert [each and each.get(b"a") for each in held] == [b"0", b"1", b"2", b"3", b"4"]
+        for each in held:
+            assert each is not None
+            each.close()
 
     def test_a_commit_may_run_in_another_thread(self, engine: Engine) -> None:
         for number in range(20):

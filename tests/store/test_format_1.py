@@ -14,6 +14,7 @@ from treedbd.store.engine import Row, Transaction
 from treedbd.store.format_1 import convert_rows, is_same
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.nodes import Nodes
+from treedbd.store.paged_rows import seal
 from treedbd.store.verify import verify
 from treedbd.tree.order import encode_path
 
@@ -55,7 +56,7 @@ def stored(rows: list[Row]) -> Transaction:
     transaction = MemoryEngine().begin()
     for key, raw in rows:
         assert transaction.get(key) is None
-        transaction.put(key, raw)
+        transaction.put(key, seal(key, raw))
     return transaction
 
 

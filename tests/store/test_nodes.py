@@ -9,15 +9,17 @@ from typing import Any, cast
 import pytest
 
 from tests.store.normal_form import normal_form
-from treedbd.store.engine import Transaction
+from treedbd.store.child import Child
+from treedbd.store.engine import DamagedRow, Transaction
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.node_writer import MERGE_ROWS, NodeWriter
-from treedbd.store.nodes import Child, Nodes
+from treedbd.store.nodes import Nodes
+from treedbd.store.paged_rows import PagedRows, seal
 from treedbd.store.row_keys import END, FIRST, ROW_KEY_BYTES, SPREAD_BYTES, Span
 from treedbd.tree.edit import make_patch, make_put
 from treedbd.tree.order import decode_path, encode_path
 from treedbd.tree.printing import compact
-from treedbd.tree.types import CONTAINER, Json, Path, Place
+from treedbd.tree.types import CONTAINER, Change, Json, Path, Place, Value
 from treedbd.tree.value import plain
 
 ROW_BYTES = 100
@@ -55,7 +57,9 @@ def keys_of(path: str) -> Path:
 
 
 def rows_of(transaction: Transaction) -> dict[str, bytes]:
-    return {"/".join(decode_path(key)[0]): raw for key, raw in transaction.scan(FIRST, END)}
+    return {
+        "/".join(decode_path(key)[0]): raw for key, raw in PagedRows(transaction).scan(FIRST, END)
+    }
 
 
 def test_a_small_tree_is_one_row_with_the_empty_key(
@@ -109,7 +113,7 @@ def test_children_whose_keys_are_too_long_share_a_bucket(
 ) -> None:
     names = ["k" * 500 + end for end in "ab"]
     put(nodes, "p", {names[0]: TEXT, names[1]: {"deep": 1}, "k": TEXT, "z" * 500: 2})
-    assert [len(key) for key in transaction.scan_keys(FIRST, END)] == [
+    assert [len(key) for key in PagedRows(transaction).scan_keys(FIRST, END)] == [
         6,
         ROW_KEY_BYTES,
         ROW_KEY_BYTES,
@@ -355,9 +359,12 @@ def test_the_rows_of_a_container_are_not_counted_at_each_removal(
     assert list(rows_of(transaction)) == ["k0999"]
 
 
-def test_a_plain_row_is_printed_without_a_copy(nodes: NodeWriter, transaction: Transaction) -> None:
-    put(nodes, "", {"a": {"t": TEXT}, "b": TEXT})
-    assert nodes.print(("a",)) is transaction.get(encode_path(("a",)))
+def test_plain_rows_are_printed_unparsed(nodes: NodeWriter, transaction: Transaction) -> None:
+    key = encode_path(("long",))
+    put(nodes, "", {"a": 1, "b": {"c": [TEXT]}, "long": TEXT * 50})
+    transaction.put(key, seal(key, b"{not JSON}"))
+    assert nodes.print(("long",)) == b"{not JSON}"
+    assert nodes.print(()) == b'{"a":1,"b":{"c":["%b"]},"long":{not JSON}}' % TEXT.encode()
 
 
 @pytest.mark.parametrize(
@@ -479,3 +486,17 @@ def test_a_missing_node_has_no_children_and_is_printed_as_null(nodes: NodeWriter
         assert nodes.get(path) is nodes.peek(path) is nodes.priority(path) is None
         assert list(nodes.keys(path)) == []
         assert list(nodes.children(path)) == []
+
+
+@pytest.mark.parametrize("value", [None, 1])
+def test_a_node_whose_own_row_is_damaged_can_be_replaced_and_removed(value: Value) -> None:
+    engine = MemoryEngine()
+    transaction = engine.begin()
+    large = "x" * 2000
+    NodeWriter(transaction).apply([Change(Place(()), {"a": large, "b": large, "c": large})])
+    transaction.put(encode_path(("b",)), b"damaged")
+    with pytest.raises(DamagedRow):
+        NodeWriter(transaction).get(("b",))
+    NodeWriter(transaction).apply([Change(Place(("b",)), value)])
+    assert NodeWriter(transaction).get(("b",)) == value
+    assert NodeWriter(transaction).get(("c",)) == large

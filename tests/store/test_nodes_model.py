@@ -19,10 +19,14 @@ from hypothesis import strategies as st
 
 from tests.store.normal_form import normal_form
 from tests.tree.value_view import ValueView
-from treedbd.store.engine import Engine, ReadView
+from treedbd.store.child import Child
+from treedbd.store.engine import Engine, ReadView, Row
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.node_writer import NodeWriter
 from treedbd.store.nodes import Nodes
+from treedbd.store.paged_rows import PagedRows
+from treedbd.store.pages import PAGE_BYTES
+from treedbd.store.ranks import ranks_of
 from treedbd.store.row_codec import is_priority_row, load_row
 from treedbd.store.row_keys import END, FIRST, ROW_KEY_BYTES, Span
 from treedbd.store.sqlite.engine import SqliteEngine
@@ -93,6 +97,9 @@ spans = st.builds(
     st.booleans(),
     st.booleans(),
 )
+row_limits = st.sampled_from([20, 40, 100, 300])
+page_limits = st.sampled_from([100, 200, 400, PAGE_BYTES])
+"""The shortest of them has room for two or three members."""
 bounded = settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
@@ -103,15 +110,19 @@ def shelves(tmp_path_factory: pytest.TempPathFactory) -> Iterator[File]:
     return (folder / f"{number}.shelf" for number in itertools.count())
 
 
+def single_rows(engine: Engine) -> list[Row]:
+    return engine.read(lambda rows: list(PagedRows(rows).scan(FIRST, END)))
+
+
 def every_path(value: Value, path: Path = ()) -> Iterator[Path]:
     yield path
     for key, child in members(value):
         yield from every_path(child, (*path, key))
 
 
-def write(engine: Engine, commit: Commit, row_bytes: int) -> None:
+def write(engine: Engine, commit: Commit, row_bytes: int, page_bytes: int = PAGE_BYTES) -> None:
     transaction = engine.begin()
-    NodeWriter(transaction, row_bytes).apply(commit)
+    NodeWriter(transaction, row_bytes, page_bytes).apply(commit)
     transaction.commit()
 
 
@@ -134,20 +145,16 @@ def assert_children_like(nodes: Nodes, view: ValueView, path: Path, span: Span) 
     prints = [compact(plain(view.get((*path, name)))) for name in names]
     assert list(nodes.keys(path, span)) == names
     values = [view.get((*path, name)) for name in names]
-    children = list(nodes.children(path, span))
-    for is_kept in (True, False):
-        if not is_kept:
-            for child in children:
-                child.release()
+    unread = [Child(nodes, path, name, None) for name in names]
+    for children in (list(nodes.children(path, span)), unread):
         assert [child.key for child in children] == names
         assert [b"".join(child.chunks()) for child in children] == prints
         assert [child.value() for child in children] == values
         exports = [b"".join(child.chunks(export=True)) for child in children]
         assert exports == list(map(compact, values))
-        for query in QUERIES:
-            ranks = [child.rank(query) for child in children]
-            assert ranks == list(map(query.sort_value, values))
-    assert not any(child.cached_bytes for child in children)
+    for query in QUERIES:
+        ranks = ranks_of(nodes, path, query, list(nodes.sources(path, span)))
+        assert ranks == list(map(query.sort_value, values))
 
 
 def assert_spans_like(rows: ReadView, view: ValueView, spans: list[Span]) -> None:
@@ -158,7 +165,7 @@ def assert_spans_like(rows: ReadView, view: ValueView, spans: list[Span]) -> Non
 
 def assert_rows_are_sound(rows: ReadView, row_bytes: int) -> None:
     assert verify(rows) == []
-    for key, raw in rows.scan(FIRST, END):
+    for key, raw in PagedRows(rows).scan(FIRST, END):
         path, cut = decode_path(key)
         is_large = len(raw) > row_bytes and not is_priority_row(raw)
         may_be_large = leaf_of(load_row(raw)) is not CONTAINER or len(key) > 470
@@ -166,10 +173,12 @@ def assert_rows_are_sound(rows: ReadView, row_bytes: int) -> None:
         assert not is_large or may_be_large, (path, cut)
 
 
-def assert_writes_read_back(engine: Engine, commits: list[Commit], row_bytes: int) -> None:
+def assert_writes_read_back(
+    engine: Engine, commits: list[Commit], row_bytes: int, page_bytes: int
+) -> None:
     model = None
     for commit in commits:
-        write(engine, commit, row_bytes)
+        write(engine, commit, row_bytes, page_bytes)
         model = apply(model, commit)
         touched = {change.place.path for change in commit} | {()}
         engine.read(partial(assert_rows_are_sound, row_bytes=row_bytes))
@@ -179,42 +188,48 @@ def assert_writes_read_back(engine: Engine, commits: list[Commit], row_bytes: in
 
 
 @bounded
-@given(commits=commits, row_bytes=st.sampled_from([20, 40, 100, 300]))
-def test_rows_read_like_the_tree_that_was_written(commits: list[Commit], row_bytes: int) -> None:
-    assert_writes_read_back(MemoryEngine(), commits, row_bytes)
+@given(commits=commits, row_bytes=row_limits, page_bytes=page_limits)
+def test_rows_read_like_the_tree_that_was_written(
+    commits: list[Commit], row_bytes: int, page_bytes: int
+) -> None:
+    assert_writes_read_back(MemoryEngine(), commits, row_bytes, page_bytes)
 
 
 @settings(bounded, max_examples=100)
-@given(commits=commits, row_bytes=st.sampled_from([20, 40, 100, 300]))
+@given(commits=commits, row_bytes=row_limits, page_bytes=page_limits)
 def test_rows_in_a_file_read_like_the_tree_that_was_written(
-    shelves: Iterator[File], commits: list[Commit], row_bytes: int
+    shelves: Iterator[File], commits: list[Commit], row_bytes: int, page_bytes: int
 ) -> None:
     engine = SqliteEngine.create(next(shelves), reserve_bytes=0)
-    assert_writes_read_back(engine, commits, row_bytes)
+    assert_writes_read_back(engine, commits, row_bytes, page_bytes)
 
 
-def assert_spans_read_back(engine: Engine, commits: list[Commit], spans: list[Span]) -> None:
+def assert_spans_read_back(
+    engine: Engine, commits: list[Commit], spans: list[Span], page_bytes: int
+) -> None:
     model = None
     for commit in commits:
-        write(engine, commit, 40)
+        write(engine, commit, 40, page_bytes)
         model = apply(model, commit)
     engine.read(partial(assert_spans_like, view=ValueView(model), spans=spans))
     engine.close()
 
 
 @bounded
-@given(commits=commits, spans=st.lists(spans, min_size=1, max_size=8))
-def test_a_span_has_the_children_from_its_edge_on(commits: list[Commit], spans: list[Span]) -> None:
-    assert_spans_read_back(MemoryEngine(), commits, spans)
+@given(commits=commits, spans=st.lists(spans, min_size=1, max_size=8), page_bytes=page_limits)
+def test_a_span_has_the_children_from_its_edge_on(
+    commits: list[Commit], spans: list[Span], page_bytes: int
+) -> None:
+    assert_spans_read_back(MemoryEngine(), commits, spans, page_bytes)
 
 
 @settings(bounded, max_examples=100)
-@given(commits=commits, spans=st.lists(spans, min_size=1, max_size=8))
+@given(commits=commits, spans=st.lists(spans, min_size=1, max_size=8), page_bytes=page_limits)
 def test_a_span_in_a_file_has_the_children_from_its_edge_on(
-    shelves: Iterator[File], commits: list[Commit], spans: list[Span]
+    shelves: Iterator[File], commits: list[Commit], spans: list[Span], page_bytes: int
 ) -> None:
     engine = SqliteEngine.create(next(shelves), reserve_bytes=0)
-    assert_spans_read_back(engine, commits, spans)
+    assert_spans_read_back(engine, commits, spans, page_bytes)
 
 
 @bounded
@@ -267,8 +282,7 @@ def test_a_patch_leaves_the_rows_that_its_changes_leave_one_by_one(
     write(together, changes, row_bytes)
     for change in changes:
         write(apart, (change,), row_bytes)
-    rows = together.read(lambda rows: list(rows.scan(FIRST, END)))
-    assert rows == apart.read(lambda rows: list(rows.scan(FIRST, END)))
+    assert single_rows(together) == single_rows(apart)
 
 
 @bounded

@@ -10,9 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.store.normal_form import normal_form
+from treedbd.store import ranks as ranks_module
 from treedbd.store import select as select_module
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.node_writer import NodeWriter
+from treedbd.store.ranks import BATCH_CHILDREN
 from treedbd.store.select import YIELD_AFTER, iterate_selected
 from treedbd.tree.edit import make_put
 from treedbd.tree.query import Query, parse_query
@@ -22,13 +24,25 @@ from treedbd.tree.value import members
 PATH = ("list",)
 KEYS = st.sampled_from(["a", "b", "c", "10", "2", "-1", "é", "k" * 300, "k" * 500, "k" * 500 + "l"])
 LEAVES = st.sampled_from([None, False, True, 1, 2, 2.5, "x", "y", "z" * 80])
-CHILDREN = (
+CHILDREN: st.SearchStrategy[Any] = (
     LEAVES
     | st.builds(lambda v, p: {".value": v, ".priority": p}, st.integers(0, 2), st.integers(0, 2))
     | st.dictionaries(st.sampled_from(["v", "w", ".priority"]), st.integers(0, 3), max_size=3)
     | st.builds(lambda v: {"v": v, "long": ["t" * 40, "u" * 40]}, LEAVES)
+    | st.lists(LEAVES | st.lists(LEAVES, max_size=2), max_size=3)
+    | st.builds(lambda child: {"v": child}, st.deferred(lambda: CHILDREN))
 )
-ORDERS = st.sampled_from(["$key", "$value", "$priority", "v", "long/0"])
+BODIES = (
+    st.dictionaries(KEYS, CHILDREN, max_size=10)
+    | st.dictionaries(KEYS, st.builds(lambda v: {"v": v}, LEAVES), max_size=10)
+    | st.lists(CHILDREN, max_size=10)
+    | st.builds(
+        lambda children, priority: {**children, ".priority": priority},
+        st.dictionaries(KEYS, CHILDREN, min_size=1, max_size=5),
+        st.integers(0, 2),
+    )
+)
+ORDERS = st.sampled_from(["$key", "$value", "$priority", "v", "v/v", "0", "1", "v/1", "long/0"])
 
 
 @functools.cache
@@ -62,25 +76,30 @@ def queries(draw: st.DrawFn) -> Query:
     max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
-    sizes=st.sampled_from([(1, 0), (3, 60), (1024, 1 << 22)]),
-    body=st.dictionaries(KEYS, CHILDREN, max_size=10),
+    sizes=st.sampled_from([(1, 0), (3, 60), (8, 60), (1024, 1 << 22)]),
+    batch=st.sampled_from([(1, 1), (4, 100), (64, 65_536)]),
+    body=BODIES,
     row_bytes=st.sampled_from([30, 200, 4096]),
     query=queries(),
 )
 def test_rows_and_memory_select_the_same(
     monkeypatch: pytest.MonkeyPatch,
     sizes: tuple[int, int],
-    body: dict[str, Any],
+    batch: tuple[int, int],
+    body: Any,
     row_bytes: int,
     query: Query,
 ) -> None:
     monkeypatch.setattr(select_module, "RUN_CHILDREN", sizes[0])
     monkeypatch.setattr(select_module, "KEPT_BYTES", sizes[1])
+    monkeypatch.setattr(ranks_module, "BATCH_CHILDREN", batch[0])
+    monkeypatch.setattr(ranks_module, "BATCH_BYTES", batch[1])
     nodes = NodeWriter(MemoryEngine().begin(), row_bytes)
     nodes.apply(make_put(Place(PATH), body).changes)
     expected = query.select(members(normal_form(body)))
-    selected = iterate_selected(nodes, PATH, query)
-    assert [(child.key, child.value()) for child in selected if child is not None] == expected
+    selected = [child for child in iterate_selected(nodes, PATH, query) if child is not None]
+    assert [(child.key, child.value()) for child in selected] == expected
+    assert [child.rank for child in selected] == [query.sort_value(value) for _, value in expected]
 
 
 def test_none_is_yielded_regularly_while_nothing_is_found() -> None:
@@ -93,5 +112,28 @@ def test_none_is_yielded_regularly_while_nothing_is_found() -> None:
     ):
         query = parse_query(parameters)
         assert query is not None
-        turns = 2999 // YIELD_AFTER
+        turns = 2999 // max(YIELD_AFTER, BATCH_CHILDREN)
         assert list(iterate_selected(nodes, PATH, query))[:turns] == [None] * turns
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pytest.param(list(range(300)), id="rising"),
+        pytest.param(list(range(300, 0, -1)), id="falling"),
+        pytest.param([at * 7919 % 300 for at in range(300)], id="mixed"),
+        pytest.param([at % 3 for at in range(300)], id="many ties"),
+    ],
+)
+@pytest.mark.parametrize("limit", [1, 5, 64, 200, 2000])
+@pytest.mark.parametrize("end", ["limitToFirst", "limitToLast"])
+def test_a_limit_selects_from_many_batches(values: list[int], limit: int, end: str) -> None:
+    body: Any = {f"k{at:03}": {"v": value, "text": "x" * 20} for at, value in enumerate(values)}
+    nodes = NodeWriter(MemoryEngine().begin())
+    nodes.apply(make_put(Place(PATH), body).changes)
+    for bound in ({}, {"startAt": "1"}, {"startAfter": '1,"k100"', "endBefore": '2,"k200"'}):
+        query = parse_query({"orderBy": '"v"', end: str(limit), **bound})
+        assert query is not None
+        expected = [key for key, _ in query.select(members(normal_form(body)))]
+        selected = [child.key for child in iterate_selected(nodes, PATH, query) if child]
+        assert selected == expected

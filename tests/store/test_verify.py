@@ -7,6 +7,7 @@ import pytest
 from treedbd.store.engine import ReadView, Row, Transaction
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.node_writer import NodeWriter
+from treedbd.store.paged_rows import seal, seal_row
 from treedbd.store.verify import verify
 from treedbd.tree.edit import make_put
 from treedbd.tree.order import encode_path
@@ -20,7 +21,7 @@ BUCKET = encode_path(("a", LONG))[:480]
 def rows_of(content: dict[bytes, bytes]) -> Transaction:
     transaction = MemoryEngine().begin()
     for key, raw in content.items():
-        transaction.put(key, raw)
+        transaction.put(key, seal(key, raw))
     return transaction
 
 
@@ -77,7 +78,7 @@ def test_what_is_malformed_is_reported(content: dict[bytes, bytes], finding: str
 def test_rows_out_of_order_are_reported() -> None:
     class Unordered:
         def scan(self, low: bytes, high: bytes) -> list[Row]:
-            return [(encode_path((name,)), b"1") for name in "acbd"]
+            return [seal_row((encode_path((name,)), b"1")) for name in "acbd"]
 
     assert verify(cast(ReadView, Unordered())) == ["The row /b is out of order."]
 

@@ -83,3 +83,17 @@ def test_a_double_is_printed_the_same_in_any_position(double: float, other: str)
     assert printing.compact(with_other).endswith(b"[%b]}" % text)
     assert printing.pretty([number]) == b"[\n  %b\n]" % text
     assert printing.pretty({"a": number}) == b'{\n  "a": %b\n}' % text
+
+
+@pytest.mark.parametrize("count", [0, 1, 63, 64, 65, 200])
+def test_keys_are_printed_as_an_object_of_true_in_their_order(count: int) -> None:
+    keys = [f'{count - at} "é\\' for at in range(count)]
+    printed = b"".join(printing.print_keys(keys))
+    shown: Json = dict.fromkeys(keys, True)
+    assert printed == printing.compact(shown or None)
+
+
+def test_keys_are_read_only_as_they_are_printed() -> None:
+    remaining = iter([str(at) for at in range(1000)])
+    next(printing.print_keys(remaining))
+    assert next(remaining) == str(printing.KEYS_AT_ONCE)

@@ -1,4 +1,7 @@
-"""Shared reads: one rendering for all who want the same, slices of work, turns, and bounds."""
+"""Shared reads: one rendering for all who want the same, slices of work, turns, and bounds.
+
+What is read holds its moment in some tests from the first turn on, as an engine can.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import io
 import os
 import tempfile
 from collections.abc import Callable, Hashable, Iterator
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import pytest
 from twisted.internet.defer import CancelledError, Deferred
@@ -15,29 +18,37 @@ from twisted.internet.defer import CancelledError, Deferred
 from tests.database.world import make_database, run_at_once
 from tests.web.tree_server import SlowClock
 from treedbd.database.errors import DeadlinePassed, PermissionDenied
+from treedbd.database.read_grants import ReadGrant
 from treedbd.database.requests import Caller, Write
 from treedbd.database.runtime import Runtime
+from treedbd.database.shared_window import QuerySubscription
+from treedbd.database.slices import SLICE_SECONDS
+from treedbd.database.watchers import Notification
 from treedbd.limits import Limits
-from treedbd.store.engine import DiskFull
+from treedbd.store.engine import DiskFull, StoreFailed
 from treedbd.store.memory import MemoryEngine
-from treedbd.store.nodes import Nodes
+from treedbd.store.nodes import HeldNodes, Nodes, PresentNodes
 from treedbd.tree.edit import make_put
-from treedbd.tree.types import Place
+from treedbd.tree.event import Event
+from treedbd.tree.query import BY_VALUE, Query
+from treedbd.tree.types import Path, Place
 from treedbd.web.content import (
     SHARES,
     ContentReader,
     TooManyWaitingBytes,
     WaitingBytesExhausted,
 )
-from treedbd.web.large_reads import Waiter, before_deadline
+from treedbd.web.large_reads import BegunRendering, LargeRead, Waiter, before_deadline
 from treedbd.web.rendering import IN_MEMORY_BYTES, Rendering
 from treedbd.web.shared_reads import (
     MAX_CONCURRENT_RENDERS,
     MAX_TURN_BYTES,
-    MAX_TURN_SECONDS,
     SharedReads,
     TooMuchWork,
 )
+from treedbd.web.sse.first_value import FirstValue, first_source
+
+T = TypeVar("T")
 
 LAG_S = 0.001
 ADDRESS = "192.0.2.1"
@@ -49,20 +60,24 @@ LIMITS = Limits(waiting_bytes=1_000_000, waiting_file_bytes=2 * SHARES * FILE_BY
 class Text:
     """A source that renders the same pieces from every state, and counts its work."""
 
-    def __init__(self, *pieces: bytes, key: Hashable = None) -> None:
-        self.key = key or self
+    def __init__(self, *pieces: bytes, fails: bool = False) -> None:
+        self.key: Hashable = self
+        self.can_share = True
         self.begun = 0
         self.rendered = 0
         self._pieces = pieces
+        self._fails = fails
 
-    def shares(self, _: object) -> bool:
-        return True
+    def shares(self, other: object) -> bool:
+        return self.can_share or other is self
 
     def chunks(self, _: Nodes) -> Iterator[bytes]:
         self.begun += 1
         for piece in self._pieces:
             self.rendered += 1
             yield piece
+        if self._fails:
+            raise StoreFailed("The disk failed.")
 
     @property
     def text(self) -> bytes:
@@ -88,7 +103,7 @@ class Reader:
         self.reader: ContentReader | None = None
         self._address = address
         waiter = Waiter(source, self._judge, world.sequence, self.begun.append)
-        self.waiting: Deferred[Any] = world.reads.render_large(world.database.hold, waiter, address)
+        self.waiting: Deferred[Any] = world.reads.render_large(world.hold, waiter, address)
         self.waiting.addCallback(self._open).addErrback(self._fail)
 
     @property
@@ -110,15 +125,50 @@ class Reader:
         self.result = failure.value
 
 
+class Moment(HeldNodes):
+    """A moment that counts how often it is closed."""
+
+    closed = 0
+
+    def close(self) -> None:
+        self.closed += 1
+        super().close()
+
+
+class Present(PresentNodes):
+    """The present state of a world, which can be held."""
+
+    def __init__(self, world: World) -> None:
+        snapshot = world.engine.snapshot()
+        self.moment = Moment(snapshot)
+        super().__init__(snapshot)
+        self._world = world
+
+    def hold(self) -> HeldNodes | None:
+        if not self._world.can_hold:
+            return None
+        self._world.moments.append(self.moment)
+        return self.moment
+
+
 class World:
-    """A database, and the reads of it."""
+    """A database, and the reads of it.
+
+    Attributes:
+        can_hold: whether a present read can be held.
+        moments: all that were held.
+
+    """
 
     def __init__(self, limits: Limits = LIMITS) -> None:
         self.clock = SlowClock()
         self.clock.lag = LAG_S
         runtime = Runtime(self.clock, os.urandom, run_at_once)
-        self.database = make_database(MemoryEngine(), runtime, retain_events=10)
+        self.engine = MemoryEngine()
+        self.database = make_database(self.engine, runtime, retain_events=10)
         self.reads = SharedReads(limits, self.clock)
+        self.can_hold = True
+        self.moments: list[Moment] = []
 
     @property
     def sequence(self) -> int:
@@ -127,8 +177,28 @@ class World:
     def render(self, source: Text) -> bytes | Rendering | TooMuchWork:
         return self.database.read(lambda nodes: self.reads.render(source, nodes))
 
+    def present(self, work: Callable[[Nodes], T]) -> T:
+        """Return what `work` makes of the present state."""
+        present = Present(self)
+        try:
+            return work(present)
+        finally:
+            if present.moment not in self.moments:
+                present.moment.close()
+
+    def render_present(self, source: Text) -> bytes | Rendering | TooMuchWork:
+        return self.present(lambda nodes: self.reads.render(source, nodes))
+
+    def hold(self) -> HeldNodes:
+        moment = Moment(self.engine.snapshot())
+        self.moments.append(moment)
+        return moment
+
     def write(self) -> None:
-        edit = make_put(Place(("n",)), self.sequence, 100)
+        self.put(("n",), self.sequence)
+
+    def put(self, path: Path, value: Any) -> None:
+        edit = make_put(Place(path), value, 100)
         written = self.database.write(Write(edit, 0, Caller(None, is_admin=True)))
         self.take_turns_until(lambda: written.called)
 
@@ -152,6 +222,19 @@ class World:
         self.take_turns_until(lambda: not self.reads._under_way)
 
 
+def expect_large(world: World, source: Text, *, address: str = ADDRESS) -> Reader:
+    """Read what must be too much for one turn, as a handler does."""
+    assert world.render_present(source) == TooMuchWork(world.sequence)
+    return Reader(world, source, address=address)
+
+
+def check_idle(world: World) -> None:
+    """Check that nothing is under way or counted, and no slot is taken."""
+    assert not world.reads._under_way
+    assert not world.clock.getDelayedCalls()
+    assert world.reads._slots.tokens == MAX_CONCURRENT_RENDERS
+
+
 @pytest.fixture
 def world() -> World:
     return World()
@@ -162,7 +245,7 @@ def world() -> World:
 
 def test_little_work_is_rendered_at_once_and_much_work_is_not(world: World) -> None:
     assert world.render(Text(b"a", b"", b"b")) == b"ab"
-    readings = int(MAX_TURN_SECONDS / LAG_S)
+    readings = int(SLICE_SECONDS / LAG_S)
     assert world.render(Text(*[b""] * 3 * readings)) == TooMuchWork(0)
     assert world.render(Text(b"x" * (MAX_TURN_BYTES + 1), b"y")) == TooMuchWork(0)
 
@@ -359,6 +442,206 @@ def test_many_who_wait_receive_it_in_slices(world: World) -> None:
         turns += 1
     assert turns > 5
     assert all(each.text == source.text for each in readers)
+
+
+# What has begun.
+
+
+def test_what_was_made_in_the_first_turn_is_not_made_again(world: World) -> None:
+    for source in (many(), long_text()):
+        reader = expect_large(world, source)
+        first_turn = source.rendered
+        assert 0 < first_turn <= SLICE_SECONDS / LAG_S + 2
+        world.finish()
+        assert (source.begun, source.rendered) == (1, 50)
+        assert reader.text == source.text
+        assert (reader.begun, reader.judged) == ([0], [])
+    assert [moment.closed for moment in world.moments] == [1, 1]
+
+
+def test_little_work_is_not_held(world: World) -> None:
+    assert world.render_present(Text(b"a", b"b")) == b"ab"
+    assert world.moments == []
+
+
+def test_all_who_ask_for_what_has_begun_share_it(world: World) -> None:
+    source = long_text()
+    readers = [expect_large(world, source) for _ in range(3)]
+    world.take_turns_until(lambda: source.rendered > 20)
+    readers.append(expect_large(world, source))
+    world.finish()
+    assert (source.begun, source.rendered) == (1, 50)
+    assert len({id(each.result) for each in readers}) == 1
+    assert all((each.begun, each.judged) == ([0], []) for each in readers)
+    assert [moment.closed for moment in world.moments] == [1]
+    assert world.reads.files.total == len(source.text)
+
+
+def test_what_has_begun_shows_its_moment_only_to_those_who_have_seen_it(world: World) -> None:
+    source = many()
+    first = expect_large(world, source)
+    world.write()
+    second = expect_large(world, source)
+    world.finish()
+    assert (first.begun, second.begun) == ([0], [1])
+    assert first.result is not second.result
+    assert source.begun == 2
+    assert [moment.closed for moment in world.moments] == [1, 1]
+
+
+def test_what_has_begun_is_shared_only_by_a_source_that_can_show_it(world: World) -> None:
+    source, other = many(), many()
+    other.key, other.can_share = source.key, False
+    first = expect_large(world, source)
+    second = expect_large(world, other)
+    world.finish()
+    assert (source.begun, other.begun) == (1, 1)
+    assert first.text == second.text
+    assert first.result is not second.result
+
+
+def test_what_nobody_joins_ends_in_the_next_turn(world: World) -> None:
+    source = many()
+    assert world.render_present(source) == TooMuchWork(0)
+    rendered = source.rendered
+    assert [moment.closed for moment in world.moments] == [0]
+    world.turn()
+    assert [moment.closed for moment in world.moments] == [1]
+    assert source.rendered == rendered
+    check_idle(world)
+
+
+def test_what_has_begun_cannot_be_joined_after_its_first_caller_has_left(world: World) -> None:
+    source, held = many(), world.hold()
+    begun = BegunRendering(source, held, source.chunks(held))
+    read = LargeRead(world.hold, world.clock, begun)
+    assert read.can_join(source, 0)
+    waiting = read.join(Waiter(source, lambda _: None, 0, lambda _: None))
+    waiting.addErrback(lambda failure: failure.trap(CancelledError))
+    waiting.cancel()
+    assert not read.can_join(source, 0)
+
+
+def test_one_who_is_refused_leaves_what_has_begun_to_others() -> None:
+    world = World(Limits(waiting_file_bytes=SHARES * FILE_BYTES))
+    world.reads.files.add_for(ADDRESS, FILE_BYTES)
+    source = long_text()
+    refused = expect_large(world, source)
+    other = expect_large(world, source, address="192.0.2.2")
+    world.finish()
+    assert isinstance(refused.result, TooManyWaitingBytes)
+    assert other.text == source.text
+    assert source.begun == 1
+    check_idle(world)
+
+
+@pytest.mark.parametrize("rendered", [0, 20])
+def test_the_last_one_who_leaves_ends_what_has_begun(world: World, rendered: int) -> None:
+    source = long_text()
+    readers = [expect_large(world, source) for _ in range(2)]
+    world.take_turns_until(lambda: source.rendered >= rendered)
+    for each in readers:
+        assert [moment.closed for moment in world.moments] == [0]
+        each.waiting.cancel()
+    assert [moment.closed for moment in world.moments] == [1]
+    assert source.rendered < 50
+    check_idle(world)
+
+
+def test_a_failure_ends_what_has_begun(world: World) -> None:
+    source = Text(*[PIECE] * 50, fails=True)
+    readers = [expect_large(world, source) for _ in range(2)]
+    world.finish()
+    assert all(isinstance(each.result, StoreFailed) for each in readers)
+    assert [moment.closed for moment in world.moments] == [1]
+    check_idle(world)
+
+
+def test_without_a_free_slot_it_begins_again_and_nothing_is_held_meanwhile(world: World) -> None:
+    others = [expect_large(world, many()) for _ in range(MAX_CONCURRENT_RENDERS)]
+    source = many()
+    patient = expect_large(world, source)
+    assert len(world.moments) == MAX_CONCURRENT_RENDERS
+    assert patient.begun == []
+    world.finish()
+    assert source.begun == 2
+    assert all(each.text == source.text for each in (*others, patient))
+    assert [moment.closed for moment in world.moments] == [1] * (MAX_CONCURRENT_RENDERS + 1)
+    check_idle(world)
+
+
+def test_what_cannot_be_held_begins_again(world: World) -> None:
+    world.can_hold = False
+    source = many()
+    reader = expect_large(world, source)
+    assert world.moments == []
+    world.finish()
+    assert reader.text == source.text
+    assert source.begun == 2
+    assert [moment.closed for moment in world.moments] == [1]
+
+
+def test_without_room_for_a_file_nothing_is_held() -> None:
+    world = World(Limits(waiting_file_bytes=FILE_BYTES))
+    world.reads.files.add(FILE_BYTES)
+    refused = expect_large(world, many())
+    assert isinstance(refused.result, WaitingBytesExhausted)
+    assert world.reads.files.refused == 1
+    assert world.moments == []
+
+
+class Follower:
+    """A stream of a query, which records its first value and the events that follow."""
+
+    def __init__(self, world: World, path: Path, query: Query) -> None:
+        self.received: list[bytes] = []
+        self.events: list[Event] = []
+        subscription = world.database.subscribe(path, query, self)
+        assert isinstance(subscription, QuerySubscription)
+        self.subscription = subscription
+        source = first_source(world.database, path, query, subscription)
+        # The grant is only evaluated against another state than the stream has seen.
+        first = FirstValue(source, cast(ReadGrant, None), world.reads, ADDRESS)
+        rendered, state = subscription.watch(lambda _: world.present(first.render))
+        assert rendered == TooMuchWork(state)
+        first.render_large(world.hold, state, subscription).addCallback(self._receive)
+
+    def _receive(self, rendering: Rendering) -> None:
+        self.received.append(rendering.whole())
+
+    def notify(self, notification: Notification) -> None:
+        self.events += [event for _, event in notification.events]
+
+    def fail(self) -> None:
+        raise AssertionError("The stream has failed.")
+
+
+@pytest.mark.parametrize("can_hold", [True, False])
+def test_the_first_value_of_a_stream_goes_on_and_fills_its_window(can_hold: bool) -> None:
+    world = World()
+    world.can_hold = can_hold
+    path, query = ("a",), Query(BY_VALUE, limit_to_last=2)
+    world.put(path, {f"k{number:03}": number for number in range(300)})
+    streams = [Follower(world, path, query) for _ in range(2)]
+    world.finish()
+    assert [each.received for each in streams] == [[b'{"k298":298,"k299":299}']] * 2
+    assert [moment.closed for moment in world.moments] == [1]
+    world.put((*path, "k300"), 300)
+    world.take_turns_until(lambda: all(len(each.events) == 2 for each in streams))
+    for each in streams:
+        assert Event("put", ("k298",), None) in each.events
+        assert Event("put", ("k300",), 300) in each.events
+
+
+def test_a_stream_whose_value_begins_again_is_notified_of_nothing_before_it(world: World) -> None:
+    path = ("a",)
+    world.put(path, {f"k{number:03}": number for number in range(300)})
+    world.can_hold = False
+    stream = Follower(world, path, Query(BY_VALUE, limit_to_last=1))
+    assert stream.subscription.window is not None
+    assert not stream.subscription.window._streams
+    world.finish()
+    assert list(stream.subscription.window._streams) == [stream]
 
 
 # Bounds and errors.

@@ -23,12 +23,11 @@ from treedbd.web.auth.identity import AuthOverride
 from treedbd.web.dialect import FIREBASE, STANDARD, Dialect
 from treedbd.web.http1.parser import Http1Parser
 from treedbd.web.http1.request import Request
+from treedbd.web.methods import AllowedMethods, MethodNotAllowed
 from treedbd.web.options import WebOptions
 from treedbd.web.request import (
-    AllowedMethods,
     DataRequest,
     Location,
-    MethodNotAllowed,
     PayloadTooLarge,
     RequestParser,
     find_token,

@@ -13,9 +13,10 @@ from twisted.internet.defer import execute
 from twisted.internet.task import Clock
 
 from tests.web.http1.peer import ParsedReply, Peer, ScriptedResource, Server
+from treedbd.database.answer_pool import AnswerPool
 from treedbd.database.catalog import Catalog
 from treedbd.database.project import ProjectSpec
-from treedbd.database.runtime import Runtime
+from treedbd.database.runtime import RunInThread, Runtime
 from treedbd.limits import Limits, StreamLimits
 from treedbd.names import EngineName
 from treedbd.rules.ruleset import OPEN, RuleSet
@@ -56,6 +57,8 @@ class TreeServer(Server):
         projects: Iterable[ProjectSpec] = (),
         verifier: Callable[[str], Verifier | None] = lambda _: None,
         options: WebOptions = OPTIONS,
+        run_in_thread: RunInThread = execute,
+        entropy: Callable[[int], bytes] = os.urandom,
     ) -> None:
         """Serve `projects`, or any project without them; `verifier` returns that of a project."""
         super().__init__(ScriptedResource())
@@ -67,7 +70,12 @@ class TreeServer(Server):
             configured,
             any_project=not configured,
             first_rules=rules,
-            runtime=Runtime(self.clock, os.urandom, execute),
+            runtime=Runtime(
+                self.clock,
+                entropy,
+                run_in_thread,
+                AnswerPool(options.limits.kept_answer_bytes),
+            ),
             retain_events=100,
         )
         self.resource = TreeResource(

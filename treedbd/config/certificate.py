@@ -2,6 +2,9 @@
 
 A `ServerContext` serves every new connection with the certificate that was loaded last; open
 connections keep theirs. TLS 1.2 is the oldest version that is accepted.
+
+A client may resume a session with a ticket, which saves both sides most of a handshake. The keys of
+tickets belong to the context and never leave it, so no session outlives a reload or the process.
 """
 
 from __future__ import annotations
@@ -35,6 +38,7 @@ LOCAL_LIFE: Final = datetime.timedelta(days=365)
 # mode is listed in full as well.
 _LOCAL_NAMES: Final = ("localhost", "*.localhost", "demo.localhost", "default--demo.localhost")
 _LOCAL_ADDRESSES: Final = ("127.0.0.1", "::1")
+_SESSION_ID: Final = b"treedb"
 _RENEW_BEFORE: Final = datetime.timedelta(days=1)
 
 _Key: TypeAlias = (
@@ -87,7 +91,9 @@ def read_context(files: CertificateFiles) -> SSL.Context:
             certificate=cast(Any, certificate),
             extraCertChain=cast(Any, chain),
             raiseMinimumTo=TLSVersion.TLSv1_2,
+            enableSessionTickets=True,
         ).getContext()
+        context.set_session_id(_SESSION_ID)
     except (SSL.Error, ValueError, TypeError):
         raise BadCertificate(
             f"the certificate in {files.certificate}",

@@ -28,6 +28,9 @@ class AbsentDatabase(Database):
         """Raise `UnknownDatabase`; for callers who have a right to know."""
         raise self._unknown
 
+    def may_read_without_data(self, path: Path, caller: Caller, query: object = None) -> None:
+        """Return None: `check_read` must be called, even if the rules allow the read."""
+
     def check_read(
         self, path: Path, caller: Caller, now: int, nodes: Nodes, query: QueryFacts | None = None
     ) -> NoReturn:
@@ -41,9 +44,10 @@ class AbsentDatabase(Database):
 
     def _refuse(self, nodes: Nodes, write: Write) -> Outcome:
         edit = resolve(write.edit, write.now, nodes)
-        self._authorise(nodes, write, edit)
+        self._authorisation.check_write(nodes, write, edit)
         is_nothing = not edit.changes  # which any caller may write
-        if is_nothing and not self._may_read(edit.place.path, write.caller, write.now, nodes):
+        may_read = self._authorisation.evaluate_read
+        if is_nothing and not may_read(edit.place.path, write.caller, write.now, nodes):
             return Outcome(edit, None, edit.sent, None)
         raise self._unknown
 

@@ -123,6 +123,16 @@ class Catalog:
             raise UnknownDatabase(name, is_project_known=True)
         return self._used.get(name) or self._make(name, project)
 
+    def use_open(self, name: DatabaseName) -> Database | None:
+        """Return a database for use in this turn if its file is open, None if it is not."""
+        database = self._open.get(name)
+        if database is None or not database.is_open:
+            return None
+        if not self._may_exist(name, database.project):
+            return None
+        database.used_at = self._runtime.clock.seconds()
+        return database
+
     def acquire(self, database: Database, timeout_s: float) -> Deferred[None] | None:
         """Keep a database open until `release`; return what fires when it is open, None if it is.
 
@@ -303,7 +313,11 @@ class Catalog:
         self._has_created = True
 
     def _keep(self, name: DatabaseName) -> None:
-        self._open[name] = self._used[name]
+        database = self._open[name] = self._used[name]
+        database.answers.is_active = True
 
     def _let_go(self, name: DatabaseName) -> None:
-        self._open.pop(name, None)
+        database = self._open.pop(name, None)
+        if database is not None:
+            database.answers.is_active = False
+            database.answers.clear()

@@ -14,11 +14,13 @@ from twisted.internet.defer import Deferred, fail
 
 from treedbd.database import etags
 from treedbd.database.active_rules import ActiveRules
-from treedbd.database.errors import DeadlinePassed, PermissionDenied, TagDenied, Unavailable
+from treedbd.database.answers import Answers
+from treedbd.database.authorisation import Authorisation
+from treedbd.database.errors import DeadlinePassed, PermissionDenied, Unavailable
 from treedbd.database.group_commit import GroupCommit
 from treedbd.database.project import ProjectSpec
 from treedbd.database.read_grants import ReadGrant, ReadGrants, ReadRequest
-from treedbd.database.requests import Caller, Outcome, Write, echo_of, has_effect
+from treedbd.database.requests import Caller, Outcome, Write
 from treedbd.database.resume import Resumption, Resumptions
 from treedbd.database.runtime import Runtime
 from treedbd.database.shared_window import QueryStream, QuerySubscription, SharedWindows
@@ -27,19 +29,18 @@ from treedbd.database.subscription import NodeSubscription, Subscription
 from treedbd.database.watchers import Watcher
 from treedbd.database.watching import Watching
 from treedbd.names import DatabaseName
-from treedbd.rules.context import Context, QueryFacts
+from treedbd.rules.context import QueryFacts
 from treedbd.rules.evaluate import Verdict
 from treedbd.rules.kept_reads import KeptReads
 from treedbd.store import changelog
 from treedbd.store.engine import Engine, Transaction
 from treedbd.store.node_writer import NodeWriter
-from treedbd.store.nodes import HeldNodes, Nodes
-from treedbd.tree.edit import Edit, echo_without_reading, resolve
+from treedbd.store.nodes import HeldNodes, Nodes, PresentNodes
+from treedbd.tree.edit import echo_of, echo_without_reading, has_effect, resolve
 from treedbd.tree.event import Commit, Position, complete, describe
 from treedbd.tree.push_id import PushIds
 from treedbd.tree.query import Query
-from treedbd.tree.types import Json, Path
-from treedbd.tree.view import View
+from treedbd.tree.types import Path
 
 T = TypeVar("T")
 
@@ -52,6 +53,7 @@ class Database:
         project: the project it belongs to.
         rules: the rules in force of that project.
         push_ids: makes the keys of its pushed children.
+        answers: what reads of its present state have rendered.
         is_open: whether it can be used without opening its file first.
         requests: how many requests are using it, so that its file stays open.
         used_at: when a request used it last, in seconds of the clock.
@@ -84,8 +86,14 @@ class Database:
         self._run_in_thread = runtime.run_in_thread
         self._retain_events = retain_events
         self._kept_reads = KeptReads(runtime.read_pool)
-        self._grants = ReadGrants(lambda: rules.current, self.read, self._context)
-        self._group_commit = GroupCommit(engine, self._apply, self._on_durable, runtime)
+        self.answers: Final = Answers(runtime.answer_pool, runtime.slices)
+        self._authorisation = Authorisation(
+            lambda: rules.current, rules.report_exceeded, runtime.clock, self._kept_reads
+        )
+        self._grants = ReadGrants(lambda: rules.current, self.read, self._authorisation.context)
+        self._group_commit = GroupCommit(
+            engine, self._apply, self._on_committed, self._notify, runtime
+        )
         self._slices = runtime.slices
         self._watching = Watching(engine, self._group_commit.rounds, runtime.slices)
         self._watchers = self._watching.watchers
@@ -113,9 +121,9 @@ class Database:
         """Refuse all writes from now on, because the file is damaged; `problem` says how."""
         self._group_commit.refuse_damaged(problem)
 
-    def read(self, work: Callable[[Nodes], T]) -> T:
+    def read(self, work: Callable[[PresentNodes], T]) -> T:
         """Run `work` on the last durable state and return its result."""
-        return self._engine.read(lambda view: work(Nodes(view)))
+        return self._engine.read(lambda view: work(PresentNodes(view)))
 
     def check_read(
         self, path: Path, caller: Caller, now: int, nodes: Nodes, query: QueryFacts | None = None
@@ -125,8 +133,20 @@ class Database:
         `query` describes the query of the read, None if it has none; `now` is in milliseconds since
         1970.
         """
-        if not self._may_read(path, caller, now, nodes, query):
+        may_read = self.may_read_without_data(path, caller, query)
+        if may_read is None:
+            may_read = self._authorisation.evaluate_read(path, caller, now, nodes, query)
+        if not may_read:
             raise PermissionDenied("this read")
+
+    def may_read_without_data(
+        self, path: Path, caller: Caller, query: QueryFacts | None = None
+    ) -> bool | None:
+        """Return whether the rules let `caller` read `path`, if that does not depend on the data.
+
+        None if it does, or depends on the time: then only `check_read` knows.
+        """
+        return caller.is_admin or self.rules.current.find_read(path, caller.auth, query)
 
     def check_exists(self) -> None:
         """Raise `UnknownDatabase` for an absent database; for callers who have a right to know."""
@@ -163,7 +183,9 @@ class Database:
 
         def work(nodes: Nodes) -> Verdict:
             edit = resolve(write.edit, write.now, nodes)
-            context = self._context(write.caller.auth, write.now, nodes, None, write.deadline)
+            context = self._authorisation.context(
+                write.caller.auth, write.now, nodes, None, write.deadline
+            )
             return self.rules.current.may_write(edit.changes, context, explain=True)
 
         return self.read(work)
@@ -185,7 +207,9 @@ class Database:
         """
         self._slices.start(self._grants.recheck())
 
-    def watch(self, path: Path, watcher: Watcher, work: Callable[[Nodes], T]) -> tuple[T, int]:
+    def watch(
+        self, path: Path, watcher: Watcher, work: Callable[[PresentNodes], T]
+    ) -> tuple[T, int]:
         """Do as `Watching.watch`."""
         return self._watching.watch(path, watcher, work)
 
@@ -228,7 +252,7 @@ class Database:
         """Do one write in a transaction; raise the error that refuses it."""
         nodes = NodeWriter(transaction)
         edit = resolve(write.edit, write.now, nodes)
-        may_read = self._authorise(nodes, write, edit)
+        may_read = self._authorisation.check_write(nodes, write, edit)
         if write.condition is not None:
             etags.check_condition(nodes, write.condition)
         if write.deadline is not None and self._clock.seconds() >= write.deadline:
@@ -236,7 +260,7 @@ class Database:
         wants_etag = write.wants_etag and may_read
         etag = etags.etag_before_write(nodes, write, edit) if wants_etag else None
         commit = None
-        if has_effect(nodes, edit):
+        if has_effect(edit, nodes):
             self._kept_reads.note_changes(transaction, edit.changes)
             nodes.apply(edit.changes)
             op_id = self._entropy(16)
@@ -247,7 +271,7 @@ class Database:
             commit = self._complete_if_cheap(describe(sequence, edit, op_id), nodes)
         echo = None
         if write.wants_echo:
-            echo = echo_of(nodes, edit) if may_read else echo_without_reading(write.edit, write.now)
+            echo = echo_of(edit, nodes) if may_read else echo_without_reading(write.edit, write.now)
         if wants_etag and etag is None:
             etag = etags.etag_after_write(nodes, edit)
         return Outcome(edit, commit, echo, etag)
@@ -255,58 +279,12 @@ class Database:
     def _push_time(self) -> int:
         return self._engine.read(changelog.push_time)
 
-    def _authorise(self, nodes: Nodes, write: Write, edit: Edit) -> bool:
-        """Return whether the caller may read what its response shows; raise `PermissionDenied`.
-
-        A tag depends on everything below a place, the echo of an increment on the number it was
-        added to, and the echo of a priority on whether there is a node.
-        """
-        caller, now = write.caller, write.now
-        if caller.is_admin:
-            return True
-        context = self._context(caller.auth, now, nodes, None, write.deadline)
-        if not self.rules.current.may_write(edit.changes, context).allowed:
-            raise PermissionDenied("this write")
-        rules = self.rules.current
-        condition = write.condition
-        if condition is not None and not rules.may_read(condition.place.path, context).allowed:
-            raise TagDenied
-        requested = write.edit
-        echo_depends = write.wants_echo and (
-            requested.has_placeholders or requested.place.is_priority
-        )
-        if not (write.wants_etag or echo_depends):
-            return True
-        return rules.may_read(requested.place.path, context).allowed
-
-    def _may_read(
-        self, path: Path, caller: Caller, now: int, nodes: Nodes, query: QueryFacts | None = None
-    ) -> bool:
-        if caller.is_admin:
-            return True
-        context = self._context(caller.auth, now, nodes, query)
-        return self.rules.current.may_read(path, context).allowed
-
-    def _context(
-        self,
-        auth: Json,
-        now: int,
-        view: View,
-        query: QueryFacts | None = None,
-        deadline: float | None = None,
-    ) -> Context:
-        """Return the context in which rules are evaluated; `view` may be older if it is held."""
-
-        def check() -> None:
-            if deadline is not None and self._clock.seconds() >= deadline:
-                raise DeadlinePassed("the rules were evaluated")
-
-        kept = None if isinstance(view, HeldNodes) else self._kept_reads
-        return Context(auth, now, view, query, check, self.rules.report_exceeded, kept)
-
-    def _on_durable(self, commits: Sequence[Commit]) -> Steps:
+    def _on_committed(self, commits: Sequence[Commit]) -> None:
+        """Bring what is kept in memory up to date; no writer has been answered yet."""
         self._kept_reads.end_transaction()
-        return self._notify(commits)
+        self.answers.fall(commits)
+        # Grants that are checked from now on see all of these commits.
+        self._grants.last_round = commits[-1].position.sequence
 
     def _notify(self, commits: Sequence[Commit]) -> Steps:
         """Notify all watchers; those that lost their right are notified of that first."""

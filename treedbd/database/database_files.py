@@ -52,8 +52,8 @@ class CatalogHooks:
         check_may_create: raises `CannotCreateStore` if there may be no further database; in any
             thread.
         created: records that a database has a file from now on; in any thread.
-        keep, let_go: keep a database in memory from now on, because its file is open, or no more;
-            in any thread.
+        keep: keeps a database in memory from now on, because its file is open; in any thread.
+        let_go: keeps it no more.
 
     """
 

@@ -1,10 +1,12 @@
 """Group commit: writes collect while one commit waits for the disk, then are committed together.
 
-Theory of operation. All Python work of a batch happens in the reactor's thread within one turn;
-only `commit` runs in another thread, and only to wait. Meanwhile new writes collect for the next
-batch, so batches grow where the disk is slow. Whatever a write reads in its transaction is revealed
-to no caller before that transaction is durable, refusals included. Then the writers are answered,
-and the next batch begins after the round in which the watchers are notified (`rounds`).
+Theory of operation. All Python work of a batch happens in the reactor's thread, in slices of a few
+milliseconds (`slices`) while its transaction stays open; one write is one step. Only `commit` runs
+in another thread, and only to wait. All the while reads are served, from the last durable state,
+and new writes collect for the next batch, so batches grow where the disk is slow. Whatever a write
+reads in its transaction is revealed to no caller before that transaction is durable, refusals
+included. Then comes a round (`rounds`), in which first the writers are answered, then the watchers
+notified; the next batch begins when it is over.
 
 When a commit fails, none of its writes was applied and all of them are refused; `recovery` brings
 the store back.
@@ -12,11 +14,9 @@ the store back.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Final, TypeAlias
 
-import attrs
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
@@ -35,38 +35,20 @@ from treedbd.database.requests import Outcome, Write
 from treedbd.database.rounds import Rounds
 from treedbd.database.runtime import Runtime
 from treedbd.database.slices import Steps
+from treedbd.database.write_queue import QueuedWrite, WriteQueue
 from treedbd.store.engine import DiskFull, Engine, StoreFailed, Transaction
 from treedbd.tree.errors import InvalidData
 from treedbd.tree.event import Commit
 
 Apply: TypeAlias = Callable[[Transaction, Write], Outcome]
+OnCommitted: TypeAlias = Callable[[Sequence[Commit]], None]
 Notify: TypeAlias = Callable[[Sequence[Commit]], Steps]
 
 BATCH_WRITES: Final = 1024
 BATCH_SECONDS: Final = 0.02
+"""A batch that has been applied for so long is committed; what is left of it waits for the next."""
 
 _REFUSALS: Final = (PermissionDenied, ConditionFailed, InvalidData, TooLarge, DeadlinePassed)
-
-
-@attrs.define(eq=False)
-class _Queued:
-    """One write in the queue; `result` once it has been applied or refused."""
-
-    write: Write
-    deferred: Deferred[Outcome]
-    result: Outcome | Failure | None = None
-
-    def answer(self) -> None:
-        if isinstance(self.result, Outcome):
-            self.deferred.callback(self.result)
-        else:
-            self.deferred.errback(self.result)
-
-    def is_late(self, now: float) -> bool:
-        return self.write.deadline is not None and self.write.deadline <= now
-
-    def refuse(self, error: Exception) -> None:
-        self.deferred.errback(Failure(error))
 
 
 class GroupCommit:
@@ -79,21 +61,40 @@ class GroupCommit:
 
     _log = Logger()
 
-    def __init__(self, engine: Engine, apply: Apply, notify: Notify, runtime: Runtime) -> None:
-        """Write into `engine`; `notify` notifies of what was made durable, in sequence order."""
+    def __init__(
+        self,
+        engine: Engine,
+        apply: Apply,
+        on_committed: OnCommitted,
+        notify: Notify,
+        runtime: Runtime,
+    ) -> None:
+        """Write into `engine`.
+
+        `on_committed` is called with the commits of a batch, in sequence order, in the turn in
+        which they became durable and before any of their writers is answered; `notify` notifies the
+        watchers of them afterwards.
+        """
         self._engine = engine
         self._apply = apply
+        self._on_committed = on_committed
         self._notify = notify
         self._run_in_thread = runtime.run_in_thread
         self._clock = runtime.clock
-        self._waiting: deque[_Queued] = deque()
+        self._waiting: Final = WriteQueue(runtime.clock)
         self.rounds: Final = Rounds(
             runtime.slices, lambda: bool(self._waiting), self._resume_writes
         )
-        self._is_committing = False
+        self._slices = runtime.slices
+        self._is_committing = False  # from the first write of a batch that is applied on
         self._scheduled: IDelayedCall | None = None
-        self._deadline_timer: IDelayedCall | None = None
-        self._recovery = Recovery(engine, runtime, lambda: self._is_committing, self._resume_writes)
+        self._is_checkpointing = False
+        self._recovery = Recovery(
+            engine,
+            runtime,
+            lambda: self._is_committing or self._is_checkpointing,
+            self._resume_writes,
+        )
         self._damage: str | None = None
         self._is_ending = False
         self._closed: Deferred[None] | None = None
@@ -110,26 +111,25 @@ class GroupCommit:
 
     def submit(self, write: Write) -> Deferred[Outcome]:
         """Queue a write; fires when it is durable, or with the reason why it is not done."""
-        queued = _Queued(write, Deferred())
+        queued = QueuedWrite(write, Deferred())
         if self._is_ending:
             queued.refuse(Unavailable(SHUTTING_DOWN))
         elif self._damage is not None or self._recovery.failure is not None:
             queued.refuse(Unavailable(self.write_problem or ""))
         else:
-            self._waiting.append(queued)
+            self._waiting.add(queued)
             self._schedule()
-            self._set_deadline_timer(write.deadline)
         return queued.deferred
 
     def refuse_damaged(self, problem: str) -> None:
         """Refuse the writes in the queue and all that follow: the store is damaged."""
         self._damage = problem
-        self._refuse_waiting(problem)
+        self._waiting.refuse_all(problem)
 
     def refuse_writes(self) -> None:
         """Refuse the writes in the queue and all that follow; the batch under way is finished."""
         self._is_ending = True
-        self._refuse_waiting(SHUTTING_DOWN)
+        self._waiting.refuse_all(SHUTTING_DOWN)
 
     def close(self) -> Deferred[None]:
         """Refuse writes; fires when those of the batch under way are answered and notified."""
@@ -142,7 +142,8 @@ class GroupCommit:
     @property
     def _may_begin(self) -> bool:
         """Whether a batch may begin; `_resume_writes` is called when one may again."""
-        return not (self._is_committing or self._recovery.is_busy or self.rounds.is_busy)
+        is_writing = self._is_committing or self._is_checkpointing
+        return not (is_writing or self._recovery.is_busy or self.rounds.is_busy)
 
     @property
     def _is_working(self) -> bool:
@@ -155,39 +156,67 @@ class GroupCommit:
     def _begin(self) -> None:
         self._scheduled = None
         if self._may_begin:
-            Deferred.fromCoroutine(self._commit_batch())
+            batch = self._next_batch()
+            # Held from now on: no round may begin while a transaction is open.
+            self._is_committing = self.rounds.is_held = True
+            self._slices.start(self._apply_and_commit(batch))
 
-    async def _commit_batch(self) -> None:
-        """Apply the next batch in one transaction, commit it, and answer its writers."""
-        batch = self._next_batch()
+    def _apply_and_commit(self, batch: list[QueuedWrite]) -> Steps:
+        """Apply a batch in one transaction, then begin to commit it."""
         try:
-            transaction = self._apply_batch(batch)
-            if transaction is not None:
-                self._is_committing = self.rounds.is_held = True
-                await self._run_in_thread(transaction.commit)
+            transaction = yield from self._apply_batch(batch)
         except Exception as error:
-            self._is_committing = self.rounds.is_held = False
+            self._end_batch()
             self._refuse(batch, error)
         else:
+            if transaction is None:
+                self._end_batch()
+                self._answer_and_notify(batch)
+            else:
+                Deferred.fromCoroutine(self._commit(transaction, batch))
+
+    async def _commit(self, transaction: Transaction, batch: list[QueuedWrite]) -> None:
+        """Commit a batch that was applied, and answer its writers."""
+        self._engine.pin()
+        try:
+            await self._run_in_thread(transaction.commit)
+        except Exception as error:
+            self._engine.advance()
+            self._end_batch()
+            self._refuse(batch, error)
+        else:
+            self._engine.advance()
             self._is_committing = False
-            if transaction is not None and self._recovery.is_full:
-                # Begun before the writers are answered, so that what they send next waits for it.
+            # Begun before the writers are answered, so that what they send next waits for it.
+            if self._recovery.is_full:
                 self._recovery.check_space()
+            elif self._engine.needs_checkpoint:
+                Deferred.fromCoroutine(self._checkpoint())
             self._answer_and_notify(batch)
 
-    def _next_batch(self) -> list[_Queued]:
+    async def _checkpoint(self) -> None:
+        """Keep the store short; no batch begins meanwhile."""
+        self._is_checkpointing = True
+        await self._run_in_thread(self._engine.checkpoint)
+        self._is_checkpointing = False
+        self._resume_writes()
+
+    def _end_batch(self) -> None:
+        self._is_committing = self.rounds.is_held = False
+
+    def _next_batch(self) -> list[QueuedWrite]:
         """Remove the next batch from the queue, refusing what cannot be done now."""
-        self._refuse_late()
-        batch: list[_Queued] = []
+        self._waiting.refuse_late()
+        batch: list[QueuedWrite] = []
         while self._waiting and len(batch) < BATCH_WRITES:
-            queued = self._waiting.popleft()
-            if self._recovery.is_full and not _only_removes(queued.write):
+            queued = self._waiting.take()
+            if self._recovery.is_full and not queued.only_removes:
                 queued.refuse(Unavailable(self.write_problem or ""))
             else:
                 batch.append(queued)
         return batch
 
-    def _apply_batch(self, batch: list[_Queued]) -> Transaction | None:
+    def _apply_batch(self, batch: list[QueuedWrite]) -> Generator[None, None, Transaction | None]:
         """Apply the writes to one transaction and return it, None if none of them changed anything.
 
         A write that raises an unexpected error is removed from the batch and answered, and the
@@ -197,12 +226,12 @@ class GroupCommit:
         while batch:
             transaction = self._engine.begin()
             try:
-                failed = self._apply_each(batch, transaction)
+                failed = yield from self._apply_each(batch, transaction)
             except BaseException:
                 transaction.rollback()
                 raise
             if failed is None:
-                if any(_commit_of(queued) is not None for queued in batch):
+                if any(queued.commit is not None for queued in batch):
                     return transaction
                 transaction.rollback()
                 return None
@@ -212,7 +241,9 @@ class GroupCommit:
             failed.answer()
         return None
 
-    def _apply_each(self, batch: list[_Queued], transaction: Transaction) -> _Queued | None:
+    def _apply_each(
+        self, batch: list[QueuedWrite], transaction: Transaction
+    ) -> Generator[None, None, QueuedWrite | None]:
         """Apply writes until the batch has used its time; return one that failed, if any did."""
         end = self._clock.seconds() + BATCH_SECONDS
         for at, queued in enumerate(batch):
@@ -226,38 +257,46 @@ class GroupCommit:
                 queued.result = Failure()
                 return queued
             if self._clock.seconds() > end:
-                self._waiting.extendleft(reversed(batch[at + 1 :]))
+                self._requeue(batch[at + 1 :])
                 del batch[at + 1 :]
                 break
+            yield
         return None
 
-    def _answer_and_notify(self, batch: list[_Queued]) -> None:
-        """Answer the writers, then notify the watchers."""
-        for queued in batch:
-            queued.answer()
-        commits = [commit for queued in batch if (commit := _commit_of(queued)) is not None]
+    def _requeue(self, writes: list[QueuedWrite]) -> None:
+        """Put writes back at the head of the queue, or refuse them if it was ended meanwhile."""
+        refusal = SHUTTING_DOWN if self._is_ending else self._damage
+        if refusal is None:
+            self._waiting.put_back(writes)
+            return
+        for queued in writes:
+            queued.refuse(Unavailable(refusal))
+
+    def _answer_and_notify(self, batch: list[QueuedWrite]) -> None:
+        """Answer the writers, then notify the watchers, both in slices."""
+        commits = [commit for queued in batch if (commit := queued.commit) is not None]
+        if commits:
+            # First: no caller who knows of a write may still be served what was kept before it.
+            self._on_committed(commits)
+        self.rounds.add(_answer(batch))
         if commits:
             self.rounds.add(self._notify(commits))
         self.rounds.is_held = False
         self.rounds.start()
         self._resume_writes()
 
-    def _refuse(self, batch: list[_Queued], error: BaseException) -> None:
+    def _refuse(self, batch: list[QueuedWrite], error: BaseException) -> None:
         """Refuse the writes of a batch that failed, and begin to recover."""
         may_retry = isinstance(error, DiskFull) and not (self._recovery.is_full or self._is_ending)
         reason = self._recovery.begin(error)
-        for queued in reversed(batch):
-            if may_retry and _only_removes(queued.write):
-                self._waiting.appendleft(queued)  # the reserve will have made room for it
-            else:
+        # The reserve will have made room for removals.
+        self._waiting.put_back(each for each in batch if may_retry and each.only_removes)
+        for queued in batch:
+            if not (may_retry and queued.only_removes):
                 queued.refuse(Unavailable(reason))
         if self._recovery.failure is not None:
-            self._refuse_waiting(reason)
+            self._waiting.refuse_all(reason)
         self._resume_writes()
-
-    def _refuse_waiting(self, reason: str) -> None:
-        while self._waiting:
-            self._waiting.popleft().refuse(Unavailable(reason))
 
     def _resume_writes(self) -> None:
         if self._waiting:
@@ -271,38 +310,11 @@ class GroupCommit:
         if self._closed is None or self._closed.called or self._is_working or self._waiting:
             return
         self._recovery.close()
-        if self._deadline_timer is not None and self._deadline_timer.active():
-            self._deadline_timer.cancel()
+        self._waiting.close()
         self._closed.callback(None)
 
-    def _set_deadline_timer(self, deadline: float | None) -> None:
-        """Make sure that waiting writes are refused at this time, if not sooner."""
-        if deadline is None:
-            return
-        if self._deadline_timer is not None and self._deadline_timer.active():
-            if self._deadline_timer.getTime() <= deadline:
-                return
-            self._deadline_timer.cancel()
-        pause = max(0.0, deadline - self._clock.seconds())
-        self._deadline_timer = self._clock.callLater(pause, self._on_deadline_timer)
 
-    def _on_deadline_timer(self) -> None:
-        self._refuse_late()
-        deadlines = [queued.write.deadline for queued in self._waiting]
-        self._set_deadline_timer(min((at for at in deadlines if at is not None), default=None))
-
-    def _refuse_late(self) -> None:
-        now = self._clock.seconds()
-        late = [queued for queued in self._waiting if queued.is_late(now)]
-        if late:
-            self._waiting = deque(queued for queued in self._waiting if not queued.is_late(now))
-        for queued in late:
-            queued.refuse(DeadlinePassed("it was applied"))
-
-
-def _commit_of(queued: _Queued) -> Commit | None:
-    return queued.result.commit if isinstance(queued.result, Outcome) else None
-
-
-def _only_removes(write: Write) -> bool:
-    return all(change.value is None for change in write.edit.changes)
+def _answer(batch: list[QueuedWrite]) -> Steps:
+    for queued in batch:
+        queued.answer()
+        yield

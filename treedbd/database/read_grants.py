@@ -88,6 +88,14 @@ class ReadGrants:
 class ReadGrant:
     """The right to one read; held from the first `check` that does not raise until it is closed."""
 
+    __slots__ = (
+        "_depends_on",
+        "_grants",
+        "_request",
+        "_revoked",
+        "_rules",
+        "_uncertain",
+    )
     _log = Logger()
 
     def __init__(
@@ -122,7 +130,10 @@ class ReadGrant:
     @property
     def must_be_checked(self) -> bool:
         """Whether time or other rules may have revoked the grant since it was checked."""
-        return self._depends_on.reads_time or self.is_outdated
+        # Called for each stream and event: `is_outdated` and `is_timed`, without further calls.
+        return self._depends_on.reads_time or (
+            self._rules is not self._grants.rules() and self in self._grants.held
+        )
 
     def held_through(
         self, checked: int, nodes: Nodes, written: Iterable[Path], rules: Iterable[str]

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import attrs
 
-from treedbd.store.nodes import Nodes
-from treedbd.tree import value
 from treedbd.tree.edit import Edit
 from treedbd.tree.etag import ETagSet
 from treedbd.tree.event import Commit
@@ -64,19 +62,3 @@ class Outcome:
     commit: Commit | None
     echo: Json
     etag: str | None
-
-
-def has_effect(nodes: Nodes, edit: Edit) -> bool:
-    """Return whether anything is written: not for an empty PATCH or a priority without a node."""
-    if edit.place.is_priority:
-        return nodes.peek(edit.place.path) is not None
-    return bool(edit.changes)
-
-
-def echo_of(nodes: Nodes, edit: Edit) -> Json:
-    """Return the echo of an edit that was applied to `nodes`."""
-    if edit.method == "patch":
-        return edit.sent
-    if edit.place.is_priority:
-        return nodes.priority(edit.place.path)
-    return value.plain(edit.changes[0].value)

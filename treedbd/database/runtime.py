@@ -9,7 +9,9 @@ import attrs
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 
+from treedbd.database.answer_pool import AnswerPool
 from treedbd.database.slices import Slices
+from treedbd.limits import Limits
 from treedbd.rules.kept_reads import ReadPool
 
 RunInThread: TypeAlias = Callable[[Callable[[], None]], "Deferred[None]"]
@@ -21,12 +23,13 @@ class Runtime:
     """`clock` schedules calls and counts seconds; `entropy` returns that many random bytes.
 
     `slices` runs the long work of all databases; `read_pool` bounds what the rules of all databases
-    keep of what they have read.
+    keep of what they have read, `answer_pool` the answers that all of them keep.
     """
 
     clock: IReactorTime
     entropy: Callable[[int], bytes]
     run_in_thread: RunInThread
+    answer_pool: AnswerPool = attrs.field(factory=lambda: AnswerPool(Limits().kept_answer_bytes))
     read_pool: ReadPool = attrs.field(factory=ReadPool)
     slices: Slices = attrs.field(init=False)
 

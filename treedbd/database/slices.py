@@ -2,13 +2,16 @@
 
 Work is an iterator that does a little at each step. `Slices` runs the steps of all work of a
 service within one share of each turn of the reactor, so that much work at once does not make the
-turns longer. Work begins in the turn in which it is started, so that little work causes no delay.
+turns longer. Work begins in the turn in which it is started, so that little work causes no delay;
+but only as long as that share, which is smaller, lasts: the commits of many databases may be done
+in one turn, and the reactor may run the first slice of later turns in the same turn.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator
+from math import inf
 from typing import Final, TypeAlias
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -18,6 +21,8 @@ Steps: TypeAlias = Generator[None, None, None]
 """Work that does a little at each step, well under a slice."""
 
 SLICE_SECONDS: Final = 0.004
+FIRST_SECONDS: Final = 0.001
+"""Of work that is started within `SLICE_SECONDS`, only what this first part has room for is run."""
 
 
 class Slices:
@@ -30,12 +35,23 @@ class Slices:
         self._clock = clock
         self._waiting: deque[Steps] = deque()
         self._next_turn: IDelayedCall | None = None
+        # A turn cannot be recognised, so the share of what is started is one of the time.
+        self._first_since = -inf
 
     def start(self, steps: Steps) -> None:
-        """Run the first slice now and the others in later turns; an exception is logged."""
-        if self._run(steps, self._clock.seconds() + SLICE_SECONDS):
+        """Run the first slice now and the others in later turns; an exception is logged.
+
+        If too much was started just now, the first slice comes in the next turn too.
+        """
+        now = self._clock.seconds()
+        if now >= self._first_since + SLICE_SECONDS:
+            self._first_since = now
+        end = self._first_since + FIRST_SECONDS
+        if now >= end:
+            self._waiting.appendleft(steps)  # it may be little, so it goes before what was begun
+        elif self._run(steps, end):
             self._waiting.append(steps)
-            self._schedule()
+        self._schedule()
 
     def _schedule(self) -> None:
         if self._waiting and self._next_turn is None:

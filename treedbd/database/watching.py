@@ -12,7 +12,7 @@ from treedbd.database.rounds import Rounds
 from treedbd.database.slices import Slices, StepQueue
 from treedbd.database.watchers import Watcher, Watchers
 from treedbd.store.engine import Engine
-from treedbd.store.nodes import HeldNodes, Nodes
+from treedbd.store.nodes import HeldNodes, PresentNodes
 from treedbd.tree.event import Position
 from treedbd.tree.types import Path
 
@@ -39,21 +39,25 @@ class Watching:
         self.notified_through = 0
         self._engine = engine
 
-    def read(self, work: Callable[[Nodes], T]) -> T:
+    def read(self, work: Callable[[PresentNodes], T]) -> T:
         """Run `work` on the last durable state and return its result."""
-        return self._engine.read(lambda view: work(Nodes(view)))
+        return self._engine.read(lambda view: work(PresentNodes(view)))
 
     def hold(self) -> HeldNodes:
         """Hold the last durable state open, for a reader that needs many turns."""
         return HeldNodes(self._engine.snapshot())
 
-    def watch(self, path: Path, watcher: Watcher, work: Callable[[Nodes], T]) -> tuple[T, int]:
+    def watch(
+        self, path: Path, watcher: Watcher, work: Callable[[PresentNodes], T]
+    ) -> tuple[T, int]:
         """Notify `watcher` of what concerns `path` from now on.
 
         Returns what `work` made of the present state, and its sequence number: the watcher is
         notified of every later write and no earlier one. A second call replaces the first.
         """
-        result, sequence = self._engine.read(lambda view: (work(Nodes(view)), view.sequence()))
+        result, sequence = self._engine.read(
+            lambda view: (work(PresentNodes(view)), view.sequence())
+        )
         self.watchers.add(path, watcher, sequence)
         return result, sequence
 

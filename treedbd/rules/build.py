@@ -46,6 +46,8 @@ _BAD_INDEX: Final = "Invalid indexOn expression. Must be either a string or an a
 
 MAX_WARNINGS: Final = 20
 """Warnings of one document that are kept; an author who mends these sees the others."""
+_TREES: Final = ("data", "newData", "root")
+"""The variables of an expression that are nodes of the tree."""
 _NO_INDEX: Final[frozenset[str]] = frozenset()
 """Shared by the nodes without one: a document may have a hundred thousand."""
 _MEMBERS_PER_STEP: Final = 16
@@ -61,6 +63,7 @@ class _Compiled:
 
     test: Callable[[Scope], bool]
     reads_time: bool
+    reads_data: bool
     may_be_true: Callable[[KnownScope], bool] | None
     warnings: tuple[tuple[int, str], ...]
 
@@ -170,6 +173,7 @@ class _Builder:
             position,
             compiled.test,
             compiled.reads_time,
+            reads_data=compiled.reads_data,
             may_be_true=compiled.may_be_true,
         )
 
@@ -198,11 +202,12 @@ def _compile(text: str, kind: str, captures: _Captures, limits: RulesLimits) -> 
     may_be_true = None
     if kind == WRITE:
         may_be_true = yield from compile_partial(expression, types, bound)
-    reads_time = any(isinstance(node, Variable) and node.name == "now" for node in types)
+    names = {node.name for node in types if isinstance(node, Variable)}
     patterns = (node for node in types if isinstance(node, Pattern))
     warnings = tuple(
         (node.offset + 1 + node.regex.bar, _ANCHORED_BAR)
         for node in patterns
         if node.regex.bar is not None
     )
-    return _Compiled(test, reads_time, may_be_true, warnings)
+    reads_data = not names.isdisjoint(_TREES)
+    return _Compiled(test, "now" in names, reads_data, may_be_true, warnings)

@@ -94,12 +94,18 @@ class Scope:
 
 
 class KnownScope(Scope):
-    """What is known of a request before it is done: `auth`, and `path`, which it addresses."""
+    """What is known of a request before it is done: `auth`, and `path`, which it addresses.
+
+    For a read, `query` is known, too.
+    """
 
     __slots__ = ()
 
-    def __init__(self, auth: Json, path: Path, budget: Budget) -> None:
+    def __init__(
+        self, auth: Json, path: Path, budget: Budget, query: QueryFacts | None = None
+    ) -> None:
         self.auth = auth
+        self.query = query or PLAIN_READ
         self.path = path
         self.budget = budget
         self.spend = budget.spend

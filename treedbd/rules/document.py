@@ -22,12 +22,13 @@ from treedbd.rules.errors import InvalidRules, TextPosition
 from treedbd.rules.steps import Steps
 from treedbd.tree.types import Json
 
+# Atomic groups, not possessive ones; `tokens` says why.
 _SKIPPED_AT_ONCE: Final = 500
-_SKIPPED = re.compile(rf"(?:[ \t\r\n]++|//[^\n]*+|/\*[\s\S]*?\*/){{0,{_SKIPPED_AT_ONCE}}}+")
+_SKIPPED = re.compile(rf"(?>(?:[ \t\r\n]++|//[^\n]*+|/\*[\s\S]*?\*/){{0,{_SKIPPED_AT_ONCE}}})")
 _PAIR: Final = r"u[dD][89abAB][0-9A-Fa-f]{2}\\u[dD][c-fC-F][0-9A-Fa-f]{2}"
 _CHARACTERS = re.compile(
-    r'"(?:[^"\\\x00-\x08\x0b\x0c\x0e-\x1f]++'
-    rf'|\\(?:["\\/bfnrt]|u(?![dD][89a-fA-F])[0-9A-Fa-f]{{4}}|{_PAIR}))*+'
+    r'"(?>(?:[^"\\\x00-\x08\x0b\x0c\x0e-\x1f]++'
+    rf'|\\(?:["\\/bfnrt]|u(?![dD][89a-fA-F])[0-9A-Fa-f]{{4}}|{_PAIR}))*)'
 )
 """A string up to its closing quote, or up to the first character that it must not hold."""
 _ESCAPE = re.compile(rf"\\(?:{_PAIR}|u[0-9A-Fa-f]{{4}}|.)")

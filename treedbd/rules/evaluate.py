@@ -42,6 +42,7 @@ class Rule:
         test: evaluates the rule; raises `EvaluationError`.
         reads_time: whether the rule reads `now`.
         constant: the result of a rule that is `true` or `false`, None for an expression.
+        reads_data: whether the rule reads the tree before or after the operation.
         may_be_true: of a `.write` rule: returns whether it can be true for any data.
 
     """
@@ -52,6 +53,7 @@ class Rule:
     test: Callable[[Scope], bool]
     reads_time: bool = False
     constant: bool | None = None
+    reads_data: bool = False
     may_be_true: Callable[[KnownScope], bool] | None = None
 
     @property

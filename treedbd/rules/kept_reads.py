@@ -110,6 +110,8 @@ class KeptReads:
         paths = [change.place.path for change in changes[: MAX_CHANGES + 1]]
         if len(self._changed) <= MAX_CHANGES:
             self._changed.extend(paths)
+        if not self._kept:
+            return
         if len(paths) > MAX_CHANGES:
             self.clear()
         for read in [read for read in self._kept if _concern(paths, read[1])]:

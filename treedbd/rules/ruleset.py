@@ -18,20 +18,24 @@ import attrs
 from treedbd.limits import RulesLimits
 from treedbd.rules.budget import Budget
 from treedbd.rules.build import build_rules
-from treedbd.rules.context import Context, KnownScope, Scope
+from treedbd.rules.context import Context, KnownScope, QueryFacts, Scope
 from treedbd.rules.dependencies import Dependencies, Recorder
 from treedbd.rules.document import Item, Source, as_json, parse_document
 from treedbd.rules.errors import InvalidRules, RulesWarning
 from treedbd.rules.evaluate import ALLOWED, Evaluation, RuleNode, Verdict
 from treedbd.rules.metered import MeteredView
 from treedbd.rules.overlay import Overlay
-from treedbd.rules.rights import may_allow_write
+from treedbd.rules.rights import find_read, find_write, may_allow_write
 from treedbd.rules.steps import Steps, finish
 from treedbd.rules.traced import TracedRead, TracedView
 from treedbd.tree.types import Change, Json, Path
 from treedbd.tree.view import View
 
 DEFAULT_LIMITS: Final = RulesLimits()
+MAX_CHANGES_KNOWN: Final = 16
+"""Changes of an edit whose verdict `find_write` looks for; more are evaluated with a deadline."""
+_NO_CHARACTERS: Final = 0
+"""The budget of a verdict without a view: rules that cost anything are evaluated with one."""
 _EXTRA_BRACKETS: Final = 8
 """Brackets that a document may have besides its nodes; `build` reports nodes that are too deep."""
 
@@ -72,6 +76,23 @@ class RuleSet:
         # Parsed again: its items would take more memory than its rules do.
         document = yield from _parse(Source(self.text), self._limits)
         return (yield from as_json(document))
+
+    def find_read(self, path: Path, auth: Json, query: QueryFacts | None = None) -> bool | None:
+        """Return whether a read of `path`, or a query there, is allowed, if rules alone tell it.
+
+        None if that depends on the data or the time, or costs much: then `may_read` tells it.
+        """
+        if self._allows_all_reads:
+            return True
+        return find_read(self._root, KnownScope(auth, path, Budget(_NO_CHARACTERS), query))
+
+    def find_write(self, changes: Sequence[Change], auth: Json) -> bool | None:
+        """Return whether a write is allowed, if rules alone tell it; None if `may_write` must."""
+        if self._allows_all_writes:
+            return True
+        if len(changes) > MAX_CHANGES_KNOWN:
+            return None
+        return find_write(self._root, changes, KnownScope(auth, (), Budget(_NO_CHARACTERS)))
 
     def may_read(
         self, path: Path, context: Context, *, explain: bool = False, record: bool = False

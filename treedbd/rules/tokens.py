@@ -13,14 +13,16 @@ from typing import Final
 from treedbd.rules.errors import ExpressionError
 from treedbd.tree.number import canonical_number
 
-_BLANKS: Final = r"(?:\s+|//[^\n]*|/\*[\s\S]*?\*/)*+"
+# Atomic groups, not possessive ones: where one of these has failed in its middle, Python before
+# 3.11.5 goes on from there, not from where it began.
+_BLANKS: Final = r"(?>(?:\s+|//[^\n]*|/\*[\s\S]*?\*/)*)"
 _NAME: Final = r"(?:[^\W\d]|\$)[\w$]*"
 _NUMBER: Final = (
     r"0[xX][0-9A-Fa-f]+|(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 )
-_STRING: Final = r'"(?:[^"\\\r\n]|\\[^\r\n])*+"' + r"|'(?:[^'\\\r\n]|\\[^\r\n])*+'"
+_STRING: Final = r'"(?>(?:[^"\\\r\n]|\\[^\r\n])*)"' + r"|'(?>(?:[^'\\\r\n]|\\[^\r\n])*)'"
 _REGEX: Final = (
-    r"/(?![*/])(?:[^/\\\[\r\n]|\\[^\r\n]|\[(?:[^\]\\\r\n]|\\[^\r\n])*+\])+/[A-Za-z0-9_$]*"
+    r"/(?![*/])(?:[^/\\\[\r\n]|\\[^\r\n]|\[(?>(?:[^\]\\\r\n]|\\[^\r\n])*)\])+/[A-Za-z0-9_$]*"
 )
 
 BLANKS: Final = re.compile(_BLANKS)

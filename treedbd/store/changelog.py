@@ -54,21 +54,31 @@ def encode(
     """
     if edit.has_placeholders:
         raise ValueError("Server values must be resolved before an edit is logged.")
-    entry: dict[str, Any] = {"time": now, "method": edit.method, "path": edit.place.path}
+    path, is_priority = edit.place
+    entry: dict[str, Any] = {"time": now, "method": edit.method, "path": path}
     if rules:
         entry["rules"] = rules
     if pushed > now:
         entry["pushed"] = pushed
-    if edit.place.is_priority:
+    if is_priority:
         entry["is_priority"] = True
-    is_too_long = len(edit.changes) * _MIN_MEMBER_BYTES > max_bytes or any(
-        is_surely_longer(change.value, max_bytes) for change in edit.changes
-    )
-    if not is_too_long:
-        content = compact({**entry, "sent": edit.sent})
+    if not _is_surely_too_long(edit, max_bytes):
+        entry["sent"] = edit.sent
+        content = compact(entry)
         if len(content) <= max_bytes:
             return content
+        del entry["sent"]
     return compact(entry)
+
+
+def _is_surely_too_long(edit: Edit, max_bytes: int) -> bool:
+    """Return whether the entry of an edit is certainly longer, without printing it."""
+    if len(edit.changes) * _MIN_MEMBER_BYTES > max_bytes:
+        return True
+    for change in edit.changes:  # noqa: SIM110 - a generator costs more than most entries
+        if is_surely_longer(change.value, max_bytes):
+            return True
+    return False
 
 
 def decode(content: bytes) -> Edit | NotRetained:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final, TypeAlias
 
-from treedbd.store.engine import ReadView
+from treedbd.store.paged_rows import PagedRows
 from treedbd.store.row_codec import is_priority_row, load_row
 from treedbd.store.row_keys import ALL, Span, below, decode_key, end_of_key
 from treedbd.tree.order import BEYOND, INT_BYTES, INT_TAG, are_indices
@@ -31,7 +31,7 @@ ChildSource: TypeAlias = "bytes | Spread | Value"
 
 
 def child_sources(
-    rows: ReadView, container: bytes, span: Span = ALL
+    rows: PagedRows, container: bytes, span: Span = ALL
 ) -> Iterator[tuple[str, ChildSource]]:
     """Iterate over the children of a node that no row covers; `container` is its encoded path."""
     start = len(container)
@@ -51,7 +51,7 @@ def child_sources(
             return
 
 
-def child_keys(rows: ReadView, container: bytes, span: Span = ALL) -> Iterator[str]:
+def child_keys(rows: PagedRows, container: bytes, span: Span = ALL) -> Iterator[str]:
     """Iterate over the keys of those children, reading no rows but buckets."""
     start = len(container)
     for key, end in _child_keys(rows, container, span):
@@ -62,7 +62,7 @@ def child_keys(rows: ReadView, container: bytes, span: Span = ALL) -> Iterator[s
                 yield name
 
 
-def is_array(rows: ReadView, container: bytes) -> bool:
+def is_array(rows: PagedRows, container: bytes) -> bool:
     """Return whether a spread container is printed as an array (see `tree.value.as_array`).
 
     Reads the last key, which is text in most objects; only if it is an index, the other keys.
@@ -87,7 +87,7 @@ def is_array(rows: ReadView, container: bytes) -> bool:
     return int(decode_key(last[start:end])) < 2 * count
 
 
-def _child_keys(rows: ReadView, container: bytes, span: Span) -> Iterator[tuple[bytes, int]]:
+def _child_keys(rows: PagedRows, container: bytes, span: Span) -> Iterator[tuple[bytes, int]]:
     """Iterate over one row key for each child or bucket, with the end of the child's key in it.
 
     The end is 0 for a bucket.

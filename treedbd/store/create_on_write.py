@@ -52,6 +52,23 @@ class CreateOnWriteEngine(Generic[E]):
         self.read = self._engine.read
         self.begin: Callable[[], Transaction] = self._begin_first
 
+    def pin(self) -> None:
+        """Let reads show the present moment until `advance`."""
+        self._engine.pin()
+
+    def advance(self) -> None:
+        """Let reads show what has been committed."""
+        self._engine.advance()
+
+    @property
+    def needs_checkpoint(self) -> bool:
+        """Whether `checkpoint` is due."""
+        return self._engine.needs_checkpoint
+
+    def checkpoint(self) -> None:
+        """Do what keeps the store short."""
+        self._engine.checkpoint()
+
     def snapshot(self) -> EngineSnapshot:
         """Hold the present moment open."""
         return self._engine.snapshot()

@@ -5,7 +5,9 @@ engine:
 
 - Keys and values are byte strings of any content; keys compare byte by byte.
 - `read` shows one moment: the state that the last durable commit left. It never waits for a writer
-  and never shows what a transaction has not committed.
+  and never shows what a transaction has not committed. After `pin` it shows the same moment until
+  `advance`, whatever is committed meanwhile: so a commit that ends in another thread is seen by all
+  reads from the same turn on.
 - An `EngineSnapshot` is such a moment held open until it is closed, at a cost to the engine; it is
   for readers that need many turns of the reactor.
 - There is one `Transaction` at a time. It sees its own changes. `commit` returns only when they are
@@ -58,6 +60,10 @@ class DiskFull(Exception):
         super().__init__(reason)
 
 
+class DamagedRow(ValueError):
+    """The content of a row is not what was written to it."""
+
+
 class LogEntry(NamedTuple):
     """One entry of the change log; `op_id` identifies the write when its outcome is in doubt."""
 
@@ -91,6 +97,17 @@ class ReadView(Protocol):
 
     def entries(self, after: int) -> Iterator[LogEntry]:
         """Iterate over the retained entries with numbers above `after`."""
+        ...
+
+
+class PresentView(ReadView, Protocol):
+    """The present moment, as `Engine.read` shows it."""
+
+    def hold(self) -> EngineSnapshot | None:
+        """Hold this very moment open; the iterators over this view go on with it.
+
+        The snapshot replaces the view. None if the moment cannot be held at present.
+        """
         ...
 
 
@@ -141,8 +158,31 @@ class Transaction(ReadView, Protocol):
 class Engine(Protocol):
     """The store of one database."""
 
-    def read(self, work: Callable[[ReadView], T]) -> T:
+    def read(self, work: Callable[[PresentView], T]) -> T:
         """Run `work` on the present moment and return its result."""
+        ...
+
+    def pin(self) -> None:
+        """Let reads show the present moment until `advance`, which precedes the next `begin`.
+
+        Must precede a commit in another thread, unless nothing is read before it has returned.
+        """
+        ...
+
+    def advance(self) -> None:
+        """Let reads show what has been committed."""
+        ...
+
+    @property
+    def needs_checkpoint(self) -> bool:
+        """Whether `checkpoint` is due: a commit left it out, because a moment was pinned."""
+        ...
+
+    def checkpoint(self) -> None:
+        """Do what keeps the store short; blocks, and may be called in another thread.
+
+        No transaction may be open meanwhile. Raises nothing; a failure shows at the next `begin`.
+        """
         ...
 
     def snapshot(self) -> EngineSnapshot:

@@ -31,6 +31,7 @@ import attrs
 from treedbd.store.engine import Row
 from treedbd.store.row_codec import encode_row, is_priority_row, load_priority_row, load_row
 from treedbd.store.row_keys import ROW_KEY_BYTES, SPREAD_BYTES
+from treedbd.store.verify import check_row
 from treedbd.tree.draft import Draft
 from treedbd.tree.order import encode_key, encode_path
 from treedbd.tree.types import VALUE, Path, Priority, Value
@@ -99,6 +100,14 @@ def convert_rows(rows: Iterable[Row]) -> Iterator[Row]:
             groups[new_key].add(path[depth:], part)
     for group in groups.values():
         yield group.finish()
+
+
+def check_rows(rows: Iterable[Row]) -> Iterator[str]:
+    """Yield what would keep the rows of a tree from being converted, a sentence each.
+
+    Raises ValueError as `convert_rows` does.
+    """
+    return filter(None, (check_row(*row) for row in convert_rows(rows)))
 
 
 def _may_change(key: bytes, raw: bytes) -> bool:

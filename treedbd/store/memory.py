@@ -24,7 +24,7 @@ from typing import TypeAlias, TypeVar
 
 from sortedcontainers import SortedDict
 
-from treedbd.store.engine import LogEntry, ReadView, Row
+from treedbd.store.engine import LogEntry, PresentView, Row
 
 T = TypeVar("T")
 
@@ -43,21 +43,35 @@ class MemoryEngine:
         self._store = _Store()
         self._transaction: _MemoryTransaction | None = None
 
-    def read(self, work: Callable[[ReadView], T]) -> T:
+    def read(self, work: Callable[[PresentView], T]) -> T:
         """Run `work` on the present moment."""
         with self._store.lock:
-            view = _MemoryReadView(self._store, self._store.undo)
+            view = _MemoryPresentView(self._store)
             try:
                 return work(view)
             finally:
-                view.end()
+                view.end_unless_held()
 
-    def snapshot(self) -> _MemorySnapshot:
+    def pin(self) -> None:
+        """Let reads show the present moment until `advance`."""
+        self._store.is_pinned = True
+
+    def advance(self) -> None:
+        """Let reads show what has been committed."""
+        self._store.advance()
+
+    @property
+    def needs_checkpoint(self) -> bool:
+        """Return False: memory has no log that grows."""
+        return False
+
+    def checkpoint(self) -> None:
+        """Do nothing: memory has no log that grows."""
+
+    def snapshot(self) -> _MemoryPresentView:
         """Hold the present moment open."""
         with self._store.lock:
-            snapshot = _MemorySnapshot(self._store)
-            self._store.snapshots.add(snapshot)
-        return snapshot
+            return _MemoryPresentView(self._store).hold()
 
     def begin(self) -> _MemoryTransaction:
         """Open the one transaction."""
@@ -106,8 +120,26 @@ class _Store:
         self.log: list[LogEntry] = []
         self.last = 0
         self.size = 0
-        self.snapshots: set[_MemorySnapshot] = set()
+        self.snapshots: set[_MemoryPresentView] = set()
         self.undo: _Overlay = _NOTHING
+        self.is_pinned = False
+        self._committed: tuple[list[LogEntry], int] | None = None  # what reads must not see yet
+
+    def commit(self, log: list[LogEntry], last: int) -> None:
+        """Let reads see the changes that have been made, at once or after `advance`."""
+        with self.lock:
+            self._committed = log, last
+            if not self.is_pinned:
+                self.advance()
+
+    def advance(self) -> None:
+        """Let reads see what has been committed."""
+        with self.lock:
+            self.is_pinned = False
+            if self._committed is not None:
+                self.log, self.last = self._committed
+                self._committed = None
+                self.undo = _NOTHING
 
     def put(self, key: bytes, value: bytes | None) -> None:
         """Set or remove a row; its old value goes to the views that must not see the change."""
@@ -213,11 +245,25 @@ class _MemoryReadView:
             raise RuntimeError("The read or transaction of these rows has ended.")
 
 
-class _MemorySnapshot(_MemoryReadView):
-    """A moment that is held open; its overlay has the old values of the rows changed since."""
+class _MemoryPresentView(_MemoryReadView):
+    """The present moment; once it is held, its overlay has the old values of what has changed."""
 
     def __init__(self, store: _Store) -> None:
-        super().__init__(store, store.undo.copy())
+        super().__init__(store, store.undo)
+        self._is_held = False
+
+    def hold(self) -> _MemoryPresentView:
+        """Hold this very moment open."""
+        with self._store.lock:
+            self.overlay = self.overlay.copy()
+            self._is_held = True
+            self._store.snapshots.add(self)
+        return self
+
+    def end_unless_held(self) -> None:
+        """End the moment, unless it is held."""
+        if not self._is_held:
+            self.end()
 
     def close(self) -> None:
         """Release the moment."""
@@ -273,11 +319,7 @@ class _MemoryTransaction(_MemoryReadView):
     def commit(self) -> None:
         """Make the changes visible to all later reads."""
         self._check()
-        store = self._store
-        with store.lock:
-            store.undo = _NOTHING
-            store.log = self._log
-            store.last = self._last
+        self._store.commit(self._log, self._last)
         self.end()
 
     def rollback(self) -> None:

@@ -39,8 +39,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, zip_longest
 from typing import Final, NamedTuple
 
-from treedbd.store.engine import Transaction
+from treedbd.store.engine import DamagedRow, Transaction
 from treedbd.store.nodes import Nodes
+from treedbd.store.page_writer import PageWriter
+from treedbd.store.pages import PAGE_BYTES
 from treedbd.store.row_codec import (
     Cover,
     encode_priority_row,
@@ -85,10 +87,18 @@ class _RowCount(NamedTuple):
 class NodeWriter(Nodes):
     """The tree in a transaction; reads see what has been applied."""
 
-    def __init__(self, transaction: Transaction, row_bytes: int = ROW_BYTES) -> None:
-        """Write into `transaction`; spread containers whose row would exceed `row_bytes`."""
+    def __init__(
+        self,
+        transaction: Transaction,
+        row_bytes: int = ROW_BYTES,
+        page_bytes: int = PAGE_BYTES,
+    ) -> None:
+        """Write into `transaction`; spread containers whose row would exceed `row_bytes`.
+
+        Short rows of siblings share pages of at most `page_bytes`.
+        """
         super().__init__(transaction)
-        self._transaction = transaction
+        self.rows = self._transaction = PageWriter(transaction, page_bytes)
         self._row_bytes = row_bytes
         self._next_path: Path | None = None
         self._editor: RowEditor | None = None
@@ -107,6 +117,7 @@ class NodeWriter(Nodes):
                 self._write_back()
             self._change(path, change.value, is_priority)
         self._write_back()
+        self._transaction.flush()
         self._empty = self._count = None
 
     def _change(self, path: Path, value: Value, is_priority: bool) -> None:
@@ -120,8 +131,17 @@ class NodeWriter(Nodes):
         else:
             self._set_value(path, value, empty)
 
+    def _find_replaced(self, path: Path) -> tuple[bytes, Cover | None]:
+        """Do as `_find` for a node that is replaced as a whole, so that its row may be damaged."""
+        try:
+            return self._find(path)
+        except DamagedRow:
+            if not self._transaction.discard(encode_path(path)):
+                raise
+            return self._find(path)
+
     def _remove(self, path: Path) -> None:
-        encoded, cover = self._find(path)
+        encoded, cover = self._find_replaced(path)
         if cover is not None:
             self._set_inside(path, cover, None)
         elif self._is_spread(encoded):
@@ -135,7 +155,7 @@ class NodeWriter(Nodes):
             if empty.holds(encoded):
                 self._insert(path, value, empty.low, empty.high)
                 return
-        encoded, cover = self._find(path)
+        encoded, cover = self._find_replaced(path)
         if cover is not None:
             self._set_inside(path, cover, value)
             return
@@ -227,12 +247,17 @@ class NodeWriter(Nodes):
     def _rows_of(
         self, container: bytes, children: Iterable[tuple[str, Value]]
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the rows of children of a spread container."""
-        buckets: dict[bytes, dict[str, Value]] = {}
+        """Yield the rows of children of a spread container, in key order."""
+        bucket: dict[str, Value] = {}
+        bucket_key = b""
         for name, child in children:
             key = container + encode_key(name)
+            if bucket and key[:ROW_KEY_BYTES] != bucket_key:
+                yield bucket_key, encode_row(bucket)
+                bucket = {}
             if len(key) > ROW_KEY_BYTES:
-                buckets.setdefault(key[:ROW_KEY_BYTES], {})[name] = child
+                bucket_key = key[:ROW_KEY_BYTES]
+                bucket[name] = child
             elif type(child) is not dict:
                 yield key, compact(child)
             elif (raw := self._row_of(key, child)) is not None:
@@ -241,8 +266,8 @@ class NodeWriter(Nodes):
                 if (priority := priority_of(child)) is not None:
                     yield key, encode_priority_row(priority)
                 yield from self._rows_of(key, members(child))
-        for key, bucket in buckets.items():
-            yield key, encode_row(bucket)
+        if bucket:
+            yield bucket_key, encode_row(bucket)
 
     def _row_of(self, key: bytes, value: Value) -> bytes | None:
         """Return the row of a node at an encoded path, None if it is to be spread."""

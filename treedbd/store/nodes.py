@@ -23,6 +23,9 @@ too. A container whose own key has more than `SPREAD_BYTES` (470) bytes is not s
 large: too few bytes would be left to distinguish its children. It stays whole in its row or bucket,
 so rows of any size exist there; integer keys (6 bytes) are never in a bucket.
 
+How rows are stored, several short ones of siblings in one page, and each with a check sum, is
+another matter (`paged_rows`): here and in `node_writer` a row is a row.
+
 Invariants (`verify` checks them):
 
 - there are no rows below a row that is not a priority row; below a priority row there are some;
@@ -36,12 +39,14 @@ during that moment. Nothing here writes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final
 
+from treedbd.store.child import Child
 from treedbd.store.children import ChildSource, Spread, child_keys, child_sources
-from treedbd.store.engine import EngineSnapshot, ReadView
+from treedbd.store.engine import EngineSnapshot, PresentView, ReadView
+from treedbd.store.paged_rows import PagedRows
 from treedbd.store.row_codec import (
     Cover,
     charge_large,
@@ -58,11 +63,10 @@ from treedbd.store.row_codec import (
 )
 from treedbd.store.row_keys import ALL, Span, below
 from treedbd.store.serialise import Serialiser
-from treedbd.tree.order import ValueRank, encode_key, rank_value
+from treedbd.tree.order import encode_key
 from treedbd.tree.printing import NULL, compact
-from treedbd.tree.query import Query
 from treedbd.tree.types import CONTAINER, Container, Leaf, Path, Priority, Value
-from treedbd.tree.value import members, plain, priority_of, with_priority
+from treedbd.tree.value import members, priority_of, with_priority
 from treedbd.tree.view import Charge, free
 
 _encode_known = lru_cache(maxsize=4096)(encode_key)
@@ -73,7 +77,7 @@ class Nodes:
     """The tree at one moment; a `View`."""
 
     def __init__(self, rows: ReadView) -> None:
-        self.rows = rows
+        self.rows = PagedRows(rows)
 
     def get(self, path: Path) -> Value:
         """Return the whole subtree at `path` with its priorities."""
@@ -155,18 +159,20 @@ class Nodes:
 
     def children(self, path: Path, span: Span = ALL) -> Iterator[Child]:
         """Iterate over the children of `path`, reading no more than is consumed."""
-        encoded, cover = self._find(path)
-        found: Iterable[tuple[str, ChildSource]]
-        found = child_sources(self.rows, encoded, span) if cover is None else _members(cover, span)
-        for key, source in found:
+        for key, source in self.sources(path, span):
             yield Child(self, path, key, source)
+
+    def sources(self, path: Path, span: Span = ALL) -> Iterator[tuple[str, ChildSource]]:
+        """Iterate over the keys of those children, each with what is known of the child."""
+        encoded, cover = self._find(path)
+        return child_sources(self.rows, encoded, span) if cover is None else _members(cover, span)
 
     def _find(self, path: Path) -> tuple[bytes, Cover | None]:
         """Return the encoded path, and the row that covers it; a spread node has no such row."""
         segments = [_encode_known(key) for key in path]
         encoded = b"".join(segments)
-        row = self.rows.floor(encoded)
-        if row is None or not encoded.startswith(row[0]) or is_priority_row(row[1]):
+        row = self.rows.find(encoded)
+        if row is None or is_priority_row(row[1]):
             return encoded, None
         key, raw = row
         remaining = len(encoded) - len(key)
@@ -207,6 +213,22 @@ class Nodes:
         return load_row(source) if isinstance(source, bytes) else source
 
 
+class PresentNodes(Nodes):
+    """The tree at the present moment."""
+
+    def __init__(self, view: PresentView) -> None:
+        super().__init__(view)
+        self._view = view
+
+    def hold(self) -> HeldNodes | None:
+        """Hold this very moment, so that reading it goes on in later turns.
+
+        None if it cannot be held now.
+        """
+        snapshot = self._view.hold()
+        return None if snapshot is None else HeldNodes(snapshot)
+
+
 class HeldNodes(Nodes):
     """The tree at one moment that is held until `close`; `sequence` is its number."""
 
@@ -218,64 +240,6 @@ class HeldNodes(Nodes):
     def close(self) -> None:
         """Release the moment."""
         self._snapshot.close()
-
-
-class Child:
-    """One child of a node; its value is read when it is needed, unless its row was found already.
-
-    It can be used as long as its `Nodes`.
-    """
-
-    __slots__ = ("_nodes", "_parent", "_source", "key")
-
-    def __init__(self, nodes: Nodes, parent: Path, key: str, source: ChildSource | None) -> None:
-        self.key = key
-        self._nodes = nodes
-        self._parent = parent
-        self._source = source
-
-    @property
-    def cached_bytes(self) -> int:
-        """The bytes that it keeps in memory."""
-        return len(self._source) if isinstance(self._source, bytes) else 0
-
-    def release(self) -> None:
-        """Release the memory; the row is read again if it is needed."""
-        if isinstance(self._source, bytes):
-            self._source = None
-
-    def value(self) -> Value:
-        """Return the whole subtree with its priorities."""
-        source = self._source
-        if isinstance(source, bytes):
-            return load_row(source)
-        if source is None or isinstance(source, Spread):
-            return self._nodes.get(self._path)
-        return source
-
-    def chunks(self, *, export: bool = False) -> Iterator[bytes]:
-        """Print it as `Nodes.chunks` does."""
-        source = self._source
-        if isinstance(source, bytes):
-            return iter((export_row(source) if export else print_row(source),))
-        if source is None or isinstance(source, Spread):
-            return self._nodes.chunks(self._path, export=export)
-        return iter((compact(source if export else plain(source)),))
-
-    def rank(self, query: Query) -> ValueRank:
-        """Return its rank, before its key, in a query that is not by key."""
-        if not isinstance(self._source, Spread):
-            return query.sort_value(self.value())
-        kind = query.order.kind
-        if kind == "priority":
-            return rank_value(self._nodes.priority(self._path))
-        if kind == "child":
-            return rank_value(self._nodes.peek((*self._path, *query.order.path)))
-        return rank_value(CONTAINER)
-
-    @property
-    def _path(self) -> Path:
-        return (*self._parent, self.key)
 
 
 def _members(cover: Cover, span: Span) -> Iterator[tuple[str, Value]]:

@@ -23,6 +23,7 @@ from treedbd.store.engine import (
     CannotOpenStore,
     Engine,
     EngineSnapshot,
+    PresentView,
     ReadView,
     StoreFailed,
     Transaction,
@@ -142,6 +143,7 @@ class ReopeningEngine:
 
     def detach(self) -> None:
         """Open the file at the next use; no commit and no snapshot may be under way."""
+        self.advance()
         self._engine = None
         self.read = self._open_and_read
         self.begin = self._open_and_begin
@@ -154,6 +156,24 @@ class ReopeningEngine:
                 self.cache_size = 0
                 self._left = _state_of(file)
                 file.close()
+
+    def pin(self) -> None:
+        """Let reads show the present moment until `advance`."""
+        self._opened().pin()
+
+    def advance(self) -> None:
+        """Let reads show what has been committed; no effect if the file is closed."""
+        if self._engine is not None:
+            self._engine.advance()
+
+    @property
+    def needs_checkpoint(self) -> bool:
+        """Whether `checkpoint` is due."""
+        return self._engine is not None and self._engine.needs_checkpoint
+
+    def checkpoint(self) -> None:
+        """Do what keeps the store short."""
+        self._opened().checkpoint()
 
     def snapshot(self) -> EngineSnapshot:
         """Hold the present moment open."""
@@ -218,7 +238,7 @@ class ReopeningEngine:
                 raise StoreFailed(_CLOSED)
         return self._engine
 
-    def _open_and_read(self, work: Callable[[ReadView], T]) -> T:
+    def _open_and_read(self, work: Callable[[PresentView], T]) -> T:
         return self._opened().read(work)
 
     def _open_and_begin(self) -> Transaction:

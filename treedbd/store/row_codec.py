@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
+from treedbd.store.engine import DamagedRow
 from treedbd.tree.order import as_index
 from treedbd.tree.printing import compact
 from treedbd.tree.types import (
@@ -37,7 +38,7 @@ _HAS_PRIORITY: Final = b'"%b":' % PRIORITY.encode()
 _MAYBE_ARRAY: Final = re.compile(rb'\{"[0-9]')
 """Occurs in every printed object that could be an array: its first key is an index."""
 _PRIORITY_ROW: Final = MARK + b"{" + _HAS_PRIORITY
-_CONTAINERS: Final = b"{["
+CONTAINERS: Final = b"{["
 """How a plain row that holds a container begins."""
 _QUOTE: Final = b'"'[0]
 _MARKED_STRING: Final = MARK + b'{"%b":"' % VALUE.encode()
@@ -62,10 +63,6 @@ class Cover(NamedTuple):
     raw: bytes
     inside: Path
     is_bucket: bool
-
-
-class DamagedRow(ValueError):
-    """The content of a row is not what was written to it."""
 
 
 def parse_stored(text: bytes) -> Json:
@@ -132,7 +129,7 @@ def export_row(raw: bytes) -> bytes:
 
 def print_part(raw: bytes, below: Path) -> bytes:
     """Return what a plain GET prints of the node at the path `below` inside a row."""
-    part = _descend(parse_stored(raw), below)
+    part = part_at(parse_stored(raw), below)
     if isinstance(part, str | int):  # bool is an int; only doubles and containers need more
         return orjson.dumps(part)
     return compact(plain(from_export(part)) if raw[0] == _MARK else part)
@@ -140,7 +137,7 @@ def print_part(raw: bytes, below: Path) -> bytes:
 
 def load_part(raw: bytes, below: Path) -> Value:
     """Return the node at the path `below` inside a row, in normal form."""
-    part = _descend(parse_stored(raw), below)
+    part = part_at(parse_stored(raw), below)
     return from_plain(part) if b"[" in raw and raw[0] != _MARK else from_export(part)
 
 
@@ -150,7 +147,7 @@ def peek_part(raw: bytes, below: Path, charge: Charge) -> Leaf | Container | Non
     `charge` is called with the characters of a string, or before a large row is parsed, with its
     bytes.
     """
-    if not below and raw[0] in _CONTAINERS:
+    if not below and raw[0] in CONTAINERS:
         return CONTAINER
     is_charged = charge_large(raw, charge)
     leaf = leaf_of(load_part(raw, below))
@@ -199,8 +196,9 @@ def _least_length(value: Value, limit: int) -> int:
     return total
 
 
-def _descend(json: Json, keys: Path) -> Json:
-    for key in keys:
+def part_at(json: Json, path: Path) -> Json:
+    """Return what is at `path` in the JSON of a row or of a part of one."""
+    for key in path:
         if isinstance(json, dict):
             json = json.get(key)
         elif isinstance(json, list):

@@ -21,6 +21,7 @@ from treedbd.tree.order import (
     encode_key,
     rank_key,
 )
+from treedbd.tree.printing import compact
 from treedbd.tree.types import Path
 
 ROW_KEY_BYTES: Final = 480
@@ -30,7 +31,7 @@ SPREAD_BYTES: Final = 470
 
 FIRST: Final = b""
 END: Final = BEYOND
-_LOWEST_TAG: Final = bytes((INT_TAG,))
+LOWEST_TAG: Final = bytes((INT_TAG,))
 _TEXT: Final = bytes((TEXT_TAG,))
 
 
@@ -83,7 +84,7 @@ ALL: Final = Span()
 
 def below(container: bytes) -> tuple[bytes, bytes]:
     """Return the range of the row keys strictly below an encoded path."""
-    return container + _LOWEST_TAG, container + BEYOND
+    return container + LOWEST_TAG, container + BEYOND
 
 
 def end_of_key(encoded: bytes, at: int) -> int:
@@ -96,7 +97,16 @@ def end_of_key(encoded: bytes, at: int) -> int:
 
 def decode_key(segment: bytes) -> str:
     """Return the key that was encoded; `segment` is one encoded key."""
+    if segment[0] == TEXT_TAG:  # most keys are
+        return segment[1:-1].decode()
     return decode_path(segment)[0][0]
+
+
+def print_key(segment: bytes) -> bytes:
+    """Return an encoded key as JSON."""
+    if segment[0] == INT_TAG or b'"' in segment or b"\\" in segment:
+        return compact(decode_key(segment))
+    return b'"%b"' % segment[1:-1]
 
 
 def shared_keys(path: Path, key: bytes) -> int:

@@ -8,17 +8,19 @@ do other work in between, however many children there are.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import merge
-from itertools import islice, takewhile
-from operator import itemgetter
-from typing import Final, TypeAlias
+from itertools import count, islice, takewhile
+from typing import Any, Final, TypeAlias
 
-from treedbd.store.nodes import Child, Nodes
+from treedbd.store.child import Child
+from treedbd.store.children import ChildSource
+from treedbd.store.nodes import Nodes
+from treedbd.store.ranks import Member, batched, ranks_of
 from treedbd.store.row_codec import parse_stored
 from treedbd.store.row_keys import Span
 from treedbd.tree.event import Event
-from treedbd.tree.order import KeyRank, ValueRank, rank_key, rank_value
+from treedbd.tree.order import ABOVE_ALL, BELOW_ALL, ValueRank
 from treedbd.tree.query import Bound, Query
 from treedbd.tree.types import Path
 from treedbd.tree.window import Digest, Window
@@ -26,14 +28,15 @@ from treedbd.tree.window import Digest, Window
 RUN_CHILDREN: Final = 1024
 """Children that are sorted at a time."""
 YIELD_AFTER: Final = 16
-"""At least once in this many children a None or a selected child is yielded."""
+"""Of the keys of a query by key, and of children that are put in reverse, a None after so many."""
 KEPT_BYTES: Final = 4 * 1_048_576
 """Bytes of children that are kept in memory while they are sorted."""
 
-_SAME_RANK: Final = rank_value(None)
+_Found: TypeAlias = tuple[int, Any, int, str, ChildSource]
+"""A child: its rank, its number among the children, its key, and its row unless it was released.
 
-_Found: TypeAlias = tuple[tuple[ValueRank, KeyRank], Child]
-_position = itemgetter(0)
+No two have the same number, so tuples compare by rank, then in key order.
+"""
 
 
 def iterate_selected(nodes: Nodes, path: Path, query: Query) -> Iterator[Child | None]:
@@ -64,9 +67,9 @@ def draw(
             yield None
             continue
         if number in shown:
-            yield child.key, _show(child, query, window)
+            yield child.key, _show(child, window)
         else:
-            window.keep(child.key, _rank(child, query))
+            window.keep(child.key, child.rank)
             yield None
         number += 1
     window.finish()
@@ -91,9 +94,9 @@ def _by_key(nodes: Nodes, path: Path, query: Query) -> Iterator[Child | None]:
     span = _span_from(low)
     if query.limit_to_last is not None:
         first = None
-        for count, key in enumerate(_last_keys(nodes, path, query)):
+        for number, key in enumerate(_last_keys(nodes, path, query)):
             first = key
-            if count % YIELD_AFTER == 0:
+            if number % YIELD_AFTER == 0:
                 yield None
         if first is None:
             return
@@ -122,53 +125,95 @@ def _span_from(bound: Bound | None, *, reverse: bool = False) -> Span:
 
 
 def _by_rank(nodes: Nodes, path: Path, query: Query) -> Iterator[Child | None]:
-    runs: list[list[_Found]] = []
-    run: list[_Found] = []
-    kept_bytes = 0
-    for count, child in enumerate(nodes.children(path)):
-        if count % YIELD_AFTER == 0:
-            yield None
-        rank = child.rank(query)
-        if not query.admits(rank, child.key):
-            continue
-        kept_bytes += child.cached_bytes
-        if kept_bytes > KEPT_BYTES:
-            child.release()
-        run.append(((rank, rank_key(child.key)), child))
-        if len(run) >= RUN_CHILDREN:
-            run = _add_run(runs, run, query)
-    _add_run(runs, run, query)
-    is_last = query.limit_to_last is not None
-    in_order = merge(*runs, key=_position, reverse=is_last)
-    if not is_last:
-        yield from (child for _, child in islice(in_order, query.limit_to_first))
+    yield None
+    ranking = _Ranking(query)
+    for batch in batched(nodes.sources(path)):
+        ranking.add(batch, ranks_of(nodes, path, query, batch))
+        yield None
+    children = (
+        Child(nodes, path, key, source, (tag, content))
+        for tag, content, _, key, source in ranking.in_order()
+    )
+    if query.limit_to_last is None:
+        yield from children
         return
     selected: list[Child] = []
-    for count, (_, child) in enumerate(islice(in_order, query.limit_to_last)):
+    for number, child in enumerate(children):
         selected.append(child)
-        if count % YIELD_AFTER == 0:
+        if number % YIELD_AFTER == 0:
             yield None
     yield from reversed(selected)
 
 
-def _add_run(runs: list[list[_Found]], run: list[_Found], query: Query) -> list[_Found]:
-    """Sort a run and add what the limit may select to `runs`; return the next run."""
-    limit = query.limit_to_first or query.limit_to_last
-    is_short = limit is not None and limit <= RUN_CHILDREN
-    if is_short and runs:
-        run += runs.pop()
-    run.sort(key=_position, reverse=query.limit_to_last is not None)
-    runs.append(run[:limit] if is_short else run)
-    return []
+class _Ranking:
+    """The children that a query may select, of those that were added; in key order they must be.
+
+    They are sorted in runs. With a short limit there is one run, and as soon as it is as long as
+    the limit, its last child narrows the range of the ranks that need be looked at.
+    """
+
+    def __init__(self, query: Query) -> None:
+        self._query = query
+        self._limit = query.limit_to_first or query.limit_to_last
+        self._is_last = query.limit_to_last is not None
+        self._is_short = self._limit is not None and self._limit <= RUN_CHILDREN
+        self._lowest = BELOW_ALL if query.low is None else query.low.rank
+        self._highest = ABOVE_ALL if query.high is None else query.high.rank
+        self._numbers = count()
+        self._run: list[_Found] = []
+        self._runs: list[list[_Found]] = []
+        self._kept_bytes = 0
+
+    def add(self, batch: Sequence[Member], ranks: Sequence[ValueRank]) -> None:
+        """Add children that follow those before."""
+        lowest, highest, admits = self._lowest, self._highest, self._query.admits
+        found: list[_Found] = [
+            (*rank, number, key, source)
+            for rank, number, (key, source) in zip(ranks, self._numbers, batch, strict=False)
+            if lowest < rank < highest or (lowest <= rank <= highest and admits(rank, key))
+        ]
+        self._kept_bytes += _row_bytes(found)
+        if self._kept_bytes > KEPT_BYTES:
+            found = [_release(child) for child in found]
+        self._run += found
+        if len(self._run) >= (2 * (self._limit or 0) if self._is_short else RUN_CHILDREN):
+            self._end_run()
+
+    def in_order(self) -> Iterator[_Found]:
+        """Return the selected children from the end where the limit begins."""
+        self._end_run()
+        return islice(merge(*self._runs, reverse=self._is_last), self._limit)
+
+    def _end_run(self) -> None:
+        run = self._run
+        run.sort(reverse=self._is_last)
+        if not self._is_short:
+            self._runs.append(run)
+            self._run = []
+            return
+        del run[self._limit :]
+        self._runs = [run]
+        self._kept_bytes = _row_bytes(run)
+        if len(run) == self._limit:
+            last = run[-1][:2]
+            if self._is_last:
+                self._lowest = last
+            else:
+                self._highest = last
 
 
-def _show(child: Child, query: Query, window: Window) -> Iterator[bytes]:
+def _row_bytes(found: Iterable[_Found]) -> int:
+    return sum([len(child[4]) for child in found if type(child[4]) is bytes])
+
+
+def _release(child: _Found) -> _Found:
+    """Release the row of a child; it is read again if it is needed."""
+    return (*child[:4], None) if isinstance(child[4], bytes) else child
+
+
+def _show(child: Child, window: Window) -> Iterator[bytes]:
     digest = Digest()
     for chunk in child.chunks():
         digest.update(chunk)
         yield chunk
-    window.show(child.key, _rank(child, query), digest.value)
-
-
-def _rank(child: Child, query: Query) -> ValueRank:
-    return _SAME_RANK if query.order.kind == "key" else child.rank(query)
+    window.show(child.key, child.rank, digest.value)

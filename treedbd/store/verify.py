@@ -6,15 +6,17 @@ describes it. It only reads, and relies on nothing: a damaged row is reported, n
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any, Final
 
 import attrs
 
-from treedbd.store.engine import ReadView, Row
+from treedbd.store.engine import DamagedRow, ReadView, Row
+from treedbd.store.paged_rows import Page, is_page, unseal
+from treedbd.store.pages import PAGE_BYTES, as_member, encode_page, is_child, raw_of
 from treedbd.store.row_codec import (
-    DamagedRow,
     encode_row,
     is_priority_row,
     load_priority_row,
@@ -52,13 +54,15 @@ def verify(rows: ReadView, limit: int = MAX_FINDINGS) -> list[str]:
 def find_unreadable(rows: Iterable[Row]) -> str | None:
     """Return a clause about the first row that cannot be read, None if all can be.
 
-    This is the quick check of a file that was not closed cleanly. It finds rows that are not JSON,
-    not text that is damaged within a row.
+    This is the quick check of a file that was not closed cleanly. It finds rows that do not match
+    their check sum or are not JSON.
     """
-    for key, raw in rows:
+    for key, stored in rows:
         try:
-            parse_stored(raw)
-        except DamagedRow:
+            content = unseal(key, stored)
+            for each in Page(key, content).raws() if is_page(key) else [content]:
+                parse_stored(each)
+        except (DamagedRow, struct.error):
             return f"{_describe(key)} cannot be read"
     return None
 
@@ -73,10 +77,54 @@ def check_row(key: bytes, raw: bytes) -> str | None:
 
 
 def _findings(rows: ReadView) -> Iterator[str]:
+    damaged: list[str] = []
+    for finding in check_rows(_single_rows(rows, damaged)):
+        yield from damaged
+        damaged.clear()
+        yield finding
+    yield from damaged
+
+
+def _single_rows(rows: ReadView, findings: list[str]) -> Iterator[Row]:
+    """Yield the rows that are stored, single or in pages; add what is wrong with how they are."""
+    for key, stored in rows.scan(FIRST, END):
+        try:
+            content = unseal(key, stored)
+            found = check_page(key, content) if is_page(key) else [(key, content)]
+        except ValueError as error:
+            findings.append(f"{_describe(key)} {_reason(error)}.")
+        else:
+            yield from found
+
+
+def check_page(key: bytes, content: bytes) -> list[Row]:
+    """Return the rows in a page; raise ValueError if it is malformed."""
+    if len(key) + len(content) > PAGE_BYTES:
+        raise _Malformed(f"is a page of more than {PAGE_BYTES} bytes")
+    try:
+        page = Page(key, content)
+        members = page.members()
+    except (struct.error, IndexError):
+        raise _Malformed("is not a page") from None
+    may_be_members = all(
+        as_member(page.container + key, len(page.container), raw, PAGE_BYTES) == each
+        and is_child(page.container, page.container + key)
+        for each in members
+        for key, raw in [(each[0], raw_of(each))]
+    )
+    if len(members) < 2 or not may_be_members:
+        raise _Malformed("holds rows that do not belong into a page")
+    if encode_page(page.container, members) != (key, content):
+        raise _Malformed("is not a page as it is written")
+    return page.rows()
+
+
+def check_rows(rows: Iterable[Row]) -> Iterator[str]:
+    """Yield a sentence for each thing that is malformed in the rows of a tree, in their order."""
     previous: bytes | None = None
     cover: bytes | None = None
     priority_row: bytes | None = None
-    for key, raw in rows.scan(FIRST, END):
+    for key, raw in rows:
         if previous is not None and key <= previous:
             yield f"{_describe(key)} is out of order."
         if priority_row is not None and not key.startswith(priority_row):

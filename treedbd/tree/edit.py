@@ -131,6 +131,28 @@ def changes_as_sent(edit: Edit) -> list[tuple[Change, Json]]:
     return list(zip(edit.by_member, _members_of(edit).values(), strict=True))
 
 
+def has_effect(edit: Edit, view: View) -> bool:
+    """Return whether anything is written: not for an empty PATCH or a priority without a node.
+
+    `view` is the tree before the edit.
+    """
+    if edit.place.is_priority:
+        return view.peek(edit.place.path) is not None
+    return bool(edit.changes)
+
+
+def echo_of(edit: Edit, after: View) -> Json:
+    """Return the echo of a resolved edit: what a PUT now reads as, what a PATCH sent.
+
+    `after` is the tree with the edit applied.
+    """
+    if edit.method == "patch":
+        return edit.sent
+    if edit.place.is_priority:
+        return after.priority(edit.place.path)
+    return plain(edit.changes[0].value)
+
+
 def echo_without_reading(edit: Edit, now: int) -> Json:
     """Return the echo of an unresolved edit for a caller who may not read what was there.
 

@@ -132,19 +132,15 @@ class Commit:
 
 def describe(sequence: int, edit: Edit, op_id: bytes = b"") -> Commit:
     """Return a resolved edit as the commit that its watchers are notified of."""
-    changes = tuple(
-        [
-            CommittedChange(
-                change.place.path,
-                None if change.place.is_priority else change.value,
-                change.place.is_priority,
-                sent,
-            )
-            for change, sent in changes_as_sent(edit)
-        ]
-    )
-    is_complete = not any(change.is_priority for change in changes)
-    return Commit(Position(sequence, op_id), edit.method, edit.place.path, changes, is_complete)
+    changes = []
+    is_complete = True
+    for change, sent in changes_as_sent(edit):
+        path, is_priority = change.place
+        value = None if is_priority else change.value
+        changes.append(CommittedChange(path, value, is_priority, sent))
+        is_complete = is_complete and not is_priority
+    position = Position(sequence, op_id)
+    return Commit(position, edit.method, edit.place.path, tuple(changes), is_complete)
 
 
 def complete(commit: Commit, after: View) -> Commit:

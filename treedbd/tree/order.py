@@ -20,6 +20,10 @@ from treedbd.tree.types import Path
 KeyRank: TypeAlias = tuple[int, int, str]
 ValueRank: TypeAlias = tuple[int, Any]
 
+BELOW_ALL: ValueRank = (-1, 0)
+ABOVE_ALL: ValueRank = (6, 0)
+"""Ranks before and after those of all values."""
+
 INT_TAG = 0x02
 TEXT_TAG = 0x03
 TEXT_END = b"\x00"
@@ -35,6 +39,8 @@ _INDEX = re.compile(r"0|[1-9][0-9]{0,9}")
 _LOW, _HIGH = -(2**31), 2**31 - 1
 _FIELDS = struct.Struct(">xIB")
 _SPELLINGS = 256
+_NUMBERS = {int, float}
+_STRINGS = {str}
 _LOWEST_RANK = _LOW * _SPELLINGS
 
 
@@ -86,6 +92,16 @@ def rank_value(value: object) -> ValueRank:
     if isinstance(value, str):
         return (4, value)
     return (5, 0)
+
+
+def rank_values(values: Sequence[object]) -> list[ValueRank]:
+    """Return the rank of each value; fastest if all are numbers, or all are strings."""
+    kinds = set(map(type, values))
+    if kinds <= _NUMBERS:
+        return [(3, value) for value in values]
+    if kinds == _STRINGS:
+        return [(4, value) for value in values]
+    return [rank_value(value) for value in values]
 
 
 def encode_key(key: str) -> bytes:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Final
 
 import orjson
 
@@ -16,6 +18,8 @@ from treedbd.tree.number import print_double
 from treedbd.tree.types import Json, Value
 
 NULL = b"null"
+KEYS_AT_ONCE: Final = 64
+"""Keys that are read before a chunk of them is printed."""
 # An exponent as orjson prints one, with what may follow a number. The pattern begins with the "e",
 # which is fastest. A match inside a string only costs time: the output is the same.
 _EXPONENT = re.compile(rb"e(?<=[0-9]e)[-+]?[0-9]{1,3}(?:[,\]}\n]|\Z)")
@@ -61,6 +65,17 @@ def print_members(members: Iterable[tuple[str, Iterable[bytes]] | None]) -> Iter
         key, chunks = member
         yield b"%b%b:" % (separator, compact(key))
         yield from chunks
+        separator = b","
+    yield NULL if separator == b"{" else b"}"
+
+
+def print_keys(keys: Iterable[str]) -> Iterator[bytes]:
+    """Print an object in which each key is true, some keys in a chunk; without any, null."""
+    remaining = iter(keys)
+    separator = b"{"
+    while batch := list(islice(remaining, KEYS_AT_ONCE)):
+        # One call prints many keys in a fraction of the time of one call for each.
+        yield separator + orjson.dumps(dict.fromkeys(batch, True))[1:-1]
         separator = b","
     yield NULL if separator == b"{" else b"}"
 

@@ -22,8 +22,7 @@ from treedbd.database.errors import (
     UnknownDatabase,
 )
 from treedbd.rules.errors import InvalidRules
-from treedbd.store.engine import CannotOpenStore, DiskFull, StoreFailed
-from treedbd.store.row_codec import DamagedRow
+from treedbd.store.engine import CannotOpenStore, DamagedRow, DiskFull, StoreFailed
 from treedbd.tree.errors import InvalidData, InvalidPath, InvalidQuery
 from treedbd.web.addressing import Misdirected, MissingSuffix, NoDatabaseNamed
 from treedbd.web.auth.identity import AuthRequired, NotAdmin
@@ -33,8 +32,9 @@ from treedbd.web.content import TooManyWaitingBytes, WaitingBytesExhausted
 from treedbd.web.content_coding import ACCEPTED, UnsupportedEncoding
 from treedbd.web.dialect import Dialect
 from treedbd.web.headers import Header
+from treedbd.web.methods import MethodNotAllowed
 from treedbd.web.origins import ForeignOrigin
-from treedbd.web.request import MethodNotAllowed, PayloadTooLarge
+from treedbd.web.request import PayloadTooLarge
 from treedbd.web.response import JSON_TYPE, Response
 from treedbd.web.sse.registry import StreamsExhausted, TooManyStreams
 

@@ -16,6 +16,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.python.failure import Failure
 
+from treedbd.database.answers import Answer
 from treedbd.database.database import Database
 from treedbd.database.errors import DeadlinePassed, PermissionDenied
 from treedbd.database.read_grants import ReadRequest
@@ -37,13 +38,11 @@ from treedbd.web.options import WebOptions
 from treedbd.web.parameters import Parameters, parse_choice
 from treedbd.web.rendering import Rendering
 from treedbd.web.representation import (
-    ReadOptions,
     ReadSource,
     json_response,
+    kept_response,
     needs_body,
     needs_whole,
-    parse_read_options,
-    query_facts,
     shared_response,
 )
 from treedbd.web.request import DataRequest
@@ -110,7 +109,7 @@ class DataHandlers:
     ) -> None:
         """`refuse` answers a stream that cannot begin; `wall_clock` returns seconds since 1970."""
         writes = WriteHandlers(
-            options.limits, self._identify, self._identify_for_explanation, clock, self._now_ms
+            options.limits, self._identify, self._identify_for_explanation, clock, self.now_ms
         )
         self.methods: Final[dict[bytes, Handler]] = {
             b"GET": self.get,
@@ -139,8 +138,8 @@ class DataHandlers:
     ) -> Response | None:
         """Read a value, run a query, or open a stream."""
         deadline = self._clock.seconds() + wanted.timeout_s
-        options = parse_read_options(wanted.parameters)
-        facts = query_facts(options)
+        options = wanted.read_options
+        facts = options.facts
         if wanted.wants_explanation:
             return await self._explain_read(wanted, database, facts)
         if wanted.accepts_events:
@@ -149,7 +148,7 @@ class DataHandlers:
         path, caller = wanted.place.path, Caller(identity.auth, identity.is_admin)
 
         def check_read(nodes: Nodes) -> None:
-            database.check_read(path, caller, self._now_ms(), nodes, facts)
+            database.check_read(path, caller, self.now_ms(), nodes, facts)
 
         if options.query is not None:
             self._missing_indexes.check(
@@ -158,15 +157,18 @@ class DataHandlers:
         if wanted.accepts_events:
             if database.is_absent:
                 database.read(check_read)
-            self._open_stream(request, wanted, options, database, identity)
+            self._open_stream(request, wanted, database, identity)
             return None
-        return await self._read(request, wanted, options, database, check_read, deadline)
+        answer = database.answers.find(wanted.place, options.form)
+        if answer is not None:
+            database.read(check_read)
+            return kept_response(wanted, answer, self._shared_reads.memory)
+        return await self._read(request, wanted, database, check_read, deadline)
 
     async def _read(
         self,
         request: IHttp1Request,
         wanted: DataRequest,
-        options: ReadOptions,
         database: Database,
         check_read: Callable[[Nodes], None],
         deadline: float,
@@ -175,6 +177,7 @@ class DataHandlers:
 
         `check_read` raises unless the caller may read a state.
         """
+        options = wanted.read_options
         source = ReadSource(database, wanted.place, options, not needs_whole(wanted, options))
         is_empty = not source.is_wrapped and not needs_body(wanted, options)
 
@@ -187,17 +190,17 @@ class DataHandlers:
         if self._clock.seconds() >= deadline:
             raise DeadlinePassed("the data was read")
         if isinstance(rendered, TooMuchWork):
-            waiting = self._shared_reads.render_large(
-                database.hold,
-                Waiter(source, check_read, rendered.sequence, _do_nothing),
-                address_of(request),
-            )
+            waiter = Waiter(source, check_read, rendered.sequence, _do_nothing)
+            waiting = self._shared_reads.render_large(database.hold, waiter, address_of(request))
             request.notifyFinish().addErrback(lambda _: waiting.cancel())
             try:
                 rendered = await before_deadline(waiting, deadline, self._clock)
             except CancelledError:
                 return None  # the client has disconnected
-        return shared_response(wanted, source, rendered, deadline)
+        answer = None if is_empty else _keep(database, source, rendered)
+        if answer is None:
+            return shared_response(wanted, source, rendered, deadline)
+        return kept_response(wanted, answer, self._shared_reads.memory)
 
     async def _explain_read(
         self,
@@ -206,7 +209,7 @@ class DataHandlers:
         facts: QueryFacts | None,
     ) -> Response:
         identity = await self._identify_for_explanation(wanted, database)
-        now, rules = self._now_ms(), database.rules.current
+        now, rules = self.now_ms(), database.rules.current
 
         def evaluate(nodes: Nodes) -> Verdict:
             context = Context(identity.auth, now, nodes, facts)
@@ -221,7 +224,6 @@ class DataHandlers:
         self,
         request: IHttp1Request,
         wanted: DataRequest,
-        options: ReadOptions,
         database: Database,
         identity: Identity,
     ) -> None:
@@ -229,10 +231,10 @@ class DataHandlers:
         self.streams.check(database.name, address)
         path = wanted.place.path
         caller = Caller(identity.auth, identity.is_admin)
-        read_request = ReadRequest(caller, path, query_facts(options), self._now_ms)
+        read_request = ReadRequest(caller, path, wanted.read_options.facts, self.now_ms)
         with_ids = wanted.parameters.get("resume") == "true"
         stream_request = StreamRequest(
-            database, path, options.query, read_request, identity, address, with_ids
+            database, path, wanted.read_options.query, read_request, identity, address, with_ids
         )
         stream = Stream(
             request, stream_request, self.streams, self._shared_reads, self._clock, self._refuse
@@ -264,8 +266,27 @@ class DataHandlers:
         database.check_exists()
         return override_auth(identity, wanted.override)
 
-    def _now_ms(self) -> int:
+    def now_ms(self) -> int:
+        """Return the time in milliseconds since 1970."""
         return int(self._wall_clock() * 1000)
+
+
+def _keep(database: Database, source: ReadSource, rendered: bytes | Rendering) -> Answer | None:
+    """Keep what was rendered for the reads that follow, if it is the whole JSON and still true."""
+    if source.is_wrapped and source.options.callback is not None:
+        return None
+    if isinstance(rendered, bytes):
+        return database.answers.keep(source.place, source.options.form, rendered)
+    if rendered.is_in_file or rendered.sequence != database.read(_sequence):
+        return None
+    answer = database.answers.keep(source.place, source.options.form, rendered.whole())
+    if answer is not None and answer.content is None:
+        answer.content = rendered
+    return answer
+
+
+def _sequence(nodes: Nodes) -> int:
+    return nodes.rows.sequence()
 
 
 def _do_nothing(_: int) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 Header: TypeAlias = tuple[bytes, bytes]
 """Name and value of a field of a response."""
 
-Headers: TypeAlias = dict[bytes, list[bytes]]
-"""The values of each field, by its name in lower case, in the order in which they came."""
+Headers: TypeAlias = Mapping[bytes, Sequence[bytes]]
+"""The values of each field, by its name in lower case, in the order in which they came.
+
+Nobody changes them: requests with the same head share them."""
 
 
 def first(headers: Headers, name: bytes) -> str | None:

@@ -3,9 +3,11 @@
 The moment is held only while rows are read, at the speed of the disk; clients that read slowly cost
 a temporary file and nothing else. Between two slices the reactor serves other requests.
 
-A large read first waits for its turn. Until then any caller can join who wants the same; when it
-begins, the rules are evaluated once more for each caller for whom they were evaluated against an
-older state. After that only callers who have seen the very state that is rendered can join.
+A read that turns out to be large goes on with what it has begun, from the moment in which it was
+asked for. If too many are under way it begins again later, and nothing is held meanwhile: it waits
+for its turn, and until then any caller can join who wants the same; when it begins, the rules are
+evaluated once more for each caller for whom they were evaluated against an older state. Once it has
+begun, only callers who have seen the very state that is rendered can join.
 """
 
 from __future__ import annotations
@@ -61,20 +63,50 @@ class Waiter:
     begun: Callable[[int], None]
 
 
+@attrs.frozen(eq=False)
+class BegunRendering:
+    """A rendering that has begun, and goes on.
+
+    Attributes:
+        source: renders it.
+        held: the moment that it is made from.
+        chunks: all of it, beginning with what is made already.
+
+    """
+
+    source: RenderingSource
+    held: HeldNodes
+    chunks: Iterator[bytes]
+
+
 class LargeRead:
     """One large read, and all who wait for it."""
 
-    def __init__(self, hold: Callable[[], HeldNodes], clock: IReactorTime) -> None:
-        """Render by `clock` from the moment that `hold` returns when the turn has come."""
+    def __init__(
+        self,
+        hold: Callable[[], HeldNodes],
+        clock: IReactorTime,
+        begun: BegunRendering | None = None,
+    ) -> None:
+        """Go on with what has `begun`, or begin from the moment that `hold` returns.
+
+        What has begun needs a free slot, and closes its moment when it ends, joined or not.
+        """
         self._hold = hold
         self._clock = clock
+        self._begun = begun
+        self._awaits_first = begun is not None
         self._waiters: dict[Deferred[Rendering], Waiter] = {}
-        self._sequence: int | None = None
         self._next_turn: Deferred[Any] | None = None
 
-    def can_join(self, sequence: int) -> bool:
-        """Return whether it may be shared with one who has seen the state `sequence`."""
-        return bool(self._waiters) and self._sequence in (None, sequence)
+    def can_join(self, source: RenderingSource, sequence: int) -> bool:
+        """Return whether one who has seen the state `sequence` may share it."""
+        if not self._waiters and not self._awaits_first:
+            return False
+        begun = self._begun
+        if begun is None:
+            return True
+        return sequence == begun.held.sequence and source.shares(begun.source)
 
     def join(self, waiter: Waiter) -> Deferred[Rendering]:
         """Fire with the rendering, which is freed unless it is opened at once.
@@ -84,8 +116,9 @@ class LargeRead:
         """
         waiting: Deferred[Rendering] = Deferred(self._leave)
         self._waiters[waiting] = waiter
-        if self._sequence is not None:
-            waiter.begun(self._sequence)
+        self._awaits_first = False
+        if self._begun is not None:
+            waiter.begun(self._begun.held.sequence)
         return waiting
 
     async def run(
@@ -97,12 +130,11 @@ class LargeRead:
         except CancelledError:
             return
         try:
-            await self._wait(deferLater(self._clock, 0))  # all who ask in this turn can join
             rendering = await self._render(writer)
             share(rendering)
             await self._deliver(rendering)
         except CancelledError:
-            pass  # all who waited have left
+            pass  # all who waited have left, or nobody has joined
         except Exception:
             failure = Failure()
             while self._waiters:
@@ -112,27 +144,32 @@ class LargeRead:
 
     async def _render(self, writer: RenderingWriter) -> Rendering:
         try:
-            held = self._hold()
             try:
-                self._sequence = held.sequence
-                for waiter in self._waiters.values():
-                    waiter.begun(held.sequence)
-                source = next(iter(self._waiters.values())).source
-                await self._run_in_slices(self._render_chunks(source, held, writer))
+                await self._wait(deferLater(self._clock, 0))  # all who ask in this turn can join
+                begun = self._begun or self._begin()
+                await self._run_in_slices(self._render_chunks(begun, writer))
             finally:
-                held.close()
-            return writer.finish(source, held.sequence)
+                if self._begun is not None:
+                    self._begun.held.close()
+            return writer.finish(begun.source, begun.held.sequence)
         finally:
             writer.close()
 
-    def _render_chunks(
-        self, source: RenderingSource, held: HeldNodes, writer: RenderingWriter
-    ) -> Iterator[None]:
+    def _begin(self) -> BegunRendering:
+        source = next(iter(self._waiters.values())).source
+        held = self._hold()
+        begun = self._begun = BegunRendering(source, held, _render_lazily(source, held))
+        for waiter in self._waiters.values():
+            waiter.begun(held.sequence)
+        return begun
+
+    def _render_chunks(self, begun: BegunRendering, writer: RenderingWriter) -> Iterator[None]:
+        held = begun.held
         for waiting, waiter in list(self._waiters.items()):
             if waiter.judged != held.sequence and waiting in self._waiters:
                 self._judge(waiting, waiter, held)
                 yield
-        for chunk in source.chunks(held):
+        for chunk in begun.chunks:
             if not self._waiters:
                 raise CancelledError
             writer.write(chunk)
@@ -179,6 +216,10 @@ class LargeRead:
         self._waiters.pop(waiting, None)
         if not self._waiters and self._next_turn is not None:
             self._next_turn.cancel()
+
+
+def _render_lazily(source: RenderingSource, nodes: Nodes) -> Iterator[bytes]:
+    yield from source.chunks(nodes)
 
 
 def before_deadline(

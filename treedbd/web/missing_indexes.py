@@ -17,7 +17,7 @@ from treedbd.tree.errors import InvalidQuery
 from treedbd.tree.path import format_path
 from treedbd.tree.query import Query
 from treedbd.tree.types import Path
-from treedbd.web.representation import index_of
+from treedbd.web.read_options import index_of
 
 MAX_LOGGED: Final = 1000
 """How many different missing indexes are logged, each once."""

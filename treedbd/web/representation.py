@@ -6,27 +6,27 @@ rows as they are needed, so the sender decides how much is in memory at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from itertools import chain, islice
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 import attrs
 
+from treedbd.database.answers import Answer
 from treedbd.database.errors import TooLarge
 from treedbd.limits import MAX_TAGGED_BYTES
-from treedbd.rules.context import QueryFacts
 from treedbd.store.nodes import Nodes
 from treedbd.store.row_codec import parse_stored
 from treedbd.store.row_keys import Span
 from treedbd.store.select import iterate_selected
 from treedbd.tree import printing, value
-from treedbd.tree.errors import InvalidQuery
 from treedbd.tree.etag import etag
-from treedbd.tree.query import Bound, JsonScalar, Query, parse_query
-from treedbd.tree.shallow import Shallow, parse_shallow
-from treedbd.tree.types import VALUE, Container, Json, Path, Place
+from treedbd.tree.query import Query
+from treedbd.tree.shallow import Shallow
+from treedbd.tree.types import Container, Json, Path, Place
+from treedbd.web.content import SMALL_BYTES, Content, WaitingBytes
 from treedbd.web.headers import Header
-from treedbd.web.parameters import Parameters, parse_callback, parse_choice
+from treedbd.web.read_options import PLAIN, ReadOptions
 from treedbd.web.rendering import Rendering
 from treedbd.web.request import DataRequest
 from treedbd.web.response import JSON_TYPE, Response
@@ -34,35 +34,6 @@ from treedbd.web.wrapping import wrap
 
 Chunks: TypeAlias = Callable[[Nodes], Iterator[bytes]]
 """Renders JSON from the nodes of one moment; at an empty chunk the caller can check the time."""
-
-_WITHOUT_EFFECT: Final = frozenset(
-    {"auth", "access_token", "auth_variable_override", "ns", "print", "timeout"}
-)
-"""Parameters that do not change what is read."""
-_EDGES: Final = {"[MIN_NAME]": False, "[MAX_NAME]": True}
-"""What clients send for a key before all others and for one after them; neither can be a key."""
-
-
-@attrs.frozen
-class ReadOptions:
-    """Which of the data at a place is shown, and how it is wrapped.
-
-    At most one of `shallow`, `query` and `is_export` holds.
-    """
-
-    shallow: Shallow | None
-    query: Query | None
-    is_export: bool
-    callback: str | None
-    download: str | None
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether the value itself is shown, so that it has a tag."""
-        return self.shallow is None and self.query is None
-
-
-PLAIN: Final = ReadOptions(None, None, False, None, None)
 
 
 @attrs.frozen
@@ -82,9 +53,8 @@ class ReadSource:
     def key(self) -> Hashable:
         """Equal for reads that render the same from the same state."""
         options = self.options
-        # As text: 1 and True are equal, but are different bounds of a query.
-        form = repr((options.shallow, options.query, options.is_export))
-        return self.database, self.place, form, options.callback if self.is_wrapped else None
+        callback = options.callback if self.is_wrapped else None
+        return self.database, self.place, options.form, callback
 
     def shares(self, _: object) -> bool:
         """Return that this read can show what another with the same key has rendered."""
@@ -97,57 +67,6 @@ class ReadSource:
             return chunks
         before, after, _ = wrap(self.options.callback, None)
         return chain((before,), chunks, (after,))
-
-
-def parse_read_options(parameters: Parameters) -> ReadOptions:
-    """Return what the parameters of a read request; raise `InvalidQuery`."""
-    if parameters.keys() <= _WITHOUT_EFFECT:
-        return PLAIN
-    is_export = parse_choice(parameters, "format", "export") is not None
-    shallow = parse_shallow(parameters)
-    query = None if shallow is not None else _without_edges(parse_query(parameters))
-    if is_export and shallow is not None:
-        raise InvalidQuery("format=export does not work with shallow.")
-    callback = parameters.get("callback")
-    return ReadOptions(
-        shallow,
-        query,
-        is_export,
-        None if callback is None else parse_callback(callback),
-        parameters.get("download"),
-    )
-
-
-def query_facts(options: ReadOptions) -> QueryFacts | None:
-    """Return what rules can read of a query; None for a plain read."""
-    shallow = options.shallow
-    if shallow is not None and (shallow.limit, shallow.start_after) != (None, None):
-        return QueryFacts(order_by_key=True, limit_to_first=shallow.limit)
-    query = options.query
-    if query is None:
-        return None
-    kind = query.order.kind
-    exact = query.low is not None and query.low is query.high
-    low = query.low if query.low is not None and query.low.is_inclusive else None
-    high = query.high if query.high is not None and query.high.is_inclusive else None
-    return QueryFacts(
-        order_by_key=kind == "key",
-        order_by_priority=kind == "priority",
-        order_by_value=kind == "value",
-        order_by_child="/".join(query.order.path) if kind == "child" else None,
-        start_at=None if exact or low is None else _bound_value(kind, low),
-        end_at=None if exact or high is None else _bound_value(kind, high),
-        equal_to=_bound_value(kind, low) if exact and low is not None else None,
-        limit_to_first=query.limit_to_first,
-        limit_to_last=query.limit_to_last,
-    )
-
-
-def index_of(query: Query) -> str | None:
-    """Return the name of the index that a query would use; None if it needs none."""
-    if query.order.kind == "child":
-        return "/".join(query.order.path)
-    return VALUE if query.order.kind == "value" else None
 
 
 def chunks_of(options: ReadOptions, place: Place) -> Chunks:
@@ -175,17 +94,20 @@ def needs_whole(request: DataRequest, options: ReadOptions) -> bool:
     return request.print != "compact" or _is_tagged(request, options)
 
 
-def read_response(request: DataRequest, options: ReadOptions, body: bytes) -> Response:
-    """Return the response whose JSON is `body`."""
-    if options is PLAIN and request.print == "compact" and not _is_tagged(request, options):
+def read_response(
+    request: DataRequest, options: ReadOptions, body: bytes, tag: str | None = None
+) -> Response:
+    """Return the response whose JSON is `body`; `tag` is its entity tag if that is known."""
+    is_tagged = _is_tagged(request, options)
+    if options is PLAIN and request.print == "compact" and not is_tagged:
         return Response(200, body)
     tags: tuple[Header, ...] = ()
-    if _is_tagged(request, options):
-        json = parse_stored(body)
-        plain = value.plain(value.from_export(json)) if options.is_export else json
-        present = etag(plain)
+    if is_tagged:
+        present = tag or tag_of(options, body)
         tags = ((b"ETag", request.dialect.etag(present)),)
-        if request.condition is not None and request.condition.matches(present, json is not None):
+        if request.condition is not None and request.condition.matches(
+            present, body != printing.NULL
+        ):
             return Response(304, b"", tags)
     if request.print == "silent":
         return Response(204, b"", tags)
@@ -193,6 +115,25 @@ def read_response(request: DataRequest, options: ReadOptions, body: bytes) -> Re
         body = request.dialect.pretty(parse_stored(body))
     before, after, headers = wrap(options.callback, options.download)
     return Response(200, before + body + after, (*headers, *tags))
+
+
+def kept_response(request: DataRequest, answer: Answer, memory: WaitingBytes) -> Response:
+    """Return the response that shows a kept answer; a large one is counted by `memory`."""
+    options = request.read_options
+    if answer.tag is None and _is_tagged(request, options):
+        answer.tag = tag_of(options, answer.body)
+    response = read_response(request, options, answer.body, answer.tag)
+    if response.body is not answer.body or len(answer.body) <= SMALL_BYTES:
+        return response
+    if answer.content is None:
+        answer.content = Content(memory, answer.body)
+    return attrs.evolve(response, body=answer.content)
+
+
+def tag_of(options: ReadOptions, body: bytes) -> str:
+    """Return the entity tag of a plain read or an export whose JSON is `body`."""
+    json = parse_stored(body)
+    return etag(value.plain(value.from_export(json)) if options.is_export else json)
 
 
 def shared_response(
@@ -240,37 +181,14 @@ def _is_tagged(request: DataRequest, options: ReadOptions) -> bool:
     return (request.wants_etag or request.condition is not None) and options.is_plain
 
 
-def _without_edges(query: Query | None) -> Query | None:
-    """Return a query with bounds beyond all keys of a value as bounds of that value.
-
-    `startAfter=5,"[MAX_NAME]"` excludes all children at 5, and so does `startAfter=5`.
-    """
-    if query is None or query.order.kind == "key" or query.low is query.high:
-        return query
-    low, high = query.low, query.high
-    if low is not None and low.key in _EDGES:
-        low = Bound(low.value, None, not _EDGES[low.key])
-    if high is not None and high.key in _EDGES:
-        high = Bound(high.value, None, _EDGES[high.key])
-    return attrs.evolve(query, low=low, high=high)
-
-
-def _bound_value(kind: str, bound: Bound) -> JsonScalar:
-    return bound.key if kind == "key" else bound.value
-
-
 def _render_shallow(nodes: Nodes, path: Path, shallow: Shallow) -> Iterator[bytes]:
     found = nodes.peek(path)
     if not isinstance(found, Container):
         return iter((printing.compact(found),))
     span = Span(after=shallow.start_after)
-    members: Iterator[tuple[str, Iterable[bytes]]]
     if shallow.version == 1:
-        members = ((key, (b"true",)) for key in nodes.keys(path, span))
-    else:
-        members = (
-            (child.key, _render_size(child.chunks())) for child in nodes.children(path, span)
-        )
+        return printing.print_keys(islice(nodes.keys(path, span), shallow.limit))
+    members = ((child.key, _render_size(child.chunks())) for child in nodes.children(path, span))
     return printing.print_members(islice(members, shallow.limit))
 
 

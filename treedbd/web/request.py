@@ -9,7 +9,8 @@ steps, and the database is looked up between them: `locate` finds its name, `par
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Final, Literal, TypeAlias
 
 import attrs
@@ -31,6 +32,7 @@ from treedbd.web.content_coding import parse_coding
 from treedbd.web.dialect import FIREBASE, STANDARD, Dialect
 from treedbd.web.headers import Headers, first, is_true, joined
 from treedbd.web.http1.interface import IHttp1Request
+from treedbd.web.methods import READING, WITH_BODY, WRITING, AllowedMethods, parse_method
 from treedbd.web.options import WebOptions
 from treedbd.web.parameters import (
     METHOD_OVERRIDE,
@@ -39,44 +41,18 @@ from treedbd.web.parameters import (
     parse_parameters,
     parse_timeout,
 )
+from treedbd.web.read_options import ReadOptions, parse_read_options
 
 Print: TypeAlias = Literal["compact", "pretty", "silent"]
 
-READING: Final = frozenset({b"GET", b"HEAD"})
-WRITING: Final = frozenset({b"PUT", b"POST", b"PATCH", b"DELETE"})
-WITH_BODY: Final = frozenset({b"PUT", b"POST", b"PATCH"})
 EVENTS: Final = b"text/event-stream"
 
 _EXPLAIN: Final = b"x-treedb-explain"
 _ENCODING: Final = b"content-encoding"
 _LAST_ID: Final = b"last-event-id"
-_METHOD_ORDER: Final = ("GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "OPTIONS")
-_OVERRIDES: Final = frozenset({b"GET", b"PUT", b"PATCH", b"DELETE"})
 _NO_WEIGHT: Final = re.compile(rb"q=0(\.0*)?")
 _LOCATING: Final = {name.encode(): name for name in ("ns", METHOD_OVERRIDE)}
 """Parameters that locate a request or choose its method; they count in a malformed query too."""
-
-
-@attrs.frozen
-class AllowedMethods:
-    """The methods of a resource; `header` lists them as the header `Allow` does."""
-
-    names: frozenset[bytes]
-    header: bytes
-
-    @classmethod
-    def of(cls, names: Iterable[str]) -> AllowedMethods:
-        """Return the methods with these names, in their usual order."""
-        ordered = [name.encode() for name in _METHOD_ORDER if name in frozenset(names)]
-        return cls(frozenset(ordered), b", ".join(ordered))
-
-
-class MethodNotAllowed(Exception):
-    """A method that the resource does not have; `allowed` are those that it has."""
-
-    def __init__(self, message: str, allowed: AllowedMethods) -> None:
-        super().__init__(message)
-        self.allowed = allowed
 
 
 class PayloadTooLarge(Exception):
@@ -120,6 +96,33 @@ class DataRequest:
     wants_explanation: bool
     accepts_events: bool
     last_event_id: str | None
+
+    @cached_property
+    def read_options(self) -> ReadOptions:
+        """What a read shows of the data at the place; raises `InvalidQuery`."""
+        return parse_read_options(self.parameters)
+
+    @property
+    def is_simple_read(self) -> bool:
+        """Whether it reads as the caller himself, and receives the data in one response."""
+        return (
+            self.method in READING
+            and self.print != "silent"
+            and self.override is None
+            and not (self.accepts_events or self.wants_explanation)
+        )
+
+
+@attrs.define(eq=False)
+class Question:
+    """What a head asks of the database `name`: remembered as long as a connection repeats it.
+
+    `rules` are those under which it has been answered as a simple read before, None if it has not.
+    """
+
+    name: DatabaseName
+    wanted: DataRequest
+    rules: object = None
 
 
 class RequestParser:
@@ -203,7 +206,7 @@ class RequestParser:
                 place = _parse_place(location.raw_path, len(request.prepath))
         except InvalidPath as error:
             malformed = error
-        method = _parse_method(request.method, headers, parameters, allowed)
+        method = parse_method(request.method, headers, parameters, allowed)
         if request.is_oversized:
             raise PayloadTooLarge(self._body_limit)
         if malformed is not None:
@@ -285,22 +288,6 @@ def _parse_leniently(raw_query: bytes) -> Parameters:
 def _parse_place(raw_path: bytes, prefix_segments: int) -> Place:
     parse = parse_short_path if len(raw_path) <= CACHED_PATH_BYTES else parse_path
     return parse(raw_path, prefix_segments)
-
-
-def _parse_method(
-    method: bytes, headers: Headers, parameters: Parameters, allowed: AllowedMethods
-) -> bytes:
-    if method == b"POST":
-        override = first(headers, b"x-http-method-override") or parameters.get(METHOD_OVERRIDE)
-        if override:
-            method = override.upper().encode()
-            if method not in _OVERRIDES:
-                raise MethodNotAllowed(
-                    "A POST may be overridden to GET, PUT, PATCH or DELETE.", allowed
-                )
-    if method not in allowed.names:
-        raise MethodNotAllowed(f"The methods here are {allowed.header.decode()}.", allowed)
-    return method
 
 
 def _parse_timeout(parameters: Parameters) -> float:

@@ -31,9 +31,11 @@ from treedbd.web.handlers import DataHandlers, Handler, drive
 from treedbd.web.health import Health
 from treedbd.web.http1.adapter import AdaptedRequest, size_of_body
 from treedbd.web.http1.interface import IHttp1Request, IHttp1Resource
+from treedbd.web.methods import AllowedMethods, MethodNotAllowed
 from treedbd.web.options import WebOptions
 from treedbd.web.origins import SENT_FOR_PAGES, ForeignOrigin, OriginGuard
-from treedbd.web.request import AllowedMethods, DataRequest, MethodNotAllowed, RequestParser
+from treedbd.web.repeated_reads import RepeatedReads
+from treedbd.web.request import DataRequest, Question, RequestParser
 from treedbd.web.response import Response, ResponseWriter
 from treedbd.web.shared_reads import SharedReads
 from treedbd.web.sse.registry import StreamRegistry
@@ -84,19 +86,13 @@ class TreeResource(Resource):
         self._is_ending = False
         self._admin = AdminHandlers(authenticator, catalog, self._body_limit, clock)
         self._health = Health(catalog, authenticator, self._parser)
+        writer, shared = self._writer, self.shared_reads
         self._data = DataHandlers(
-            options,
-            authenticator,
-            self._writer,
-            self._refuse,
-            self.shared_reads,
-            clock,
-            wall_clock,
+            options, authenticator, writer, self._refuse, shared, clock, wall_clock
         )
+        self._repeated_reads = RepeatedReads(catalog, authenticator, writer, self._data.now_ms)
         self._routes = {
-            rule.endpoint: _Route(
-                getattr(self, rule.endpoint), AllowedMethods.of(rule.methods or ())
-            )
+            rule.endpoint: _Route(getattr(self, rule.endpoint), AllowedMethods.of(rule.methods))
             for rule in self.app.url_map.iter_rules()
         }
         self._reserved = {
@@ -160,11 +156,25 @@ class TreeResource(Resource):
             except ForeignOrigin as error:
                 self._refuse(request, error)
                 return NOT_DONE_YET
+        if self._repeat(request):
+            return NOT_DONE_YET
         answer: Answer = self.tree
         if b"/." in request.path or b"%" in request.path:
             answer = self._reserved.get(_segments(request.postpath), self.tree)
         drive(answer(request))
         return NOT_DONE_YET
+
+    def _repeat(self, request: IHttp1Request) -> bool:
+        """Answer a read that the connection repeats, if that is simple; return whether it was."""
+        question: Question | None = request.head_memory.question
+        if question is None or question.rules is None:
+            return False
+        try:
+            self._check_token(request, question.wanted)
+            return self._repeated_reads.answer(request, question)
+        except Exception as error:
+            self._refuse(request, error, question.wanted)
+            return True
 
     async def _answer(
         self, request: IHttp1Request, allowed: AllowedMethods, handler: Handler | None
@@ -179,16 +189,11 @@ class TreeResource(Resource):
                 self._parser.check_host(request)
                 response: Response | None = self._writer.preflight(request, allowed.header)
             else:
-                location = self._parser.locate(request)
-                database = self._find(location.name)
-                wanted = self._parser.parse(
-                    request,
-                    location,
-                    database.project.dialect,
-                    allowed,
-                    has_place=handler is None,
-                )
+                question, database = self._parse(request, allowed, has_place=handler is None)
+                wanted, rules = question.wanted, database.rules.current
                 response = await self._handle(request, wanted, database, handler)
+                if handler is None and wanted.is_simple_read:
+                    question.rules = rules
         except Exception as error:
             self._refuse(request, error, wanted)
             return
@@ -201,6 +206,22 @@ class TreeResource(Resource):
         except WaitingBytesRefused as error:
             self._refuse(request, error, wanted)
 
+    def _parse(
+        self, request: IHttp1Request, allowed: AllowedMethods, *, has_place: bool
+    ) -> tuple[Question, Database]:
+        """Return what a request asks, and of which database; what its head asks is remembered."""
+        memory = request.head_memory
+        question: Question | None = memory.question
+        if question is not None and not request.is_oversized:
+            return question, self._find(question.name)
+        location = self._parser.locate(request)
+        database = self._find(location.name)
+        wanted = self._parser.parse(
+            request, location, database.project.dialect, allowed, has_place=has_place
+        )
+        question = memory.question = Question(location.name, wanted)
+        return question, database
+
     async def _handle(
         self,
         request: IHttp1Request,
@@ -209,8 +230,7 @@ class TreeResource(Resource):
         handler: Handler | None,
     ) -> Response | None:
         """Return the response of the handler; for data, the database is open meanwhile."""
-        if self._guard is not None and wanted.token is not None:
-            self._guard.check_token(request.headers, wanted.token)
+        self._check_token(request, wanted)
         if wanted.method not in _READING:
             self._check_running()
         if wanted.method in _ECHOING and wanted.print != "silent":
@@ -224,6 +244,10 @@ class TreeResource(Resource):
             return await self._data.methods[wanted.method](request, wanted, database)
         finally:
             self._catalog.release(database)
+
+    def _check_token(self, request: IHttp1Request, wanted: DataRequest) -> None:
+        if self._guard is not None and wanted.token is not None:
+            self._guard.check_token(request.headers, wanted.token)
 
     def _check_running(self) -> None:
         if self._is_ending:

@@ -15,6 +15,7 @@ from treedbd.web.http1.interface import IHttp1Request
 
 JSON_TYPE: Final = (b"Content-Type", b"application/json; charset=utf-8")
 SCRIPT_TYPE: Final = (b"Content-Type", b"application/javascript; charset=utf-8")
+JSON_HEADERS: Final = (JSON_TYPE,)
 NO_SNIFF: Final = (b"X-Content-Type-Options", b"nosniff")
 NO_CACHE: Final = (b"Cache-Control", b"no-cache")
 NO_STORE: Final = (b"Cache-Control", b"no-store")
@@ -30,21 +31,29 @@ class Response:
 
     status: int
     body: bytes | Content
-    headers: tuple[Header, ...] = (JSON_TYPE,)
+    headers: tuple[Header, ...] = JSON_HEADERS
     cut_off_at: float | None = None
 
 
 class ResponseWriter:
-    """Sends responses by the settings of one service."""
+    """Sends responses by the settings of one service.
+
+    Attributes:
+        waiting: how many bytes wait in memory for clients to read them.
+
+    """
 
     def __init__(self, cors: Cors, waiting: WaitingBytes, clock: IReactorTime) -> None:
         """Add the headers of `cors` to each response; count what waits in memory by `waiting`."""
         self._cors = cors
-        self._waiting = waiting
+        self.waiting: Final = waiting
         self._clock = clock
         open_to_all = (NO_SNIFF, *(cors.fixed or ()))
         self._no_cache = (*open_to_all, NO_CACHE)
         self._no_store = (*open_to_all, NO_STORE)
+        # Most responses have these headers: the same tuple each time, which needs no formatting.
+        self._json_no_cache = JSON_HEADERS + self._no_cache
+        self._json_no_store = JSON_HEADERS + self._no_store
 
     def send(
         self,
@@ -59,13 +68,13 @@ class ResponseWriter:
         Raises `WaitingBytesRefused` before anything is sent if too much waits for clients already,
         unless it must not be refused.
         """
-        headers = response.headers + self.common_headers(request, no_store=no_store)
+        headers = self._all_headers(request, response, no_store=no_store)
         body = response.body
         if isinstance(body, bytes):
             if len(body) <= SMALL_BYTES:
                 request.send(response.status, headers, body)
                 return
-            body = Content(self._waiting, body)
+            body = Content(self.waiting, body)
         reader = body.open(address_of(request), may_refuse=may_refuse)
         if response.cut_off_at is not None:
             reader.when_closed(self._abort_at(request, response.cut_off_at))
@@ -74,8 +83,8 @@ class ResponseWriter:
     def check_room(self, request: IHttp1Request, size: int) -> None:
         """Raise `WaitingBytesRefused` if a response of `size` bytes could not wait in memory."""
         if size > SMALL_BYTES:
-            self._waiting.check(size)
-            self._waiting.check_address(address_of(request), size)
+            self.waiting.check(size)
+            self.waiting.check_address(address_of(request), size)
 
     def common_headers(self, request: IHttp1Request, *, no_store: bool) -> tuple[Header, ...]:
         """Return the headers of every response to this request."""
@@ -83,6 +92,13 @@ class ResponseWriter:
             return self._no_store if no_store else self._no_cache
         cache = NO_STORE if no_store else NO_CACHE
         return (NO_SNIFF, cache, *self._cors.headers_for(request.headers))
+
+    def _all_headers(
+        self, request: IHttp1Request, response: Response, *, no_store: bool
+    ) -> tuple[Header, ...]:
+        if response.headers is JSON_HEADERS and self._cors.fixed is not None:
+            return self._json_no_store if no_store else self._json_no_cache
+        return response.headers + self.common_headers(request, no_store=no_store)
 
     def _abort_at(self, request: IHttp1Request, time: float) -> Callable[[], None]:
         """Drop the connection at a time of the clock; return what cancels that."""

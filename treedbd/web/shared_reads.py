@@ -7,24 +7,26 @@ Who may read it is evaluated for each by its caller, against the state that was 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from functools import partial
+from itertools import chain
 from typing import Final, NamedTuple
 from weakref import ref
 
 from twisted.internet.defer import Deferred, DeferredSemaphore, fail
 from twisted.internet.interfaces import IReactorTime
 
+from treedbd.database.slices import SLICE_SECONDS
 from treedbd.limits import Limits
-from treedbd.store.nodes import HeldNodes, Nodes
+from treedbd.store.nodes import HeldNodes, Nodes, PresentNodes
 from treedbd.web.content import SMALL_BYTES, WaitingBytes, WaitingBytesRefused
-from treedbd.web.large_reads import LargeRead, RenderingSource, Waiter
+from treedbd.web.large_reads import BegunRendering, LargeRead, RenderingSource, Waiter
 from treedbd.web.rendering import Rendering, RenderingWriter
 
 MAX_CONCURRENT_RENDERS: Final = 4
 """Large reads that are rendered at a time; others wait for their turn."""
 MAX_TURN_BYTES: Final = 1_200_000
-MAX_TURN_SECONDS: Final = 0.02
+"""What is longer is a large read, however fast it is rendered."""
 
 
 class TooMuchWork(NamedTuple):
@@ -53,15 +55,21 @@ class SharedReads:
     def render(self, source: RenderingSource, nodes: Nodes) -> bytes | Rendering | TooMuchWork:
         """Return the JSON of a source, a rendering that others read if there is one.
 
-        It is bytes if it is too little to be shared.
+        It is bytes if it is too little to be shared. Too much work goes on in the next turn, where
+        it is, for those who call `render_large` in this one. If no slot is free, or `nodes` cannot
+        be held, nothing is kept: it begins again when its turn has come.
         """
         if self._being_read or self._under_way:
             shared = self._find(source, nodes)
             if shared is not None:
                 return shared
-        body = render_at_once(source, nodes, self._clock)
-        if body is None:
-            return TooMuchWork(nodes.rows.sequence())
+        chunks = source.chunks(nodes)
+        rendered = [next(chunks)]
+        if not render_at_once(chunks, rendered, self._clock):
+            sequence = nodes.rows.sequence()
+            self._go_on(source, nodes, chain(rendered, chunks))
+            return TooMuchWork(sequence)
+        body = b"".join(rendered)
         if len(body) <= SMALL_BYTES:
             return body
         rendering = Rendering(self.memory, body, source, nodes.rows.sequence())
@@ -87,13 +95,25 @@ class SharedReads:
     def _join(self, hold: Callable[[], HeldNodes], waiter: Waiter) -> Deferred[Rendering]:
         key = waiter.source.key
         read = self._under_way.get(key)
-        if read is not None and read.can_join(waiter.judged):
+        if read is not None and read.can_join(waiter.source, waiter.judged):
             return read.join(waiter)
         self.files.check(1)
-        read = self._under_way[key] = LargeRead(hold, self._clock)
+        read = LargeRead(hold, self._clock)
         waiting = read.join(waiter)
-        Deferred.fromCoroutine(self._run(key, read))
+        self._start(key, read)
         return waiting
+
+    def _go_on(self, source: RenderingSource, nodes: Nodes, chunks: Iterator[bytes]) -> None:
+        """Go on with what has begun, if it need not wait and its moment can be held."""
+        may_run = self._slots.tokens > 0 and self.files.has_room("", 1)
+        held = nodes.hold() if may_run and isinstance(nodes, PresentNodes) else None
+        if held is not None:
+            begun = BegunRendering(source, held, chunks)
+            self._start(source.key, LargeRead(lambda: held, self._clock, begun))
+
+    def _start(self, key: Hashable, read: LargeRead) -> None:
+        self._under_way[key] = read
+        Deferred.fromCoroutine(self._run(key, read))
 
     async def _run(self, key: Hashable, read: LargeRead) -> None:
         try:
@@ -118,7 +138,8 @@ class SharedReads:
             and source.shares(rendering.source)
         ):
             return rendering
-        return TooMuchWork(sequence) if read is not None and read.can_join(sequence) else None
+        may_join = read is not None and read.can_join(source, sequence)
+        return TooMuchWork(sequence) if may_join else None
 
     def _share(self, key: Hashable, rendering: Rendering) -> None:
         """Remember a rendering as long as it is in use."""
@@ -130,15 +151,16 @@ class SharedReads:
         self._being_read[key] = ref(rendering, forget)
 
 
-def render_at_once(source: RenderingSource, nodes: Nodes, clock: IReactorTime) -> bytes | None:
-    """Return the whole JSON if that is little work, None if it is a large read."""
-    rendering = source.chunks(nodes)
-    rendered = [next(rendering)]
+def render_at_once(chunks: Iterator[bytes], rendered: list[bytes], clock: IReactorTime) -> bool:
+    """Add chunks to those that are `rendered`; return whether that was all.
+
+    False after as much work as one turn has room for: then it is a large read.
+    """
     size = len(rendered[0])
-    end = clock.seconds() + MAX_TURN_SECONDS
-    for chunk in rendering:
+    end = clock.seconds() + SLICE_SECONDS
+    for chunk in chunks:
         rendered.append(chunk)
         size += len(chunk)
         if size > MAX_TURN_BYTES or clock.seconds() > end:
-            return None
-    return b"".join(rendered)
+            return False
+    return True

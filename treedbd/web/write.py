@@ -141,7 +141,9 @@ class WriteHandlers:
     ) -> Response | None:
         """Do the edit that a body requests; None if the client has disconnected."""
         begun = await self._begin(wanted, database)
-        body, coding = read_body(request), parse_coding(request.headers)
+        headers = request.headers
+        body = read_body(request)
+        coding = parse_coding(headers) if b"content-encoding" in headers else None
         if coding is not None:
             begun.check_rights()
             decoded = decode_body(body, coding, DECODED_AT_ONCE_BYTES)

@@ -27,6 +27,8 @@ from tests.store.conformance import (
 from tests.store.sqlite.disk_space import limited_file_size
 from treedbd.store.engine import CannotOpenStore, DiskFull, ReadView, StoreFailed
 from treedbd.store.sqlite.engine import SqliteEngine
+from treedbd.store.sqlite.file import PAGE_BYTES
+from treedbd.store.sqlite.writer import CHECKPOINT_FRAMES
 
 STEPS = (
     *("openat", "fchmod", "write", "pwrite64", "fsync", "ftruncate", "fallocate"),
@@ -155,6 +157,64 @@ def test_iterators_that_were_not_consumed_do_not_make_the_log_grow(
         with_snapshot(engine, leak)
         put_all(engine, [(b"k", b"%d" % number * 10_000)])
     assert beside(path, "-wal").stat().st_size < 3_000_000
+
+
+@pytest.mark.parametrize("checkpoints", ["in commits", "as steps"])
+def test_readers_between_all_steps_do_not_make_the_log_grow(
+    engine: SqliteEngine, path: pathlib.Path, checkpoints: str
+) -> None:
+    def look() -> int:
+        return engine.read(lambda rows: rows.sequence())
+
+    sizes = []
+    for number in range(2000):
+        assert look() == number
+        transaction = engine.begin()
+        look()
+        transaction.put(b"%d" % (number % 50), b"x" * 2000)
+        transaction.append(b"op", b"entry")
+        if checkpoints == "as steps":
+            engine.pin()
+            transaction.commit()
+            assert look() == number
+            engine.advance()
+            if engine.needs_checkpoint:
+                look()
+                engine.checkpoint()
+        else:
+            transaction.commit()
+        sizes.append(beside(path, "-wal").stat().st_size)
+    assert not engine.needs_checkpoint
+    assert max(sizes) < 3 * CHECKPOINT_FRAMES * PAGE_BYTES
+
+
+def test_a_moment_cannot_be_held_once_a_commit_that_it_must_not_show_is_made(
+    engine: SqliteEngine,
+) -> None:
+    transaction = engine.begin()
+    transaction.append(b"op", b"entry")
+    engine.pin()
+    held = engine.read(lambda rows: rows.hold())
+    assert held is not None
+    transaction.commit()
+    assert engine.read(lambda rows: rows.hold()) is None
+    assert engine.read(lambda rows: rows.sequence()) == 0
+    engine.advance()
+    assert engine.read(lambda rows: rows.sequence()) == 1
+    assert held.sequence() == 0
+    held.close()
+
+
+def test_a_read_that_fails_ends_the_transaction(engine: SqliteEngine) -> None:
+    put_all(engine, [(b"a", b"1")])
+
+    def fail(rows: ReadView) -> None:
+        assert rows.get(b"a") == b"1"
+        raise StoreFailed("as if the disk had failed")
+
+    with pytest.raises(StoreFailed):
+        engine.read(fail)
+    assert engine.read(lambda rows: rows.get(b"a")) == b"1"
 
 
 def test_the_log_restarts_after_a_snapshot_is_closed(
@@ -420,7 +480,7 @@ def pipe(path: pathlib.Path) -> None:
         (truncated(50_001), r"is damaged \(.*\): restore it from a backup"),
         (foreign, "is not a database of treedb: move it out"),
         (run_sql("PRAGMA application_id = 7"), "is not a database of treedb: move it out"),
-        (run_sql("PRAGMA user_version = 3"), "has format 3 .* use the version that wrote it"),
+        (run_sql("PRAGMA user_version = 4"), "has format 4 .* use the version that wrote it"),
         (run_sql("PRAGMA user_version = 0"), "has format 0 .* use the version that wrote it"),
         (run_sql("DROP TABLE log"), r"is damaged \(its tables .*\): restore it"),
         (run_sql("ALTER TABLE kv ADD COLUMN x ANY"), r"is damaged \(its tables .*\): restore it"),
@@ -473,7 +533,7 @@ def test_a_file_that_another_program_has_locked_cannot_be_opened(closed: pathlib
 
 
 def test_a_file_that_cannot_be_opened_is_not_changed(closed: pathlib.Path) -> None:
-    sql(closed, "PRAGMA user_version = 3")
+    sql(closed, "PRAGMA user_version = 4")
     before = closed.read_bytes()
     with pytest.raises(CannotOpenStore):
         SqliteEngine.open(closed)

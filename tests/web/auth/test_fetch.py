@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import ipaddress
 import pathlib
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -223,3 +225,9 @@ def test_a_file_without_certificates_is_refused(
         file.write_bytes(content)
     with pytest.raises(BadAuthority, match=problem):
         read_authority(file)
+
+
+def test_the_client_is_imported_at_the_first_fetch_because_of_its_memory() -> None:
+    program = "import sys, treedbd.daemon; print('twisted.web.client' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert done.stdout == b"False\n"

@@ -125,6 +125,21 @@ def start(
     return answer
 
 
+def start_with_content(status: int, length: int | None = None, before: bytes = b"") -> Answer:
+    """Return an answer that writes content which other replies contain too."""
+    content = Content(WaitingBytes(0), b"body")
+
+    def answer(request: Any) -> None:
+        request.start(status, (JSON,), length)
+        if before:
+            request.write(before)
+        request.write_content(content)
+        request.write_content(content)
+        request.finish()
+
+    return answer
+
+
 def send_twice(request: Any) -> None:
     request.send(200, (JSON,), b"first")
     request.send(500, (JSON,), b"second")
@@ -144,6 +159,11 @@ ANSWERS: dict[str, Answer] = {
     "start with the length 0": start(200, JSON, length=0, pieces=()),
     "start 204": start(204, JSON, ETAG, pieces=()),
     "start 304": start(304, ETAG, pieces=()),
+    "content first": start_with_content(200),
+    "content after a piece": start_with_content(200, before=b"before"),
+    "content of a declared length": start_with_content(200, length=8),
+    "content after a piece of a declared length": start_with_content(200, 14, b"before"),
+    "content that the status does not allow": start_with_content(304, before=b"before"),
     "start and close": start(200, JSON, closes_connection=True),
     "start with a length and close": start(200, JSON, length=4, closes_connection=True),
 }

@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+from typing import Any
+
+from tests.database.world import TurnClock
 from tests.web.http1.peer import BODY, GET, ScriptedResource, Server, send_small
 from treedbd.limits import Limits
+from treedbd.web.http1.connections import SWEPT_AT_ONCE, Connections
 
 LIMITS = Limits(connections=3, connections_per_address=2)
 
@@ -56,6 +60,40 @@ def test_there_is_one_timer_while_there_are_connections_and_otherwise_none() -> 
     for peer in peers:
         peer.disconnect()
     assert server.clock.getDelayedCalls() == []
+
+
+class SweptConnection:
+    """A connection that records when it was swept."""
+
+    bytes_sent = 0
+
+    def __init__(self) -> None:
+        self.swept: list[float] = []
+
+    def sweep(self, now: float) -> None:
+        self.swept.append(now)
+
+    def drain(self) -> None:
+        pass
+
+    def abort(self) -> None:
+        pass
+
+
+def test_many_connections_are_swept_over_several_turns() -> None:
+    clock = TurnClock()
+    served: Any = None
+    limits = Limits(connections=10_000, connections_per_address=10_000)
+    connections = Connections(served, limits, clock, lambda: 0.0)
+    tracked = [SweptConnection() for _ in range(2 * SWEPT_AT_ONCE + 1)]
+    for each in tracked:
+        connections.admit(each, "")
+    clock.rightNow += 1
+    clock.take_turn()
+    assert sum(1.0 in each.swept for each in tracked) == SWEPT_AT_ONCE
+    connections.remove(tracked[-1])
+    clock.run()
+    assert [1.0 in each.swept for each in tracked] == [True] * 2 * SWEPT_AT_ONCE + [False]
 
 
 def test_every_byte_sent_is_counted() -> None:

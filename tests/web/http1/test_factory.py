@@ -190,6 +190,28 @@ async def test_large_replies_arrive_whole_and_in_order(server: ListeningServer) 
 
 
 @pytest_twisted.ensureDeferred
+async def test_a_reply_of_several_records_is_encrypted_and_sent_at_once(
+    certificate: pathlib.Path,
+) -> None:
+    waiting: list[object] = []
+    body = b"0123456789" * 4_000  # Twisted would join so few with what follows
+
+    def send_records(request: Request) -> None:
+        tls: Any = request.transport
+        request.send(200, [], body)
+        waiting.extend((*tls._aggregator._buffer, *tls._appSendBuffer))
+
+    server = ListeningServer(certificate, "ssl")
+    await server.listen(ScriptedResource(send_records))
+    client = await server.connect()
+    client.transport.write(GET + LAST)
+    replies = parse_replies(await client.closed)
+    assert [reply.body for reply in replies] == [body] * 2
+    assert waiting == []
+    await server.close()
+
+
+@pytest_twisted.ensureDeferred
 async def test_long_content_waits_for_a_client_that_pauses_and_arrives_whole(
     server: ListeningServer,
 ) -> None:

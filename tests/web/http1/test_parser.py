@@ -39,6 +39,7 @@ def snapshot(parser: Http1Parser) -> Http1Parser:
     copy = Http1Parser(LIMITS)
     copy.method, copy.target, copy.version = parser.method, parser.target, parser.version
     copy.headers, copy.keep_alive, copy.body = parser.headers, parser.keep_alive, parser.body
+    copy.head_memory = parser.head_memory
     return copy
 
 
@@ -351,6 +352,72 @@ STREAM = b"".join(
         b"DELETE / HTTP/1.1\r\n\r\n",
     )
 )
+
+
+def parsers_own(parser: Http1Parser, data: bytes) -> object:
+    """Return the memory of the head of `data`, a whole request."""
+    assert parser.receive(data)
+    return parser.head_memory
+
+
+GET_A = b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n"
+GET_B = b"GET /b HTTP/1.1\r\nHost: x\r\n\r\n"
+PUT_4 = b"PUT /a HTTP/1.1\r\nContent-Length: 4\r\n\r\n"
+
+
+def test_a_head_that_repeats_is_the_same_one() -> None:
+    parser = Http1Parser(LIMITS)
+    first, second, third = (parsers_own(parser, GET_A) for _ in range(3))
+    assert first is not second  # a stream is the only request of its connection
+    assert second is third
+    other = parsers_own(parser, GET_B)
+    assert other is not third
+    assert parser.target == b"/b"
+    assert parsers_own(parser, GET_A) not in (third, other)
+    assert parser.target == b"/a"
+
+
+def test_requests_that_repeat_have_bodies_of_their_own() -> None:
+    parser = Http1Parser(LIMITS)
+    bodies = []
+    for body in (b"1111", b"2222", b"3333", b"4444"):
+        assert parser.receive(PUT_4 + body)
+        bodies.append(content(parser))
+    assert bodies == [b"1111", b"2222", b"3333", b"4444"]
+    assert parser.receive(GET_A)
+    assert parser.body is None
+
+
+@pytest.mark.parametrize(
+    ("pieces", "targets"),
+    [
+        ([GET_A + GET_B], [b"/a", b"/b"]),
+        ([GET_A[:20], GET_A[20:]], [b"/a"]),
+        ([PUT_4 + b"1", b"234" + GET_A], [b"/a", b"/a"]),
+        ([PUT_4, GET_A[:4]], [b"/a"]),
+        ([b"POST /c HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"] * 2, [b"/c"] * 2),
+    ],
+)
+def test_only_what_arrives_whole_repeats_a_head(pieces: list[bytes], targets: list[bytes]) -> None:
+    for before in (GET_A, PUT_4 + b"0000"):
+        found = parse_all(before, before, *pieces)
+        assert [request.target for request in found[2:]] == targets
+        assert found[2].head_memory is not found[1].head_memory
+
+
+def test_what_is_known_of_a_head_is_dropped_at_the_end() -> None:
+    parser = Http1Parser(LIMITS)
+    assert parsers_own(parser, GET_A) is not parsers_own(parser, GET_A)
+    parser.close()
+    assert GET_A not in vars(parser).values()
+    assert parser.headers == {}
+
+
+def test_a_long_head_is_not_remembered() -> None:
+    parser = Http1Parser(LIMITS)
+    long = b"GET /a HTTP/1.1\r\nHost: x\r\nA: %b\r\n\r\n" % (b"a" * 2048)
+    first, second, third = (parsers_own(parser, long) for _ in range(3))
+    assert len({id(first), id(second), id(third)}) == 3
 
 
 def describe(requests: list[Http1Parser]) -> list[object]:

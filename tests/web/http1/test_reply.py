@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 from typing import Any, Self
 
 import pytest
@@ -17,6 +18,7 @@ from zope.interface.verify import verifyObject
 
 from tests.closing import Closing
 from tests.web.http1.peer import BODY, GET, ParsedReply, Peer, ScriptedResource, Server, send_small
+from treedbd.web.content import Content, WaitingBytes
 from treedbd.web.http1.request import Request
 
 DATE = b"Sun, 06 Nov 1994 08:49:37 GMT"
@@ -206,8 +208,9 @@ def test_a_status_without_a_body_has_no_length(status: int) -> None:
 def test_a_header_with_a_line_end_is_never_sent(evil: bytes) -> None:
     peer, request = open_request()
     for headers in ([(b"X-A", evil)], [(evil, b"x")]):
-        with pytest.raises(ValueError, match="line end"):
-            request.send(200, headers, BODY)
+        for _ in range(2):
+            with pytest.raises(ValueError, match="line end"):
+                request.send(200, headers, BODY)
     assert peer.transport.value() == b""
     request.send(200, [], BODY)
     assert peer.read()[0].status == 200
@@ -245,6 +248,32 @@ def test_pieces_of_unknown_length_are_chunks() -> None:
     assert reply.body == b"one" + b"two" * 10
     assert reply[b"content-type"] == b"text/event-stream"
     assert reply[b"date"] == DATE
+
+
+def test_content_is_one_write_like_a_piece_and_counted_like_one() -> None:
+    peer, request = open_request()
+    content = Content(WaitingBytes(0), b"0123456789")
+    request.write(b"one")
+    for _ in range(2):
+        request.write_content(content)
+    assert peer.transport.value().endswith(b"\r\n3\r\none\r\n" + 2 * b"a\r\n0123456789\r\n")
+    assert (peer.transport.writes, request.sentLength) == (3, 23)
+    request.notifyFinish().addErrback(lambda _: None)
+    peer.disconnect()
+    request.write_content(content)
+    assert request.sentLength == 23
+
+
+def test_content_is_encoded_like_a_piece() -> None:
+    peer, request = open_request()
+    resource = EncodingResourceWrapper(Data(b"", "text/plain"), [GzipEncoderFactory()])
+    request.headers = {**request.headers, b"accept-encoding": [b"gzip"]}
+    request._encoder = resource.getEncoder(request)
+    request.write(b"one")
+    request.write_content(Content(WaitingBytes(0), b"two"))
+    request.finish()
+    (reply,) = peer.read()
+    assert gzip.decompress(reply.body) == b"onetwo"
 
 
 def test_pieces_of_a_declared_length_are_not_chunks() -> None:

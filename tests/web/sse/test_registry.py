@@ -5,13 +5,14 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from twisted.internet.task import Clock
 
+from tests.database.world import TurnClock
 from treedbd.limits import Limits, StreamLimits
 from treedbd.names import DatabaseName
 from treedbd.web.auth.identity import ANONYMOUS, Identity
 from treedbd.web.sse.frames import AUTH_REVOKED
 from treedbd.web.sse.registry import (
+    ENDED_AT_ONCE,
     SENT_AT_ONCE,
     StreamRegistry,
     StreamsExhausted,
@@ -28,7 +29,7 @@ class World:
     """A clock, a registry and its streams, which record what it calls."""
 
     def __init__(self, limits: Limits = LIMITS, stream_limits: StreamLimits | None = None) -> None:
-        self.clock = Clock()
+        self.clock = TurnClock()
         self.registry = StreamRegistry(
             limits,
             stream_limits or StreamLimits(),
@@ -47,6 +48,11 @@ class World:
         identity = ANONYMOUS if expires_at is None else Identity(False, None, expires_at)
         self.registry.add(stream, Subscriber(name, address, identity))
         return stream
+
+    def tick(self, time: float) -> None:
+        """Pass the time until the next tick of the registry, without the turns after it."""
+        self.clock.rightNow = time
+        self.clock.take_turn()
 
     def pass_time(self, seconds: int) -> None:
         """Advance the clock second by second, and run all calls that are due in each."""
@@ -147,6 +153,32 @@ def test_a_stream_whose_token_has_expired_ends_with_auth_revoked(world: World) -
     assert stream.calls == [(5, AUTH_REVOKED)]
     assert other.calls == []
     assert len(world.registry) == 1
+
+
+def test_many_expired_streams_end_over_several_turns() -> None:
+    world = World(Limits(streams_per_address=10_000))
+    streams = [world.open(expires_at=WALL + 5) for _ in range(3 * ENDED_AT_ONCE)]
+    world.tick(5)
+    ended = [sum(bool(stream.calls) for stream in streams)]
+    while world.clock.take_turn():
+        ended.append(sum(bool(stream.calls) for stream in streams))
+    assert ended == [ENDED_AT_ONCE, 2 * ENDED_AT_ONCE, 3 * ENDED_AT_ONCE]
+    assert {call for stream in streams for call in stream.calls} == {(5, AUTH_REVOKED)}
+
+
+def test_many_stalled_streams_are_dropped_over_several_turns_but_not_those_that_read_again() -> (
+    None
+):
+    world = World(Limits(streams_per_address=10_000))
+    streams = [world.open() for _ in range(2 * ENDED_AT_ONCE)]
+    for stream in streams:
+        world.registry.pause(stream)
+    world.tick(60)
+    assert len(world.registry) == ENDED_AT_ONCE
+    world.registry.resume(streams[-1])
+    world.pass_time(1)
+    assert len(world.registry) == 1
+    assert (60, "aborted") not in streams[-1].calls
 
 
 def test_a_stream_whose_reader_does_not_read_for_too_long_is_dropped(world: World) -> None:

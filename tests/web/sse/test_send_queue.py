@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.internet.task import Clock
 
-from treedbd.web.content import Content, ContentReader, WaitingBytes
+from treedbd.web.content import Buffer, Content, ContentReader, WaitingBytes
+from treedbd.web.http1.direct_send import DirectSend
+from treedbd.web.http1.tally import Tally
 from treedbd.web.sse.send_queue import CHUNK_BYTES, CHUNKS_PER_TURN, SendQueue
 
 LIMIT = 100_000
@@ -23,9 +25,26 @@ class RecordingRequest:
 
     def __init__(self) -> None:
         self.written: list[bytes] = []
+        self.has_free_socket = False
+        self.sent_directly = b""
+        self.counted = 0
 
     def write(self, data: bytes) -> None:
         self.written.append(data)
+
+    def write_content(self, content: Content) -> None:
+        self.written.append(content.whole())
+
+    def find_free_send(self) -> tuple[DirectSend | None, Tally | None]:
+        return (self._send, Tally()) if self.has_free_socket else (None, None)
+
+    def continue_after(self, body_bytes: int, rest: bytes) -> None:
+        self.counted += body_bytes
+        self.written += [rest] if rest else []
+
+    def _send(self, data: Buffer) -> int:
+        self.sent_directly += bytes(data)
+        return len(data)
 
 
 class Sender:
@@ -43,7 +62,8 @@ class Sender:
 
     def send(self, size: int = 0) -> None:
         self.last += 1
-        self.queue.send(Content(self.waiting, b"<%d%b>" % (self.last, b"." * size)))
+        was_taken = self.queue.send(Content(self.waiting, b"<%d%b>" % (self.last, b"." * size)))
+        assert was_taken is not self.queue.has_overflowed
 
     def read(self, data: bytes) -> ContentReader:
         return Content(self.waiting, data).open(ADDRESS, may_refuse=False)
@@ -180,6 +200,27 @@ def test_a_closed_queue_schedules_nothing(sender: Sender) -> None:
     sender.send(CHUNK_BYTES * (CHUNKS_PER_TURN + 1))
     sender.queue.close()
     assert not sender.clock.getDelayedCalls()
+
+
+def test_a_closed_queue_has_counted_what_it_sent_past_the_request(sender: Sender) -> None:
+    sender.request.has_free_socket = True
+    for _ in range(3):
+        sender.send()
+    assert sender.sent == b"<1>"
+    assert sender.request.sent_directly == b"3\r\n<2>\r\n3\r\n<3>\r\n"
+    assert sender.request.counted == 0
+    sender.queue.close()
+    assert sender.request.counted == 6
+
+
+def test_after_a_frame_that_went_past_the_request_all_else_is_counted_first(
+    sender: Sender,
+) -> None:
+    sender.request.has_free_socket = True
+    for _ in range(2):
+        sender.send()
+    sender.queue.send_at_once(b"alive")
+    assert (sender.sent, sender.request.counted) == (b"<1>alive", 3)
 
 
 def test_it_records_when_something_was_sent_last(sender: Sender) -> None:

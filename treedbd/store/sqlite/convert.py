@@ -6,6 +6,8 @@ The format is the `user_version` of the file. Each format knows how its rows bec
 next one (`_STEPS`); a file of an older format is converted step by step when it is opened for
 writing. A step is made whole or not at all, whenever the process or the machine stops:
 
+- That no acknowledged change is missing is checked first, and the mark of the file says durably
+  that the file is being changed (`history`).
 - If no row changes, the format is raised in place, by an ordinary commit.
 - Otherwise a new file is written beside the old one, from which the old one is only read. It is
   synced, read back from the disk and checked, and only then renamed to the name of the old file. A
@@ -36,14 +38,15 @@ import apsw
 
 from treedbd.files import FULL_ERRNOS, open_private, sync_directory
 from treedbd.limits import MIB
-from treedbd.store import format_1
+from treedbd.store import format_1, format_2
 from treedbd.store.engine import CannotOpenStore, DiskFull, ReadView, Row, StoreFailed
 from treedbd.store.row_keys import END, FIRST
 from treedbd.store.sqlite.errors import SQLITE_ERRORS, cannot_open, classify_error, damaged
 from treedbd.store.sqlite.file import FORMAT, beside, connect_reader, connect_writer, empty_file
+from treedbd.store.sqlite.history import History
 from treedbd.store.sqlite.integrity import check_all
 from treedbd.store.sqlite.reader import SqliteReader
-from treedbd.store.verify import MAX_FINDINGS, check_row, verify
+from treedbd.store.verify import MAX_FINDINGS, check_rows, verify
 
 Report: TypeAlias = Callable[[str], None]
 """Receives a sentence about the progress, for an operator."""
@@ -62,29 +65,36 @@ _FILLING: Final[dict[str, int | str]] = {
 }
 
 
-class _Step(NamedTuple):
-    """How the rows of one format become those of the next.
+class _Format(NamedTuple):
+    """An older format, and how its rows become those of the next one.
 
-    `is_same` returns whether a row stays as it is; `convert` receives all rows in their order. Both
-    raise ValueError for a row that the format does not have.
+    `is_same` returns whether a row stays as it is; `convert` receives all rows in their order;
+    `check` yields what is wrong with all rows, a sentence each. The first two, and the iteration of
+    the last, raise ValueError for a row that the format does not have.
     """
 
     is_same: Callable[[Row], bool]
     convert: Callable[[Iterable[Row]], Iterator[Row]]
+    check: Callable[[Iterable[Row]], Iterator[str]]
 
 
-_STEPS: Final = {1: _Step(format_1.is_same, format_1.convert_rows)}
+_OLDER: Final = {
+    1: _Format(format_1.is_same, format_1.convert_rows, format_1.check_rows),
+    2: _Format(format_2.is_same, format_2.convert_rows, check_rows),
+}
 
 
-def convert(path: pathlib.Path, found: int, report: Report) -> None:
+def convert(path: pathlib.Path, found: int, report: Report, *, accept_loss: bool = False) -> None:
     """Bring a file of the format `found` to the present one, which may take minutes.
 
-    Raises `CannotOpenStore`; then the file is as it was, or of a format in between.
+    Raises `CannotOpenStore`; then the file is as it was, or of a format in between. A file from
+    which changes are missing is converted with `accept_loss` only.
     """
     for version in range(found, FORMAT):
         report(f"{path} has format {version} and is converted to format {version + 1}.")
         try:
-            _convert_once(path.resolve(), version, report)  # not the link, if it is one
+            # Not the link, if it is one.
+            _convert_once(path.resolve(), version, report, accept_loss=accept_loss)
         except DiskFull as error:
             raise _full(path, version) from error
         except OSError as error:
@@ -105,25 +115,33 @@ def check_older(path: pathlib.Path, found: int) -> list[str]:
     Nothing is changed. Raises `CannotOpenStore`.
     """
 
-    def check_rows(rows: ReadView) -> list[str]:
-        converted = _STEPS[found].convert(rows.scan(FIRST, END))
-        findings = (check_row(*row) for row in converted)
-        return list(itertools.islice(filter(None, findings), MAX_FINDINGS))
+    def check(rows: ReadView) -> list[str]:
+        findings = _OLDER[found].check(rows.scan(FIRST, END))
+        return list(itertools.islice(findings, MAX_FINDINGS))
 
     with contextlib.closing(connect_reader(path, is_known=False, version=found)) as connection:
         try:
-            return [*check_all(connection), *SqliteReader(connection).read(check_rows)]
+            return [*check_all(connection), *SqliteReader(connection).read(check)]
         except (StoreFailed, *SQLITE_ERRORS) as error:
             return [f"The file cannot be read: {error}."]
         except ValueError as error:
             return [f"{error}."]
 
 
-def _convert_once(path: pathlib.Path, version: int, report: Report) -> None:
+def _convert_once(path: pathlib.Path, version: int, report: Report, *, accept_loss: bool) -> None:
     """Bring a file to the next format; raise `CannotOpenStore`, `DiskFull` or OSError."""
-    with contextlib.closing(connect_writer(path, version)) as old:
+    history = History(path)
+    with (
+        contextlib.closing(connect_writer(path, version)) as old,
+        contextlib.ExitStack() as closing,
+    ):
+        closing.callback(history.close, is_clean=False)
         try:
-            if all(map(_STEPS[version].is_same, _rows(old))):
+            history.check(old, accept_loss=accept_loss)
+            if history.warning is not None:
+                report(history.warning)
+            history.begin()
+            if all(map(_OLDER[version].is_same, _rows(old))):
                 old.execute(f"BEGIN IMMEDIATE; PRAGMA user_version = {version + 1}; COMMIT")
                 return
             _lock(path, old)
@@ -189,7 +207,7 @@ def _fill(
         connection.pragma(name, value)
     connection.execute("BEGIN")
     try:
-        connection.executemany("INSERT INTO kv VALUES(1, ?, ?)", _STEPS[version].convert(rows))
+        connection.executemany("INSERT INTO kv VALUES(1, ?, ?)", _OLDER[version].convert(rows))
     except apsw.ConstraintError:
         raise ValueError("Two rows have the same key") from None
     entries = old.execute("SELECT db, seq, op_id, entry FROM log ORDER BY seq")
@@ -210,13 +228,20 @@ def _sync(new: pathlib.Path) -> None:
 
 
 def _check(path: pathlib.Path, new: pathlib.Path, version: int) -> None:
-    """Raise `CannotOpenStore` unless the new file is sound; only the present rows are known."""
+    """Raise `CannotOpenStore` unless the new file is sound."""
     with contextlib.closing(connect_reader(new, is_known=False, version=version)) as connection:
         findings = check_all(connection)
-        if version == FORMAT and not findings:
-            findings = SqliteReader(connection).read(lambda rows: verify(rows, limit=1))
+        if not findings:
+            findings = SqliteReader(connection).read(lambda rows: _check_rows(rows, version))
     if findings:
         raise damaged(path, findings[0].rstrip("."))
+
+
+def _check_rows(rows: ReadView, version: int) -> list[str]:
+    """Return the first thing that is wrong with the rows of a format."""
+    if version == FORMAT:
+        return verify(rows, limit=1)
+    return list(itertools.islice(_OLDER[version].check(rows.scan(FIRST, END)), 1))
 
 
 def _rows(connection: apsw.Connection) -> Iterator[Row]:

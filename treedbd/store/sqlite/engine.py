@@ -11,12 +11,18 @@ import contextlib
 import os
 import pathlib
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeVar
 
 import apsw
 
 from treedbd.files import FULL_ERRNOS, create_directory, write_atomically
-from treedbd.store.engine import CannotOpenStore, DiskFull, StoreFailed, StoreInaccessible
+from treedbd.store.engine import (
+    CannotOpenStore,
+    DiskFull,
+    PresentView,
+    StoreFailed,
+    StoreInaccessible,
+)
 from treedbd.store.lock import DirectoryLock
 from treedbd.store.sqlite.convert import Report, convert
 from treedbd.store.sqlite.damage import find_damage
@@ -32,9 +38,11 @@ from treedbd.store.sqlite.file import (
 )
 from treedbd.store.sqlite.history import MARK
 from treedbd.store.sqlite.integrity import check_all
-from treedbd.store.sqlite.reader import SqliteReader, SqliteSnapshot
+from treedbd.store.sqlite.reader import PresentReader
 from treedbd.store.sqlite.reserve import Reserve
 from treedbd.store.sqlite.writer import SqliteWriter
+
+T = TypeVar("T")
 
 RESERVE_BYTES: Final = 1024 * 1024
 
@@ -52,7 +60,6 @@ class SqliteEngine:
     """An `Engine` over one file, which no other process writes.
 
     Attributes:
-        read: runs work on the present moment (`SqliteReader.read`).
         begin: opens the one transaction (`SqliteWriter.begin`).
         was_closed_cleanly: whether all of the file was sound when it was closed, and nothing has
             changed since then: it need not be checked again.
@@ -123,7 +130,7 @@ class SqliteEngine:
             except OlderFormat as error:
                 if report is None:
                     raise
-                convert(path, error.version, report)
+                convert(path, error.version, report, accept_loss=accept_loss)
                 return cls._open(path, reserve_bytes, lock, accept_loss=accept_loss)
         except DiskFull as error:
             raise StoreInaccessible(
@@ -159,19 +166,40 @@ class SqliteEngine:
         self.was_closed_cleanly: Final[bool] = writer.history.was_closed_cleanly
         self.warning: Final = writer.history.warning
         self._reserve = reserve
-        self._connection = connect_reader(path)
-        self.read: Final = SqliteReader(self._connection).read
+        self._cache_size: int | None = None
+        self._present = self._make_reader(connect_reader(path))
         self._spare: list[apsw.Connection] = []
-        self._snapshots: set[SqliteSnapshot] = set()
+        self._snapshots: set[PresentReader] = set()
+        writer.let_reads_go = self._let_reads_go
         self.restore_reserve()
 
-    def snapshot(self) -> SqliteSnapshot:
+    def read(self, work: Callable[[PresentView], T]) -> T:
+        """Run `work` on the present moment and return its result; raise `StoreFailed`."""
+        return self._present.read(work)
+
+    def pin(self) -> None:
+        """Let reads show the present moment until `advance`."""
+        self._present.pin()
+
+    def advance(self) -> None:
+        """Let reads show what has been committed."""
+        self._present.advance()
+
+    @property
+    def needs_checkpoint(self) -> bool:
+        """Whether the log has grown long enough, and a pinned moment kept it from restarting."""
+        return self._writer.needs_checkpoint
+
+    def checkpoint(self) -> None:
+        """Copy the log into the file, so that it can be restarted; raises nothing."""
+        self._writer.checkpoint()
+
+    def snapshot(self) -> PresentReader:
         """Hold the present moment open; raise `StoreFailed`.
 
         Until it is closed the log cannot be restarted, and grows.
         """
-        connection = self._spare.pop() if self._spare else self._connect_snapshot()
-        snapshot = SqliteSnapshot(connection, self._snapshot_closed)
+        snapshot = self._make_reader(self._take_spare()).begin_held()
         self._snapshots.add(snapshot)
         return snapshot
 
@@ -190,8 +218,9 @@ class SqliteEngine:
 
         The writer and the reader keep half of them each; a snapshot keeps a few of its own.
         """
+        self._cache_size = size // 2
         self._writer.limit_cache(size // 2)
-        set_cache_size(self._connection, size // 2)
+        set_cache_size(self._present.connection, size // 2)
 
     def recover(self) -> None:
         """Bring the file back from disk and verify it; raise `StoreFailed`."""
@@ -258,7 +287,7 @@ class SqliteEngine:
         """Close cleanly: snapshots, readers, and last the writer, which checkpoints."""
         for snapshot in list(self._snapshots):
             snapshot.close()
-        for connection in (*self._spare, self._connection):
+        for connection in (*self._spare, self._present.connection):
             connection.close()
         self._spare.clear()
         self._writer.close()
@@ -275,9 +304,37 @@ class SqliteEngine:
         if problem is not None:
             raise StoreFailed(problem)
 
-    def _snapshot_closed(self, snapshot: SqliteSnapshot, connection: apsw.Connection) -> None:
-        self._snapshots.discard(snapshot)
+    def _make_reader(self, connection: apsw.Connection) -> PresentReader:
+        return PresentReader(connection, self._hold, self._release)
+
+    def _take_spare(self) -> apsw.Connection:
+        return self._spare.pop() if self._spare else self._connect_snapshot()
+
+    def _hold(self, reader: PresentReader) -> bool:
+        """Let another reader show the present moment from now on; return whether it can.
+
+        It cannot if a commit that readers must not see yet has taken effect.
+        """
+        other = self._make_reader(self._take_spare())
+        if reader.is_pinned:
+            other.pin()
+            if not other.shows_as(reader):
+                other.advance()
+                self._release(other)
+                return False
+        if self._cache_size is not None:
+            set_cache_size(other.connection, self._cache_size)
+        set_cache_size(reader.connection, _SNAPSHOT_CACHE_BYTES)
+        self._present = other
+        self._snapshots.add(reader)
+        return True
+
+    def _release(self, reader: PresentReader) -> None:
+        self._snapshots.discard(reader)
         if len(self._spare) < _SPARE_CONNECTIONS:
-            self._spare.append(connection)
+            self._spare.append(reader.connection)
         else:
-            connection.close()
+            reader.connection.close()
+
+    def _let_reads_go(self) -> bool:
+        return self._present.let_go()

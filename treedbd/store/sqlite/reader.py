@@ -1,19 +1,23 @@
 """The rows of a shelf file at one moment, read over a connection.
 
-A moment is one transaction of a connection. No statement outlives it: an iterator, or the view,
+A moment is one transaction of a connection. To begin and to end one, SQLite locks files, which is
+half of what a small read costs: so the transaction of `PresentReader` stays open over many reads,
+until there is something new to be seen. No statement outlives a read: an iterator, or the view,
 that is used later raises RuntimeError. `transaction` changes rows.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import operator
+import threading
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn, TypeAlias, TypeVar
+from typing import Any, NoReturn, Self, TypeAlias, TypeVar
 
 import apsw
 
-from treedbd.store.engine import LogEntry, ReadView, Row
+from treedbd.store.engine import DiskFull, EngineSnapshot, LogEntry, Row, StoreFailed
 from treedbd.store.sqlite.errors import SQLITE_ERRORS, classify_error
 
 Execute: TypeAlias = Callable[..., apsw.Cursor]
@@ -41,7 +45,7 @@ class SqliteReader:
         self._execute: Execute = _raise_over
         self._scans: set[apsw.Cursor] = set()
 
-    def read(self, work: Callable[[ReadView], T]) -> T:
+    def read(self, work: Callable[[Self], T]) -> T:
         """Run `work` on the present moment and return its result.
 
         Raises `StoreFailed` if the file cannot be read.
@@ -136,23 +140,124 @@ class SqliteReader:
         return classify_error(self._connection, error)
 
 
-class SqliteSnapshot(SqliteReader):
-    """A moment that is held open on a connection of its own."""
+class PresentReader(SqliteReader):
+    """Reads the present moment, one read after the other, until it is held as a snapshot.
+
+    Attributes:
+        connection: the connection.
+        is_pinned: whether reads show this moment until `advance`.
+
+    """
 
     def __init__(
-        self, connection: apsw.Connection, closed: Callable[[SqliteSnapshot, apsw.Connection], None]
+        self,
+        connection: apsw.Connection,
+        hold: Callable[[PresentReader], bool],
+        released: Callable[[PresentReader], None],
     ) -> None:
-        """Hold the present moment; call `closed` with `connection` at its end."""
+        """`hold` replaces this reader by another if it can; `released` takes the connection."""
         super().__init__(connection)
-        self._closed = closed
-        self.begin()
-        self.sequence()
+        self.connection = connection
+        self.is_pinned = False
+        self._is_held = False
+        self._is_current = False  # a transaction is open, and shows all that reads may see
+        self._lock = threading.Lock()
+        self._replace = hold
+        self._released = released
+        self._sequence = 0
+
+    def read(self, work: Callable[[Self], T]) -> T:
+        """Run `work` on the present moment, in the open transaction, and return its result.
+
+        Raises `StoreFailed` if the file cannot be read.
+        """
+        with self._lock:
+            self._begin_if_needed()
+            self._execute = self._guarded
+            try:
+                return work(self)
+            except (StoreFailed, DiskFull):
+                self._is_current = False
+                self.end()  # what is left of a transaction that met an error is not to be trusted
+                raise
+            finally:
+                if not self._is_held:
+                    self._invalidate()
+
+    def pin(self) -> None:
+        """Let reads show the present moment until `advance`, unless it cannot be read."""
+        self.is_pinned = True
+        with self._lock, contextlib.suppress(StoreFailed, DiskFull):
+            self._begin_if_needed()
+
+    def advance(self) -> None:
+        """Let reads show what has been committed."""
+        self.is_pinned = False
+        self.let_go()
+
+    def let_go(self) -> bool:
+        """Let the next read begin a transaction, unless it is pinned; return if none is open now.
+
+        May be called in any thread. A read that is under way ends before.
+        """
+        if self.is_pinned:
+            return False
+        self._is_current = False
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            self.end()
+        finally:
+            self._lock.release()
+        return True
+
+    def sequence(self) -> int:
+        """Return the number of the last entry ever appended."""
+        if self._is_over():
+            _raise_over()
+        return self._sequence
+
+    def shows_as(self, other: PresentReader) -> bool:
+        """Return whether both show the same state."""
+        return self._sequence == other._sequence
+
+    def hold(self) -> EngineSnapshot | None:
+        """Hold this very moment open, until `close`."""
+        if not self._replace(self):
+            return None
+        self._is_held = True
+        return self
+
+    def begin_held(self) -> PresentReader:
+        """Begin a moment that is held from the start."""
+        self._begin_if_needed()
+        self._execute = self._guarded
+        self._is_held = True
+        return self
 
     def close(self) -> None:
-        """Release the moment."""
-        if not self._is_over():
+        """Release a moment that was held; a second call does nothing."""
+        if self._is_held:
+            self._is_held = False
             self.end()
-            self._closed(self, self._connection)
+            self._released(self)
+
+    def _begin_if_needed(self) -> None:
+        if self._is_current:
+            return
+        self._is_current = True  # first: `let_go` may be called meanwhile
+        try:
+            self.end()
+            self.begin()
+            self._sequence = super().sequence()  # the first statement decides which moment it is
+        except SQLITE_ERRORS as error:
+            self._is_current = False
+            raise self._on_error(error) from error
+        except (StoreFailed, DiskFull):
+            self._is_current = False
+            self.end()
+            raise
+        self._invalidate()
 
 
 def _raise_over(*_: object) -> NoReturn:

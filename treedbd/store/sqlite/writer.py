@@ -25,6 +25,10 @@ having written what this one did not. Therefore:
 No room for a write is another matter: the commit frame is missing, and the transaction never
 happened.
 
+While a commit is made in another thread, reads show the moment before it, and the log is needed for
+that. So the checkpoint comes later, as a step of its own, when they have been let go; and they are
+let go once more after it. Only then does no reader need the log, and the next commit restarts it.
+
 A checkpoint must never need room: on a full disk it is what lets the log be restarted in its own
 space, so that removals find some. So the file is made as long as a commit will need it before the
 pages go to the log. What follows the last page means nothing; if the commit fails, the file is
@@ -69,6 +73,9 @@ class SqliteWriter:
     Attributes:
         history: the history of the file, as it was found.
         is_sound: whether all of the file is known to be sound.
+        let_reads_go: lets the next read see what has been committed; returns False if it must not
+            yet, or if a read is under way. A reader of an older moment keeps the log from being
+            restarted, and a checkpoint from copying all of it.
 
     """
 
@@ -81,6 +88,7 @@ class SqliteWriter:
         although changes are missing from it (`history`).
         """
         self.history: Final = History(path)
+        self.let_reads_go: Callable[[], bool] = _nothing_reads
         self._path = path
         # Closing any descriptor of a file drops the locks of this process on it, SQLite's too: this
         # one stays open from before the first connection until after the last.
@@ -164,14 +172,19 @@ class SqliteWriter:
         return True
 
     def committed(self, newest: tuple[int, bytes] | None) -> None:
-        """Record a commit; checkpoint if the log has grown long enough."""
+        """Record a commit; checkpoint if the log has grown long enough and reads permit."""
         self._transaction = None
         self._size_before = None
         if newest is not None:
             self._last = newest[0]
             self._try_mark(functools.partial(self.history.advance, *newest))
-        if self._frames >= self._checkpoint_at:
+        if self.let_reads_go() and self.needs_checkpoint:
             self.checkpoint()
+
+    @property
+    def needs_checkpoint(self) -> bool:
+        """Whether the log has grown long enough since the last checkpoint."""
+        return self._frames >= self._checkpoint_at
 
     def rolled_back(self) -> None:
         """Record a transaction that changed nothing."""
@@ -193,13 +206,16 @@ class SqliteWriter:
         """
         if self._transaction is None:
             self._checkpoint_at = self._frames + CHECKPOINT_FRAMES
+            self.let_reads_go()
             self._try(self._connection.wal_checkpoint)
+            self.let_reads_go()  # who has read meanwhile would keep the log from being restarted
             self._try_mark(self.history.sync)
             self._failure = self._failure or self.find_misplaced()
 
     def truncate_log(self) -> None:
         """Release the space of the log, which it keeps after a checkpoint; raises nothing."""
         if self._transaction is None:
+            self.let_reads_go()
             self._try(lambda: checkpoint_all(self._connection))
 
     def recover(self) -> None:
@@ -219,6 +235,7 @@ class SqliteWriter:
         except (OSError, CannotOpenStore, DiskFull) as error:
             raise StoreFailed("The file cannot be opened again.") from error
         try:
+            self.let_reads_go()
             self._adopt(fresh)
             self._verify(fresh)
             self.history.renew(fresh)
@@ -302,6 +319,10 @@ class SqliteWriter:
             raise StoreFailed(f"The file is damaged: {found}")
         if last_sequence(connection) < self._last:
             raise StoreFailed("Acknowledged changes are missing from the file.")
+
+
+def _nothing_reads() -> bool:
+    return True
 
 
 def _mark_problem(error: OSError) -> str:

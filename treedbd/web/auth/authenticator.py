@@ -48,6 +48,11 @@ class Authenticator:
             identity = await identity.addTimeout(timeout_s, self._clock, _time_out)
         return override_auth(identity, override)
 
+    def recall(self, project: str, token: str) -> Identity | None:
+        """Return the identity of a token that was verified before, None if it must be verified."""
+        verifier = self._verifier(project)
+        return None if verifier is None else verifier.recall(token, self._wall_clock())
+
     def trusts(self, project: str, identity: Identity) -> bool:
         """Return whether a project still trusts the secret or provider that an identity is from."""
         verifier = self._verifier(project)

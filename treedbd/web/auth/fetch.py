@@ -7,23 +7,15 @@ from __future__ import annotations
 
 import pathlib
 from collections.abc import Callable
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias
 
 from cryptography import x509
 from OpenSSL.crypto import X509
 from OpenSSL.SSL import Error as SSLError
 from service_identity import VerificationError
-from treq.client import HTTPClient
 from twisted.internet.defer import Deferred
-from twisted.internet.endpoints import HostnameEndpoint, wrapClientTLS
-from twisted.internet.interfaces import IProtocol, IProtocolFactory, IStreamClientEndpoint
-from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.ssl import Certificate
-from twisted.protocols.tls import TLSMemoryBIOProtocol
-from twisted.web.client import URI, Agent, ResponseFailed
-from twisted.web.http_headers import Headers
-from twisted.web.iweb import IAgentEndpointFactory
-from zope.interface import implementer
+from twisted.python.reflect import namedAny
 
 from treedbd.web.auth.tls import TrustStore
 
@@ -91,85 +83,25 @@ def make_fetch(reactor: Any, authority: bytes | None = None) -> Fetch:
     """
     authorities = None if authority is None else parse_authority(authority)
     # Each fetch has its own trust store: the system's authorities change while a daemon runs.
-    return lambda url: Deferred.fromCoroutine(_fetch(reactor, TrustStore(authorities), url))
+    return lambda url: _get(reactor, TrustStore(authorities), url)
 
 
-async def _fetch(reactor: Any, trust: TrustStore, url: str) -> bytes:
-    connector = _Connector(reactor, trust)
-    client = HTTPClient(Agent.usingEndpointFactory(reactor, connector))
-    body = bytearray()
-
-    def collect(data: bytes) -> None:
-        if len(body) + len(data) > MAX_BODY_BYTES:
-            raise FetchFailed(f"sent more than {MAX_BODY_BYTES} bytes")
-        body.extend(data)
-
-    try:
-        response = await client.get(
-            url,
-            headers=Headers({"Accept": ["application/json"]}),
-            allow_redirects=False,
-            unbuffered=True,
-            reactor=reactor,
-        )
-        if response.code != 200:
-            raise FetchFailed(f"answered with the status {response.code}")
-        await response.collect(collect)
-    finally:
-        connector.abort()
-    return bytes(body)
+def _get(reactor: Any, trust: TrustStore, url: str) -> Deferred[bytes]:
+    # Not imported at the top, because of the memory that it takes.
+    get = namedAny("treedbd.web.auth.https_get.get")
+    return Deferred.fromCoroutine(get(reactor, trust, url))
 
 
 def failure_reason(error: BaseException | None) -> str:
     """Return why a fetch failed with an error, as a clause without a full stop."""
     if isinstance(error, FetchFailed):
         return f"the server {error.problem}"
-    if isinstance(error, ResponseFailed) and error.reasons:
-        return failure_reason(error.reasons[0].value)
+    # `ResponseFailed` has the errors that caused it; to import it is to import the whole client.
+    causes = getattr(error, "reasons", None)
+    if causes:
+        return failure_reason(causes[0].value)
     if isinstance(error, VerificationError):
         return "the certificate of the server is for another name"
     if isinstance(error, SSLError) and error.args[0]:
         return f"TLS failed: {error.args[0][0][-1]}"
     return f"{str(error) or 'the connection failed'} ({type(error).__name__})"
-
-
-@implementer(IAgentEndpointFactory)
-class _Connector:
-    """Opens TLS connections, and aborts all that it opened.
-
-    An orderly close would have to wait for the peer, which may be what hangs.
-    """
-
-    def __init__(self, reactor: Any, trust: TrustStore) -> None:
-        self._reactor = reactor
-        self._trust = trust
-        self._opened: list[IProtocol] = []
-
-    def endpointForURI(self, uri: URI) -> IStreamClientEndpoint:
-        if uri.scheme != b"https":
-            raise FetchFailed("is not at an https URL")
-        tls = self._trust.creator_for(uri.host.decode("ascii"))
-        endpoint = HostnameEndpoint(self._reactor, uri.host, uri.port)
-        return _RecordingEndpoint(wrapClientTLS(tls, endpoint, self._reactor), self._opened)
-
-    def abort(self) -> None:
-        for protocol in self._opened:
-            cast(TLSMemoryBIOProtocol, cast(Protocol, protocol).transport).abortConnection()
-
-
-@implementer(IStreamClientEndpoint)
-class _RecordingEndpoint:
-    """An endpoint that records the protocols it connected."""
-
-    def __init__(self, endpoint: IStreamClientEndpoint, opened: list[IProtocol]) -> None:
-        self._endpoint = endpoint
-        self._opened = opened
-
-    def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
-        def record(protocol: IProtocol) -> IProtocol:
-            self._opened.append(protocol)
-            return protocol
-
-        cast(Factory, protocolFactory).noisy = False  # else each fetch is logged
-        connected: Deferred[IProtocol] = self._endpoint.connect(protocolFactory)
-        return connected.addCallback(record)

@@ -123,12 +123,9 @@ class Verifier:
         Returns a Deferred only if keys have to be fetched first. Raises `BadToken` or
         `ProviderUnavailable`; the Deferred fails with the same.
         """
-        verified = self._verified.get(token)
-        if verified is not None:
-            if verified.is_valid(now):
-                self._verified.move_to_end(token)
-                return verified.identity
-            del self._verified[token]
+        known = self.recall(token, now)
+        if known is not None:
+            return known
         if self._emulator and token == OWNER_TOKEN:
             return OWNER
         parsed = parse(token)
@@ -136,6 +133,17 @@ class Verifier:
         if isinstance(issuer, str) and issuer in self._issuers:
             return self._verify_by_provider(token, parsed, issuer, now)
         return self._verify_by_project(token, parsed, now)
+
+    def recall(self, token: str, now: float) -> Identity | None:
+        """Return the identity of a token that was verified before and is still valid at `now`."""
+        verified = self._verified.get(token)
+        if verified is None:
+            return None
+        if not verified.is_valid(now):
+            del self._verified[token]
+            return None
+        self._verified.move_to_end(token)
+        return verified.identity
 
     def _verify_by_project(self, text: str, token: Token, now: float) -> Identity:
         if token.algorithm in _ASYMMETRIC:

@@ -10,9 +10,12 @@ from twisted.web.http import NO_BODY_CODES, HTTPChannel
 from zope.interface import implementer
 
 from treedbd.limits import KIB
-from treedbd.web.content import ContentReader
+from treedbd.web.content import Content, ContentReader
 from treedbd.web.headers import Header, Headers
+from treedbd.web.http1.direct_send import DirectSend
+from treedbd.web.http1.head_memory import HeadMemory
 from treedbd.web.http1.interface import IHttp1Request
+from treedbd.web.http1.tally import Tally
 
 _PIECE_BYTES: Final = 64 * KIB
 
@@ -28,6 +31,7 @@ class AdaptedRequest:
         self.headers: Headers = {
             name.lower(): list(values) for name, values in request.requestHeaders.getAllRawHeaders()
         }
+        self.head_memory = HeadMemory()
         self.is_oversized = size_of_body(request) > body_limit
         self.has_own_timeout = False
         request.notifyFinish().addBoth(self._set_over)
@@ -80,6 +84,17 @@ class AdaptedRequest:
             request.setHeader(b"Connection", b"close")
             if isinstance(request.channel, HTTPChannel):  # which does not read that header
                 request.channel.persistent = False
+
+    def write_content(self, content: Content) -> None:
+        """Write a short piece of the body."""
+        self._request.write(content.whole())
+
+    def find_free_send(self) -> tuple[DirectSend | None, Tally | None]:
+        """Return nothing: how that server sends is not known."""
+        return None, None
+
+    def continue_after(self, body_bytes: int, rest: bytes) -> None:
+        """Do nothing: nothing is sent past the request."""
 
     def abort(self) -> None:
         """Drop the connection."""

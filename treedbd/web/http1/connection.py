@@ -64,6 +64,7 @@ class Http1Connection(Protocol):
         peer, host: the address of the client, and the local one that it connected to.
         site: the `Site` that requests belong to.
         writer: what writes to the transport.
+        sent_past: the bytes that were sent past the writers of all connections.
 
     """
 
@@ -87,6 +88,7 @@ class Http1Connection(Protocol):
         self._served = connections.served
         self.site = self._served.site
         self._connections = connections
+        self.sent_past = connections.sent_past
         self._limits = connections.limits
         self._parser = Http1Parser(connections.limits)
         self._deadline = Deadline(connections.limits, connections.clock)

@@ -27,8 +27,11 @@ from treedbd.web.http1.errors import (
     ErrorReply,
 )
 from treedbd.web.http1.request import Request
+from treedbd.web.http1.tally import Tally
 
 SWEEP_S: Final = 1.0
+SWEPT_AT_ONCE: Final = 512
+"""Connections that a sweep visits in one turn of the reactor."""
 _MAX_REFUSED: Final = 256
 
 
@@ -77,6 +80,7 @@ class Connections:
         count: how many connections were admitted and are open.
         draining: whether no further connection and no further request is accepted.
         held_body_bytes: content of unanswered requests that arrived in several pieces.
+        sent_past: the bytes that were sent past the writers of the connections.
         errors: how many errors the server has sent by itself, by status.
 
     """
@@ -98,6 +102,7 @@ class Connections:
         self.draining = False
         self.held_body_bytes = 0
         self.errors: Counter[int] = Counter()
+        self.sent_past = Tally()
         self._wall_clock = wall_clock
         self._addresses: dict[TrackedConnection, str | None] = {}
         self._per_address: Counter[str] = Counter()
@@ -108,7 +113,11 @@ class Connections:
     @property
     def bytes_sent(self) -> int:
         """How many bytes were written to all connections so far, closed ones too."""
-        return self._sent_before + sum(each.bytes_sent for each in self._addresses)
+        return (
+            self._sent_before
+            + self.sent_past.bytes
+            + sum(each.bytes_sent for each in self._addresses)
+        )
 
     def admit(self, connection: TrackedConnection, address: str) -> ErrorReply | None:
         """Register a connection from `address`; return why it is refused, None if it is not.
@@ -169,8 +178,15 @@ class Connections:
         self.now = self.clock.seconds()
         self.date_line = b"Date: %b\r\n" % datetimeToString(self._wall_clock())
         self._next_sweep = self.clock.callLater(SWEEP_S, self._sweep)
-        for connection in tuple(self._addresses):
-            connection.sweep(self.now)
+        self._sweep_some(list(self._addresses))
+
+    def _sweep_some(self, connections: list[TrackedConnection]) -> None:
+        for connection in connections[:SWEPT_AT_ONCE]:
+            if connection in self._addresses:
+                connection.sweep(self.now)
+        rest = connections[SWEPT_AT_ONCE:]
+        if rest:
+            self.clock.callLater(0, self._sweep_some, rest)
 
     def _end(self) -> None:
         if self._next_sweep is not None:

@@ -23,9 +23,10 @@ from treedbd.web.content import Buffer
 AT_ONCE_BYTES: Final = 256 * 1024
 """More is not sent directly: a socket does not take it at once."""
 _PAIRED_BYTES: Final = 4 * 1024 * 1024
-RECORD_BYTES: Final = 16 * 1024
-"""What one TLS record holds; more is not sent directly over TLS."""
-_OUTGOING_BYTES: Final = 32 * 1024
+TLS_PIECE_BYTES: Final = 64 * 1024
+"""What is encrypted at a time: OpenSSL keeps a buffer as large as its largest output, as long as
+the connection lives. What Twisted encrypts at a time is as much."""
+_OUTGOING_BYTES: Final = TLS_PIECE_BYTES + 16 * 1024
 
 _TCP_NAMES: Final = (
     "connected",
@@ -67,27 +68,52 @@ def find_direct_pair_send(transport: object) -> DirectPairSend:
     return _send_neither
 
 
+def find_free_send(transport: object) -> DirectSend | None:
+    """Return what sends directly as long as nothing else is written; None if something waits.
+
+    It checks nothing, so it must not be used any more once it has sent less than all.
+    """
+    if isinstance(transport, Connection) and _is_plain(transport):
+        direct = _TcpDirectSend(transport)
+        if direct.is_free():
+            send: DirectSend = transport.socket.send
+            return send
+    return None
+
+
 class _TcpDirectSend:
-    def __init__(self, tcp: Connection) -> None:
+    __slots__ = ("_limit", "_tcp")
+
+    def __init__(self, tcp: Connection, limit: int = AT_ONCE_BYTES) -> None:
         self._tcp = tcp
+        self._limit = limit
 
     def send(self, data: Buffer) -> int:
-        if len(data) > AT_ONCE_BYTES or not self._is_free():
+        tcp = self._tcp
+        # As `is_free`; this is called for each reply and each event of a stream.
+        if (
+            len(data) > self._limit
+            or not tcp.connected
+            or tcp.dataBuffer
+            or tcp._tempDataBuffer
+            or tcp.disconnecting
+            or tcp._writeDisconnecting
+        ):
             return 0
         try:
-            return self._tcp.socket.send(data)
+            return tcp.socket.send(data)
         except OSError:  # full, or not connected: the transport finds out which
             return 0
 
     def send_pair(self, head: bytes, body: bytes) -> int:
-        if not self._is_free():
+        if not self.is_free():
             return 0
         try:
             return self._tcp.socket.sendmsg((head, memoryview(body)[:_PAIRED_BYTES]))
         except OSError:
             return 0
 
-    def _is_free(self) -> bool:
+    def is_free(self) -> bool:
         tcp = self._tcp
         return bool(
             tcp.connected
@@ -102,31 +128,41 @@ class _TlsDirectSend:
     def __init__(self, tls: BufferingTLSTransport, tcp: Connection) -> None:
         self._tls = tls
         self._tcp = tcp
-        self._send_record = _TcpDirectSend(tcp).send
+        self._send_records = _TcpDirectSend(tcp, 2 * AT_ONCE_BYTES).send  # records are longer
 
     def send(self, data: Buffer) -> int:
         tls = self._tls
         if (
-            len(data) > RECORD_BYTES
+            len(data) > AT_ONCE_BYTES
             or tls._lostTLSConnection
             or tls.disconnecting
             or tls._appSendBuffer
             or tls._aggregator._buffer  # type: ignore[union-attr]  # until it is closed
         ):
             return 0
-        try:
-            # Less than all if the client requested small records.
-            sent_to_tls: int = tls._tlsConnection.send(data)
-        except Error:  # the transport gets it again and handles it
-            return 0
-        try:
-            record = tls._tlsConnection.bio_read(_OUTGOING_BYTES)
-        except WantReadError:
-            return sent_to_tls
-        sent = self._send_record(record)
-        if sent < len(record):
-            self._tcp.write(record[sent:])
-        return sent_to_tls
+        encrypted, records = self._encrypt(data)
+        if records:
+            sent = self._send_records(records)
+            if sent < len(records):
+                self._tcp.write(records[sent:])
+        return encrypted
+
+    def _encrypt(self, data: Buffer) -> tuple[int, bytes]:
+        """Encrypt the front of `data`; return how many bytes of it, and the records."""
+        connection = self._tls._tlsConnection
+        encrypted, records = 0, []
+        while encrypted < len(data):
+            try:
+                # Less than all if the client requested small records.
+                encrypted += connection.send(data[encrypted : encrypted + TLS_PIECE_BYTES])
+            except Error:  # the transport gets the rest and handles it
+                break
+            while True:
+                try:
+                    records.append(connection.bio_read(_OUTGOING_BYTES))
+                except WantReadError:
+                    break
+        return encrypted, b"".join(records)
 
 
 def _send_neither(_: bytes, __: bytes) -> int:

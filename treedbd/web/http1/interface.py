@@ -16,14 +16,20 @@ from twisted.web.iweb import IRequest
 from twisted.web.resource import IResource
 from zope.interface import Attribute
 
-from treedbd.web.content import ContentReader
+from treedbd.web.content import Content, ContentReader
 from treedbd.web.headers import Header
+from treedbd.web.http1.direct_send import DirectSend
+from treedbd.web.http1.tally import Tally
 
 
 class IHttp1Request(IRequest, IConsumer):
     """A request as the handlers see it."""
 
     headers = Attribute("The header fields: from names in lower case to lists of values, in order.")
+    head_memory = Attribute(
+        "What the resource remembers for requests with this very head: an object with a settable "
+        "attribute `question`, None at first; a new one for each parsed head."
+    )
     is_oversized = Attribute("Whether the body is too large; then `content` must not be read.")
     has_own_timeout = Attribute("Set to True by a resource that closes slow readers by itself.")
 
@@ -70,6 +76,23 @@ class IHttp1Request(IRequest, IConsumer):
 
     def write(data: bytes) -> None:
         """Write a piece of the body."""
+
+    def write_content(content: Content) -> None:
+        """Write a short piece of the body that other replies contain too.
+
+        What is sent of it is made once for all of them.
+        """
+
+    def find_free_send() -> tuple[DirectSend | None, Tally | None]:
+        """Return what sends chunks past the request, and what counts their bytes.
+
+        None if the body is not chunked, if something waits to be sent, or if the connection has no
+        socket of its own. What is returned must not be used any more after anything else was
+        written, or after it has sent less than all.
+        """
+
+    def continue_after(body_bytes: int, rest: bytes) -> None:
+        """Count what was sent past the request of its body; send the rest of a chunk."""
 
     def finish() -> None:
         """End the reply."""

@@ -14,6 +14,9 @@ complete; what follows it stays unread until the next call. The work is shared:
   the two parsers could disagree, the request is refused.
 
 A request to upgrade the protocol is answered in the protocol it came in (RFC 9110, section 7.8).
+
+Clients repeat themselves: a request whose head has the very bytes of the one before it, and which
+arrives in one piece, is not parsed again.
 """
 
 from __future__ import annotations
@@ -24,33 +27,29 @@ from typing import Final
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 
-from treedbd.limits import Limits
+from treedbd.limits import KIB, Limits
 from treedbd.web.headers import Headers
+from treedbd.web.http1.chunks import ChunkFollower
 from treedbd.web.http1.errors import (
-    BAD_TARGET,
     BODY_TOO_LARGE,
     HEADERS_TOO_LONG,
     LINE_TOO_LONG,
     ProtocolError,
     malformed,
 )
+from treedbd.web.http1.head_memory import HeadMemory
+from treedbd.web.http1.request_line import NEVER_IN_A_HEAD, REQUEST_LINE, check_target, refuse_line
 
 HTTP_1_1: Final = b"HTTP/1.1"
 
-_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) ([^\x00-\x20\x7f]+) (HTTP/1\.[01])\r\n")
-_LINE_WITH_BAD_TARGET = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+ [^\r\n]* HTTP/1\.[01]\r\n")
-_TARGET_BUT_A_PATH = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://.*|\*")
 _EMPTY_LINES = re.compile(rb"(?:\r\n)+")
-_NEVER_IN_A_HEAD = re.compile(rb"(?<!\r)\n|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
-_CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:;[^\r\n]*)?\r\n")
-_CHUNK_LINE_BYTES: Final = 1024
 _SLASH: Final = ord("/")
+_REMEMBERED_BYTES: Final = 2 * KIB
 
 # What is being parsed.
 _HEAD: Final = 0
 _COUNTED_BODY: Final = 1
 _CHUNKS: Final = 2
-_TRAILERS: Final = 3
 
 
 class Http1Parser:
@@ -58,7 +57,8 @@ class Http1Parser:
 
     After `receive` returned True these describe the request until the next call: `method`;
     `target`, as it was sent; `version`; `headers`, the fields by their names in lower case; `body`,
-    None if there is none; `keep_alive`, whether the client wants to keep the connection.
+    None if there is none; `keep_alive`, whether the client wants to keep the connection;
+    `head_memory`, the same for requests that follow each other with the very same head.
     """
 
     method = b""
@@ -73,7 +73,7 @@ class Http1Parser:
         self._limits = limits
         self._surely_short = min(limits.request_line_bytes, limits.header_bytes)
         self._parser = HttpRequestParser(self)
-        self._fields: Headers = {}
+        self._fields: dict[bytes, list[bytes]] = {}
         self._field_count = 0
         self._complete = False
         self._state = _HEAD
@@ -81,9 +81,12 @@ class Http1Parser:
         self._at = 0
         self._searched = 0
         self._content = BytesIO()
-        self._content_bytes = 0
         self._remaining = 0
-        self._trailer_bytes = 0
+        self._chunks: ChunkFollower
+        self.head_memory = HeadMemory()
+        self._parsed_any = False
+        self._known = b""  # the head that the attributes describe, if it is remembered
+        self._known_body = 0
 
     @property
     def unread_bytes(self) -> int:
@@ -112,8 +115,11 @@ class Http1Parser:
         )
 
     def close(self) -> None:
-        """Release the parser of httptools, which refers back to this one."""
+        """Release the parser of httptools, which refers back to this one, and what is known."""
         del self._parser
+        self._known = b""
+        self.headers = {}
+        self.head_memory = HeadMemory()
 
     def hold(self, data: bytes) -> None:
         """Keep bytes without parsing them."""
@@ -123,6 +129,8 @@ class Http1Parser:
 
     def receive(self, data: bytes = b"") -> bool:
         """Receive bytes, return whether a request is complete; raise `ProtocolError`."""
+        if self._known and self._repeats(data):
+            return True
         if self._at < len(self._unread):
             if data:
                 self.hold(data)
@@ -140,6 +148,23 @@ class Http1Parser:
             self._at = self._searched = 0
         complete, self._complete = self._complete, False
         return complete
+
+    def _repeats(self, data: bytes) -> bool:
+        """Return whether `data` is a whole request with the head of the one before it.
+
+        Then the attributes describe it already, and only its body is another.
+        """
+        known, body = self._known, self._known_body
+        if (
+            len(data) != len(known) + body
+            or self._unread
+            or self._state != _HEAD
+            or not data.startswith(known)
+        ):
+            return False
+        if body:
+            self.body = BytesIO(data[len(known) :])
+        return True
 
     def _receive_head(self) -> None:
         data, at = self._unread, self._at
@@ -170,15 +195,17 @@ class Http1Parser:
             headers = line_end + 2
             if (end + 2 if end >= 0 else len(data)) - headers > self._limits.header_bytes:
                 raise ProtocolError(HEADERS_TOO_LONG)
-            _match_line(data, at)
-        if end < 0 and _NEVER_IN_A_HEAD.search(data, max(at, self._searched)):
+            if REQUEST_LINE.match(data, at) is None:
+                refuse_line(data, at)
+        if end < 0 and NEVER_IN_A_HEAD.search(data, max(at, self._searched)):
             raise malformed("The request contains a control character, or a line end without CR.")
 
     def _read_head(self, data: bytes, at: int, end: int) -> None:
-        line = _match_line(data, at)
+        self._known = b""
+        line = REQUEST_LINE.match(data, at) or refuse_line(data, at)
         self.method, self.target, self.version = line.groups()
-        if self.target[0] != _SLASH and not _TARGET_BUT_A_PATH.fullmatch(self.target):
-            raise ProtocolError(BAD_TARGET)
+        if self.target[0] != _SLASH:
+            check_target(self.target)
         try:
             self._parser.feed_data(b"POST / " + data[line.start(3) : end])
         except HttpParserUpgrade:
@@ -188,9 +215,19 @@ class Http1Parser:
         if self._field_count > self._limits.header_count:
             raise ProtocolError(HEADERS_TOO_LONG)
         self.headers = self._pop_fields()
+        self.head_memory = HeadMemory()
         self.body = None
+        self._remaining = 0
         if not self._complete:
             self._begin_body()
+        self._remember(data, at, end)
+
+    def _remember(self, data: bytes, at: int, end: int) -> None:
+        """Remember a head for the next request; not the first one, often a stream, the only one."""
+        if self._parsed_any and self._state != _CHUNKS and end - at <= _REMEMBERED_BYTES:
+            self._known = data[at:end]
+            self._known_body = self._remaining
+        self._parsed_any = True
 
     def _forget_upgrade(self) -> None:
         """Let a new parser parse the same framing again, without the upgrade.
@@ -209,7 +246,7 @@ class Http1Parser:
         self._parser.feed_data(b"POST / %b\r\n%b\r\n" % (self.version, b"".join(lines)))
         self._fields, self._field_count = fields, count
 
-    def _pop_fields(self) -> Headers:
+    def _pop_fields(self) -> dict[bytes, list[bytes]]:
         fields, self._fields = self._fields, {}
         self._field_count = 0
         return fields
@@ -224,7 +261,7 @@ class Http1Parser:
         else:
             if self.version != HTTP_1_1 or [name.lower() for name in coding] != [b"chunked"]:
                 raise malformed("The only supported transfer coding is chunked, with HTTP/1.1.")
-            self._remaining = self._content_bytes = self._trailer_bytes = 0
+            self._chunks = ChunkFollower(self._limits)
             self._state = _CHUNKS
         self._content = BytesIO()
 
@@ -236,52 +273,9 @@ class Http1Parser:
             self._end_body()
 
     def _receive_chunks(self) -> None:
-        """Find how far the body reaches, and let the parser parse that much."""
-        data, at = self._unread, self._at
-        ended = False
-        while at < len(data) and not ended:
-            if self._remaining:
-                step = min(self._remaining, len(data) - at)
-                self._remaining -= step
-            elif self._state == _CHUNKS:
-                step = self._measure_chunk_line(data, at)
-            else:
-                step = self._measure_trailer(data, at)
-                ended = step == 2
-            if not step:
-                break
-            at += step
-        self._feed_body(at)
-        if ended:
+        self._feed_body(self._chunks.follow(self._unread, self._at))
+        if self._chunks.has_ended:
             self._end_body()
-
-    def _measure_chunk_line(self, data: bytes, at: int) -> int:
-        """Return the length of the line at `at` that begins a chunk, 0 if it is not whole."""
-        line = _CHUNK_LINE.match(data, at)
-        if line is None:
-            if len(data) - at > _CHUNK_LINE_BYTES or data.find(b"\n", at) >= 0:
-                raise malformed("A chunk does not begin with its size on a line that ends in CRLF.")
-            return 0
-        size = int(line[1], 16)
-        self._content_bytes += size
-        if self._content_bytes > self._limits.write_body_bytes:
-            raise ProtocolError(BODY_TOO_LARGE)
-        if size:
-            self._remaining = size + 2
-        else:
-            self._state = _TRAILERS
-        return line.end() - at
-
-    def _measure_trailer(self, data: bytes, at: int) -> int:
-        """Return the length of the trailer line at `at`, 0 if it is not whole."""
-        end = data.find(b"\n", at) + 1
-        if end and not data.endswith(b"\r\n", at, end):
-            raise malformed("The trailer contains a line end without CR.")
-        step = end - at if end else 0
-        if self._trailer_bytes + (step or len(data) - at) > self._limits.header_bytes:
-            raise ProtocolError(HEADERS_TOO_LONG)
-        self._trailer_bytes += step
-        return step
 
     def _feed_body(self, end: int) -> None:
         piece = memoryview(self._unread)[self._at : end]
@@ -319,15 +313,6 @@ class Http1Parser:
         """Note that the message has ended."""
         self._complete = True
         self.keep_alive = self._parser.should_keep_alive()
-
-
-def _match_line(data: bytes, at: int) -> re.Match[bytes]:
-    line = _LINE.match(data, at)
-    if line is None:
-        if _LINE_WITH_BAD_TARGET.match(data, at):
-            raise ProtocolError(BAD_TARGET)
-        raise malformed("The request line must be: method, target, HTTP/1.1 or HTTP/1.0.")
-    return line
 
 
 def _explain(error: HttpParserError) -> ProtocolError:

@@ -9,6 +9,7 @@ gone does nothing; what is logged never holds the query of a URI, which may hold
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any, Final, Protocol
 
 from twisted.internet.interfaces import IAddress
@@ -19,16 +20,19 @@ from twisted.web.http_headers import Headers as StockHeaders
 from twisted.web.server import Request as StockRequest
 from twisted.web.server import Site
 
-from treedbd.web.content import ContentReader
+from treedbd.web.content import Content, ContentReader
 from treedbd.web.headers import Header
+from treedbd.web.http1.direct_send import DirectSend
 from treedbd.web.http1.errors import ERROR_HEADERS, STATUS_LINES, ErrorReply, format_body
 from treedbd.web.http1.parser import HTTP_1_1
+from treedbd.web.http1.tally import Tally
 from treedbd.web.http1.writer import ConnectionWriter
 
 _CRLF: Final = b"\r\n"
 _CLOSE: Final = b"Connection: close\r\n"
 _KEEP_ALIVE: Final = b"Connection: keep-alive\r\n"
 _LAST_CHUNK: Final = b"0\r\n\r\n"
+_REMEMBERED_FIELDS: Final = 128
 _OWN_FIELDS: Final = frozenset({b"Connection", b"Date", b"Server", b"Transfer-Encoding"})
 
 
@@ -40,6 +44,7 @@ class RequestConnection(Protocol):
     host: IAddress
     site: Site
     writer: ConnectionWriter
+    sent_past: Tally
 
     @property
     def transport(self) -> Any:
@@ -119,24 +124,15 @@ class Reply(StockRequest):
         channel.writer.send_content(head, reader, self._end)
 
     def _format_head(self, status: int, headers: Iterable[Header], length: int) -> bytes:
-        parts = [STATUS_LINES[status], self.connection.date_line]
-        for name, value in headers:
-            parts += (name, b": ", value, _CRLF)
-        lines = len(parts) // 4 + 2
-        if status not in NO_BODY_CODES:
-            parts.append(b"Content-Length: %d\r\n" % length)
-            lines += 1
+        fields = _format_fields(tuple(headers))
+        size = b"" if status in NO_BODY_CODES else b"Content-Length: %d\r\n" % length
         if not self.persistent:
-            parts.append(_CLOSE)
-            lines += 1
+            end = _CLOSE + _CRLF
         elif self.clientproto != HTTP_1_1:
-            parts.append(_KEEP_ALIVE)
-            lines += 1
-        parts.append(_CRLF)
-        head = b"".join(parts)
-        if head.count(b"\n") != lines + 1 or head.count(b"\r") != lines + 1:
-            raise ValueError("A header holds a line end.")
-        return head
+            end = _KEEP_ALIVE + _CRLF
+        else:
+            end = _CRLF
+        return b"".join((STATUS_LINES[status], self.connection.date_line, fields, size, end))
 
     # The reply in pieces.
 
@@ -169,6 +165,28 @@ class Reply(StockRequest):
         if self._encoder is not None:
             data = self._encoder.encode(data)
         self._write_piece(data)
+
+    def write_content(self, content: Content) -> None:
+        """Send a short piece of the body that other replies contain too."""
+        # A chunked reply has been started, and is not one to HEAD.
+        if not self.chunked or self.channel is None or self._encoder is not None:
+            self.write(content.whole())
+            return
+        self.sentLength += content.size
+        self.channel.writer.write(content.as_chunk())
+
+    def find_free_send(self) -> tuple[DirectSend | None, Tally | None]:
+        """Return what sends chunks past the request (`IHttp1Request.find_free_send`)."""
+        send = None
+        if self.chunked and self.channel is not None and self._encoder is None:
+            send = self.channel.writer.find_free_send()
+        return send, self.connection.sent_past
+
+    def continue_after(self, body_bytes: int, rest: bytes) -> None:
+        """Count what was sent past the request (`IHttp1Request.continue_after`)."""
+        self.sentLength += body_bytes
+        if rest and self.channel is not None:
+            self.channel.writer.write(rest)
 
     def finish(self) -> None:
         """Complete the reply; does nothing if it is complete or the client is gone."""
@@ -319,3 +337,12 @@ class Reply(StockRequest):
             waiting, self.notifications = self.notifications, []
             for finished in waiting:
                 finished.errback(reason)
+
+
+@lru_cache(maxsize=_REMEMBERED_FIELDS)
+def _format_fields(headers: tuple[Header, ...]) -> bytes:
+    """Return header lines; raise ValueError for a line end in one. Most replies share theirs."""
+    lines = b"".join([b"%b: %b\r\n" % header for header in headers])
+    if lines.count(b"\n") != len(headers) or lines.count(b"\r") != len(headers):
+        raise ValueError("A header holds a line end.")
+    return lines

@@ -54,6 +54,7 @@ class Request(Reply):
 
     Attributes:
         headers: the header fields, from names in lower case to lists of values in order.
+        head_memory: what the resource remembers for requests with this very head.
         is_oversized: whether its body was too large to be received.
         has_own_timeout: whether its resource closes slow readers by itself.
 
@@ -90,6 +91,7 @@ class Request(Reply):
         self.uri = parser.target
         self.clientproto = parser.version
         self.headers: Headers = parser.headers
+        self.head_memory = parser.head_memory
         self.persistent = parser.keep_alive
         if parser.body is not None:
             self.content = parser.body

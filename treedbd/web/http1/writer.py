@@ -31,9 +31,11 @@ from treedbd.web.content import Buffer, ContentReader
 from treedbd.web.http1.content_sender import ContentSender
 from treedbd.web.http1.direct_send import (
     AT_ONCE_BYTES,
-    RECORD_BYTES,
+    TLS_PIECE_BYTES,
+    DirectSend,
     find_direct_pair_send,
     find_direct_send,
+    find_free_send,
 )
 
 _log = Logger()
@@ -76,7 +78,7 @@ class ConnectionWriter:
         self._descriptor = _find_descriptor(transport)
         _bound_buffers(self._descriptor)
         is_tls = isinstance(transport, BufferingTLSTransport)
-        self.piece_bytes: Final = RECORD_BYTES if is_tls else AT_ONCE_BYTES
+        self.piece_bytes: Final = TLS_PIECE_BYTES if is_tls else AT_ONCE_BYTES
         self._handed_bytes = (
             _UNKNOWN_BUFFER_BYTES if self._descriptor is None else _BUFFERED_BYTES
         ) + 1
@@ -94,6 +96,10 @@ class ConnectionWriter:
         sent = self._send_directly(data)
         if sent < size:
             self._transport.write(data[sent:])
+
+    def find_free_send(self) -> DirectSend | None:
+        """Return `send` of the socket while nothing waits to be sent (`find_free_send`)."""
+        return find_free_send(self._transport)
 
     def write_pair(self, head: bytes, body: bytes) -> None:
         """Send both in one write of the transport, without copying a large body."""

@@ -21,8 +21,9 @@ from treedbd.tree.query import Query
 from treedbd.tree.types import Path, Place
 from treedbd.web.content import Content, ContentReader
 from treedbd.web.large_reads import RenderingSource, Waiter
+from treedbd.web.read_options import PLAIN
 from treedbd.web.rendering import Rendering
-from treedbd.web.representation import PLAIN, ReadSource
+from treedbd.web.representation import ReadSource
 from treedbd.web.shared_reads import SharedReads, TooMuchWork
 from treedbd.web.sse import frames
 
@@ -77,14 +78,23 @@ class FirstValue:
         return self._reads.render(self._source, nodes)
 
     def render_large(
-        self, hold: Callable[[], HeldNodes], judged: int, begun: Callable[[int], None]
+        self, hold: Callable[[], HeldNodes], judged: int, subscription: Subscription
     ) -> Deferred[Rendering]:
-        """Render a large value; `begun` is called with the number of the state it shows.
+        """Render a large value; `subscription` then watches from the state that it shows.
 
-        The read rules already allowed the state `judged`. As `SharedReads.render_large`.
+        It does not watch until that is known. The read rules already allowed the state `judged`.
+        As `SharedReads.render_large`.
         """
+        states: list[int] = []
+
+        def begun(state: int) -> None:
+            states.append(state)
+            subscription.watch_from(state)
+
         waiter = Waiter(self._source, self._judge, judged, begun)
         self._waiting = self._reads.render_large(hold, waiter, self._address)
+        if not states:  # what has begun already fills the window that is watched
+            subscription.unwatch()
         return self._waiting
 
     def open(self, rendered: bytes | Rendering, position: Position | None) -> list[ContentReader]:

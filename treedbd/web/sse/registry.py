@@ -27,6 +27,8 @@ TICK_S: Final = 1.0
 TICKS_PER_KEEP_ALIVE: Final = 8
 SENT_AT_ONCE: Final = 256
 """Keep-alives that are sent in one turn of the reactor."""
+ENDED_AT_ONCE: Final = 32
+"""Streams that end in one turn of the reactor because of the time."""
 RETRIED_AT_ONCE: Final = 8
 """Postponed streams that begin again in one turn of the reactor."""
 
@@ -175,35 +177,46 @@ class StreamRegistry:
 
     def _tick(self) -> None:
         expired_at = self._wall_clock()
-        for stream in [each for each, at in self._expiring.items() if at <= expired_at]:
-            stream.end(AUTH_REVOKED)
+        expired = [each for each, at in self._expiring.items() if at <= expired_at]
+        self._in_turns(expired, ENDED_AT_ONCE, _end_expired)
         now = self._clock.seconds()
         late = now - self._stream_limits.stalled_s
-        for stream in [each for each, since in self._paused.items() if since <= late]:
-            stream.abort()
-        if self._postponed:
-            postponed, self._postponed = list(self._postponed), {}
-            self._retry(postponed)
+        stalled = [each for each, since in self._paused.items() if since <= late]
+        self._in_turns(stalled, ENDED_AT_ONCE, self._abort_stalled)
+        postponed, self._postponed = list(self._postponed), {}
+        self._in_turns(postponed, RETRIED_AT_ONCE, _retry)
         # A stream that sent something just after a tick is due just after a later one. The quarter
         # of a tick makes it due at that one, not at the next.
         silent = now - self._stream_limits.keep_alive_s + self._tick_s / 4
-        self._keep_alive([each for each in self._subscribers if each.last_sent <= silent])
+        quiet = [each for each in self._subscribers if each.last_sent <= silent]
+        self._in_turns(quiet, SENT_AT_ONCE, _keep_alive)
 
-    def _keep_alive(self, streams: list[OpenStream]) -> None:
-        for stream in streams[:SENT_AT_ONCE]:
+    def _in_turns(
+        self, streams: list[OpenStream], at_once: int, act: Callable[[OpenStream], None]
+    ) -> None:
+        """Do something with streams that are still open, so many in each turn of the reactor."""
+        for stream in streams[:at_once]:
             if stream in self._subscribers:
-                stream.keep_alive()
-        rest = streams[SENT_AT_ONCE:]
+                act(stream)
+        rest = streams[at_once:]
         if rest:
-            self._clock.callLater(0, self._keep_alive, rest)
+            self._clock.callLater(0, self._in_turns, rest, at_once, act)
 
-    def _retry(self, streams: list[OpenStream]) -> None:
-        for stream in streams[:RETRIED_AT_ONCE]:
-            if stream in self._subscribers:
-                stream.retry()
-        rest = streams[RETRIED_AT_ONCE:]
-        if rest:
-            self._clock.callLater(0, self._retry, rest)
+    def _abort_stalled(self, stream: OpenStream) -> None:
+        if stream in self._paused:  # it may read again since the tick
+            stream.abort()
+
+
+def _end_expired(stream: OpenStream) -> None:
+    stream.end(AUTH_REVOKED)
+
+
+def _retry(stream: OpenStream) -> None:
+    stream.retry()
+
+
+def _keep_alive(stream: OpenStream) -> None:
+    stream.keep_alive()
 
 
 def _decrease(counter: Counter[K], key: K) -> None:

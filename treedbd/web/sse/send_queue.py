@@ -24,6 +24,7 @@ from treedbd.web.content import (
     ContentReader,
     WaitingBytesRefused,
 )
+from treedbd.web.http1.content_writer import ContentWriter
 from treedbd.web.http1.interface import IHttp1Request
 
 CHUNK_BYTES: Final = 16 * KIB
@@ -76,11 +77,11 @@ class SendQueue:
         "_limit",
         "_next_turn",
         "_owner",
-        "_request",
         "_sending",
         "_then",
         "_waiting",
         "_waiting_bytes",
+        "_writer",
         "has_overflowed",
         "is_held",
         "is_paused",
@@ -103,7 +104,7 @@ class SendQueue:
         self.has_overflowed = False
         self.is_held = False
         self.last_sent = clock.seconds()
-        self._request = request
+        self._writer = ContentWriter(request)
         self._limit = limit
         self._owner = owner
         self._clock = clock
@@ -120,18 +121,21 @@ class SendQueue:
         """Whether frames are written at once."""
         return not (self.is_paused or self.is_held or self._sending or self._waiting)
 
-    def send(self, frames: Content) -> None:
-        """Send whole frames now, or after those that are waiting."""
-        if not self.is_idle:
+    def send(self, frames: Content) -> bool:
+        """Send whole frames now, or after those that are waiting; return False on overflow."""
+        if self._sending or self._waiting or self.is_paused or self.is_held:
             self._wait(frames)
         elif frames.size <= CHUNK_BYTES:
-            self._write(frames.whole())
+            self.last_sent = self._clock.seconds()
+            self._writer.write_content(frames)
+            return True
         else:
             try:
                 self.send_next((frames.open(self._address),))
             except WaitingBytesRefused:
                 self.has_overflowed = True
             self.resume()
+        return not self.has_overflowed
 
     def send_at_once(self, frame: bytes) -> None:
         """Send a short frame; the queue must be idle."""
@@ -172,6 +176,7 @@ class SendQueue:
             self._next_turn.cancel()
             self._next_turn = None
         self.is_held = True  # sends nothing any more
+        self._writer.settle()
         self.has_overflowed = False
         self._then = None
         self._drop_waiting()
@@ -261,7 +266,7 @@ class SendQueue:
 
     def _write(self, data: bytes) -> None:
         self.last_sent = self._clock.seconds()
-        self._request.write(data)
+        self._writer.write(data)
 
 
 def _close_all(readers: Iterable[FrameReader] | None) -> None:

@@ -33,7 +33,7 @@ from treedbd.tree.event import Position
 from treedbd.tree.query import Query
 from treedbd.tree.types import Path
 from treedbd.web.auth.identity import Identity
-from treedbd.web.content import ContentReader, WaitingBytesRefused
+from treedbd.web.content import Content, ContentReader, WaitingBytesRefused
 from treedbd.web.headers import Header
 from treedbd.web.http1.interface import IHttp1Request
 from treedbd.web.rendering import Rendering
@@ -66,6 +66,7 @@ class Stream:
     """A watcher that writes to its request; also the producer of the request's transport."""
 
     __slots__ = (
+        "_can_expire",
         "_first",
         "_grant",
         "_is_ending",
@@ -95,6 +96,7 @@ class Stream:
         self._refuse = refuse
         self._request = request
         self._wanted = wanted
+        self._can_expire = wanted.identity.expires_at is not None
         self._registry = registry
         self._reads = reads
         self._queue = SendQueue(request, registry.buffer_bytes, self, clock, wanted.address)
@@ -164,14 +166,21 @@ class Stream:
 
     def notify(self, notification: Notification) -> None:
         """Send what was written."""
+        # Called for each stream and event, so with as few calls as possible.
         try:
-            if self._is_over or not self._may_continue() or self._queue.has_overflowed:
+            if self._is_over or (
+                (self._can_expire or self._grant.must_be_checked) and not self._may_continue()
+            ):
                 return
-            data = frames.content_of(notification, self._reads.memory, self._wanted.with_ids)
+            queue, with_ids = self._queue, self._wanted.with_ids
+            if queue.has_overflowed:
+                return
+            data: Content | None = notification.shared.get(with_ids)
+            if data is None:
+                data = frames.content_of(notification, self._reads.memory, with_ids)
             self._registry.events_sent += len(notification.events)
-            if data.size:
-                self._queue.send(data)
-                self._registry.overflowed += self._queue.has_overflowed
+            if data.size and not queue.send(data):
+                self._registry.overflowed += 1
         except Exception:
             self.fail()
 
@@ -219,8 +228,6 @@ class Stream:
         """Stop writing: the connection is gone."""
         self._close(None)
 
-    # The end.
-
     def _finish(self, last_frame: bytes) -> None:
         self._close(None)
         self._request.unregisterProducer()
@@ -245,15 +252,13 @@ class Stream:
 
     def _may_continue(self) -> bool:
         """Return whether the caller may still receive anything; if not, end."""
-        if self._registry.has_expired(self._wanted.identity):
+        if self._can_expire and self._registry.has_expired(self._wanted.identity):
             self.end(frames.AUTH_REVOKED)
             return False
         return not self._grant.must_be_checked or self._grant.recheck()
 
     def _revoke(self) -> None:
         self.end(frames.CANCEL)
-
-    # The first value.
 
     def refill(self) -> None:
         """Watch again, and send one `put` of the present value next."""
@@ -310,10 +315,7 @@ class Stream:
     def _render_large(self, judged: int) -> None:
         """Render a large value; the read rules already allowed the state `judged`."""
         self._queue.is_held = True
-        self._subscription.unwatch()  # until the state is known that is rendered
-        waiting = self._first.render_large(
-            self._wanted.database.hold, judged, self._subscription.watch_from
-        )
+        waiting = self._first.render_large(self._wanted.database.hold, judged, self._subscription)
         waiting.addCallback(self._rendered).addErrback(self._not_rendered)
 
     def _rendered(self, rendering: Rendering) -> None:

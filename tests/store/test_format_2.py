@@ -1,0 +1,92 @@
+"""A file of format 2 is checked in its own format, and becomes a sound one that holds the same."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import apsw
+import pytest
+
+from tests.store import format_2
+from tests.store.normal_form import normal_form
+from treedbd.store.engine import CannotOpenStore, Row
+from treedbd.store.format_2 import convert_rows, is_same
+from treedbd.store.nodes import Nodes
+from treedbd.store.sqlite.convert import check_older
+from treedbd.store.sqlite.engine import SqliteEngine
+from treedbd.store.verify import verify
+from treedbd.tree.order import encode_path
+from treedbd.tree.types import ROOT
+
+
+@pytest.fixture
+def old(tmp_path: pathlib.Path) -> pathlib.Path:
+    path = tmp_path / "demo" / "default.shelf"
+    format_2.unpack_fixture(path)
+    return path
+
+
+def ignore(_: str) -> None:
+    """Receive a sentence about the progress."""
+
+
+def execute(path: pathlib.Path, statement: str) -> None:
+    connection = apsw.Connection(str(path))
+    connection.execute(statement)
+    connection.close()
+
+
+def test_a_file_that_treedb_has_written_is_converted(old: pathlib.Path) -> None:
+    engine = SqliteEngine.open(old, reserve_bytes=0, report=ignore)
+    assert engine.read(verify) == []
+    assert engine.verify() == []
+    assert engine.read(lambda view: Nodes(view).get(ROOT)) == normal_form(format_2.BODY)
+    assert engine.read(lambda view: (view.sequence(), len(list(view.entries(0))))) == (7, 7)
+    engine.close()
+
+
+def test_a_sound_file_is_checked_and_not_changed(old: pathlib.Path) -> None:
+    before = old.read_bytes()
+    assert check_older(old, 2) == []
+    assert old.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("statement", "finding"),
+    [
+        ("UPDATE kv SET v = CAST('{' AS BLOB) WHERE k = (SELECT max(k) FROM kv)", "cannot be read"),
+        ("INSERT INTO kv VALUES(1, x'036c6f6e6700036100', x'31')", "/long/a is below another row"),
+    ],
+)
+def test_a_damaged_file_is_reported_and_not_converted(
+    old: pathlib.Path, statement: str, finding: str
+) -> None:
+    execute(old, statement)
+    assert any(finding in sentence for sentence in check_older(old, 2))
+    with pytest.raises(CannotOpenStore, match=finding):
+        SqliteEngine.open(old, report=ignore)
+    assert any(finding in sentence for sentence in check_older(old, 2))
+
+
+def test_every_row_is_stored_in_another_way() -> None:
+    assert not is_same((b"", b"1"))
+
+
+def test_a_page_is_kept_in_memory_at_most() -> None:
+    consumed = 0
+
+    def rows() -> Any:
+        nonlocal consumed
+        for at in range(2000):
+            consumed += 1
+            yield encode_path(("c", f"{at:05}x")), b"1"
+
+    lags = []
+    done: list[Row] = []
+    for row in convert_rows(rows()):
+        lags.append(consumed - 1)
+        done.append(row)
+        consumed = 1
+    assert max(lags) < 400
+    assert len(done) < 30

@@ -1,0 +1,207 @@
+"""Kept answers: what reads have rendered, kept in memory until a write changes it.
+
+Theory of operation. The answers of a database hang in a tree of places, by the form of the read. A
+commit changes all of the answers at, above and below its places, so these *fall*: in the turn in
+which the commit is known to be durable, before its writers are answered and before any read sees
+the new state (`Database`). So an answer in the tree is what a read of the present state would
+render, and no answer is older than an acknowledged write. Rules are no part of it: they are
+evaluated for each request, on the same state.
+
+Detaching what falls takes a few steps for each place that was written, however many answers there
+are below it. They are removed from memory in slices afterwards; until then they still count.
+
+One `AnswerPool` bounds the answers of all databases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from treedbd.database.answer_pool import AnswerPool
+from treedbd.database.slices import Slices, Steps
+from treedbd.tree.event import Commit
+from treedbd.tree.types import PRIORITY, ROOT, Path, Place
+
+ANSWER_BYTES: Final = 400
+"""What an answer takes in memory beside its bytes, and a place in the tree beside its key."""
+_MAX_CHANGES: Final = 256
+"""If a commit has more changes, all answers below its path fall."""
+_AT_ONCE: Final = 32
+"""Answers and places that are removed from memory between two looks at the clock."""
+
+
+class Answer:
+    """What a read showed.
+
+    Attributes:
+        body: the JSON.
+        size: the bytes that it takes.
+        tag: its entity tag, set when it was computed first.
+        content: what shares `body` between readers, set when it was made first.
+
+    """
+
+    __slots__ = ("_form", "_forms", "_node", "_pool", "body", "content", "size", "tag")
+
+    def __init__(self, pool: AnswerPool, node: _Branch, form: str, body: bytes) -> None:
+        self.body: Final = body
+        self.size: Final = len(body) + len(form) + ANSWER_BYTES
+        self.tag: str | None = None
+        self.content: Any = None
+        self._pool = pool
+        self._node = node
+        self._form = form
+        self._forms = node.forms  # which the node may replace by an empty one
+
+    def drop(self) -> None:
+        """Leave the tree, and the places that are empty then."""
+        del self._forms[self._form]
+        self._pool.remove(self)
+        self._node.prune(self._pool)
+
+
+class _Branch:
+    """A place in the tree of answers; `parent` is None for the root, and for one that has left."""
+
+    __slots__ = ("children", "forms", "key", "parent", "size")
+
+    def __init__(self, parent: _Branch | None, key: str) -> None:
+        self.parent = parent
+        self.key = key
+        self.size: Final = len(key) + ANSWER_BYTES
+        self.forms: dict[str, Answer] = {}
+        self.children: dict[str, _Branch] = {}
+
+    def child(self, key: str, pool: AnswerPool) -> _Branch:
+        """Return the place below this one, a new one if there is none."""
+        child = self.children.get(key)
+        if child is None:
+            child = self.children[key] = _Branch(self, key)
+            pool.size += child.size
+        return child
+
+    def leave(self, pool: AnswerPool) -> None:
+        """Count the memory of this place no longer."""
+        if self.parent is not None:
+            self.parent = None
+            pool.size -= self.size
+
+    def prune(self, pool: AnswerPool) -> None:
+        """Leave the tree if nothing is here or below, with the places above that are empty then."""
+        node = self
+        while node.parent is not None and not node.forms and not node.children:
+            parent = node.parent
+            if parent.children.get(node.key) is node:
+                del parent.children[node.key]
+            node.leave(pool)
+            node = parent
+
+    def detach(self, *, with_children: bool) -> _Branch:
+        """Return what was here, and with `with_children` below, as a place of its own."""
+        taken = _Branch(None, "")
+        taken.forms, self.forms = self.forms, taken.forms
+        if with_children:
+            taken.children, self.children = self.children, taken.children
+        return taken
+
+
+class Answers:
+    """The answers of one database.
+
+    Attributes:
+        is_active: whether answers are kept: those of a database that is dropped with its last
+            request would be found by nobody.
+
+    """
+
+    def __init__(self, pool: AnswerPool, slices: Slices) -> None:
+        """Keep what `pool` has room for, as long as `is_active`."""
+        self.is_active = False
+        self._pool = pool
+        self._slices = slices
+        self._root = _Branch(None, "")
+
+    def find(self, place: Place, form: str) -> Answer | None:
+        """Return the answer to a read of a place in a form, None if it is not kept."""
+        node = self._root
+        for key in place.path:
+            below = node.children.get(key)
+            if below is None:
+                return None
+            node = below
+        answer = node.forms.get(_form_at(place, form))
+        if answer is not None:
+            self._pool.use(answer)
+        return answer
+
+    def keep(self, place: Place, form: str, body: bytes) -> Answer | None:
+        """Keep the answer to a read that did not find one; return it, None if it is not kept.
+
+        `body` is what the present state shows.
+        """
+        pool = self._pool
+        pool.misses += 1
+        if len(body) > pool.largest or not (pool.largest and self.is_active):
+            return None
+        node = self._root
+        for key in place.path:
+            node = node.child(key, pool)
+        form = _form_at(place, form)
+        answer = node.forms.get(form)
+        if answer is None:
+            answer = node.forms[form] = Answer(pool, node, form, body)
+            pool.add(answer)
+        return answer
+
+    def fall(self, commits: Sequence[Commit]) -> None:
+        """Drop all answers that commits may have changed."""
+        for commit in commits:
+            if not (self._root.forms or self._root.children):
+                return
+            if len(commit.changes) > _MAX_CHANGES:
+                self._fall_at(commit.path)
+            else:
+                for change in commit.changes:
+                    self._fall_at(change.path)
+
+    def clear(self) -> None:
+        """Drop all answers."""
+        self._fall_at(ROOT)
+
+    def _fall_at(self, path: Path) -> None:
+        """Drop the answers at a path, above and below it."""
+        node = self._root
+        fallen: list[_Branch] = []
+        for key in path:
+            if node.forms:
+                fallen.append(node.detach(with_children=False))
+            below = node.children.get(key)
+            if below is None:
+                break
+            node = below
+        else:
+            fallen.append(node.detach(with_children=True))
+        node.prune(self._pool)
+        if fallen:
+            self._slices.start(self._forget(fallen))
+
+    def _forget(self, fallen: list[_Branch]) -> Steps:
+        """Remove answers that have fallen from memory."""
+        pool = self._pool
+        count = 0
+        while fallen:
+            node = fallen[-1]
+            if node.forms:
+                pool.remove(node.forms.popitem()[1])
+            elif node.children:
+                fallen.append(node.children.popitem()[1])
+            else:
+                fallen.pop().leave(pool)
+            count += 1
+            if count % _AT_ONCE == 0:
+                yield
+
+
+def _form_at(place: Place, form: str) -> str:
+    return PRIORITY + form if place.is_priority else form

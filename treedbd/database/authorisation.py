@@ -1,0 +1,96 @@
+"""Authorisation: the rules in force of a project, evaluated for the reads and writes of a database.
+
+What the rules alone can tell is told without a view (`RuleSet.find_read`, `find_write`); only what
+depends on the data or the time needs a `Context`. An admin is exempt from rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from twisted.internet.interfaces import IReactorTime
+
+from treedbd.database.errors import DeadlinePassed, PermissionDenied, TagDenied
+from treedbd.database.requests import Caller, Write
+from treedbd.rules.context import Context, QueryFacts
+from treedbd.rules.errors import TextPosition
+from treedbd.rules.kept_reads import KeptReads
+from treedbd.rules.ruleset import RuleSet
+from treedbd.store.nodes import HeldNodes, Nodes
+from treedbd.tree.edit import Edit
+from treedbd.tree.types import Json, Path
+from treedbd.tree.view import View
+
+
+class Authorisation:
+    """What callers may do in one database."""
+
+    def __init__(
+        self,
+        rules: Callable[[], RuleSet],
+        exceeded: Callable[[str, TextPosition], None],
+        clock: IReactorTime,
+        kept_reads: KeptReads,
+    ) -> None:
+        """Evaluate the rules that `rules` returns; `kept_reads` are of the data of the database.
+
+        `exceeded` is called with a rule that would have read too much (`Context`).
+        """
+        self._rules = rules
+        self._exceeded = exceeded
+        self._clock = clock
+        self._kept_reads = kept_reads
+
+    def evaluate_read(
+        self, path: Path, caller: Caller, now: int, nodes: Nodes, query: QueryFacts | None = None
+    ) -> bool:
+        """Return whether the rules let `caller` read `path`, or run a query there.
+
+        All rules on the way are evaluated, also those that `RuleSet.find_read` knows.
+        """
+        context = self.context(caller.auth, now, nodes, query)
+        return caller.is_admin or self._rules().may_read(path, context).allowed
+
+    def check_write(self, nodes: Nodes, write: Write, edit: Edit) -> bool:
+        """Return whether the caller may read what its response shows; raise `PermissionDenied`.
+
+        A tag depends on everything below a place, the echo of an increment on the number it was
+        added to, and the echo of a priority on whether there is a node.
+        """
+        caller = write.caller
+        if caller.is_admin:
+            return True
+        requested, condition = write.edit, write.condition
+        is_read = write.wants_etag or (
+            write.wants_echo and (requested.has_placeholders or requested.place.is_priority)
+        )
+        rules = self._rules()
+        allowed = rules.find_write(edit.changes, caller.auth)
+        if allowed and not is_read and condition is None:
+            return True
+        context = self.context(caller.auth, write.now, nodes, None, write.deadline)
+        if allowed is None:
+            allowed = rules.may_write(edit.changes, context).allowed
+        if not allowed:
+            raise PermissionDenied("this write")
+        if condition is not None and not rules.may_read(condition.place.path, context).allowed:
+            raise TagDenied
+        return not is_read or rules.may_read(requested.place.path, context).allowed
+
+    def context(
+        self,
+        auth: Json,
+        now: int,
+        view: View,
+        query: QueryFacts | None = None,
+        deadline: float | None = None,
+    ) -> Context:
+        """Return the context in which rules are evaluated; `view` may be older if it is held."""
+
+        def check() -> None:
+            if deadline is not None and self._clock.seconds() >= deadline:
+                raise DeadlinePassed("the rules were evaluated")
+
+        kept = None if isinstance(view, HeldNodes) else self._kept_reads
+        between = None if deadline is None else check
+        return Context(auth, now, view, query, between, self._exceeded, kept)

@@ -1,0 +1,116 @@
+"""The writes of one database that wait for a batch, and when their time is over."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable
+
+import attrs
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.python.failure import Failure
+
+from treedbd.database.errors import DeadlinePassed, Unavailable
+from treedbd.database.requests import Outcome, Write
+from treedbd.tree.event import Commit
+
+
+@attrs.define(eq=False)
+class QueuedWrite:
+    """One write in the queue; `result` once it has been applied or refused."""
+
+    write: Write
+    deferred: Deferred[Outcome]
+    result: Outcome | Failure | None = None
+
+    @property
+    def commit(self) -> Commit | None:
+        """What it changed, once it has been applied; None if it changed nothing."""
+        return self.result.commit if isinstance(self.result, Outcome) else None
+
+    @property
+    def only_removes(self) -> bool:
+        """Whether it needs no room on the disk."""
+        return all(change.value is None for change in self.write.edit.changes)
+
+    def answer(self) -> None:
+        """Answer with the result."""
+        if isinstance(self.result, Outcome):
+            self.deferred.callback(self.result)
+        else:
+            self.deferred.errback(self.result)
+
+    def refuse(self, error: Exception) -> None:
+        """Answer with an error."""
+        self.deferred.errback(Failure(error))
+
+
+class WriteQueue:
+    """Writes in the order in which they came; one whose deadline passes meanwhile is refused."""
+
+    def __init__(self, clock: IReactorTime) -> None:
+        """Refuse by `clock`, which counts the seconds of deadlines."""
+        self._clock = clock
+        self._waiting: deque[QueuedWrite] = deque()
+        self._timer: IDelayedCall | None = None
+        self._timer_at = math.inf
+
+    def __bool__(self) -> bool:
+        """Return whether a write waits."""
+        return bool(self._waiting)
+
+    def add(self, queued: QueuedWrite) -> None:
+        """Add a write at the end."""
+        self._waiting.append(queued)
+        self._set_timer(queued.write.deadline)
+
+    def put_back(self, writes: Iterable[QueuedWrite]) -> None:
+        """Put writes back before all others, in their order."""
+        listed = list(writes)
+        self._waiting.extendleft(reversed(listed))
+        for queued in listed:
+            self._set_timer(queued.write.deadline)
+
+    def take(self) -> QueuedWrite:
+        """Remove the first write; raise IndexError if none waits."""
+        return self._waiting.popleft()
+
+    def refuse_all(self, reason: str) -> None:
+        """Refuse all writes that wait."""
+        while self._waiting:
+            self._waiting.popleft().refuse(Unavailable(reason))
+
+    def refuse_late(self) -> None:
+        """Refuse the writes whose deadline has passed."""
+        now = self._clock.seconds()
+        late = [queued for queued in self._waiting if _is_late(queued, now)]
+        if late:
+            self._waiting = deque(each for each in self._waiting if not _is_late(each, now))
+        for queued in late:
+            queued.refuse(DeadlinePassed("it was applied"))
+
+    def close(self) -> None:
+        """Stop the timer; no write waits or will."""
+        if self._timer is not None and self._timer.active():
+            self._timer.cancel()
+
+    def _set_timer(self, deadline: float | None) -> None:
+        """Make sure that waiting writes are refused at this time, if not sooner."""
+        if deadline is None or deadline >= self._timer_at:
+            return
+        if self._timer is not None and self._timer.active():
+            self._timer.cancel()
+        self._timer_at = deadline
+        pause = max(0.0, deadline - self._clock.seconds())
+        self._timer = self._clock.callLater(pause, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer_at = math.inf
+        self.refuse_late()
+        deadlines = [queued.write.deadline for queued in self._waiting]
+        self._set_timer(min((at for at in deadlines if at is not None), default=None))
+
+
+def _is_late(queued: QueuedWrite, now: float) -> bool:
+    return queued.write.deadline is not None and queued.write.deadline <= now

@@ -1,0 +1,74 @@
+"""One child of a node, as it was found in the rows; its value is read when it is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, Protocol
+
+from treedbd.store.children import ChildSource, Spread
+from treedbd.store.row_codec import export_row, load_row, print_row
+from treedbd.tree.order import ValueRank, rank_value
+from treedbd.tree.printing import compact
+from treedbd.tree.types import Container, Leaf, Path, Priority, Value
+from treedbd.tree.value import plain
+
+SAME_RANK: Final = rank_value(None)
+"""The rank of every child in a query by key."""
+
+
+class ReadsNodes(Protocol):
+    """What children are read with: `nodes.Nodes`, which has the same methods."""
+
+    def get(self, path: Path) -> Value:
+        """Return the whole subtree at `path` with its priorities."""
+
+    def chunks(self, path: Path, *, export: bool = False) -> Iterator[bytes]:
+        """Print `path` chunk by chunk."""
+
+    def peek(self, path: Path) -> Leaf | Container | None:
+        """Return the leaf at `path`, `CONTAINER` if it has children, None if nothing is there."""
+
+    def priority(self, path: Path) -> Priority | None:
+        """Return the priority of the node at `path`."""
+
+
+class Child:
+    """One child of a node; its value is read when it is needed, unless its row was found already.
+
+    `rank` is its rank, before its key, in the query that selected it. It can be used as long as its
+    `Nodes`.
+    """
+
+    __slots__ = ("_nodes", "_parent", "_source", "key", "rank")
+
+    def __init__(
+        self,
+        nodes: ReadsNodes,
+        parent: Path,
+        key: str,
+        source: ChildSource | None,
+        rank: ValueRank = SAME_RANK,
+    ) -> None:
+        self.key = key
+        self.rank = rank
+        self._nodes = nodes
+        self._parent = parent
+        self._source = source
+
+    def value(self) -> Value:
+        """Return the whole subtree with its priorities."""
+        source = self._source
+        if isinstance(source, bytes):
+            return load_row(source)
+        if source is None or isinstance(source, Spread):
+            return self._nodes.get((*self._parent, self.key))
+        return source
+
+    def chunks(self, *, export: bool = False) -> Iterator[bytes]:
+        """Print it as `Nodes.chunks` does."""
+        source = self._source
+        if isinstance(source, bytes):
+            return iter((export_row(source) if export else print_row(source),))
+        if source is None or isinstance(source, Spread):
+            return self._nodes.chunks((*self._parent, self.key), export=export)
+        return iter((compact(source if export else plain(source)),))

@@ -1,0 +1,350 @@
+"""Changing rows that are stored in pages (`pages`).
+
+Theory of operation
+-------------------
+The first change of a page is made in its bytes (`page_splice`), if it neither becomes too long nor
+too short by it: most writes change one row. Any other change of a row that is, or becomes, a member
+of a page is made in a *run*: the members of that page in memory. The run stays open for the changes
+that follow, and is stored by `flush`, or as soon as something else is read or changed. So many
+changes of siblings write each page once or twice.
+
+A new member joins the page or the short row before it, else the one after it. A run that has become
+too long is divided: into full pages if it grew at its end, as children with ascending keys make it,
+else into two of the same length. A run that has become shorter than half a page takes in its
+neighbours if they fit. Only the pages that have changed are written.
+
+No row may be between two members of a page. So a page is divided where another row is to be stored
+among its members: one that is too long, or those below a child that is spread.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
+from typing import Final
+
+from treedbd.store.engine import Row, Transaction
+from treedbd.store.page_splice import remove_member, set_member
+from treedbd.store.paged_rows import (
+    PAGE_END,
+    Member,
+    Page,
+    PagedRows,
+    is_page,
+    seal,
+    seal_row,
+    unseal,
+)
+from treedbd.store.pages import (
+    PAGE_BYTES,
+    Run,
+    as_member,
+    container_of_row,
+    encode_page,
+    is_child,
+    load_run,
+    pack,
+    raw_of,
+    room_for,
+    split_members,
+)
+from treedbd.store.row_codec import MARK
+from treedbd.store.row_keys import END, FIRST, end_of_key
+from treedbd.tree.order import BEYOND
+
+_MARK: Final = MARK[0]
+_RUN_PAGES: Final = 8
+"""A run is stored when it is as long as that many pages."""
+
+
+class PageWriter(PagedRows):
+    """A `Transaction`'s rows, in pages of at most `page_bytes`; `flush` must be the last call."""
+
+    __slots__ = ("_found", "_page_bytes", "_run", "_spliced", "_transaction")
+
+    def __init__(self, transaction: Transaction, page_bytes: int = PAGE_BYTES) -> None:
+        super().__init__(transaction)
+        self._transaction = transaction
+        self._page_bytes = page_bytes
+        self._run: Run | None = None
+        self._found: tuple[bytes, Row | None] | None = None
+        self._spliced = b""  # the page that was changed in its bytes last
+
+    def find(self, key: bytes) -> Row | None:
+        """Return the row whose key is `key` or begins it; None if there is none."""
+        run = self._run_around(key)
+        if run is None:
+            self.flush()
+            return super().find(key)
+        end = end_of_key(key, len(run.container))
+        member = run.members.get(key[len(run.container) : end])
+        return None if member is None else (key[:end], raw_of(member))
+
+    def floor(self, key: bytes) -> Row | None:
+        """Return the row with the greatest key that is at most `key`."""
+        run = self._run_around(key)
+        if run is None:
+            self.flush()
+            return super().floor(key)
+        found = run.keys[bisect_right(run.keys, key[len(run.container) :]) - 1]
+        return run.container + found, raw_of(run.members[found])
+
+    def scan(self, low: bytes, high: bytes, *, reverse: bool = False) -> Iterator[Row]:
+        """Iterate over the rows with `low <= key < high` in key order, or backwards."""
+        self.flush()
+        yield from super().scan(low, high, reverse=reverse)
+
+    def scan_keys(self, low: bytes, high: bytes, *, reverse: bool = False) -> Iterator[bytes]:
+        """Iterate over the keys alone, as `scan` does."""
+        run = None if reverse else self._run_around(low)
+        if run is not None:
+            for key in run.keys[bisect_left(run.keys, low[len(run.container) :]) :]:
+                if run.container + key >= high:
+                    return
+                yield run.container + key
+            low = self._bound(run).removesuffix(PAGE_END)
+            if low >= high:
+                return
+        self.flush()
+        yield from super().scan_keys(low, high, reverse=reverse)
+
+    def put(self, key: bytes, raw: bytes) -> None:
+        """Set the row at `key`."""
+        run = self._run_around(key)
+        if run is None:
+            self.flush()
+        container = container_of_row(key)
+        member = None
+        if container is not None:
+            member = as_member(key, len(container), raw, self._page_bytes)
+        if member is None or container is None:
+            self._divide_at(key)
+            self._put(key, raw)
+            return
+        if run is None or run.container != container or run.keys[0][0] != member[0][0]:
+            self.flush()
+            if self._splice(key, member):
+                return
+            run = self._run = self._open(container, member[0])
+        run.set(member)
+        if run.size > _RUN_PAGES * self._page_bytes:
+            self.flush()
+
+    def put_all(self, rows: Iterable[Row]) -> None:
+        """Set many rows, in key order, where none are.
+
+        There must be no row between the first and the last of them either.
+        """
+        rows = iter(rows)
+        first = list(islice(rows, 2))
+        if len(first) > 1:
+            self._divide_at(first[0][0])
+            self._found = None
+            packed = pack(chain(first, rows), self._page_bytes)
+            self._transaction.put_all(map(seal_row, packed))
+        elif first:
+            self.put(*first[0])
+
+    def delete(self, key: bytes) -> None:
+        """Remove the row at `key` if it exists."""
+        run = self._run_around(key)
+        if run is None:
+            self.flush()
+            found = self._look_up(key)
+            if found is None:
+                return
+            if found[0] == key:
+                self._found = None
+                self._transaction.delete(key)
+            if not is_page(found[0]):
+                return
+            page = Page(*found)
+            is_sibling = is_child(page.container, key)
+            number = page.number_of(key[len(page.container) :]) if is_sibling else -1
+            if number < 0 or self._splice_out(found[0], page, number):
+                return
+            run = self._run = load_run(*found, self._page_bytes)
+        if is_child(run.container, key):
+            run.remove(key[len(run.container) :])
+        if not run.keys:
+            self.flush()
+
+    def discard(self, key: bytes) -> bool:
+        """Remove the row at `key` without reading it; return False if it has none of its own."""
+        self.flush()
+        self._found = None
+        is_there = self._transaction.get(key) is not None
+        if is_there:
+            self._transaction.delete(key)
+        return is_there
+
+    def delete_range(self, low: bytes, high: bytes) -> None:
+        """Remove all rows below a path; `low` and `high` are those of `row_keys.below`."""
+        # The members of a page are all below the path, or none is.
+        self.flush()
+        self._found = None
+        self._transaction.delete_range(low, high)
+
+    def flush(self) -> None:
+        """Store the run that is open."""
+        run, self._run = self._run, None
+        if run is None:
+            return
+        if run.keys and 2 * run.size < self._page_bytes:
+            self._join_neighbours(run)
+        self._store(run.stored, self._encode(run))
+
+    def _look_up(self, key: bytes) -> Row | None:
+        """Return what holds the row `key` or the last one before it, without its check sum.
+
+        It is kept until something is changed: a change is preceded by several lookups of its key.
+        """
+        if self._found is None or self._found[0] != key:
+            self._found = key, super()._look_up(key)
+        return self._found[1]
+
+    def _run_around(self, key: bytes) -> Run | None:
+        """Return the open run if no row that is not a member can be at `key` or above it."""
+        run = self._run
+        if run is None or not key.startswith(run.container):
+            return None
+        segment = key[len(run.container) :]
+        if segment < run.keys[0]:
+            return None
+        if segment > run.keys[-1] and not segment.startswith(run.keys[-1]):
+            return run if key < self._bound(run).removesuffix(PAGE_END) else None
+        return run
+
+    def _bound(self, run: Run) -> bytes:
+        """Return the key of what is stored next after a run."""
+        if run.bound is None:
+            last = max([run.container + run.keys[-1], *run.stored])
+            low = last.removesuffix(PAGE_END) + BEYOND
+            run.bound = next(self._stored.scan_keys(low, END), END)
+        return run.bound
+
+    def _open(self, container: bytes, segment: bytes) -> Run:
+        """Return the run that a new or changed member belongs to."""
+        key = container + segment
+        found = self._look_up(key)
+        if found is not None:
+            run = self._load_sibling(found, container, segment)
+            if run is not None:
+                return run
+            self._divide(found, key)
+        run = Run(container)
+        if found is not None and found[0] == key:
+            run.stored[key] = found[1]
+            return run
+        after = next(self._stored.scan_keys(key, END), None)
+        if after is not None and is_child(container, after.removesuffix(PAGE_END)):
+            return self._load_sibling(self._read(after), container, segment) or run
+        return run
+
+    def _load_sibling(self, found: Row, container: bytes, segment: bytes) -> Run | None:
+        """Return the run of what is stored at a key if a child of `container` can join it."""
+        key = found[0].removesuffix(PAGE_END)
+        if not is_child(container, key) or key[len(container)] != segment[0]:
+            return None
+        run = load_run(*found, self._page_bytes)
+        return run if run.keys else None
+
+    def _read(self, key: bytes) -> Row:
+        return key, unseal(key, self._stored.get(key) or b"")
+
+    def _splice(self, key: bytes, member: Member) -> bool:
+        """Set a member in the bytes of its page if that is possible; return whether it was."""
+        found = self._look_up(key)
+        if found is None or not is_page(found[0]) or found[0] == self._spliced:
+            return False
+        page = Page(*found)
+        segment, text, length = member
+        is_sibling = key == page.container + segment and segment[0] == page.keys[0]
+        if not is_sibling or page.is_marked or text[-length] == _MARK:
+            return False
+        return self._store_spliced(found[0], page, set_member(page, member))
+
+    def _splice_out(self, at: bytes, page: Page, number: int) -> bool:
+        """Remove a member in the bytes of its page if that is possible; return whether it was."""
+        if not number or page.is_marked or page.count == 2 or at == self._spliced:
+            return False
+        return self._store_spliced(at, page, remove_member(page, number))
+
+    def _store_spliced(self, at: bytes, page: Page, content: bytes) -> bool:
+        """Store changed bytes of a page, unless its members have to be divided or joined by now."""
+        size = len(at) + len(content)
+        has_shrunk = len(content) < len(page.content)
+        if size > self._page_bytes or (has_shrunk and 2 * size < self._page_bytes):
+            return False
+        self._spliced = at
+        self._put(at, content)
+        return True
+
+    def _divide_at(self, key: bytes) -> None:
+        """Divide the page that has members on both sides of a row; remove the row from it."""
+        self.flush()
+        found = self._look_up(key)
+        if found is not None:
+            self._divide(found, key)
+
+    def _divide(self, found: Row, key: bytes) -> None:
+        if not is_page(found[0]):
+            return
+        run = load_run(*found, self._page_bytes)
+        start = len(run.container)
+        if run.container + run.keys[-1] < key:
+            return
+        halves = {}
+        for keys in (
+            [each for each in run.keys if run.container + each < key],
+            [each for each in run.keys if run.container + each > key],
+        ):
+            if keys:
+                half = [run.members[each] for each in keys]
+                at, content = encode_page(key[:start], half)
+                halves[at] = content
+        self._store(run.stored, halves)
+
+    def _join_neighbours(self, run: Run) -> None:
+        """Take in what is stored next to a run that has become short, if it fits."""
+        if sum(map(len, run.stored.values())) <= run.size:
+            return  # it has not become shorter
+        first = min([run.container + run.keys[0], *run.stored])
+        after = self._bound(run)
+        neighbours: list[Row] = []
+        if after != END and is_child(run.container, after.removesuffix(PAGE_END)):
+            neighbours.append(self._read(after))
+        before = next(self._stored.scan_keys(FIRST, first, reverse=True), None)
+        if before is not None and is_child(run.container, before.removesuffix(PAGE_END)):
+            neighbours.append(self._read(before))
+        for found in neighbours:
+            other = self._load_sibling(found, run.container, run.keys[0])
+            if other is not None and 4 * (run.size + other.size) <= 3 * self._page_bytes:
+                ((key, content),) = other.stored.items()
+                run.load(key, content, other.in_order(), other.size)
+
+    def _encode(self, run: Run) -> dict[bytes, bytes]:
+        if not run.keys:
+            return {}
+        parts = split_members(
+            run.in_order(),
+            run.size,
+            room_for(run.container, self._page_bytes),
+            is_appended=run.is_appended,
+        )
+        return dict([encode_page(run.container, part) for part in parts])
+
+    def _store(self, before: dict[bytes, bytes], after: dict[bytes, bytes]) -> None:
+        """Replace what is stored, changing no more than is different."""
+        self._found = None
+        for key in before:
+            if key not in after:
+                self._transaction.delete(key)
+        for key, content in after.items():
+            if before.get(key) != content:
+                self._put(key, content)
+
+    def _put(self, key: bytes, content: bytes) -> None:
+        self._found = None
+        self._transaction.put(key, seal(key, content))

@@ -1,0 +1,63 @@
+"""Writes content that many replies contain, such as an event to all its streams, one after another.
+
+Theory of operation. As long as the client of a chunked reply keeps up, nothing waits in its
+connection between two writes. Then a chunk goes to the socket directly. That touches none of the
+objects between, which are the request, its connection and the transport: those of a thousand
+streams do not fit into the caches of a processor, and reading them took longer than the work.
+
+Whatever else is written to the reply goes through this writer and ends that state, and so does a
+socket that did not take all. The next content is then written the usual way, and after it the
+state is looked up again.
+"""
+
+from __future__ import annotations
+
+from treedbd.web.content import Content
+from treedbd.web.http1.direct_send import DirectSend
+from treedbd.web.http1.interface import IHttp1Request
+from treedbd.web.http1.tally import Tally
+
+
+class ContentWriter:
+    """Writes the body of one reply; nothing else may write to it."""
+
+    __slots__ = ("_body_bytes", "_request", "_send", "_tally")
+
+    def __init__(self, request: IHttp1Request) -> None:
+        """Write to `request`."""
+        self._request = request
+        self._send: DirectSend | None = None
+        self._tally: Tally | None = None
+        self._body_bytes = 0
+
+    def write(self, data: bytes) -> None:
+        """Write a piece of the body."""
+        self.settle()
+        self._request.write(data)
+
+    def write_content(self, content: Content) -> None:
+        """Write a short piece of the body that other replies contain too."""
+        send, tally = self._send, self._tally
+        if send is None or tally is None:
+            self._request.write_content(content)
+            self._send, self._tally = self._request.find_free_send()
+            return
+        chunk = content.as_chunk()
+        try:
+            sent = send(chunk)
+        except OSError:  # full, or not connected: the transport finds out which
+            sent = 0
+        tally.bytes += sent
+        self._body_bytes += content.size
+        if sent < len(chunk):
+            self.settle(chunk[sent:])
+
+    def settle(self, rest: bytes = b"") -> None:
+        """Let the request know what was sent, and write the rest of a chunk through it.
+
+        Must be called before anything else is done with the request.
+        """
+        if self._send is not None:
+            self._send = None
+            body_bytes, self._body_bytes = self._body_bytes, 0
+            self._request.continue_after(body_bytes, rest)

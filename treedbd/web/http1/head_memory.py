@@ -1,0 +1,14 @@
+"""What is remembered of a head, for the requests that repeat it byte for byte."""
+
+from __future__ import annotations
+
+
+class HeadMemory:
+    """What the resource remembers for requests of one connection with one head.
+
+    Attributes:
+        question: what the resource made of the head, of any type; None at first.
+
+    """
+
+    question: object = None

@@ -1,0 +1,58 @@
+"""The methods of requests: those of a resource, and the one that a request has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import attrs
+
+from treedbd.web.headers import Headers, first
+from treedbd.web.parameters import METHOD_OVERRIDE, Parameters
+
+READING: Final = frozenset({b"GET", b"HEAD"})
+WRITING: Final = frozenset({b"PUT", b"POST", b"PATCH", b"DELETE"})
+WITH_BODY: Final = frozenset({b"PUT", b"POST", b"PATCH"})
+
+_ORDER: Final = ("GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "OPTIONS")
+_OVERRIDES: Final = frozenset({b"GET", b"PUT", b"PATCH", b"DELETE"})
+
+
+@attrs.frozen
+class AllowedMethods:
+    """The methods of a resource; `header` lists them as the header `Allow` does."""
+
+    names: frozenset[bytes]
+    header: bytes
+
+    @classmethod
+    def of(cls, names: Iterable[str] | None) -> AllowedMethods:
+        """Return the methods with these names, in their usual order."""
+        listed = frozenset(names or ())
+        ordered = [name.encode() for name in _ORDER if name in listed]
+        return cls(frozenset(ordered), b", ".join(ordered))
+
+
+class MethodNotAllowed(Exception):
+    """A method that the resource does not have; `allowed` are those that it has."""
+
+    def __init__(self, message: str, allowed: AllowedMethods) -> None:
+        super().__init__(message)
+        self.allowed = allowed
+
+
+def parse_method(
+    method: bytes, headers: Headers, parameters: Parameters, allowed: AllowedMethods
+) -> bytes:
+    """Return the method of a request, overrides included; raise `MethodNotAllowed`."""
+    if method == b"POST":
+        override = first(headers, b"x-http-method-override") or parameters.get(METHOD_OVERRIDE)
+        if override:
+            method = override.upper().encode()
+            if method not in _OVERRIDES:
+                raise MethodNotAllowed(
+                    "A POST may be overridden to GET, PUT, PATCH or DELETE.", allowed
+                )
+    if method not in allowed.names:
+        raise MethodNotAllowed(f"The methods here are {allowed.header.decode()}.", allowed)
+    return method

@@ -1,0 +1,75 @@
+"""Reads that a connection repeats, answered in one step from what is kept.
+
+Most requests of a dashboard or a device are the bytes of the one before. If the head is remembered,
+so is what it asks (`Question`); if nothing was written there since, so is the answer. What is left
+is to evaluate the rules, which is done for each request. Whatever is not that simple, errors
+included, is left to the handlers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from treedbd.database.catalog import Catalog
+from treedbd.database.database import Database
+from treedbd.database.errors import PermissionDenied
+from treedbd.database.requests import Caller
+from treedbd.web.auth.authenticator import Authenticator
+from treedbd.web.http1.interface import IHttp1Request
+from treedbd.web.representation import kept_response
+from treedbd.web.request import DataRequest, Question
+from treedbd.web.response import ResponseWriter
+
+ANYONE: Final = Caller(None)
+
+
+class RepeatedReads:
+    """Answers the reads whose question is remembered and whose answer is kept."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        authenticator: Authenticator,
+        writer: ResponseWriter,
+        now_ms: Callable[[], int],
+    ) -> None:
+        """`now_ms` returns milliseconds since 1970."""
+        self._catalog = catalog
+        self._authenticator = authenticator
+        self._writer = writer
+        self._now_ms = now_ms
+
+    def answer(self, request: IHttp1Request, question: Question) -> bool:
+        """Answer a request if that is simple; return whether it is answered.
+
+        Raises `PermissionDenied` or `WaitingBytesRefused`.
+        """
+        database = self._catalog.use_open(question.name)
+        if database is None or question.rules is not database.rules.current:
+            return False
+        wanted = question.wanted
+        caller = ANYONE if wanted.token is None else self._find_caller(wanted.token, database)
+        if caller is None:
+            return False
+        answer = database.answers.find(wanted.place, wanted.read_options.form)
+        if answer is None:
+            return False
+        self._check_read(wanted, database, caller)
+        response = kept_response(wanted, answer, self._writer.waiting)
+        self._writer.send(request, response, no_store=wanted.token is not None)
+        return True
+
+    def _find_caller(self, token: str, database: Database) -> Caller | None:
+        """Return whose a token is, None if it has to be verified first."""
+        identity = self._authenticator.recall(database.name.project, token)
+        return None if identity is None else Caller(identity.auth, identity.is_admin)
+
+    def _check_read(self, wanted: DataRequest, database: Database, caller: Caller) -> None:
+        path, facts = wanted.place.path, wanted.read_options.facts
+        may_read = database.may_read_without_data(path, caller, facts)
+        if may_read is None:
+            now = self._now_ms()
+            database.read(lambda nodes: database.check_read(path, caller, now, nodes, facts))
+        elif not may_read:
+            raise PermissionDenied("this read")
