@@ -3,7 +3,11 @@ from __future__ import annotations
 import pytest
 
 from treedbd.store.engine import DamagedRow
-from treedbd.store.paged_rows import seal, seal_row, unseal
+from treedbd.store.memory import MemoryEngine
+from treedbd.store.paged_rows import PagedRows, is_page, seal, seal_row, unseal
+from treedbd.store.pages import PAGE_BYTES, pack
+from treedbd.store.row_keys import below
+from treedbd.tree.order import encode_path
 
 
 def test_what_was_stored_is_read() -> None:
@@ -25,3 +29,25 @@ def test_a_changed_bit_is_found() -> None:
 def test_a_row_under_another_key_or_without_a_check_sum_is_found(stored: bytes) -> None:
     with pytest.raises(DamagedRow):
         unseal(b"other", stored)
+
+
+def test_the_first_key_is_found_without_reading_a_page() -> None:
+    transaction = MemoryEngine().begin()
+    rows = [(encode_path(("a", f"k{number}")), b"1") for number in range(9)]
+    for key, stored in map(seal_row, pack(rows, PAGE_BYTES)):
+        transaction.put(key, b"damaged" if is_page(key) else stored)
+    keys = PagedRows(transaction).scan_keys(*below(encode_path(("a",))))
+    assert next(keys) == rows[0][0]
+    with pytest.raises(DamagedRow):
+        next(keys)
+
+
+def test_keys_of_a_page_that_is_removed_meanwhile_are_not_returned() -> None:
+    transaction = MemoryEngine().begin()
+    rows = [(encode_path(("a", f"k{number}")), b"1") for number in range(9)]
+    (page,) = map(seal_row, pack(rows, PAGE_BYTES))
+    transaction.put(*page)
+    keys = PagedRows(transaction).scan_keys(*below(encode_path(("a",))))
+    assert next(keys) == rows[0][0]
+    transaction.delete(page[0])
+    assert list(keys) == []

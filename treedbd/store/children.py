@@ -65,11 +65,15 @@ def child_keys(rows: PagedRows, container: bytes, span: Span = ALL) -> Iterator[
 def is_array(rows: PagedRows, container: bytes) -> bool:
     """Return whether a spread container is printed as an array (see `tree.value.as_array`).
 
-    Reads the last key, which is text in most objects; only if it is an index, the other keys.
+    Reads the first key, which is text in most objects, and in them all others are too; then the
+    last one; only if that is an index, the other keys.
     """
     start = len(container)
     end = start + INT_BYTES
     low, high = below(container)
+    first = next(rows.scan_keys(low, high), None)
+    if first is None or first[start] != INT_TAG:
+        return False
     last = next(rows.scan_keys(low, high, reverse=True), None)
     if last is None or last[start] != INT_TAG:
         return False

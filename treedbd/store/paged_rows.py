@@ -237,11 +237,16 @@ class PagedRows:
             yield from before
         for key in self._stored.scan_keys(low, high, reverse=reverse):
             if is_page(key):
-                page = Page(key, unseal(key, self._stored.get(key) or b""))
+                if not reverse:
+                    yield key.removesuffix(PAGE_END)  # who wants the first key only reads no page
+                stored = self._stored.get(key)
+                if stored is None:
+                    continue  # it was removed after its first key was returned
+                page = Page(key, unseal(key, stored))
                 keys = [page.container + each for each in page.member_keys()]
                 if keys[-1] >= high:
                     keys = [each for each in keys if each < high]
-                yield from reversed(keys) if reverse else keys
+                yield from reversed(keys) if reverse else keys[1:]
             else:
                 yield key
         if reverse:
