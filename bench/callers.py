@@ -22,6 +22,9 @@ _RESET = struct.pack("ii", 1, 0)  # closes without TIME_WAIT, so that ports do n
 _BUFFER = bytearray(1 << 20)  # shared: nothing is kept in it
 CONNECT_S = 30.0
 
+_CHUNKED = -1
+_LAST_CHUNK = b"\r\n0\r\n\r\n"
+
 
 @cache
 def client_context() -> ssl.SSLContext:
@@ -33,13 +36,18 @@ def client_context() -> ssl.SSLContext:
 
 @cache
 def _body_length(head: bytes) -> int:
-    """Return the length of the body that follows a head; most heads of a load are the same."""
+    """Return the length of the body that follows a head, `_CHUNKED` if only its end shows it.
+
+    Most heads of a load are the same.
+    """
     if not _STATUS.match(head):
         raise RuntimeError(f"The response is not a success: {head.splitlines()[0]!r}.")
     length = _LENGTH.search(head)
-    if length is None:
-        raise RuntimeError("The response has no Content-Length.")
-    return int(length[1])
+    if length is not None:
+        return int(length[1])
+    if b"chunked" in head:
+        return _CHUNKED
+    raise RuntimeError("The response has no Content-Length, and does not come in chunks.")
 
 
 @attrs.frozen
@@ -104,7 +112,9 @@ class Caller:
             return None
         if not received:
             raise RuntimeError("The server closed a connection.")
-        if self._missing:
+        if self._missing == _CHUNKED:
+            self._look_for_last_chunk(bytes(_BUFFER[:received]))
+        elif self._missing:
             self._missing -= received
         elif not self._receive_head(received):
             return None
@@ -142,8 +152,18 @@ class Caller:
             self._head = bytes(piece[:received])
             return False
         self._head = b""
-        self._missing = _body_length(bytes(piece[:end])) - (received - end - len(_END))
+        self._missing = _body_length(bytes(piece[:end]))
+        if self._missing == _CHUNKED:
+            self._last = b""
+            self._look_for_last_chunk(bytes(piece[end + len(_END) : received]))
+        else:
+            self._missing -= received - end - len(_END)
         return True
+
+    def _look_for_last_chunk(self, piece: bytes) -> None:
+        self._last = (self._last + piece)[-len(_LAST_CHUNK) :]
+        if self._last == _LAST_CHUNK:
+            self._missing = 0
 
 
 class Reconnector(Caller):

@@ -71,6 +71,7 @@ async def treedb(*words: str | pathlib.Path, token: str = "", stdin: bytes = b""
         patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
         patch.setattr(sys, "stdout", output)
         patch.setattr(sys, "stderr", errors)
+        patch.setattr(signal, "signal", lambda *_: None)
         try:
             status = await _run(parse([str(word) for word in words]))
         except (CommandFailed, OutputClosed) as error:
@@ -82,7 +83,9 @@ async def treedb(*words: str | pathlib.Path, token: str = "", stdin: bytes = b""
 
 
 async def _run(arguments: Namespace) -> Any:
-    if arguments.run is not run_online:
+    # A command that works online or offline is offline if it is given the data.
+    is_online = hasattr(arguments, "work") and not hasattr(arguments, "data")
+    if arguments.run is not run_online and not is_online:
         return arguments.run(arguments)
     await arguments.work(reactor, make_client(reactor, arguments), arguments)
     return 0

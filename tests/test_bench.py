@@ -25,12 +25,23 @@ STORE_TASKS = (
     "|record replaced, batched|leaf updated, batched"
 )
 SMALLEST = {
+    "backups.py": ("--rounds=1", "--connections=2"),
+    "big_trees.py": ("--records=200", "--small=50", "--rounds=1", "--samples=1"),
+    "crashes.py": ("--rounds=1", "--records=500"),
+    "loading.py": ("--records=20", "--rounds=1"),
     "memory.py": ("--kept-mib=1",),
+    "neighbours.py": ("--scale=0.0005", "--seconds=0.5"),
     "rules.py": ("--seconds=0.1", "--rounds=1"),
     "store.py": ("--records=20", "--operations=2", "--rounds=1"),
     "streams.py": ("--listeners=2", "--events=4", "--seconds=0.1", "--rounds=1"),
 }
 ROWS = [
+    ("backups.py", r"1 backups, each of one moment: median [0-9.]+ s, [0-9,]+ writes/s .*", 1),
+    ("big_trees.py", r"(point|record|limitTo|orderBy|equalTo|page|shallow|append).* +[0-9.]+", 8),
+    ("crashes.py", r"[A-Za-z]+ +[0-9]+ killed in the middle, [0-9]+ whole; nothing lost", 5),
+    ("neighbours.py", r"(nothing|PUT|250|index|PATCH|import|DELETE) .*(MB|x)( .*)?", 8),
+    ("loading.py", r"sqlite3 \.import +[0-9.]+ +1\.00 *", 1),
+    ("loading.py", r"(im|ex)port(, ndjson| --data)? +[0-9.]+ +[0-9.]+ +[0-9]+", 6),
     (
         "memory.py",
         r"(at rest|after some requests|with 1 MiB of kept answers) +[0-9]+\.[0-9] MB",
@@ -165,7 +176,7 @@ def responding(response: bytes) -> Iterator[str]:
     [
         (b"", "answered nothing"),
         (b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", "not a success: b'HTTP/1.1 404"),
-        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "no Content-Length"),
+        (b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nhalf", "no Content-Length"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhal", "closed a connection"),
     ],
     ids=["no response", "error status", "no length", "cut off"],

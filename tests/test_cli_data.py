@@ -101,6 +101,11 @@ async def test_options_make_a_query(project: str) -> None:
     assert await keys("--order-by", "$key", "--equal-to", "5") == ["5"]
     assert await keys("--order-by", '"$key"', "--start-at", "5", "--end-at", "5") == ["5"]
     assert await keys("--order-by", "$key", "--start-at", "b", "--end-at", "true") == ["grace"]
+    assert await keys("--where", '{"age":{">":36}}') == ["alan", "grace"]
+    assert await keys("--where", '{"age":{">":36}}', "--limit-to-last", "1") == ["grace"]
+    assert await keys("--order-by", "age", "--where", '{"$key":{"!=":"alan"}}') == [
+        *("ada", "grace", "5")
+    ]
     assert (await treedb("get", f'{project}?orderBy="age"', "--limit-to-first", "1")).status == 0
 
 
@@ -133,7 +138,7 @@ async def test_an_error_of_the_daemon_is_one_sentence(project: str) -> None:
         ["get", "http://h", "--token-fil", "x"],
         ["set", "http://h"],
         ["remove", "http://h", "1"],
-        ["import", "a", "http://h"],
+        ["import", "a"],
         ["watch"],
         ["watch", "http://h", "--keep-alive", "0"],
         ["rules"],

@@ -5,7 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 from importlib.metadata import version
-from typing import Final
+from typing import Final, NoReturn
+
+import pytest
+
+from treedbd.cli.main import main
 
 MAX_MODULES: Final = 61
 """It imports 50 at present. Each further one makes every command start later."""
@@ -31,6 +35,16 @@ def test_printing_the_version_imports_few_modules() -> None:
     names = imported(run_python("-m", "treedbd.cli", "--version"))
     assert "treedbd.cli.main" in names
     assert len(names) <= MAX_MODULES, names
+
+
+def test_ctrl_c_while_a_command_is_imported_ends_it_without_a_traceback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupt(_: str) -> NoReturn:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("treedbd.cli.main.import_module", interrupt)
+    assert main(["get", "http://localhost"]) == 130
 
 
 def test_importing_the_package_does_not_import_twisted() -> None:

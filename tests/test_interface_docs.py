@@ -170,7 +170,7 @@ def test_the_fixed_limits_are_those_of_the_page() -> None:
         limits.MAX_KEY_BYTES,
         limits.MAX_BODY_NESTING,
         limits.MAX_PATCH_MEMBERS,
-        limits.MAX_TAGGED_BYTES,
+        limits.MAX_SHOWN_BYTES,
         limits.MAX_CALLBACK_CHARACTERS,
         limits.MAX_TOKEN_CHARACTERS,
         limits.MAX_CLAIM_LEVELS,

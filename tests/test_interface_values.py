@@ -356,12 +356,6 @@ def test_a_body_has_16_mib_at_most(tree: Client) -> None:
     assert tree.request("DELETE", "/a.json").status == 200
 
 
-def test_a_body_has_a_million_members_and_items_at_most(tree: Client) -> None:
-    body = b"[" + b"1," * 7_000_000 + b"1]"
-    check_error(tree.request("PUT", "/a.json", body), 400, "invalid_data")
-    assert tree.get("/a.json") is None
-
-
 def test_the_limits_can_be_configured(tmp_path_factory: pytest.TempPathFactory) -> None:
     config = """
 default_project = "shop"

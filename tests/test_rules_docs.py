@@ -25,7 +25,7 @@ def example(word: str) -> RuleSet:
 
 
 def test_every_example_is_valid() -> None:
-    assert len(EXAMPLES) == 6
+    assert len(EXAMPLES) == 7
     for text in EXAMPLES:
         parse_rules(text)
 
@@ -58,6 +58,14 @@ def test_the_first_document_allows_the_documented_reads() -> None:
     assert may_read(rules, "messages", auth=ADA, query=QueryFacts(limit_to_last=100))
     assert not may_read(rules, "messages", auth=ADA, query=QueryFacts(limit_to_last=101))
     assert not may_read(rules, "messages", auth=ADA)
+
+
+def test_the_indexes_are_those_that_the_page_describes() -> None:
+    assert example("players").declared_indexes == {
+        (("players",), "score"),
+        (("players",), "team/name"),
+        (("boards", None, "results"), ".value"),
+    }
 
 
 def test_the_recipes_work_as_documented() -> None:

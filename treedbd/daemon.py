@@ -30,6 +30,7 @@ from treedbd.config.values import ConfigError
 from treedbd.service import CannotStart, TreeService
 from treedbd.signals import Signals
 from treedbd.text import in_one_line
+from treedbd.turns import Turns, record_turns
 from treedbd.web.auth.verifier import OWNER_TOKEN
 
 
@@ -124,6 +125,9 @@ class Daemon(Service):
         """Open the stores; announce the daemon once requests are answered."""
         self._start(self.tree.startService)
         Service.startService(self)
+        turns = Turns(self._report_long_turns)
+        if record_turns(self._reactor, turns):
+            self.tree.resource().show_turns(turns)
         self._signals.follow_reactor(self._reactor, self._stop_reactor, self._reload)
         self._reactor.callWhenRunning(self._announce)
 
@@ -157,6 +161,14 @@ class Daemon(Service):
 
         reloading = self.tree.reload(settings).addCallback(report)
         reloading.addErrback(lambda failure: self._log.failure("The reload failed.", failure))
+
+    def _report_long_turns(self, count: int, longest_s: float) -> None:
+        self._log.warn(
+            "For up to {ms} ms nobody was answered, {count} times since the last such line: look "
+            "for a busy machine, or for large requests at this time.",
+            ms=round(longest_s * 1000),
+            count=count,
+        )
 
     def _end(self, result: None) -> None:
         self._signals.ignore()

@@ -13,6 +13,8 @@ import os
 import pathlib
 import stat
 import sys
+import threading
+from typing import IO
 
 FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """The errors of a write for which there is no room."""
@@ -22,6 +24,7 @@ NO_DESCRIPTOR_ERRNOS = frozenset({errno.EMFILE, errno.ENFILE})
 
 _UNFINISHED = ".new"
 _BLOCK = 64 * 1024
+_LARGE_BYTES = 16 * 1024 * 1024
 
 
 def create_directory(path: pathlib.Path) -> None:
@@ -108,3 +111,14 @@ def sync_directory(path: pathlib.Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def close_temporary(file: IO[bytes], size: int) -> None:
+    """Close a temporary file of `size` bytes, a large one in a thread: giving its room back blocks.
+
+    The caller must not use it any more.
+    """
+    if size < _LARGE_BYTES:
+        file.close()
+    else:
+        threading.Thread(target=file.close, name="close a temporary file").start()

@@ -30,13 +30,17 @@ MAX_KEY_BYTES: Final = 768
 """Bytes of UTF-8 in a key."""
 MAX_BODY_NESTING: Final = 4 * MAX_DEPTH
 """Levels of objects and arrays in a body, which may hold empty ones below `MAX_DEPTH`."""
-MAX_PATCH_MEMBERS: Final = 100_000
+MAX_PATCH_MEMBERS: Final = 2_000_000
 """Members of a PATCH: each is a place of its own to be found, authorised and written."""
-MAX_TAGGED_BYTES: Final = 32 * MIB
-"""Bytes of a value that can have an entity tag or be indented: both need all of it at once."""
+MAX_SHOWN_BYTES: Final = 32 * MIB
+"""Bytes of a value that can be indented, or shown by a 412: both need all of it at once."""
 
 # Fixed: requests.
 DEFAULT_TIMEOUT_S: Final = 30.0
+MAX_WHERE_CONDITIONS: Final = 16
+"""Conditions of `where`: each operator is one, and each plain value."""
+MAX_WHERE_ITEMS: Final = 1000
+"""Values in a list of `in`."""
 MAX_TIMEOUT_S: Final = 900.0
 """The largest `timeout`, in seconds."""
 MAX_CALLBACK_CHARACTERS: Final = 128
@@ -136,6 +140,7 @@ class Limits:
             database has an equal part of at least 64 KiB.
         kept_answer_bytes: answers to reads of all databases that are kept in memory together until
             a write changes them; those used longest ago are dropped first. 0 keeps none.
+        where_children: children that one request with `where` looks through; beyond it 400.
         streams: open streams; beyond it 503.
         streams_per_database: open streams of one database; beyond it 429.
         streams_per_address: open streams of one client address; beyond it 429.
@@ -143,7 +148,7 @@ class Limits:
     """
 
     write_body_bytes: int = limit(16 * MIB, 1, 256 * MIB, "bytes")
-    write_nodes: int = limit(1_000_000, 1, 128 * MIB)
+    write_nodes: int = limit(128 * MIB, 1, 128 * MIB)
     parsed_bytes: int = limit(256 * MIB, 1, 2**40, "bytes")
     string_bytes: int = limit(10 * MIB, 1, 256 * MIB, "bytes")
     request_line_bytes: int = limit(96 * KIB, KIB, MIB, "bytes")
@@ -165,6 +170,7 @@ class Limits:
     open_databases: int = limit(4000, 1, 1_000_000)
     cache_bytes: int = limit(256 * MIB, MIB, 2**40, "bytes")
     kept_answer_bytes: int = limit(64 * MIB, 0, 2**40, "bytes")
+    where_children: int = limit(100_000, 1, 100_000_000)
     streams: int = limit(16_000, 1, 10_000_000)
     streams_per_database: int = limit(16_000, 1, 10_000_000)
     streams_per_address: int = limit(4000, 1, 10_000_000)
@@ -179,6 +185,7 @@ class StreamLimits:
         buffer_bytes: events that wait for a slow reader; beyond it one `put` replaces them.
         stalled_s: how long the reader of a stream may read nothing before it is closed.
         retain_events: writes that the change log keeps for streams that resume; 0 keeps none.
+        retain_entry_bytes: a write in the change log; a longer one is kept without its body.
 
     """
 
@@ -186,6 +193,7 @@ class StreamLimits:
     buffer_bytes: int = limit(MIB, KIB, 256 * MIB, "bytes")
     stalled_s: float = limit(60.0, 0, 86_400, "seconds")
     retain_events: int = limit(1000, 0, 10_000_000)
+    retain_entry_bytes: int = limit(64 * KIB, KIB, 256 * MIB, "bytes")
 
 
 @attrs.frozen

@@ -32,7 +32,6 @@ from twisted.internet.task import LoopingCall
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 from twisted.python.reflect import namedAny
-from twisted.web.resource import IResource
 
 from treedbd.config.certificate import (
     LOCAL_KEY,
@@ -117,7 +116,7 @@ class TreeService(MultiService):
         """Whether it was stopped while a thread of its waited for a disk that does not respond."""
         return self._has_given_up
 
-    def resource(self) -> IResource:
+    def resource(self) -> TreeResource:
         """Return the whole interface, to be mounted under any prefix."""
         return self._resource
 
@@ -233,6 +232,7 @@ class TreeService(MultiService):
                 os.urandom,
                 partial(deferToThreadPool, self._reactor, self._reactor.getThreadPool()),
                 AnswerPool(settings.limits.kept_answer_bytes),
+                entry_bytes=settings.streams.retain_entry_bytes,
             ),
             retain_events=settings.streams.retain_events,
         )
@@ -269,6 +269,7 @@ class TreeService(MultiService):
             return
         self._ensure_data_directory()
         self._lock = DirectoryLock(self._settings.data)
+        self._lock.note_urls(self.urls())
         self._catalog.open(self._lock, accept_loss=self._settings.accept_loss)
 
     def _close_endpoints(self) -> Deferred[Any]:
@@ -341,6 +342,7 @@ def _web_options(settings: Settings) -> WebOptions:
         default_project=settings.default_project,
         etag_headers=settings.http.etag_headers,
         cors_origins=settings.http.cors_origins,
+        compression=settings.http.compression,
         any_host=not is_local and not has_own_hosts,
         only_local_pages=is_local,
         limits=settings.limits,

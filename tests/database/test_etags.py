@@ -1,4 +1,4 @@
-"""Tags of writes, also of values that are too large to have one."""
+"""Tags of writes, also of large values."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from twisted.internet.task import Clock
 
 from tests.database.world import make_database, run_at_once
 from treedbd.database import etags
-from treedbd.database.errors import ConditionFailed, TooLarge
+from treedbd.database.errors import ConditionFailed
 from treedbd.database.requests import Caller, Condition, Outcome, Write
 from treedbd.database.runtime import Runtime
+from treedbd.pauses import in_steps
 from treedbd.store.memory import MemoryEngine
 from treedbd.tree.edit import Edit, make_patch, make_put, make_remove
 from treedbd.tree.etag import NULL_ETAG, etag, parse_etags
 from treedbd.tree.types import Json, Place
 from treedbd.tree.value import plain
 
-TAGGED_BYTES = 10_000
+SHOWN_BYTES = 10_000
 LARGE: dict[str, Json] = {f"k{at:03}": "x" * 20 for at in range(1000)}
 BIG = Place(("big",))
 PRIORITY = Place(("big",), is_priority=True)
@@ -27,7 +28,7 @@ ANY = parse_etags("*")
 
 
 class World:
-    """A database with one value that is too large for a tag; writes are done one by one."""
+    """A database with one value that is too large for a 412; writes are done one by one."""
 
     def __init__(self) -> None:
         self.clock = Clock()
@@ -35,7 +36,7 @@ class World:
         self.database = make_database(MemoryEngine(), runtime)
         self.write(make_put(BIG, LARGE))
 
-    def write(self, edit: Edit, condition: Condition | None = None, **wanted: bool) -> Any:
+    def write(self, edit: Edit, condition: Condition | None = None, **wanted: Any) -> Any:
         """Return the outcome of a write, or the error that refused it."""
         results: list[Any] = []
         caller = Caller(None, is_admin=True)
@@ -44,11 +45,11 @@ class World:
         return results[0] if isinstance(results[0], Outcome) else results[0].value
 
     def write_with_etag(self, edit: Edit, condition: Condition | None = None) -> Any:
-        """Do a write that must return a tag."""
-        return self.write(edit, condition, wants_etag=True, must_have_etag=True)
+        """Do a write that returns a tag."""
+        return self.write(edit, condition, wants_etag=True)
 
     def write_if(self, edit: Edit, condition: Condition) -> Any:
-        """Do a write under a condition; it returns a tag if there is one."""
+        """Do a write under a condition; it returns a tag."""
         return self.write(edit, condition, wants_etag=True)
 
     @property
@@ -58,40 +59,39 @@ class World:
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    monkeypatch.setattr(etags, "MAX_TAGGED_BYTES", TAGGED_BYTES)
+    monkeypatch.setattr(etags, "MAX_SHOWN_BYTES", SHOWN_BYTES)
     return World()
 
 
-def test_a_small_value_that_replaces_a_large_one_has_a_tag(world: World) -> None:
+def test_a_write_returns_the_tag_of_a_value_of_any_size(world: World) -> None:
     assert world.write_with_etag(make_put(BIG, [1.0, {"b": 2, "a": None}])).etag == etag(
         [1, {"b": 2}]
     )
-    world.write(make_put(BIG, LARGE))
+    assert world.write_with_etag(make_put(BIG, LARGE)).etag == etag(LARGE)
+    changed: dict[str, Json] = {**LARGE, "k000": 1}
+    assert world.write_with_etag(make_patch(BIG.path, {"k000": 1})).etag == etag(changed)
     assert world.write_with_etag(make_remove(BIG)).etag == NULL_ETAG
     assert world.big is None
 
 
-def test_a_write_that_must_have_a_tag_is_refused_if_there_can_be_none(world: World) -> None:
-    assert isinstance(world.write_with_etag(make_patch(BIG.path, {"k000": 1})), TooLarge)
+def test_a_condition_on_a_large_value_is_checked(world: World) -> None:
+    patch = make_patch(BIG.path, {"k000": 1})
+    refusal = world.write_if(patch, Condition(BIG, parse_etags('"abc"')))
+    assert isinstance(refusal, ConditionFailed)
+    assert (refusal.current, refusal.is_shown, refusal.tag) == (None, False, etag(LARGE))
     assert world.big == LARGE
-    assert isinstance(world.write_with_etag(make_put(Place(("other",)), LARGE)), TooLarge)
-    assert world.database.read(lambda nodes: nodes.peek(("other",))) is None
+    outcome = world.write_if(patch, Condition(BIG, parse_etags(etag(LARGE))))
+    assert outcome.etag == etag({**LARGE, "k000": 1})
+    assert world.write_if(make_put(BIG, LARGE), Condition(BIG, ANY)).etag == etag(LARGE)
 
 
-def test_a_star_matches_a_large_value_and_the_write_returns_no_tag(world: World) -> None:
-    condition = Condition(BIG, ANY)
-    outcome = world.write_if(make_patch(BIG.path, {"k000": 1}), condition)
-    assert outcome.etag is None
-    assert world.big == {**LARGE, "k000": 1}
-    assert world.write_if(make_put(BIG, LARGE), condition).etag is None
-    patch = make_patch(BIG.path, dict.fromkeys(list(LARGE)[1:]))
-    assert world.write_if(patch, condition).etag == etag({"k000": "x" * 20})
+def test_the_tag_of_a_large_value_is_computed_in_steps(world: World) -> None:
+    def check() -> None:
+        world.database.read(
+            lambda nodes: etags.check_condition(nodes, Condition(BIG, parse_etags(etag(LARGE))))
+        )
 
-
-def test_a_condition_on_a_value_too_large_for_a_tag_is_refused(world: World) -> None:
-    condition = Condition(BIG, parse_etags('"abc"'))
-    assert isinstance(world.write_if(make_remove(BIG), condition), TooLarge)
-    assert world.big == LARGE
+    assert len(list(in_steps(check))) > len(LARGE)
 
 
 def test_a_mismatch_shows_the_current_value_and_its_tag(world: World) -> None:

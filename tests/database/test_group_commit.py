@@ -20,9 +20,10 @@ from zope.interface import implementer
 
 from tests.database.world import Disk, TurnClock, make_database
 from treedbd.database import etags
+from treedbd.database.batch_applier import BATCH_SECONDS
 from treedbd.database.database import Database
 from treedbd.database.errors import ConditionFailed, DeadlinePassed, Unavailable
-from treedbd.database.group_commit import BATCH_SECONDS, GroupCommit
+from treedbd.database.group_commit import GroupCommit
 from treedbd.database.recovery import SPACE_CHECK_S
 from treedbd.database.requests import Caller, Condition, Outcome, Write
 from treedbd.database.runtime import Runtime

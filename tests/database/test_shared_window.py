@@ -11,14 +11,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.database.world import Disk, TurnClock, logged_failures, make_database
+from tests.database.world import (
+    Disk,
+    TurnClock,
+    logged_failures,
+    make_active_rules,
+    make_database,
+    run_at_once,
+)
+from tests.store.index_checks import check_entries
 from treedbd.database import shared_window
 from treedbd.database.requests import Caller, Write
 from treedbd.database.runtime import Runtime
 from treedbd.database.watchers import Notification
+from treedbd.rules.ruleset import parse_rules
 from treedbd.store import select
+from treedbd.store.index_states import read_states
+from treedbd.store.index_writer import make_writer
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.nodes import HeldNodes, Nodes
+from treedbd.store.pages import PAGE_BYTES
 from treedbd.store.select import iterate_selected
 from treedbd.tree.edit import Edit, make_patch, make_put, make_remove
 from treedbd.tree.query import Query, parse_query, selection_to_json
@@ -44,12 +56,13 @@ ALL = query(orderBy='"$key"')
 class World:
     """A database whose writes are committed, and whose turns are taken, when the test says so."""
 
-    def __init__(self, lag: float = 0.0) -> None:
+    def __init__(self, lag: float = 0.0, rules: str = '{"rules":{}}') -> None:
         self.clock = TurnClock(lag)
         self.disk = Disk()
         self.engine = MemoryEngine()
         runtime = Runtime(self.clock, os.urandom, self.disk.run)
-        self.database = make_database(self.engine, runtime)
+        active = make_active_rules(run_at_once, first=parse_rules(rules))
+        self.database = make_database(self.engine, runtime, active)
         self.followers: list[Follower] = []
         self.failures = 0
 
@@ -101,6 +114,7 @@ class Follower:
         self.shown: dict[str, Json] = {}
         self.received: list[tuple[int, str, Json]] = []
         self.state = -1
+        self.is_revoked = False
         self.on_event: Callable[[], None] = lambda: None
         self._rendering: Iterator[bytes] | None = None
         self._rendered: list[bytes] = []
@@ -161,6 +175,11 @@ class Follower:
         self.world.failures += 1
         self.end()
 
+    def revoke(self) -> None:
+        """End because the window cannot be shown any longer."""
+        self.is_revoked = True
+        self.end()
+
     def end(self) -> None:
         """Show nothing any more."""
         self._stop_rendering()
@@ -212,6 +231,11 @@ QUERIES = st.sampled_from(
         query(orderBy='"$priority"', limitToFirst="1"),
         query(orderBy='"$priority"', limitToLast="2", startAfter="0"),
         query(orderBy='"v"', equalTo="1"),
+        query(where='{"v":{">=":1}}'),
+        query(where='{"v":{"!=":null},"w/x":{"!=":2}}', limitToLast="2"),
+        query(orderBy='"v"', limitToFirst="1", where='{"w/x":{"in":[0,1,null]}}'),
+        query(orderBy='"$value"', limitToLast="2", where='{"$priority":{"<":2}}'),
+        query(orderBy='"$value"', limitToFirst="2", where='{"$key":{">":"1"}}'),
     ]
 )
 STEPS = st.one_of(
@@ -249,8 +273,12 @@ def take(world: World, kind: str, what: Any) -> None:
         steps.get(kind, follower.end if kind == "end" else lambda: follower.render(2))()
 
 
-@settings(max_examples=500, deadline=None)
+INDEXED = '{"rules":{"list":{".indexOn":["v","w/x",".value",".priority"]}}}'
+
+
+@settings(max_examples=700, deadline=None)
 @given(
+    st.booleans(),
     st.integers(0, 2),
     st.sampled_from([2, 1024]),
     st.sampled_from([0.0, 0.0015, 0.005]),
@@ -258,23 +286,46 @@ def take(world: World, kind: str, what: Any) -> None:
     st.lists(STEPS, max_size=50),
 )
 def test_each_stream_has_what_its_query_selects(
-    reserve: int, moved_at_once: int, lag: float, start: Any, steps: list[tuple[str, Any]]
+    is_indexed: bool,
+    reserve: int,
+    moved_at_once: int,
+    lag: float,
+    start: Any,
+    steps: list[tuple[str, Any]],
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Window.__init__, "__defaults__", (reserve,))
         patch.setattr(shared_window, "MOVED_AT_ONCE", moved_at_once)
-        world = World(lag)
+        if is_indexed:  # only what is spread over rows has entries
+            patch.setattr(make_writer, "__defaults__", (12, PAGE_BYTES))
+        world = World(lag, INDEXED if is_indexed else '{"rules":{}}')
         world.put(LIST, start)
         for watched in (FIRST, LAST, ALL, FIRST):
             world.follow(watched)
         for kind, what in steps:
             take(world, kind, what)
         world.check()
+        world.engine.read(lambda view: check_entries(view, read_states(view).kept))
         for follower in list(world.followers):
             follower.end()
         world.settle()
         assert not world.database._windows._newest
         assert world.database._watchers.count == 0
+
+
+def test_a_window_is_revoked_when_it_would_look_through_too_many_children() -> None:
+    world = World()
+    world.put(LIST, large(10))
+    narrow = parse_query({"where": '{"$value":{">=":0}}', "limitToFirst": "2"}, 12)
+    assert narrow is not None
+    follower = world.follow(narrow)
+    assert list(follower.shown) == ["k000", "k001"]
+    world.put(LIST, dict.fromkeys(large(12), -1))
+    world.check()
+    assert not follower.is_revoked
+    world.put(LIST, dict.fromkeys(large(13), -1))
+    assert follower.is_revoked
+    assert world.failures == 0
 
 
 def large(count: int) -> dict[str, Json]:

@@ -8,8 +8,9 @@ import sys
 import pytest
 
 from tests.rights import someone_else
+from tests.store.sqlite.disk_space import limited_file_size
 from treedbd.store.engine import CannotOpenStore
-from treedbd.store.lock import DirectoryLock
+from treedbd.store.lock import DirectoryLock, read_urls
 
 HOLD = """
 import pathlib, sys
@@ -28,6 +29,16 @@ def test_a_directory_is_locked_once(tmp_path: pathlib.Path) -> None:
     lock.release()
     DirectoryLock(tmp_path).release()
     DirectoryLock(tmp_path).release()
+
+
+def test_a_full_disk_keeps_nobody_from_locking(tmp_path: pathlib.Path) -> None:
+    with limited_file_size(0):
+        lock = DirectoryLock(tmp_path)
+        lock.note_urls(["http://127.0.0.1:1"])
+        with pytest.raises(CannotOpenStore, match="is in use by another treedb"):
+            DirectoryLock(tmp_path)
+        lock.release()
+    assert read_urls(tmp_path) == []
 
 
 def test_other_directories_are_not_locked(tmp_path: pathlib.Path) -> None:

@@ -266,7 +266,7 @@ def changes_of(path: Path, members: list[tuple[str, Any]]) -> Commit:
             body_with_item = {**body, name: item}
             make_patch((), body_with_item)
             body = body_with_item
-    return make_patch(path, body).changes
+    return tuple(make_patch(path, body).changes)
 
 
 @bounded

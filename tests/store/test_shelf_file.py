@@ -436,7 +436,7 @@ def directory(path: pathlib.Path) -> None:
         (garbage, "is not a database of treedb: move it out"),
         (empty, "is empty, which no database is: remove it"),
         (truncated, r"is damaged \(.*\): restore it from a backup"),
-        (sql("PRAGMA user_version = 4"), "has format 4 .* use the version that wrote it"),
+        (sql("PRAGMA user_version = 5"), "has format 5 .* use the version that wrote it"),
         (sql("DROP TABLE log"), r"is damaged \(its tables .*\): restore it"),
         (directory, "is not a file: move it"),
     ],

@@ -17,6 +17,7 @@ from treedbd.limits import Limits
 from treedbd.rules.ruleset import DENY, parse_rules
 from treedbd.web import write
 from treedbd.web.body_gate import FREE_BYTES, LARGE_BYTES, NODE_BYTES, Turn
+from treedbd.web.large_bodies import LARGE_BODY_BYTES, LARGE_BODY_NODES
 
 RECORDS = LARGE_BYTES // NODE_BYTES
 LARGE = {f"k{at:06}": at for at in range(RECORDS)}
@@ -150,7 +151,8 @@ def test_the_bodies_that_wait_are_refused_at_the_end_of_the_server(server: Gated
 
 
 def test_a_body_larger_than_the_bound_is_parsed_alone(server: GatedServer) -> None:
-    larger = {f"k{at:06}": at for at in range(2 * RECORDS)}
+    larger: dict[str, Any] = {f"k{at:06}": at for at in range(LARGE_BODY_NODES - 10)}
+    larger["text"] = "x" * (LARGE_BODY_BYTES // 2)
     peers = [server.put(f"/r{at}", larger) for at in range(2)]
     assert len(server.parsed) == 1
     server.run()

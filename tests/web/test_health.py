@@ -12,6 +12,7 @@ from twisted.internet.defer import Deferred, succeed
 from tests.web.http1.peer import ParsedReply
 from tests.web.tree_server import WALL, TreeServer
 from treedbd.database.problems import Problem
+from treedbd.turns import Turns
 from treedbd.web.auth.authenticator import Authenticator
 from treedbd.web.auth.identity import OWNER, Identity
 from treedbd.web.auth.jwt import BadToken
@@ -142,3 +143,18 @@ def test_a_server_that_ends_refuses_writes_before_it_parses_them_and_still_reads
         assert (reply.status, b"shutting down" in reply.body) == (503, True)
     (reply,) = server.connect().exchange(b"GET /a.json HTTP/1.1\r\nHost: demo.localhost\r\n\r\n")
     assert (reply.status, reply.body) == (200, b"1")
+
+
+@pytest.mark.parametrize(("token", "is_shown"), [("admin", True), ("user", False), ("", False)])
+def test_only_an_admin_sees_how_long_the_turns_of_the_process_last(
+    server: TreeServer, monkeypatch: pytest.MonkeyPatch, token: str, *, is_shown: bool
+) -> None:
+    monkeypatch.setattr(server.catalog, "find_problems", lambda: succeed([]))
+    turns = Turns(lambda *_: None)
+    server.resource.show_turns(turns)
+    for length_ms in (1, 1, 7):
+        turns.add(length_ms * 1_000_000)
+    shown = b'{"count":3,"p50_ms":1.0,"p99_ms":7.0,"longest_ms":7.0}'
+    expected = b'{"status":"ok","turns":%s}' % shown if is_shown else b'{"status":"ok"}'
+    assert ask(server, host="demo.localhost", token=token).body == expected
+    assert ask(server, "?live", host="demo.localhost", token=token).body == b'{"status":"ok"}'

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import pathlib
+from collections.abc import Iterator
 from typing import Any
 
 import attrs
@@ -17,8 +18,11 @@ from tests.web.http1.peer import ParsedReply, Peer
 from tests.web.tree_server import OPTIONS, TreeServer
 from treedbd.database.open_databases import SWEEP_S, UNUSED_S
 from treedbd.limits import MIB
+from treedbd.store.canonical import etag_in_steps
 from treedbd.store.engine import DiskFull, StoreFailed
+from treedbd.store.nodes import Nodes
 from treedbd.tree.etag import etag
+from treedbd.tree.types import Path
 from treedbd.web import representation
 from treedbd.web.auth.verifier import Verifier
 
@@ -255,14 +259,14 @@ def test_rules_are_evaluated_for_what_is_kept(service: Service) -> None:
 def test_a_tag_is_computed_once(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     computed: list[Any] = []
 
-    def count(json: Any) -> str:
-        computed.append(json)
-        return etag(json)
+    def count(nodes: Nodes, path: Path) -> Iterator[str | None]:
+        computed.append(path)
+        return etag_in_steps(nodes, path)
 
-    monkeypatch.setattr(representation, "etag", count)
+    monkeypatch.setattr(representation, "etag_in_steps", count)
     tags = [service.read("GET", "/a.json", "X-Firebase-ETag: true")[b"etag"] for _ in range(3)]
     assert tags == [etag({"b": 1}).encode()] * 3
-    assert computed == [{"b": 1}]
+    assert computed == [("a",)]
 
 
 def test_readers_of_a_large_answer_share_its_bytes(service: Service) -> None:

@@ -612,6 +612,9 @@ class Follower:
     def notify(self, notification: Notification) -> None:
         self.events += [event for _, event in notification.events]
 
+    def revoke(self) -> None:
+        raise AssertionError("The stream has been revoked.")
+
     def fail(self) -> None:
         raise AssertionError("The stream has failed.")
 
@@ -641,7 +644,7 @@ def test_a_stream_whose_value_begins_again_is_notified_of_nothing_before_it(worl
     assert stream.subscription.window is not None
     assert not stream.subscription.window._streams
     world.finish()
-    assert list(stream.subscription.window._streams) == [stream]
+    assert list[object](stream.subscription.window._streams) == [stream]
 
 
 # Bounds and errors.

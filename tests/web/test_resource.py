@@ -23,7 +23,13 @@ from treedbd.web.options import WebOptions
 from treedbd.web.resource import RESERVED, TreeResource
 
 ROUTES = {rule.endpoint: rule for rule in TreeResource.app.url_map.iter_rules()}
-RESERVED_PATHS = ["/.health", "/.settings/rules.json", "/.inspect/databases.json"]
+RESERVED_PATHS = [
+    "/.health",
+    "/.settings/rules.json",
+    "/.settings/log.json",
+    "/.settings/compact.json",
+    "/.inspect/databases.json",
+]
 TREE_PATHS = [
     "/.json",
     "/a.json",
@@ -62,6 +68,12 @@ class RecordingResource(TreeResource):
 
     async def rules(self, request: IHttp1Request) -> None:
         self._record("rules", request)
+
+    async def log(self, request: IHttp1Request) -> None:
+        self._record("log", request)
+
+    async def compact(self, request: IHttp1Request) -> None:
+        self._record("compact", request)
 
     async def databases(self, request: IHttp1Request) -> None:
         self._record("databases", request)
@@ -118,7 +130,7 @@ def find_declared(target: str, method: str) -> str:
 def test_a_reserved_path_is_dispatched_as_the_router_does(
     server: RecordingServer, target: str
 ) -> None:
-    declared = find_declared(target, "GET")
+    declared = find_declared(target, "POST" if "compact" in target else "GET")
     assert declared != "tree"
     for method in ROUTES[declared].methods or ():
         assert find_declared(target, method) == declared

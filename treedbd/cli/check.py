@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import pathlib
 from argparse import ArgumentParser, Namespace
+from itertools import islice
 
 from treedbd.cli.exit import DONE, CommandFailed, Status, make_printable, print_line
-from treedbd.cli.options import add_settings_options, read_settings
+from treedbd.cli.options import add_settings_options, read_stored_settings
 from treedbd.database.data_directory import DirectoryEntry, walk
 from treedbd.limits import RulesLimits
 from treedbd.rules.errors import InvalidRules, with_hint
@@ -23,6 +24,7 @@ from treedbd.store.sqlite.convert import check_older
 from treedbd.store.sqlite.engine import SqliteEngine
 from treedbd.store.sqlite.file import OlderFormat
 from treedbd.store.verify import MAX_FINDINGS, verify
+from treedbd.store.verify_indexes import verify_indexes
 
 
 def add_options(parser: ArgumentParser, _: str) -> None:
@@ -32,13 +34,7 @@ def add_options(parser: ArgumentParser, _: str) -> None:
 
 
 def _check(arguments: Namespace) -> Status:
-    settings = read_settings(arguments)
-    if settings.engine == "memory":
-        raise CommandFailed("The memory engine stores nothing that could be checked.")
-    if not settings.data.is_dir():
-        raise CommandFailed(
-            f"There is no data directory {settings.data}: choose one by --config or --data."
-        )
+    settings = read_stored_settings(arguments, "checked")
     try:
         lock = DirectoryLock(settings.data)
     except CannotOpenStore as error:
@@ -94,6 +90,7 @@ def verify_file(file: pathlib.Path) -> list[str]:
 
 def _check_rows(rows: ReadView) -> list[str]:
     findings = verify(rows)
+    findings += islice(verify_indexes(rows), MAX_FINDINGS)
     for entry in rows.entries(0):
         try:
             changelog.decode(entry.content)

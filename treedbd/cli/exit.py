@@ -14,6 +14,8 @@ Status = int
 
 DONE = 0
 FAILED = 1
+INTERRUPTED = 130
+"""By Ctrl-C, as shells say it: 128 and the number of the signal."""
 
 
 class CommandFailed(Exception):

@@ -8,6 +8,7 @@ from importlib import import_module
 
 from treedbd.cli.exit import (
     DONE,
+    INTERRUPTED,
     CommandFailed,
     OutputClosed,
     Status,
@@ -23,9 +24,11 @@ def main(arguments: Sequence[str] | None = None) -> Status:
     if list(words) == ["--version"]:  # needs no parser, which takes longer to import than to run
         print_line(f"treedb {__version__}")
         return DONE
-    parsed = import_module("treedbd.cli.parser").parse(words)
     try:
+        parsed = import_module("treedbd.cli.parser").parse(words)
         status: Status = parsed.run(parsed)
+    except KeyboardInterrupt:
+        return INTERRUPTED
     except (CommandFailed, OutputClosed) as error:
         return report_failure(error)
     return status

@@ -8,6 +8,7 @@ import os
 import pathlib
 import re
 import sys
+from collections.abc import Callable
 from typing import Final, cast
 
 import orjson
@@ -22,7 +23,9 @@ from treedbd.web.auth.tls import TrustStore
 
 TOKEN_VARIABLE: Final = "TREEDB_TOKEN"  # noqa: S105 - the name of a variable
 STANDARD_INPUT: Final = "-"
+CONFIG_HELP: Final = "the daemon's configuration file (default: the settings of development mode)"
 _MAX_TOKEN_BYTES: Final = 65_536
+_MAX_DIGITS: Final = 16
 _TOKEN = re.compile(r"[!-~]+")
 
 
@@ -33,7 +36,7 @@ def add_settings_options(parser: argparse.ArgumentParser) -> None:
         "--config",
         metavar="FILE",
         default=argparse.SUPPRESS,  # it may precede the command as well
-        help="the daemon's configuration file (default: the settings of development mode)",
+        help=CONFIG_HELP,
     )
     group.add_argument(
         "--data",
@@ -41,6 +44,19 @@ def add_settings_options(parser: argparse.ArgumentParser) -> None:
         default=argparse.SUPPRESS,
         help="the data directory, if the daemon was started with --data",
     )
+
+
+def number_from(least: int, most: int = 2**53) -> Callable[[str], int]:
+    """Return what parses a whole number of a command line, within bounds."""
+    limits = f"from {least} to {most}" if most < 2**53 else f"of at least {least}"
+
+    def parse(text: str) -> int:
+        is_number = text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS
+        if not is_number or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"must be a number {limits}")
+        return int(text)
+
+    return parse
 
 
 def add_network_options(parser: argparse.ArgumentParser) -> None:
@@ -74,15 +90,36 @@ def read_settings(arguments: argparse.Namespace) -> Settings:
         raise CommandFailed(str(error)) from None
 
 
+def read_stored_settings(arguments: argparse.Namespace, done: str) -> Settings:
+    """Return the settings of a daemon that has a data directory; raise `CommandFailed`.
+
+    `done` is what the command does with it, "checked".
+    """
+    settings = read_settings(arguments)
+    if settings.engine == "memory":
+        raise CommandFailed(f"The memory engine stores nothing that could be {done}.")
+    if not settings.data.is_dir():
+        raise CommandFailed(
+            f"There is no data directory {settings.data}: choose one by --config or --data."
+        )
+    return settings
+
+
 def read_token(arguments: argparse.Namespace) -> str | None:
     """Return the token to send, None if none is given; raise `CommandFailed`."""
     file: pathlib.Path | None = arguments.token_file
-    if file is None:
-        token, source = os.environ.get(TOKEN_VARIABLE, ""), f"The variable {TOKEN_VARIABLE}"
-        if not token:
-            return None
-    else:
-        token, source = _read_token_file(file), str(file)
+    if file is not None:
+        return read_token_file(file)
+    token = os.environ.get(TOKEN_VARIABLE, "")
+    return _check_token(token, f"The variable {TOKEN_VARIABLE}") if token else None
+
+
+def read_token_file(file: pathlib.Path) -> str:
+    """Return the token in a file; raise `CommandFailed`."""
+    return _check_token(_read_token_file(file), str(file))
+
+
+def _check_token(token: str, source: str) -> str:
     if not _TOKEN.fullmatch(token):
         raise CommandFailed(f"{source} does not hold a token, which is one word.")
     return token

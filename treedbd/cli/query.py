@@ -31,6 +31,9 @@ def add_query_options(parser: ArgumentParser) -> None:
     )
     for name, summary in _LIMITS.items():
         group.add_argument(name, metavar="N", help=summary)
+    group.add_argument(
+        "--where", metavar="JSON", help='conditions on each, such as {"age":{">=":18}}'
+    )
     for name, summary in _BOUNDS.items():
         group.add_argument(name, metavar="VALUE", help=summary)
 
@@ -38,7 +41,7 @@ def add_query_options(parser: ArgumentParser) -> None:
 def query_parameters(arguments: Namespace) -> dict[str, str]:
     """Return the parameters of the options that were given."""
     found: dict[str, str] = {}
-    for option in ("--order-by", *_LIMITS, *_BOUNDS):
+    for option in ("--order-by", *_LIMITS, *_BOUNDS, "--where"):
         attribute = option[2:].replace("-", "_")
         value = getattr(arguments, attribute)
         if value is None:

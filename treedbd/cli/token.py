@@ -28,6 +28,7 @@ from treedbd.web.auth.identity import auth_of_service_token
 from treedbd.web.auth.jwt import BadSecret, BadToken, mint
 
 NEVER: Final = "never"
+_OWN_TTL_S: Final = 3600.0
 DEFAULT_TTL: Final = "1h"
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _MAX_TTL_S: Final = 100 * 365 * 86_400
@@ -108,6 +109,15 @@ def _token(arguments: Namespace, parser: argparse.ArgumentParser) -> Status:
         raise CommandFailed(str(error)) from None
     print_line(token)
     return DONE
+
+
+def mint_admin(settings: Settings, project: str) -> str:
+    """Return an admin's token of a project for a command's own use; raise `CommandFailed`."""
+    claims = merge_claims(None, "treedb", is_admin=True)
+    try:
+        return mint(_first_secret(settings, project), claims, now=time.time(), ttl_s=_OWN_TTL_S)
+    except BadSecret as error:
+        raise CommandFailed(str(error)) from None
 
 
 def _check_issuer(settings: Settings, name: str, claims: dict[str, Json]) -> None:

@@ -16,8 +16,11 @@ from urllib.parse import SplitResult, parse_qsl, quote, urlsplit
 
 import attrs
 
+from treedbd.tree.types import Path
+
 SUFFIX: Final = ".json"
 RULES: Final = "/.settings/rules.json"
+_RULES_NAME: Final = "rules.json"
 LOCALHOST: Final = "localhost"
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -63,10 +66,21 @@ class Url:
         has_suffix = self.path.endswith(SUFFIX)
         return self if has_suffix else attrs.evolve(self, path=(self.path or "/") + SUFFIX)
 
+    def below(self, path: Path) -> Url:
+        """Return the URL of a path below the one that this names."""
+        root = self.path.removesuffix(SUFFIX).rstrip("/")
+        keys = "".join("/" + quote(key, safe="") for key in path)
+        return attrs.evolve(self, path=root + keys)
+
     def to_rules(self) -> Url:
         """Return the URL of the rules of the project whose root this is."""
         root = self.path.removesuffix(RULES).removesuffix(f"/{SUFFIX}").rstrip("/")
         return attrs.evolve(self, path=root + RULES)
+
+    def to_settings(self, name: str) -> Url:
+        """Return the URL of a resource for admins of the database whose root this is."""
+        rules = self.to_rules()
+        return attrs.evolve(rules, path=rules.path.removesuffix(_RULES_NAME) + name)
 
     def has(self, name: str) -> bool:
         """Return whether the query has a parameter."""

@@ -106,7 +106,7 @@ def _check_label(name: str, label: str, location: SettingLocation) -> None:
 
 @attrs.frozen
 class HttpSettings:
-    """`[http]`: header names and origins of clients, and the access log."""
+    """`[http]`: header names and origins of clients, the access log, compressed responses."""
 
     etag_headers: tuple[str, ...] = key(
         ("Vendor", "Firebase", "TreeDB"),
@@ -116,6 +116,7 @@ class HttpSettings:
         ("*",), texts(_ORIGIN, 'origins like "https://app.example.com", or "*"')
     )
     access_log: bool = key(False, boolean)
+    compression: bool = key(True, boolean)
 
 
 @attrs.frozen

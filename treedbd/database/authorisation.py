@@ -12,6 +12,7 @@ from twisted.internet.interfaces import IReactorTime
 
 from treedbd.database.errors import DeadlinePassed, PermissionDenied, TagDenied
 from treedbd.database.requests import Caller, Write
+from treedbd.pauses import pause
 from treedbd.rules.context import Context, QueryFacts
 from treedbd.rules.errors import TextPosition
 from treedbd.rules.kept_reads import KeptReads
@@ -51,10 +52,13 @@ class Authorisation:
         context = self.context(caller.auth, now, nodes, query)
         return caller.is_admin or self._rules().may_read(path, context).allowed
 
-    def check_write(self, nodes: Nodes, write: Write, edit: Edit) -> bool:
+    def check_write(
+        self, nodes: Nodes, write: Write, edit: Edit, after: View | None = None
+    ) -> bool:
         """Return whether the caller may read what its response shows; raise `PermissionDenied`.
 
-        A tag depends on everything below a place, the echo of an increment on the number it was
+        `nodes` are the tree before the write; `after` is the tree with it, if it is applied. A tag
+        depends on everything below a place, the echo of an increment on the number it was
         added to, and the echo of a priority on whether there is a node.
         """
         caller = write.caller
@@ -62,7 +66,8 @@ class Authorisation:
             return True
         requested, condition = write.edit, write.condition
         is_read = write.wants_etag or (
-            write.wants_echo and (requested.has_placeholders or requested.place.is_priority)
+            write.wants_echo
+            and (edit.has_placeholders or requested.has_placeholders or requested.place.is_priority)
         )
         rules = self._rules()
         allowed = rules.find_write(edit.changes, caller.auth)
@@ -70,7 +75,7 @@ class Authorisation:
             return True
         context = self.context(caller.auth, write.now, nodes, None, write.deadline)
         if allowed is None:
-            allowed = rules.may_write(edit.changes, context).allowed
+            allowed = rules.may_write(edit.changes, context, after=after).allowed
         if not allowed:
             raise PermissionDenied("this write")
         if condition is not None and not rules.may_read(condition.place.path, context).allowed:
@@ -90,6 +95,7 @@ class Authorisation:
         def check() -> None:
             if deadline is not None and self._clock.seconds() >= deadline:
                 raise DeadlinePassed("the rules were evaluated")
+            pause()
 
         kept = None if isinstance(view, HeldNodes) else self._kept_reads
         between = None if deadline is None else check

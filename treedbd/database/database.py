@@ -7,17 +7,20 @@ appended to the change log. `GroupCommit` decides when that happens, and answers
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from typing import Final, TypeVar
 
+import attrs
 from twisted.internet.defer import Deferred, fail
 
-from treedbd.database import etags
 from treedbd.database.active_rules import ActiveRules
 from treedbd.database.answers import Answers
 from treedbd.database.authorisation import Authorisation
-from treedbd.database.errors import DeadlinePassed, PermissionDenied, Unavailable
+from treedbd.database.errors import PermissionDenied, Unavailable
 from treedbd.database.group_commit import GroupCommit
+from treedbd.database.indexes import Indexes
+from treedbd.database.large_writes import print_value
 from treedbd.database.project import ProjectSpec
 from treedbd.database.read_grants import ReadGrant, ReadGrants, ReadRequest
 from treedbd.database.requests import Caller, Outcome, Write
@@ -28,19 +31,20 @@ from treedbd.database.slices import Steps
 from treedbd.database.subscription import NodeSubscription, Subscription
 from treedbd.database.watchers import Watcher
 from treedbd.database.watching import Watching
+from treedbd.database.write_applier import WriteApplier
 from treedbd.names import DatabaseName
 from treedbd.rules.context import QueryFacts
 from treedbd.rules.evaluate import Verdict
 from treedbd.rules.kept_reads import KeptReads
 from treedbd.store import changelog
-from treedbd.store.engine import Engine, Transaction
-from treedbd.store.node_writer import NodeWriter
+from treedbd.store.engine import Engine
+from treedbd.store.index_writer import WriterMaker
 from treedbd.store.nodes import HeldNodes, Nodes, PresentNodes
-from treedbd.tree.edit import echo_of, echo_without_reading, has_effect, resolve
-from treedbd.tree.event import Commit, Position, complete, describe
+from treedbd.tree.edit import resolve
+from treedbd.tree.event import Commit, Position, complete
 from treedbd.tree.push_id import PushIds
 from treedbd.tree.query import Query
-from treedbd.tree.types import Path
+from treedbd.tree.types import Path, Place
 
 T = TypeVar("T")
 
@@ -54,6 +58,7 @@ class Database:
         rules: the rules in force of that project.
         push_ids: makes the keys of its pushed children.
         answers: what reads of its present state have rendered.
+        indexes: the indexes of its collections.
         is_open: whether it can be used without opening its file first.
         requests: how many requests are using it, so that its file stays open.
         used_at: when a request used it last, in seconds of the clock.
@@ -91,14 +96,31 @@ class Database:
             lambda: rules.current, rules.report_exceeded, runtime.clock, self._kept_reads
         )
         self._grants = ReadGrants(lambda: rules.current, self.read, self._authorisation.context)
+        self._writes = self._make_applier(runtime, retain_events)
         self._group_commit = GroupCommit(
-            engine, self._apply, self._on_committed, self._notify, runtime
+            engine, self._writes.apply, self._on_committed, self._notify, runtime
+        )
+        self.indexes: Final = Indexes(
+            name, engine, lambda: rules.current, self._group_commit.maintain
         )
         self._slices = runtime.slices
         self._watching = Watching(engine, self._group_commit.rounds, runtime.slices)
         self._watchers = self._watching.watchers
         self._windows = SharedWindows(self._watching)
         self._resumptions = Resumptions(engine, self._watchers, runtime.slices, retain_events)
+
+    def _make_applier(self, runtime: Runtime, retain_events: int) -> WriteApplier:
+        return WriteApplier(
+            WriterMaker().make,
+            self.hold,
+            self._authorisation.check_write,
+            lambda: self.rules.current.fingerprint,
+            self._kept_reads,
+            self._is_watched,
+            self.push_ids,
+            runtime,
+            retain_events,
+        )
 
     @property
     def write_problem(self) -> str | None:
@@ -206,6 +228,9 @@ class Database:
         Those that are not checked in this turn are checked before anything is sent to them.
         """
         self._slices.start(self._grants.recheck())
+        self.indexes.rules_changed()
+        if self.is_open:
+            self.indexes.check()
 
     def watch(
         self, path: Path, watcher: Watcher, work: Callable[[PresentNodes], T]
@@ -231,6 +256,23 @@ class Database:
         """Stop notifying `watcher`; no error if it does not watch."""
         self._watchers.remove(path, watcher)
 
+    async def compact(self) -> tuple[int, int]:
+        """Give free space back; return the bytes that the database occupied before and after.
+
+        Raises `DiskFull` or `StoreFailed`.
+        """
+        if self._engine.read(lambda view: view.sequence()) == 0:
+            return 0, 0
+        before = self._engine.size()
+        await self._group_commit.compact()
+        return before, self._engine.size()
+
+    def file_opened(self) -> None:
+        """Record that the file is open; compare the indexes with the rules."""
+        self.is_open = True
+        if not self.indexes.is_checked:
+            self.indexes.check()
+
     def refuse_writes(self) -> None:
         """Refuse all writes from now on, but those that are being made durable."""
         self._group_commit.refuse_writes()
@@ -248,34 +290,6 @@ class Database:
         """Close the store in this thread; no write may be under way."""
         self._engine.close()
 
-    def _apply(self, transaction: Transaction, write: Write) -> Outcome:
-        """Do one write in a transaction; raise the error that refuses it."""
-        nodes = NodeWriter(transaction)
-        edit = resolve(write.edit, write.now, nodes)
-        may_read = self._authorisation.check_write(nodes, write, edit)
-        if write.condition is not None:
-            etags.check_condition(nodes, write.condition)
-        if write.deadline is not None and self._clock.seconds() >= write.deadline:
-            raise DeadlinePassed("it was applied")  # evaluating rules may take long
-        wants_etag = write.wants_etag and may_read
-        etag = etags.etag_before_write(nodes, write, edit) if wants_etag else None
-        commit = None
-        if has_effect(edit, nodes):
-            self._kept_reads.note_changes(transaction, edit.changes)
-            nodes.apply(edit.changes)
-            op_id = self._entropy(16)
-            rules = self.rules.current.fingerprint
-            pushed = self.push_ids.latest_ms
-            entry = changelog.encode(edit, write.now, rules=rules, pushed=pushed)
-            sequence = changelog.append(transaction, op_id, entry, self._retain_events)
-            commit = self._complete_if_cheap(describe(sequence, edit, op_id), nodes)
-        echo = None
-        if write.wants_echo:
-            echo = echo_of(edit, nodes) if may_read else echo_without_reading(write.edit, write.now)
-        if wants_etag and etag is None:
-            etag = etags.etag_after_write(nodes, edit)
-        return Outcome(edit, commit, echo, etag)
-
     def _push_time(self) -> int:
         return self._engine.read(changelog.push_time)
 
@@ -283,6 +297,8 @@ class Database:
         """Bring what is kept in memory up to date; no writer has been answered yet."""
         self._kept_reads.end_transaction()
         self.answers.fall(commits)
+        if not self.indexes.is_checked:
+            self.indexes.check()
         # Grants that are checked from now on see all of these commits.
         self._grants.last_round = commits[-1].position.sequence
 
@@ -291,31 +307,28 @@ class Database:
         if self._grants.held:
             yield from self._grants.notify(commits)
         if self._watchers.count:
-            if any(map(self._lacks_watched_values, commits)):
+            if any(commit.is_large for commit in commits):
+                commits = yield from self._print_large(commits)
+            if any(map(self._writes.lacks_watched_values, commits)):
                 # A client began to watch after these had been applied.
                 commits = self.read(lambda nodes: [complete(each, nodes) for each in commits])
             yield from self._watchers.notify(commits)
         self._watching.notified_through = commits[-1].position.sequence
 
-    def _complete_if_cheap(self, commit: Commit, nodes: Nodes) -> Commit:
-        """Complete a commit of priorities; a large node is read only if it is watched."""
-        if commit.is_complete:
-            return commit
-        if not self._lacks_watched_values(commit):
-            priorities = [change.path for change in commit.changes if change.is_priority]
-            if any(map(nodes.is_spread, priorities)):
-                return commit
-        return complete(commit, nodes)
+    def _is_watched(self, path: Path) -> bool:
+        return self._watchers.has_at_or_above(path)
 
-    def _lacks_watched_values(self, commit: Commit) -> bool:
-        """Return whether a watcher will receive a node that has not been read.
-
-        A priority concerns only the watchers of its node and of those above it.
-        """
-        return not commit.is_complete and any(
-            change.is_priority and self._watchers.has_at_or_above(change.path)
-            for change in commit.changes
-        )
+    def _print_large(self, commits: Sequence[Commit]) -> Generator[None, None, list[Commit]]:
+        """Return the commits, large ones with what they set if it is to be sent."""
+        printed = []
+        for commit in commits:
+            text = commit.printed
+            is_put = commit.is_large and commit.method == "put"
+            if is_put and self._watchers.has_at_or_above(commit.path):
+                with closing(self.hold()) as held:
+                    text = yield from print_value(held, Place(commit.path))
+            printed.append(attrs.evolve(commit, printed=text))
+        return printed
 
 
 def _nothing(_: Nodes) -> None:

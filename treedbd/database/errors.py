@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from treedbd.limits import MAX_TAGGED_BYTES
+from treedbd.limits import MAX_SHOWN_BYTES
 from treedbd.names import DatabaseName
 from treedbd.tree.types import Json
 
@@ -28,12 +28,12 @@ class TagDenied(PermissionDenied):
 
 
 class TooLarge(Exception):
-    """A value is too large to have a tag or to be indented."""
+    """A value is too large to be indented."""
 
     def __init__(self) -> None:
         super().__init__(
-            f"The value has more than {MAX_TAGGED_BYTES} bytes, so it can be neither tagged nor "
-            "indented: read a part of it."
+            f"The value has more than {MAX_SHOWN_BYTES} bytes, so it cannot be indented: read it "
+            "without print=pretty, or a part of it."
         )
 
 
@@ -72,11 +72,15 @@ class DeadlinePassed(Exception):
 
 
 class ConditionFailed(Exception):
-    """The tag at the place is not one of the condition's; `current` is the value there now."""
+    """The tag at the place is not one of the condition's.
 
-    def __init__(self, current: Json, tag: str) -> None:
+    `current` is the value there now, unless it is too large: then it is not shown.
+    """
+
+    def __init__(self, current: Json, tag: str, is_shown: bool = True) -> None:
         super().__init__("ETag mismatch")
         self.current = current
+        self.is_shown = is_shown
         self.tag = tag
 
 

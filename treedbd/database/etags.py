@@ -1,71 +1,80 @@
 """Entity tags of writes: what a condition compares, and the tag of what a write leaves.
 
-A tag is computed from a whole value at once, so a value larger than `MAX_TAGGED_BYTES` has none. A
-write that must compare the tag of such a value is refused. The tag of what a PUT, POST or DELETE
-leaves is known before anything is applied; that of what a PATCH leaves, only afterwards.
+A tag of a large value is computed from its rows, in steps. The tag of what a PUT, POST or DELETE
+leaves is known before anything is applied, if it is small; all others only afterwards. A condition
+that is not met shows the current value, if that is no larger than `MAX_SHOWN_BYTES`.
 """
 
 from __future__ import annotations
 
-from treedbd.database.errors import ConditionFailed, TooLarge
-from treedbd.database.requests import Condition, Write
-from treedbd.limits import MAX_TAGGED_BYTES
+from typing import Final
+
+from treedbd.database.errors import ConditionFailed
+from treedbd.database.requests import Condition
+from treedbd.limits import KIB, MAX_SHOWN_BYTES
+from treedbd.pauses import pause
+from treedbd.store.canonical import etag_in_steps
 from treedbd.store.nodes import Nodes
-from treedbd.store.row_codec import parse_stored
+from treedbd.store.row_codec import is_surely_longer, parse_stored
 from treedbd.tree import value
 from treedbd.tree.edit import Edit
-from treedbd.tree.etag import canonicalise, etag, etag_of_canonical
-from treedbd.tree.printing import compact
-from treedbd.tree.types import Place
+from treedbd.tree.etag import etag
+from treedbd.tree.types import Json, Place
+
+_AT_ONCE_BYTES: Final = 64 * KIB
+"""The tag of a longer value is computed from its rows."""
 
 
 def check_condition(nodes: Nodes, condition: Condition) -> None:
-    """Raise `ConditionFailed` or `TooLarge` unless the condition of a write is met."""
+    """Raise `ConditionFailed` unless the condition of a write is met."""
     place, etags = condition.place, condition.etags
-    if etags.is_any and nodes.peek(place.path) is not None and not place.is_priority:
+    exists = not place.is_priority and nodes.peek(place.path) is not None
+    if etags.is_any and exists:
         return
-    current = parse_stored(_print(nodes, place))
-    present = etag(current)
-    if not etags.matches(present, current is not None):
-        raise ConditionFailed(current, present)
-
-
-def etag_before_write(nodes: Nodes, write: Write, edit: Edit) -> str | None:
-    """Return the tag of what a write will leave, None if only the result shows it.
-
-    Raises `TooLarge` if the write must have a tag and it is known that there is none.
-    """
-    if edit.place.is_priority:
-        return None
-    if edit.method == "patch":
-        if write.must_have_etag:
-            _print(nodes, edit.place)
-        return None
-    text = canonicalise(value.plain(edit.changes[0].value))
-    if len(text) <= MAX_TAGGED_BYTES:
-        return etag_of_canonical(text)
-    if write.must_have_etag:
-        raise TooLarge
-    return None
-
-
-def etag_after_write(nodes: Nodes, edit: Edit) -> str | None:
-    """Return the tag of what a write has left; None for a value that is too large."""
-    try:
-        return etag(parse_stored(_print(nodes, edit.place)))
-    except TooLarge:
-        return None
-
-
-def _print(nodes: Nodes, place: Place) -> bytes:
-    """Return the JSON of a plain GET of `place`; raise `TooLarge`."""
+    present = _etag_at(nodes, place)
     if place.is_priority:
-        return compact(nodes.priority(place.path))
+        exists = nodes.priority(place.path) is not None
+    if not etags.matches(present, exists):
+        current, is_shown = _current(nodes, place)
+        raise ConditionFailed(current, present, is_shown)
+
+
+def etag_before_write(edit: Edit) -> str | None:
+    """Return the tag of what a write will leave, None if only the result shows it."""
+    if edit.place.is_priority or edit.method == "patch":
+        return None
+    content = edit.changes[0].value
+    if content is not None and is_surely_longer(content, _AT_ONCE_BYTES):
+        return None
+    return etag(value.plain(content))
+
+
+def etag_after_write(nodes: Nodes, edit: Edit) -> str:
+    """Return the tag of what a write has left."""
+    return _etag_at(nodes, edit.place)
+
+
+def _etag_at(nodes: Nodes, place: Place) -> str:
+    """Compute a tag, pausing between its steps."""
+    if place.is_priority:
+        return etag(nodes.priority(place.path))
+    for tag in etag_in_steps(nodes, place.path):
+        if tag is not None:
+            return tag
+        pause()
+    raise AssertionError("A tag has an end.")
+
+
+def _current(nodes: Nodes, place: Place) -> tuple[Json, bool]:
+    """Return the value of a place, and whether it is small enough to be shown."""
+    if place.is_priority:
+        return nodes.priority(place.path), True
     chunks = []
     size = 0
     for chunk in nodes.chunks(place.path):
         chunks.append(chunk)
         size += len(chunk)
-        if size > MAX_TAGGED_BYTES:
-            raise TooLarge
-    return b"".join(chunks)
+        if size > MAX_SHOWN_BYTES:
+            return None, False
+        pause()
+    return parse_stored(b"".join(chunks)), True

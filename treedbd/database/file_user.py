@@ -36,6 +36,10 @@ class FileUser(Protocol):
         """Whether writes are waiting or being made durable, or the store is being recovered."""
         ...
 
+    def file_opened(self) -> None:
+        """Record that the file is open, and begin what is due then; in the reactor's thread."""
+        ...
+
     def refuse_damaged(self, problem: str) -> None:
         """Refuse all writes from now on, because the file is damaged."""
         ...

@@ -1,8 +1,9 @@
 """Group commit: writes collect while one commit waits for the disk, then are committed together.
 
 Theory of operation. All Python work of a batch happens in the reactor's thread, in slices of a few
-milliseconds (`slices`) while its transaction stays open; one write is one step. Only `commit` runs
-in another thread, and only to wait. All the while reads are served, from the last durable state,
+milliseconds (`slices`) while its transaction stays open. A write is one step, or many if it pauses
+(`pauses`): a large one does, and is a batch of its own. Only `commit` runs in another thread, and
+only to wait. All the while reads are served, from the last durable state,
 and new writes collect for the next batch, so batches grow where the disk is slow. Whatever a write
 reads in its transaction is revealed to no caller before that transaction is durable, refusals
 included. Then comes a round (`rounds`), in which first the writers are answered, then the watchers
@@ -14,41 +15,36 @@ the store back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, TypeAlias
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall
+from twisted.internet.task import deferLater
 from twisted.logger import Logger
-from twisted.python.failure import Failure
 
+from treedbd.database.batch_applier import Abandoned, Apply, BatchApplier
 from treedbd.database.errors import (
     SHUTTING_DOWN,
-    ConditionFailed,
-    DeadlinePassed,
-    PermissionDenied,
-    TooLarge,
     Unavailable,
 )
 from treedbd.database.recovery import Recovery
-from treedbd.database.requests import Outcome, Write
+from treedbd.database.requests import Outcome, QueuedWrite, Write
 from treedbd.database.rounds import Rounds
 from treedbd.database.runtime import Runtime
 from treedbd.database.slices import Steps
-from treedbd.database.write_queue import QueuedWrite, WriteQueue
+from treedbd.database.write_queue import WriteQueue
+from treedbd.pauses import in_steps
 from treedbd.store.engine import DiskFull, Engine, StoreFailed, Transaction
-from treedbd.tree.errors import InvalidData
 from treedbd.tree.event import Commit
 
-Apply: TypeAlias = Callable[[Transaction, Write], Outcome]
 OnCommitted: TypeAlias = Callable[[Sequence[Commit]], None]
+Maintenance: TypeAlias = Callable[[Transaction], bool]
 Notify: TypeAlias = Callable[[Sequence[Commit]], Steps]
 
 BATCH_WRITES: Final = 1024
-BATCH_SECONDS: Final = 0.02
-"""A batch that has been applied for so long is committed; what is left of it waits for the next."""
-
-_REFUSALS: Final = (PermissionDenied, ConditionFailed, InvalidData, TooLarge, DeadlinePassed)
+_POLL_S: Final = 0.001
 
 
 class GroupCommit:
@@ -76,11 +72,13 @@ class GroupCommit:
         watchers of them afterwards.
         """
         self._engine = engine
-        self._apply = apply
         self._on_committed = on_committed
         self._notify = notify
         self._run_in_thread = runtime.run_in_thread
         self._clock = runtime.clock
+        self._batches = BatchApplier(
+            engine, apply, self._requeue, lambda: self._is_ending, runtime.clock
+        )
         self._waiting: Final = WriteQueue(runtime.clock)
         self.rounds: Final = Rounds(
             runtime.slices, lambda: bool(self._waiting), self._resume_writes
@@ -89,6 +87,8 @@ class GroupCommit:
         self._is_committing = False  # from the first write of a batch that is applied on
         self._scheduled: IDelayedCall | None = None
         self._is_checkpointing = False
+        self._maintenance: Maintenance | None = None
+        self._is_maintenance_due = False
         self._recovery = Recovery(
             engine,
             runtime,
@@ -107,7 +107,8 @@ class GroupCommit:
     @property
     def is_busy(self) -> bool:
         """Whether a write waits, is made durable or notified, or the store is being recovered."""
-        return bool(self._waiting or self._is_working or self._recovery.write_problem)
+        is_waiting = self._waiting or self._maintenance is not None
+        return bool(is_waiting or self._is_working or self._recovery.write_problem)
 
     def submit(self, write: Write) -> Deferred[Outcome]:
         """Queue a write; fires when it is durable, or with the reason why it is not done."""
@@ -121,14 +122,26 @@ class GroupCommit:
             self._schedule()
         return queued.deferred
 
+    def maintain(self, work: Maintenance) -> None:
+        """Do work on the store in transactions of its own, between the batches of writes.
+
+        `work` does one step in a transaction, and returns False if there was nothing left to do. No
+        writer and no watcher is told of it. Work that is under way is replaced.
+        """
+        if not (self._is_ending or self._damage):
+            self._maintenance = work
+            self._schedule()
+
     def refuse_damaged(self, problem: str) -> None:
         """Refuse the writes in the queue and all that follow: the store is damaged."""
         self._damage = problem
+        self._maintenance = None
         self._waiting.refuse_all(problem)
 
     def refuse_writes(self) -> None:
         """Refuse the writes in the queue and all that follow; the batch under way is finished."""
         self._is_ending = True
+        self._maintenance = None
         self._waiting.refuse_all(SHUTTING_DOWN)
 
     def close(self) -> Deferred[None]:
@@ -155,16 +168,58 @@ class GroupCommit:
 
     def _begin(self) -> None:
         self._scheduled = None
-        if self._may_begin:
-            batch = self._next_batch()
-            # Held from now on: no round may begin while a transaction is open.
-            self._is_committing = self.rounds.is_held = True
-            self._slices.start(self._apply_and_commit(batch))
+        if not self._may_begin:
+            return
+        work = self._maintenance
+        may_maintain = work is not None and not self._recovery.is_full
+        if work is not None and may_maintain and (self._is_maintenance_due or not self._waiting):
+            steps = self._maintain_once(work)
+        elif self._waiting:
+            steps = self._apply_and_commit(self._next_batch())
+        else:
+            return
+        self._is_maintenance_due = not self._is_maintenance_due
+        # Held from now on: no round may begin while a transaction is open.
+        self._is_committing = self.rounds.is_held = True
+        self._slices.start(steps)
+
+    def _maintain_once(self, work: Maintenance) -> Steps:
+        """Do one step of maintenance, then begin to commit it."""
+        try:
+            transaction = self._engine.begin()
+            try:
+                has_changed = yield from in_steps(partial(work, transaction))
+            except BaseException:
+                transaction.rollback()
+                raise
+        except (DiskFull, StoreFailed) as error:
+            self._end_batch()
+            self._refuse([], error)
+        except Exception:
+            self._log.failure("Maintenance of a database has failed, and is given up.")
+            self._end_maintenance(work)
+        else:
+            if has_changed:
+                Deferred.fromCoroutine(self._commit(transaction, []))
+            else:
+                transaction.rollback()
+                self._end_maintenance(work)
+
+    def _end_maintenance(self, work: Maintenance) -> None:
+        if self._maintenance is work:
+            self._maintenance = None
+        self._end_batch()
+        self._resume_writes()
 
     def _apply_and_commit(self, batch: list[QueuedWrite]) -> Steps:
         """Apply a batch in one transaction, then begin to commit it."""
         try:
-            transaction = yield from self._apply_batch(batch)
+            transaction = yield from self._batches.apply_batch(batch)
+        except Abandoned:
+            self._end_batch()
+            for queued in batch:
+                queued.refuse(Unavailable(SHUTTING_DOWN))
+            self._resume_writes()
         except Exception as error:
             self._end_batch()
             self._refuse(batch, error)
@@ -194,6 +249,20 @@ class GroupCommit:
                 Deferred.fromCoroutine(self._checkpoint())
             self._answer_and_notify(batch)
 
+    async def compact(self) -> None:
+        """Give free space back to the file system; no batch begins meanwhile, reads go on.
+
+        Raises `DiskFull` or `StoreFailed`.
+        """
+        while not self._may_begin:
+            await deferLater(self._clock, _POLL_S)
+        self._is_checkpointing = True
+        try:
+            await self._run_in_thread(self._engine.compact)
+        finally:
+            self._is_checkpointing = False
+            self._resume_writes()
+
     async def _checkpoint(self) -> None:
         """Keep the store short; no batch begins meanwhile."""
         self._is_checkpointing = True
@@ -212,56 +281,14 @@ class GroupCommit:
             queued = self._waiting.take()
             if self._recovery.is_full and not queued.only_removes:
                 queued.refuse(Unavailable(self.write_problem or ""))
+            elif queued.is_large and batch:
+                self._waiting.put_back((queued,))
+                break
             else:
                 batch.append(queued)
+                if queued.is_large:
+                    break
         return batch
-
-    def _apply_batch(self, batch: list[QueuedWrite]) -> Generator[None, None, Transaction | None]:
-        """Apply the writes to one transaction and return it, None if none of them changed anything.
-
-        A write that raises an unexpected error is removed from the batch and answered, and the
-        others start again from a clean transaction. Writes for which there was no time go back to
-        the queue.
-        """
-        while batch:
-            transaction = self._engine.begin()
-            try:
-                failed = yield from self._apply_each(batch, transaction)
-            except BaseException:
-                transaction.rollback()
-                raise
-            if failed is None:
-                if any(queued.commit is not None for queued in batch):
-                    return transaction
-                transaction.rollback()
-                return None
-            transaction.rollback()
-            self._log.error("A write failed: {failure}", failure=failed.result)
-            batch.remove(failed)
-            failed.answer()
-        return None
-
-    def _apply_each(
-        self, batch: list[QueuedWrite], transaction: Transaction
-    ) -> Generator[None, None, QueuedWrite | None]:
-        """Apply writes until the batch has used its time; return one that failed, if any did."""
-        end = self._clock.seconds() + BATCH_SECONDS
-        for at, queued in enumerate(batch):
-            try:
-                queued.result = self._apply(transaction, queued.write)
-            except _REFUSALS as refusal:
-                queued.result = Failure(refusal)
-            except (DiskFull, StoreFailed):
-                raise
-            except Exception:
-                queued.result = Failure()
-                return queued
-            if self._clock.seconds() > end:
-                self._requeue(batch[at + 1 :])
-                del batch[at + 1 :]
-                break
-            yield
-        return None
 
     def _requeue(self, writes: list[QueuedWrite]) -> None:
         """Put writes back at the head of the queue, or refuse them if it was ended meanwhile."""
@@ -303,6 +330,8 @@ class GroupCommit:
             self._schedule()
             return
         self.rounds.start()
+        if self._maintenance is not None:
+            self._schedule()
         if self._closed is not None:
             self._finish_closing()
 

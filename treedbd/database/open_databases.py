@@ -209,9 +209,9 @@ class OpenDatabases:
         """Record that a database has been opened."""
         self._last_refusal = None
         self._refusals.discard(database.name)
-        database.is_open = True
         database.used_at = self._runtime.clock.seconds()
         self._opened(database.name)
+        database.file_opened()
 
     def _refusal(self, database: FileUser, error: Exception) -> Exception:
         """Record why a database could not be opened; return what its users receive."""

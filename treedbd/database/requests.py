@@ -1,4 +1,4 @@
-"""Requests to a database and their outcomes: frozen records.
+"""Requests to a database and their outcomes.
 
 A `Write` arrives with everything parsed; an `Outcome` is what was made durable. A write that is not
 done raises one of `errors`.
@@ -6,7 +6,11 @@ done raises one of `errors`.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 import attrs
+from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
 
 from treedbd.tree.edit import Edit
 from treedbd.tree.etag import ETagSet
@@ -31,12 +35,28 @@ class Condition:
 
 
 @attrs.frozen
+class LargeBody:
+    """A body that is parsed, checked and applied piece by piece, in many turns.
+
+    `pieces` yields the JSON text from its beginning, whenever it is called, and raises what refuses
+    the write; `size` are the bytes that were sent. A string has at most `max_string_bytes` bytes of
+    UTF-8, all of it at most `max_nodes` members and array items.
+    """
+
+    pieces: Callable[[], Iterator[bytes]]
+    size: int
+    max_string_bytes: int
+    max_nodes: int
+
+
+@attrs.frozen
 class Write:
     """One write: what, under which condition, until when.
 
+    With a `large` body the changes of `edit` have no values: they say where is written.
+
     `now` is the time of the request in milliseconds since 1970; `deadline` is in seconds of the
-    database's clock. `wants_echo` and `wants_etag` say what the outcome is to contain; with
-    `must_have_etag` nothing is done if it is known that there can be no tag.
+    database's clock. `wants_echo` and `wants_etag` say what the outcome is to contain.
     """
 
     edit: Edit
@@ -46,7 +66,7 @@ class Write:
     deadline: float | None = None
     wants_echo: bool = True
     wants_etag: bool = False
-    must_have_etag: bool = False
+    large: LargeBody | None = None
 
 
 @attrs.frozen
@@ -55,10 +75,47 @@ class Outcome:
 
     `echo` is what a PUT now reads as, or what a PATCH sent; `etag` is the tag of the new value at
     the written place; both are None if they were not wanted. A write that changed nothing (a PATCH
-    without members) has no `commit`.
+    without members) has no `commit`. Of a write with a large body there is no echo; `may_read` says
+    whether its caller may be shown what it wrote as it is stored.
     """
 
     edit: Edit
     commit: Commit | None
     echo: Json
     etag: str | None
+    may_read: bool = True
+
+
+@attrs.define(eq=False)
+class QueuedWrite:
+    """One write in the queue; `result` once it has been applied or refused."""
+
+    write: Write
+    deferred: Deferred[Outcome]
+    result: Outcome | Failure | None = None
+
+    @property
+    def commit(self) -> Commit | None:
+        """What it changed, once it has been applied; None if it changed nothing."""
+        return self.result.commit if isinstance(self.result, Outcome) else None
+
+    @property
+    def is_large(self) -> bool:
+        """Whether its body is applied piece by piece, which takes many turns."""
+        return self.write.large is not None
+
+    @property
+    def only_removes(self) -> bool:
+        """Whether it needs no room on the disk."""
+        return all(change.value is None for change in self.write.edit.changes)
+
+    def answer(self) -> None:
+        """Answer with the result."""
+        if isinstance(self.result, Outcome):
+            self.deferred.callback(self.result)
+        else:
+            self.deferred.errback(self.result)
+
+    def refuse(self, error: Exception) -> None:
+        """Answer with an error."""
+        self.deferred.errback(Failure(error))

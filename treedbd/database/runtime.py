@@ -11,7 +11,7 @@ from twisted.internet.interfaces import IReactorTime
 
 from treedbd.database.answer_pool import AnswerPool
 from treedbd.database.slices import Slices
-from treedbd.limits import Limits
+from treedbd.limits import Limits, StreamLimits
 from treedbd.rules.kept_reads import ReadPool
 
 RunInThread: TypeAlias = Callable[[Callable[[], None]], "Deferred[None]"]
@@ -23,7 +23,8 @@ class Runtime:
     """`clock` schedules calls and counts seconds; `entropy` returns that many random bytes.
 
     `slices` runs the long work of all databases; `read_pool` bounds what the rules of all databases
-    keep of what they have read, `answer_pool` the answers that all of them keep.
+    keep of what they have read, `answer_pool` the answers that all of them keep. An entry of a
+    change log has at most `entry_bytes`; a longer one is kept without its body.
     """
 
     clock: IReactorTime
@@ -31,6 +32,7 @@ class Runtime:
     run_in_thread: RunInThread
     answer_pool: AnswerPool = attrs.field(factory=lambda: AnswerPool(Limits().kept_answer_bytes))
     read_pool: ReadPool = attrs.field(factory=ReadPool)
+    entry_bytes: int = StreamLimits().retain_entry_bytes
     slices: Slices = attrs.field(init=False)
 
     @slices.default

@@ -30,6 +30,7 @@ from treedbd.tree.event import Event, Position
 from treedbd.tree.printing import print_members
 from treedbd.tree.query import Query
 from treedbd.tree.types import Path, Value
+from treedbd.tree.where import TooManyChildren
 from treedbd.tree.window import Window, written_children
 
 T = TypeVar("T")
@@ -49,6 +50,10 @@ class QueryStream(Protocol):
 
     def fail(self) -> None:
         """End after the exception that is being handled."""
+        ...
+
+    def revoke(self) -> None:
+        """End: what it shows can no longer be read."""
         ...
 
 
@@ -127,6 +132,9 @@ class SharedWindow:
                 yield
         except StopIteration:
             return
+        except TooManyChildren:
+            for stream in list(self._streams):
+                stream.revoke()
         except Exception:
             self._log.failure("The window of a query failed.")
             for stream in list(self._streams):

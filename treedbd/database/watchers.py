@@ -34,11 +34,17 @@ PAUSE_AFTER: Final = 64
 class Notification:
     """What one batch means at one watched path: events, each with its position.
 
-    `shared` is for the watchers: what one of them computes from the events, the next can use.
+    `shared` is for the watchers: what one of them computes from the events, the next can use. With
+    `is_missed` an event is too large to be sent, so a watcher has to read its value again.
     """
 
     events: tuple[tuple[Position, Event], ...]
     shared: dict[object, Any] = attrs.field(factory=dict, eq=False)
+    is_missed: bool = attrs.field(init=False, eq=False)
+
+    @is_missed.default
+    def _(self) -> bool:
+        return any(event.is_missed for _, event in self.events)
 
 
 class Watcher(Protocol):

@@ -6,44 +6,10 @@ import math
 from collections import deque
 from collections.abc import Iterable
 
-import attrs
-from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
-from twisted.python.failure import Failure
 
 from treedbd.database.errors import DeadlinePassed, Unavailable
-from treedbd.database.requests import Outcome, Write
-from treedbd.tree.event import Commit
-
-
-@attrs.define(eq=False)
-class QueuedWrite:
-    """One write in the queue; `result` once it has been applied or refused."""
-
-    write: Write
-    deferred: Deferred[Outcome]
-    result: Outcome | Failure | None = None
-
-    @property
-    def commit(self) -> Commit | None:
-        """What it changed, once it has been applied; None if it changed nothing."""
-        return self.result.commit if isinstance(self.result, Outcome) else None
-
-    @property
-    def only_removes(self) -> bool:
-        """Whether it needs no room on the disk."""
-        return all(change.value is None for change in self.write.edit.changes)
-
-    def answer(self) -> None:
-        """Answer with the result."""
-        if isinstance(self.result, Outcome):
-            self.deferred.callback(self.result)
-        else:
-            self.deferred.errback(self.result)
-
-    def refuse(self, error: Exception) -> None:
-        """Answer with an error."""
-        self.deferred.errback(Failure(error))
+from treedbd.database.requests import QueuedWrite
 
 
 class WriteQueue:

@@ -23,12 +23,14 @@ from treedbd.rules.context import Context, KnownScope, Scope
 from treedbd.rules.dependencies import Dependencies
 from treedbd.rules.errors import TextPosition
 from treedbd.rules.traced import TracedRead
-from treedbd.tree.types import Change, Path, Value
+from treedbd.tree.types import STORED, Change, Path, Value
 from treedbd.tree.value import members
 
 READ: Final = ".read"
 WRITE: Final = ".write"
 VALIDATE: Final = ".validate"
+READ_WHOLE_BYTES: Final = 65_536
+"""Bytes of a stored value that is read as a whole to be validated."""
 
 
 @attrs.frozen(eq=False)
@@ -216,7 +218,9 @@ class Evaluation:
 
     def allows_write(self, root: RuleNode, changes: Sequence[Change]) -> bool:
         """Return whether the rules allow each of the changes."""
-        for change in changes:  # noqa: SIM110 - a generator would cost more than it saves
+        for change in changes:
+            if self._check is not None:
+                self._check()
             if not self._allows_change(root, change):
                 return False
         return True
@@ -246,7 +250,24 @@ class Evaluation:
                 return False
         if node is None or may_be_absent or not node.validates_below:
             return True
+        if change.value is STORED:
+            return self._validate_stored(node, path)
         return self._validate_below(node, path, self._get_scope().after.get(path))
+
+    def _validate_stored(self, node: RuleNode, path: Path) -> bool:
+        """Do as `_validate_below` for a value that may be too large to be read as a whole."""
+        after = self._get_scope().after
+        if after.size(path, READ_WHOLE_BYTES) <= READ_WHOLE_BYTES:
+            return self._validate_below(node, path, after.get(path))
+        for key in after.keys(path):
+            rules, below = node.child(key), (*path, key)
+            if rules is None:
+                continue
+            if rules.validate is not None and not self._is_true(rules.validate, below):
+                return False
+            if rules.validates_below and not self._validate_stored(rules, below):
+                return False
+        return True
 
     def _validate_below(self, top: RuleNode, path: Path, value: Value) -> bool:
         """Return whether every `.validate` is true at the nodes below `path`, which has `value`."""

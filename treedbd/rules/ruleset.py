@@ -11,7 +11,7 @@ from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Sequence
 from functools import cached_property
 from hashlib import blake2b
-from typing import Final
+from typing import Final, TypeAlias
 
 import attrs
 
@@ -42,6 +42,10 @@ _EXTRA_BRACKETS: Final = 8
 _BYTE_ORDER_MARK: Final = (
     "The text begins with a byte order mark (U+FEFF): save it as UTF-8 without one."
 )
+
+
+IndexedPath: TypeAlias = tuple[str | None, ...]
+"""The path of collections that have an index; None stands for any key."""
 
 
 @attrs.frozen(eq=False, slots=False)
@@ -140,7 +144,7 @@ class RuleSet:
 
         def make_scope() -> Scope:
             before, budget = self._reader(context)
-            changed = after or Overlay(before, changes)
+            changed = Overlay(before, changes) if after is None else MeteredView(after, budget)
             if reads is None:
                 return Scope(context, before, changed, budget)
             traced = TracedView(before, "data", reads), TracedView(changed, "newData", reads)
@@ -174,6 +178,19 @@ class RuleSet:
                 break
             node = node.child(key)
         return node.index_on if node is not None else frozenset()
+
+    @cached_property
+    def declared_indexes(self) -> frozenset[tuple[IndexedPath, str]]:
+        """All indexes that the rules declare: paths, None for any key, each with a name."""
+        found: set[tuple[IndexedPath, str]] = set()
+        pending: list[tuple[IndexedPath, RuleNode]] = [((), self._root)]
+        while pending:
+            path, node = pending.pop()
+            found.update((path, name) for name in node.index_on)
+            pending += [((*path, key), child) for key, child in node.literals.items()]
+            if node.capture is not None:
+                pending.append(((*path, None), node.capture))
+        return frozenset(found)
 
 
 def parse_rules(text: str | bytes, limits: RulesLimits = DEFAULT_LIMITS) -> RuleSet:

@@ -13,19 +13,18 @@ from typing import Any, Final
 import attrs
 import orjson
 
-from treedbd.store.engine import ReadView, Transaction
-from treedbd.store.row_codec import is_surely_longer
+from treedbd.store.engine import LogEntry, ReadView, Transaction
 from treedbd.tree.edit import Edit, Method, make_patch, make_put
 from treedbd.tree.normalise import ANY_LENGTH
 from treedbd.tree.printing import compact, parse
-from treedbd.tree.types import Json, Place
+from treedbd.tree.types import STORED, Json, Place
 
 MAX_ENTRY_BYTES: Final = 65_536
 """The longest entry; a longer one is written without its body."""
 TRIM_EVERY: Final = 64
 """Old entries are dropped this many at a time."""
 NOTHING_PUSHED: Final = -1
-_MIN_MEMBER_BYTES: Final = len('"k":1,')
+_SENT: Final = b',"sent":'
 
 
 @attrs.frozen
@@ -36,49 +35,94 @@ class NotRetained:
     place: Place
 
 
+@attrs.frozen
+class Writer:
+    """Who wrote: the uid of the caller, None without one; an admin has no uid of its own."""
+
+    uid: str | None = None
+    is_admin: bool = False
+
+
+NOBODY: Final = Writer()
+
+
 def encode(
     edit: Edit,
     now: int,
     max_bytes: int = MAX_ENTRY_BYTES,
     *,
+    writer: Writer = NOBODY,
+    printed: bytes | None = None,
+    size: int = 0,
     rules: str = "",
     pushed: int = NOTHING_PUSHED,
 ) -> bytes:
     """Return the entry of an edit whose server values are resolved.
 
-    `now` is the time of the request in milliseconds since 1970. `rules` is the fingerprint of the
-    rules that were in force, by which `resume` knows whether a client could read the write then.
-    `pushed` is the millisecond of the newest push id; it is in the entry if it is later than `now`,
-    which it is while the clock is behind. An entry longer than `max_bytes` is encoded without its
-    body. Raises ValueError if there are server values left.
+    `now` is the time of the request in milliseconds since 1970. Of an edit without values the body
+    is `printed`, if it is there, and has `size` bytes. `rules` is the fingerprint of the rules that
+    were in force, by which `resume` knows whether a client could read the write then. `pushed` is
+    the millisecond of the newest push id; it is in the entry if it is later than `now`, which it is
+    while the clock is behind. An entry longer than `max_bytes` is encoded without its body. Raises
+    ValueError if there are server values left.
     """
     if edit.has_placeholders:
         raise ValueError("Server values must be resolved before an edit is logged.")
     path, is_priority = edit.place
     entry: dict[str, Any] = {"time": now, "method": edit.method, "path": path}
+    if writer.uid is not None:
+        entry["uid"] = writer.uid
+    if writer.is_admin:
+        entry["is_admin"] = True
     if rules:
         entry["rules"] = rules
     if pushed > now:
         entry["pushed"] = pushed
     if is_priority:
         entry["is_priority"] = True
-    if not _is_surely_too_long(edit, max_bytes):
-        entry["sent"] = edit.sent
-        content = compact(entry)
-        if len(content) <= max_bytes:
-            return content
-        del entry["sent"]
-    return compact(entry)
+    is_stored = any(change.value is STORED for change in edit.changes)
+    sent = printed if is_stored else compact(edit.sent)
+    entry["size"] = size if sent is None else len(sent)
+    content = compact(entry)
+    if sent is None or len(content) + len(sent) + len(_SENT) > max_bytes:
+        return content
+    return content[:-1] + _SENT + sent + b"}"
 
 
-def _is_surely_too_long(edit: Edit, max_bytes: int) -> bool:
-    """Return whether the entry of an edit is certainly longer, without printing it."""
-    if len(edit.changes) * _MIN_MEMBER_BYTES > max_bytes:
-        return True
-    for change in edit.changes:  # noqa: SIM110 - a generator costs more than most entries
-        if is_surely_longer(change.value, max_bytes):
-            return True
-    return False
+@attrs.frozen
+class LoggedEntry:
+    """One write as an admin reads it in the log.
+
+    `time` is in milliseconds since 1970, `size` in bytes; None if the entry is of a version that
+    did not record it. `sent` is what was written, if the entry `has_body`.
+    """
+
+    sequence: int
+    time: int
+    writer: Writer
+    method: Method
+    place: Place
+    size: int | None
+    has_body: bool
+    sent: Json
+
+
+def describe_entry(entry: LogEntry) -> LoggedEntry:
+    """Return what an entry of the log says; raise ValueError for bytes that are none."""
+    try:
+        json: Any = parse(entry.content)
+        return LoggedEntry(
+            entry.sequence,
+            int(json["time"]),
+            Writer(json.get("uid"), json.get("is_admin", False)),
+            json["method"],
+            Place(tuple(json["path"]), json.get("is_priority", False)),
+            json.get("size"),
+            "sent" in json,
+            json.get("sent"),
+        )
+    except (LookupError, TypeError, AttributeError):
+        raise ValueError("This is not an entry of the change log.") from None
 
 
 def decode(content: bytes) -> Edit | NotRetained:

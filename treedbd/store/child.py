@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final, Protocol
 
 from treedbd.store.children import ChildSource, Spread
+from treedbd.store.paged_rows import PagedRows
 from treedbd.store.row_codec import export_row, load_row, print_row
 from treedbd.tree.order import ValueRank, rank_value
 from treedbd.tree.printing import compact
@@ -18,6 +19,10 @@ SAME_RANK: Final = rank_value(None)
 
 class ReadsNodes(Protocol):
     """What children are read with: `nodes.Nodes`, which has the same methods."""
+
+    @property
+    def rows(self) -> PagedRows:
+        """The rows of the database."""
 
     def get(self, path: Path) -> Value:
         """Return the whole subtree at `path` with its priorities."""
@@ -55,6 +60,21 @@ class Child:
         self._parent = parent
         self._source = source
 
+    @property
+    def row_bytes(self) -> int:
+        """The bytes of its row, if it keeps that."""
+        return len(self._source) if isinstance(self._source, bytes) else 0
+
+    def without_row(self) -> Child:
+        """Return the same child, which keeps no row: it is read again if it is needed."""
+        if not isinstance(self._source, bytes):
+            return self
+        return Child(self._nodes, self._parent, self.key, None, self.rank)
+
+    def found_source(self) -> ChildSource | None:
+        """Return what was found of it in the rows; None if that is not kept."""
+        return self._source
+
     def value(self) -> Value:
         """Return the whole subtree with its priorities."""
         source = self._source
@@ -63,6 +83,11 @@ class Child:
         if source is None or isinstance(source, Spread):
             return self._nodes.get((*self._parent, self.key))
         return source
+
+    @property
+    def is_spread(self) -> bool:
+        """Whether it may be spread over rows of its own children."""
+        return self._source is None or isinstance(self._source, Spread)
 
     def chunks(self, *, export: bool = False) -> Iterator[bytes]:
         """Print it as `Nodes.chunks` does."""

@@ -69,6 +69,10 @@ class CreateOnWriteEngine(Generic[E]):
         """Do what keeps the store short."""
         self._engine.checkpoint()
 
+    def compact(self) -> None:
+        """Give the space back that nothing occupies."""
+        self._engine.compact()
+
     def snapshot(self) -> EngineSnapshot:
         """Hold the present moment open."""
         return self._engine.snapshot()

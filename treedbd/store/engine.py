@@ -185,6 +185,14 @@ class Engine(Protocol):
         """
         ...
 
+    def compact(self) -> None:
+        """Give the space back that nothing occupies; blocks, and may be called in another thread.
+
+        No transaction may be open meanwhile; reads go on. Raises `DiskFull` or `StoreFailed`; then
+        nothing has changed.
+        """
+        ...
+
     def snapshot(self) -> EngineSnapshot:
         """Hold the present moment open."""
         ...

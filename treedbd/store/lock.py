@@ -2,15 +2,18 @@
 
 The lock is the kernel's (`flock`), so it ends with the process that holds it, however that ends.
 The file `treedb.lock` stays and means nothing by itself; no project can have its name. The number
-in it is the process that locked it last, for operators. A child made by `fork` holds the lock along
+in it is the process that locked it last, for operators; a daemon adds the URLs at which it can be
+reached, for commands. A child made by `fork` holds the lock along
 with its parent.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import pathlib
+from collections.abc import Iterable
 from typing import Final
 
 from treedbd.files import create_directory, open_private
@@ -21,6 +24,7 @@ LOCK_MISPLACED: Final = (
 )
 """What is wrong while a lock is not in its place."""
 _NAME = "treedb.lock"
+_MAX_BYTES = 65_536
 
 
 class DirectoryLock:
@@ -47,12 +51,20 @@ class DirectoryLock:
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            holder = os.read(self._descriptor, 20).decode("ascii", "replace").strip()
+            holder = os.read(self._descriptor, 20).decode("ascii", "replace").partition("\n")[0]
             os.close(self._descriptor)
             raise _cannot_lock(directory, holder, error) from None
         self.status: Final = os.fstat(self._descriptor)
-        os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, b"%d\n" % os.getpid(), 0)
+        self._write(b"%d\n" % os.getpid())
+
+    def note_urls(self, urls: Iterable[str]) -> None:
+        """Write down at which URLs this process serves the directory."""
+        self._write(f"{os.getpid()}\n{' '.join(urls)}\n".encode())
+
+    def _write(self, content: bytes) -> None:
+        with contextlib.suppress(OSError):  # it is for people, and the disk may be full
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, content, 0)
 
     def is_in_place(self) -> bool:
         """Return whether the lock still keeps others out.
@@ -68,6 +80,15 @@ class DirectoryLock:
     def release(self) -> None:
         """Release the lock."""
         os.close(self._descriptor)
+
+
+def read_urls(directory: pathlib.Path) -> list[str]:
+    """Return the URLs at which a locked directory is served, as far as its daemon knows them."""
+    try:
+        with open(directory / _NAME, encoding="ascii", errors="replace") as file:
+            return file.read(_MAX_BYTES).partition("\n")[2].split()
+    except OSError:
+        return []
 
 
 def _cannot_open(directory: pathlib.Path, error: OSError) -> CannotOpenStore:

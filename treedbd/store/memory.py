@@ -68,6 +68,9 @@ class MemoryEngine:
     def checkpoint(self) -> None:
         """Do nothing: memory has no log that grows."""
 
+    def compact(self) -> None:
+        """Do nothing: memory has no file."""
+
     def snapshot(self) -> _MemoryPresentView:
         """Hold the present moment open."""
         with self._store.lock:

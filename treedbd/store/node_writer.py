@@ -37,9 +37,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, zip_longest
-from typing import Final, NamedTuple
+from typing import Final, Protocol
 
+from treedbd.pauses import pause
 from treedbd.store.engine import DamagedRow, Transaction
+from treedbd.store.known_gaps import EmptyRange, RowCount
 from treedbd.store.nodes import Nodes
 from treedbd.store.page_writer import PageWriter
 from treedbd.store.pages import PAGE_BYTES
@@ -55,37 +57,32 @@ from treedbd.store.row_keys import END, FIRST, ROW_KEY_BYTES, SPREAD_BYTES, belo
 from treedbd.tree.edit import set_priority, set_value
 from treedbd.tree.order import BEYOND, encode_key, encode_path
 from treedbd.tree.printing import compact
-from treedbd.tree.types import CONTAINER, Change, Path, Priority, Value
-from treedbd.tree.value import as_priority, leaf_of, members, priority_of
+from treedbd.tree.types import CONTAINER, Change, Path, Place, Priority, Value
+from treedbd.tree.value import as_priority, leaf_of, members, nest, priority_of
 
 ROW_BYTES: Final = 4096
 MERGE_ROWS: Final = 8
 _MAX_COUNTED: Final = 1024
 
 
-class _EmptyRange(NamedTuple):
-    """There is no row from `low` to `high`; `low` is just after the subtree of a node."""
+class KeepsEntries(Protocol):
+    """Keeps indexes while a tree is changed."""
 
-    low: bytes
-    high: bytes | None
+    def note(self, changes: Sequence[Change]) -> None:
+        """Note what changes may change, before they are applied."""
 
-    def holds(self, encoded: bytes) -> bool:
-        """Return whether an encoded path is in the range, so that nothing is there."""
-        if self.high is None:
-            return self.low <= encoded
-        return self.low <= encoded < self.high and not self.high.startswith(encoded)
+    def update(self) -> None:
+        """Bring the entries up to date after that."""
 
-
-class _RowCount(NamedTuple):
-    """A lower bound of the rows below a spread container, found by reading `counted` keys."""
-
-    container: bytes
-    rows: int
-    counted: int
+    def enter_added(self, path: Path, children: dict[str, Value]) -> None:
+        """Enter children that were not there before."""
 
 
 class NodeWriter(Nodes):
-    """The tree in a transaction; reads see what has been applied."""
+    """The tree in a transaction; reads see what has been applied.
+
+    `indexes` keeps the indexes (`index_writer`), None if there are none.
+    """
 
     def __init__(
         self,
@@ -100,13 +97,16 @@ class NodeWriter(Nodes):
         super().__init__(transaction)
         self.rows = self._transaction = PageWriter(transaction, page_bytes)
         self._row_bytes = row_bytes
+        self.indexes: KeepsEntries | None = None
         self._next_path: Path | None = None
         self._editor: RowEditor | None = None
-        self._empty: _EmptyRange | None = None
-        self._count: _RowCount | None = None
+        self._empty: EmptyRange | None = None
+        self._count: RowCount | None = None
 
     def apply(self, changes: Sequence[Change]) -> None:
         """Apply the changes one after the other, as `tree.edit.apply` defines them."""
+        if self.indexes is not None:
+            self.indexes.note(changes)
         paths = [change.place.path for change in changes]
         for change, self._next_path in zip_longest(changes, paths[1:]):
             path, is_priority = change.place
@@ -116,9 +116,30 @@ class NodeWriter(Nodes):
                     continue
                 self._write_back()
             self._change(path, change.value, is_priority)
+            pause()
         self._write_back()
         self._transaction.flush()
         self._empty = self._count = None
+        if self.indexes is not None:
+            self.indexes.update()
+
+    def add_children(self, path: Path, children: dict[str, Value]) -> None:
+        """Set children of a container, in key order; fast if nothing is there or between them."""
+        encoded, cover = self._find(path)
+        keys = [encoded + encode_key(key) for key in children]
+        is_free = (
+            cover is None
+            and max(map(len, keys)) <= ROW_KEY_BYTES
+            and self._is_spread(encoded)
+            and next(self.rows.scan_keys(keys[0], keys[-1] + BEYOND), None) is None
+        )
+        if is_free:
+            self._add_children(encoded, children.items())
+            self._transaction.flush()
+            if self.indexes is not None:
+                self.indexes.enter_added(path, children)
+        else:
+            self.apply([Change(Place((*path, key)), child) for key, child in children.items()])
 
     def _change(self, path: Path, value: Value, is_priority: bool) -> None:
         empty, count = self._empty, self._count
@@ -149,7 +170,7 @@ class NodeWriter(Nodes):
             self._remove_below(encoded)
             self._merge_above(path)
 
-    def _set_value(self, path: Path, value: Value, empty: _EmptyRange | None) -> None:
+    def _set_value(self, path: Path, value: Value, empty: EmptyRange | None) -> None:
         if empty is not None:
             encoded = encode_path(path)
             if empty.holds(encoded):
@@ -216,17 +237,17 @@ class NodeWriter(Nodes):
     def _insert(self, path: Path, value: Value, before: bytes | None, after: bytes | None) -> None:
         """Put a value where nothing is and no row covers, between the rows next to it."""
         if before is None and after is None:
-            self._store(FIRST, _nest(path, value))
+            self._store(FIRST, nest(path, value))
             return
         depth = max(
             0 if before is None else shared_keys(path, before),
             0 if after is None else shared_keys(path, after),
         )
         container = encode_path(path[:depth])
-        self._add_children(container, [(path[depth], _nest(path[depth + 1 :], value))])
+        self._add_children(container, [(path[depth], nest(path[depth + 1 :], value))])
         child = container + encode_key(path[depth])
         if len(child) <= ROW_KEY_BYTES:
-            self._empty = _EmptyRange(child + BEYOND, after)
+            self._empty = EmptyRange(child + BEYOND, after)
 
     def _store(self, key: bytes, value: Value) -> None:
         """Store `value` at an encoded path that has no rows below it."""
@@ -309,7 +330,7 @@ class NodeWriter(Nodes):
                 rows, limit = 0, min(2 * limit, _MAX_COUNTED)
         if not rows:
             rows = sum(1 for _ in islice(self.rows.scan_keys(*below(container)), limit))
-        self._count = _RowCount(container, rows, limit) if rows > MERGE_ROWS else None
+        self._count = RowCount(container, rows, limit) if rows > MERGE_ROWS else None
         return rows
 
     def _merge(self, key: bytes) -> bool:
@@ -326,10 +347,3 @@ class NodeWriter(Nodes):
         self._remove_below(key)
         self._transaction.put(key, raw)
         return True
-
-
-def _nest(path: Path, value: Value) -> Value:
-    """Return the containers that lead to `value` along a path."""
-    for key in reversed(path):
-        value = {key: value}
-    return value

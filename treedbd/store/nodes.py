@@ -44,7 +44,7 @@ from functools import lru_cache
 from typing import Final
 
 from treedbd.store.child import Child
-from treedbd.store.children import ChildSource, Spread, child_keys, child_sources
+from treedbd.store.children import SPREAD, ChildSource, Spread, child_keys, child_sources
 from treedbd.store.engine import EngineSnapshot, PresentView, ReadView
 from treedbd.store.paged_rows import PagedRows
 from treedbd.store.row_codec import (
@@ -166,6 +166,13 @@ class Nodes:
         """Iterate over the keys of those children, each with what is known of the child."""
         encoded, cover = self._find(path)
         return child_sources(self.rows, encoded, span) if cover is None else _members(cover, span)
+
+    def source(self, path: Path) -> ChildSource | None:
+        """Return what is known of a node when its row has been found, None if nothing is there."""
+        encoded, cover = self._find(path)
+        if cover is None:
+            return SPREAD if self._is_spread(encoded) else None
+        return load_part(cover.raw, cover.inside) if cover.inside else cover.raw
 
     def _find(self, path: Path) -> tuple[bytes, Cover | None]:
         """Return the encoded path, and the row that covers it; a spread node has no such row."""

@@ -187,6 +187,11 @@ class PagedRows:
     def __init__(self, stored: ReadView) -> None:
         self._stored = stored
 
+    @property
+    def stored(self) -> ReadView:
+        """The stored rows, which have a check sum."""
+        return self._stored
+
     def find(self, key: bytes) -> Row | None:
         """Return the row whose key is `key` or begins it; None if there is none."""
         found = self._look_up(key)

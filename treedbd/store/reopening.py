@@ -175,6 +175,10 @@ class ReopeningEngine:
         """Do what keeps the store short."""
         self._opened().checkpoint()
 
+    def compact(self) -> None:
+        """Give the space back that nothing occupies."""
+        self._opened().compact()
+
     def snapshot(self) -> EngineSnapshot:
         """Hold the present moment open."""
         return self._opened().snapshot()

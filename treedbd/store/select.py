@@ -1,9 +1,10 @@
 """The children of a node that a query selects, in its order, reading no more than it needs.
 
-A query by key is a range of rows and reads only what it selects. Any other query reads every child;
-it keeps their positions, and of the children at most a few megabytes: one that is selected and no
-longer in memory is read again. `iterate_selected` yields None now and then, so that its caller can
-do other work in between, however many children there are.
+A query by key is a range of rows and reads only what it selects, and so does one with an index
+(`index_select`). Any other query reads every child; it keeps their positions, and of the children
+at most a few megabytes: one that is selected and no longer in memory is read again.
+`iterate_selected` yields None now and then, so that its caller can do other work in between,
+however many children there are.
 """
 
 from __future__ import annotations
@@ -13,8 +14,14 @@ from heapq import merge
 from itertools import count, islice, takewhile
 from typing import Any, Final, TypeAlias
 
+import attrs
+
 from treedbd.store.child import Child
 from treedbd.store.children import ChildSource
+from treedbd.store.filtered import select_passing
+from treedbd.store.index_keys import ChildIndex
+from treedbd.store.index_select import by_index
+from treedbd.store.index_states import read_states
 from treedbd.store.nodes import Nodes
 from treedbd.store.ranks import Member, batched, ranks_of
 from treedbd.store.row_codec import parse_stored
@@ -41,7 +48,77 @@ No two have the same number, so tuples compare by rank, then in key order.
 
 def iterate_selected(nodes: Nodes, path: Path, query: Query) -> Iterator[Child | None]:
     """Iterate over the selected children of `path` in order, with a None at each pause."""
-    return (_by_key if query.order.kind == "key" else _by_rank)(nodes, path, query)
+    if query.where is not None:
+        return select_passing(iterate_in_order(nodes, path, query), nodes, path, query)
+    if query.order.kind == "key":
+        return _by_key(nodes, path, query)
+    index = find_index(nodes, path, query)
+    if index is None:
+        return _by_rank(nodes, path, query)
+    return _limited(by_index(nodes, path, query, index), query)
+
+
+def find_index(nodes: Nodes, path: Path, query: Query) -> ChildIndex | None:
+    """Return the index by which a query of `path` can be answered, None if there is none.
+
+    A collection that is not spread is short: it needs no index, and has no entries.
+    """
+    if query.order.kind == "key":
+        return None
+    index = read_states(nodes.rows.stored).find(path, query.order)
+    if index is None or index.collection(path) is None or not nodes.is_spread(path):
+        return None
+    return index
+
+
+def iterate_in_order(nodes: Nodes, path: Path, query: Query) -> Iterator[Child | None]:
+    """Iterate over the children within bounds from the end where the limit begins.
+
+    The limit itself is ignored. At a pause None is yielded.
+    """
+    if query.order.kind != "key":
+        index = find_index(nodes, path, query)
+        if index is not None:
+            return by_index(nodes, path, query, index)
+        return _all_by_rank(nodes, path, query)
+    if query.limit_to_last is None:
+        return _by_key(nodes, path, attrs.evolve(query, limit_to_first=None))
+    low, high = query.low, query.high
+    found: Iterable[Child] = nodes.children(path, _span_from(high, reverse=True))
+    if low is not None:
+        found = takewhile(lambda child: query.admits(low.rank, child.key), found)
+    return iter(found)
+
+
+def _limited(children: Iterator[Child | None], query: Query) -> Iterator[Child | None]:
+    """Yield the children up to the limit, in the order of the query."""
+    limit = query.limit_to_first or query.limit_to_last
+    last: list[Child] = []
+    number = 0
+    for child in children:
+        if child is None:
+            yield None
+            continue
+        if query.limit_to_last is None:
+            yield child
+        else:
+            last.append(child)
+        number += 1
+        if number == limit:
+            break
+    yield from reversed(last)
+
+
+def _all_by_rank(nodes: Nodes, path: Path, query: Query) -> Iterator[Child | None]:
+    yield None
+    is_last = query.limit_to_last is not None
+    unlimited = attrs.evolve(query, limit_to_first=None, limit_to_last=None)
+    ranking = _Ranking(unlimited, is_last=is_last)
+    for batch in batched(nodes.sources(path)):
+        ranking.add(batch, ranks_of(nodes, path, query, batch))
+        yield None
+    for tag, content, _, key, source in ranking.in_order():
+        yield Child(nodes, path, key, source, (tag, content))
 
 
 def draw(
@@ -152,10 +229,10 @@ class _Ranking:
     the limit, its last child narrows the range of the ranks that need be looked at.
     """
 
-    def __init__(self, query: Query) -> None:
+    def __init__(self, query: Query, *, is_last: bool = False) -> None:
         self._query = query
         self._limit = query.limit_to_first or query.limit_to_last
-        self._is_last = query.limit_to_last is not None
+        self._is_last = is_last or query.limit_to_last is not None
         self._is_short = self._limit is not None and self._limit <= RUN_CHILDREN
         self._lowest = BELOW_ALL if query.low is None else query.low.rank
         self._highest = ABOVE_ALL if query.high is None else query.high.rank

@@ -14,6 +14,8 @@ from typing import TypeVar
 
 from treedbd.store import changelog
 from treedbd.store.engine import DiskFull, StoreFailed
+from treedbd.store.index_states import read_states
+from treedbd.store.index_writer import make_writer
 from treedbd.store.lock import DirectoryLock
 from treedbd.store.node_writer import NodeWriter
 from treedbd.store.nodes import Nodes
@@ -115,13 +117,26 @@ class WritingStore:
         path, is_priority = resolved.place
         if is_priority and self.read(lambda nodes: nodes.peek(path)) is None:
             return  # a priority needs a node
+        self.write_rows(lambda writer: writer.apply(resolved.changes), resolved, now)
+
+    def write_rows(
+        self,
+        work: Callable[[NodeWriter], None],
+        edit: Edit,
+        now: int,
+        entry_bytes: int = changelog.MAX_ENTRY_BYTES,
+    ) -> None:
+        """Do one write by `work`, which must have the effect of `edit`.
+
+        `edit` has no server values. The log holds it if its entry has at most `entry_bytes`.
+        """
         if self._pushed is None:
             self._pushed = self.read(lambda nodes: changelog.push_time(nodes.rows))
-        entry = changelog.encode(resolved, now, pushed=self._pushed)
+        entry = changelog.encode(edit, now, entry_bytes, pushed=self._pushed)
         if self._transaction is None:
             self._transaction = self._engine.begin()
         try:
-            NodeWriter(self._transaction).apply(resolved.changes)
+            work(make_writer(self._transaction, read_states(self._transaction).kept))
             changelog.append(self._transaction, os.urandom(16), entry, self._retain_events)
         except BaseException:
             self.rollback()  # half of a write, or one without its entry, must not be committed

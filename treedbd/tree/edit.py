@@ -8,13 +8,14 @@ defines what the changes mean, on a value in memory. The store reaches the same 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any, Literal, TypeAlias
 
 import attrs
 
 from treedbd.limits import MAX_PATCH_MEMBERS
+from treedbd.pauses import pause
 from treedbd.tree.errors import InvalidData, InvalidPath
 from treedbd.tree.normalise import (
     DEFAULT_STRING_BYTES,
@@ -52,9 +53,9 @@ class Edit:
     method: Method
     place: Place
     sent: Json
-    changes: tuple[Change, ...]
+    changes: Sequence[Change]
     has_placeholders: bool = False
-    by_member: tuple[Change, ...] = attrs.field(
+    by_member: Sequence[Change] = attrs.field(
         default=attrs.Factory(lambda self: self.changes, takes_self=True), eq=False, repr=False
     )
 
@@ -91,14 +92,28 @@ def make_patch(path: Path, body: Json, max_string_bytes: int = DEFAULT_STRING_BY
         raise InvalidData("The body of a PATCH must be an object, or null.")
     if len(body) > MAX_PATCH_MEMBERS:
         raise InvalidData(f"A PATCH may have at most {MAX_PATCH_MEMBERS} members.")
-    parts = [
-        make_put(_patch_place(path, key), item, max_string_bytes) for key, item in body.items()
-    ]
+    parts = [make_member(path, key, item, max_string_bytes) for key, item in body.items()]
     changes = tuple([part.changes[0] for part in parts])
-    _check_no_overlap(changes)
+    _check_no_overlap([change.place for change in changes])
     sent: Json = dict(zip(body, [part.sent for part in parts], strict=True))
     has_placeholders = any(part.has_placeholders for part in parts)
     return Edit("patch", Place(path), sent, _in_order(changes), has_placeholders, changes)
+
+
+def make_member(path: Path, key: str, item: Json, max_string_bytes: int) -> Edit:
+    """Return what one member of a PATCH of `path` does, as a PUT; raise `InvalidData`."""
+    place = parse_member(path, key)
+    pause()
+    return make_put(place, item, max_string_bytes)
+
+
+def parse_member(path: Path, key: str) -> Place:
+    """Return the place that a member of a PATCH of `path` names; raise `InvalidData`."""
+    try:
+        place = parse_relative(key)
+        return Place(check_depth(path + place.path), place.is_priority)
+    except InvalidPath as error:
+        raise InvalidData(str(error)) from None
 
 
 def resolve(edit: Edit, now: int, view: View) -> Edit:
@@ -114,7 +129,7 @@ def resolve(edit: Edit, now: int, view: View) -> Edit:
         return view.priority(place.path) if place.is_priority else view.peek(place.path)
 
     resolver = Resolver(now, read)
-    resolved = {change.place: _resolve_change(change, resolver) for change in edit.changes}
+    resolved = {change.place: resolve_change(change, resolver) for change in edit.changes}
     return Edit(
         edit.method,
         edit.place,
@@ -162,7 +177,7 @@ def echo_without_reading(edit: Edit, now: int) -> Json:
     resolver = Resolver(now, None)
     if edit.method == "patch":
         return _resolve_sent(edit, resolver)
-    shown = _resolve_change(edit.changes[0], resolver).value
+    shown = resolve_change(edit.changes[0], resolver).value
     return as_json(shown) if edit.place.is_priority else plain(shown)
 
 
@@ -211,21 +226,14 @@ def set_priority(node: Value, path: Path, priority: Priority | None) -> Value:
     return {**container, path[0]: set_priority(container[path[0]], path[1:], priority)}
 
 
-def _patch_place(path: Path, key: str) -> Place:
-    try:
-        place = parse_relative(key)
-        return Place(check_depth(path + place.path), place.is_priority)
-    except InvalidPath as error:
-        raise InvalidData(str(error)) from None
-
-
 def _members_of(edit: Edit) -> dict[str, Json]:
     """Return the body of a PATCH."""
     members: Any = edit.sent
     return members  # type: ignore[no-any-return]  # `make_patch` has checked it
 
 
-def _resolve_change(change: Change, resolver: Resolver) -> Change:
+def resolve_change(change: Change, resolver: Resolver) -> Change:
+    """Return a change with its server values replaced; raise `InvalidData`."""
     place = change.place
     value: Any = change.value
     if isinstance(value, Timestamp | Increment):
@@ -237,26 +245,28 @@ def _resolve_change(change: Change, resolver: Resolver) -> Change:
 
 def _resolve_sent(edit: Edit, resolver: Resolver) -> Json:
     if edit.method == "put":
-        return _resolve_member(edit.place, edit.sent, resolver)
+        return resolve_member(edit.place, edit.sent, resolver)
     members = zip(edit.by_member, _members_of(edit).items(), strict=True)
-    return {key: _resolve_member(change.place, item, resolver) for change, (key, item) in members}
+    return {key: resolve_member(change.place, item, resolver) for change, (key, item) in members}
 
 
-def _resolve_member(place: Place, item: Json, resolver: Resolver) -> Json:
+def resolve_member(place: Place, item: Json, resolver: Resolver) -> Json:
+    """Return what was sent for a place with its server values replaced; raise `InvalidData`."""
     resolve_item = resolver.resolve_sent_priority if place.is_priority else resolver.resolve_sent
     return resolve_item(item, place.path)
 
 
-def _check_no_overlap(changes: Iterable[Change]) -> None:
-    places = sorted(
-        (*change.place.path, PRIORITY) if change.place.is_priority else change.place.path
-        for change in changes
-    )
-    for upper, lower in pairwise(places):
+def _check_no_overlap(places: Iterable[Place]) -> None:
+    """Raise `InvalidData` if two places of a PATCH are the same, or one is above the other."""
+    paths = sorted((*path, PRIORITY) if is_priority else path for path, is_priority in places)
+    for upper, lower in pairwise(paths):
         if lower[: len(upper)] == upper:
-            raise InvalidData(
-                f"Two keys of the body overlap: {'/'.join(upper)} and {'/'.join(lower)}."
-            )
+            raise overlap(upper, lower)
+
+
+def overlap(upper: Path, lower: Path) -> InvalidData:
+    """Return the error about two members of a PATCH."""
+    return InvalidData(f"Two keys of the body overlap: {'/'.join(upper)} and {'/'.join(lower)}.")
 
 
 def _in_order(changes: tuple[Change, ...]) -> tuple[Change, ...]:

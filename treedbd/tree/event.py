@@ -23,7 +23,7 @@ off between two of them can resume with the second.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import attrs
 
@@ -34,19 +34,33 @@ from treedbd.tree.types import PRIORITY, Json, Path, Value
 from treedbd.tree.value import plain, value_at
 from treedbd.tree.view import View
 
+MAX_LARGE_CHANGES: Final = 10_000
+
 
 @attrs.frozen
 class Event:
-    """At `path`, relative to the watched path, `data` was set or merged."""
+    """At `path`, relative to the watched path, `data` was set or merged.
+
+    Of a large write there is only what its data prints as, in `printed`; or it `is_missed`: then
+    what was written is too large for an event, and a watcher has to read its value again.
+    """
 
     kind: Method
     path: Path
     data: Json
+    printed: bytes | None = None
+    is_missed: bool = False
+
+    @property
+    def is_large(self) -> bool:
+        """Whether its data is not there, or only printed."""
+        return self.is_missed or self.printed is not None
 
     def print(self) -> bytes:
         """Print the event as clients receive it: compact, `path` before `data`."""
         path = printing.compact(format_path(self.path))
-        return b'{"path":%s,"data":%s}' % (path, printing.compact(self.data))
+        data = printing.compact(self.data) if self.printed is None else self.printed
+        return b'{"path":%s,"data":%s}' % (path, data)
 
 
 class Position(NamedTuple):
@@ -82,7 +96,8 @@ class Commit:
 
     `position` is that of a client which has received all of it; `path` is the path that a PATCH was
     sent to, or the place of any other write. Unless the commit `is_complete`, the values of nodes
-    whose priority was set are missing.
+    whose priority was set are missing. Of a commit that `is_large` all values are missing;
+    `printed` is what it set or merged at `path` as JSON, None if that is too large for an event.
     """
 
     position: Position
@@ -90,10 +105,15 @@ class Commit:
     path: Path
     changes: tuple[CommittedChange, ...]
     is_complete: bool = True
+    is_large: bool = False
+    printed: bytes | None = None
 
     def events_at_or_above(self, watched: Path) -> Iterator[Event]:
         """Yield the events at `watched`, which is `path` or an ancestor of it."""
         relative = self.path[len(watched) :]
+        if self.is_large:
+            yield Event(self.method, relative, None, self.printed, self.printed is None)
+            return
         if self.method == "put":
             (change,) = self.changes
             yield Event("put", relative, plain(change.value))
@@ -102,6 +122,9 @@ class Commit:
 
     def events_below(self, watched: Path) -> Iterator[Event]:
         """Yield the events at `watched`, which is below `path`."""
+        if self.is_large:
+            yield Event("put", (), None, is_missed=True)
+            return
         for change in self.changes:
             if is_at_or_above(watched, change.path):
                 yield Event("put", change.path[len(watched) :], plain(change.value))
@@ -141,6 +164,27 @@ def describe(sequence: int, edit: Edit, op_id: bytes = b"") -> Commit:
         is_complete = is_complete and not is_priority
     position = Position(sequence, op_id)
     return Commit(position, edit.method, edit.place.path, tuple(changes), is_complete)
+
+
+def describe_large(
+    sequence: int, edit: Edit, op_id: bytes = b"", printed: bytes | None = None
+) -> Commit:
+    """Return a large edit, whose values are in the store only, as a commit.
+
+    Of very many changes, all that is below its place counts as written.
+    """
+    places = [change.place for change in edit.changes[: MAX_LARGE_CHANGES + 1]]
+    if len(places) > MAX_LARGE_CHANGES:
+        places = [edit.place]
+    changes = tuple([CommittedChange(path, None, is_priority) for path, is_priority in places])
+    return Commit(
+        Position(sequence, op_id),
+        edit.method,
+        edit.place.path,
+        changes,
+        is_large=True,
+        printed=printed,
+    )
 
 
 def complete(commit: Commit, after: View) -> Commit:

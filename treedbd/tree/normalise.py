@@ -200,6 +200,18 @@ def has_more_nodes(json: Json, limit: int) -> bool:
     return False
 
 
+def count_nodes(json: Json) -> int:
+    """Return how many members and items parsed JSON has, at all levels."""
+    count, waiting = 0, [json]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, dict | list):
+            count += len(node)
+            children = node.values() if isinstance(node, dict) else node
+            waiting.extend(child for child in children if type(child) in (dict, list))
+    return count
+
+
 def canonicalise_numbers(json: Json) -> Json:
     """Return a legal body with each number as the tree stores it."""
     if isinstance(json, dict):

@@ -18,12 +18,14 @@ from typing import Final, Literal, TypeAlias
 import attrs
 import orjson
 
+from treedbd.limits import Limits
 from treedbd.tree.errors import InvalidPath, InvalidQuery
 from treedbd.tree.number import canonical_number
 from treedbd.tree.order import KeyRank, ValueRank, rank_key, rank_value
 from treedbd.tree.path import parse_child
 from treedbd.tree.types import ROOT, Json, Path, Value
 from treedbd.tree.value import as_json, leaf_of, plain, priority_of, value_at
+from treedbd.tree.where import Where, parse_where
 
 OrderKind: TypeAlias = Literal["key", "value", "priority", "child"]
 Selection: TypeAlias = list[tuple[str, Value]]
@@ -39,7 +41,9 @@ PARAMETERS: Final = (
     "endBefore",
     "equalTo",
 )
-"""The parameters of a request that make it a query."""
+"""The parameters of a request that make it a query; `WHERE` does as well, without `orderBy`."""
+WHERE: Final = "where"
+_LIMITS: Final = ("limitToFirst", "limitToLast")
 
 _EXCLUSIVE: Final = (
     ("limitToFirst", "limitToLast"),
@@ -113,13 +117,21 @@ class Bound:
 
 @attrs.frozen
 class Query:
-    """A parsed query, made by `parse_query`. At most one of the limits is not None."""
+    """A parsed query, made by `parse_query`. At most one of the limits is not None.
+
+    Attributes:
+        where: what children within the bounds must meet, before the limit is applied.
+        is_ordered: whether the request names an order; without one it is that of keys.
+
+    """
 
     order: Order
     low: Bound | None = None
     high: Bound | None = None
     limit_to_first: int | None = None
     limit_to_last: int | None = None
+    where: Where | None = None
+    is_ordered: bool = True
 
     def sort_value(self, child: Value) -> ValueRank:
         """Return the rank of a child before its key; all have the same in a query by key."""
@@ -136,6 +148,10 @@ class Query:
             self.high is None or self.high.admits_as_high(rank, key)
         )
 
+    def passes(self, key: str, child: Value) -> bool:
+        """Return whether a child meets `where`, whatever the bounds."""
+        return self.where is None or self.where.passes(key, child)
+
     def select(self, members: Iterable[tuple[str, Value]]) -> Selection:
         """Return the children within bounds and limit, in order; `members` may come in any order.
 
@@ -145,7 +161,7 @@ class Query:
         admitted = (
             ((rank, rank_key(key)), key, child)
             for key, child in members
-            if self.admits(rank := self.sort_value(child), key)
+            if self.admits(rank := self.sort_value(child), key) and self.passes(key, child)
         )
         position = itemgetter(0)
         if self.limit_to_first is not None:
@@ -157,20 +173,25 @@ class Query:
         return [(key, child) for _, key, child in chosen]
 
 
-def parse_query(parameters: Mapping[str, str]) -> Query | None:
+def parse_query(
+    parameters: Mapping[str, str], where_children: int = Limits().where_children
+) -> Query | None:
     """Return the query in decoded request parameters, None if there is none.
 
-    Raises `InvalidQuery`.
+    It may look through `where_children` children for a `where`. Raises `InvalidQuery`.
     """
     given = [name for name in PARAMETERS if name in parameters]
-    if not given:
+    where = parse_where(parameters[WHERE], where_children) if WHERE in parameters else None
+    if not given and where is None:
         return None
-    if "orderBy" not in parameters:
-        raise InvalidQuery(f"{given[0]} needs orderBy.")
+    is_ordered = "orderBy" in parameters
+    for name in given:
+        if not is_ordered and (where is None or name not in _LIMITS):
+            raise InvalidQuery(f"{name} needs orderBy.")
     for one, other in _EXCLUSIVE:
         if one in parameters and other in parameters:
             raise InvalidQuery(f"{one} and {other} cannot be combined.")
-    order = parse_order(parameters["orderBy"])
+    order = parse_order(parameters["orderBy"]) if is_ordered else BY_KEY
     exact = _parse_bound(parameters, "equalTo", order, True)
     start = _parse_bound(parameters, "startAt", order, True)
     end = _parse_bound(parameters, "endAt", order, True)
@@ -180,6 +201,8 @@ def parse_query(parameters: Mapping[str, str]) -> Query | None:
         exact or end or _parse_bound(parameters, "endBefore", order, False),
         parse_limit(parameters, "limitToFirst"),
         parse_limit(parameters, "limitToLast"),
+        where,
+        is_ordered,
     )
 
 

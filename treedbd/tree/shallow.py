@@ -14,7 +14,7 @@ import orjson
 
 from treedbd.tree.errors import InvalidPath, InvalidQuery
 from treedbd.tree.path import check_key
-from treedbd.tree.query import PARAMETERS, parse_limit
+from treedbd.tree.query import PARAMETERS, WHERE, parse_limit
 
 Version: TypeAlias = Literal[1, 2]
 
@@ -41,7 +41,7 @@ def parse_shallow(parameters: Mapping[str, str]) -> Shallow | None:
         raise InvalidQuery("shallow must be true or false.")
     if wanted == "false":
         return None
-    for name in PARAMETERS:
+    for name in (*PARAMETERS, WHERE):
         if name in parameters and name not in _PAGING:
             raise InvalidQuery(f"shallow works with limitToFirst and startAfter, not with {name}.")
     return Shallow(

@@ -20,6 +20,11 @@ Value: TypeAlias = "Leaf | dict[str, Value] | None"
 """A node and everything below it, in the one normal form that `tree.value` describes."""
 
 ROOT: Final[Path] = ()
+STORED: Final[Value] = {}
+"""As the value of a change: what was written is in the store already, and was not read.
+
+It is never a value by itself, since in normal form no container is empty.
+"""
 PRIORITY: Final = ".priority"
 """The member that holds the priority of a node."""
 VALUE: Final = ".value"

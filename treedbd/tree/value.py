@@ -86,6 +86,15 @@ def value_at(value: Value, path: Path) -> Value:
     return value
 
 
+def nest(path: Path, value: Value) -> Value:
+    """Return the containers that lead to `value` along a path; nothing if it is nothing."""
+    if value is None:
+        return None
+    for key in reversed(path):
+        value = {key: value}
+    return value
+
+
 def members(value: Value) -> Iterator[tuple[str, Value]]:
     """Iterate over the children of a node in key order; a leaf has none."""
     if not isinstance(value, dict) or VALUE in value:

@@ -156,7 +156,9 @@ class Window:
         if child is None:
             return None
         rank = self._query.sort_value(child)
-        return (rank, rank_key(key)) if self._query.admits(rank, key) else None
+        if not (self._query.admits(rank, key) and self._query.passes(key, child)):
+            return None
+        return rank, rank_key(key)
 
     def _place(self, key: str, position: _Position | None) -> list[str]:
         """Put a child in its position; return the others that may enter or leave because of it."""
@@ -229,6 +231,8 @@ def written_children(events: Iterable[Event]) -> list[str] | None:
     """Return the keys of the children that events at a node wrote, None if all may have been."""
     keys: list[str] = []
     for event in events:
+        if event.is_large:
+            return None
         if event.path:
             keys.append(event.path[0])
         elif event.kind == "patch":

@@ -11,6 +11,7 @@ from treedbd.database.database import Database
 from treedbd.tree.types import Json
 from treedbd.web.auth.authenticator import Authenticator
 from treedbd.web.auth.identity import require_admin
+from treedbd.web.change_log import read_log
 from treedbd.web.content_coding import parse_coding
 from treedbd.web.explain import NO_RULES, explanation
 from treedbd.web.http1.interface import IHttp1Request
@@ -66,6 +67,21 @@ class AdminHandlers:
             return _explain(wanted)
         names = self._catalog.names(database.project)
         return json_response(wanted, [{"name": each.label} for each in names])
+
+    async def log(self, _: IHttp1Request, wanted: DataRequest, database: Database) -> Response:
+        """List the writes that the change log of a database has kept."""
+        await self._require_admin(wanted, database, "Access to the change log")
+        if wanted.wants_explanation:
+            return _explain(wanted)
+        return json_response(wanted, await read_log(database, wanted.parameters, self._clock))
+
+    async def compact(self, _: IHttp1Request, wanted: DataRequest, database: Database) -> Response:
+        """Give free space of a database back to the file system."""
+        await self._require_admin(wanted, database, "Compacting a database")
+        if wanted.wants_explanation:
+            return _explain(wanted)
+        before, after = await database.compact()
+        return json_response(wanted, {"before": before, "after": after})
 
     async def _require_admin(self, wanted: DataRequest, database: Database, what: str) -> None:
         """Raise unless the caller is an admin of the project."""

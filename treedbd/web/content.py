@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import IO, Final, TypeAlias
 
+from treedbd.files import close_temporary
 from treedbd.limits import KIB
 
 SMALL_BYTES: Final = 16 * KIB
@@ -81,12 +82,13 @@ class WaitingBytes:
                 own + size,
             )
 
-    def check_address(self, address: str, size: int) -> None:
+    def check_address(self, address: str, size: int, own: int = 0) -> None:
         """Raise `TooManyWaitingBytes` unless `size` more bytes may wait for an address.
 
-        An empty address is not known, and not bounded by itself.
+        An empty address is not known, and not bounded by itself. `own` bytes of the same content
+        are counted already.
         """
-        if not self._fits_share(address, size):
+        if not self._fits_share(address, size, own):
             self.refused += 1
             raise TooManyWaitingBytes(
                 "Too many responses wait for your address; read them, then try again.",
@@ -112,21 +114,31 @@ class WaitingBytes:
     def _fits(self, size: int, own: int = 0) -> bool:
         return self.total <= own or self.total + size <= self._limit
 
-    def _fits_share(self, address: str, size: int) -> bool:
+    def _fits_share(self, address: str, size: int, own: int = 0) -> bool:
         waiting = self._per_address.get(address, 0)
-        return not waiting or waiting + size <= self._share
+        return waiting <= own or waiting + size <= self._share
 
 
 class Content:
-    """Bytes that readers share, in memory or in a file; a file is closed after the last reader."""
+    """Bytes that readers share, in memory or in a file; a file is closed after the last reader.
 
-    __slots__ = ("__weakref__", "_bytes", "_chunk", "_file", "_readers", "_waiting", "size")
+    Attributes:
+        size: how many there are.
+        is_closed: whether it was in a file that is gone, because the last reader has closed it.
+
+    """
+
+    __slots__ = (
+        *("__weakref__", "_bytes", "_chunk", "_file", "_readers", "_waiting"),
+        *("is_closed", "size"),
+    )
 
     def __init__(self, waiting: WaitingBytes, source: bytes | IO[bytes]) -> None:
         """Own `source`, a file as it is; count it by `waiting` while it has readers."""
         self._waiting = waiting
         self._readers: dict[str, int] = {}
         self._chunk: bytes | None = None
+        self.is_closed = False
         if isinstance(source, bytes):
             self._bytes, self._file = source, None
             self.size = len(source)
@@ -139,11 +151,6 @@ class Content:
     def is_in_file(self) -> bool:
         """Whether it is in a file."""
         return self._file is not None
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether it was in a file that is gone, because the last reader has closed it."""
-        return self._file is not None and self._file.closed
 
     def open(self, address: str, *, may_refuse: bool = True) -> ContentReader:
         """Begin to read for a client at `address`, which is empty if it is not known.
@@ -198,7 +205,8 @@ class Content:
         if not self._readers:
             self._waiting.add(-self.size)
             if self._file is not None:
-                self._file.close()
+                self.is_closed = True
+                close_temporary(self._file, self.size)
 
 
 class ContentReader:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import zlib
+from collections.abc import Iterator
 from typing import Final, Literal, Protocol, TypeAlias
 
 from treedbd.text import in_one_line
@@ -88,6 +89,37 @@ def decode_body(body: bytes, coding: Coding, limit: int) -> bytes | None:
     if decoder.unused_data:
         raise InvalidData(f"The body is not valid {coding}: something follows its end.")
     return decoded
+
+
+def decode_pieces(sent: Iterator[bytes], coding: Coding, size: int) -> Iterator[bytes]:
+    """Yield a body decoded, in pieces of at most `size` bytes; raise `InvalidData` as above."""
+    decoder = _make_decoder(coding)
+    while not decoder.eof:
+        data = _unused(decoder)
+        if not data and _takes_more(decoder):
+            data = next(sent, b"")
+            if not data:
+                raise InvalidData(f"The body is not valid {coding}: its end is missing.")
+        try:
+            piece = decoder.decompress(data, size)
+        except (zlib.error, zstd.ZstdError):
+            raise InvalidData(f"The body is not valid {coding}.") from None
+        if piece:
+            yield piece
+    if decoder.unused_data or next(sent, b""):
+        raise InvalidData(f"The body is not valid {coding}: something follows its end.")
+
+
+def _unused(decoder: _Decoder) -> bytes:
+    """Return what zlib has not decoded for lack of room; zstd keeps that by itself."""
+    unused: bytes = getattr(decoder, "unconsumed_tail", b"")
+    return unused
+
+
+def _takes_more(decoder: _Decoder) -> bool:
+    """Return whether zstd needs more to go on; zlib says what it has not decoded."""
+    needs: bool = getattr(decoder, "needs_input", True)
+    return needs
 
 
 def _make_decoder(coding: Coding) -> _Decoder:

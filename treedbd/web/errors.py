@@ -94,7 +94,9 @@ def error_response(error: BaseException, dialect: Dialect) -> Response:
         return Response(status, body, (JSON_TYPE,))
     message = str(error)
     if isinstance(error, ConditionFailed):
-        body = dialect.mismatch_body(code, message, error.current)
+        body = dialect.error_body(code, message)
+        if error.is_shown:
+            body = dialect.mismatch_body(code, message, error.current)
         return Response(status, body, (JSON_TYPE, (b"ETag", dialect.etag(error.tag))))
     if isinstance(error, PermissionDenied | NotAdmin):
         message = dialect.denial(message)

@@ -30,10 +30,11 @@ from treedbd.web.auth.authenticator import Authenticator
 from treedbd.web.auth.identity import ANONYMOUS, Identity, override_auth, require_admin
 from treedbd.web.content import WaitingBytesRefused
 from treedbd.web.explain import explanation
+from treedbd.web.flow import Flow
 from treedbd.web.headers import Header
 from treedbd.web.http1.interface import IHttp1Request
-from treedbd.web.large_reads import Waiter, before_deadline
-from treedbd.web.missing_indexes import MissingIndexes
+from treedbd.web.large_reads import Rendered, Waiter, before_deadline
+from treedbd.web.missing_indexes import MissingIndexes, explain_index
 from treedbd.web.options import WebOptions
 from treedbd.web.parameters import Parameters, parse_choice
 from treedbd.web.rendering import Rendering
@@ -41,8 +42,10 @@ from treedbd.web.representation import (
     ReadSource,
     json_response,
     kept_response,
+    known_tag,
+    make_source,
+    may_flow,
     needs_body,
-    needs_whole,
     shared_response,
 )
 from treedbd.web.request import DataRequest
@@ -109,7 +112,12 @@ class DataHandlers:
     ) -> None:
         """`refuse` answers a stream that cannot begin; `wall_clock` returns seconds since 1970."""
         writes = WriteHandlers(
-            options.limits, self._identify, self._identify_for_explanation, clock, self.now_ms
+            options.limits,
+            self._identify,
+            self._identify_for_explanation,
+            clock,
+            self.now_ms,
+            shared_reads,
         )
         self.methods: Final[dict[bytes, Handler]] = {
             b"GET": self.get,
@@ -178,7 +186,7 @@ class DataHandlers:
         `check_read` raises unless the caller may read a state.
         """
         options = wanted.read_options
-        source = ReadSource(database, wanted.place, options, not needs_whole(wanted, options))
+        source = make_source(database, wanted)
         is_empty = not source.is_wrapped and not needs_body(wanted, options)
 
         def render(nodes: Nodes) -> bytes | Rendering | TooMuchWork:
@@ -186,12 +194,13 @@ class DataHandlers:
             check_read(nodes)
             return b"" if is_empty else self._shared_reads.render(source, nodes)
 
-        rendered = database.read(render)
+        rendered: bytes | Rendered | TooMuchWork = database.read(render)
         if self._clock.seconds() >= deadline:
             raise DeadlinePassed("the data was read")
         if isinstance(rendered, TooMuchWork):
-            waiter = Waiter(source, check_read, rendered.sequence, _do_nothing)
-            waiting = self._shared_reads.render_large(database.hold, waiter, address_of(request))
+            flows = may_flow(wanted) and request.method != b"HEAD"
+            waiter = Waiter(source, check_read, rendered.sequence, _do_nothing, flows)
+            waiting = self._shared_reads.render_flowing(database.hold, waiter, address_of(request))
             request.notifyFinish().addErrback(lambda _: waiting.cancel())
             try:
                 rendered = await before_deadline(waiting, deadline, self._clock)
@@ -199,7 +208,9 @@ class DataHandlers:
                 return None  # the client has disconnected
         answer = None if is_empty else _keep(database, source, rendered)
         if answer is None:
-            return shared_response(wanted, source, rendered, deadline)
+            # Without a time-out of its own, a large read only has to begin in time.
+            cut_off_at = deadline if "timeout" in wanted.parameters else None
+            return shared_response(wanted, source, rendered, cut_off_at)
         return kept_response(wanted, answer, self._shared_reads.memory)
 
     async def _explain_read(
@@ -216,9 +227,11 @@ class DataHandlers:
             return rules.may_read(wanted.place.path, context, explain=True)
 
         verdict = database.read(evaluate)
-        return json_response(
-            wanted, explanation(verdict, is_admin=identity.is_admin, auth=identity.auth)
-        )
+        shown = explanation(verdict, is_admin=identity.is_admin, auth=identity.auth)
+        query = wanted.read_options.query
+        if query is not None and isinstance(shown, dict):
+            shown["index"] = explain_index(database, wanted.place.path, query)
+        return json_response(wanted, shown)
 
     def _open_stream(
         self,
@@ -243,7 +256,7 @@ class DataHandlers:
         self.streams.add(stream, Subscriber(database.name, address, identity))
         try:
             stream.start((*STREAM_HEADERS, *common), parse_id(wanted.last_event_id))
-        except (PermissionDenied, WaitingBytesRefused):
+        except (PermissionDenied, WaitingBytesRefused, InvalidQuery):
             self.streams.remove(stream)
             raise
 
@@ -271,17 +284,21 @@ class DataHandlers:
         return int(self._wall_clock() * 1000)
 
 
-def _keep(database: Database, source: ReadSource, rendered: bytes | Rendering) -> Answer | None:
+def _keep(database: Database, source: ReadSource, rendered: bytes | Rendered) -> Answer | None:
     """Keep what was rendered for the reads that follow, if it is the whole JSON and still true."""
-    if source.is_wrapped and source.options.callback is not None:
+    if isinstance(rendered, Flow) or (source.is_wrapped and source.options.callback is not None):
         return None
     if isinstance(rendered, bytes):
-        return database.answers.keep(source.place, source.options.form, rendered)
+        answer = database.answers.keep(source.place, source.options.form, rendered)
+        if answer is not None and answer.tag is None:
+            answer.tag = known_tag(source)
+        return answer
     if rendered.is_in_file or rendered.sequence != database.read(_sequence):
         return None
     answer = database.answers.keep(source.place, source.options.form, rendered.whole())
     if answer is not None and answer.content is None:
         answer.content = rendered
+        answer.tag = answer.tag or known_tag(rendered.source)
     return answer
 
 

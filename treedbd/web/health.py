@@ -7,6 +7,7 @@ it addresses none. Without either, everything must be as it should be.
 
 from __future__ import annotations
 
+import json
 from typing import Final
 
 import attrs
@@ -17,6 +18,7 @@ from treedbd.database.problems import Problem
 from treedbd.limits import DEFAULT_TIMEOUT_S
 from treedbd.names import DatabaseName
 from treedbd.tree.errors import InvalidPath, InvalidQuery
+from treedbd.turns import Turns
 from treedbd.web.auth.authenticator import Authenticator
 from treedbd.web.auth.identity import AuthRequired, NotAdmin
 from treedbd.web.auth.jwt import BadToken
@@ -39,15 +41,21 @@ class _Caller:
 
 
 class Health:
-    """Answers how the databases of a catalog are."""
+    """Answers how the databases of a catalog are.
+
+    Attributes:
+        turns: the turns of the process; None if nobody counts them.
+
+    """
 
     def __init__(
         self, catalog: Catalog, authenticator: Authenticator, parser: RequestParser
     ) -> None:
-        """Tell reasons to the callers that `authenticator` identifies as admins."""
+        """Tell reasons and turns to the callers that `authenticator` identifies as admins."""
         self._catalog = catalog
         self._authenticator = authenticator
         self._parser = parser
+        self.turns: Turns | None = None
 
     async def check(self, request: IHttp1Request, *, is_ending: bool) -> Response:
         """Return the response to a GET; raise `Unavailable` if anything asked for is wrong."""
@@ -61,7 +69,7 @@ class Health:
         if b"ready" in questions:
             problems = [each for each in problems if _prevents_write(each, caller.name)]
         if not problems:
-            return OK
+            return await self._show_turns(caller)
         raise Unavailable(await self._describe(problems, caller))
 
     def _parse(self, request: IHttp1Request) -> _Caller:
@@ -79,12 +87,32 @@ class Health:
             shown = [str(each) for each in problems if each.project == caller.name.project]
         return " ".join(shown) or "Not everything can be served at present."
 
+    async def _show_turns(self, caller: _Caller) -> Response:
+        """Return that all is well, to an admin with how long the turns of the process last."""
+        if self.turns is None or caller.name is None or caller.token is None:
+            return OK
+        if not await self._is_admin(caller.name.project, caller.token):
+            return OK
+        turns = self.turns.summarise()
+        shown = {
+            "count": turns.count,
+            "p50_ms": _in_ms(turns.p50_s),
+            "p99_ms": _in_ms(turns.p99_s),
+            "longest_ms": _in_ms(turns.longest_s),
+        }
+        body = json.dumps({"status": "ok", "turns": shown}, separators=(",", ":"))
+        return Response(200, body.encode(), (JSON_TYPE,))
+
     async def _is_admin(self, project: str, token: str | None) -> bool:
         try:
             identity = await self._authenticator.identify(project, token, None, DEFAULT_TIMEOUT_S)
         except _NO_ADMIN:
             return False
         return identity.is_admin
+
+
+def _in_ms(seconds: float) -> float:
+    return round(seconds * 1000, 3)
 
 
 def _prevents_write(problem: Problem, name: DatabaseName | None) -> bool:

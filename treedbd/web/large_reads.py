@@ -13,18 +13,30 @@ begun, only callers who have seen the very state that is rendered can join.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from typing import Any, NoReturn, Protocol
+from typing import Any, Final, NoReturn, Protocol, TypeAlias, TypeVar
 
 import attrs
 from twisted.internet.defer import CancelledError, Deferred, DeferredSemaphore
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
+from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from treedbd.database.errors import DeadlinePassed
 from treedbd.database.slices import SLICE_SECONDS
+from treedbd.limits import KIB
 from treedbd.store.nodes import HeldNodes, Nodes
+from treedbd.web.flow import Flow
 from treedbd.web.rendering import Rendering, RenderingWriter
+
+Rendered: TypeAlias = Rendering | Flow
+"""All of what was rendered, or what is rendered so far."""
+
+FLOW_BYTES: Final = 64 * KIB
+"""Once more than this is rendered, those who may flow begin to read."""
+
+_log = Logger()
+T = TypeVar("T")
 
 
 class RenderingSource(Protocol):
@@ -54,6 +66,7 @@ class Waiter:
         judged: the number of the state that they have been evaluated against.
         begun: is called once, with the number of the state that is rendered, while that is the
             present state.
+        may_flow: whether it can begin to read before all is rendered.
 
     """
 
@@ -61,6 +74,7 @@ class Waiter:
     judge: Callable[[Nodes], None]
     judged: int
     begun: Callable[[int], None]
+    may_flow: bool = False
 
 
 @attrs.frozen(eq=False)
@@ -96,25 +110,27 @@ class LargeRead:
         self._clock = clock
         self._begun = begun
         self._awaits_first = begun is not None
-        self._waiters: dict[Deferred[Rendering], Waiter] = {}
+        self._waiters: dict[Deferred[Rendered], Waiter] = {}
+        self._flow: Flow | None = None
         self._next_turn: Deferred[Any] | None = None
 
     def can_join(self, source: RenderingSource, sequence: int) -> bool:
         """Return whether one who has seen the state `sequence` may share it."""
-        if not self._waiters and not self._awaits_first:
+        if not self._is_wanted and not self._awaits_first:
             return False
         begun = self._begun
         if begun is None:
             return True
         return sequence == begun.held.sequence and source.shares(begun.source)
 
-    def join(self, waiter: Waiter) -> Deferred[Rendering]:
+    def join(self, waiter: Waiter) -> Deferred[Rendered]:
         """Fire with the rendering, which is freed unless it is opened at once.
 
-        Errbacks with what `judge` raises, and with what rendering raises. A waiter may cancel; the
-        work ends when the last one does.
+        For one who may flow that is soon, with what is rendered so far. Errbacks with what `judge`
+        raises, and with what rendering raises. A waiter may cancel; the work ends when the last one
+        does.
         """
-        waiting: Deferred[Rendering] = Deferred(self._leave)
+        waiting: Deferred[Rendered] = Deferred(self._leave)
         self._waiters[waiting] = waiter
         self._awaits_first = False
         if self._begun is not None:
@@ -131,6 +147,8 @@ class LargeRead:
             return
         try:
             rendering = await self._render(writer)
+            if self._flow is not None:
+                self._flow.complete(rendering)
             share(rendering)
             await self._deliver(rendering)
         except CancelledError:
@@ -139,6 +157,9 @@ class LargeRead:
             failure = Failure()
             while self._waiters:
                 self._pop(next(iter(self._waiters))).errback(failure)
+            if self._flow is not None and self._flow.has_readers:
+                _log.warn("A large read was cut off in the middle: {error}", error=failure.value)
+                self._flow.fail()
         finally:
             slots.release()
 
@@ -170,12 +191,25 @@ class LargeRead:
                 self._judge(waiting, waiter, held)
                 yield
         for chunk in begun.chunks:
-            if not self._waiters:
+            if not self._is_wanted:
                 raise CancelledError
             writer.write(chunk)
             yield
+            if writer.size > FLOW_BYTES:
+                yield from self._let_flow(begun.source, writer)
 
-    def _judge(self, waiting: Deferred[Rendering], waiter: Waiter, held: HeldNodes) -> None:
+    def _let_flow(self, source: RenderingSource, writer: RenderingWriter) -> Iterator[None]:
+        """Let those read who may flow, from what is rendered so far."""
+        for waiting, waiter in list(self._waiters.items()):
+            if waiter.may_flow and waiting in self._waiters:
+                if self._flow is None:
+                    self._flow = Flow(source, writer, writer.files, self._end_unless_wanted)
+                self._pop(waiting).callback(self._flow)
+                yield
+        if self._flow is not None:
+            self._flow.grow()
+
+    def _judge(self, waiting: Deferred[Rendered], waiter: Waiter, held: HeldNodes) -> None:
         try:
             waiter.judge(held)
         except Exception:
@@ -208,13 +242,20 @@ class LargeRead:
         finally:
             self._next_turn = None
 
-    def _pop(self, waiting: Deferred[Rendering]) -> Deferred[Rendering]:
+    def _pop(self, waiting: Deferred[Rendered]) -> Deferred[Rendered]:
         del self._waiters[waiting]
         return waiting
 
-    def _leave(self, waiting: Deferred[Rendering]) -> None:
+    def _leave(self, waiting: Deferred[Rendered]) -> None:
         self._waiters.pop(waiting, None)
-        if not self._waiters and self._next_turn is not None:
+        self._end_unless_wanted()
+
+    @property
+    def _is_wanted(self) -> bool:
+        return bool(self._waiters) or (self._flow is not None and self._flow.has_readers)
+
+    def _end_unless_wanted(self) -> None:
+        if not self._is_wanted and self._next_turn is not None:
             self._next_turn.cancel()
 
 
@@ -222,9 +263,7 @@ def _render_lazily(source: RenderingSource, nodes: Nodes) -> Iterator[bytes]:
     yield from source.chunks(nodes)
 
 
-def before_deadline(
-    waiting: Deferred[Rendering], deadline: float, clock: IReactorTime
-) -> Deferred[Rendering]:
+def before_deadline(waiting: Deferred[T], deadline: float, clock: IReactorTime) -> Deferred[T]:
     """Let a waiter leave with `DeadlinePassed` at a time of the clock."""
     return waiting.addTimeout(max(0.0, deadline - clock.seconds()), clock, _time_out)
 

@@ -1,7 +1,7 @@
 """Queries without an index: refused if the project requires one, else logged once each.
 
-Declaring an index makes no query faster yet: rules declare them, and nothing keeps them. So the log
-says what such a query costs, and the refusal has the text of Firebase, which its clients know.
+Without an index a query reads all children of its path, and while one is still being built too. The
+log says so, once for each; the refusal has the text of Firebase, which its clients know.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from typing import Final
 from twisted.logger import Logger
 
 from treedbd.database.database import Database
+from treedbd.store.index_keys import ChildIndex
 from treedbd.text import in_one_line
 from treedbd.tree.errors import InvalidQuery
 from treedbd.tree.path import format_path
 from treedbd.tree.query import Query
-from treedbd.tree.types import Path
+from treedbd.tree.types import Json, Path
 from treedbd.web.read_options import index_of
 
 MAX_LOGGED: Final = 1000
@@ -40,7 +41,15 @@ class MissingIndexes:
         said or logged of an index, because that shows what the rules declare.
         """
         index = index_of(query)
-        if index is None or index in database.rules.current.indexed(path):
+        if index is None and query.order.kind != "priority":
+            return
+        if not database.indexes.is_checked:
+            database.indexes.check()
+        if index is None:
+            return
+        if index in database.rules.current.indexed(path):
+            if database.indexes.is_changing:
+                self._say_building(database, path, query, index, check_read)
             return
         is_required = database.project.require_index
         missing = (database.name.project, index, path)
@@ -56,9 +65,38 @@ class MissingIndexes:
         # It holds names that the client chose.
         shown = in_one_line(f'"{index}" for path "{format_path(path)}"')
         self._log.info(
-            '{project}: no ".indexOn" names {shown}, by which a query orders. It has read all '
-            "children of the path, as every query by a child or a value does: indexes are declared "
-            "only, and not used yet.",
+            '{project}: no ".indexOn" names {shown}, by which a query orders: it has read all '
+            "children of the path.",
             project=database.name.project,
             shown=shown,
         )
+
+    def _say_building(
+        self,
+        database: Database,
+        path: Path,
+        query: Query,
+        index: str,
+        check_read: Callable[[], None],
+    ) -> None:
+        """Log once that a query has read all children because its index is not built yet."""
+        building = (f"{database.name} ", index, path)
+        is_logged = building in self._logged or len(self._logged) >= MAX_LOGGED
+        if is_logged or database.indexes.stage_of(path, query.order) == "built":
+            return
+        check_read()
+        self._logged.add(building)
+        self._log.info(
+            "The index {shown} in the database {name} is being built; until then such queries read "
+            "all children of the path.",
+            name=database.name.label,
+            shown=in_one_line(f'"{index}" of path "{format_path(path)}"'),
+        )
+
+
+def explain_index(database: Database, path: Path, query: Query) -> Json:
+    """Return which index a query uses, and its state: `built`, `building`, `none`, or `key`."""
+    if query.order.kind == "key":
+        return {"name": "$key", "state": "key"}
+    name = ChildIndex((), query.order).name
+    return {"name": name, "state": database.indexes.stage_of(path, query.order)}

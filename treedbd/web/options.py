@@ -15,6 +15,7 @@ class WebOptions:
     addressed if neither host nor `ns` names a project; empty for none. With `any_host` a host
     outside the domains names nothing, else it is misdirected. `cors_origins` holds `*` or origins.
     With `only_local_pages`, in development mode, requests of pages of other origins are refused.
+    With `compression` longer responses are encoded as their clients accept it.
     """
 
     domains: tuple[str, ...] = ()
@@ -23,5 +24,6 @@ class WebOptions:
     etag_headers: tuple[str, ...] = ("Vendor", "Firebase", "TreeDB")
     cors_origins: tuple[str, ...] = ("*",)
     only_local_pages: bool = False
+    compression: bool = True
     limits: Limits = Limits()
     streams: StreamLimits = StreamLimits()

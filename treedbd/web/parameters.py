@@ -12,6 +12,7 @@ from typing import Final, TypeAlias
 from treedbd.limits import DEFAULT_TIMEOUT_S, MAX_CALLBACK_CHARACTERS, MAX_TIMEOUT_S
 from treedbd.tree.errors import InvalidQuery
 from treedbd.tree.query import PARAMETERS as QUERY_PARAMETERS
+from treedbd.tree.query import WHERE
 from treedbd.web.percent_encoding import BadEncoding, decode
 
 Parameters: TypeAlias = dict[str, str]
@@ -22,6 +23,7 @@ KNOWN: Final = frozenset(
         *("auth", "access_token", "auth_variable_override", "ns", "timeout", METHOD_OVERRIDE),
         *("shallow", "v", "format", "print", "callback", "download", "resume"),
         *QUERY_PARAMETERS,
+        WHERE,
         *("dryRun", "writeSizeLimit", "disableTriggers"),
     }
 )

@@ -7,6 +7,7 @@ from typing import Final
 
 import attrs
 
+from treedbd.limits import Limits
 from treedbd.rules.context import QueryFacts
 from treedbd.tree.errors import InvalidQuery
 from treedbd.tree.query import Bound, JsonScalar, Query, parse_query
@@ -55,13 +56,20 @@ class ReadOptions:
 PLAIN: Final = ReadOptions(None, None, False, None, None)
 
 
-def parse_read_options(parameters: Parameters) -> ReadOptions:
-    """Return what the parameters of a read request; raise `InvalidQuery`."""
+def parse_read_options(
+    parameters: Parameters, where_children: int = Limits().where_children
+) -> ReadOptions:
+    """Return what the parameters of a read request; raise `InvalidQuery`.
+
+    `where_children` is how many children a read with `where` may look through.
+    """
     if parameters.keys() <= _WITHOUT_EFFECT:
         return PLAIN
     is_export = parse_choice(parameters, "format", "export") is not None
     shallow = parse_shallow(parameters)
-    query = None if shallow is not None else _without_edges(parse_query(parameters))
+    query = None
+    if shallow is None:
+        query = _without_edges(parse_query(parameters, where_children))
     if is_export and shallow is not None:
         raise InvalidQuery("format=export does not work with shallow.")
     callback = parameters.get("callback")
@@ -86,6 +94,10 @@ def _query_facts(shallow: Shallow | None, query: Query | None) -> QueryFacts | N
         return QueryFacts(order_by_key=True, limit_to_first=shallow.limit)
     if query is None:
         return None
+    if not query.is_ordered:  # `where` is not shown to the rules, so without limits it is plain
+        if query.limit_to_first is None and query.limit_to_last is None:
+            return None
+        return QueryFacts(limit_to_first=query.limit_to_first, limit_to_last=query.limit_to_last)
     kind = query.order.kind
     exact = query.low is not None and query.low is query.high
     low = query.low if query.low is not None and query.low.is_inclusive else None

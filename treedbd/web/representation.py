@@ -14,7 +14,8 @@ import attrs
 
 from treedbd.database.answers import Answer
 from treedbd.database.errors import TooLarge
-from treedbd.limits import MAX_TAGGED_BYTES
+from treedbd.limits import MAX_SHOWN_BYTES
+from treedbd.store.canonical import etag_in_steps
 from treedbd.store.nodes import Nodes
 from treedbd.store.row_codec import parse_stored
 from treedbd.store.row_keys import Span
@@ -25,15 +26,23 @@ from treedbd.tree.query import Query
 from treedbd.tree.shallow import Shallow
 from treedbd.tree.types import Container, Json, Path, Place
 from treedbd.web.content import SMALL_BYTES, Content, WaitingBytes
+from treedbd.web.flow import Flow
 from treedbd.web.headers import Header
 from treedbd.web.read_options import PLAIN, ReadOptions
 from treedbd.web.rendering import Rendering
 from treedbd.web.request import DataRequest
-from treedbd.web.response import JSON_TYPE, Response
+from treedbd.web.response import JSON_HEADERS, JSON_TYPE, Response
 from treedbd.web.wrapping import wrap
 
 Chunks: TypeAlias = Callable[[Nodes], Iterator[bytes]]
 """Renders JSON from the nodes of one moment; at an empty chunk the caller can check the time."""
+
+
+@attrs.define(eq=False)
+class ComputedTag:
+    """The entity tag of a value, once it is computed."""
+
+    text: str | None = None
 
 
 @attrs.frozen
@@ -41,20 +50,22 @@ class ReadSource:
     """What a read renders (a `RenderingSource`): the data at a place.
 
     If it `is_wrapped`, with what is around the JSON in the response, so that it is sent as it is.
-    `database` only distinguishes the places of different ones.
+    `database` only distinguishes the places of different ones. `tag` is set, before the JSON is
+    rendered, to that of the value.
     """
 
     database: object
     place: Place
     options: ReadOptions
     is_wrapped: bool = False
+    tag: ComputedTag | None = None
 
     @property
     def key(self) -> Hashable:
         """Equal for reads that render the same from the same state."""
         options = self.options
         callback = options.callback if self.is_wrapped else None
-        return self.database, self.place, options.form, callback
+        return self.database, self.place, options.form, callback, self.tag is not None
 
     def shares(self, _: object) -> bool:
         """Return that this read can show what another with the same key has rendered."""
@@ -63,10 +74,26 @@ class ReadSource:
     def chunks(self, nodes: Nodes) -> Iterator[bytes]:
         """Render from the nodes of one moment."""
         chunks = chunks_of(self.options, self.place)(nodes)
+        if self.tag is not None:
+            chunks = chain(self._compute_tag(nodes, self.tag), chunks)
         if not self.is_wrapped or self.options.callback is None:
             return chunks
         before, after, _ = wrap(self.options.callback, None)
         return chain((before,), chunks, (after,))
+
+    def _compute_tag(self, nodes: Nodes, tag: ComputedTag) -> Iterator[bytes]:
+        if not self.place.is_priority:
+            for tag.text in etag_in_steps(nodes, self.place.path):
+                yield b""
+
+
+def make_source(database: object, request: DataRequest) -> ReadSource:
+    """Return what renders the response to a read of a database."""
+    options = request.read_options
+    is_tagged = _is_tagged(request, options)
+    is_wrapped = request.print == "compact" and not is_tagged
+    tag = ComputedTag() if is_tagged else None
+    return ReadSource(database, request.place, options, is_wrapped, tag)
 
 
 def chunks_of(options: ReadOptions, place: Place) -> Chunks:
@@ -87,11 +114,6 @@ def chunks_of(options: ReadOptions, place: Place) -> Chunks:
 def needs_body(request: DataRequest, options: ReadOptions) -> bool:
     """Return whether the response depends on the data, if only by its tag."""
     return request.print != "silent" or _is_tagged(request, options)
-
-
-def needs_whole(request: DataRequest, options: ReadOptions) -> bool:
-    """Return whether the response can only be made from the whole JSON at once."""
-    return request.print != "compact" or _is_tagged(request, options)
 
 
 def read_response(
@@ -137,30 +159,58 @@ def tag_of(options: ReadOptions, body: bytes) -> str:
 
 
 def shared_response(
-    request: DataRequest, source: ReadSource, rendered: bytes | Rendering, deadline: float
+    request: DataRequest,
+    source: ReadSource,
+    rendered: bytes | Rendering | Flow,
+    cut_off_at: float | None,
 ) -> Response:
     """Return the response to a read, with the rendering itself as its body where that is possible.
 
-    `deadline` is when a client must have read a large one. Raises `TooLarge` for one that can be
-    neither tagged nor indented.
+    `cut_off_at` is when a client must have read a large one, if its request says so. Raises
+    `TooLarge` for one that cannot be indented.
     """
     options = source.options
-    if isinstance(rendered, bytes):
-        if not source.is_wrapped:
-            return read_response(request, options, rendered)
-        if options is PLAIN:
-            return Response(200, rendered)
-        return Response(200, rendered, wrap(options.callback, options.download).headers)
-    cut_off_at = deadline if rendered.is_in_file else None
-    if source.is_wrapped:
-        return Response(200, rendered, wrap(options.callback, options.download).headers, cut_off_at)
-    if rendered.size > MAX_TAGGED_BYTES:
+    if isinstance(rendered, bytes) and not source.is_wrapped:
+        return read_response(request, options, rendered, known_tag(source))
+    if source.is_wrapped or isinstance(rendered, bytes):
+        is_short = options is PLAIN and isinstance(rendered, bytes)
+        headers = JSON_HEADERS if is_short else wrap(options.callback, options.download).headers
+        return Response(200, rendered, headers, cut_off_at)
+    tag = known_tag(rendered.source)
+    if tag is not None and (may_flow(request) or request.print == "silent"):
+        return attrs.evolve(_tagged_response(request, rendered, tag), cut_off_at=cut_off_at)
+    if isinstance(rendered, Flow) or rendered.size > MAX_SHOWN_BYTES:
         raise TooLarge
     body = rendered.whole()
-    response = read_response(request, options, body)
+    response = read_response(request, options, body, tag)
     if response.body is body:
         return attrs.evolve(response, body=rendered, cut_off_at=cut_off_at)
     return response
+
+
+def may_flow(request: DataRequest) -> bool:
+    """Return whether the JSON of a read is sent as it is rendered."""
+    options = request.read_options
+    return request.print == "compact" and not (
+        options.callback is not None and _is_tagged(request, options)
+    )
+
+
+def known_tag(source: object) -> str | None:
+    """Return the tag that was computed before the JSON was rendered, None if there is none."""
+    return source.tag.text if isinstance(source, ReadSource) and source.tag is not None else None
+
+
+def _tagged_response(request: DataRequest, rendered: Rendering | Flow, tag: str) -> Response:
+    """Return the response with a large value, or 304 if the client has it."""
+    options = request.read_options
+    tags = ((b"ETag", request.dialect.etag(tag)),)
+    if request.condition is not None and request.condition.matches(tag, True):
+        return Response(304, b"", tags)
+    if request.print == "silent":
+        return Response(204, b"", tags)
+    headers = wrap(options.callback, options.download).headers
+    return Response(200, rendered, (*headers, *tags))
 
 
 def json_response(request: DataRequest, json: Json, *headers: Header) -> Response:

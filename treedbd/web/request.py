@@ -15,7 +15,7 @@ from typing import Final, Literal, TypeAlias
 
 import attrs
 
-from treedbd.limits import DEFAULT_TIMEOUT_S
+from treedbd.limits import DEFAULT_TIMEOUT_S, Limits
 from treedbd.names import DatabaseName, DialectName
 from treedbd.tree.errors import InvalidPath, InvalidQuery
 from treedbd.tree.etag import ETagSet
@@ -96,11 +96,12 @@ class DataRequest:
     wants_explanation: bool
     accepts_events: bool
     last_event_id: str | None
+    where_children: int = Limits().where_children
 
     @cached_property
     def read_options(self) -> ReadOptions:
         """What a read shows of the data at the place; raises `InvalidQuery`."""
-        return parse_read_options(self.parameters)
+        return parse_read_options(self.parameters, self.where_children)
 
     @property
     def is_simple_read(self) -> bool:
@@ -130,6 +131,7 @@ class RequestParser:
 
     def __init__(self, options: WebOptions) -> None:
         self._body_limit = options.limits.write_body_bytes
+        self._where_children = options.limits.where_children
         self._addressing = Addressing(
             options.domains, options.default_project, any_host=options.any_host
         )
@@ -201,11 +203,8 @@ class RequestParser:
         """
         headers, parameters = request.headers, location.parameters
         place, malformed = Place(ROOT), location.malformed
-        try:
-            if has_place:
-                place = _parse_place(location.raw_path, len(request.prepath))
-        except InvalidPath as error:
-            malformed = error
+        if has_place:
+            place, malformed = _find_place(request, location)
         method = parse_method(request.method, headers, parameters, allowed)
         if request.is_oversized:
             raise PayloadTooLarge(self._body_limit)
@@ -228,6 +227,7 @@ class RequestParser:
             wants_explanation=_EXPLAIN in headers and is_true(headers, _EXPLAIN),
             accepts_events=method in READING and _accepts_events(headers.get(b"accept", ())),
             last_event_id=first(headers, _LAST_ID) if _LAST_ID in headers else None,
+            where_children=self._where_children,
         )
 
     def _wants_etag(self, headers: Headers) -> bool:
@@ -283,6 +283,17 @@ def _parse_leniently(raw_query: bytes) -> Parameters:
             except InvalidQuery:
                 parameters[name] = ""
     return parameters
+
+
+def _find_place(
+    request: IHttp1Request, location: Location
+) -> tuple[Place, InvalidQuery | InvalidPath | None]:
+    """Return the place, and what is malformed: of the place, else of the query."""
+    try:
+        place = _parse_place(location.raw_path, len(request.prepath))
+    except InvalidPath as error:
+        return Place(ROOT), error
+    return place, location.malformed
 
 
 def _parse_place(raw_path: bytes, prefix_segments: int) -> Place:

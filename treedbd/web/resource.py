@@ -22,6 +22,7 @@ from treedbd.database.catalog import Catalog
 from treedbd.database.database import Database
 from treedbd.database.errors import SHUTTING_DOWN, Unavailable, UnknownDatabase
 from treedbd.names import DatabaseName
+from treedbd.turns import Turns
 from treedbd.web.admin import AdminHandlers
 from treedbd.web.auth.authenticator import Authenticator
 from treedbd.web.content import WaitingBytesRefused
@@ -81,7 +82,12 @@ class TreeResource(Resource):
         self._body_limit = options.limits.write_body_bytes
         self._parser = RequestParser(options)
         self.shared_reads: Final = SharedReads(options.limits, clock)
-        self._writer = ResponseWriter(Cors(options.cors_origins), self.shared_reads.memory, clock)
+        self._writer = ResponseWriter(
+            Cors(options.cors_origins),
+            self.shared_reads.memory,
+            clock,
+            compresses=options.compression,
+        )
         self._guard = OriginGuard(options.cors_origins) if options.only_local_pages else None
         self._is_ending = False
         self._admin = AdminHandlers(authenticator, catalog, self._body_limit, clock)
@@ -103,6 +109,10 @@ class TreeResource(Resource):
     def streams(self) -> StreamRegistry:
         """The open streams."""
         return self._data.streams
+
+    def show_turns(self, turns: Turns) -> None:
+        """Show the turns of the process to the admins who ask for its health."""
+        self._health.turns = turns
 
     def refuse_writes(self) -> None:
         """Refuse the writes that wait to be parsed, and all that come: the server is stopping."""
@@ -131,6 +141,16 @@ class TreeResource(Resource):
     async def rules(self, request: IHttp1Request) -> None:
         """Answer an admin about the rules of a project."""
         await self._answer(request, self._routes["rules"].allowed, self._admin.rules)
+
+    @app.route("/.settings/log.json", methods=["GET", "HEAD", "OPTIONS"])
+    async def log(self, request: IHttp1Request) -> None:
+        """Answer an admin about the writes of a database."""
+        await self._answer(request, self._routes["log"].allowed, self._admin.log)
+
+    @app.route("/.settings/compact.json", methods=["POST", "OPTIONS"])
+    async def compact(self, request: IHttp1Request) -> None:
+        """Give free space of a database back to the file system, for an admin."""
+        await self._answer(request, self._routes["compact"].allowed, self._admin.compact)
 
     @app.route("/.inspect/databases.json", methods=["GET", "HEAD", "OPTIONS"])
     async def databases(self, request: IHttp1Request) -> None:

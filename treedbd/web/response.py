@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 import attrs
 from twisted.internet.interfaces import IReactorTime
 
+from treedbd.database.slices import Slices
+from treedbd.web.compression import (
+    MIN_BYTES,
+    add_headers,
+    choose_coding,
+    encode_short,
+    make_encoder,
+)
 from treedbd.web.content import SMALL_BYTES, Content, WaitingBytes
+from treedbd.web.content_coding import Coding
 from treedbd.web.cors import Cors
+from treedbd.web.flow import Flow, FlowReader
 from treedbd.web.headers import Header
+from treedbd.web.http1.flow_sender import FlowSender
 from treedbd.web.http1.interface import IHttp1Request
 
 JSON_TYPE: Final = (b"Content-Type", b"application/json; charset=utf-8")
@@ -26,11 +36,11 @@ class Response:
     """A whole response, without the headers that are added when it is sent.
 
     If the client has not read all of it at `cut_off_at`, in seconds of the clock, the connection is
-    dropped; that is for a body which is shared `Content`.
+    dropped; that is for a body which flows, or is in a file.
     """
 
     status: int
-    body: bytes | Content
+    body: bytes | Content | Flow
     headers: tuple[Header, ...] = JSON_HEADERS
     cut_off_at: float | None = None
 
@@ -43,8 +53,15 @@ class ResponseWriter:
 
     """
 
-    def __init__(self, cors: Cors, waiting: WaitingBytes, clock: IReactorTime) -> None:
-        """Add the headers of `cors` to each response; count what waits in memory by `waiting`."""
+    def __init__(
+        self, cors: Cors, waiting: WaitingBytes, clock: IReactorTime, *, compresses: bool = True
+    ) -> None:
+        """Add the headers of `cors` to each response; count what waits in memory by `waiting`.
+
+        If it `compresses`, in a coding that the client accepts.
+        """
+        self._compresses = compresses
+        self._slices = Slices(clock)
         self._cors = cors
         self.waiting: Final = waiting
         self._clock = clock
@@ -70,15 +87,50 @@ class ResponseWriter:
         """
         headers = self._all_headers(request, response, no_store=no_store)
         body = response.body
+        coding = None
+        if self._compresses and _may_be_encoded(response):
+            coding = self._choose_coding(request, response)
+            headers = add_headers(headers, coding)
         if isinstance(body, bytes):
             if len(body) <= SMALL_BYTES:
-                request.send(response.status, headers, body)
+                sent = body if coding is None else encode_short(body, coding)
+                request.send(response.status, headers, sent)
                 return
             body = Content(self.waiting, body)
-        reader = body.open(address_of(request), may_refuse=may_refuse)
-        if response.cut_off_at is not None:
-            reader.when_closed(self._abort_at(request, response.cut_off_at))
-        request.send_content(response.status, headers, reader)
+        response = attrs.evolve(response, headers=headers)
+        self._send_content(request, response, body, coding, may_refuse=may_refuse)
+
+    def _choose_coding(self, request: IHttp1Request, response: Response) -> Coding | None:
+        is_long = not isinstance(response.body, bytes) or len(response.body) > SMALL_BYTES
+        if response.status == 304 or (is_long and request.method == b"HEAD"):
+            return None  # the length of a long body is known only as it is
+        return choose_coding(request.headers)
+
+    def _send_content(
+        self,
+        request: IHttp1Request,
+        response: Response,
+        body: Content | Flow,
+        coding: Coding | None,
+        *,
+        may_refuse: bool,
+    ) -> None:
+        """Send a long body as its client reads, with the headers of `response`."""
+        address = address_of(request)
+        length: int | None = None
+        if isinstance(body, Flow):
+            reader = body.open(address)
+        else:
+            content = body.open(address, may_refuse=may_refuse)
+            if request.method == b"HEAD" or not (body.is_in_file or coding is not None):
+                request.send_content(response.status, response.headers, content)
+                return
+            reader = FlowReader(None, address, content)
+            length = body.size if coding is None else None
+        request.start(response.status, response.headers, length)
+        encoder = None if coding is None else make_encoder(coding)
+        sender = FlowSender(request, reader, self._clock, encoder, self._slices)
+        sender.start(response.cut_off_at)
 
     def check_room(self, request: IHttp1Request, size: int) -> None:
         """Raise `WaitingBytesRefused` if a response of `size` bytes could not wait in memory."""
@@ -100,15 +152,18 @@ class ResponseWriter:
             return self._json_no_store if no_store else self._json_no_cache
         return response.headers + self.common_headers(request, no_store=no_store)
 
-    def _abort_at(self, request: IHttp1Request, time: float) -> Callable[[], None]:
-        """Drop the connection at a time of the clock; return what cancels that."""
-        wait_s = max(0.0, time - self._clock.seconds())
-        cut_off = self._clock.callLater(wait_s, request.abort)
-        return lambda: cut_off.cancel() if cut_off.active() else None
-
     def preflight(self, request: IHttp1Request, allowed: bytes) -> Response:
         """Return the response to OPTIONS; `allowed` are the methods of the resource."""
         return Response(204, b"", self._cors.preflight_headers(request.headers, allowed))
+
+
+def _may_be_encoded(response: Response) -> bool:
+    body = response.body
+    if response.status == 304:
+        return True  # it has the header Vary of the response that it stands for
+    if isinstance(body, bytes):
+        return len(body) > MIN_BYTES
+    return isinstance(body, Flow) or body.size > MIN_BYTES
 
 
 def address_of(request: IHttp1Request) -> str:

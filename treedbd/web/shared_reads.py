@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator
 from functools import partial
 from itertools import chain
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 from weakref import ref
 
 from twisted.internet.defer import Deferred, DeferredSemaphore, fail
@@ -20,7 +20,7 @@ from treedbd.database.slices import SLICE_SECONDS
 from treedbd.limits import Limits
 from treedbd.store.nodes import HeldNodes, Nodes, PresentNodes
 from treedbd.web.content import SMALL_BYTES, WaitingBytes, WaitingBytesRefused
-from treedbd.web.large_reads import BegunRendering, LargeRead, RenderingSource, Waiter
+from treedbd.web.large_reads import BegunRendering, LargeRead, Rendered, RenderingSource, Waiter
 from treedbd.web.rendering import Rendering, RenderingWriter
 
 MAX_CONCURRENT_RENDERS: Final = 4
@@ -86,13 +86,19 @@ class SharedReads:
         room at all is left for the address that will read it. A waiter may cancel; the work ends
         when the last one does.
         """
+        return cast("Deferred[Rendering]", self.render_flowing(hold, waiter, address))
+
+    def render_flowing(
+        self, hold: Callable[[], HeldNodes], waiter: Waiter, address: str
+    ) -> Deferred[Rendered]:
+        """Render as `render_large` does; fire with what flows if the waiter may flow."""
         try:
             self.files.check_address(address, 1)
             return self._join(hold, waiter)
         except WaitingBytesRefused as error:
             return fail(error)
 
-    def _join(self, hold: Callable[[], HeldNodes], waiter: Waiter) -> Deferred[Rendering]:
+    def _join(self, hold: Callable[[], HeldNodes], waiter: Waiter) -> Deferred[Rendered]:
         key = waiter.source.key
         read = self._under_way.get(key)
         if read is not None and read.can_join(waiter.source, waiter.judged):

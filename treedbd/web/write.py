@@ -10,6 +10,7 @@ one is parsed in several turns of the reactor.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from io import BytesIO
 from typing import Final, TypeAlias
 
 import attrs
@@ -19,30 +20,29 @@ from twisted.internet.task import deferLater
 
 from treedbd.database.database import Database
 from treedbd.database.errors import SHUTTING_DOWN, DeadlinePassed
-from treedbd.database.requests import Caller, Condition, Outcome, Write
+from treedbd.database.requests import Caller, Condition, LargeBody, Outcome, Write
 from treedbd.limits import KIB, MAX_DEPTH, Limits
 from treedbd.tree import printing
-from treedbd.tree.edit import Edit, make_patch, make_put, make_remove
+from treedbd.tree.edit import Edit, Method, make_patch, make_put, make_remove
 from treedbd.tree.errors import InvalidData, InvalidPath
 from treedbd.tree.normalise import has_more_nodes
-from treedbd.tree.types import Json, Place
+from treedbd.tree.types import STORED, Change, Json, Place
 from treedbd.web.auth.identity import Identity
 from treedbd.web.body_gate import FREE_BYTES, BodyGate, Turn
 from treedbd.web.content_coding import Coding, decode_body, parse_coding
 from treedbd.web.explain import explanation
 from treedbd.web.http1.interface import IHttp1Request
+from treedbd.web.large_bodies import LARGE_BODY_NODES, LargeBodies, SentBody, body_of
 from treedbd.web.representation import json_response
 from treedbd.web.request import DataRequest, PayloadTooLarge
 from treedbd.web.response import JSON_TYPE, Response
+from treedbd.web.shared_reads import SharedReads
 
 DECODED_AT_ONCE_BYTES: Final = 64 * KIB
 """A compressed body that has no more when it is decoded waits as it is then; others as they were
 sent, because they would fill the memory."""
 _MIN_NODE_BYTES: Final = len("1,")
 
-
-MakeEdit: TypeAlias = Callable[[Json], Edit]
-"""Returns the edit that a body requests; raises `InvalidData`."""
 Identify: TypeAlias = Callable[[DataRequest, Database], Awaitable[Identity]]
 
 
@@ -62,6 +62,12 @@ class _BegunWrite:
             caller = Caller(self.identity.auth, self.identity.is_admin)
             self.database.check_may_write(self.wanted.place.path, caller)
 
+    def write(self, edit: Edit) -> Write:
+        """Return the write for the database; an explained one is not that of an admin."""
+        is_admin = self.identity.is_admin and not self.wanted.wants_explanation
+        caller = Caller(self.identity.auth, is_admin)
+        return make_write(self.wanted, edit, self.now, caller, self.deadline)
+
 
 class WriteHandlers:
     """Handles the requests that write."""
@@ -73,17 +79,19 @@ class WriteHandlers:
         identify_for_explanation: Identify,
         clock: IReactorTime,
         now_ms: Callable[[], int],
+        reads: SharedReads,
     ) -> None:
         """`now_ms` returns the time in milliseconds since 1970; `clock` counts for deadlines.
 
         `identify` returns the caller of a request, `identify_for_explanation` the one whom an admin
-        asks about.
+        asks about. What a large write left is read back by `reads`.
         """
         self._limits = limits
         self._identify = identify
         self._identify_for_explanation = identify_for_explanation
         self._clock = clock
         self._now_ms = now_ms
+        self._large = LargeBodies(reads, clock)
         self._gate = BodyGate(limits.parsed_bytes, clock)
 
     def refuse_writes(self) -> None:
@@ -94,11 +102,7 @@ class WriteHandlers:
         self, request: IHttp1Request, wanted: DataRequest, database: Database
     ) -> Response | None:
         """Set a place to the body."""
-
-        def make_edit(body: Json) -> Edit:
-            return make_put(wanted.place, body, self._limits.string_bytes)
-
-        return await self._write(request, wanted, database, make_edit)
+        return await self._write(request, wanted, database, wanted.place)
 
     async def post(
         self, request: IHttp1Request, wanted: DataRequest, database: Database
@@ -108,22 +112,13 @@ class WriteHandlers:
         if len(path) == MAX_DEPTH:
             raise InvalidData(f"A child of this path is deeper than {MAX_DEPTH} keys.")
         place = Place((*path, database.push_ids.next(self._now_ms())))
-
-        def make_edit(body: Json) -> Edit:
-            return make_put(place, body, self._limits.string_bytes)
-
-        return await self._write(request, wanted, database, make_edit)
+        return await self._write(request, wanted, database, place)
 
     async def patch(
         self, request: IHttp1Request, wanted: DataRequest, database: Database
     ) -> Response | None:
         """Merge the members of the body, whose names may be slash paths, into a node."""
-        path = _node_path(wanted)
-
-        def make_edit(body: Json) -> Edit:
-            return make_patch(path, body, self._limits.string_bytes)
-
-        return await self._write(request, wanted, database, make_edit)
+        return await self._write(request, wanted, database, Place(_node_path(wanted)), "patch")
 
     async def delete(
         self, _: IHttp1Request, wanted: DataRequest, database: Database
@@ -137,57 +132,86 @@ class WriteHandlers:
         request: IHttp1Request,
         wanted: DataRequest,
         database: Database,
-        make_edit: MakeEdit,
+        place: Place,
+        method: Method = "put",
     ) -> Response | None:
         """Do the edit that a body requests; None if the client has disconnected."""
         begun = await self._begin(wanted, database)
         headers = request.headers
-        body = read_body(request)
         coding = parse_coding(headers) if b"content-encoding" in headers else None
-        if coding is not None:
+        sent = body_of(request, coding)
+        if coding is not None or sent.length > FREE_BYTES:
             begun.check_rights()
+        body = b"" if sent.is_large else sent.read()
+        if coding is not None and not sent.is_large:
             decoded = decode_body(body, coding, DECODED_AT_ONCE_BYTES)
             if decoded is not None:
-                body, coding = decoded, None
-        if coding is not None or len(body) > FREE_BYTES:
-            begun.check_rights()
-            return await self._write_in_turn(request, begun, body, coding, make_edit)
+                sent = SentBody(BytesIO(decoded), len(decoded), None)
+                body = decoded
+        if sent.coding is not None or sent.length > FREE_BYTES:
+            target = Edit(method, place, None, (Change(place, STORED),))
+            return await self._write_in_turn(request, begun, sent, target)
         try:
-            edit = make_edit(parse_body(body, self._limits))
+            edit = self._make_edit(parse_body(body, self._limits), method, place)
         except InvalidData:
             begun.check_rights()  # a caller without rights is not told what is wrong with a body
             raise
         return await self._do(begun, edit)
 
+    def _make_edit(self, json: Json, method: Method, place: Place) -> Edit:
+        if method == "patch":
+            return make_patch(place.path, json, self._limits.string_bytes)
+        return make_put(place, json, self._limits.string_bytes)
+
     async def _write_in_turn(
-        self,
-        request: IHttp1Request,
-        begun: _BegunWrite,
-        body: bytes,
-        coding: Coding | None,
-        make_edit: MakeEdit,
+        self, request: IHttp1Request, begun: _BegunWrite, body: SentBody, target: Edit
     ) -> Response | None:
-        """Wait until a body may be decoded and parsed, then do its edit."""
-        limits = self._limits
-        turn = Turn(limits.write_body_bytes, limits.write_nodes)
-        if coding is None:
-            turn = Turn.of(body)
+        """Wait until a body may be decoded and parsed, then do its edit; `target` is without it."""
+        is_whole = target.place.is_priority or begun.wanted.wants_explanation
+        if body.coding is not None:
+            turn = Turn(self._limits.write_body_bytes, self._limits.write_body_bytes)
+        else:
+            turn = Turn(body.length, 0) if body.is_large else Turn.of(body.read())
+        is_split = body.coding is not None or body.is_large or turn.nodes > LARGE_BODY_NODES
+        if is_split and not is_whole:
+            turn = Turn(body.length, 0)
         try:
             await self._gate.enter(request, turn, begun.deadline)
         except CancelledError:
             return None  # the client has disconnected
         try:
-            if coding is not None:
-                body = decode(body, coding, limits.write_body_bytes)
-            json = parse_body(body, limits)
-            if turn.takes_long:
-                await self._let_others_run(begun)
-            edit = make_edit(json)
-            if turn.takes_long:
-                await self._let_others_run(begun)
-            return await self._do(begun, edit)
+            if is_split and not is_whole:
+                return await self._write_split(request, begun, body, target)
+            return await self._write_whole(begun, body, target, takes_long=turn.takes_long)
         finally:
             self._gate.leave(turn)
+
+    async def _write_split(
+        self, request: IHttp1Request, begun: _BegunWrite, body: SentBody, target: Edit
+    ) -> Response | None:
+        """Do a write whose body is parsed piece by piece while it is applied."""
+        limits, database = self._limits, begun.database
+        await self._large.check_size(body, limits.write_body_bytes)
+        self._check_deadline(begun)
+        large = LargeBody(body.pieces, body.length, limits.string_bytes, limits.write_nodes)
+        write = attrs.evolve(begun.write(target), large=large)
+        outcome = await database.write(write)
+        return await self._large.respond(request, begun.wanted, database, outcome, body)
+
+    async def _write_whole(
+        self, begun: _BegunWrite, body: SentBody, target: Edit, *, takes_long: bool
+    ) -> Response:
+        """Do a write whose body is parsed as a whole."""
+        content = body.read()
+        if body.coding is not None:
+            content = decode(content, body.coding, self._limits.write_body_bytes)
+        json = parse_body(content, self._limits)
+        if takes_long:
+            await self._let_others_run(begun)
+        edit = self._make_edit(json, target.method, target.place)
+        if takes_long:
+            await self._let_others_run(begun)
+        return await self._do(begun, edit)
 
     async def _let_others_run(self, begun: _BegunWrite) -> None:
         await deferLater(self._clock, 0)
@@ -205,9 +229,7 @@ class WriteHandlers:
         """Do or explain an edit, and return the response."""
         self._check_deadline(begun)
         wanted, identity = begun.wanted, begun.identity
-        is_admin = identity.is_admin and not wanted.wants_explanation
-        caller = Caller(identity.auth, is_admin)
-        write = make_write(wanted, edit, begun.now, caller, begun.deadline)
+        write = begun.write(edit)
         if wanted.wants_explanation:
             verdict = begun.database.explain_write(write)
             return json_response(
@@ -275,7 +297,6 @@ def make_write(
         deadline,
         wants_echo=request.print != "silent" and request.method != b"POST",
         wants_etag=request.wants_etag or condition is not None,
-        must_have_etag=request.wants_etag,
     )
 
 

@@ -480,7 +480,7 @@ def pipe(path: pathlib.Path) -> None:
         (truncated(50_001), r"is damaged \(.*\): restore it from a backup"),
         (foreign, "is not a database of treedb: move it out"),
         (run_sql("PRAGMA application_id = 7"), "is not a database of treedb: move it out"),
-        (run_sql("PRAGMA user_version = 4"), "has format 4 .* use the version that wrote it"),
+        (run_sql("PRAGMA user_version = 5"), "has format 5 .* use the version that wrote it"),
         (run_sql("PRAGMA user_version = 0"), "has format 0 .* use the version that wrote it"),
         (run_sql("DROP TABLE log"), r"is damaged \(its tables .*\): restore it"),
         (run_sql("ALTER TABLE kv ADD COLUMN x ANY"), r"is damaged \(its tables .*\): restore it"),
@@ -533,7 +533,7 @@ def test_a_file_that_another_program_has_locked_cannot_be_opened(closed: pathlib
 
 
 def test_a_file_that_cannot_be_opened_is_not_changed(closed: pathlib.Path) -> None:
-    sql(closed, "PRAGMA user_version = 4")
+    sql(closed, "PRAGMA user_version = 5")
     before = closed.read_bytes()
     with pytest.raises(CannotOpenStore):
         SqliteEngine.open(closed)

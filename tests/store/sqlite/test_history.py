@@ -9,6 +9,7 @@ import pathlib
 import shutil
 import struct
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 
 import apsw
@@ -18,6 +19,7 @@ from tests.store.conformance import everything
 from treedbd.store.engine import CannotOpenStore, DiskFull, StoreFailed
 from treedbd.store.sqlite.engine import SqliteEngine
 from treedbd.store.sqlite.mark import Mark, MarkFile
+from treedbd.store.sqlite.writer import SqliteWriter
 
 COMMITS = 12
 FRAME_BYTES = 24 + 4096
@@ -221,6 +223,47 @@ def test_the_mark_of_a_killed_process_names_its_last_commit(path: pathlib.Path) 
 
 
 # after a close: the shelf
+
+
+def test_a_process_that_is_killed_after_compacting_loses_nothing(
+    path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(path) as engine:
+        commit(engine, COMMITS)
+    with opened(path) as engine:
+        monkeypatch.setattr(SqliteWriter, "truncate_log", lambda _: None)
+        engine.compact()
+        killed = copy(path, path.parent.with_name("killed"))
+    assert used_bytes(beside(killed, "-wal")) > 0
+    with opened(killed) as engine:
+        assert last(engine) == COMMITS
+
+
+def test_compacting_empties_the_log_while_reads_go_on(path: pathlib.Path) -> None:
+    with opened(path) as engine:
+        transaction = engine.begin()
+        for number in range(2000):
+            transaction.put(b"%d" % number, b"x" * 1000)
+        transaction.append(os.urandom(16), b"{}")
+        transaction.commit()
+        transaction = engine.begin()
+        transaction.delete_range(b"1", b"2")
+        transaction.append(os.urandom(16), b"{}")
+        transaction.commit()
+        ending = threading.Event()
+
+        def read() -> None:
+            while not ending.wait(0.001):
+                assert last(engine) == 2
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        before = engine.size()
+        engine.compact()
+        ending.set()
+        reader.join()
+        assert engine.size() < before * 0.7
+        assert beside(path, "-wal").stat().st_size == 0
 
 
 def test_an_older_copy_of_a_shelf_is_noticed_unless_its_mark_is_restored_too(

@@ -49,7 +49,10 @@ def parse_one(*pieces: bytes, limits: Limits = LIMITS) -> Http1Parser:
 
 
 def content(request: Http1Parser) -> bytes | None:
-    return None if request.body is None else request.body.getvalue()
+    if request.body is None:
+        return None
+    request.body.seek(0)
+    return request.body.read()
 
 
 def error_of(*pieces: bytes, limits: Limits = LIMITS) -> tuple[int, str]:

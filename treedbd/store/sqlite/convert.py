@@ -38,7 +38,7 @@ import apsw
 
 from treedbd.files import FULL_ERRNOS, open_private, sync_directory
 from treedbd.limits import MIB
-from treedbd.store import format_1, format_2
+from treedbd.store import format_1, format_2, format_3
 from treedbd.store.engine import CannotOpenStore, DiskFull, ReadView, Row, StoreFailed
 from treedbd.store.row_keys import END, FIRST
 from treedbd.store.sqlite.errors import SQLITE_ERRORS, cannot_open, classify_error, damaged
@@ -69,18 +69,25 @@ class _Format(NamedTuple):
     """An older format, and how its rows become those of the next one.
 
     `is_same` returns whether a row stays as it is; `convert` receives all rows in their order;
-    `check` yields what is wrong with all rows, a sentence each. The first two, and the iteration of
-    the last, raise ValueError for a row that the format does not have.
+    `check` yields what is wrong with all rows of a view, a sentence each. The first two, and the
+    iteration of the last, raise ValueError for a row that the format does not have.
     """
 
     is_same: Callable[[Row], bool]
     convert: Callable[[Iterable[Row]], Iterator[Row]]
-    check: Callable[[Iterable[Row]], Iterator[str]]
+    check: Callable[[ReadView], Iterator[str]]
 
 
 _OLDER: Final = {
-    1: _Format(format_1.is_same, format_1.convert_rows, format_1.check_rows),
-    2: _Format(format_2.is_same, format_2.convert_rows, check_rows),
+    1: _Format(
+        format_1.is_same,
+        format_1.convert_rows,
+        lambda view: format_1.check_rows(view.scan(FIRST, END)),
+    ),
+    2: _Format(
+        format_2.is_same, format_2.convert_rows, lambda view: check_rows(view.scan(FIRST, END))
+    ),
+    3: _Format(format_3.is_same, format_3.convert_rows, lambda view: iter(verify(view))),
 }
 
 
@@ -116,7 +123,7 @@ def check_older(path: pathlib.Path, found: int) -> list[str]:
     """
 
     def check(rows: ReadView) -> list[str]:
-        findings = _OLDER[found].check(rows.scan(FIRST, END))
+        findings = _OLDER[found].check(rows)
         return list(itertools.islice(findings, MAX_FINDINGS))
 
     with contextlib.closing(connect_reader(path, is_known=False, version=found)) as connection:
@@ -241,7 +248,7 @@ def _check_rows(rows: ReadView, version: int) -> list[str]:
     """Return the first thing that is wrong with the rows of a format."""
     if version == FORMAT:
         return verify(rows, limit=1)
-    return list(itertools.islice(_OLDER[version].check(rows.scan(FIRST, END)), 1))
+    return list(itertools.islice(_OLDER[version].check(rows), 1))
 
 
 def _rows(connection: apsw.Connection) -> Iterator[Row]:

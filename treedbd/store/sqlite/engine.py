@@ -194,6 +194,10 @@ class SqliteEngine:
         """Copy the log into the file, so that it can be restarted; raises nothing."""
         self._writer.checkpoint()
 
+    def compact(self) -> None:
+        """Write the file again without free space; raise `DiskFull` or `StoreFailed`."""
+        self._writer.compact()
+
     def snapshot(self) -> PresentReader:
         """Hold the present moment open; raise `StoreFailed`.
 

@@ -39,7 +39,7 @@ from treedbd.store.sqlite.errors import (
 )
 
 APPLICATION_ID = 0x74726462
-FORMAT = 3
+FORMAT = 4
 """The format of the rows, `user_version` of the file; `convert` knows the older ones."""
 _OLDEST_FORMAT = 1
 PAGE_BYTES = 4096

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import apsw
 
+from treedbd.pauses import pause
 from treedbd.store.engine import DiskFull, StoreFailed
 from treedbd.store.sqlite.errors import SQLITE_ERRORS
 from treedbd.store.sqlite.reader import SqliteReader
@@ -19,6 +20,10 @@ from treedbd.store.sqlite.reader import SqliteReader
 _PUT = "INSERT INTO kv VALUES(1, ?, ?) ON CONFLICT(db, k) DO UPDATE SET v = excluded.v"
 _DELETE = "DELETE FROM kv WHERE db = 1 AND k = ?"
 _DELETE_RANGE = "DELETE FROM kv WHERE db = 1 AND k >= ? AND k < ?"
+_LENGTHS = "SELECT k, length(v) FROM kv WHERE db = 1 AND k >= ? AND k < ? ORDER BY k LIMIT ?"
+_ROWS_AT_ONCE = 512
+_BYTES_AT_ONCE = 2 * 1024 * 1024
+"""Rows, and bytes in them, that are removed by one statement."""
 _APPEND = "INSERT INTO log VALUES(1, ?, ?, ?)"
 _TRIM = "DELETE FROM log WHERE seq <= ?"
 _PAGE_COUNT = "PRAGMA page_count"
@@ -83,9 +88,23 @@ class SqliteTransaction(SqliteReader):
         self._execute(_DELETE, (key,))
 
     def delete_range(self, low: bytes, high: bytes) -> None:
-        """Remove every key with `low <= key < high`."""
+        """Remove every key with `low <= key < high`, with pauses if there are many."""
         self._changes += 1
+        while (end := self._end_of_some(low, high)) != high:
+            self._execute(_DELETE_RANGE, (low, end))
+            low = end
+            pause()
         self._execute(_DELETE_RANGE, (low, high))
+
+    def _end_of_some(self, low: bytes, high: bytes) -> bytes:
+        """Return the end of a part of a range that holds no more than is removed at once."""
+        size = 0
+        rows: list[Any] = self._execute(_LENGTHS, (low, high, _ROWS_AT_ONCE)).fetchall()
+        for number, (key, length) in enumerate(rows, 1):
+            size += length
+            if size > _BYTES_AT_ONCE or number == _ROWS_AT_ONCE:
+                return key + b"\0"  # type: ignore[no-any-return]
+        return high
 
     def sequence(self) -> int:
         """Return the number of the last entry, appended by this transaction or before it."""

@@ -1,12 +1,18 @@
-"""What is done to the write-ahead log of a shelf as a whole: at its opening and in recovery."""
+"""What is done to a shelf, or its log, as a whole: at its opening, in recovery, when compacting."""
 
 from __future__ import annotations
+
+from typing import Final
 
 import apsw
 
 from treedbd.store.engine import DiskFull
 from treedbd.store.sqlite.errors import LOCK_ERRORS, SQLITE_ERRORS, classify_error
 from treedbd.store.sqlite.file import FORMAT
+
+_IN_FILES: Final = 1
+_IN_MEMORY: Final = 2
+"""Where SQLite puts what is temporary."""
 
 
 def last_sequence(connection: apsw.Connection) -> int:
@@ -34,3 +40,15 @@ def checkpoint_all(connection: apsw.Connection) -> None:
     except SQLITE_ERRORS as error:
         if not isinstance(classify_error(connection, error), DiskFull):
             raise
+
+
+def vacuum(connection: apsw.Connection) -> None:
+    """Write the file again, in one transaction, without free space.
+
+    What is temporary goes to files meanwhile: the database need not fit into memory.
+    """
+    connection.pragma("temp_store", _IN_FILES)
+    try:
+        connection.execute("VACUUM")
+    finally:
+        connection.pragma("temp_store", _IN_MEMORY)

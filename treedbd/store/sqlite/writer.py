@@ -61,7 +61,7 @@ from treedbd.store.sqlite.file import PAGE_BYTES, connect_writer, log_of, set_ca
 from treedbd.store.sqlite.history import History, has_content
 from treedbd.store.sqlite.open_files import OpenFiles
 from treedbd.store.sqlite.transaction import SqliteTransaction
-from treedbd.store.sqlite.wal import checkpoint_all, commit_nothing, last_sequence
+from treedbd.store.sqlite.wal import checkpoint_all, commit_nothing, last_sequence, vacuum
 
 CHECKPOINT_FRAMES: Final = 250
 """The log is checkpointed at this many pages, and again after as many more until it restarts."""
@@ -144,6 +144,11 @@ class SqliteWriter:
 
     def prepare(self, pages: int) -> None:
         """Make sure that what is committed will last; raise `DiskFull` or `StoreFailed`."""
+        self._prepare_files()
+        if not self._make_space(pages):
+            raise DiskFull
+
+    def _prepare_files(self) -> None:
         problem = self._files.find_missing()
         if problem is not None:
             self._failure = problem
@@ -152,8 +157,6 @@ class SqliteWriter:
             self.history.begin()
         except OSError as error:
             raise self._mark_failed(error) from error
-        if not self._make_space(pages):
-            raise DiskFull
 
     def _make_space(self, pages: int) -> bool:
         """Allocate the space of a file of that many pages; return whether there is enough."""
@@ -211,6 +214,22 @@ class SqliteWriter:
             self.let_reads_go()  # who has read meanwhile would keep the log from being restarted
             self._try_mark(self.history.sync)
             self._failure = self._failure or self.find_misplaced()
+
+    def compact(self) -> None:
+        """Write the file again without free space; not in a transaction.
+
+        SQLite does that in a transaction of its own, which readers do not see before its end.
+        Raises `DiskFull` or `StoreFailed`; then nothing has changed.
+        """
+        if self._failure is not None:
+            raise StoreFailed(self._failure)
+        self._prepare_files()
+        try:
+            vacuum(self._connection)
+        except SQLITE_ERRORS as error:
+            raise self._record(error) from error
+        self.checkpoint()  # reads that begin after it need no log, so it can be emptied
+        self.truncate_log()
 
     def truncate_log(self) -> None:
         """Release the space of the log, which it keeps after a checkpoint; raises nothing."""

@@ -22,7 +22,7 @@ arrives in one piece, is not parsed again.
 from __future__ import annotations
 
 import re
-from io import BytesIO
+from io import BufferedIOBase, BytesIO
 from typing import Final
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
@@ -38,6 +38,7 @@ from treedbd.web.http1.errors import (
     malformed,
 )
 from treedbd.web.http1.head_memory import HeadMemory
+from treedbd.web.http1.long_body import SEGMENT_BYTES, LongBody
 from treedbd.web.http1.request_line import NEVER_IN_A_HEAD, REQUEST_LINE, check_target, refuse_line
 
 HTTP_1_1: Final = b"HTTP/1.1"
@@ -65,7 +66,7 @@ class Http1Parser:
     target = b""
     version = HTTP_1_1
     keep_alive = False
-    body: BytesIO | None = None
+    body: BufferedIOBase | None = None
 
     def __init__(self, limits: Limits) -> None:
         """Parse within `limits`."""
@@ -80,7 +81,7 @@ class Http1Parser:
         self._unread = b""
         self._at = 0
         self._searched = 0
-        self._content = BytesIO()
+        self._content: BufferedIOBase = BytesIO()
         self._remaining = 0
         self._chunks: ChunkFollower
         self.head_memory = HeadMemory()
@@ -258,12 +259,14 @@ class Http1Parser:
             if self._remaining > self._limits.write_body_bytes:
                 raise ProtocolError(BODY_TOO_LARGE)
             self._state = _COUNTED_BODY
+            is_long = self._remaining > SEGMENT_BYTES
         else:
             if self.version != HTTP_1_1 or [name.lower() for name in coding] != [b"chunked"]:
                 raise malformed("The only supported transfer coding is chunked, with HTTP/1.1.")
             self._chunks = ChunkFollower(self._limits)
             self._state = _CHUNKS
-        self._content = BytesIO()
+            is_long = True  # it may become so
+        self._content = LongBody() if is_long else BytesIO()
 
     def _receive_counted(self) -> None:
         end = min(len(self._unread), self._at + self._remaining)

@@ -29,6 +29,7 @@ from treedbd.database.resume import Resumption
 from treedbd.database.watchers import Notification
 from treedbd.store.engine import DiskFull, StoreFailed
 from treedbd.store.nodes import Nodes
+from treedbd.tree.errors import InvalidQuery
 from treedbd.tree.event import Position
 from treedbd.tree.query import Query
 from treedbd.tree.types import Path
@@ -101,7 +102,7 @@ class Stream:
         self._reads = reads
         self._queue = SendQueue(request, registry.buffer_bytes, self, clock, wanted.address)
         database = wanted.database
-        self._grant = database.make_grant(wanted.read, self._revoke, self._queue.overflow)
+        self._grant = database.make_grant(wanted.read, self.revoke, self._queue.overflow)
         self._subscription = database.subscribe(wanted.path, wanted.query, self)
         source = first_source(database, wanted.path, wanted.query, self._subscription)
         self._first = FirstValue(source, self._grant, reads, wanted.address)
@@ -171,10 +172,12 @@ class Stream:
             if self._is_over or (
                 (self._can_expire or self._grant.must_be_checked) and not self._may_continue()
             ):
-                return
+                return None
             queue, with_ids = self._queue, self._wanted.with_ids
             if queue.has_overflowed:
-                return
+                return None
+            if notification.is_missed:
+                return queue.overflow()
             data: Content | None = notification.shared.get(with_ids)
             if data is None:
                 data = frames.content_of(notification, self._reads.memory, with_ids)
@@ -257,7 +260,8 @@ class Stream:
             return False
         return not self._grant.must_be_checked or self._grant.recheck()
 
-    def _revoke(self) -> None:
+    def revoke(self) -> None:
+        """End with `cancel`: what it shows can no longer be read."""
         self.end(frames.CANCEL)
 
     def refill(self) -> None:
@@ -268,8 +272,8 @@ class Stream:
                 self._render_large(sequence)
             else:
                 self._queue.send_next(self._open_first(rendered, sequence))
-        except PermissionDenied:
-            self._revoke()
+        except (PermissionDenied, InvalidQuery):
+            self.revoke()
         except WaitingBytesRefused as error:
             self._postpone(error)
 
@@ -329,14 +333,14 @@ class Stream:
     def _not_rendered(self, failure: Failure) -> None:
         if self._is_ending or self._is_over:
             return
-        error = failure.value
-        if isinstance(error, PermissionDenied):
-            self._revoke()
-        elif isinstance(error, WaitingBytesRefused) and self._request.startedWriting:
+        error, has_begun = failure.value, self._request.startedWriting
+        if isinstance(error, PermissionDenied) or (has_begun and isinstance(error, InvalidQuery)):
+            self.revoke()
+        elif isinstance(error, WaitingBytesRefused) and has_begun:
             self._postpone(error)
         elif (
-            isinstance(error, DiskFull | StoreFailed | WaitingBytesRefused)
-            and not self._request.startedWriting
+            isinstance(error, DiskFull | StoreFailed | WaitingBytesRefused | InvalidQuery)
+            and not has_begun
         ):
             self._close(None)
             self._request.unregisterProducer()

@@ -1,0 +1,289 @@
+"""The life of indexes: built when rules declare them, dropped when they do not."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from twisted.internet.defer import Deferred
+
+from tests.database.world import Disk, TurnClock, make_active_rules, make_database, run_at_once
+from tests.store.index_checks import check_entries
+from treedbd.database import indexes
+from treedbd.database.database import Database
+from treedbd.database.requests import Caller, Outcome, Write
+from treedbd.database.runtime import Runtime
+from treedbd.rules.ruleset import RuleSet, parse_rules
+from treedbd.store.engine import Engine, ReadView
+from treedbd.store.index_keys import ChildIndex
+from treedbd.store.index_states import order_named, read_states
+from treedbd.store.memory import MemoryEngine
+from treedbd.store.select import iterate_selected
+from treedbd.store.sqlite.engine import SqliteEngine
+from treedbd.tree.edit import Edit, make_patch, make_put
+from treedbd.tree.query import Bound, Query
+from treedbd.tree.types import Place
+from treedbd.tree.value import members
+
+ADMIN = Caller(None, is_admin=True)
+AGE, NAME = order_named("age"), order_named("name")
+
+
+def rules_with(*names: str, path: str = "users") -> RuleSet:
+    """Return rules that declare indexes of a path."""
+    return parse_rules(json.dumps({"rules": {path: {".indexOn": list(names)}}}))
+
+
+def users(count: int, start: int = 0) -> Any:
+    return {
+        f"u{at:05}": {"age": at % 50, "name": f"n{at % 9}" + "x" * 40}
+        for at in range(start, start + count)
+    }
+
+
+class World:
+    """A database, its rules, and the turns of its reactor."""
+
+    def __init__(self, engine: Engine, *, slow: bool = False) -> None:
+        self.clock = TurnClock()
+        self.disk = Disk()
+        run = self.disk.run if slow else run_at_once
+        self.runtime = Runtime(clock=self.clock, run_in_thread=run, entropy=lambda n: b"x" * n)
+        self.active = make_active_rules(run_at_once, first=rules_with())
+        self.engine = engine
+        self.database = make_database(engine, self.runtime, self.active)
+
+    def declare(self, rules: RuleSet) -> None:
+        """Put rules in force."""
+        self.active.current = rules
+        self.database.recheck_grants()
+
+    def write(self, edit: Edit) -> None:
+        """Do a write, and all that follows from it."""
+        done: list[Any] = []
+        self.database.write(Write(edit, 0, ADMIN)).addBoth(done.append)
+        self.clock.run()
+        assert isinstance(done[0], Outcome)
+
+    def kept(self) -> tuple[ChildIndex, ...]:
+        return self.engine.read(read_states).kept
+
+    def check(self) -> None:
+        """Assert that all indexes are built, and right."""
+
+        def check(view: ReadView) -> None:
+            states = read_states(view)
+            assert all(each.stage == "built" for each in states.states)
+            check_entries(view, states.kept)
+
+        self.engine.read(check)
+
+
+def test_an_index_is_built_when_rules_declare_it_and_dropped_when_they_do_not() -> None:
+    world = World(MemoryEngine())
+    world.write(make_put(Place(("users",)), users(300)))
+    world.declare(rules_with("age", "name"))
+    world.clock.run()
+    assert set(world.kept()) == {ChildIndex(("users",), AGE), ChildIndex(("users",), NAME)}
+    world.check()
+    world.declare(rules_with("name"))
+    world.clock.run()
+    assert world.kept() == (ChildIndex(("users",), NAME),)
+    world.check()
+    world.declare(rules_with())
+    world.clock.run()
+    assert world.kept() == ()
+    world.check()
+
+
+def test_an_index_declared_before_the_first_write_is_kept_from_then_on() -> None:
+    world = World(MemoryEngine())
+    world.declare(rules_with("age"))
+    world.clock.run()
+    assert world.kept() == ()
+    world.write(make_put(Place(("users",)), users(100)))
+    assert world.kept() == (ChildIndex(("users",), AGE),)
+    world.check()
+
+
+def test_nothing_is_written_for_rules_without_indexes() -> None:
+    world = World(MemoryEngine())
+    world.write(make_put(Place(("users",)), users(100)))
+    assert world.engine.read(lambda view: view.get(b"\x06")) is None
+
+
+def test_writes_go_on_while_an_index_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(indexes, "STEP_CHILDREN", 10)
+    world = World(MemoryEngine(), slow=True)
+    done: list[Any] = []
+
+    def write(edit: Edit) -> Deferred[Outcome]:
+        return world.database.write(Write(edit, 0, ADMIN)).addBoth(done.append)
+
+    write(make_put(Place(("users",)), users(200)))
+    world.clock.run()
+    world.disk.finish()
+    world.declare(rules_with("age"))
+    for at in range(30):
+        write(make_patch(("users",), users(3, start=at * 9 + 150)))
+        world.clock.run()
+        world.disk.finish()
+        world.clock.run()
+        if world.disk.waiting:
+            world.disk.finish()
+    while world.disk.waiting or world.database.is_writing:
+        world.clock.run()
+        if world.disk.waiting:
+            world.disk.finish()
+    assert len(done) == 31
+    world.check()
+    assert world.kept() == (ChildIndex(("users",), AGE),)
+
+
+def test_an_index_that_is_declared_again_while_it_is_dropped_is_built(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(indexes, "STEP_CHILDREN", 10)
+    world = World(MemoryEngine())
+    world.write(make_put(Place(("users",)), users(200)))
+    world.declare(rules_with("age"))
+    world.clock.run()
+    world.declare(rules_with())
+    for _ in range(4):
+        world.clock.take_turn()
+    assert world.engine.read(read_states).states[0].stage == "dropping"
+    world.declare(rules_with("age"))
+    world.clock.run()
+    world.check()
+    assert world.kept() == (ChildIndex(("users",), AGE),)
+
+
+def test_building_goes_on_after_a_crash(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(indexes, "STEP_CHILDREN", 10)
+    file = tmp_path / "x.shelf"
+    world = World(SqliteEngine.create(file))
+    world.write(make_put(Place(("users",)), users(200)))
+    world.declare(rules_with("age"))
+
+    def is_under_way() -> bool:
+        states = world.engine.read(read_states).states
+        return bool(states) and states[0].position is not None
+
+    world.clock.run_until(is_under_way)
+    world.database.close_at_once()
+    world = World(SqliteEngine.open(file))
+    world.active.current = rules_with("age")
+    world.database.indexes.check()
+    world.clock.run()
+    world.check()
+    assert world.kept() == (ChildIndex(("users",), AGE),)
+    world.database.close_at_once()
+
+
+def test_an_index_that_cannot_be_built_is_given_up_and_writes_go_on() -> None:
+    engine = MemoryEngine()
+    world = World(engine)
+    world.write(make_put(Place(("users",)), users(100)))
+    transaction = engine.begin()
+    key = next(transaction.scan_keys(b"\x03users", b"\x04"))
+    transaction.put(key, b"damaged")
+    transaction.commit()
+    world.declare(rules_with("age"))
+    world.clock.run()
+    assert engine.read(read_states).states[0].stage == "building"
+    world.write(make_put(Place(("other",)), 1))
+
+
+@pytest.mark.parametrize("name", ["a$b", "", "a//", "a" * 2000])
+def test_a_declared_name_that_is_no_path_is_left_out(name: str) -> None:
+    world = World(MemoryEngine())
+    world.declare(rules_with(name, "age"))
+    world.write(make_put(Place(("users",)), users(10)))
+    assert ChildIndex(("users",), AGE) in world.kept()
+    assert len(world.kept()) <= 2
+
+
+class IndexLife(RuleBasedStateMachine):
+    """Writes, changes of rules, turns and crashes; every query equals brute force."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.world = World(MemoryEngine())
+        self.declared = rules_with()
+
+    @rule(at=st.integers(0, 60), count=st.integers(1, 30), age=st.integers(0, 3))
+    def patch(self, at: int, count: int, age: int) -> None:
+        body: Any = {
+            f"u{key:03}": {"age": age + key % 3, "text": "x" * 90} for key in range(at, at + count)
+        }
+        self.world.database.write(Write(make_patch(("users",), body), 0, ADMIN)).addErrback(print)
+
+    @rule(at=st.integers(0, 90), age=st.one_of(st.none(), st.integers(0, 3), st.text(max_size=2)))
+    def set_age(self, at: int, age: Any) -> None:
+        edit = make_put(Place(("users", f"u{at:03}", "age")), age)
+        self.world.database.write(Write(edit, 0, ADMIN)).addErrback(print)
+
+    @rule(body=st.sampled_from([None, users(5), users(120), 7]))
+    def replace(self, body: Any) -> None:
+        edit = make_put(Place(("users",)), body)
+        self.world.database.write(Write(edit, 0, ADMIN)).addErrback(print)
+
+    @rule(names=st.sets(st.sampled_from(["age", "name", ".value"])))
+    def declare(self, names: set[str]) -> None:
+        self.declared = rules_with(*names)
+        self.world.declare(self.declared)
+
+    @rule(turns=st.integers(1, 6))
+    def take_turns(self, turns: int) -> None:
+        for _ in range(turns):
+            self.world.clock.take_turn()
+
+    @rule()
+    def restart(self) -> None:
+        self.world = World(self.world.engine)
+        self.world.active.current = self.declared
+        self.world.engine.read(lambda view: None)
+
+    @invariant()
+    def queries_are_right(self) -> None:
+        def check(nodes: Any) -> None:
+            children = list(members(nodes.get(("users",))))
+            for query in (
+                Query(AGE, limit_to_last=5),
+                Query(AGE, Bound(1, None, True), Bound(2, "u050", True)),
+                Query(NAME, limit_to_first=4),
+            ):
+                found = iterate_selected(nodes, ("users",), query)
+                keys = [child.key for child in found if child is not None]
+                assert keys == [key for key, _ in query.select(children)]
+
+        self.world.database.read(check)
+
+    def teardown(self) -> None:
+        if hasattr(self, "world"):
+            self.world.database.indexes.rules_changed()
+            self.world.database.indexes.check()
+            self.world.clock.run()
+            self.world.check()
+
+
+TestIndexLife = IndexLife.TestCase
+TestIndexLife.settings = settings(max_examples=40, stateful_step_count=20, deadline=None)
+
+
+def test_a_database_knows_the_stage_of_an_index() -> None:
+    world = World(MemoryEngine())
+    world.write(make_put(Place(("users",)), users(100)))
+    database: Database = world.database
+    assert database.indexes.stage_of(("users",), AGE) == "none"
+    world.declare(rules_with("age"))
+    world.clock.run()
+    assert database.indexes.stage_of(("users",), AGE) == "built"
+    assert not database.indexes.is_changing

@@ -1,0 +1,164 @@
+"""Documents in fragments leave in the store what they leave that are written at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from treedbd.store import bulk_patch
+from treedbd.store.bulk_patch import BulkPatch
+from treedbd.store.bulk_writer import BulkWriter
+from treedbd.store.memory import MemoryEngine
+from treedbd.store.node_writer import NodeWriter
+from treedbd.store.nodes import Nodes
+from treedbd.store.verify import verify
+from treedbd.tree.edit import Edit, make_patch, make_put, resolve
+from treedbd.tree.errors import InvalidData
+from treedbd.tree.fragments import Splitter
+from treedbd.tree.server_values import Resolver
+from treedbd.tree.types import STORED, Change, Place, Value
+
+NOW = 1_700_000_000_000
+LEAVES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-99, 99),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text(max_size=5),
+    st.just("long" * 12),
+    st.just({".sv": "timestamp"}),
+    st.builds(lambda by: {".sv": {"increment": by}}, st.integers(1, 3)),
+)
+KEYS = st.sampled_from(["a", "b", "c", "10", "9", "x" * 40, "é", ".priority", ".value"])
+DOCUMENTS = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(st.lists(inner, max_size=6), st.dictionaries(KEYS, inner, max_size=5)),
+    max_leaves=30,
+)
+MEMBERS = st.dictionaries(
+    st.sampled_from(["a", "b/c", "b/d", "e", "e/.priority", "10", "f/g/h"]), DOCUMENTS, max_size=6
+)
+BEFORE: Value = {"a": 5, "b": {".priority": 1, "c": {"x": 1}}, "p": {".priority": 7, "q": "old"}}
+PUT_AT = ("p", "q")
+
+
+class Store:
+    """A tree with small rows and pages."""
+
+    def __init__(self) -> None:
+        self.engine = MemoryEngine()
+        transaction = self.engine.begin()
+        self.writer = NodeWriter(transaction, row_bytes=60, page_bytes=200)
+        self.writer.apply([Change(Place(()), BEFORE)])
+        self.transaction = transaction
+
+    def tree(self) -> Value:
+        self.transaction.commit()
+        assert self.engine.read(verify) == []
+        return self.engine.read(lambda view: Nodes(view).get(()))
+
+
+def written_at_once(make: Any) -> Value | InvalidData:
+    store = Store()
+    try:
+        edit: Edit = resolve(make(), NOW, store.writer)
+    except InvalidData as error:
+        return error
+    store.writer.apply(edit.changes)
+    return store.tree()
+
+
+def resolver_of(view: Nodes) -> Resolver:
+    return Resolver(
+        NOW,
+        lambda place: view.priority(place.path) if place.is_priority else view.peek(place.path),
+    )
+
+
+def written_in_fragments(text: bytes, limit: int, *, patch: bool) -> Value | InvalidData:
+    store, before = Store(), Store()
+    before.transaction.commit()
+    view = before.engine.snapshot()
+    resolver = resolver_of(Nodes(view))
+    target: BulkWriter | BulkPatch
+    if patch:
+        target = BulkPatch(store.writer, (), resolver, 1000, 10_000)
+    else:
+        target = BulkWriter(store.writer, PUT_AT, resolver, 1000)
+    splitter = Splitter(limit)
+    try:
+        for fragment in [*splitter.feed(text), *splitter.finish()]:
+            target.add(fragment)
+        target.finish()
+    except InvalidData as error:
+        return error
+    return store.tree()
+
+
+def check_same(one: Value | InvalidData, other: Value | InvalidData) -> None:
+    if isinstance(one, InvalidData):
+        assert isinstance(other, InvalidData)
+    else:
+        assert orjson.dumps(one) == orjson.dumps(other)
+
+
+@settings(max_examples=400)
+@given(DOCUMENTS, st.integers(1, 120))
+@example({".priority": 3, "a": {".value": "x" * 60, ".priority": 2}, "b": [1, None, 3]}, 10)
+@example({".priority": "p", ".value": "x" * 60}, 5)
+@example({"a": {".value": "x" * 60, "b": 1}}, 5)
+@example([None, None, [None]], 2)
+def test_a_put_in_fragments_is_a_put(document: Any, limit: int) -> None:
+    at_once = written_at_once(lambda: make_put(Place(PUT_AT), document, 1000))
+    check_same(at_once, written_in_fragments(orjson.dumps(document), limit, patch=False))
+
+
+@settings(max_examples=300)
+@given(MEMBERS, st.integers(1, 120))
+def test_a_patch_in_fragments_is_a_patch(document: Any, limit: int) -> None:
+    at_once = written_at_once(lambda: make_patch((), document, 1000))
+    check_same(at_once, written_in_fragments(orjson.dumps(document), limit, patch=True))
+
+
+@pytest.mark.parametrize("limit", [1, 9, 25, 1000])
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"a":{"x":[1,2,3,4]},"a":{"y":[5,6,7,8]}}',
+        b'{"a":{"x":[1,2,3,4]},"a":null}',
+        b'{"a":1,"b":{"c":{"d":"long long long long"}},"b":{"e":"long long long long"}}',
+        b'{"a":{".priority":1,"b":"long long long"},"a":{"b":"long long long long"}}',
+    ],
+)
+def test_the_last_of_a_repeated_member_counts(text: bytes, limit: int) -> None:
+    at_once = written_at_once(lambda: make_put(Place(PUT_AT), orjson.loads(text)))
+    check_same(at_once, written_in_fragments(text, limit, patch=False))
+
+
+def test_a_patch_keeps_what_was_sent_if_it_is_short() -> None:
+    text = b'{ "a": 1,\n "b/c": [1, 2], "e": null }'
+    store = Store()
+    patch = BulkPatch(store.writer, (), resolver_of(store.writer), 1000, 100)
+    splitter = Splitter(8)
+    for fragment in [*splitter.feed(text), *splitter.finish()]:
+        patch.add(fragment)
+    assert patch.sent in (b'{"a":1,"b/c":[1,2],"e":null}', None)
+    assert [change.place.path for change in patch.changes] == [("a",), ("b", "c"), ("e",)]
+    assert [change.value for change in patch.changes[:2]] == [STORED, STORED]
+    assert patch.changes[-1] == Change(Place(("e",)), None)
+    with pytest.raises(IndexError):
+        patch.changes[3]
+
+
+def test_a_patch_has_so_many_members_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bulk_patch, "MAX_PATCH_MEMBERS", 3)
+    written = written_in_fragments(b'{"a":1,"b":1,"c":1}', 8, patch=True)
+    assert isinstance(written, dict)
+    assert written.keys() == {"a", "b", "c", "p"}
+    for limit in (8, 1000):
+        refused = written_in_fragments(b'{"a":1,"b":1,"c":1,"d":1}', limit, patch=True)
+        assert "at most 3 members" in str(refused)

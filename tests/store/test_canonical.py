@@ -1,0 +1,66 @@
+"""The canonical form in pieces is that of the whole value, however the value is stored."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from treedbd.store import canonical
+from treedbd.store.canonical import canonical_chunks, etag_in_steps
+from treedbd.store.memory import MemoryEngine
+from treedbd.store.node_writer import NodeWriter
+from treedbd.tree.edit import make_put
+from treedbd.tree.etag import canonicalise, etag
+from treedbd.tree.types import Json, Place
+from treedbd.tree.value import plain
+
+ROW_BYTES = 20
+KEYS = st.text(st.sampled_from("0129abäz\uffee\U0001f600"), min_size=1, max_size=3)
+LEAVES = st.booleans() | st.integers(-(10**6), 10**6) | st.floats(allow_nan=False) | st.text()
+TREES: st.SearchStrategy[Any] = st.recursive(
+    LEAVES.filter(lambda leaf: leaf not in (float("inf"), float("-inf"))),
+    lambda values: (
+        st.dictionaries(KEYS, values, min_size=1, max_size=12)
+        | st.lists(values, min_size=1, max_size=12)
+    ),
+    max_leaves=40,
+)
+
+
+def stored(json: Json) -> NodeWriter:
+    nodes = NodeWriter(MemoryEngine().begin(), ROW_BYTES)
+    nodes.apply(make_put(Place(("at",)), json).changes)
+    nodes.apply(make_put(Place(("beside",)), "x" * 100).changes)
+    return nodes
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_at_once() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(canonical, "SORTED_AT_ONCE", 2)
+        yield
+
+
+@given(TREES)
+@example({str(at): "x" * 9 for at in range(12)})
+@example({str(at): "x" * 9 for at in range(0, 40, 3)})
+@example({"a": {str(at): "x" * 9 for at in (0, 2, 11, 100)}, "b": 1})
+@example({"\uffee": "x" * 20, "\U0001f600": "y" * 20, "a": "z" * 20})
+@example(None)
+def test_the_pieces_are_those_of_the_whole_value(json: Json) -> None:
+    nodes = stored(json)
+    shown = plain(nodes.get(("at",)))
+    assert b"".join(canonical_chunks(nodes, ("at",))) == canonicalise(shown)
+    *steps, tag = etag_in_steps(nodes, ("at",))
+    assert set(steps) <= {None}
+    assert tag == etag(shown)
+
+
+def test_a_large_value_is_hashed_in_many_small_steps() -> None:
+    nodes = stored({f"k{at}": {"name": "x" * 30, "at": at} for at in range(100)})
+    chunks = list(canonical_chunks(nodes, ("at",)))
+    assert len(chunks) > 200
+    assert max(map(len, chunks)) < 100

@@ -1,0 +1,209 @@
+"""A query over an index selects what brute force selects, and reads only what it selects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from treedbd.store.child import Child
+from treedbd.store.engine import DamagedRow, ReadView, Row
+from treedbd.store.index_keys import INDEX_FIRST, ChildIndex
+from treedbd.store.index_states import IndexState, IndexStates, order_named, write_states
+from treedbd.store.index_writer import make_writer
+from treedbd.store.memory import MemoryEngine
+from treedbd.store.nodes import Nodes
+from treedbd.store.select import iterate_in_order, iterate_selected
+from treedbd.tree.edit import make_put
+from treedbd.tree.query import BY_KEY, Bound, Query
+from treedbd.tree.types import Place, Value
+from treedbd.tree.value import members
+from treedbd.tree.where import parse_where
+
+PATH = ("c",)
+LONG = "long" * 30
+ORDERS = [order_named(name) for name in ("v", ".value", "$priority", "d/e")]
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-2, 3),
+    st.sampled_from([0.5, -0.5, 2**53 + 1, "", "a", "b\x00", LONG, LONG + "a", LONG + "b", "z"]),
+)
+CHILD_KEYS = st.one_of(
+    st.sampled_from(["a", "b", "1", "02", "2", "k" * 140, "k" * 140 + "a", "é"]),
+    st.text("xyz", min_size=1, max_size=3),
+)
+CHILDREN = st.one_of(
+    SCALARS,
+    st.fixed_dictionaries(
+        {"pad": st.just("p" * 20)},
+        optional={
+            "v": SCALARS,
+            "d": st.fixed_dictionaries({}, optional={"e": SCALARS}),
+            ".priority": st.sampled_from([1, 2, "p", "q"]),
+        },
+    ),
+)
+COLLECTIONS = st.dictionaries(CHILD_KEYS, CHILDREN, min_size=6, max_size=25)
+BOUNDS = st.one_of(
+    st.none(),
+    st.builds(Bound, SCALARS, st.one_of(st.none(), CHILD_KEYS), st.booleans()),
+)
+LIMITS: st.SearchStrategy[dict[str, int]] = st.one_of(
+    st.just({}),
+    st.integers(1, 8).map(lambda limit: {"limit_to_first": limit}),
+    st.integers(1, 8).map(lambda limit: {"limit_to_last": limit}),
+)
+QUERIES = st.builds(
+    lambda order, low, high, limit: Query(order, low, high, **limit),
+    st.sampled_from(ORDERS),
+    BOUNDS,
+    BOUNDS,
+    LIMITS,
+)
+
+
+def stored(collection: Any, indexes: list[ChildIndex]) -> tuple[MemoryEngine, Value]:
+    """Return a store of a collection with indexes, and the collection."""
+    engine = MemoryEngine()
+    transaction = engine.begin()
+    write_states(transaction, IndexStates(tuple(IndexState(each, "built") for each in indexes)))
+    edit = make_put(Place(PATH), collection)
+    make_writer(transaction, indexes, 60, 200).apply(edit.changes)
+    transaction.commit()
+    return engine, edit.changes[0].value
+
+
+def children_of(found: Iterator[Child | None]) -> list[Child]:
+    return [child for child in found if child is not None]
+
+
+@settings(max_examples=400, deadline=None)
+@given(COLLECTIONS, st.lists(QUERIES, min_size=1, max_size=8))
+def test_a_query_selects_what_brute_force_selects(collection: Any, queries: list[Query]) -> None:
+    engine, value = stored(collection, [ChildIndex(PATH, order) for order in ORDERS])
+    nodes = Nodes(engine.snapshot())
+    for query in queries:
+        expected = query.select(members(value))
+        found = children_of(iterate_selected(nodes, PATH, query))
+        assert [(child.key, child.value()) for child in found] == expected
+        assert [child.rank for child in found] == [query.sort_value(each) for _, each in expected]
+
+
+@settings(max_examples=150, deadline=None)
+@given(COLLECTIONS, QUERIES, st.sampled_from(['{"v":{">=":1}}', '{"pad":{"exists":true}}']))
+def test_a_where_filters_along_the_index(collection: Any, query: Query, where: str) -> None:
+    engine, value = stored(collection, [ChildIndex(PATH, order) for order in ORDERS])
+    nodes = Nodes(engine.snapshot())
+    filtered = attrs.evolve(query, where=parse_where(where, 1000))
+    found = children_of(iterate_selected(nodes, PATH, filtered))
+    expected = filtered.select(members(value))
+    assert [(child.key, child.value()) for child in found] == expected
+
+
+class CountingView:
+    """A view that counts what is read: entries of indexes, and other rows."""
+
+    def __init__(self, view: ReadView) -> None:
+        self._view = view
+        self.entries = 0
+        self.others = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._view, name)
+
+    def floor(self, key: bytes) -> Row | None:
+        self.others += 1
+        return self._view.floor(key)
+
+    def scan(self, low: bytes, high: bytes, *, reverse: bool = False) -> Iterator[Row]:
+        for row in self._view.scan(low, high, reverse=reverse):
+            if row[0] >= INDEX_FIRST:
+                self.entries += 1
+            else:
+                self.others += 1
+            yield row
+
+    def scan_keys(self, low: bytes, high: bytes, *, reverse: bool = False) -> Iterator[bytes]:
+        for key in self._view.scan_keys(low, high, reverse=reverse):
+            self.others += 1
+            yield key
+
+
+RECORDS: Any = {f"k{at:05}": {"v": at % 100, "name": "n" * 60} for at in range(5000)}
+INDEX = ChildIndex(PATH, order_named("v"))
+
+
+@pytest.fixture(scope="module")
+def view() -> ReadView:
+    engine = MemoryEngine()
+    transaction = engine.begin()
+    write_states(transaction, IndexStates((IndexState(INDEX, "built"),)))
+    make_writer(transaction, [INDEX]).apply(make_put(Place(PATH), RECORDS).changes)
+    transaction.commit()
+    return engine.snapshot()
+
+
+@pytest.mark.parametrize(
+    ("query", "count"),
+    [
+        (Query(INDEX.order, limit_to_last=20), 20),
+        (Query(INDEX.order, limit_to_first=20), 20),
+        (Query(INDEX.order, Bound(7, None, True), Bound(7, None, True)), 50),
+        (Query(INDEX.order, Bound(98, None, False)), 50),
+        (Query(INDEX.order, None, Bound(1, None, False)), 50),
+        (Query(INDEX.order, Bound(7, "k00507", True), limit_to_first=10), 10),
+    ],
+)
+def test_only_what_is_selected_is_read(view: ReadView, query: Query, count: int) -> None:
+    counting: Any = CountingView(view)
+    found = children_of(iterate_selected(Nodes(counting), PATH, query))
+    assert len(found) == count
+    assert counting.entries <= count + 1
+    assert counting.others <= 4
+    assert found[0].value() == RECORDS[found[0].key]
+
+
+@pytest.mark.parametrize("limit", [{"limit_to_last": 20}, {"limit_to_first": 20}])
+def test_a_query_by_key_reads_the_pages_that_it_shows(view: ReadView, limit: Any) -> None:
+    counting: Any = CountingView(view)
+    found = children_of(iterate_selected(Nodes(counting), PATH, Query(BY_KEY, **limit)))
+    assert len([child.value() for child in found]) == 20
+    assert counting.entries == 0
+    assert counting.others <= 10
+
+
+def test_a_filter_stops_at_the_limit(view: ReadView) -> None:
+    counting: Any = CountingView(view)
+    where = parse_where('{"v":{"<":50}}', 1000)
+    query = Query(INDEX.order, limit_to_first=10, where=where)
+    assert len(children_of(iterate_selected(Nodes(counting), PATH, query))) == 10
+    assert counting.entries <= 11
+
+
+def test_an_index_that_is_not_built_is_not_used() -> None:
+    engine, value = stored(RECORDS, [INDEX])
+    transaction = engine.begin()
+    write_states(transaction, IndexStates((IndexState(INDEX, "building"),)))
+    transaction.delete_range(*INDEX.range)
+    transaction.commit()
+    query = Query(INDEX.order, limit_to_last=3)
+    found = children_of(iterate_selected(Nodes(engine.snapshot()), PATH, query))
+    assert [(child.key, child.value()) for child in found] == query.select(members(value))
+    in_order = children_of(iterate_in_order(Nodes(engine.snapshot()), PATH, query))
+    assert [child.key for child in in_order[:3]] == [child.key for child in reversed(found)]
+
+
+def test_a_damaged_entry_is_an_error() -> None:
+    engine, _ = stored(RECORDS, [INDEX])
+    transaction = engine.begin()
+    key = next(transaction.scan_keys(*INDEX.range))
+    transaction.put(key, b"damaged")
+    transaction.commit()
+    query = Query(INDEX.order, limit_to_first=3)
+    with pytest.raises(DamagedRow):
+        children_of(iterate_selected(Nodes(engine.snapshot()), PATH, query))

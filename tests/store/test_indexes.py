@@ -1,0 +1,296 @@
+"""Indexes in the store: their entries follow every write, and are right after every step."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from tests.store.index_checks import check_entries, expected_entries
+from treedbd.store.engine import DamagedRow, Row, Transaction
+from treedbd.store.index_entries import build_some, drop_some
+from treedbd.store.index_keys import INDEX_END, INDEX_FIRST, ChildIndex
+from treedbd.store.index_states import (
+    BuildPosition,
+    IndexState,
+    IndexStates,
+    order_named,
+    read_states,
+    write_states,
+)
+from treedbd.store.index_writer import make_writer
+from treedbd.store.memory import MemoryEngine
+from treedbd.store.node_writer import NodeWriter
+from treedbd.store.paged_rows import seal
+from treedbd.store.sqlite.engine import SqliteEngine
+from treedbd.store.verify import verify
+from treedbd.tree.edit import make_patch, make_put
+from treedbd.tree.types import Change, Place
+
+INDEXES = [
+    ChildIndex(("u",), order_named("age")),
+    ChildIndex(("u",), order_named(".value")),
+    ChildIndex(("u",), order_named("$priority")),
+    ChildIndex(("g", None, "m"), order_named("n/d")),
+    ChildIndex((None,), order_named("age")),
+    ChildIndex((), order_named("age")),
+    ChildIndex((None, None), order_named(".value")),
+]
+KEYS = st.sampled_from(["a", "b", "c", "1", "2", "10", "m", "u", "g", "k" * 130])
+SHORT = st.sampled_from(["a", "b", "c", "1", "2"])
+LEAVES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-3, 3),
+    st.sampled_from([0.5, "", "a", "long" * 30, "long" * 30 + "er", "é", "nul\x00"]),
+)
+CHILDREN = st.fixed_dictionaries(
+    {},
+    optional={
+        "age": LEAVES,
+        "n": st.fixed_dictionaries({}, optional={"d": LEAVES}),
+        "text": st.sampled_from(["x" * 40]),
+        ".priority": st.one_of(st.integers(0, 2), st.sampled_from(["p"])),
+    },
+)
+VALUES = st.recursive(
+    st.one_of(LEAVES, CHILDREN), lambda inner: st.dictionaries(KEYS, inner, max_size=5)
+)
+PATHS = st.one_of(
+    st.lists(KEYS, max_size=4).map(tuple),
+    st.tuples(st.just("u"), SHORT),
+    st.tuples(st.just("u"), SHORT, st.just("age")),
+    st.tuples(st.just("g"), SHORT, st.just("m"), SHORT),
+    st.tuples(st.just("g"), SHORT, st.just("m"), SHORT, st.just("n"), st.just("d")),
+    st.sampled_from([("u",), ("g",), (), ("g", "a"), ("g", "b", "m")]),
+)
+
+
+class IndexMachine(RuleBasedStateMachine):
+    """Writes, builds and drops at random, and opens again; compares with the tree each time."""
+
+    @initialize(built=st.sets(st.sampled_from(INDEXES)))
+    def begin(self, built: set[ChildIndex]) -> None:
+        self.engine = MemoryEngine()
+        self.transaction: Transaction = self.engine.begin()
+        states = IndexStates(tuple(IndexState(index, "built") for index in built))
+        write_states(self.transaction, states)
+
+    def states(self) -> IndexStates:
+        return read_states(self.transaction)
+
+    def apply(self, changes: Any) -> None:
+        writer = make_writer(self.transaction, self.states().kept, 80, 200)
+        writer.apply(changes)
+
+    @rule(path=PATHS, value=VALUES)
+    def put(self, path: tuple[str, ...], value: Any) -> None:
+        self.apply(make_put(Place(path), value).changes)
+
+    @rule(path=PATHS)
+    def remove(self, path: tuple[str, ...]) -> None:
+        self.apply([Change(Place(path), None)])
+
+    @rule(path=PATHS, priority=st.sampled_from([None, 1, "x"]))
+    def set_priority(self, path: tuple[str, ...], priority: Any) -> None:
+        self.apply([Change(Place(path, True), priority)])
+
+    @rule(
+        path=st.sampled_from([(), ("u",), ("g",)]),
+        members=st.dictionaries(
+            st.one_of(
+                SHORT, SHORT.map(lambda key: f"{key}/age"), SHORT.map(lambda key: f"{key}/m")
+            ),
+            VALUES,
+            min_size=1,
+        ),
+    )
+    def patch(self, path: tuple[str, ...], members: dict[str, Any]) -> None:
+        keys = list(members)
+        for key in keys:
+            if any(other != key and other.startswith(f"{key}/") for other in keys):
+                members.pop(key)
+        self.apply(make_patch(path, members).changes)
+
+    @rule(
+        path=st.sampled_from([("u",), ("g", "a", "m"), ()]), members=st.dictionaries(SHORT, VALUES)
+    )
+    def add_children(self, path: tuple[str, ...], members: dict[str, Any]) -> None:
+        value: Any = make_put(Place(path), members).changes[0].value
+        if isinstance(value, dict):
+            make_writer(self.transaction, self.states().kept, 80, 200).add_children(path, value)
+
+    @rule(index=st.sampled_from(INDEXES))
+    def declare(self, index: ChildIndex) -> None:
+        states = self.states()
+        if index not in [each.index for each in states.states]:
+            write_states(self.transaction, states.with_state(IndexState(index, "building")))
+
+    @rule(budget=st.integers(1, 5))
+    def build(self, budget: int) -> None:
+        for state in self.states().states:
+            if state.stage == "building":
+                position = build_some(self.transaction, state.index, state.position, budget)
+                stage = IndexState(
+                    state.index, "built" if position is None else "building", position
+                )
+                write_states(self.transaction, self.states().with_state(stage))
+
+    @rule(index=st.sampled_from(INDEXES))
+    def undeclare(self, index: ChildIndex) -> None:
+        if index in self.states().kept:
+            write_states(self.transaction, self.states().with_state(IndexState(index, "dropping")))
+
+    @rule(budget=st.integers(1, 5))
+    def drop(self, budget: int) -> None:
+        for state in self.states().states:
+            if state.stage == "dropping" and drop_some(self.transaction, state.index, budget):
+                write_states(self.transaction, self.states().without(state.index))
+
+    @rule()
+    def commit(self) -> None:
+        self.transaction.commit()
+        self.transaction = self.engine.begin()
+
+    @invariant()
+    def entries_are_right(self) -> None:
+        states = self.states()
+        rows = {key for key, _ in self.transaction.scan(INDEX_FIRST, INDEX_END)}
+        for state in states.states:
+            low, high = state.index.range
+            found = {key for key in rows if low <= key < high}
+            expected = {key for key, _ in expected_entries(self.transaction, [state.index])}
+            if state.stage == "built":
+                assert found == expected
+            elif state.stage == "building":
+                assert found <= expected
+            rows -= found
+        assert not rows
+
+    def teardown(self) -> None:
+        if hasattr(self, "transaction"):
+            self.transaction.commit()
+            assert self.engine.read(verify) == []
+
+
+TestIndexMachine = IndexMachine.TestCase
+TestIndexMachine.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+
+
+class CountingTransaction:
+    """A transaction that counts the rows that are scanned in it."""
+
+    def __init__(self, inner: Transaction) -> None:
+        self._inner = inner
+        self.scanned = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def scan(self, low: bytes, high: bytes, *, reverse: bool = False) -> Iterator[Row]:
+        for row in self._inner.scan(low, high, reverse=reverse):
+            self.scanned += 1
+            yield row
+
+
+def users(count: int) -> dict[str, Any]:
+    return {f"k{at:04}": {"age": at % 7, "name": "x" * 60} for at in range(count)}
+
+
+def test_entries_are_kept_in_a_file_through_reopening(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "x.shelf"
+    engine = SqliteEngine.create(path)
+    transaction = engine.begin()
+    write_states(transaction, IndexStates((IndexState(INDEXES[0], "built"),)))
+    transaction.commit()
+    for body in (users(200), users(150)):
+        transaction = engine.begin()
+        kept = read_states(transaction).kept
+        make_writer(transaction, kept).apply(make_put(Place(("u",)), body).changes)
+        transaction.commit()
+        engine.close()
+        engine = SqliteEngine.open(path)
+        engine.read(lambda view: check_entries(view, [INDEXES[0]]))
+    assert engine.verify() == []
+    engine.close()
+
+
+def test_building_goes_on_where_it_was() -> None:
+    engine = MemoryEngine()
+    transaction = engine.begin()
+    NodeWriter(transaction).apply(make_put(Place(("u",)), users(300)).changes)
+    position: BuildPosition | None = None
+    steps = 0
+    while steps == 0 or position is not None:
+        position = build_some(transaction, INDEXES[0], position, 64)
+        steps += 1
+    assert steps > 3
+    check_entries(transaction, [INDEXES[0]])
+
+
+def test_a_small_collection_has_no_entries() -> None:
+    transaction = MemoryEngine().begin()
+    writer = make_writer(transaction, INDEXES)
+    writer.apply(make_put(Place(("u",)), {"a": {"age": 1}}).changes)
+    assert list(transaction.scan(INDEX_FIRST, INDEX_END)) == []
+
+
+def test_the_cost_of_a_change_is_that_of_its_child() -> None:
+    engine = MemoryEngine()
+    transaction = engine.begin()
+    indexes = [INDEXES[0]]
+    make_writer(transaction, indexes).apply(make_put(Place(("u",)), users(2000)).changes)
+    counting: Any = CountingTransaction(transaction)
+    make_writer(counting, indexes).apply(make_put(Place(("u", "k0100", "age")), 99).changes)
+    assert counting.scanned < 5
+    check_entries(transaction, indexes)
+
+
+def test_a_child_whose_row_is_damaged_can_be_replaced() -> None:
+    engine = MemoryEngine()
+    transaction = engine.begin()
+    indexes = [INDEXES[0]]
+    body = {**users(50), "k0010": {"age": 5, "name": "x" * 2000}}
+    make_writer(transaction, indexes).apply(make_put(Place(("u",)), body).changes)
+    key = next(key for key, raw in transaction.scan(b"", b"\x04") if len(raw) > 2000)
+    transaction.put(key, b"damaged" * 300)
+    change = make_put(Place(("u", "k0010")), {"age": 6, "name": "y"}).changes
+    make_writer(transaction, indexes).apply(change)
+    check_entries(transaction, indexes)
+
+
+def test_states_are_read_as_they_were_written() -> None:
+    transaction = MemoryEngine().begin()
+    states = IndexStates(
+        (
+            IndexState(INDEXES[3], "building", BuildPosition(("g", "a", "m"), "x")),
+            IndexState(INDEXES[0], "dropping"),
+            IndexState(INDEXES[4], "building", BuildPosition(("z",))),
+        )
+    )
+    write_states(transaction, states)
+    assert read_states(transaction) == states
+    write_states(transaction, IndexStates())
+    assert read_states(transaction) == IndexStates()
+
+
+def test_a_damaged_row_of_states_is_an_error() -> None:
+    transaction = MemoryEngine().begin()
+    write_states(transaction, IndexStates((IndexState(INDEXES[0], "built"),)))
+    for content in (b"[1]", b"{"):
+        transaction.put(b"\x06", seal(b"\x06", content))
+        with pytest.raises(DamagedRow):
+            read_states(transaction)
+
+
+def test_an_index_is_found_by_path_and_order_once_it_is_built() -> None:
+    states = IndexStates((IndexState(INDEXES[0], "built"), IndexState(INDEXES[3], "building")))
+    assert states.find(("u",), order_named("age")) == INDEXES[0]
+    assert states.find(("u",), order_named("name")) is None
+    assert states.find(("x",), order_named("age")) is None
+    assert states.find(("g", "a", "m"), order_named("n/d")) is None

@@ -1,0 +1,291 @@
+"""Backups: each database at one moment, restored whole or not at all; and compacting."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import threading
+from typing import Any, Self
+
+import pytest
+import pytest_twisted
+
+from tests.command import COMMAND, environment, error_of, output_of, run_command, treedb
+from tests.daemon import Daemon
+from tests.store.sqlite.disk_space import limited_file_size
+from treedbd.cli.backups.backup import numbered
+from treedbd.store.lock import DirectoryLock
+from treedbd.store.nodes import Nodes
+from treedbd.store.sqlite.engine import SqliteEngine
+
+
+@pytest.fixture
+def data(tmp_path: pathlib.Path) -> pathlib.Path:
+    return tmp_path / "data"
+
+
+def value_in(folder: pathlib.Path, name: str = "demo/default.shelf") -> tuple[Any, int]:
+    """Return what a restored database holds, and the number of its last write."""
+    engine = SqliteEngine.open(folder / name)
+    found = engine.read(lambda view: (Nodes(view).get(()), view.sequence()))
+    assert engine.warning is None
+    engine.close()
+    return found
+
+
+def send(daemon: Daemon, method: str, target: str, body: bytes = b"") -> int:
+    """Send a request to the database `demo`; return the status."""
+    connection = daemon.connect()
+    connection.request(method, target, body, {"Host": "demo.localhost"})
+    response = connection.getresponse()
+    response.read()
+    connection.close()
+    return response.status
+
+
+def put(daemon: Daemon, path: str, value: Any) -> None:
+    assert send(daemon, "PUT", path, json.dumps(value).encode()) == 200
+
+
+class Writers:
+    """Threads that count up two places in one PATCH each, until they are stopped."""
+
+    def __init__(self, daemon: Daemon, count: int) -> None:
+        self.statuses: set[int] = set()
+        self._daemon = daemon
+        self._ending = threading.Event()
+        self._threads = [threading.Thread(target=self._write) for _ in range(count)]
+
+    def _write(self) -> None:
+        body = b'{"one":{".sv":{"increment":1}},"deep/two":{".sv":{"increment":1}}}'
+        connection = self._daemon.connect()
+        while not self._ending.is_set():
+            connection.request("PATCH", "/.json?print=silent", body, {"Host": "demo.localhost"})
+            response = connection.getresponse()
+            response.read()
+            self.statuses.add(response.status)
+        connection.close()
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ending.set()
+        for thread in self._threads:
+            thread.join()
+
+
+def test_backups_under_writes_restore_to_one_moment(
+    data: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    with Daemon(data.parent) as daemon:
+        put(daemon, "/.json", {"one": 0, "deep": {"two": 0}})
+        with Writers(daemon, 4) as writers:
+            for at in range(3):
+                result = run_command("backup", "--data", str(data), str(tmp_path / f"b{at}"))
+                assert result.status == 0, result
+    assert writers.statuses == {204}
+    before = 0
+    for at in range(3):
+        restored = tmp_path / f"r{at}"
+        result = run_command("restore", str(tmp_path / f"b{at}"), "--data", str(restored))
+        assert result.status == 0, result
+        value, sequence = value_in(restored)
+        assert value["one"] == value["deep"]["two"] == sequence - 1 >= before
+        before = value["one"]
+    assert before > 0
+
+
+@pytest_twisted.ensureDeferred
+async def test_numbered_backups_are_kept_and_old_ones_removed(
+    data: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    with Daemon(data.parent) as daemon:
+        put(daemon, "/a.json", 1)
+    folder = tmp_path / "backups"
+    (folder / "0007.unfinished").mkdir(parents=True)
+    for _ in range(3):
+        await output_of("backup", "--data", data, "--keep", "2", folder)
+    assert sorted(each.name for each in folder.iterdir()) == ["0002", "0003"]
+    restored = tmp_path / "restored"
+    assert "0003" in await output_of("restore", folder, "--data", restored)
+    assert value_in(restored)[0] == {"a": 1}
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_is_not_empty_or_in_use_is_refused(
+    data: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    with Daemon(data.parent) as daemon:
+        put(daemon, "/a.json", 1)
+        backup = tmp_path / "b"
+        await output_of("backup", "--data", data, backup)
+        assert "not an empty folder" in await error_of("backup", "--data", data, backup)
+        assert "in use" in await error_of("restore", backup, "--data", data)
+    lock = DirectoryLock(data)  # of a program that does not say where it serves the data
+    assert "give the URL" in await error_of("compact", "--data", data)
+    lock.release()
+    assert "is not empty" in await error_of("restore", backup, "--data", data)
+    assert "no data directory" in await error_of("backup", "--data", tmp_path / "none", backup)
+    assert "There is no folder" in await error_of(
+        "restore", tmp_path / "none", "--data", tmp_path / "x"
+    )
+    assert (await treedb("backup", "--data", data, "--keep", "0", backup)).status == 2
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_backup_that_was_changed_is_not_restored(
+    data: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    with Daemon(data.parent) as daemon:
+        put(daemon, "/a.json", 1)
+    backup, restored = tmp_path / "b", tmp_path / "r"
+    await output_of("backup", "--data", data, backup)
+    manifest = backup / "manifest.json"
+    good = manifest.read_bytes()
+    for bad, error in (
+        (good.replace(b'"format": 1', b'"format": 2'), "newer version"),
+        (good.replace(b"demo/default", b"../default"), "is damaged"),
+        (b"{", "is damaged"),
+        (good.replace(b"demo/default", b"demo/other"), "is missing"),
+    ):
+        manifest.write_bytes(bad)
+        assert error in await error_of("restore", backup, "--data", restored)
+    manifest.unlink()
+    assert "not a complete backup" in await error_of("restore", backup, "--data", restored)
+    manifest.write_bytes(good)
+    shelf = backup / "demo" / "default.shelf"
+    content = bytearray(shelf.read_bytes())
+    content[-1] ^= 1
+    shelf.write_bytes(content)
+    assert "is not what was saved" in await error_of("restore", backup, "--data", restored)
+    assert not list(restored.parent.glob(f"{restored.name}*"))  # nor what it had copied
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_damaged_database_is_skipped_and_the_others_are_saved(
+    data: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    with Daemon(data.parent) as daemon:
+        put(daemon, "/a.json", 1)
+    (data / "demo" / "broken.shelf").write_bytes(b"SQLite format 3\0" + b"x" * 5000)
+    result = await treedb("backup", "--data", data, tmp_path / "b")
+    assert result.status == 3
+    assert "broken.shelf" in result.errors
+    await output_of("restore", tmp_path / "b", "--data", tmp_path / "r")
+    assert value_in(tmp_path / "r")[0] == {"a": 1}
+
+
+@pytest_twisted.ensureDeferred
+async def test_nothing_old_is_removed_while_a_database_cannot_be_saved(
+    data: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    with Daemon(data.parent) as daemon:
+        put(daemon, "/a.json", 1)
+    broken = data / "demo" / "broken.shelf"
+    shutil.copyfile(data / "demo" / "default.shelf", broken)
+    words = ["backup", "--data", str(data), "--keep", "1", str(tmp_path / "b")]
+    await output_of(*words)
+    broken.write_bytes(b"SQLite format 3\0" + b"x" * 5000)
+    assert (await treedb(*words)).status == 3
+    assert sorted(each.name for each in (tmp_path / "b").iterdir()) == ["0001", "0002"]
+    for file in broken.parent.glob("broken.*"):
+        file.unlink()
+    await output_of(*words)
+    assert [each.name for each in (tmp_path / "b").iterdir()] == ["0003"]
+
+
+def test_a_backup_without_space_is_no_damage_and_leaves_the_older_ones(
+    data: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    with Daemon(data.parent) as daemon:
+        put(daemon, "/a.json", {f"k{at}": "x" * 1000 for at in range(2000)})
+    words = ["backup", "--data", str(data), "--keep", "1", str(tmp_path / "b")]
+    assert run_command(*words).status == 0
+    with limited_file_size(1_000_000):
+        result = run_command(*words)
+    assert result.status == 1
+    assert "there is no space left" in result.errors
+    assert [each.name for each in numbered(tmp_path / "b")] == ["0001"]
+
+
+@pytest_twisted.ensureDeferred
+async def test_two_backups_into_one_folder_do_not_meet(
+    data: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    with Daemon(data.parent) as daemon:
+        put(daemon, "/a.json", 1)
+    words = ["backup", "--data", str(data), "--keep", "1", str(tmp_path)]
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    assert "under way" in await error_of(*words)
+    os.close(descriptor)
+    await output_of(*words)
+    assert len(numbered(tmp_path)) == 1
+
+
+@pytest.mark.parametrize("command", ["backup", "restore"])
+def test_a_command_that_is_killed_leaves_nothing_half(
+    data: pathlib.Path, tmp_path: pathlib.Path, command: str
+) -> None:
+    with Daemon(data.parent) as daemon:
+        put(daemon, "/a.json", {f"k{at}": "x" * 1000 for at in range(2000)})
+    backup, restored = tmp_path / "b", tmp_path / "r"
+    words = ["backup", "--data", str(data), "--keep", "1", str(backup)]
+    assert run_command(*words).status == 0
+    if command == "restore":
+        words = ["restore", str(backup), "--data", str(restored)]
+    for at in range(3):
+        process = subprocess.Popen([*COMMAND, *words], env=environment(), stderr=subprocess.DEVNULL)
+        try:
+            process.wait(0.1 + 0.15 * at)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        if restored.exists():
+            break
+    if command == "backup":
+        assert run_command(*words).status == 0
+        assert len(list(backup.iterdir())) == 1
+    if not restored.exists():
+        assert run_command("restore", str(backup), "--data", str(restored)).status == 0
+    assert len(value_in(restored)[0]["a"]) == 2000
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_database_is_compacted_while_it_is_served_and_when_not(
+    data: pathlib.Path,
+) -> None:
+    with Daemon(data.parent) as daemon:
+        url = daemon.http.replace("127.0.0.1", "demo.localhost")
+        for at in range(2):
+            records = {f"k{key}": "x" * 1000 for key in range(3000)}
+            body = json.dumps(records).encode()
+            assert send(daemon, "PUT", f"/a{at}.json?print=silent", body) == 204
+            assert send(daemon, "DELETE", f"/a{at}.json") == 200
+            if at == 0:
+                text = await output_of("compact", url, token="owner")
+                before, after = sizes(text)
+                assert after < before / 2
+            if at == 1:
+                lines = run_command("compact", "--data", str(data)).text
+                assert lines.startswith("demo/default.shelf: ")
+                before, after = sizes(lines)
+                assert after < before / 2
+        put(daemon, "/left.json", {f"k{key}": "x" * 1000 for key in range(3000)})
+        put(daemon, "/left.json", 1)
+    before, after = sizes((await output_of("compact", "--data", data)).splitlines()[0])
+    assert after < before / 2
+    assert value_in(data)[0] == {"left": 1}
+
+
+def sizes(text: str) -> tuple[int, int]:
+    """Return the sizes that `treedb compact` prints."""
+    numbers = text.rpartition(": ")[2].replace(",", "").rstrip(".").split()
+    return int(numbers[0]), int(numbers[-1])

@@ -1,0 +1,188 @@
+"""Moving a database: rules, data and what changes meanwhile, from one daemon to another."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+
+from tests.command import COMMAND, environment, run_command
+from tests.daemon import Daemon
+from treedbd.cli.client import Client
+from treedbd.cli.migration.changes import LONGEST_LINE, ChangedPaths
+from treedbd.cli.migration.migrate import Following
+from treedbd.cli.url import parse_url
+from treedbd.tree.types import Path
+from treedbd.web.auth.tls import TrustStore
+
+RULES = '{"rules":{".read":true,".write":true,"a":{".indexOn":"x"}}}'
+
+
+@pytest.fixture
+def source(tmp_path: pathlib.Path) -> Iterator[Daemon]:
+    (tmp_path / "source").mkdir()
+    with Daemon(tmp_path / "source") as daemon:
+        yield daemon
+
+
+@pytest.fixture
+def target(tmp_path: pathlib.Path) -> Iterator[Daemon]:
+    (tmp_path / "target").mkdir()
+    with Daemon(tmp_path / "target") as daemon:
+        yield daemon
+
+
+def url(daemon: Daemon, project: str = "demo") -> str:
+    return daemon.http.replace("127.0.0.1", f"{project}.localhost")
+
+
+def send(daemon: Daemon, method: str, target: str, body: Any = None) -> Any:
+    """Send a request to the database `demo`; return the JSON of the response."""
+    headers = {"Host": "demo.localhost", "Authorization": "Bearer owner"}
+    data = None if body is None else json.dumps(body).encode()
+    response = daemon.request(method, target, data, headers)
+    assert response.status in (200, 204), response
+    return json.loads(response.body or b"null")
+
+
+def exported(daemon: Daemon) -> Any:
+    return send(daemon, "GET", "/.json?format=export")
+
+
+def token_file(tmp_path: pathlib.Path) -> str:
+    file = tmp_path / "token"
+    file.write_text("owner")
+    return str(file)
+
+
+RECORDS = {f"k{at:04}": {"n": at, "text": "x" * 900, ".priority": at} for at in range(6000)}
+TREE = {"a": RECORDS, "b": [1, None, {".value": 3, ".priority": "p"}], ".priority": 7}
+
+
+def test_a_database_is_copied_with_its_rules_and_priorities(
+    source: Daemon, target: Daemon, tmp_path: pathlib.Path
+) -> None:
+    send(source, "PUT", "/.json?print=silent", TREE)
+    send(source, "PUT", "/.settings/rules.json", json.loads(RULES))
+    words = ["migrate", url(source), url(target), "--once", "--quiet"]
+    result = run_command(*words, "--source-token-file", token_file(tmp_path), token="owner")
+    assert (result.status, result.errors) == (0, ""), result
+    assert exported(target) == exported(source)
+    assert send(target, "GET", "/.settings/rules.json") == json.loads(RULES)
+    again = run_command(*words, token="owner")
+    assert "is not empty" in again.errors
+    send(target, "PUT", "/other.json", 1)
+    send(source, "DELETE", "/a/k0003.json")
+    assert run_command(*words, "--replace", token="owner").status == 0
+    assert exported(target) == exported(source)
+
+
+def test_what_changes_while_it_is_followed_is_copied(
+    source: Daemon, target: Daemon, tmp_path: pathlib.Path
+) -> None:
+    send(source, "PUT", "/.json?print=silent", TREE)
+    process = subprocess.Popen(
+        [*COMMAND, "migrate", url(source), url(target), "--quiet"],
+        env=environment("owner"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    ending = threading.Event()
+
+    def write() -> None:
+        for at in range(60):
+            send(source, "PUT", f"/a/k{at * 7:04}/n.json", -at)
+            send(source, "PATCH", "/.json", {f"c/x{at}": {"v": at, ".priority": at}, "b/1": None})
+            send(source, "DELETE", f"/a/k{at * 11:04}.json")
+        ending.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    writer.join()
+    assert ending.is_set()
+    await_equal(source, target)
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert b"clients can be switched" in output
+    assert exported(target) == exported(source)
+
+
+def test_what_changes_in_the_first_copy_is_compared_and_not_only_added() -> None:
+    class ChangingCopy:
+        def __init__(self) -> None:
+            self.copied: list[tuple[Path, bool]] = []
+
+        async def copy(self, path: Path, *, is_new: bool) -> None:
+            if not self.copied:
+                following.add(())
+            self.copied.append((path, is_new))
+
+    copying = ChangingCopy()
+    client = Client(Clock(), TrustStore())
+    address = parse_url("http://localhost")
+    following = Following(Clock(), client, address, copying, is_new=True)
+    following.add(())
+    done = Deferred.fromCoroutine(following.copy_changed())
+    assert done.called
+    assert copying.copied == [((), True), ((), False)]
+
+
+def await_equal(source: Daemon, target: Daemon) -> None:
+    """Wait until both have the same, which must come."""
+    end = time.monotonic() + 60
+    while exported(target) != exported(source):
+        assert time.monotonic() < end
+
+
+def test_a_source_whose_rules_cannot_be_read_is_copied_without_them(
+    source: Daemon, target: Daemon
+) -> None:
+    send(source, "PUT", "/a.json", 1)
+    result = run_command("migrate", url(source), url(target), "--once", "--quiet", token="owner")
+    assert result.status == 0
+    assert "rules" in result.errors
+    assert exported(target) == {"a": 1}
+
+
+def test_a_refusal_names_the_side(source: Daemon, target: Daemon, tmp_path: pathlib.Path) -> None:
+    send(source, "PUT", "/a.json", 1)
+    send(source, "PUT", "/.settings/rules.json", {"rules": {}})
+    words = ["migrate", url(source), url(target), "--quiet"]
+    for options in (["--once"], []):
+        result = run_command(*words, *options, token="owner")
+        assert result.status == 1
+        assert "treedb: The source: 403" in result.errors
+    send(target, "PUT", "/.settings/rules.json", {"rules": {}})
+    wrong = token_file(tmp_path)
+    result = run_command(*words, "--source-token-file", wrong)
+    assert "treedb: The target: 403" in result.errors
+
+
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+def test_the_changed_paths_of_a_stream_are_found(size: int) -> None:
+    long = "x" * (LONGEST_LINE + 10)
+    text = (
+        'event: put\ndata: {"path":"/","data":{"a":1}}\n\n'
+        "event: keep-alive\ndata: null\n\n"
+        'event: patch\ndata: {"path":"/b","data":{"c/d":1,"e/.priority":2}}\n\n'
+        f'event: patch\ndata: {{"path":"/f","data":{{"g":"{long if size > 7 else "x"}"}}}}\n\n'
+        "event: cancel\ndata: null\n\n"
+    ).encode()
+    changes = ChangedPaths()
+    assert not changes.has_begun
+    found: list[tuple[str, ...]] = []
+    for at in range(0, len(text), size):
+        found += changes.feed(text[at : at + size])
+    last = ("f",) if size > 7 else ("f", "g")
+    assert found == [("b", "c", "d"), ("b", "e"), last]
+    assert changes.ended == "cancel"

@@ -1,0 +1,141 @@
+"""The turns of an event loop are counted by their length; long ones are reported."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from treedbd.turns import BUCKETS_S, TurnPoller, Turns, record_turns
+
+MS = 1_000_000
+
+
+class Loop:
+    """A poller, and the clock that its waits and the turns between them move."""
+
+    def __init__(self) -> None:
+        self.now_ms = 1_000.0
+        self.wait_ms = 400
+        self.reports: list[Any] = []
+        self.limits: list[tuple[Any, ...]] = []
+        self.turns = Turns(lambda *report: self.reports.append(report), self.read_ns)
+        self.poller = TurnPoller(self, self.turns)
+
+    def read_ns(self) -> int:
+        return round(self.now_ms * MS)
+
+    def poll(self, *limits: Any) -> str:
+        self.limits.append(limits)
+        self.now_ms += self.wait_ms
+        return "events"
+
+    def register(self, number: int) -> int:
+        return number + 1
+
+    def run(self, *turns_ms: float) -> None:
+        """Wait for events, then take as long as each turn does and wait again after it."""
+        self.poller.poll()
+        for length_ms in turns_ms:
+            self.now_ms += length_ms
+            self.poller.poll()
+
+
+def test_a_turn_lasts_from_the_end_of_a_wait_to_the_next_and_the_wait_is_left_out() -> None:
+    loop = Loop()
+    loop.run(3, 7)
+    summary = loop.turns.summarise()
+    assert summary.count == 2
+    assert summary.longest_s == pytest.approx(0.007)
+
+
+def test_the_poller_is_called_as_before_and_has_all_that_the_other_has() -> None:
+    loop = Loop()
+    assert loop.poller.poll(0.25, 4) == "events"
+    assert loop.limits == [(0.25, 4)]
+    assert loop.poller.register(3) == loop.poller.register(3) == 4
+    with pytest.raises(AttributeError):
+        loop.poller.unregister()
+
+
+def test_a_wait_that_fails_ends_like_any_other() -> None:
+    loop = Loop()
+
+    def interrupted(*_limits: Any) -> str:
+        loop.now_ms += 900
+        raise InterruptedError
+
+    loop.poll = interrupted  # type: ignore[method-assign]
+    poller = TurnPoller(loop, loop.turns)
+    for _ in range(2):
+        with pytest.raises(InterruptedError):
+            poller.poll()
+        loop.now_ms += 2
+    summary = loop.turns.summarise()
+    assert summary.count == 1
+    assert summary.longest_s == pytest.approx(0.002)
+
+
+@pytest.mark.parametrize(
+    ("length_s", "bucket"), [(0, 0), (0.000_05, 0), (0.000_06, 1), (1, 13), (1.001, 14)]
+)
+def test_a_turn_is_counted_in_the_bucket_whose_bound_it_does_not_pass(
+    length_s: float, bucket: int
+) -> None:
+    turns = Turns(lambda *_: None)
+    turns.add(round(length_s * 1000 * MS))
+    assert turns.counts == [int(number == bucket) for number in range(len(BUCKETS_S) + 1)]
+
+
+def test_percentiles_are_bounds_of_buckets_and_never_beyond_the_longest() -> None:
+    loop = Loop()
+    loop.run(*[0.2] * 98, 4, 4)
+    summary = loop.turns.summarise()
+    assert summary.p50_s == 0.000_25
+    assert summary.p99_s == pytest.approx(0.004)
+    loop.run(1_700)
+    assert loop.turns.summarise().p99_s == 0.005
+    loop.run(*[1_500] * 40)
+    assert loop.turns.summarise().p99_s == pytest.approx(1.7)
+
+
+def test_without_turns_there_is_nothing_to_say() -> None:
+    summary = Loop().turns.summarise()
+    assert (summary.count, summary.p50_s, summary.p99_s, summary.longest_s) == (0, 0, 0, 0)
+
+
+def test_the_longest_turn_is_sought_anew_after_each_summary() -> None:
+    loop = Loop()
+    loop.run(20, 5)
+    assert loop.turns.summarise().longest_s == pytest.approx(0.020)
+    loop.run(1)
+    assert loop.turns.summarise().longest_s == pytest.approx(0.001)
+    assert loop.turns.summarise().longest_s == 0
+
+
+def test_a_long_turn_is_reported_at_once_and_those_of_the_next_second_together() -> None:
+    loop = Loop()
+    loop.wait_ms = 1
+    loop.run(50)
+    assert loop.reports == []
+    loop.run(60)
+    assert loop.reports == [(1, pytest.approx(0.060))]
+    loop.run(70, 55)
+    assert loop.reports[1:] == []
+    loop.wait_ms = 1000
+    loop.run(1)
+    assert loop.reports[1:] == [(2, pytest.approx(0.070))]
+    loop.run(1)
+    assert loop.reports[2:] == []
+
+
+def test_a_reactor_with_a_poller_is_recorded_and_any_other_left_as_it_is() -> None:
+    class Reactor:
+        pass
+
+    loop, reactor = Loop(), Reactor()
+    assert not record_turns(reactor, loop.turns)
+    assert vars(reactor) == {}
+    reactor._poller = loop  # type: ignore[attr-defined]
+    assert record_turns(reactor, loop.turns)
+    assert reactor._poller.poll() == "events"  # type: ignore[attr-defined]

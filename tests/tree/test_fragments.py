@@ -1,0 +1,131 @@
+"""Documents in fragments: put together again they are what a parser makes of the whole."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from treedbd.limits import MAX_BODY_NESTING
+from treedbd.tree.errors import InvalidData
+from treedbd.tree.fragments import Fragment, Splitter
+
+LEAVES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**63), 2**63 - 1),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text(max_size=12),
+    st.sampled_from(['a,"b]{', "\\", '\\"' * 30, "\u2028é😀", "x" * 60]),
+)
+DOCUMENTS = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=6), st.dictionaries(st.text(max_size=6), inner, max_size=6)
+    ),
+    max_leaves=40,
+)
+
+
+def split(text: bytes, limit: int, step: int = 7) -> list[Fragment]:
+    splitter = Splitter(limit)
+    found: list[Fragment] = []
+    for at in range(0, len(text), step):
+        found += splitter.feed(text[at : at + step])
+    return [*found, *splitter.finish()]
+
+
+def assemble(fragments: list[Fragment]) -> Any:
+    """Put a document together; containers that came in fragments are objects with all keys."""
+    if len(fragments) == 1 and fragments[0].path == ():
+        return as_objects(orjson.loads(fragments[0].json))
+    root: dict[str, Any] = {}
+    for fragment in fragments:
+        container = root
+        for depth, key in enumerate(fragment.path, 1):
+            if depth == fragment.begun:
+                container[key] = {}
+            container = container.setdefault(key, {})
+        members = orjson.loads(fragment.json)
+        if isinstance(members, list):
+            members = {str(fragment.first + at): item for at, item in enumerate(members)}
+        container.update({key: as_objects(item) for key, item in members.items()})
+    return root
+
+
+def as_objects(json: Any) -> Any:
+    if isinstance(json, list):
+        return {str(at): as_objects(item) for at, item in enumerate(json)}
+    if isinstance(json, dict):
+        return {key: as_objects(item) for key, item in json.items()}
+    return json
+
+
+@settings(max_examples=300)
+@given(DOCUMENTS, st.integers(1, 80), st.integers(1, 100), st.booleans())
+@example({"a": {"b": [1, [2, {"c": "x" * 90}], 3]}, "d": {"e": [[], {}]}}, 8, 3, True)
+def test_the_fragments_of_a_document_are_all_of_it(
+    document: Any, limit: int, step: int, is_indented: bool
+) -> None:
+    text = orjson.dumps(document, option=orjson.OPT_INDENT_2 if is_indented else None)
+    assert assemble(split(text, limit, step)) == as_objects(document)
+
+
+@given(DOCUMENTS, st.integers(1, 30), st.data())
+def test_what_is_not_valid_is_found(document: Any, limit: int, data: st.DataObject) -> None:
+    text = orjson.dumps(document)
+    at = data.draw(st.integers(0, len(text)))
+    inserted = data.draw(st.sampled_from([b",", b"]", b"}", b"[", b"{", b'"', b":", b"x", b" 1"]))
+    damaged = text[:at] + inserted + text[at + data.draw(st.integers(0, 1)) :]
+    assert accepts(damaged, limit) == is_valid(damaged)
+
+
+def accepts(text: bytes, limit: int) -> bool:
+    try:
+        for fragment in split(text, limit):
+            orjson.loads(fragment.json)
+    except (InvalidData, orjson.JSONDecodeError):
+        return False
+    return True
+
+
+def is_valid(text: bytes) -> bool:
+    try:
+        orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return False
+    return True
+
+
+def test_a_fragment_is_about_as_long_as_it_may_be() -> None:
+    records = {f"k{at}": {"name": "n" * 20, "list": [at] * 10} for at in range(500)}
+    fragments = split(orjson.dumps({"a": 1, "users": records}), 1000, 4096)
+    assert all(len(each.json) < 2200 for each in fragments)
+    assert all(len(each.json) > 500 for each, _ in list(pairwise(fragments))[1:-1])
+    assert {each.path for each in fragments} == {(), ("users",)}
+
+
+def test_the_last_of_a_repeated_member_counts() -> None:
+    text = b'{"a":{"x":[1,2,3,4,5,6,7,8,9]},"a":{"y":[1,2,3,4,5,6,7,8,9]}}'
+    assert list(assemble(split(text, 8))["a"]) == ["y"]
+
+
+def test_a_long_string_with_many_escapes_is_one_fragment() -> None:
+    text = orjson.dumps(["short", '"\\\n' * 50_000, 1])
+    fragments = split(text, 1000, 5000)
+    assert assemble(fragments) == as_objects(orjson.loads(text))
+
+
+def test_a_document_that_is_nested_too_deep_is_refused() -> None:
+    with pytest.raises(InvalidData, match="nested deeper"):
+        split(b"[" * (MAX_BODY_NESTING + 1), 10)
+
+
+@pytest.mark.parametrize("text", [b'{"a":1', b'["', b"[1,2,3,4,5,6,7,8,9"])
+def test_a_document_that_ends_too_early_is_refused(text: bytes) -> None:
+    with pytest.raises(InvalidData, match="too early"):
+        split(text, 4)

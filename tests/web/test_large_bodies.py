@@ -1,0 +1,304 @@
+"""Bodies that are written piece by piece have the effect and the responses of others."""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import json
+import pathlib
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.web.http1.peer import ParsedReply
+from tests.web.tree_server import OPTIONS, StreamClient, TreeServer
+from treedbd.database import large_writes
+from treedbd.limits import Limits
+from treedbd.rules.ruleset import parse_rules
+from treedbd.tree.fragments import Splitter
+from treedbd.web import large_bodies, write
+
+RECORDS = {f"r{at:03}": {"name": f"n{at}", "list": [at, None, True]} for at in range(40)}
+VALIDATED = parse_rules(
+    json.dumps(
+        {
+            "rules": {
+                ".read": True,
+                "free": {".write": True},
+                "checked": {
+                    ".write": "newData.child('r001').exists() && data.child('old').val() == 1",
+                    "$key": {".validate": "newData.isNumber() || newData.hasChildren(['name'])"},
+                },
+                "hidden": {".read": False, ".write": True},
+            }
+        }
+    )
+)
+LEAVES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-99, 99),
+    st.text(max_size=4),
+    st.just({".sv": "timestamp"}),
+    st.just({".sv": {"increment": 2}}),
+)
+VALUES = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4),
+        st.dictionaries(
+            st.sampled_from(["a", "b", "1", "2", ".priority", "k" * 30]), inner, max_size=4
+        ),
+    ),
+    max_leaves=15,
+)
+REQUESTS = st.one_of(
+    st.tuples(st.just("PUT"), st.sampled_from(["", "/a", "/a/b", "/c/1"]), VALUES),
+    st.tuples(
+        st.just("PATCH"),
+        st.sampled_from(["", "/a"]),
+        st.dictionaries(st.sampled_from(["a", "b/c", "b", "1", "x/.priority"]), VALUES),
+    ),
+)
+
+
+@pytest.fixture
+def pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write every body piece by piece, in small pieces and fragments."""
+    monkeypatch.setattr(write, "FREE_BYTES", -1)
+    monkeypatch.setattr(large_bodies, "LARGE_BODY_BYTES", -1)
+    monkeypatch.setattr(large_bodies, "PIECE_BYTES", 50)
+    monkeypatch.setattr(large_writes, "Splitter", functools.partial(Splitter, 60))
+
+
+def send(server: TreeServer, method: str, target: str, value: Any, *headers: str) -> Any:
+    """Return the status, the JSON and the tag of the response to a write."""
+    body = value if isinstance(value, bytes) else json.dumps(value).encode()
+    reply = server.request(method, target, body, headers)
+    return reply.status, json.loads(reply.body or b"null"), tags_of(reply)
+
+
+def tags_of(reply: ParsedReply) -> list[str]:
+    return [value.decode() for name, value in reply.fields if name == b"etag"]
+
+
+def events_of(stream: StreamClient) -> list[tuple[str, Any]]:
+    """Return the events that a stream has received since the last call."""
+    return [(kind, json.loads(data)) for kind, data in stream.read_events()]
+
+
+def ordinary(folder: pathlib.Path) -> TreeServer:
+    return TreeServer(folder / "ordinary")
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.lists(REQUESTS, min_size=1, max_size=6))
+def test_writes_have_the_same_effect_and_echo(
+    tmp_path: pathlib.Path, requests: list[tuple[str, str, Any]]
+) -> None:
+    one = ordinary(tmp_path)
+    expected = [send(one, method, f"{path or '/'}.json", value) for method, path, value in requests]
+    tree = one.request("GET", "/.json?format=export").body
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(write, "FREE_BYTES", -1)
+        patched.setattr(large_bodies, "LARGE_BODY_BYTES", -1)
+        patched.setattr(large_writes, "Splitter", functools.partial(Splitter, 60))
+        other = TreeServer(tmp_path / "large")
+        found = [
+            send(other, method, f"{path or '/'}.json", value) for method, path, value in requests
+        ]
+    assert other.request("GET", "/.json?format=export").body == tree
+    for (method, _, _), one_reply, other_reply in zip(requests, expected, found, strict=True):
+        assert other_reply[0] == one_reply[0]
+        if one_reply[0] == 200 and (method == "PUT" or ".sv" not in json.dumps(other_reply[1])):
+            assert other_reply[1] == one_reply[1]
+
+
+@pytest.mark.usefixtures("pieces")
+class TestLargeWrites:
+    """Requests whose bodies are written piece by piece."""
+
+    def test_a_put_is_answered_with_what_is_stored(self, tmp_path: pathlib.Path) -> None:
+        server = TreeServer(tmp_path)
+        status, echo, _ = send(server, "PUT", "/x.json", RECORDS)
+        assert (status, echo) == (200, RECORDS)
+        assert json.loads(server.request("GET", "/x.json").body) == RECORDS
+
+    def test_a_patch_is_answered_with_what_was_sent(self, tmp_path: pathlib.Path) -> None:
+        server = TreeServer(tmp_path)
+        server.write("PUT", "/x", {"old": 1, "r001": "replaced"})
+        assert send(server, "PATCH", "/x.json", RECORDS)[:2] == (200, RECORDS)
+        assert json.loads(server.request("GET", "/x.json").body) == {"old": 1, **RECORDS}
+
+    def test_a_post_is_answered_with_the_name(self, tmp_path: pathlib.Path) -> None:
+        server = TreeServer(tmp_path)
+        status, named, _ = send(server, "POST", "/x.json", RECORDS)
+        assert status == 200
+        assert json.loads(server.request("GET", f"/x/{named['name']}.json").body) == RECORDS
+
+    def test_a_silent_write_has_no_body(self, tmp_path: pathlib.Path) -> None:
+        server = TreeServer(tmp_path)
+        assert send(server, "PUT", "/x.json?print=silent", RECORDS)[:2] == (204, None)
+
+    def test_a_tag_is_that_of_the_new_value(self, tmp_path: pathlib.Path) -> None:
+        server = TreeServer(tmp_path)
+        _, _, tag = send(server, "PUT", "/x.json", RECORDS, "X-Firebase-ETag: true")
+        reply = server.request("GET", "/x.json", headers=["X-Firebase-ETag: true"])
+        assert tag == tags_of(reply) != []
+
+    def test_a_condition_is_about_the_value_before(self, tmp_path: pathlib.Path) -> None:
+        server = TreeServer(tmp_path)
+        _, _, (tag,) = send(server, "PUT", "/x.json", {"a": 1}, "X-Firebase-ETag: true")
+        assert send(server, "PUT", "/x.json", RECORDS, 'If-Match: "other"')[0] == 412
+        assert json.loads(server.request("GET", "/x.json").body) == {"a": 1}
+        assert send(server, "PUT", "/x.json", RECORDS, f"If-Match: {tag}")[0] == 200
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            b'{"a":[1,2,3' + b",4" * 50,
+            b'{"a":1,"b$":2,' + b'"c":[' + b"1," * 50 + b"1]}",
+            b'{"list":[' + b"1," * 50 + b"],}",
+            b'{"x":{".value":1,"a":2,"b":"' + b"x" * 80 + b'"}}',
+            b"",
+            b"\xff" * 100,
+        ],
+    )
+    def test_a_body_that_is_not_legal_changes_nothing(
+        self, tmp_path: pathlib.Path, body: bytes
+    ) -> None:
+        server = TreeServer(tmp_path)
+        server.write("PUT", "/x", {"old": 1})
+        status, error, _ = send(server, "PUT", "/x.json", body)
+        assert status == 400
+        assert set(error) >= {"error"}
+        assert json.loads(server.request("GET", "/x.json").body) == {"old": 1}
+
+    def test_members_of_a_patch_must_not_overlap(self, tmp_path: pathlib.Path) -> None:
+        server = TreeServer(tmp_path)
+        body = {"a": {"x": 1}, **{f"k{at}": at for at in range(30)}, "a/x": 2}
+        status, error, _ = send(server, "PATCH", "/x.json", body)
+        assert status == 400
+        assert "x/a and x/a/x" in json.dumps(error)
+        status, error, _ = send(server, "PATCH", "/x.json", {"a": 1, "/a": 2, **RECORDS})
+        assert status == 400
+
+    def test_more_nodes_than_the_limit_are_refused(self, tmp_path: pathlib.Path) -> None:
+        options = attrs.evolve(OPTIONS, limits=attrs.evolve(OPTIONS.limits, write_nodes=50))
+        server = TreeServer(tmp_path, options=options)
+        for method in ("PUT", "PATCH"):
+            status, error, _ = send(server, method, "/x.json", RECORDS)
+            assert status == 400
+            assert "write_nodes" in json.dumps(error)
+
+    def test_compressed_bodies_are_decoded_piece_by_piece(self, tmp_path: pathlib.Path) -> None:
+        server = TreeServer(tmp_path)
+        text = json.dumps({**RECORDS, "more": "x" * 100_000}).encode()
+        packed = gzip.compress(text)
+        coding = "Content-Encoding: gzip"
+        assert send(server, "PUT", "/x.json?print=silent", packed, coding)[0] == 204
+        assert json.loads(server.request("GET", "/x.json").body) == json.loads(text)
+        assert send(server, "PUT", "/x.json", packed[:-9], coding)[0] == 400
+        assert send(server, "PUT", "/x.json", packed + b"more", coding)[0] == 400
+
+    def test_a_compressed_body_beyond_the_limit_is_413(self, tmp_path: pathlib.Path) -> None:
+        limits = attrs.evolve(OPTIONS.limits, write_body_bytes=100_000)
+        server = TreeServer(tmp_path, options=attrs.evolve(OPTIONS, limits=limits))
+        packed = gzip.compress(json.dumps("x" * 200_000).encode())
+        assert send(server, "PUT", "/x.json", packed, "Content-Encoding: gzip")[0] == 413
+
+    def test_rules_see_the_data_before_and_the_new_data(self, tmp_path: pathlib.Path) -> None:
+        server = TreeServer(tmp_path, VALIDATED)
+        assert send(server, "PUT", "/checked.json", RECORDS)[0] == 403
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr("treedbd.rules.evaluate.READ_WHOLE_BYTES", 100)
+            assert send(server, "PUT", "/free/a.json", RECORDS)[0] == 200
+            assert send(server, "PUT", "/checked.json", RECORDS)[0] == 403
+        assert json.loads(server.request("GET", "/checked.json").body) is None
+
+    @pytest.mark.parametrize("whole_bytes", [65_536, 100])
+    def test_every_new_record_is_validated(
+        self, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, whole_bytes: int
+    ) -> None:
+        monkeypatch.setattr("treedbd.rules.evaluate.READ_WHOLE_BYTES", whole_bytes)
+        rules = parse_rules(
+            '{"rules":{".read":true,".write":true,"c":{"$k":{"name":{".validate":'
+            '"newData.isString()"}}}}}'
+        )
+        server = TreeServer(tmp_path, rules)
+        assert send(server, "PUT", "/c.json", RECORDS)[0] == 200
+        spoiled = {**RECORDS, "r039": {"name": 5}}
+        assert send(server, "PUT", "/c.json", spoiled)[0] == 403
+        assert json.loads(server.request("GET", "/c.json").body) == RECORDS
+
+    def test_a_caller_who_may_not_read_is_shown_its_own_body(self, tmp_path: pathlib.Path) -> None:
+        rules = parse_rules('{"rules":{".write":true}}')
+        server = TreeServer(tmp_path, rules)
+        body = {"n": {".sv": {"increment": 1}}, **RECORDS}
+        assert send(server, "PUT", "/x.json", body)[:2] == (200, body)
+        assert send(server, "PATCH", "/x.json", body)[:2] == (200, body)
+
+    def test_increments_add_to_what_was_there_before(self, tmp_path: pathlib.Path) -> None:
+        server = TreeServer(tmp_path)
+        server.write("PUT", "/x", {"n": 40, **RECORDS})
+        body = {**RECORDS, "n": {".sv": {"increment": 2}}}
+        status, echo, _ = send(server, "PUT", "/x.json", body)
+        assert (status, echo["n"]) == (200, 42)
+
+    def test_streams_see_a_put_where_it_was(self, tmp_path: pathlib.Path) -> None:
+        server = TreeServer(tmp_path)
+        above, at = server.open_stream("/.json"), server.open_stream("/x.json")
+        below, beside = server.open_stream("/x/r001/name.json"), server.open_stream("/y.json")
+        for stream in (above, at, below, beside):
+            events_of(stream)
+        small = dict(list(RECORDS.items())[:3])
+        send(server, "PUT", "/x.json", small)
+        assert events_of(above) == [("put", {"path": "/x", "data": small})]
+        assert events_of(at) == [("put", {"path": "/", "data": small})]
+        assert events_of(below) == [("put", {"path": "/", "data": "n1"})]
+        assert events_of(beside) == []
+
+    def test_streams_see_a_patch_as_it_was_sent(self, tmp_path: pathlib.Path) -> None:
+        server = TreeServer(tmp_path)
+        above, below = server.open_stream("/.json"), server.open_stream("/x/b/c.json")
+        events_of(above), events_of(below)
+        body = {"a": 1, "b/c": {"d": [1, 2]}, "e": None}
+        send(server, "PATCH", "/x.json", body)
+        ((kind, event),) = events_of(above)
+        assert (kind, event["data"]) in [
+            ("patch", body),
+            ("put", {"x": {"a": 1, "b": {"c": {"d": [1, 2]}}}}),
+        ]
+        assert events_of(below) == [("put", {"path": "/", "data": {"d": [1, 2]}})]
+
+    def test_a_value_too_long_for_an_event_is_read_again(
+        self, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(large_writes, "EVENT_BYTES", 100)
+        server = TreeServer(tmp_path)
+        server.write("PUT", "/y", 1)
+        above = server.open_stream("/.json")
+        events_of(above)
+        send(server, "PUT", "/x.json", RECORDS)
+        assert events_of(above) == [("put", {"path": "/", "data": {"x": RECORDS, "y": 1}})]
+
+    def test_the_window_of_a_query_follows(self, tmp_path: pathlib.Path) -> None:
+        server = TreeServer(tmp_path)
+        stream = server.open_stream('/x.json?orderBy="$key"&limitToLast=2')
+        events_of(stream)
+        send(server, "PUT", "/x.json", RECORDS)
+        shown = {key: RECORDS[key] for key in ("r038", "r039")}
+        found: dict[str, Any] = {}
+        for _, event in events_of(stream):
+            found[event["path"]] = event["data"]
+        assert found == {f"/{key}": value for key, value in shown.items()}
+
+
+def test_limits_of_a_large_body_are_those_of_the_settings() -> None:
+    limits = Limits()
+    assert limits.write_nodes >= limits.write_body_bytes

@@ -1,0 +1,146 @@
+"""`treedb compact`: gives the space back that removed data has left in the files of databases.
+
+With a URL the daemon does it for one database while it serves it: reads go on, writes wait. Without
+one all databases of a data directory are compacted, by its daemon if one serves it: the lock file
+names its URLs, and the settings its secrets.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import attrs
+import orjson
+
+from treedbd.cli.client import Client, content
+from treedbd.cli.exit import DONE, CommandFailed, Status, make_printable, print_line
+from treedbd.cli.options import (
+    add_network_options,
+    add_settings_options,
+    choose_trust_store,
+    read_settings,
+    read_stored_settings,
+)
+from treedbd.cli.run import run_online
+from treedbd.cli.token import mint_admin
+from treedbd.cli.url import Url, parse_url
+from treedbd.config.settings import Settings
+from treedbd.database.data_directory import walk
+from treedbd.names import DatabaseName
+from treedbd.store.engine import CannotOpenStore, DiskFull, StoreFailed
+from treedbd.store.lock import DirectoryLock, read_urls
+from treedbd.store.sqlite.engine import SqliteEngine
+
+TIMEOUT: str = "15min"
+
+
+def add_options(parser: ArgumentParser, _: str) -> None:
+    """Add the options of the command to its parser."""
+    parser.add_argument(
+        "url",
+        metavar="URL",
+        type=parse_url,
+        nargs="?",
+        help="a database that a daemon serves (default: all of the data directory)",
+    )
+    add_network_options(parser)
+    add_settings_options(parser)
+    parser.set_defaults(run=_run, work=_compact_served)
+
+
+def _run(arguments: Namespace) -> Status:
+    if arguments.url is not None:
+        return run_online(arguments)
+    settings = read_stored_settings(arguments, "compacted")
+    try:
+        lock = DirectoryLock(settings.data)
+    except CannotOpenStore as error:
+        targets = _targets(settings)
+        if not targets:
+            raise CommandFailed(
+                f"{str(error).rstrip('.')}, or give the URL of a database: its daemon does it."
+            ) from None
+        arguments.url = targets[0].url
+        arguments.work = partial(_compact_targets, targets=targets)
+        return run_online(arguments)
+    try:
+        return _compact_files(settings, lock)
+    except (CannotOpenStore, DiskFull, StoreFailed) as error:
+        raise CommandFailed(f"{error}") from None
+    finally:
+        lock.release()
+
+
+async def _compact_served(_: Any, client: Client, arguments: Namespace) -> None:
+    await _compact_one(client, arguments.url, str(arguments.url))
+
+
+async def _compact_one(client: Client, url: Url, name: str) -> None:
+    address = url.to_settings("compact.json").with_parameters({"timeout": TIMEOUT})
+    response = await client.request("POST", address)
+    found: Any = orjson.loads(await content(response, address))
+    _report(name, found["before"], found["after"])
+
+
+@attrs.frozen
+class _Served:
+    """A database of a directory that a daemon serves, and an admin's token for it."""
+
+    name: str
+    url: Url
+    token: str
+
+
+def _targets(settings: Settings) -> list[_Served]:
+    """Return the databases of a directory that a daemon serves; none if it is not known where."""
+    urls = [parse_url(each) for each in read_urls(settings.data)]
+    if not urls:
+        return []
+    found = []
+    for entry in walk(settings.data, settings.projects):
+        if entry.is_shelf and entry.error is None:
+            label = DatabaseName(entry.project, entry.file.stem).label
+            url = _address(urls, settings.domains, label)
+            token = mint_admin(settings, entry.project)
+            found.append(_Served(f"{entry.project}/{entry.file.name}", url, token))
+    return found
+
+
+def _address(urls: Sequence[Url], domains: Sequence[str], label: str) -> Url:
+    """Return the URL of a database: by its host if hosts name databases, else on this machine."""
+    if domains:
+        url = next((each for each in urls if each.is_secure), urls[0])
+        return attrs.evolve(url, host=f"{label}.{domains[0]}")
+    url = next((each for each in urls if not each.is_secure), urls[0])
+    return url.with_parameters({"ns": label})
+
+
+async def _compact_targets(
+    reactor: Any, _: Client, arguments: Namespace, targets: Sequence[_Served]
+) -> None:
+    settings = read_settings(arguments)
+    for target in targets:
+        trust = choose_trust_store(arguments, target.url, settings)
+        await _compact_one(Client(reactor, trust, target.token), target.url, target.name)
+
+
+def _compact_files(settings: Settings, lock: DirectoryLock) -> Status:
+    for entry in walk(settings.data, settings.projects):
+        if entry.error is not None:
+            raise CommandFailed(str(entry.error))
+        if entry.is_shelf:
+            engine = SqliteEngine.open(entry.file, lock=lock)
+            try:
+                before = engine.size()
+                engine.compact()
+                _report(f"{entry.project}/{entry.file.name}", before, engine.size())
+            finally:
+                engine.close()
+    return DONE
+
+
+def _report(name: str, before: int, after: int) -> None:
+    print_line(make_printable(f"{name}: {before:,} bytes, now {after:,}."))

@@ -1,0 +1,156 @@
+"""Applying writes: each in a transaction, after its rules and its condition were checked.
+
+The steps are those that the module `database` states. A large write is applied before its rules are
+evaluated (`large_writes`); nothing of it lasts if they refuse it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
+from typing import TypeAlias
+
+import attrs
+
+from treedbd.database import etags
+from treedbd.database.errors import DeadlinePassed
+from treedbd.database.large_writes import AppliedBody
+from treedbd.database.requests import Caller, LargeBody, Outcome, Write
+from treedbd.database.runtime import Runtime
+from treedbd.rules.kept_reads import KeptReads
+from treedbd.store import changelog
+from treedbd.store.engine import Transaction
+from treedbd.store.node_writer import NodeWriter
+from treedbd.store.nodes import HeldNodes, Nodes
+from treedbd.tree.edit import Edit, echo_of, echo_without_reading, has_effect, resolve
+from treedbd.tree.event import Commit, complete, describe, describe_large
+from treedbd.tree.push_id import PushIds
+from treedbd.tree.types import Path
+from treedbd.tree.view import View
+
+CheckWrite: TypeAlias = Callable[[Nodes, Write, Edit, View | None], bool]
+
+
+@attrs.frozen(eq=False)
+class WriteApplier:
+    """Applies the writes of one database.
+
+    Attributes:
+        make_writer: returns what writes into a transaction, and keeps the indexes.
+        hold: holds the last durable state.
+        check_write: does as `Authorisation.check_write`.
+        fingerprint: returns that of the rules in force.
+        kept_reads: what they have read.
+        is_watched: returns whether a path or a node above it is watched.
+        push_ids: makes the keys of its pushed children.
+        runtime: the clock and the entropy.
+        retain_events: how many entries the change log keeps.
+
+    """
+
+    make_writer: Callable[[Transaction], NodeWriter]
+    hold: Callable[[], HeldNodes]
+    check_write: CheckWrite
+    fingerprint: Callable[[], str]
+    kept_reads: KeptReads
+    is_watched: Callable[[Path], bool]
+    push_ids: PushIds
+    runtime: Runtime
+    retain_events: int
+
+    def apply(self, transaction: Transaction, write: Write) -> Outcome:
+        """Do one write in a transaction; raise the error that refuses it."""
+        if write.large is not None:
+            return self._apply_large(transaction, write, write.large)
+        nodes = self.make_writer(transaction)
+        edit = resolve(write.edit, write.now, nodes)
+        may_read = self.check_write(nodes, write, edit, None)
+        if write.condition is not None:
+            etags.check_condition(nodes, write.condition)
+        self._check_time(write)  # evaluating rules may take long
+        wants_etag = write.wants_etag and may_read
+        etag = etags.etag_before_write(edit) if wants_etag else None
+        commit = None
+        if has_effect(edit, nodes):
+            self.kept_reads.note_changes(transaction, edit.changes)
+            nodes.apply(edit.changes)
+            sequence, op_id = self._log(transaction, write, edit)
+            commit = self._complete_if_cheap(describe(sequence, edit, op_id), nodes)
+        echo = None
+        if write.wants_echo:
+            echo = echo_of(edit, nodes) if may_read else echo_without_reading(write.edit, write.now)
+        if wants_etag and etag is None:
+            etag = etags.etag_after_write(nodes, edit)
+        return Outcome(edit, commit, echo, etag)
+
+    def _apply_large(self, transaction: Transaction, write: Write, body: LargeBody) -> Outcome:
+        """Do a write whose body is applied before the rules are evaluated; it pauses."""
+        nodes = self.make_writer(transaction)
+        with closing(self.hold()) as before:
+            applied = AppliedBody(nodes, write, body, before, partial(self._check_time, write))
+            edit = attrs.evolve(
+                write.edit,
+                changes=applied.changes,
+                has_placeholders=applied.has_placeholders,
+                by_member=applied.changes,
+            )
+            may_read = self.check_write(before, write, edit, nodes)
+            if write.condition is not None:
+                etags.check_condition(before, write.condition)
+        etag = etags.etag_after_write(nodes, edit) if write.wants_etag and may_read else None
+        self._check_time(write)
+        self.kept_reads.note_changes(transaction, edit.changes)
+        sequence, op_id = self._log(transaction, write, write.edit, applied)
+        commit = describe_large(sequence, edit, op_id, applied.printed)
+        return Outcome(edit, commit, None, etag, may_read)
+
+    def _check_time(self, write: Write) -> None:
+        if write.deadline is not None and self.runtime.clock.seconds() >= write.deadline:
+            raise DeadlinePassed("it was applied")
+
+    def _log(
+        self, transaction: Transaction, write: Write, edit: Edit, applied: AppliedBody | None = None
+    ) -> tuple[int, bytes]:
+        """Append an edit to the change log; return its number and its id."""
+        op_id = self.runtime.entropy(16)
+        large, most = write.large, self.runtime.entry_bytes
+        printed = None
+        if large is not None and applied is not None and large.size <= most:
+            printed = applied.print_sent(large)
+        entry = changelog.encode(
+            edit,
+            write.now,
+            most,
+            writer=_writer_of(write.caller),
+            printed=printed,
+            size=0 if large is None else large.size,
+            rules=self.fingerprint(),
+            pushed=self.push_ids.latest_ms,
+        )
+        return changelog.append(transaction, op_id, entry, self.retain_events), op_id
+
+    def _complete_if_cheap(self, commit: Commit, nodes: Nodes) -> Commit:
+        """Complete a commit of priorities; a large node is read only if it is watched."""
+        if commit.is_complete:
+            return commit
+        if not self.lacks_watched_values(commit):
+            priorities = [change.path for change in commit.changes if change.is_priority]
+            if any(map(nodes.is_spread, priorities)):
+                return commit
+        return complete(commit, nodes)
+
+    def lacks_watched_values(self, commit: Commit) -> bool:
+        """Return whether a watcher will receive a node that has not been read.
+
+        A priority concerns only the watchers of its node and of those above it.
+        """
+        return not commit.is_complete and any(
+            change.is_priority and self.is_watched(change.path) for change in commit.changes
+        )
+
+
+def _writer_of(caller: Caller) -> changelog.Writer:
+    """Return who wrote, as the change log names it."""
+    uid = caller.auth.get("uid") if isinstance(caller.auth, dict) else None
+    return changelog.Writer(uid if isinstance(uid, str) else None, caller.is_admin)

@@ -1,0 +1,108 @@
+"""Pauses within plain functions: a long computation lets others run without being a generator.
+
+Applying a large write goes through rules, nodes and rows, which are functions that call each other
+and return values. `in_steps` runs such a function in a greenlet, which has a stack of its own: at
+each `pause` in it, however deep, the step that is under way ends, and the next one goes on there.
+Anywhere else `pause` does nothing, so the same functions serve commands and tests. To end a step
+costs some microseconds, so with a clock a step goes on until it has lasted `STEP_SECONDS`.
+
+A function that pauses must not be called within `Engine.read`, whose moment ends with the step.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator
+from math import inf
+from typing import Any, Final, NoReturn, TypeAlias, TypeVar
+
+from greenlet import GreenletExit, getcurrent, greenlet
+
+T = TypeVar("T")
+Seconds: TypeAlias = Callable[[], float]
+
+STEP_SECONDS: Final = 0.000_25
+
+_PAUSED: Final = object()
+
+
+class _Idle(threading.local):
+    """The greenlets of a thread that have nothing to do: making one costs more than using it."""
+
+    def __init__(self) -> None:
+        self.workers: list[_Worker] = []
+
+
+_idle: Final = _Idle()
+
+
+class _Worker(greenlet):
+    """Runs one function after the other, each in steps; no step ends before `until`."""
+
+    seconds: Seconds
+    until: float
+
+    def run(self, work: Callable[[], object]) -> NoReturn:
+        """Run the function of the first `resume`, then those of the following ones."""
+        while True:
+            result: object
+            try:
+                result = work()
+            except GreenletExit:
+                raise
+            except BaseException as error:
+                result = _Failure(error)
+            work = self.resumer.switch(result)
+
+    def resume(self, *work: Callable[[], object]) -> Any:
+        """Go on, with `work` at first; return its result, or `_PAUSED`."""
+        self.resumer = self.parent = getcurrent()
+        return self.switch(*work)
+
+
+class _Failure:
+    """What a function raised."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+def pause() -> None:
+    """End the step that is under way, if the caller is run in steps and it has lasted enough."""
+    current = getcurrent()
+    if type(current) is _Worker and current.seconds() >= current.until:
+        current.resumer.switch(_PAUSED)
+
+
+def _no_time() -> float:
+    return inf  # any step has lasted enough
+
+
+def in_steps(work: Callable[[], T], seconds: Seconds | None = None) -> Generator[None, None, T]:
+    """Run a function in steps, and return its result.
+
+    A step ends at the next pause; if `seconds` returns the time, at the first one after
+    `STEP_SECONDS`. If the generator is closed, `work` ends at its pause with `GreenletExit`.
+    """
+    seconds = seconds or _no_time
+    workers = _idle.workers
+    worker = workers.pop() if workers else _Worker()
+    is_over = False
+    worker.seconds = seconds
+    try:
+        worker.until = seconds() + STEP_SECONDS
+        result = worker.resume(work)
+        while result is _PAUSED:
+            yield
+            worker.until = seconds() + STEP_SECONDS
+            result = worker.resume()
+        is_over = True
+    finally:
+        if not is_over:
+            worker.parent = getcurrent()
+            worker.throw(GreenletExit)
+    workers.append(worker)
+    if type(result) is _Failure:
+        raise result.error
+    done: T = result
+    return done

@@ -1,0 +1,122 @@
+"""The canonical form of a node (RFC 8785) piece by piece, and its entity tag, whatever its size.
+
+A spread container is printed from its children, each from its row. The members of the canonical
+form are in the order of their keys' UTF-16 code units. The rows of most objects are in that order
+too; then they are read one after the other. Else the keys are sorted, which takes memory for the
+keys, and each child is looked up. Nothing takes memory for the whole value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from hashlib import sha256
+from heapq import merge
+from itertools import islice
+from typing import Final, Protocol
+
+from treedbd.store.child import Child, ReadsNodes
+from treedbd.store.children import is_array
+from treedbd.store.row_codec import parse_stored
+from treedbd.tree.etag import canonicalise
+from treedbd.tree.order import encode_path
+from treedbd.tree.printing import NULL, compact
+from treedbd.tree.types import Path
+
+SORTED_AT_ONCE: Final = 1024
+"""Keys that are sorted, or compared, in one step."""
+
+
+class ReadsRows(ReadsNodes, Protocol):
+    """What a canonical form is made with: `nodes.Nodes`, which has the same methods."""
+
+    def is_spread(self, path: Path) -> bool:
+        """Return whether `path` has rows of its own for its children."""
+
+    def print(self, path: Path) -> bytes:
+        """Print all of `path`."""
+
+    def keys(self, path: Path) -> Iterator[str]:
+        """Yield the keys of the children of `path`."""
+
+    def children(self, path: Path) -> Iterator[Child]:
+        """Yield the children of `path` by key."""
+
+
+def canonical_chunks(nodes: ReadsRows, path: Path) -> Iterator[bytes]:
+    """Print the JSON of a plain GET of `path` in canonical form; some chunks are empty.
+
+    The nodes must be of one moment as long as this is consumed.
+    """
+    if not nodes.is_spread(path):
+        yield canonicalise(parse_stored(nodes.print(path)))
+    elif is_array(nodes.rows, encode_path(path)):
+        yield from _array(nodes, path)
+    else:
+        separator = b"{"
+        for child in _in_canonical_order(nodes, path):
+            if child is None:
+                yield b""
+                continue
+            yield b"%b%b:" % (separator, compact(child.key))
+            yield from _child(nodes, path, child)
+            separator = b","
+        yield b"}"
+
+
+def etag_in_steps(nodes: ReadsRows, path: Path) -> Iterator[str | None]:
+    """Compute the entity tag of a node, yielding None between steps and the tag at the end."""
+    digest = sha256()
+    for chunk in canonical_chunks(nodes, path):
+        digest.update(chunk)
+        yield None
+    yield f'"{digest.hexdigest()}"'
+
+
+def _child(nodes: ReadsRows, path: Path, child: Child) -> Iterator[bytes]:
+    if child.is_spread:
+        return canonical_chunks(nodes, (*path, child.key))
+    return iter((canonicalise(parse_stored(b"".join(child.chunks()))),))
+
+
+def _array(nodes: ReadsRows, path: Path) -> Iterator[bytes]:
+    separator = b"["
+    at = 0
+    for child in nodes.children(path):
+        for _ in range(at, int(child.key)):
+            yield separator + NULL
+            separator = b","
+        yield separator
+        yield from _child(nodes, path, child)
+        separator = b","
+        at = int(child.key) + 1
+    yield b"]"
+
+
+def _in_canonical_order(nodes: ReadsRows, path: Path) -> Iterator[Child | None]:
+    """Iterate over the children in the order of the canonical form; None between steps."""
+    keys = nodes.keys(path)
+    previous = b""
+    while batch := list(islice(keys, SORTED_AT_ONCE)):
+        ranks = [previous, *map(_rank, batch)]
+        if ranks != sorted(ranks):
+            break
+        previous = ranks[-1]
+        yield None
+    else:
+        yield from nodes.children(path)
+        return
+    yield from _sorted_children(nodes, path)
+
+
+def _sorted_children(nodes: ReadsRows, path: Path) -> Iterator[Child | None]:
+    keys = nodes.keys(path)
+    runs = []
+    while batch := list(islice(keys, SORTED_AT_ONCE)):
+        runs.append(sorted(batch, key=_rank))
+        yield None
+    for key in merge(*runs, key=_rank):
+        yield Child(nodes, path, key, None)
+
+
+def _rank(key: str) -> bytes:
+    return key.encode("utf-16-be")

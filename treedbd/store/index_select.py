@@ -1,0 +1,100 @@
+"""The children of a collection in the order of an index, read along its entries.
+
+Only the entries between the bounds of a query are read, from the end where its limit begins, and
+nothing of the children but those that are shown. The key of an entry is as long as a row key may
+be, so of a long string or key only the beginning is in it: entries that are equal up to there are
+put in order by what their children hold, all of them at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from treedbd.store.child import Child, ReadsNodes
+from treedbd.store.index_keys import (
+    CHILD_BYTES,
+    VALUE_BYTES,
+    ChildIndex,
+    Entry,
+    decode_entry,
+)
+from treedbd.store.paged_rows import unseal
+from treedbd.tree.order import ValueRank, encode_key, encode_value, rank_key, rank_value
+from treedbd.tree.query import Bound, Query
+from treedbd.tree.types import Path
+
+YIELD_AFTER: Final = 16
+"""Entries that are read between two pauses."""
+_ABOVE_ALL: Final = b"\xff"
+
+
+def by_index(
+    nodes: ReadsNodes, path: Path, query: Query, index: ChildIndex
+) -> Iterator[Child | None]:
+    """Iterate over the children within bounds from the end where the limit begins.
+
+    The limit itself is ignored. At a pause None is yielded.
+    """
+    tied: list[Entry] = []
+    tie = b""
+    for number, (key, entry) in enumerate(_entries(nodes, path, query, index)):
+        if tied and not (entry.is_cut and key.startswith(tie)):
+            yield from _in_order(nodes, path, query, tied)
+            tied = []
+        if entry.is_cut:
+            tied.append(entry)
+            tie = key[: entry.tie]
+        elif entry.rank is not None and query.admits(entry.rank, entry.child):
+            yield Child(nodes, path, entry.child, None, entry.rank)
+        if number % YIELD_AFTER == 0:
+            yield None
+    yield from _in_order(nodes, path, query, tied)
+
+
+def _entries(
+    nodes: ReadsNodes, path: Path, query: Query, index: ChildIndex
+) -> Iterator[tuple[bytes, Entry]]:
+    """Iterate over the entries that may be within the bounds."""
+    collection = index.collection(path) or b""
+    low = collection if query.low is None else collection + _edge(query.low, is_low=True)
+    high = collection + (_ABOVE_ALL if query.high is None else _edge(query.high, is_low=False))
+    reverse = query.limit_to_last is not None
+    for key, stored in nodes.rows.stored.scan(low, high, reverse=reverse):
+        yield key, decode_entry(collection, key, unseal(key, stored))
+
+
+def _edge(bound: Bound, *, is_low: bool) -> bytes:
+    """Return where the entries begin or end that a bound admits, or a few more."""
+    value = encode_value(bound.value)
+    has_others = len(value) > VALUE_BYTES or bound.key is not None
+    if len(value) > VALUE_BYTES:
+        value = value[:VALUE_BYTES]
+    elif bound.key is not None:
+        value += encode_key(bound.key)[:CHILD_BYTES]
+    # With an exclusive bound of a value alone, all entries at it are left out.
+    is_beyond = is_low != (bound.is_inclusive or has_others)
+    return value + _ABOVE_ALL if is_beyond else value
+
+
+def _in_order(
+    nodes: ReadsNodes, path: Path, query: Query, tied: list[Entry]
+) -> Iterator[Child | None]:
+    """Iterate over children whose entries say no order, in the order of what they hold."""
+    found: list[tuple[ValueRank, object, str]] = []
+    for number, entry in enumerate(tied):
+        rank = entry.rank or _rank(nodes, path, query, entry.child)
+        if query.admits(rank, entry.child):
+            found.append((rank, rank_key(entry.child), entry.child))
+        if number % YIELD_AFTER == 0:
+            yield None
+    found.sort(reverse=query.limit_to_last is not None)
+    for rank, _, child in found:
+        yield Child(nodes, path, child, None, rank)
+
+
+def _rank(nodes: ReadsNodes, path: Path, query: Query, child: str) -> ValueRank:
+    place = (*path, child)
+    if query.order.kind == "priority":
+        return rank_value(nodes.priority(place))
+    return rank_value(nodes.peek((*place, *query.order.path)))

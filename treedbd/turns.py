@@ -1,0 +1,141 @@
+"""How long the turns of an event loop last: while one lasts, everybody else waits.
+
+A turn is the time from the end of one wait for events to the beginning of the next. `Turns` counts
+turns by their length, in nanoseconds of a monotonic clock, so that counting one takes less than a
+microsecond. `TurnPoller` stands in for the poller of a loop, and sees where turns begin and end.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections.abc import Callable
+from typing import Any, Final
+
+import attrs
+
+BUCKETS_S: Final = (
+    *(0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005),
+    *(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0),
+)
+"""Upper bounds of the buckets, in seconds; a last one has no bound."""
+LONG_S: Final = 0.05
+"""Seconds beyond which a turn is reported."""
+REPORT_EVERY_S: Final = 1.0
+
+_NS: Final = 1_000_000_000
+_BOUNDS_NS: Final = tuple(round(bound * _NS) for bound in BUCKETS_S)
+_LONG_NS: Final = round(LONG_S * _NS)
+
+Report = Callable[[int, float], None]
+
+
+@attrs.frozen
+class TurnSummary:
+    """What turns were like: how many, and seconds.
+
+    A percentile is the upper bound of its bucket, or the longest turn of all if that is less.
+    `longest_s` is since the summary before.
+    """
+
+    count: int
+    p50_s: float
+    p99_s: float
+    longest_s: float
+
+
+class Turns:
+    """Counts turns by their length, and reports long ones, at most once a second.
+
+    Attributes:
+        counts: turns in each of the buckets, the last of which has no bound.
+
+    """
+
+    def __init__(self, report: Report, now_ns: Callable[[], int] = time.perf_counter_ns) -> None:
+        """Call `report` with the number of long turns since the last call, and the longest's s."""
+        self.counts: Final = [0] * (len(BUCKETS_S) + 1)
+        self.now_ns: Final = now_ns
+        self._report = report
+        self._longest_ns = 0
+        self._longest_ever_ns = 0
+        self._late_count = 0
+        self._late_longest_ns = 0
+        self._silent_until_ns = 0
+
+    def add(self, length_ns: int) -> None:
+        """Count a turn that ends now."""
+        self.counts[bisect_left(_BOUNDS_NS, length_ns)] += 1
+        self._longest_ns = max(self._longest_ns, length_ns)
+        if length_ns > _LONG_NS:
+            self._late_count += 1
+            self._late_longest_ns = max(self._late_longest_ns, length_ns)
+        if self._late_count:
+            self._report_late()
+
+    def summarise(self) -> TurnSummary:
+        """Return the summary of all turns so far; the next longest turn is sought from now on."""
+        longest, self._longest_ns = self._longest_ns, 0
+        self._longest_ever_ns = max(self._longest_ever_ns, longest)
+        return TurnSummary(
+            sum(self.counts), self._percentile(50), self._percentile(99), longest / _NS
+        )
+
+    def _percentile(self, percent: int) -> float:
+        longest = self._longest_ever_ns / _NS
+        wanted, seen = sum(self.counts) * percent / 100, 0
+        for bound, count in zip(BUCKETS_S, self.counts, strict=False):
+            seen += count
+            if seen >= wanted:
+                return min(bound, longest)
+        return longest
+
+    def _report_late(self) -> None:
+        now = self.now_ns()
+        if now < self._silent_until_ns:
+            return
+        count, longest = self._late_count, self._late_longest_ns
+        self._late_count = self._late_longest_ns = 0
+        self._silent_until_ns = now + round(REPORT_EVERY_S * _NS)
+        self._report(count, longest / _NS)
+
+
+class TurnPoller:
+    """A poller like another, whose `poll` also counts the turns between its calls."""
+
+    def __init__(self, poller: Any, turns: Turns) -> None:
+        """Stand in for `poller`, an epoll or poll object."""
+        self._poller = poller
+        self.poll: Final = _timed(poller.poll, turns)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what the other poller has; what has been used once is found without this."""
+        found = getattr(self._poller, name)
+        setattr(self, name, found)
+        return found
+
+
+def _timed(poll: Callable[..., Any], turns: Turns) -> Callable[..., Any]:
+    """Return `poll` with the time between its calls added to `turns`."""
+    began_ns = 0
+    now_ns, add = turns.now_ns, turns.add
+
+    def timed_poll(*limits: Any) -> Any:
+        nonlocal began_ns
+        if began_ns:
+            add(now_ns() - began_ns)
+        try:
+            return poll(*limits)
+        finally:
+            began_ns = now_ns()
+
+    return timed_poll
+
+
+def record_turns(reactor: Any, turns: Turns) -> bool:
+    """Add the turns of `reactor` to `turns` from now on; return False if it has no poller."""
+    poller = getattr(reactor, "_poller", None)
+    if not hasattr(poller, "poll"):
+        return False
+    reactor._poller = TurnPoller(poller, turns)
+    return True

@@ -1,0 +1,104 @@
+"""The change log as admins read it: who wrote where and when, `/.settings/log.json`.
+
+`startAfter` is the number after which it begins, by default so that the newest writes are shown;
+`limitToFirst` is how many are shown. With `format=export` the bodies are shown too, as far as the
+log has kept them. An answer that would be long ends early: the next one begins after its last
+number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final, Protocol, TypeVar
+
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import deferLater
+
+from treedbd.limits import KIB, MIB
+from treedbd.store.changelog import LoggedEntry, describe_entry
+from treedbd.store.engine import LogEntry
+from treedbd.store.nodes import Nodes, PresentNodes
+from treedbd.tree.errors import InvalidQuery
+from treedbd.tree.path import format_path
+from treedbd.tree.query import parse_limit
+from treedbd.tree.types import PRIORITY, Json
+from treedbd.web.parameters import Parameters, parse_choice
+
+T = TypeVar("T")
+
+DEFAULT_ENTRIES: Final = 100
+MAX_ENTRIES: Final = 1000
+ANSWER_BYTES: Final = 8 * MIB
+"""Bytes of entries beyond which an answer ends."""
+STEP_BYTES: Final = 256 * KIB
+"""Bytes of entries that are read in one turn."""
+_MAX_NUMBER_DIGITS: Final = 18
+
+
+class ReadsLog(Protocol):
+    """What the log is read of: `database.Database`."""
+
+    def read(self, work: Callable[[PresentNodes], T]) -> T:
+        """Run `work` on the last durable state and return its result."""
+
+
+async def read_log(database: ReadsLog, parameters: Parameters, clock: IReactorTime) -> list[Json]:
+    """Return the entries that a request asks for, oldest first; raise `InvalidQuery`."""
+    limit = min(parse_limit(parameters, "limitToFirst") or DEFAULT_ENTRIES, MAX_ENTRIES)
+    with_body = parse_choice(parameters, "format", "export") is not None
+    after = _parse_number(parameters.get("startAfter"))
+    if after is None:
+        after = max(0, database.read(lambda nodes: nodes.rows.sequence()) - limit)
+    shown: list[Json] = []
+    size = 0
+    while len(shown) < limit and size < ANSWER_BYTES:
+        entries = _read_some(database, after, limit - len(shown))
+        if not entries:
+            break
+        shown += [_show(describe_entry(each), with_body=with_body) for each in entries]
+        size += sum(len(each.content) for each in entries) if with_body else 0
+        after = entries[-1].sequence
+        await deferLater(clock, 0)
+    return shown
+
+
+def _read_some(database: ReadsLog, after: int, count: int) -> list[LogEntry]:
+    def read(nodes: Nodes) -> list[LogEntry]:
+        found = []
+        size = 0
+        for entry in nodes.rows.entries(after):
+            found.append(entry)
+            size += len(entry.content)
+            if len(found) == count or size >= STEP_BYTES:
+                break
+        return found
+
+    return database.read(read)
+
+
+def _show(entry: LoggedEntry, *, with_body: bool) -> Json:
+    path, is_priority = entry.place
+    is_removal = entry.has_body and entry.sent is None
+    shown: dict[str, Any] = {
+        "seq": entry.sequence,
+        "time": datetime.fromtimestamp(entry.time / 1000, UTC).isoformat(timespec="milliseconds"),
+        "uid": entry.writer.uid,
+        "method": "DELETE" if is_removal else entry.method.upper(),
+        "path": format_path((*path, PRIORITY) if is_priority else path),
+        "size": entry.size,
+    }
+    if entry.writer.is_admin:
+        shown["admin"] = True
+    if with_body:
+        shown["kept"] = entry.has_body
+        shown["data"] = entry.sent
+    return shown
+
+
+def _parse_number(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not text.isdecimal() or not text.isascii() or len(text) > _MAX_NUMBER_DIGITS:
+        raise InvalidQuery("startAfter must be the number of a write, as the log shows it.")
+    return int(text)

@@ -1,0 +1,195 @@
+"""Large bodies: written piece by piece (`database.large_writes`), never parsed as a whole.
+
+The response to one is what a small one would have: a PUT reads as its value is stored, a PATCH as
+it was sent. Where the caller may not see what its server values became, it is sent its own body.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from io import SEEK_END, BytesIO
+from typing import IO, Final, Protocol, TypeVar
+
+import attrs
+from twisted.internet.defer import CancelledError
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import deferLater
+
+from treedbd.database.slices import SLICE_SECONDS
+from treedbd.limits import KIB, MIB
+from treedbd.store.nodes import HeldNodes, Nodes, PresentNodes
+from treedbd.tree import printing
+from treedbd.tree.edit import Edit
+from treedbd.tree.event import Commit
+from treedbd.tree.types import Json
+from treedbd.web.content import SMALL_BYTES, Content
+from treedbd.web.content_coding import Coding, decode_pieces
+from treedbd.web.http1.interface import IHttp1Request
+from treedbd.web.large_reads import Waiter, before_deadline
+from treedbd.web.read_options import PLAIN
+from treedbd.web.rendering import Rendering
+from treedbd.web.representation import ReadSource
+from treedbd.web.request import DataRequest, PayloadTooLarge
+from treedbd.web.response import JSON_TYPE, Response, address_of
+from treedbd.web.shared_reads import SharedReads, TooMuchWork
+
+T = TypeVar("T")
+
+LARGE_BODY_BYTES: Final = MIB
+LARGE_BODY_NODES: Final = 10_000
+"""A body with more bytes, or more members and items, is written piece by piece."""
+PIECE_BYTES: Final = 64 * KIB
+
+
+@attrs.frozen
+class SentBody:
+    """A body as it was sent: `length` bytes in `file`, in a content coding or None."""
+
+    file: IO[bytes]
+    length: int
+    coding: Coding | None
+
+    @property
+    def is_large(self) -> bool:
+        """Whether it is written piece by piece, however few nodes it may have."""
+        return self.length > LARGE_BODY_BYTES
+
+    def read(self) -> bytes:
+        """Return all of it, in its content coding."""
+        self.file.seek(0)
+        return self.file.read()
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield the text; raise `InvalidData` for what is not in its content coding."""
+        sent = (self._read_at(at) for at in range(0, self.length, PIECE_BYTES))
+        return sent if self.coding is None else decode_pieces(sent, self.coding, PIECE_BYTES)
+
+    def _read_at(self, at: int) -> bytes:
+        self.file.seek(at)
+        return self.file.read(PIECE_BYTES)
+
+
+def body_of(request: IHttp1Request, coding: Coding | None) -> SentBody:
+    """Return the body of a request."""
+    file: IO[bytes] = BytesIO() if request.content is None else request.content
+    return SentBody(file, file.seek(0, SEEK_END), coding)
+
+
+class ReadsState(Protocol):
+    """What is read of a database (`database.Database`)."""
+
+    def read(self, work: Callable[[PresentNodes], T]) -> T:
+        """Run `work` on the last durable state and return its result."""
+
+    def hold(self) -> HeldNodes:
+        """Hold the last durable state open."""
+
+
+class WrittenBody(Protocol):
+    """What is known of a write that is durable (`database.requests.Outcome`)."""
+
+    @property
+    def edit(self) -> Edit:
+        """Where was written."""
+
+    @property
+    def commit(self) -> Commit | None:
+        """What was written, as watchers receive it."""
+
+    @property
+    def etag(self) -> str | None:
+        """The tag of the new value."""
+
+    @property
+    def may_read(self) -> bool:
+        """Whether the caller may see what it wrote as it is stored."""
+
+
+class LargeBodies:
+    """Prepares large writes, and answers them."""
+
+    def __init__(self, reads: SharedReads, clock: IReactorTime) -> None:
+        """Read what was written by `reads`."""
+        self._reads = reads
+        self._clock = clock
+
+    async def check_size(self, body: SentBody, limit: int) -> None:
+        """Raise `PayloadTooLarge` if a body has more than `limit` bytes when it is decoded.
+
+        Raises `InvalidData` too; then, or before, nothing has been written.
+        """
+        if body.coding is None:
+            return
+        size = 0
+        end = self._clock.seconds() + SLICE_SECONDS
+        for piece in body.pieces():
+            size += len(piece)
+            if size > limit:
+                raise PayloadTooLarge(limit)
+            if self._clock.seconds() >= end:
+                await deferLater(self._clock, 0)
+                end = self._clock.seconds() + SLICE_SECONDS
+
+    async def respond(
+        self,
+        request: IHttp1Request,
+        wanted: DataRequest,
+        database: ReadsState,
+        written: WrittenBody,
+        body: SentBody,
+    ) -> Response | None:
+        """Return the response to a write that has just become durable; None if nobody waits."""
+        tag = written.etag
+        headers = () if tag is None else ((b"ETag", wanted.dialect.etag(tag)),)
+        if wanted.print == "silent":
+            return Response(204, b"", headers)
+        shown: bytes | Rendering | Content | None
+        if wanted.method == b"POST":
+            name: Json = {"name": written.edit.place.path[-1]}
+            shown = printing.compact(name)
+        elif written.edit.method == "put" and written.may_read:
+            shown = await self._read(request, wanted, database, written)
+            if shown is None:
+                return None
+        else:
+            text = self._sent(body, written)
+            shown = Content(self._reads.memory, text) if len(text) > SMALL_BYTES else text
+        return Response(200, shown, (JSON_TYPE, *headers))
+
+    def _sent(self, body: SentBody, written: WrittenBody) -> bytes:
+        """Return what was sent: with its server values replaced, if the caller may see them."""
+        commit = written.commit
+        if written.may_read and commit is not None and commit.printed is not None:
+            return commit.printed
+        return body.read() if body.coding is None else b"".join(body.pieces())
+
+    async def _read(
+        self,
+        request: IHttp1Request,
+        wanted: DataRequest,
+        database: ReadsState,
+        written: WrittenBody,
+    ) -> bytes | Rendering | None:
+        """Return what was written, as it is in the turn in which it became durable."""
+        source = ReadSource(database, written.edit.place, PLAIN)
+        rendered = database.read(partial(self._reads.render, source))
+        if not isinstance(rendered, TooMuchWork):
+            return rendered
+        waiter = Waiter(source, _allow, rendered.sequence, _do_nothing)
+        waiting = self._reads.render_large(database.hold, waiter, address_of(request))
+        request.notifyFinish().addErrback(lambda _: waiting.cancel())
+        try:
+            return await before_deadline(
+                waiting, self._clock.seconds() + wanted.timeout_s, self._clock
+            )
+        except CancelledError:
+            return None
+
+
+def _allow(_: Nodes) -> None:
+    """Allow a caller to read what it has written."""
+
+
+def _do_nothing(_: int) -> None:
+    pass
