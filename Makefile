@@ -15,7 +15,7 @@ run: $(INSTALLED)
 	@exec $(BIN)/twistd -n treedb
 
 test: $(TESTABLE)
-	@.ci/packages curl=curl strace=strace chromium=chromium chromedriver=chromium-driver
+	@.ci/packages curl=curl strace=strace chromium=chromium chromedriver=chromium-driver wrk=wrk
 	@tests/clients/install
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .

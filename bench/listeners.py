@@ -51,6 +51,16 @@ class Listeners:
             raise ValueError("A listener received more than one event.")
         return delays
 
+    def count(self, until: float) -> int:
+        """Receive until a time of the monotonic clock; return how many bytes came, of all."""
+        receive = {number: each.recv_into for number, each in self._sockets.items()}
+        buffer = bytearray(65_536)
+        total = 0
+        while time.monotonic() < until:
+            for number, _ in self._poll.poll(0.1):
+                total += receive[number](buffer)
+        return total
+
     def close(self) -> None:
         """Disconnect."""
         self._poll.close()

@@ -22,6 +22,8 @@ from tests.closing import Closing
 from treedbd.config.certificate import LOCAL_CERTIFICATE, ensure_local_certificate
 from treedbd.files import create_directory
 
+WORKERS = "TREEDB_TEST_WORKERS"
+"""The environment variable with the number of workers of each daemon that says nothing else."""
 TWISTD = pathlib.Path(sys.executable).parent / "twistd"
 START_SECONDS = 60
 STOP_SECONDS = 20
@@ -79,6 +81,8 @@ class Daemon(Closing):
             self._command += ["--config", "treedb.toml"]
         for endpoint in endpoints:
             self._command += ["--listen", endpoint]
+        if WORKERS in os.environ and "--workers" not in arguments and "--engine" not in arguments:
+            self._command += ["--workers", os.environ[WORKERS]]
         self._command += arguments
 
     def __enter__(self) -> Self:

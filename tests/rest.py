@@ -159,6 +159,12 @@ class Client(Closing):
         url = self.daemon.https if self._secure else self.daemon.http
         return Wire(url, self.daemon.ca)
 
+    @property
+    def wire(self) -> Wire:
+        """The connection that is open after a request."""
+        assert self._wire is not None
+        return self._wire
+
     def request(
         self,
         method: str,

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from email.message import Message
 from http.client import parse_headers
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from tests.closing import Closing
 from tests.replica import Replica
@@ -59,12 +59,21 @@ def change(frame: Frame | None) -> tuple[str, str, Any]:
     return frame.event, frame.path, frame.value
 
 
+class Connects(Protocol):
+    """What a stream needs of a client: a connection, and the Host header to send over it."""
+
+    @property
+    def host(self) -> str: ...
+
+    def connect(self) -> Wire: ...
+
+
 class EventStream(Closing):
     """One open stream."""
 
     def __init__(
         self,
-        client: Client,
+        client: Connects,
         target: str,
         headers: Headers = (),
         *,

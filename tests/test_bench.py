@@ -28,17 +28,24 @@ SMALLEST = {
     "backups.py": ("--rounds=1", "--connections=2"),
     "big_trees.py": ("--records=200", "--small=50", "--rounds=1", "--samples=1"),
     "crashes.py": ("--rounds=1", "--records=500"),
+    "histories.py": ("--rounds=2", "--operations=300", "--cut-every=100", "--kill-every=150"),
     "loading.py": ("--records=20", "--rounds=1"),
     "memory.py": ("--kept-mib=1",),
     "neighbours.py": ("--scale=0.0005", "--seconds=0.5"),
+    "postgresql_store.py": ("--commits=2", "--rounds=1"),
     "rules.py": ("--seconds=0.1", "--rounds=1"),
     "store.py": ("--records=20", "--operations=2", "--rounds=1"),
     "streams.py": ("--listeners=2", "--events=4", "--seconds=0.1", "--rounds=1"),
+    "worker_kills.py": ("--kills=1", "--operations=700"),
+    "workers.py": ("--seconds=1", "--rounds=1", "--streams=8"),
 }
 ROWS = [
     ("backups.py", r"1 backups, each of one moment: median [0-9.]+ s, [0-9,]+ writes/s .*", 1),
     ("big_trees.py", r"(point|record|limitTo|orderBy|equalTo|page|shallow|append).* +[0-9.]+", 8),
     ("crashes.py", r"[A-Za-z]+ +[0-9]+ killed in the middle, [0-9]+ whole; nothing lost", 5),
+    ("histories.py", r"round [0-9]: [0-9.]+ s, judged in [0-9.]+ s", 2),
+    ("histories.py", r"stream [01]: [0-9]+ events in order, 0 restarts", 4),
+    ("histories.py", r"no violation in 600 operations", 1),
     ("neighbours.py", r"(nothing|PUT|250|index|PATCH|import|DELETE) .*(MB|x)( .*)?", 8),
     ("loading.py", r"sqlite3 \.import +[0-9.]+ +1\.00 *", 1),
     ("loading.py", r"(im|ex)port(, ndjson| --data)? +[0-9.]+ +[0-9.]+ +[0-9]+", 6),
@@ -47,6 +54,7 @@ ROWS = [
         r"(at rest|after some requests|with 1 MiB of kept answers) +[0-9]+\.[0-9] MB",
         3,
     ),
+    ("postgresql_store.py", rf"(1|32) rows per commit +[0-9]+ us +[0-9]+ us +{RATIO} +{RATIO}", 2),
     (
         "rules.py",
         rf"(GET|PUT), (1|32) connections? .* {RATE} with rules and a token: {RATIO} .*",
@@ -57,6 +65,10 @@ ROWS = [
     ("streams.py", rf"(one path|N paths) +2  (treedb|twisted\.web) +{RATE} .* {RATIO} +{RATIO}", 4),
     ("streams.py", rf"PUT, 32 connections: {RATE} alone, {RATE} beside 2 listeners .*: {RATIO}", 1),
     ("streams.py", rf"fan-out to 1,000 listeners (in plain|over TLS): {RATE}, .*", 2),
+    ("worker_kills.py", r"1 holder, 1 other, 1 parent", 1),
+    ("worker_kills.py", r"nothing acknowledged was lost, and nothing was left", 1),
+    ("workers.py", rf"(GET|PUT|events).* +[12] workers +{RATE} .*", 8),
+    ("workers.py", rf"(GET|PUT|events).* +ratio {RATIO} +alone {RATIO} +cost {RATIO}", 4),
     ("streams.py", r"an idle stream, (plain|tls): -?[0-9]+\.[0-9] KiB \(aim [0-9.]+\)", 2),
 ]
 

@@ -31,7 +31,8 @@ from treedbd.config.endpoints import parse_endpoint
 from treedbd.config.settings import HttpSettings, ProjectSettings, Settings
 from treedbd.config.values import SettingLocation
 from treedbd.limits import Limits
-from treedbd.service import CannotStart, TreeService
+from treedbd.listening import CannotStart
+from treedbd.service import TreeService
 from treedbd.store.engine import CannotOpenStore
 from treedbd.store.lock import DirectoryLock
 from treedbd.store.sqlite.engine import SqliteEngine

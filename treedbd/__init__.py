@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from treedbd.config.settings import ProjectSettings, Settings, load_settings
     from treedbd.config.values import ConfigError
     from treedbd.limits import Limits, RulesLimits, StreamLimits
-    from treedbd.service import CannotStart, TreeService
+    from treedbd.listening import CannotStart
+    from treedbd.service import TreeService
     from treedbd.store.engine import CannotOpenStore, DiskFull, StoreFailed
     from treedbd.store.shelf import Shelf, open_shelf
     from treedbd.store.shelf_stores import ReadOnlyShelf
@@ -44,7 +45,7 @@ __all__ = [
 
 _MODULES = {
     "CannotOpenStore": "store.engine",
-    "CannotStart": "service",
+    "CannotStart": "listening",
     "ConfigError": "config.values",
     "DiskFull": "store.engine",
     "InvalidData": "tree.errors",

@@ -7,31 +7,37 @@ exit status, the output for the operator.
 from __future__ import annotations
 
 import contextlib
-import gc
 import pathlib
-import resource
 import shlex
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-import attrs
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ReactorNotRunning
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 from twisted.python.reflect import namedAny
 
 from treedbd.config.certificate import LOCAL_CERTIFICATE
-from treedbd.config.settings import Settings, load_settings
+from treedbd.config.settings import Settings
 from treedbd.config.values import ConfigError
-from treedbd.service import CannotStart, TreeService
+from treedbd.listening import CannotStart
+from treedbd.process_setup import (
+    freeze_objects,
+    raise_open_file_limit,
+    report_long_turns,
+    use_monotonic_clock,
+)
+from treedbd.service import TreeService
 from treedbd.signals import Signals
 from treedbd.text import in_one_line
 from treedbd.turns import Turns, record_turns
 from treedbd.web.auth.verifier import OWNER_TOKEN
+from treedbd.workers.start import SettingsSource
+from treedbd.workers.supervisor import Supervisor
 
 
 def make_daemon(
@@ -46,13 +52,9 @@ def make_daemon(
 
     `file` is the configuration file, None in development mode; `accept_loss` as in `Settings`.
     """
-    folder = pathlib.Path.cwd()
-
-    def read() -> Settings:
-        return load_settings(None if file is None else pathlib.Path(file), flags, folder)
-
+    source = SettingsSource(file, flags, str(pathlib.Path.cwd()), accept_loss=accept_loss).read()
     try:
-        settings = attrs.evolve(read(), accept_loss=accept_loss)
+        settings = source.load()
         if not settings.listen:
             raise settings.listen_location.error(
                 "names no endpoint", "set it there, or give --listen ENDPOINT"
@@ -62,30 +64,7 @@ def make_daemon(
     # Not imported at the top, because importing the reactor installs it.
     reactor = namedAny("twisted.internet.reactor")
     use_monotonic_clock(reactor)
-    return Daemon(settings, reactor, read, signals, in_foreground=in_foreground)
-
-
-def use_monotonic_clock(reactor: Any) -> None:
-    """Make timers follow the monotonic clock, so that a step of the wall clock cannot stop them.
-
-    Must be called before anything is scheduled.
-    """
-    reactor.seconds = time.monotonic
-
-
-def raise_open_file_limit() -> None:
-    """Raise the limit of open files to its maximum: each connection is one."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def freeze_objects() -> None:
-    """Exclude all objects that exist from garbage collection: they are in use until the end.
-
-    A full collection then visits what requests have created, not every module.
-    """
-    gc.collect()
-    gc.freeze()
+    return Daemon(settings, reactor, source, signals, in_foreground=in_foreground)
 
 
 class Daemon(Service):
@@ -103,16 +82,20 @@ class Daemon(Service):
         self,
         settings: Settings,
         reactor: Any,
-        read_settings: Callable[[], Settings],
+        source: SettingsSource,
         signals: Signals,
         *,
         in_foreground: bool,
     ) -> None:
-        """Prepare; nothing is opened yet. `read_settings` reads the settings again."""
+        """Prepare; nothing is opened yet. `source` is where the settings are read from again."""
         raise_open_file_limit()
-        self.tree = TreeService(settings, reactor)
+        self.tree: TreeService | Supervisor
+        if settings.workers > 1:
+            self.tree = Supervisor(settings, reactor, source)
+        else:
+            self.tree = TreeService(settings, reactor)
         self._settings = settings
-        self._read_settings = read_settings
+        self._source = source
         self._reactor = reactor
         self._signals = signals
         self._in_foreground = in_foreground
@@ -125,11 +108,14 @@ class Daemon(Service):
         """Open the stores; announce the daemon once requests are answered."""
         self._start(self.tree.startService)
         Service.startService(self)
-        turns = Turns(self._report_long_turns)
+        self._signals.follow_reactor(self._reactor, self._stop_reactor, self._reload)
+        if isinstance(self.tree, Supervisor):
+            self.tree.ready.addCallbacks(self._announce, self._fail)
+            return
+        turns = Turns(report_long_turns)
         if record_turns(self._reactor, turns):
             self.tree.resource().show_turns(turns)
-        self._signals.follow_reactor(self._reactor, self._stop_reactor, self._reload)
-        self._reactor.callWhenRunning(self._announce)
+        self._reactor.callWhenRunning(self._announce, self.tree.has_open_rules())
 
     def stopService(self) -> Deferred[None]:
         """Close everything in order."""
@@ -148,7 +134,7 @@ class Daemon(Service):
     def _reload(self) -> None:
         settings = None
         try:
-            settings = self._read_settings()
+            settings = self._source.read().load()
         except ConfigError as error:
             self._log.error("{reason} The settings read before stay in use.", reason=str(error))
 
@@ -162,14 +148,6 @@ class Daemon(Service):
         reloading = self.tree.reload(settings).addCallback(report)
         reloading.addErrback(lambda failure: self._log.failure("The reload failed.", failure))
 
-    def _report_long_turns(self, count: int, longest_s: float) -> None:
-        self._log.warn(
-            "For up to {ms} ms nobody was answered, {count} times since the last such line: look "
-            "for a busy machine, or for large requests at this time.",
-            ms=round(longest_s * 1000),
-            count=count,
-        )
-
     def _end(self, result: None) -> None:
         self._signals.ignore()
         if self.tree.has_given_up:
@@ -182,7 +160,17 @@ class Daemon(Service):
         with contextlib.suppress(ReactorNotRunning):  # a second signal
             self._reactor.stop()
 
-    def _announce(self) -> None:
+    def _fail(self, failure: Failure) -> None:
+        """End the process with status 1 and one sentence, because a worker cannot start."""
+        failure.trap(CannotStart)
+        reason = in_one_line(f"treedb: {failure.getErrorMessage()}")
+        if self._in_foreground:
+            print(reason, file=sys.__stderr__, flush=True)
+        else:
+            self._log.critical("{reason}", reason=reason)
+        self.tree.stopService().addBoth(lambda _: self._signals.exit(1))
+
+    def _announce(self, has_open_rules: bool) -> None:
         freeze_objects()
         urls = self.tree.urls()
         if self._settings.development:
@@ -191,7 +179,7 @@ class Daemon(Service):
                 "everything until rules are put, and projects are created on use. Data: {data}",
                 data=str(self._settings.data),
             )
-            command = curl_command(urls, self._settings.data, is_open=self.tree.has_open_rules())
+            command = curl_command(urls, self._settings.data, is_open=has_open_rules)
             if command is not None:
                 self._log.info("Try: {command}", command=command)
         line = " ".join(("treedb ready", *urls))

@@ -17,7 +17,6 @@ signals nor the clock nor the exit status: that is done by `daemon`.
 
 from __future__ import annotations
 
-import datetime
 import os
 import time
 from functools import partial
@@ -25,43 +24,34 @@ from typing import Any, Final
 
 import attrs
 from twisted.application.service import MultiService
-from twisted.internet.defer import Deferred, DeferredLock, gatherResults, maybeDeferred
+from twisted.internet.defer import Deferred, DeferredLock, maybeDeferred
 from twisted.internet.defer import TimeoutError as DeferredTimeoutError
-from twisted.internet.interfaces import IListeningPort
 from twisted.internet.task import LoopingCall
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 from twisted.python.reflect import namedAny
 
-from treedbd.config.certificate import (
-    LOCAL_KEY,
-    BadCertificate,
-    ServerContext,
-    ensure_local_certificate,
-)
 from treedbd.config.credentials import (
-    READABLE_BY_OTHERS,
-    WAS_READABLE_BY_OTHERS,
     BadCredentials,
     Credentials,
 )
-from treedbd.config.endpoints import CertificateFiles, Endpoint
-from treedbd.config.listen import CannotListen, open_endpoint, url_of
 from treedbd.config.settings import Settings
+from treedbd.counts import Counting
 from treedbd.database.answer_pool import AnswerPool
 from treedbd.database.catalog import Catalog
-from treedbd.database.data_directory import prepare
 from treedbd.database.errors import Unavailable
+from treedbd.database.large_writes import EVENT_BYTES
 from treedbd.database.open_databases import OpenBounds
 from treedbd.database.project import ProjectSpec
 from treedbd.database.runtime import Runtime
 from treedbd.descriptors import descriptor_limit, plan_descriptors
-from treedbd.errors import OperatorError
-from treedbd.files import close_to_others, is_open_to_others
+from treedbd.listening import CannotStart, Listening
+from treedbd.names import DatabaseName
 from treedbd.rules.ruleset import DENY, OPEN
 from treedbd.store.engine import CannotOpenStore, StoreFailed
 from treedbd.store.lock import DirectoryLock
 from treedbd.store.sqlite.engine import DESCRIPTORS_PER_FILE
+from treedbd.store.sqlite.shared_shelf import MORE_IF_SHARED
 from treedbd.text import in_one_line
 from treedbd.web.auth.authenticator import Authenticator
 from treedbd.web.cors import Cors
@@ -69,6 +59,7 @@ from treedbd.web.http1.factory import Http1Factory
 from treedbd.web.http1.request import Request
 from treedbd.web.options import WebOptions
 from treedbd.web.resource import TreeResource
+from treedbd.worker_context import WorkerContext
 
 QUEUE_SECONDS: Final = 1.0
 DRAIN_SECONDS: Final = 3.0
@@ -76,40 +67,50 @@ CLOSE_SECONDS: Final = 4.0
 DRAIN_POLL_S: Final = 0.02
 
 
-class CannotStart(Exception):
-    """The service cannot start; `str()` is one sentence for the operator."""
-
-
 class TreeService(MultiService):
     """The database as a service; `listen` of the settings may be empty if it is embedded."""
 
     _log = Logger()
 
-    def __init__(self, settings: Settings, reactor: Any = None) -> None:
-        """Prepare; nothing is opened yet. `reactor` is the global one if None."""
+    def __init__(
+        self, settings: Settings, reactor: Any = None, context: WorkerContext | None = None
+    ) -> None:
+        """Prepare; nothing is opened yet. `reactor` is the global one if None.
+
+        `context` is that of a worker, which serves the same databases as others; None if no other
+        process does, whatever the settings say.
+        """
         MultiService.__init__(self)
+        self._context = context
         # Not imported at the top, because importing the reactor installs it.
         self._reactor = namedAny("twisted.internet.reactor") if reactor is None else reactor
         self._settings = settings
-        self._plan = plan_descriptors(settings.limits, DESCRIPTORS_PER_FILE, descriptor_limit())
+        per_file = DESCRIPTORS_PER_FILE + (0 if context is None else MORE_IF_SHARED)
+        self._plan = plan_descriptors(settings.limits, per_file, descriptor_limit())
         self._catalog = self._make_catalog()
         self._credentials = Credentials(settings, self._catalog, self._reactor)
         self._authenticator = Authenticator(self._credentials.verifier, self._reactor, time.time)
+        options = _web_options(settings, None if context is None else context.counts)
         self._resource = TreeResource(
-            self._catalog, _web_options(settings), self._authenticator, self._reactor, time.time
+            self._catalog, options, self._authenticator, self._reactor, time.time
         )
-        self._factory = Http1Factory(
-            self._resource,
-            attrs.evolve(settings.limits, connections=self._plan.connections),
-            self._reactor,
-            self._log_access if settings.http.access_log else None,
-            error_headers=Cors(settings.http.cors_origins).fixed or (),
+        self._factory = self._make_factory(options)
+        self._listening = Listening(
+            settings, self._reactor, None if context is None else context.adopt_port
         )
-        self._contexts: list[ServerContext] = []
-        self._ports: list[tuple[Endpoint, IListeningPort]] = []
         self._lock: DirectoryLock | None = None
         self._has_given_up = False
         self._reloading = DeferredLock()
+
+    def _make_factory(self, options: WebOptions) -> Http1Factory:
+        return Http1Factory(
+            self._resource,
+            attrs.evolve(options.limits, connections=self._plan.connections),
+            self._reactor,
+            self._log_access if self._settings.http.access_log else None,
+            error_headers=Cors(options.cors_origins).fixed or (),
+            counts=options.counts,
+        )
 
     @property
     def has_given_up(self) -> bool:
@@ -122,22 +123,21 @@ class TreeService(MultiService):
 
     def urls(self) -> list[str]:
         """Return the URLs of the open endpoints, as this machine reaches them."""
-        return [url_of(endpoint, port.getHost()) for endpoint, port in self._ports]
+        return self._listening.urls()
+
+    @property
+    def catalog(self) -> Catalog:
+        """The databases."""
+        return self._catalog
 
     def has_open_rules(self) -> bool:
         """Return whether the default project has the open rules of development mode."""
-        return self._catalog.rules(self._settings.default_project).current is OPEN
+        project = self._settings.default_project
+        return bool(project) and self._catalog.rules(project).current is OPEN
 
     def privilegedStartService(self) -> None:
         """Read certificates and open the endpoints; raise `CannotStart`."""
-        try:
-            self._open_endpoints()
-        except (CannotListen, BadCertificate) as error:
-            self._close_endpoints()
-            raise CannotStart(self._in_listen(error)) from None
-        except CannotOpenStore as error:
-            self._close_endpoints()
-            raise CannotStart(str(error)) from None
+        self._listening.open(self._factory)
         MultiService.privilegedStartService(self)
 
     def startService(self) -> None:
@@ -148,7 +148,7 @@ class TreeService(MultiService):
             self._open_stores()
             self._credentials.load()
         except (CannotOpenStore, StoreFailed, Unavailable, BadCredentials) as error:
-            self._close_endpoints()
+            self._listening.close()
             self._catalog.close_at_once()
             self._unlock()
             raise CannotStart(str(error)) from None
@@ -178,20 +178,11 @@ class TreeService(MultiService):
             is_valid = False
         else:
             self._resource.streams.recheck(self._authenticator.trusts)
-        for context in self._contexts:
-            try:
-                context.reload()
-            except BadCertificate as error:
-                self._log.error(
-                    "{reason} The certificate read before stays in use.",
-                    reason=self._in_listen(error),
-                )
-                is_valid = False
-        return is_valid
+        return self._listening.reload() and is_valid
 
     async def _stop(self) -> None:
         refusal = self._reactor.callLater(QUEUE_SECONDS, self._refuse_writes)
-        await self._close_endpoints()
+        await self._listening.close()
         await self._drain()
         if refusal.active():
             refusal.cancel()
@@ -201,27 +192,12 @@ class TreeService(MultiService):
             self._unlock()
         await maybeDeferred(MultiService.stopService, self)
 
-    def _in_listen(self, error: OperatorError) -> str:
-        """Return the message about an endpoint, or about a file that an endpoint names."""
-        location = self._settings.listen_location
-        return error.in_setting(location.source, location.key)
-
     def _make_catalog(self) -> Catalog:
         settings = self._settings
         return Catalog(
             settings.data,
             settings.engine,
-            {
-                name: ProjectSpec(
-                    name,
-                    project.databases,
-                    project.dialect,
-                    project.require_index,
-                    is_file_managed=project.rules_file is not None,
-                    databases_max=project.databases_max,
-                )
-                for name, project in settings.projects.items()
-            },
+            _projects(settings),
             any_project=settings.development,
             first_rules=OPEN if settings.development else DENY,
             max_databases=settings.limits.databases,
@@ -233,57 +209,37 @@ class TreeService(MultiService):
                 partial(deferToThreadPool, self._reactor, self._reactor.getThreadPool()),
                 AnswerPool(settings.limits.kept_answer_bytes),
                 entry_bytes=settings.streams.retain_entry_bytes,
+                followed_bytes=0 if self._context is None else EVENT_BYTES,
+                send_hint=_tell_nobody if self._context is None else self._context.send_hint,
             ),
             retain_events=settings.streams.retain_events,
+            others=self._context,
         )
-
-    def _open_endpoints(self) -> None:
-        for endpoint in self._settings.listen:
-            context = None
-            if endpoint.is_secure:
-                files = endpoint.certificate or self._ensure_local_certificate()
-                if is_open_to_others(files.key):
-                    self._log.warn(READABLE_BY_OTHERS, file=str(files.key))
-                context = ServerContext(files)
-                self._contexts.append(context)
-            port = open_endpoint(endpoint, self._reactor, self._factory, context)
-            self._ports.append((endpoint, port))
-
-    def _ensure_local_certificate(self) -> CertificateFiles:
-        self._ensure_data_directory()
-        key = self._settings.data / LOCAL_KEY
-        if close_to_others(key):
-            self._log.warn(WAS_READABLE_BY_OTHERS, file=str(key))
-        return ensure_local_certificate(self._settings.data, datetime.datetime.now(datetime.UTC))
-
-    def _ensure_data_directory(self) -> None:
-        """Create the data directory if it is missing; raise `CannotOpenStore`."""
-        if prepare(self._settings.data):
-            self._log.warn(
-                "Other users of this machine can enter {folder}: run chmod 700 on it.",
-                folder=str(self._settings.data),
-            )
 
     def _open_stores(self) -> None:
         if self._settings.engine == "memory":
             return
-        self._ensure_data_directory()
+        if self._context is not None:
+            self._catalog.open(self._context.lock, accept_loss=self._settings.accept_loss)
+            return
+        self._listening.ensure_data_directory()
         self._lock = DirectoryLock(self._settings.data)
         self._lock.note_urls(self.urls())
         self._catalog.open(self._lock, accept_loss=self._settings.accept_loss)
-
-    def _close_endpoints(self) -> Deferred[Any]:
-        ports, self._ports = self._ports, []
-        return gatherResults(
-            [maybeDeferred(port.stopListening) for _, port in ports], consumeErrors=True
-        )
 
     async def _drain(self) -> None:
         """Let requests under way finish, then end the streams, which receive events until then."""
         streams = self._resource.streams
         streams_end_at = self._reactor.seconds() + DRAIN_SECONDS / 2
+        has_followed = False
 
         def end_streams() -> None:
+            nonlocal has_followed
+            if self._context is not None and not has_followed:
+                # What others have acknowledged is sent before, in the slices until the next call.
+                has_followed = True
+                self._catalog.poll()
+                return
             is_late = self._reactor.seconds() >= streams_end_at
             if is_late or self._factory.connections <= len(streams):
                 streams.end()
@@ -333,7 +289,11 @@ class TreeService(MultiService):
         )
 
 
-def _web_options(settings: Settings) -> WebOptions:
+def _tell_nobody(_: DatabaseName) -> None:
+    pass
+
+
+def _web_options(settings: Settings, counts: Counting | None) -> WebOptions:
     is_local = settings.development or settings.emulator
     # A service that does not listen by itself is mounted in a program that knows its own hosts.
     has_own_hosts = bool(settings.domains and settings.listen)
@@ -347,4 +307,19 @@ def _web_options(settings: Settings) -> WebOptions:
         only_local_pages=is_local,
         limits=settings.limits,
         streams=settings.streams,
+        counts=counts,
     )
+
+
+def _projects(settings: Settings) -> dict[str, ProjectSpec]:
+    return {
+        name: ProjectSpec(
+            name,
+            project.databases,
+            project.dialect,
+            project.require_index,
+            is_file_managed=project.rules_file is not None,
+            databases_max=project.databases_max,
+        )
+        for name, project in settings.projects.items()
+    }

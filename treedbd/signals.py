@@ -53,12 +53,12 @@ class Signals:
         for stop in (*STOP_SIGNALS, signal.SIGHUP):
             signal.signal(stop, signal.SIG_IGN)
 
-    def exit(self) -> NoReturn:
-        """End the process now with status 0, whatever its threads are waiting for."""
+    def exit(self, status: int = 0) -> NoReturn:
+        """End the process now, whatever its threads are waiting for."""
         if self._pid_file:
             with contextlib.suppress(OSError):
                 os.unlink(self._pid_file)
-        os._exit(0)
+        os._exit(status)
 
     def _remember_reload(self, _signal: int, _frame: FrameType | None) -> None:
         self._must_reload = True

@@ -50,7 +50,7 @@ class Options(UsageOptions):
     opt_l = opt_listen
 
     def opt_workers(self, number: str) -> None:
-        """Run this number of processes; only 1 is possible at present."""
+        """Run this number of worker processes, or one for each core (auto)."""
         self["workers"] = int(number) if number.isdecimal() else number
 
     opt_w = opt_workers

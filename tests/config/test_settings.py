@@ -198,7 +198,9 @@ def test_flags_override_development_mode_too(tmp_path: pathlib.Path) -> None:
     [
         ("lissten = []", "lissten", "did you mean listen"),
         ("zzz = 1", "zzz", "the keys are listen, domains"),
-        ("workers = 2", "workers", "must be 1: correct it"),
+        ("workers = 0", "workers", "must be an integer from 1 to 64: correct it"),
+        ('workers = "many"', "workers", 'must be an integer from 1 to 64, or "auto"'),
+        ('workers = 2\nengine = "memory"', "workers", 'set workers = 1, or engine = "sqlite"'),
         ('"a\\nb" = 1', r"a\nb", "the keys are"),
         ('[projects."a\\u001b[2J\\nb"]', "projects", r'"a\x1b[2J\nb", which is not a name'),
         ('listen = ["carrier-pigeon:1"]', "listen", "is of an unknown kind"),

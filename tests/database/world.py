@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred, maybeDeferred
@@ -42,10 +43,15 @@ class Disk:
         work, done = self.waiting.pop(0)
         maybeDeferred(work).addCallbacks(done.callback, done.errback)
 
+    def commits_next(self) -> bool:
+        """Return whether the oldest work is the commit of a batch."""
+        return isinstance(self.waiting[0][0], partial)
+
     def fail(self, error: Exception) -> None:
         """Roll back the oldest work, which is a commit, and errback with `error`."""
         commit, done = self.waiting.pop(0)
-        method: Any = commit
+        assert isinstance(commit, partial)
+        method: Any = commit.args[0]
         transaction: Transaction = method.__self__
         transaction.rollback()
         done.errback(Failure(error))

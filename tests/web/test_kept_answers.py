@@ -112,7 +112,7 @@ class Service:
     def settle(self, error: Exception | None = None) -> list[tuple[int, bytes]]:
         """Finish what waits for the disk, the first of it with an error; return the replies."""
         while self.disk.waiting:
-            if error is not None and hasattr(self.disk.waiting[0][0], "__self__"):
+            if error is not None and self.disk.commits_next():
                 self.disk.fail(error)
                 error = None
             else:

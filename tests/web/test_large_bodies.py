@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.web.http1.peer import ParsedReply
 from tests.web.tree_server import OPTIONS, StreamClient, TreeServer
-from treedbd.database import large_writes
+from treedbd.database import large_events, large_writes
 from treedbd.limits import Limits
 from treedbd.rules.ruleset import parse_rules
 from treedbd.tree.fragments import Splitter
@@ -276,10 +276,19 @@ class TestLargeWrites:
         ]
         assert events_of(below) == [("put", {"path": "/", "data": {"d": [1, 2]}})]
 
+    def test_a_patch_shows_its_members_as_a_small_one_does(self, tmp_path: pathlib.Path) -> None:
+        server = TreeServer(tmp_path)
+        stream = server.open_stream("/x.json")
+        events_of(stream)
+        send(server, "PATCH", "/x.json", {"/a/b": 1, "c": {}, "d": [], "e": {"f": {}}})
+        ((kind, event),) = events_of(stream)
+        assert (kind, event["data"]) == ("patch", {"a/b": 1, "c": None, "d": None, "e": {"f": {}}})
+
     def test_a_value_too_long_for_an_event_is_read_again(
         self, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(large_writes, "EVENT_BYTES", 100)
+        monkeypatch.setattr(large_events, "EVENT_BYTES", 100)
         server = TreeServer(tmp_path)
         server.write("PUT", "/y", 1)
         above = server.open_stream("/.json")

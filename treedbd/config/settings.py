@@ -8,6 +8,7 @@ remedy. The configuration file itself is the only file that is opened here.
 
 from __future__ import annotations
 
+import os
 import pathlib
 import tomllib
 from collections.abc import Mapping
@@ -54,6 +55,7 @@ DEVELOPMENT_DATA: Final = "treedb-data"
 DEVELOPMENT_LISTEN: Final = ("ssl:8443:interface=127.0.0.1", "tcp:9000:interface=127.0.0.1")
 COMMAND_LINE: Final = "the command line"
 DEVELOPMENT_MODE: Final = "development mode"
+MAX_WORKERS: Final = 64
 _SET_BY_PROGRAM: Final = SettingLocation("the settings", pathlib.Path())
 
 _DOMAIN: Final = (
@@ -102,6 +104,21 @@ def _check_label(name: str, label: str, location: SettingLocation) -> None:
             "use a-z, 0-9 and single hyphens between them; a label <database>--<project> has at "
             f"most {MAX_LABEL_CHARACTERS} characters",
         )
+
+
+def _workers(raw: object, location: SettingLocation) -> int:
+    if raw == "auto":
+        return min(_cores(), MAX_WORKERS)
+    if isinstance(raw, str):
+        raise location.error(f'must be an integer from 1 to {MAX_WORKERS}, or "auto"')
+    return integer(1, MAX_WORKERS)(raw, location)
+
+
+def _cores() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 @attrs.frozen
@@ -157,7 +174,7 @@ class Settings:
     default_project: str = key("", _default_project)
     data: pathlib.Path = key(pathlib.Path("/var/lib/treedb"), folder)
     engine: EngineName = key("sqlite", one_of("sqlite", "memory"))
-    workers: int = key(1, integer(1, 1))
+    workers: int = key(1, _workers)
     emulator: bool = key(False, boolean)
     limits: Limits = key(Limits(), table(Limits))
     streams: StreamLimits = key(StreamLimits(), table(StreamLimits))
@@ -175,12 +192,15 @@ class Settings:
 
 
 def load_settings(
-    file: pathlib.Path | None, flags: Mapping[str, object], folder: pathlib.Path
+    file: pathlib.Path | None,
+    flags: Mapping[str, object],
+    folder: pathlib.Path,
+    content: bytes | None = None,
 ) -> Settings:
     """Read `file`, or return development mode's settings for None; `flags` override both.
 
     `folder` is the working directory, from which relative paths of flags, and of `file` itself,
-    start. Raises `ConfigError`.
+    start. `content` is what the file holds, if it was read before. Raises `ConfigError`.
     """
     command_line = SettingLocation(COMMAND_LINE, folder)
     overrides = read_table(Settings, flags, command_line)
@@ -189,7 +209,7 @@ def load_settings(
         settings = attrs.evolve(_development(folder), **overrides)
     else:
         location = SettingLocation(str(file), (folder / file).absolute().parent)
-        values = read_table(Settings, _parse(file, folder), location)
+        values = read_table(Settings, _parse(file, folder, content), location)
         settings = Settings(**{**values, **overrides})
     listen_location = (command_line if "listen" in overrides else location).at("listen")
     settings = attrs.evolve(settings, location=location, listen_location=listen_location)
@@ -209,9 +229,11 @@ def _development(folder: pathlib.Path) -> Settings:
     )
 
 
-def _parse(file: pathlib.Path, folder: pathlib.Path) -> dict[str, object]:
+def _parse(file: pathlib.Path, folder: pathlib.Path, content: bytes | None) -> dict[str, object]:
     try:
-        return tomllib.loads((folder / file).read_bytes().decode())
+        if content is None:
+            content = (folder / file).read_bytes()
+        return tomllib.loads(content.decode())
     except OSError as error:
         problem, remedy = f"cannot be read ({error.strerror})", "choose another file with --config"
     except UnicodeDecodeError:
@@ -227,6 +249,11 @@ def _check(settings: Settings) -> None:
     if default and default not in settings.projects:
         raise settings.location.at("default_project").error(
             f'names "{default}", which is not configured', f"add [projects.{default}] or remove it"
+        )
+    if settings.workers > 1 and settings.engine == "memory":
+        raise settings.location.at("workers").error(
+            f"is {settings.workers}, but what is in memory cannot be shared",
+            'set workers = 1, or engine = "sqlite"',
         )
     for endpoint in settings.listen:
         if settings.emulator and not endpoint.is_loopback:

@@ -15,6 +15,7 @@ from twisted.logger import Logger
 
 from treedbd.database.data_directory import RULES_FILE
 from treedbd.database.errors import NoDescriptors, RulesManagedByFile, Unavailable
+from treedbd.database.other_processes import RulesExchange
 from treedbd.database.rules_work import RulesWork
 from treedbd.database.runtime import RunInThread
 from treedbd.files import NO_DESCRIPTOR_ERRNOS, create_directory, write_atomically
@@ -42,7 +43,7 @@ class ActiveRules:
 
     _log = Logger()
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all but one are given by name
         self,
         rules: RuleSet,
         *,
@@ -53,12 +54,15 @@ class ActiveRules:
         work: RulesWork,
         limits: RulesLimits = DEFAULT_LIMITS,
         find_misplaced: Callable[[], str | None] = lambda: None,
+        exchange: RulesExchange | None = None,
     ) -> None:
         """Start with `rules`, or with those stored in `folder`; None stores nothing.
 
         `changed` is called whenever other rules have come into force. `find_misplaced` returns why
-        nothing can be stored in `folder` at present, None if it can.
+        nothing can be stored in `folder` at present, None if it can. By `exchange` other processes
+        put the rules in force that were stored.
         """
+        self._exchange = exchange
         self.current = rules
         self.problem: str | None = None
         self.is_file_managed = is_file_managed
@@ -143,9 +147,27 @@ class ActiveRules:
     async def _store_and_enforce(self, rules: RuleSet, text: bytes, deadline: float | None) -> None:
         self._check_not_file_managed()
         self._work.check_deadline(deadline)
-        await self._run_in_thread(lambda: self._store(text))
-        self._check_not_file_managed()
-        self._enforce(rules)
+        if self._exchange is None:
+            await self._run_in_thread(lambda: self._store(text))
+            self._check_not_file_managed()
+            self._enforce(rules)
+            return
+        # Processes take turns, so that all have the rules in force that were stored last.
+        async with self._exchange.turn():
+            await self._run_in_thread(lambda: self._store(text))
+            self._enforce(rules)
+            await self._exchange.spread()
+
+    async def load_stored(self) -> None:
+        """Put the rules in force that another process has stored."""
+        if self.is_file_managed or self._file is None:
+            return
+        texts: list[bytes] = []
+        file = self._file
+        await self._run_in_thread(lambda: texts.append(file.read_bytes()))
+        async with self._work.turn():
+            rules = await self._work.run(parse_rules_in_steps(texts[0], self._limits))
+            self._enforce(rules)
 
     def _check_not_file_managed(self) -> None:
         if self.is_file_managed:

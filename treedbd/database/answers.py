@@ -122,6 +122,10 @@ class Answers:
         self._slices = slices
         self._root = _Branch(None, "")
 
+    def __bool__(self) -> bool:
+        """Return whether any are kept."""
+        return bool(self._root.forms or self._root.children)
+
     def find(self, place: Place, form: str) -> Answer | None:
         """Return the answer to a read of a place in a form, None if it is not kept."""
         node = self._root
@@ -157,7 +161,7 @@ class Answers:
     def fall(self, commits: Sequence[Commit]) -> None:
         """Drop all answers that commits may have changed."""
         for commit in commits:
-            if not (self._root.forms or self._root.children):
+            if not self:
                 return
             if len(commit.changes) > _MAX_CHANGES:
                 self._fall_at(commit.path)

@@ -15,10 +15,11 @@ from treedbd.database.requests import Caller, Write
 from treedbd.pauses import pause
 from treedbd.rules.context import Context, QueryFacts
 from treedbd.rules.errors import TextPosition
+from treedbd.rules.evaluate import Verdict
 from treedbd.rules.kept_reads import KeptReads
 from treedbd.rules.ruleset import RuleSet
 from treedbd.store.nodes import HeldNodes, Nodes
-from treedbd.tree.edit import Edit
+from treedbd.tree.edit import Edit, resolve
 from treedbd.tree.types import Json, Path
 from treedbd.tree.view import View
 
@@ -52,6 +53,11 @@ class Authorisation:
         context = self.context(caller.auth, now, nodes, query)
         return caller.is_admin or self._rules().may_read(path, context).allowed
 
+    def check_may_write(self, path: Path, caller: Caller) -> None:
+        """Raise `PermissionDenied` if no rule can let `caller` write at or below `path`."""
+        if not caller.is_admin and not self._rules().may_write_somewhere(path, caller.auth):
+            raise PermissionDenied("this write")
+
     def check_write(
         self, nodes: Nodes, write: Write, edit: Edit, after: View | None = None
     ) -> bool:
@@ -81,6 +87,12 @@ class Authorisation:
         if condition is not None and not rules.may_read(condition.place.path, context).allowed:
             raise TagDenied
         return not is_read or rules.may_read(requested.place.path, context).allowed
+
+    def explain_write(self, nodes: Nodes, write: Write) -> Verdict:
+        """Return the verdict of the rules on a write, with a trace."""
+        edit = resolve(write.edit, write.now, nodes)
+        context = self.context(write.caller.auth, write.now, nodes, None, write.deadline)
+        return self._rules().may_write(edit.changes, context, explain=True)
 
     def context(
         self,

@@ -20,17 +20,22 @@ from treedbd.database.database import Database
 from treedbd.database.database_files import CatalogHooks, DatabaseFiles
 from treedbd.database.errors import UnknownDatabase
 from treedbd.database.open_databases import OpenBounds
-from treedbd.database.problems import Look, Problem, ProblemSearch
+from treedbd.database.other_processes import OtherProcesses
+from treedbd.database.problems import Look, Problem, ProblemSearch, look_for_problems
 from treedbd.database.project import ProjectSpec
+from treedbd.database.rules_maker import RulesMaker
 from treedbd.database.rules_work import RulesWork
 from treedbd.database.runtime import Runtime
+from treedbd.database.slices import Steps
+from treedbd.database.written_databases import WrittenDatabases
 from treedbd.limits import Limits, RulesLimits
 from treedbd.names import DEFAULT_DATABASE, DatabaseName, DialectName, EngineName
-from treedbd.rules.ruleset import DEFAULT_LIMITS, DENY, RuleSet
+from treedbd.rules.ruleset import DEFAULT_LIMITS, RuleSet
 from treedbd.store.create_on_write import CreateOnWriteEngine
-from treedbd.store.engine import CannotCreateStore, Engine
+from treedbd.store.engine import Engine
 from treedbd.store.lock import DirectoryLock
 from treedbd.store.memory import MemoryEngine
+from treedbd.store.sharing import Sharing
 
 DEFAULT_BOUNDS: Final = OpenBounds(Limits().open_databases, Limits().cache_bytes)
 
@@ -58,25 +63,24 @@ class Catalog:
         bounds: OpenBounds = DEFAULT_BOUNDS,
         runtime: Runtime,
         retain_events: int,
+        others: OtherProcesses | None = None,
     ) -> None:
         """Serve `folder`; with `any_project` every project exists, configured or not.
 
         `first_rules` are in force in a project until its own are PUT. If there are `max_databases`,
-        no other is created; `bounds` says how many of them may be open.
+        no other is created; `bounds` says how many of them may be open. `others` serve them too.
         """
+        self._others = others
         self._folder = folder
         self._engine = engine
         self._projects = dict(projects)
         self._any_project = any_project
-        self._first_rules = first_rules
         self.rules_work: Final = RulesWork(runtime.clock)
-        self._rules_limits = rules_limits
-        self._max_databases = max_databases
         self._rules: MutableMapping[str, ActiveRules] = WeakValueDictionary()
         self._kept_rules: list[ActiveRules] = []
         self._runtime = runtime
         self._retain_events = retain_events
-        self._written: set[DatabaseName] = set()
+        self._written = WrittenDatabases(max_databases)
         self._has_created = False
         self._used: WeakValueDictionary[DatabaseName, Database] = WeakValueDictionary()
         # Those of `_used` that are kept though nobody refers to them: their data is open.
@@ -84,7 +88,16 @@ class Catalog:
         hooks = CatalogHooks(
             self.find, self._check_may_create, self._created, self._keep, self._let_go
         )
-        self._files = DatabaseFiles(folder, bounds, runtime, hooks)
+        self._files = DatabaseFiles(folder, bounds, runtime, hooks, others)
+        self._rules_maker = RulesMaker(
+            first_rules,
+            rules_limits,
+            self.rules_work,
+            folder if engine == "sqlite" else None,
+            self._files.find_misplaced,
+            runtime.run_in_thread,
+            others,
+        )
         self._problem_search = ProblemSearch(self._look_for_problems, runtime.slices)
 
     def open(self, lock: DirectoryLock | None = None, *, accept_loss: bool = False) -> None:
@@ -130,19 +143,40 @@ class Catalog:
             return None
         if not self._may_exist(name, database.project):
             return None
+        if not database.is_current():
+            return None
         database.used_at = self._runtime.clock.seconds()
         return database
 
     def acquire(self, database: Database, timeout_s: float) -> Deferred[None] | None:
         """Keep a database open until `release`; return what fires when it is open, None if it is.
 
-        Errbacks with `Unavailable`, or with `DeadlinePassed` after the time; it has to be released
-        all the same. A database that is used without is opened in place, which waits for the disk.
+        Then it also shows what other processes have committed. Errbacks with `Unavailable`, or with
+        `DeadlinePassed` after the time; it has to be released all the same. A database that is used
+        without is opened in place, which waits for the disk.
         """
+        if self._files.shared is not None:
+            return self._files.shared.acquire(database, timeout_s)
         if database.is_open:
             database.requests += 1
             return None
         return self._files.acquire(database, timeout_s)
+
+    def hinted(self, name: DatabaseName) -> None:
+        """Look whether another process has written to a database, because it says so."""
+        database = self._used.get(name)
+        if database is not None and self._files.shared is not None:
+            self._files.shared.follow_created(database)
+            database.hinted()
+
+    def poll(self) -> None:
+        """Look at all databases in use whether another process has written to them, in slices."""
+        self._runtime.slices.start(self._poll())
+
+    def _poll(self) -> Steps:
+        for name in list(self._used):
+            self.hinted(name)
+            yield
 
     def release(self, database: Database) -> None:
         """Let a database be closed again; once for each `acquire`."""
@@ -183,31 +217,30 @@ class Catalog:
         """Return the databases of a project that exist or are configured, in order."""
         names = project.databases
         if names is None:
-            written = {
-                name.database for name in list(self._written) if name.project == project.name
-            }
-            names = frozenset({DEFAULT_DATABASE} | written)
+            names = self._written.of(project.name, self._files.list_created) | {DEFAULT_DATABASE}
         return [DatabaseName(project.name, name) for name in sorted(names)]
 
-    def find_problems(self) -> Deferred[list[Problem]]:
-        """Find what keeps databases from being served as they should be; opens none."""
+    def find_own_problems(self) -> Deferred[list[Problem]]:
+        """Find what keeps this process from serving databases as it should; opens none."""
         return self._problem_search.find()
 
+    def find_problems(self) -> Deferred[list[Problem]]:
+        """Find the problems of all processes that serve these databases."""
+        others = self._others
+        return self._problem_search.find(None if others is None else others.find_problems)
+
+    def note_damaged(self, name: DatabaseName) -> None:
+        """Refuse writes to a database that another process has found damaged."""
+        self._files.note_damaged(name)
+
+    async def load_rules(self, project: str) -> None:
+        """Put the rules of a project in force that another process has stored."""
+        rules = self._rules.get(project)
+        if rules is not None:
+            await rules.load_stored()
+
     def _look_for_problems(self) -> Look:
-        found = {(each.project, each.database): each for each in self._files.problems()}
-        for name, database in list(self._open.items()):
-            reason = database.write_problem
-            if reason is not None:
-                found[name.project, name.database] = Problem(name.project, name.database, reason)
-            yield
-        return [
-            *found.values(),
-            *(
-                Problem(project, None, rules.problem, refuses_writes=False)
-                for project, rules in list(self._rules.items())
-                if rules.problem is not None
-            ),
-        ]
+        return look_for_problems(self._files.problems(), self._open, self._rules)
 
     def refuse_writes(self) -> None:
         """Refuse all writes from now on, but those that are being made durable."""
@@ -257,23 +290,18 @@ class Catalog:
                 if database.name.project == project.name:
                     database.recheck_grants()
 
-        return ActiveRules(
-            DENY if project.is_file_managed else self._first_rules,
-            is_file_managed=project.is_file_managed,
-            work=self.rules_work,
-            limits=self._rules_limits,
-            folder=self._folder / project.name if self._engine == "sqlite" else None,
-            find_misplaced=self._files.find_misplaced,
-            run_in_thread=self._runtime.run_in_thread,
-            changed=changed,
-        )
+        return self._rules_maker.make(project, changed)
 
     def _make(self, name: DatabaseName, project: ProjectSpec) -> Database:
         if self._engine == "memory":
             database = self._make_database(name, project, self._make_memory(name))
         else:
+            shared = self._files.shared
+            if shared is not None and shared.exists(name):
+                self._written.add(name)
             engine = self._files.make_engine(name, is_written=name in self._written)
-            database = self._make_database(name, project, engine)
+            sharing = None if shared is None else shared.shelf(name)
+            database = self._make_database(name, project, engine, sharing)
             self._files.add(database, engine)
         self._used[name] = database
         return database
@@ -289,23 +317,21 @@ class Catalog:
 
         return CreateOnWriteEngine(create, created)
 
-    def _make_database(self, name: DatabaseName, project: ProjectSpec, engine: Engine) -> Database:
+    def _make_database(
+        self,
+        name: DatabaseName,
+        project: ProjectSpec,
+        engine: Engine,
+        sharing: Sharing | None = None,
+    ) -> Database:
         rules = self.rules(name.project)
-        return Database(name, engine, project, rules, self._runtime, self._retain_events)
+        return Database(name, engine, project, rules, self._runtime, self._retain_events, sharing)
 
     def _check_may_create(self, name: DatabaseName) -> None:
         """Raise `CannotCreateStore` if there may be no further database; in any thread."""
-        if name in self._written:
-            return
-        if len(self._written) >= self._max_databases:
-            raise CannotCreateStore(
-                f"There are {len(self._written)} databases, and no more can be created."
-            )
-        limit = self._project(name).databases_max
-        if sum(each.project == name.project for each in list(self._written)) >= limit:
-            raise CannotCreateStore(
-                f"The project {name.project} has {limit} databases, and no more can be created."
-            )
+        self._written.check_may_add(
+            name, self._project(name).databases_max, self._files.list_created
+        )
 
     def _created(self, name: DatabaseName) -> None:
         """Record that a database has a file from now on; in any thread."""

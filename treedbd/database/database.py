@@ -7,26 +7,26 @@ appended to the change log. `GroupCommit` decides when that happens, and answers
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
-import attrs
 from twisted.internet.defer import Deferred, fail
 
 from treedbd.database.active_rules import ActiveRules
 from treedbd.database.answers import Answers
 from treedbd.database.authorisation import Authorisation
 from treedbd.database.errors import PermissionDenied, Unavailable
+from treedbd.database.following import FollowerHooks, News
 from treedbd.database.group_commit import GroupCommit
 from treedbd.database.indexes import Indexes
-from treedbd.database.large_writes import print_value
+from treedbd.database.large_events import print_watched
 from treedbd.database.project import ProjectSpec
 from treedbd.database.read_grants import ReadGrant, ReadGrants, ReadRequest
 from treedbd.database.requests import Caller, Outcome, Write
 from treedbd.database.resume import Resumption, Resumptions
 from treedbd.database.runtime import Runtime
 from treedbd.database.shared_window import QueryStream, QuerySubscription, SharedWindows
+from treedbd.database.shared_writing import SharedWriting
 from treedbd.database.slices import Steps
 from treedbd.database.subscription import NodeSubscription, Subscription
 from treedbd.database.watchers import Watcher
@@ -40,11 +40,11 @@ from treedbd.store import changelog
 from treedbd.store.engine import Engine
 from treedbd.store.index_writer import WriterMaker
 from treedbd.store.nodes import HeldNodes, Nodes, PresentNodes
-from treedbd.tree.edit import resolve
+from treedbd.store.sharing import Sharing
 from treedbd.tree.event import Commit, Position, complete
 from treedbd.tree.push_id import PushIds
 from treedbd.tree.query import Query
-from treedbd.tree.types import Path, Place
+from treedbd.tree.types import Path
 
 T = TypeVar("T")
 
@@ -76,8 +76,12 @@ class Database:
         rules: ActiveRules,
         runtime: Runtime,
         retain_events: int,
+        sharing: Sharing | None = None,
     ) -> None:
-        """Serve `engine`, which from now on belongs to this database."""
+        """Serve `engine`, which from now on belongs to this database.
+
+        Other processes may write to it too if there is `sharing`.
+        """
         self.name: Final = name
         self.project: Final = project
         self.rules: Final = rules
@@ -86,23 +90,23 @@ class Database:
         self.requests = 0
         self.used_at = runtime.clock.seconds()
         self._engine = engine
-        self._clock = runtime.clock
-        self._entropy = runtime.entropy
         self._run_in_thread = runtime.run_in_thread
-        self._retain_events = retain_events
         self._kept_reads = KeptReads(runtime.read_pool)
         self.answers: Final = Answers(runtime.answer_pool, runtime.slices)
         self._authorisation = Authorisation(
             lambda: rules.current, rules.report_exceeded, runtime.clock, self._kept_reads
         )
-        self._grants = ReadGrants(lambda: rules.current, self.read, self._authorisation.context)
+        self._grants = ReadGrants(
+            lambda: rules.current, self.read, self._authorisation.context, self._is_behind
+        )
         self._writes = self._make_applier(runtime, retain_events)
+        hooks = FollowerHooks(self._is_interested, self._show_news, self._notify)
+        self._shared = SharedWriting.of(sharing, engine, name, runtime, hooks)
         self._group_commit = GroupCommit(
-            engine, self._writes.apply, self._on_committed, self._notify, runtime
+            engine, self._writes.apply, self._on_committed, self._notify, runtime, self._shared
         )
-        self.indexes: Final = Indexes(
-            name, engine, lambda: rules.current, self._group_commit.maintain
-        )
+        maintain = self._group_commit.maintain
+        self.indexes: Final = Indexes(name, engine, lambda: rules.current, maintain)
         self._slices = runtime.slices
         self._watching = Watching(engine, self._group_commit.rounds, runtime.slices)
         self._watchers = self._watching.watchers
@@ -138,6 +142,19 @@ class Database:
         is_used = self.requests or self._watchers.count or self._grants.held or self.is_writing
         # A file that is elsewhere stays open: it holds what was acknowledged.
         return not is_used and self._engine.find_misplaced() is None
+
+    def make_current(self) -> Deferred[None] | None:
+        """Do as `LogFollower.make_current`; None where no other process writes."""
+        return None if self._shared is None else self._shared.following.make_current()
+
+    def is_current(self) -> bool:
+        """Return whether this process shows all that others have committed, if it can."""
+        return self._shared is None or self._shared.following.is_current()
+
+    def hinted(self) -> None:
+        """Look whether another process has committed, or lets this one write."""
+        if self._shared is not None and self.is_open:
+            self._shared.hinted()
 
     def refuse_damaged(self, problem: str) -> None:
         """Refuse all writes from now on, because the file is damaged; `problem` says how."""
@@ -178,9 +195,7 @@ class Database:
 
         Nothing is read for it, and what is written need not be known.
         """
-        rules = self.rules.current
-        if not caller.is_admin and not rules.may_write_somewhere(path, caller.auth):
-            raise PermissionDenied("this write")
+        self._authorisation.check_may_write(path, caller)
 
     def hold(self) -> HeldNodes:
         """Hold the last durable state open, for a reader that needs many turns."""
@@ -195,22 +210,14 @@ class Database:
         """
         if not self.is_open:
             try:
-                self.read(_nothing)  # opens the file
+                self.read(lambda _: None)  # opens the file
             except Unavailable as refusal:
                 return fail(refusal)
         return self._group_commit.submit(write)
 
     def explain_write(self, write: Write) -> Verdict:
         """Return the verdict of the rules on a write, with a trace; nothing is written."""
-
-        def work(nodes: Nodes) -> Verdict:
-            edit = resolve(write.edit, write.now, nodes)
-            context = self._authorisation.context(
-                write.caller.auth, write.now, nodes, None, write.deadline
-            )
-            return self.rules.current.may_write(edit.changes, context, explain=True)
-
-        return self.read(work)
+        return self.read(lambda nodes: self._authorisation.explain_write(nodes, write))
 
     def make_grant(
         self, request: ReadRequest, revoked: Callable[[], None], uncertain: Callable[[], None]
@@ -249,7 +256,7 @@ class Database:
         self._resumptions.add(client)
 
     def position(self, sequence: int) -> Position:
-        """Return the position of a client that has received everything up to a number."""
+        """Do as `Watching.position`."""
         return self._watching.position(sequence)
 
     def unwatch(self, path: Path, watcher: Watcher) -> None:
@@ -261,15 +268,13 @@ class Database:
 
         Raises `DiskFull` or `StoreFailed`.
         """
-        if self._engine.read(lambda view: view.sequence()) == 0:
-            return 0, 0
-        before = self._engine.size()
-        await self._group_commit.compact()
-        return before, self._engine.size()
+        return await self._group_commit.upkeep.compact()
 
     def file_opened(self) -> None:
         """Record that the file is open; compare the indexes with the rules."""
         self.is_open = True
+        if self._shared is not None:
+            self._shared.following.opened()
         if not self.indexes.is_checked:
             self.indexes.check()
 
@@ -295,6 +300,8 @@ class Database:
 
     def _on_committed(self, commits: Sequence[Commit]) -> None:
         """Bring what is kept in memory up to date; no writer has been answered yet."""
+        if self._shared is not None:
+            self._shared.following.committed(commits[-1].position.sequence)
         self._kept_reads.end_transaction()
         self.answers.fall(commits)
         if not self.indexes.is_checked:
@@ -302,34 +309,37 @@ class Database:
         # Grants that are checked from now on see all of these commits.
         self._grants.last_round = commits[-1].position.sequence
 
+    def _show_news(self, news: News) -> None:
+        """Bring what is kept in memory up to date with what other processes have committed."""
+        self._kept_reads.clear()
+        self.push_ids.pass_over(news.pushed)
+        if news.commits is None:
+            self.answers.clear()
+        else:
+            self.answers.fall(news.commits)
+        self._grants.last_round = news.sequence
+        if not self._watchers.count:
+            self._watching.notified_through = news.sequence
+
+    def _is_behind(self, sequence: int) -> bool:
+        """Return whether what is shown is newer than a number: others have committed."""
+        return self._shared is not None and self._shared.following.through > sequence
+
+    def _is_interested(self) -> bool:
+        """Return whether anything depends on what is committed."""
+        return bool(self._watchers.count or self._grants.held or self.answers)
+
     def _notify(self, commits: Sequence[Commit]) -> Steps:
         """Notify all watchers; those that lost their right are notified of that first."""
         if self._grants.held:
             yield from self._grants.notify(commits)
         if self._watchers.count:
             if any(commit.is_large for commit in commits):
-                commits = yield from self._print_large(commits)
-            if any(map(self._writes.lacks_watched_values, commits)):
-                # A client began to watch after these had been applied.
+                commits = yield from print_watched(commits, self._watchers, self.hold)
+            if any(map(self._writes.lacks_watched_values, commits)):  # watched since then
                 commits = self.read(lambda nodes: [complete(each, nodes) for each in commits])
             yield from self._watchers.notify(commits)
         self._watching.notified_through = commits[-1].position.sequence
 
     def _is_watched(self, path: Path) -> bool:
         return self._watchers.has_at_or_above(path)
-
-    def _print_large(self, commits: Sequence[Commit]) -> Generator[None, None, list[Commit]]:
-        """Return the commits, large ones with what they set if it is to be sent."""
-        printed = []
-        for commit in commits:
-            text = commit.printed
-            is_put = commit.is_large and commit.method == "put"
-            if is_put and self._watchers.has_at_or_above(commit.path):
-                with closing(self.hold()) as held:
-                    text = yield from print_value(held, Place(commit.path))
-            printed.append(attrs.evolve(commit, printed=text))
-        return printed
-
-
-def _nothing(_: Nodes) -> None:
-    """Read nothing."""

@@ -27,11 +27,13 @@ from treedbd.database.errors import (
 )
 from treedbd.database.file_user import FileUser
 from treedbd.database.open_databases import OpenBounds, OpenDatabases
+from treedbd.database.other_processes import OtherProcesses
 from treedbd.database.problems import Problem
 from treedbd.database.refusals import Refusals
 from treedbd.database.runtime import Runtime
+from treedbd.database.shared_files import SharedFiles
 from treedbd.database.survey import ServedProjects, Survey, survey, unreachable
-from treedbd.files import has_descriptors
+from treedbd.files import create_directory, has_descriptors
 from treedbd.names import DatabaseName
 from treedbd.store.create_on_write import CreateOnWriteEngine
 from treedbd.store.engine import CannotCreateStore, CannotOpenStore, StoreFailed
@@ -65,14 +67,28 @@ class CatalogHooks:
 
 
 class DatabaseFiles:
-    """The files of one data directory; belongs to the reactor's thread."""
+    """The files of one data directory; belongs to the reactor's thread.
+
+    Attributes:
+        shared: how they are shared with other processes; None if they are not.
+
+    """
 
     _log = Logger()
 
     def __init__(
-        self, folder: pathlib.Path, bounds: OpenBounds, runtime: Runtime, catalog: CatalogHooks
+        self,
+        folder: pathlib.Path,
+        bounds: OpenBounds,
+        runtime: Runtime,
+        catalog: CatalogHooks,
+        others: OtherProcesses | None,
     ) -> None:
-        """Use the files in `folder`, of which as many may be open as `bounds` says."""
+        """Use the files in `folder`, of which as many may be open as `bounds` says.
+
+        `others` have the same files open.
+        """
+        self._others = others
         self._folder = folder
         self._clock = runtime.clock
         self._catalog = catalog
@@ -84,6 +100,11 @@ class DatabaseFiles:
         self._open = OpenDatabases(
             bounds, runtime, self._refusals, opened=catalog.keep, closed=catalog.let_go
         )
+        self.shared: SharedFiles | None = None
+        if others is not None:
+            self.shared = SharedFiles(
+                folder, self._engines, runtime.clock, self._open_shared, catalog.created
+            )
         self._checks = DamageChecks(self, runtime)
         self._is_held_only_for_check = False
 
@@ -109,7 +130,8 @@ class DatabaseFiles:
             self._refusals.add(name, error)
         for name in sorted(found.older, key=str):
             self._convert(name)
-        self._checks.add(sorted(filter(self._refusals.may_open, found.databases), key=str))
+        if self._others is None or self._others.checks_files:
+            self._checks.add(sorted(filter(self._refusals.may_open, found.databases), key=str))
         self._open.start()
         return found
 
@@ -130,11 +152,12 @@ class DatabaseFiles:
             self._catalog.created(name)
             self._open.created(self._catalog.find(name), engine)
 
+        is_shared = self.shared is not None
         if is_written:
-            return ReopeningEngine(open_file, use)
+            return ReopeningEngine(open_file, use, is_shared=is_shared)
         self._refusals.check(name)
-        first = CreateOnWriteEngine(lambda: self._create(name), created)
-        engine = ReopeningEngine(open_file, use, first)
+        first = CreateOnWriteEngine(lambda: self._create(name), created, is_shared=is_shared)
+        engine = ReopeningEngine(open_file, use, first, is_shared=is_shared)
         return engine
 
     def add(self, database: FileUser, engine: ReopeningEngine) -> None:
@@ -174,6 +197,11 @@ class DatabaseFiles:
             finally:
                 database.requests -= 1
             self._checks.add([name])
+
+    @property
+    def list_created(self) -> Callable[[str], list[DatabaseName]] | None:
+        """Lists the databases of a project that have files; None if others create none."""
+        return None if self.shared is None else self.shared.list_created
 
     def find_misplaced(self) -> str | None:
         """Return a sentence if files that are created now would not be those of this folder."""
@@ -219,12 +247,18 @@ class DatabaseFiles:
 
     def refuse_damaged(self, name: DatabaseName, problem: str) -> None:
         """Refuse writes to a database from now on; `problem` is a clause."""
-        self._damaged[name] = DAMAGED
-        self._catalog.find(name).refuse_damaged(DAMAGED)
+        self.note_damaged(name)
+        if self._others is not None:
+            self._others.tell_damaged(name)
         self._log.error(
             "{reason} Until then nothing is written to it, and what can be read is served.",
             reason=str(damaged(self._path_of(name), problem)),
         )
+
+    def note_damaged(self, name: DatabaseName) -> None:
+        """Refuse writes to a database from now on."""
+        self._damaged[name] = DAMAGED
+        self._catalog.find(name).refuse_damaged(DAMAGED)
 
     # Files.
 
@@ -234,6 +268,13 @@ class DatabaseFiles:
     def _path_of(self, name: DatabaseName) -> pathlib.Path:
         return self._folder / name.project / f"{name.database}{SHELF}"
 
+    def _open_shared(self, database: FileUser, engine: ReopeningEngine) -> Deferred[None]:
+        try:
+            self._refusals.check(database.name)
+        except DatabaseRefused as refusal:
+            return fail(refusal)
+        return self._open.open(database, engine)
+
     def _open_in_place(self, database: FileUser) -> None:
         self._refusals.check(database.name)
         self._open.open_in_place(database, self._engines[database])
@@ -242,9 +283,11 @@ class DatabaseFiles:
         """Open the file of a database, in any thread; raise `CannotOpenStore`."""
         file = self._path_of(name)
         try:
-            engine = SqliteEngine.open(
-                file, lock=self._lock, accept_loss=self._accepts_loss, report=self._report
-            )
+            if self.shared is None:
+                engine = self._open_shelf(file, is_alone=True)
+            else:
+                shelf = self.shared.shelf(name)
+                engine = shelf.open(lambda is_alone: self._open_shelf(file, is_alone=is_alone))
         except OSError as error:
             raise unreachable(file, error) from None
         except StoreFailed as error:
@@ -252,6 +295,15 @@ class DatabaseFiles:
         if engine.warning is not None:
             self._log.warn("{warning}", warning=engine.warning)
         return engine
+
+    def _open_shelf(self, file: pathlib.Path, *, is_alone: bool) -> SqliteEngine:
+        return SqliteEngine.open(
+            file,
+            lock=self._lock,
+            accept_loss=self._accepts_loss,
+            report=self._report,
+            is_alone=is_alone,
+        )
 
     def _convert(self, name: DatabaseName) -> None:
         try:
@@ -270,11 +322,19 @@ class DatabaseFiles:
         if (problem := self.find_misplaced()) is not None:
             raise CannotCreateStore(problem)
         file = self._path_of(name)
-        try:
-            # It exists already if an earlier first commit failed after the file had been created.
+
+        def create(is_alone: bool) -> SqliteEngine:
+            # It exists already if an earlier first commit failed after the file had been created,
+            # or if another process was first.
             if file.exists():
-                return SqliteEngine.open(file, lock=self._lock, report=self._report)
+                return self._open_shelf(file, is_alone=is_alone)
             return SqliteEngine.create(file, lock=self._lock)
+
+        try:
+            if self.shared is None:
+                return create(True)
+            create_directory(file.parent)
+            return self.shared.shelf(name).open(create, keeps_turn=True)
         except (CannotOpenStore, StoreFailed, OSError):
             if has_descriptors():
                 raise

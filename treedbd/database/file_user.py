@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from twisted.internet.defer import Deferred
+
 from treedbd.names import DatabaseName
 
 
@@ -34,6 +36,10 @@ class FileUser(Protocol):
     @property
     def is_writing(self) -> bool:
         """Whether writes are waiting or being made durable, or the store is being recovered."""
+        ...
+
+    def make_current(self) -> Deferred[None] | None:
+        """Show what other processes have committed; None if that is done, else what fires then."""
         ...
 
     def file_opened(self) -> None:

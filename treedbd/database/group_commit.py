@@ -3,11 +3,11 @@
 Theory of operation. All Python work of a batch happens in the reactor's thread, in slices of a few
 milliseconds (`slices`) while its transaction stays open. A write is one step, or many if it pauses
 (`pauses`): a large one does, and is a batch of its own. Only `commit` runs in another thread, and
-only to wait. All the while reads are served, from the last durable state,
-and new writes collect for the next batch, so batches grow where the disk is slow. Whatever a write
-reads in its transaction is revealed to no caller before that transaction is durable, refusals
-included. Then comes a round (`rounds`), in which first the writers are answered, then the watchers
-notified; the next batch begins when it is over.
+only to wait. All the while reads are served, from the last durable state, and new writes collect
+for the next batch, so batches grow where the disk is slow. Whatever a write reads in its
+transaction is revealed to no caller before that transaction is durable, refusals included. Then
+comes a round (`rounds`), in which first the writers are answered, then the watchers notified; the
+next batch begins when it is over. Processes that share a database take turns (`write_turn`).
 
 When a commit fails, none of its writes was applied and all of them are refused; `recovery` brings
 the store back.
@@ -21,30 +21,25 @@ from typing import Final, TypeAlias
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall
-from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from treedbd.database.batch_applier import Abandoned, Apply, BatchApplier
-from treedbd.database.errors import (
-    SHUTTING_DOWN,
-    Unavailable,
-)
+from treedbd.database.errors import SHUTTING_DOWN, DeadlinePassed, Unavailable
 from treedbd.database.recovery import Recovery
 from treedbd.database.requests import Outcome, QueuedWrite, Write
 from treedbd.database.rounds import Rounds
 from treedbd.database.runtime import Runtime
 from treedbd.database.slices import Steps
+from treedbd.database.upkeep import Upkeep
 from treedbd.database.write_queue import WriteQueue
+from treedbd.database.write_turn import OwnTurn, WriteTurn
 from treedbd.pauses import in_steps
-from treedbd.store.engine import DiskFull, Engine, StoreFailed, Transaction
+from treedbd.store.engine import Conflict, DiskFull, Engine, StoreFailed, Transaction
 from treedbd.tree.event import Commit
 
 OnCommitted: TypeAlias = Callable[[Sequence[Commit]], None]
 Maintenance: TypeAlias = Callable[[Transaction], bool]
 Notify: TypeAlias = Callable[[Sequence[Commit]], Steps]
-
-BATCH_WRITES: Final = 1024
-_POLL_S: Final = 0.001
 
 
 class GroupCommit:
@@ -52,6 +47,7 @@ class GroupCommit:
 
     Attributes:
         rounds: what is run between the batches.
+        upkeep: checkpoints the store, and compacts it.
 
     """
 
@@ -64,13 +60,15 @@ class GroupCommit:
         on_committed: OnCommitted,
         notify: Notify,
         runtime: Runtime,
+        turn: WriteTurn | None = None,
     ) -> None:
-        """Write into `engine`.
+        """Write into `engine`, in the turns of this process.
 
         `on_committed` is called with the commits of a batch, in sequence order, in the turn in
         which they became durable and before any of their writers is answered; `notify` notifies the
         watchers of them afterwards.
         """
+        self._turn: Final[WriteTurn] = OwnTurn() if turn is None else turn
         self._engine = engine
         self._on_committed = on_committed
         self._notify = notify
@@ -79,22 +77,22 @@ class GroupCommit:
         self._batches = BatchApplier(
             engine, apply, self._requeue, lambda: self._is_ending, runtime.clock
         )
-        self._waiting: Final = WriteQueue(runtime.clock)
+        self._waiting: Final = WriteQueue(runtime.clock, self._refusal_of_late)
         self.rounds: Final = Rounds(
             runtime.slices, lambda: bool(self._waiting), self._resume_writes
         )
         self._slices = runtime.slices
         self._is_committing = False  # from the first write of a batch that is applied on
         self._scheduled: IDelayedCall | None = None
-        self._is_checkpointing = False
+        self.upkeep: Final = Upkeep(
+            engine, runtime, self._turn, lambda: self._may_begin, self._resume_writes
+        )
         self._maintenance: Maintenance | None = None
         self._is_maintenance_due = False
         self._recovery = Recovery(
-            engine,
-            runtime,
-            lambda: self._is_committing or self._is_checkpointing,
-            self._resume_writes,
+            engine, runtime, lambda: self._is_writing, self._resume_writes, self._turn.run
         )
+        self._turn.attach(self.rounds, self.try_again)
         self._damage: str | None = None
         self._is_ending = False
         self._closed: Deferred[None] | None = None
@@ -155,12 +153,31 @@ class GroupCommit:
     @property
     def _may_begin(self) -> bool:
         """Whether a batch may begin; `_resume_writes` is called when one may again."""
-        is_writing = self._is_committing or self._is_checkpointing
-        return not (is_writing or self._recovery.is_busy or self.rounds.is_busy)
+        return not (self._is_writing or self._recovery.is_busy or self.rounds.is_busy)
+
+    @property
+    def _is_writing(self) -> bool:
+        return self._is_committing or self.upkeep.is_busy
 
     @property
     def _is_working(self) -> bool:
         return not self._may_begin or not self.rounds.is_idle
+
+    def try_again(self) -> None:
+        """Begin what waits for the turn of this process."""
+        if self._waiting or self._maintenance is not None:
+            self._schedule()
+
+    def _refusal_of(self, queued: QueuedWrite) -> str | None:
+        """Return why a write cannot be done now, None if it can."""
+        must_wait = self._recovery.is_full and not queued.only_removes
+        return self.write_problem or "" if must_wait else None
+
+    def _refusal_of_late(self) -> Exception:
+        """Return what a write is refused with whose deadline passes while it waits."""
+        if self._turn.is_waiting:
+            return Unavailable("Another process has been writing to the database for long.")
+        return DeadlinePassed("it was applied")
 
     def _schedule(self) -> None:
         if self._may_begin and self._scheduled is None:
@@ -170,13 +187,21 @@ class GroupCommit:
         self._scheduled = None
         if not self._may_begin:
             return
+        if not (self._waiting or self._maintenance):
+            self._turn.give()
+            return
+        # What others have committed meanwhile may begin a round. The batch does not wait for its
+        # end, because others wait for the turn; the next one does.
+        if not self._turn.take() or self._is_writing or self._recovery.is_busy:
+            return
         work = self._maintenance
         may_maintain = work is not None and not self._recovery.is_full
         if work is not None and may_maintain and (self._is_maintenance_due or not self._waiting):
             steps = self._maintain_once(work)
         elif self._waiting:
-            steps = self._apply_and_commit(self._next_batch())
+            steps = self._apply_and_commit(self._waiting.take_batch(self._refusal_of))
         else:
+            self._turn.give()
             return
         self._is_maintenance_due = not self._is_maintenance_due
         # Held from now on: no round may begin while a transaction is open.
@@ -234,7 +259,14 @@ class GroupCommit:
         """Commit a batch that was applied, and answer its writers."""
         self._engine.pin()
         try:
-            await self._run_in_thread(transaction.commit)
+            await self._run_in_thread(
+                partial(self._turn.commit, transaction.commit, self._is_checkpoint_due)
+            )
+        except Conflict:
+            self._engine.advance()
+            self._requeue(batch)
+            self._end_batch()
+            self._resume_writes()
         except Exception as error:
             self._engine.advance()
             self._end_batch()
@@ -243,52 +275,19 @@ class GroupCommit:
             self._engine.advance()
             self._is_committing = False
             # Begun before the writers are answered, so that what they send next waits for it.
-            if self._recovery.is_full:
-                self._recovery.check_space()
-            elif self._engine.needs_checkpoint:
-                Deferred.fromCoroutine(self._checkpoint())
+            if self._is_checkpoint_due():
+                Deferred.fromCoroutine(self.upkeep.checkpoint())
+            else:
+                self._turn.give()
+            self._recovery.check_space()
             self._answer_and_notify(batch)
 
-    async def compact(self) -> None:
-        """Give free space back to the file system; no batch begins meanwhile, reads go on.
-
-        Raises `DiskFull` or `StoreFailed`.
-        """
-        while not self._may_begin:
-            await deferLater(self._clock, _POLL_S)
-        self._is_checkpointing = True
-        try:
-            await self._run_in_thread(self._engine.compact)
-        finally:
-            self._is_checkpointing = False
-            self._resume_writes()
-
-    async def _checkpoint(self) -> None:
-        """Keep the store short; no batch begins meanwhile."""
-        self._is_checkpointing = True
-        await self._run_in_thread(self._engine.checkpoint)
-        self._is_checkpointing = False
-        self._resume_writes()
+    def _is_checkpoint_due(self) -> bool:
+        return self._engine.needs_checkpoint and not self._recovery.is_full
 
     def _end_batch(self) -> None:
         self._is_committing = self.rounds.is_held = False
-
-    def _next_batch(self) -> list[QueuedWrite]:
-        """Remove the next batch from the queue, refusing what cannot be done now."""
-        self._waiting.refuse_late()
-        batch: list[QueuedWrite] = []
-        while self._waiting and len(batch) < BATCH_WRITES:
-            queued = self._waiting.take()
-            if self._recovery.is_full and not queued.only_removes:
-                queued.refuse(Unavailable(self.write_problem or ""))
-            elif queued.is_large and batch:
-                self._waiting.put_back((queued,))
-                break
-            else:
-                batch.append(queued)
-                if queued.is_large:
-                    break
-        return batch
+        self._turn.give()
 
     def _requeue(self, writes: list[QueuedWrite]) -> None:
         """Put writes back at the head of the queue, or refuse them if it was ended meanwhile."""
@@ -302,12 +301,11 @@ class GroupCommit:
     def _answer_and_notify(self, batch: list[QueuedWrite]) -> None:
         """Answer the writers, then notify the watchers, both in slices."""
         commits = [commit for queued in batch if (commit := queued.commit) is not None]
-        if commits:
-            # First: no caller who knows of a write may still be served what was kept before it.
-            self._on_committed(commits)
         self.rounds.add(_answer(batch))
         if commits:
             self.rounds.add(self._notify(commits))
+            # Before the round: no caller who knows of a write may still be served what was kept.
+            self._on_committed(commits)
         self.rounds.is_held = False
         self.rounds.start()
         self._resume_writes()
@@ -326,12 +324,15 @@ class GroupCommit:
         self._resume_writes()
 
     def _resume_writes(self) -> None:
+        self._turn.batch_over()
         if self._waiting:
             self._schedule()
             return
         self.rounds.start()
         if self._maintenance is not None:
             self._schedule()
+        elif self._may_begin:
+            self._turn.give()  # the writes that it was taken for were refused meanwhile
         if self._closed is not None:
             self._finish_closing()
 

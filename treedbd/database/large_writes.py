@@ -9,7 +9,7 @@ watches what was written is sent what the rows hold then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from treedbd.database.requests import LargeBody, Write
@@ -17,7 +17,6 @@ from treedbd.limits import MIB
 from treedbd.pauses import pause
 from treedbd.store.bulk_patch import BulkPatch
 from treedbd.store.bulk_writer import BulkWriter, WritesNodes
-from treedbd.store.nodes import Nodes
 from treedbd.tree.errors import InvalidData
 from treedbd.tree.fragments import Fragment, Splitter
 from treedbd.tree.server_values import Resolver
@@ -49,7 +48,8 @@ class AppliedBody:
     Attributes:
         changes: the places that were written, without values.
         has_placeholders: whether there were server values.
-        printed: what a PATCH merged, None if that is too long.
+        printed: what a PATCH merged as watchers receive it, None if that is too long.
+        echo: the same as it was sent.
 
     """
 
@@ -69,6 +69,7 @@ class AppliedBody:
         resolver = Resolver(write.now, _reads(before))
         self.changes: Sequence[Change] = write.edit.changes
         self.printed: bytes | None = None
+        self.echo: bytes | None = None
         if write.edit.method == "put":
             put = BulkWriter(writer, place.path, resolver, body.max_string_bytes)
             _apply(put, body, check)
@@ -77,7 +78,7 @@ class AppliedBody:
         patch = BulkPatch(writer, place.path, resolver, body.max_string_bytes, EVENT_BYTES)
         _apply(patch, body, check)
         self.has_placeholders = patch.has_placeholders
-        self.changes, self.printed = patch.changes, patch.sent
+        self.changes, self.printed, self.echo = patch.changes, patch.event, patch.sent
 
     def print_sent(self, body: LargeBody) -> bytes | None:
         """Return what was sent, server values resolved; None if that is not known any more."""
@@ -112,15 +113,3 @@ def _reads(view: View) -> Callable[[Place], object]:
         return view.priority(place.path) if place.is_priority else view.peek(place.path)
 
     return read
-
-
-def print_value(nodes: Nodes, place: Place) -> Generator[None, None, bytes | None]:
-    """Return the JSON of a value in steps, None if it is too long for an event."""
-    chunks, size = [], 0
-    for chunk in nodes.chunks(place.path):
-        chunks.append(chunk)
-        size += len(chunk)
-        if size > EVENT_BYTES:
-            return None
-        yield
-    return b"".join(chunks)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from typing import TypeAlias
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
+from typing import Protocol, TypeAlias
 
 import attrs
 from twisted.internet.defer import Deferred
@@ -36,6 +36,46 @@ Look: TypeAlias = Generator[None, None, list[Problem]]
 """Steps that look at everything, and return what is wrong."""
 
 
+class Writing(Protocol):
+    """A database, as far as it may be writable or not."""
+
+    @property
+    def write_problem(self) -> str | None:
+        """Why writes are refused at present; None if they are accepted."""
+        ...
+
+
+class Ruling(Protocol):
+    """The rules of a project, as far as they may be in force or not."""
+
+    @property
+    def problem(self) -> str | None:
+        """Why the stored rules are not in force; None if they are."""
+        ...
+
+
+def look_for_problems(
+    of_files: Iterable[Problem],
+    databases: Mapping[DatabaseName, Writing],
+    rules: Mapping[str, Ruling],
+) -> Look:
+    """Return the problems of files, of open databases, and of the rules of projects."""
+    found = {(each.project, each.database): each for each in of_files}
+    for name, database in list(databases.items()):
+        reason = database.write_problem
+        if reason is not None:
+            found[name.project, name.database] = Problem(name.project, name.database, reason)
+        yield
+    return [
+        *found.values(),
+        *(
+            Problem(project, None, each.problem, refuses_writes=False)
+            for project, each in list(rules.items())
+            if each.problem is not None
+        ),
+    ]
+
+
 class ProblemSearch:
     """Looks for problems in slices, once for all who ask before a look has begun.
 
@@ -48,8 +88,20 @@ class ProblemSearch:
         self._queue = StepQueue(slices)
         self._waiting: list[Deferred[list[Problem]]] = []
 
-    def find(self) -> Deferred[list[Problem]]:
-        """Return what a look finds that begins now or later."""
+    def find(
+        self, find_more: Callable[[], Awaitable[list[Problem]]] | None = None
+    ) -> Deferred[list[Problem]]:
+        """Return what a look finds that begins now or later, and what `find_more` finds."""
+        found = self._find()
+        if find_more is None:
+            return found
+
+        async def find_all() -> list[Problem]:
+            return list(dict.fromkeys(await found + await find_more()))
+
+        return Deferred.fromCoroutine(find_all())
+
+    def _find(self) -> Deferred[list[Problem]]:
         waiter: Deferred[list[Problem]] = Deferred()
         self._waiting.append(waiter)
         if len(self._waiting) == 1:

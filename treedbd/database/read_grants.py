@@ -58,11 +58,14 @@ class ReadGrants:
         rules: Callable[[], RuleSet],
         read: RunRead,
         make_context: MakeContext = Context,
+        is_ahead_of: Callable[[int], bool] = lambda _: False,
     ) -> None:
         """Evaluate the rules that `rules` returns in what `make_context` returns.
 
-        `read` runs work on the present state.
+        `read` runs work on the present state; `is_ahead_of` returns whether that is already newer
+        than the one of a number.
         """
+        self._is_ahead_of = is_ahead_of
         self.rules: Final = rules
         self.read: Final = read
         self.make_context: Final = make_context
@@ -73,7 +76,7 @@ class ReadGrants:
 
     def notify(self, commits: Sequence[Commit]) -> Steps:
         """Check the grants that depend on what the writes of one batch have changed."""
-        self.is_uncertain = len(commits) > 1
+        self.is_uncertain = len(commits) > 1 or self._is_ahead_of(commits[-1].position.sequence)
         self.last_round = commits[-1].position.sequence
         yield from self.watchers.notify(commits)
 

@@ -12,6 +12,7 @@ thread; so it never runs during a commit, and no commit runs during it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from twisted.internet.defer import Deferred
@@ -45,8 +46,13 @@ class Recovery:
         runtime: Runtime,
         is_committing: Callable[[], bool],
         resume_writes: Callable[[], None],
+        run_in_turn: Callable[[Callable[[], None]], None],
     ) -> None:
-        """Call `resume_writes` when the store is free again; `is_committing` says if it is not."""
+        """Call `resume_writes` when the store is free again; `is_committing` says if it is not.
+
+        `run_in_turn` runs what writes to the store, in a worker thread, when no other process does.
+        """
+        self._run_in_turn = run_in_turn
         self.is_busy = False
         self.is_full = False
         self.failure: str | None = None
@@ -103,7 +109,7 @@ class Recovery:
         """Run what waits for the disk; return the error if it failed."""
         self.is_busy = True
         try:
-            await self._runtime.run_in_thread(work)
+            await self._runtime.run_in_thread(partial(self._run_in_turn, work))
         except Exception as error:
             return error
         finally:

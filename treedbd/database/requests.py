@@ -75,8 +75,9 @@ class Outcome:
 
     `echo` is what a PUT now reads as, or what a PATCH sent; `etag` is the tag of the new value at
     the written place; both are None if they were not wanted. A write that changed nothing (a PATCH
-    without members) has no `commit`. Of a write with a large body there is no echo; `may_read` says
-    whether its caller may be shown what it wrote as it is stored.
+    without members) has no `commit`. Of a write with a large body there is no echo; `sent` is what
+    a PATCH sent, as JSON, None if that is too long, and `may_read` says whether its caller may be
+    shown what it wrote as it is stored.
     """
 
     edit: Edit
@@ -84,6 +85,7 @@ class Outcome:
     echo: Json
     etag: str | None
     may_read: bool = True
+    sent: bytes | None = None
 
 
 @attrs.define(eq=False)

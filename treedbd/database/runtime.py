@@ -12,10 +12,15 @@ from twisted.internet.interfaces import IReactorTime
 from treedbd.database.answer_pool import AnswerPool
 from treedbd.database.slices import Slices
 from treedbd.limits import Limits, StreamLimits
+from treedbd.names import DatabaseName
 from treedbd.rules.kept_reads import ReadPool
 
 RunInThread: TypeAlias = Callable[[Callable[[], None]], "Deferred[None]"]
 """Runs what blocks in another thread; fires in the reactor's thread when it is done."""
+
+
+def _tell_nobody(_: DatabaseName) -> None:
+    pass
 
 
 @attrs.frozen
@@ -24,7 +29,9 @@ class Runtime:
 
     `slices` runs the long work of all databases; `read_pool` bounds what the rules of all databases
     keep of what they have read, `answer_pool` the answers that all of them keep. An entry of a
-    change log has at most `entry_bytes`; a longer one is kept without its body.
+    change log has at most `entry_bytes`; a longer one is kept without its body, or with it for a
+    while, up to `followed_bytes`, for other processes to follow. `send_hint` tells
+    the other processes that share a database that this one has written to it.
     """
 
     clock: IReactorTime
@@ -33,6 +40,8 @@ class Runtime:
     answer_pool: AnswerPool = attrs.field(factory=lambda: AnswerPool(Limits().kept_answer_bytes))
     read_pool: ReadPool = attrs.field(factory=ReadPool)
     entry_bytes: int = StreamLimits().retain_entry_bytes
+    followed_bytes: int = 0
+    send_hint: Callable[[DatabaseName], None] = _tell_nobody
     slices: Slices = attrs.field(init=False)
 
     @slices.default

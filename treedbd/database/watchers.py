@@ -123,13 +123,13 @@ class Watchers:
                 yield from self._notify_node(node, Notification(tuple(numbered)))
 
     def _notify_node(self, node: _Node, notification: Notification) -> Steps:
-        first = notification.events[0][0].sequence
+        first, last = (notification.events[at][0].sequence for at in (0, -1))
         for watcher in list(node.watchers):
             since = node.watchers.get(watcher)
-            if since is None or since >= first:
+            if since is None or since >= last:
                 continue
             try:
-                watcher.notify(notification)
+                watcher.notify(notification if since < first else _after(since, notification))
             except Exception:
                 self._log.failure("A watcher failed and is removed.")
                 self.count -= node.watchers.pop(watcher, None) is not None
@@ -173,6 +173,11 @@ class Watchers:
         # Of a PATCH of many keys each node reads only those that reach it.
         for at, (path, changes) in reached.items():
             yield at, attrs.evolve(commit, changes=tuple(changes)).events_below(path)
+
+
+def _after(since: int, notification: Notification) -> Notification:
+    """Return the events newer than a state within the batch, which other processes can leave."""
+    return Notification(tuple(each for each in notification.events if each[0].sequence > since))
 
 
 def _watched_below(node: _Node, path: Path) -> Iterator[tuple[_Node, Path]]:

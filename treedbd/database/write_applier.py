@@ -103,7 +103,7 @@ class WriteApplier:
         self.kept_reads.note_changes(transaction, edit.changes)
         sequence, op_id = self._log(transaction, write, write.edit, applied)
         commit = describe_large(sequence, edit, op_id, applied.printed)
-        return Outcome(edit, commit, None, etag, may_read)
+        return Outcome(edit, commit, None, etag, may_read, applied.echo)
 
     def _check_time(self, write: Write) -> None:
         if write.deadline is not None and self.runtime.clock.seconds() >= write.deadline:
@@ -114,7 +114,8 @@ class WriteApplier:
     ) -> tuple[int, bytes]:
         """Append an edit to the change log; return its number and its id."""
         op_id = self.runtime.entropy(16)
-        large, most = write.large, self.runtime.entry_bytes
+        large, kept = write.large, self.runtime.entry_bytes
+        most = max(kept, self.runtime.followed_bytes)
         printed = None
         if large is not None and applied is not None and large.size <= most:
             printed = applied.print_sent(large)
@@ -128,7 +129,7 @@ class WriteApplier:
             rules=self.fingerprint(),
             pushed=self.push_ids.latest_ms,
         )
-        return changelog.append(transaction, op_id, entry, self.retain_events), op_id
+        return changelog.append(transaction, op_id, entry, self.retain_events, kept), op_id
 
     def _complete_if_cheap(self, commit: Commit, nodes: Nodes) -> Commit:
         """Complete a commit of priorities; a large node is read only if it is watched."""

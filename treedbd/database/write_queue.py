@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Final
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
-from treedbd.database.errors import DeadlinePassed, Unavailable
+from treedbd.database.errors import Unavailable
 from treedbd.database.requests import QueuedWrite
+
+BATCH_WRITES: Final = 1024
 
 
 class WriteQueue:
     """Writes in the order in which they came; one whose deadline passes meanwhile is refused."""
 
-    def __init__(self, clock: IReactorTime) -> None:
-        """Refuse by `clock`, which counts the seconds of deadlines."""
+    def __init__(self, clock: IReactorTime, refusal: Callable[[], Exception]) -> None:
+        """Refuse by `clock`, which counts the seconds of deadlines, with what `refusal` returns."""
+        self._refusal = refusal
         self._clock = clock
         self._waiting: deque[QueuedWrite] = deque()
         self._timer: IDelayedCall | None = None
@@ -38,9 +42,26 @@ class WriteQueue:
         for queued in listed:
             self._set_timer(queued.write.deadline)
 
-    def take(self) -> QueuedWrite:
-        """Remove the first write; raise IndexError if none waits."""
-        return self._waiting.popleft()
+    def take_batch(self, refusal_of: Callable[[QueuedWrite], str | None]) -> list[QueuedWrite]:
+        """Remove the next batch; writes that are late, or have a refusal, are refused.
+
+        A large write is a batch of its own.
+        """
+        self.refuse_late()
+        batch: list[QueuedWrite] = []
+        while self._waiting and len(batch) < BATCH_WRITES:
+            queued = self._waiting.popleft()
+            refusal = refusal_of(queued)
+            if refusal is not None:
+                queued.refuse(Unavailable(refusal))
+            elif queued.is_large and batch:
+                self.put_back((queued,))
+                break
+            else:
+                batch.append(queued)
+                if queued.is_large:
+                    break
+        return batch
 
     def refuse_all(self, reason: str) -> None:
         """Refuse all writes that wait."""
@@ -54,7 +75,7 @@ class WriteQueue:
         if late:
             self._waiting = deque(each for each in self._waiting if not _is_late(each, now))
         for queued in late:
-            queued.refuse(DeadlinePassed("it was applied"))
+            queued.refuse(self._refusal())
 
     def close(self) -> None:
         """Stop the timer; no write waits or will."""

@@ -95,6 +95,8 @@ class BulkPatch:
         self._long: BulkWriter | None = None
         self._long_key = ""
         self._sent: list[bytes] | None = []
+        self._shown: list[bytes] = []  # with the same objects, where both are the same
+        self._is_shown_otherwise = False
         self._room = shown_bytes
 
     @property
@@ -103,6 +105,13 @@ class BulkPatch:
         if self._sent is None:
             return None
         return b"{%b}" % b",".join(self._sent)
+
+    @property
+    def event(self) -> bytes | None:
+        """The document as watchers receive it: what is empty is null; None if it is too long."""
+        if self._sent is None or not self._is_shown_otherwise:
+            return self.sent
+        return b"{%b}" % b",".join(self._shown)
 
     def add(self, fragment: Fragment) -> None:
         """Write a fragment; raise `InvalidData`."""
@@ -115,10 +124,11 @@ class BulkPatch:
             raise InvalidData("The body of a PATCH must be an object, or null.")
         self.nodes += count_nodes(body)
         groups: dict[Path, dict[str, Value]] = {}
-        places, shown = [], dict[str, Json]()
+        places, sent_members, shown = [], dict[str, Json](), dict[str, Json]()
         for key, item in body.items():
             place, value, sent = self._read(key, item)
-            shown[key] = sent
+            sent_members[key] = sent
+            shown[self._name(place)] = None if sent in ({}, []) else sent
             places.append(_sortable(place))
             self._last.pop(key, None)
             self.changes.add(key, is_removed=value is None)
@@ -128,8 +138,13 @@ class BulkPatch:
                 groups.setdefault(place.path[:-1], {})[place.path[-1]] = value
         self._places.append(sorted(places))
         self._check_count()
-        self._show(compact(shown)[1:-1])
+        self._show(sent_members, shown)
         self._write(groups)
+
+    def _name(self, place: Place) -> str:
+        """Return how watchers receive the name of a member."""
+        below = place.path[len(self._path) :]
+        return "/".join((*below, PRIORITY) if place.is_priority else below)
 
     def _write(self, groups: dict[Path, dict[str, Value]]) -> None:
         """Write values by their containers, many children of one container together."""
@@ -221,13 +236,20 @@ class BulkPatch:
             self.has_placeholders |= self._long.has_placeholders
             self._long = None
 
-    def _show(self, members: bytes) -> None:
-        if self._sent is not None:
-            self._room -= len(members)
-            if self._room < 0:
-                self._sent = None
-            elif members:
-                self._sent.append(members)
+    def _show(self, sent: dict[str, Json], shown: dict[str, Json]) -> None:
+        if self._sent is None or not sent:
+            return
+        members = compact(sent)[1:-1]
+        self._room -= len(members)
+        if self._room < 0:
+            self._sent = None
+            self._shown.clear()
+            return
+        self._sent.append(members)
+        if sent != shown:
+            self._is_shown_otherwise = True
+            members = compact(shown)[1:-1]
+        self._shown.append(members)
 
 
 def _sortable(place: Place) -> Path:

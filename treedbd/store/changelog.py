@@ -23,6 +23,8 @@ MAX_ENTRY_BYTES: Final = 65_536
 """The longest entry; a longer one is written without its body."""
 TRIM_EVERY: Final = 64
 """Old entries are dropped this many at a time."""
+FOLLOWED: Final = 4
+"""Entries after which nobody still needs the body of a long one."""
 NOTHING_PUSHED: Final = -1
 _SENT: Final = b',"sent":'
 
@@ -78,6 +80,8 @@ def encode(
         entry["rules"] = rules
     if pushed > now:
         entry["pushed"] = pushed
+    if printed is not None:
+        entry["is_printed"] = True
     if is_priority:
         entry["is_priority"] = True
     is_stored = any(change.value is STORED for change in edit.changes)
@@ -139,6 +143,16 @@ def decode(content: bytes) -> Edit | NotRetained:
     return make(place, entry["sent"])
 
 
+def printed_body(content: bytes) -> tuple[bytes, bytes | None]:
+    """Return an entry without its body, and that as watchers receive it, without parsing it.
+
+    The entry as it is, and None, if its body has to be parsed: it is short.
+    """
+    head, body = split(content)
+    is_printed = body is not None and orjson.loads(head).get("is_printed", False)
+    return (head, body) if is_printed else (content, None)
+
+
 def rules_of(content: bytes) -> str:
     """Return the fingerprint of the rules that were in force when an entry was written."""
     rules: str = orjson.loads(content).get("rules", "")
@@ -161,16 +175,41 @@ def push_time(rows: ReadView) -> int:
         return NOTHING_PUSHED
 
 
-def append(transaction: Transaction, op_id: bytes, content: bytes, retain: int) -> int:
+def append(
+    transaction: Transaction,
+    op_id: bytes,
+    content: bytes,
+    retain: int,
+    longest: int = MAX_ENTRY_BYTES,
+) -> int:
     """Append an entry, and drop old ones so that at least the newest `retain` stay.
 
-    Returns its sequence number.
+    An entry of more than `longest` bytes has its body for those only who follow the log, and is cut
+    when `FOLLOWED` others have come after it. Returns its sequence number.
     """
     sequence = transaction.append(op_id, content)
+    if len(content) > longest:
+        transaction.shorten(sequence - FOLLOWED, longest, without_body)
     if sequence % TRIM_EVERY == 0:
         # One more than can be missed: it shows that a position belongs to this history.
         transaction.trim(max(0, sequence - retain - 1))
+        transaction.shorten(sequence - FOLLOWED, longest, without_body)
     return sequence
+
+
+def without_body(content: bytes) -> bytes:
+    """Return an entry as it is without its body."""
+    head, _ = split(content)
+    return head
+
+
+def split(content: bytes) -> tuple[bytes, bytes | None]:
+    """Return an entry without its body, and the JSON of the body; None if there is none.
+
+    Nothing is parsed: within a string a quotation mark has a backslash before it.
+    """
+    head, found, body = content.partition(_SENT)
+    return (head + b"}", body[:-1]) if found else (content, None)
 
 
 def _make_put(place: Place, body: Json) -> Edit:

@@ -6,7 +6,8 @@ that is rolled back leaves nothing.
 
 The real engine must be empty when it is created, because everything so far has seen an empty
 database: rules were evaluated against it, and streams watch it. If data has appeared in its place
-meanwhile, the commit fails and the data stays as it is.
+meanwhile, the commit fails and the data stays as it is; if it is from another process that serves
+the same databases, it is what all calls go to from then on.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Final, Generic, TypeVar
 
 from treedbd.store.engine import (
     CannotCreateStore,
+    Conflict,
     Engine,
     EngineSnapshot,
     LogEntry,
@@ -44,8 +46,14 @@ class CreateOnWriteEngine(Generic[E]):
 
     """
 
-    def __init__(self, create: Callable[[], E], created: Callable[[E], None]) -> None:
-        """Call `created` with the engine, in the thread of the commit, when it has the data."""
+    def __init__(
+        self, create: Callable[[], E], created: Callable[[E], None], *, is_shared: bool = False
+    ) -> None:
+        """Call `created` with the engine, in the thread of the commit, when it has the data.
+
+        If the place `is_shared` with other processes, data that has appeared there is a `Conflict`.
+        """
+        self._is_shared = is_shared
         self._create = create
         self._created = created
         self._engine: Engine = MemoryEngine()
@@ -115,15 +123,23 @@ class CreateOnWriteEngine(Generic[E]):
         engine = self._create()
         try:
             if not engine.read(_is_empty):
+                if self._is_shared:
+                    self._bind(engine)
+                    raise Conflict
                 raise CannotCreateStore(_HAS_DATA)
             transaction = engine.begin()
             transaction.put_all(rows)
             for entry in entries:
                 transaction.append(entry.op_id, entry.content)
             transaction.commit()
+        except Conflict:
+            raise
         except BaseException:
             engine.close()
             raise
+        self._bind(engine)
+
+    def _bind(self, engine: E) -> None:
         self._engine = engine
         self.read = engine.read
         self.begin = engine.begin
@@ -172,6 +188,9 @@ class _FirstTransaction:
 
     def trim(self, through: int) -> None:
         self._changes.trim(through)
+
+    def shorten(self, through: int, longest: int, cut: Callable[[bytes], bytes]) -> None:
+        self._changes.shorten(through, longest, cut)
 
     def commit(self) -> None:
         self._commit(self._changes)

@@ -20,6 +20,10 @@ engine:
   on after the last key it returned, over the rows as they are by then. Reads do not nest.
 - `append` adds one entry to the log and gives it the next sequence number: the numbers of a
   database start at 1, have no gaps and are in commit order; `trim` drops old entries, not numbers.
+- The engine of a database that several processes write (`postgresql`) may also raise `Conflict`,
+  `StoreUnreachable` and `InDoubt` from `commit`. Each has ended the transaction and changed nothing
+  that a reader of this process can see; after the last one the engine opens no transaction until
+  `settle` has found out what became of the commit.
 - After `StoreFailed`, the engine opens no transaction until `recover` has brought it back from disk
   and verified it; reads go on. After `DiskFull` nothing is lost and it opens transactions at once.
 """
@@ -58,6 +62,27 @@ class DiskFull(Exception):
 
     def __init__(self, reason: str = "The disk is full.") -> None:
         super().__init__(reason)
+
+
+class Conflict(Exception):
+    """Another process has committed since; catch up, then do the batch again.
+
+    Nothing was applied. The rules may also have been replaced meanwhile.
+    """
+
+
+class StoreUnreachable(Exception):
+    """The store cannot be reached at present; surely nothing was applied.
+
+    Nothing has to be recovered: the same may succeed at any later time. `str()` is the reason.
+    """
+
+
+class InDoubt(Exception):
+    """Whether the commit was applied is not known yet; it was applied whole or not at all.
+
+    Nobody may be told that it succeeded or failed before the engine has settled it.
+    """
 
 
 class DamagedRow(ValueError):
@@ -144,6 +169,10 @@ class Transaction(ReadView, Protocol):
 
     def trim(self, through: int) -> None:
         """Drop the entries with numbers up to and including `through`."""
+        ...
+
+    def shorten(self, through: int, longest: int, cut: Callable[[bytes], bytes]) -> None:
+        """Cut the entries with numbers up to `through` that are longer than `longest` bytes."""
         ...
 
     def commit(self) -> None:

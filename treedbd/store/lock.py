@@ -36,13 +36,16 @@ class DirectoryLock:
 
     """
 
+    path: str
+    status: os.stat_result
+
     def __init__(self, directory: pathlib.Path) -> None:
         """Create the directory if it is missing, and lock it.
 
         Raises `CannotOpenStore` if the directory is locked already, by this process too, or if the
         directory or the lock file cannot be opened.
         """
-        self.path: Final = os.fspath(directory / _NAME)
+        self.path = os.fspath(directory / _NAME)
         try:
             create_directory(directory)
             self._descriptor = open_private(directory / _NAME, os.O_RDWR | os.O_CREAT)
@@ -54,8 +57,22 @@ class DirectoryLock:
             holder = os.read(self._descriptor, 20).decode("ascii", "replace").partition("\n")[0]
             os.close(self._descriptor)
             raise _cannot_lock(directory, holder, error) from None
-        self.status: Final = os.fstat(self._descriptor)
+        self.status = os.fstat(self._descriptor)
         self._write(b"%d\n" % os.getpid())
+
+    @classmethod
+    def inherit(cls, directory: pathlib.Path, descriptor: int) -> DirectoryLock:
+        """Return the lock that a parent process holds, of which this one has a descriptor."""
+        lock = cls.__new__(cls)
+        lock.path = os.fspath(directory / _NAME)
+        lock.status = os.fstat(descriptor)
+        lock._descriptor = descriptor
+        return lock
+
+    @property
+    def descriptor(self) -> int:
+        """The descriptor that the lock ends with, when all its copies are closed."""
+        return self._descriptor
 
     def note_urls(self, urls: Iterable[str]) -> None:
         """Write down at which URLs this process serves the directory."""

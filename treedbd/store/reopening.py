@@ -9,7 +9,7 @@ stays open.
 
 While the file is closed, another program may put another in its place, or an older copy of it. Who
 watches the database has seen the state that was left, so only a file with that state is opened
-again.
+again, or with one that other processes have made of it.
 """
 
 from __future__ import annotations
@@ -80,12 +80,19 @@ class ReopeningEngine:
     """
 
     def __init__(
-        self, open_file: OpenFile, use: Callable[[], None], first: Engine | None = None
+        self,
+        open_file: OpenFile,
+        use: Callable[[], None],
+        first: Engine | None = None,
+        *,
+        is_shared: bool = False,
     ) -> None:
         """Begin closed, or with the engine `first`, which has no file yet.
 
         `use` is called when the engine is used while it is closed; it must call `open` or raise.
+        With `is_shared` other processes may have written to the file while it was closed.
         """
+        self._is_shared = is_shared
         self._open_file = open_file
         self._use = use
         self._lock = threading.Lock()
@@ -103,6 +110,11 @@ class ReopeningEngine:
     def is_open(self) -> bool:
         """Whether it can be used without opening anything."""
         return self._engine is not None
+
+    @property
+    def is_new(self) -> bool:
+        """Whether it has no file yet."""
+        return self._file is None and self._engine is not None
 
     @property
     def file(self) -> FileEngine:
@@ -224,7 +236,7 @@ class ReopeningEngine:
     def _open_as_left(self) -> FileEngine:
         file = self._open_file()
         try:
-            if self._left is not None and self._left != _state_of(file):
+            if self._left is not None and not self._continues(file, self._left):
                 raise CannotOpenStore(
                     file.path,
                     "was changed by another program while the server was running",
@@ -234,6 +246,12 @@ class ReopeningEngine:
             file.close()
             raise
         return file
+
+    def _continues(self, file: FileEngine, left: _State) -> bool:
+        """Return whether a file has the state that was left, or one that can have come of it."""
+        if not self._is_shared:
+            return left == _state_of(file)
+        return file.read(lambda view: _may_follow(view, left))
 
     def _opened(self) -> Engine:
         if self._engine is None:
@@ -255,6 +273,15 @@ def _state_of(engine: Engine) -> _State | None:
         return engine.read(_last_entry)
     except StoreFailed:
         return None
+
+
+def _may_follow(view: ReadView, left: _State) -> bool:
+    """Return whether a history goes on from a state, as far as its log says."""
+    sequence, op_id = left
+    if view.sequence() < sequence:
+        return False
+    entry = next(view.entries(sequence - 1), None)
+    return entry is None or entry.sequence != sequence or entry.op_id == op_id
 
 
 def _last_entry(view: ReadView) -> _State:

@@ -35,6 +35,11 @@ class PushIds:
         """A millisecond since 1970 that no id so far is later than; negative before the first."""
         return self._newest() >> _RANDOM_BITS
 
+    def pass_over(self, used_ms: int) -> None:
+        """Make ids later than a millisecond which others may have made ids in."""
+        if self._last is not None and used_ms > self.latest_ms:
+            self._last = (used_ms + 1 << _RANDOM_BITS) - 1
+
     def next(self, now_ms: int) -> str:
         """Return an id greater than all before; `now_ms` is in milliseconds since 1970."""
         if now_ms > self.latest_ms:

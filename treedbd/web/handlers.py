@@ -127,7 +127,9 @@ class DataHandlers:
             b"PATCH": writes.patch,
             b"DELETE": writes.delete,
         }
-        self.streams: Final = StreamRegistry(options.limits, options.streams, clock, wall_clock)
+        self.streams: Final = StreamRegistry(
+            options.limits, options.streams, clock, wall_clock, options.counts
+        )
         self._writes = writes
         self._authenticator = authenticator
         self._writer = writer

@@ -21,7 +21,6 @@ from treedbd.limits import KIB, MIB
 from treedbd.store.nodes import HeldNodes, Nodes, PresentNodes
 from treedbd.tree import printing
 from treedbd.tree.edit import Edit
-from treedbd.tree.event import Commit
 from treedbd.tree.types import Json
 from treedbd.web.content import SMALL_BYTES, Content
 from treedbd.web.content_coding import Coding, decode_pieces
@@ -94,8 +93,8 @@ class WrittenBody(Protocol):
         """Where was written."""
 
     @property
-    def commit(self) -> Commit | None:
-        """What was written, as watchers receive it."""
+    def sent(self) -> bytes | None:
+        """What a PATCH sent, server values resolved; None if that is too long."""
 
     @property
     def etag(self) -> str | None:
@@ -159,9 +158,8 @@ class LargeBodies:
 
     def _sent(self, body: SentBody, written: WrittenBody) -> bytes:
         """Return what was sent: with its server values replaced, if the caller may see them."""
-        commit = written.commit
-        if written.may_read and commit is not None and commit.printed is not None:
-            return commit.printed
+        if written.may_read and written.sent is not None:
+            return written.sent
         return body.read() if body.coding is None else b"".join(body.pieces())
 
     async def _read(

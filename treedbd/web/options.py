@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import attrs
 
+from treedbd.counts import Counting
 from treedbd.limits import Limits, StreamLimits
 
 
@@ -15,7 +16,8 @@ class WebOptions:
     addressed if neither host nor `ns` names a project; empty for none. With `any_host` a host
     outside the domains names nothing, else it is misdirected. `cors_origins` holds `*` or origins.
     With `only_local_pages`, in development mode, requests of pages of other origins are refused.
-    With `compression` longer responses are encoded as their clients accept it.
+    With `compression` longer responses are encoded as their clients accept it. `counts` are the
+    streams of all processes that serve the same clients.
     """
 
     domains: tuple[str, ...] = ()
@@ -27,3 +29,4 @@ class WebOptions:
     compression: bool = True
     limits: Limits = Limits()
     streams: StreamLimits = StreamLimits()
+    counts: Counting | None = None

@@ -25,10 +25,10 @@ from tests.store.conformance import (
     with_snapshot,
 )
 from tests.store.sqlite.disk_space import limited_file_size
-from treedbd.store.engine import CannotOpenStore, DiskFull, ReadView, StoreFailed
+from treedbd.store.engine import CannotOpenStore, DiskFull, LogEntry, ReadView, StoreFailed
 from treedbd.store.sqlite.engine import SqliteEngine
 from treedbd.store.sqlite.file import PAGE_BYTES
-from treedbd.store.sqlite.writer import CHECKPOINT_FRAMES
+from treedbd.store.sqlite.wal import CHECKPOINT_FRAMES
 
 STEPS = (
     *("openat", "fchmod", "write", "pwrite64", "fsync", "ftruncate", "fallocate"),
@@ -89,6 +89,17 @@ def closed(path: pathlib.Path) -> pathlib.Path:
 @contextlib.contextmanager
 def reopened(path: pathlib.Path) -> Iterator[SqliteEngine]:
     engine = SqliteEngine.open(path, reserve_bytes=4096)
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+@contextlib.contextmanager
+def cache(path: pathlib.Path) -> Iterator[SqliteEngine]:
+    """Open a file as a cache; it is made if there is none."""
+    kind = SqliteEngine.open if path.exists() else SqliteEngine.create
+    engine = kind(path, reserve_bytes=4096, is_cache=True)
     try:
         yield engine
     finally:
@@ -599,3 +610,57 @@ def someone_else() -> Iterator[None]:
         yield
     finally:
         os.seteuid(before)
+
+
+def test_a_cache_that_has_lost_its_end_is_opened(path: pathlib.Path) -> None:
+    with cache(path) as engine:
+        append_all(engine, b"one")
+    kept = path.read_bytes()
+    with cache(path) as engine:
+        append_all(engine, b"two")
+    path.write_bytes(kept)
+    with pytest.raises(CannotOpenStore, match="had been made durable"):
+        SqliteEngine.open(path)
+    with cache(path) as engine:
+        assert engine.read(lambda rows: rows.sequence()) == 1
+        assert append_all(engine, b"three") == [2]
+
+
+def test_the_log_of_a_cache_can_be_replaced(path: pathlib.Path) -> None:
+    with cache(path) as engine:
+        append_all(engine, b"one", b"two")
+        for sequence, entries in ((7, [LogEntry(7, b"op", b"seven")]), (3, []), (0, [])):
+            transaction = engine.begin()
+            transaction.replace_log(sequence, entries)
+            assert transaction.sequence() == sequence
+            transaction.commit()
+            assert engine.read(lambda rows: rows.sequence()) == sequence
+            assert engine.read(lambda rows: list(rows.entries(0))) == entries
+        engine.recover()
+        assert append_all(engine, b"first") == [1]
+
+
+def count_syncs(path: pathlib.Path, *, is_cache: bool) -> int:
+    """Return how often a process that makes ten commits syncs a file."""
+    script = """
+import pathlib, sys
+from treedbd.store.sqlite.engine import SqliteEngine
+path = pathlib.Path(sys.argv[1])
+engine = SqliteEngine.create(path, reserve_bytes=4096, is_cache=sys.argv[2] == "True")
+for number in range(10):
+    transaction = engine.begin()
+    transaction.append(b"op", b"entry")
+    transaction.commit()
+"""
+    command = [sys.executable, "-c", script, str(path), str(is_cache)]
+    trace = path.with_name("trace")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    tracing = ["strace", "-f", "-e", "trace=fsync,fdatasync", "-o", str(trace)]
+    subprocess.run([*tracing, *command], check=True, timeout=60)
+    return trace.read_text().count("sync(")
+
+
+def test_a_commit_of_a_cache_is_not_synced(tmp_path: pathlib.Path) -> None:
+    durable = count_syncs(tmp_path / "durable" / "a.shelf", is_cache=False)
+    cached = count_syncs(tmp_path / "cached" / "a.shelf", is_cache=True)
+    assert durable >= cached + 10

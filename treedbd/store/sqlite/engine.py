@@ -11,59 +11,57 @@ import contextlib
 import os
 import pathlib
 from collections.abc import Callable
-from typing import Final, TypeVar
-
-import apsw
+from functools import partial
+from typing import Final, TypeAlias, TypeVar
 
 from treedbd.files import FULL_ERRNOS, create_directory, write_atomically
 from treedbd.store.engine import (
     CannotOpenStore,
     DiskFull,
     PresentView,
+    ReadView,
     StoreFailed,
     StoreInaccessible,
 )
 from treedbd.store.lock import DirectoryLock
 from treedbd.store.sqlite.convert import Report, convert
 from treedbd.store.sqlite.damage import find_damage
-from treedbd.store.sqlite.errors import SQLITE_ERRORS
 from treedbd.store.sqlite.file import (
     LOG,
     OlderFormat,
     beside,
     check_file,
-    connect_reader,
     empty_file,
-    set_cache_size,
 )
 from treedbd.store.sqlite.history import MARK
-from treedbd.store.sqlite.integrity import check_all
+from treedbd.store.sqlite.integrity import check_file_content
 from treedbd.store.sqlite.reader import PresentReader
+from treedbd.store.sqlite.readers import Readers
 from treedbd.store.sqlite.reserve import Reserve
 from treedbd.store.sqlite.writer import SqliteWriter
 
 T = TypeVar("T")
+_Close: TypeAlias = Callable[[bool, bool], None]
 
 RESERVE_BYTES: Final = 1024 * 1024
 
 _RESERVE: Final = "-reserve"
 _SUFFIXES: Final = ("", LOG, "-shm", _RESERVE, MARK)
-_SPARE_CONNECTIONS: Final = 1
-_SNAPSHOT_CACHE_BYTES: Final = 1024 * 1024
-"""Enough for the inner pages of the tree: a reader of a moment mostly reads each page once."""
 DESCRIPTORS_PER_FILE: Final = 9
 """Descriptors of one open engine: two of each of three connections (writer, reader, a spare one for
 snapshots), one that holds the locks of the file, the index of the log, and the mark."""
 
 
 class SqliteEngine:
-    """An `Engine` over one file, which no other process writes.
+    """An `Engine` over one file, which no other process writes at the same time.
 
     Attributes:
         begin: opens the one transaction (`SqliteWriter.begin`).
         was_closed_cleanly: whether all of the file was sound when it was closed, and nothing has
             changed since then: it need not be checked again.
         warning: what an operator should know about the opening, in one sentence; None if nothing.
+        leave: calls what closes the file, with whether this process may write to it, and whether no
+            other process has it open.
 
     """
 
@@ -74,8 +72,9 @@ class SqliteEngine:
         *,
         lock: DirectoryLock | None = None,
         reserve_bytes: int = RESERVE_BYTES,
+        is_cache: bool = False,
     ) -> SqliteEngine:
-        """Create the file and its directory, and open it; `lock` as in `open`.
+        """Create the file and its directory, and open it; `lock` and `is_cache` as in `open`.
 
         A process that is killed meanwhile leaves either no file or a good one. Raises `DiskFull`,
         or `CannotOpenStore` if the file, its log or its mark exists already or it cannot be
@@ -98,10 +97,10 @@ class SqliteEngine:
                 "let the user that runs treedb write to its directory",
             ) from error
         try:
-            engine = cls._open(path, reserve_bytes, lock)
+            make = partial(SqliteWriter, path, lock, is_cache=is_cache)
+            engine = cls._open(path, reserve_bytes, make)
         except BaseException:
-            for suffix in _SUFFIXES:
-                beside(path, suffix).unlink(missing_ok=True)
+            remove_files(path)
             raise
         engine.confirm_sound()
         return engine
@@ -115,43 +114,46 @@ class SqliteEngine:
         accept_loss: bool = False,
         reserve_bytes: int = RESERVE_BYTES,
         report: Report | None = None,
+        is_alone: bool = True,
+        is_cache: bool = False,
     ) -> SqliteEngine:
         """Open the file; raise FileNotFoundError, or `CannotOpenStore`.
 
         `lock` is that of the data directory; while it is not in its place, nothing is committed.
         With `accept_loss` a file from which changes are missing is opened, with a warning. With
         `report` a file of an older format is converted first, which may take minutes; without it
-        that is `OlderFormat`.
+        that is `OlderFormat`. Unless this process `is_alone`, others have the file open: then its
+        log is left as it is. With `is_cache` a commit is not synced: after a power failure the last
+        ones may be missing, which is accepted, since their origin is elsewhere.
         """
         check_file(path)
+        accept_loss = accept_loss or is_cache
+        make = partial(
+            SqliteWriter, path, lock, accept_loss=accept_loss, is_alone=is_alone, is_cache=is_cache
+        )
+        open_file = partial(cls._open, path, reserve_bytes, make)
         try:
             try:
-                return cls._open(path, reserve_bytes, lock, accept_loss=accept_loss)
+                return open_file()
             except OlderFormat as error:
                 if report is None:
                     raise
                 convert(path, error.version, report, accept_loss=accept_loss)
-                return cls._open(path, reserve_bytes, lock, accept_loss=accept_loss)
+                return open_file()
         except DiskFull as error:
-            raise StoreInaccessible(
-                path, "cannot be opened because the disk is full", "make room"
-            ) from error
+            problem = "cannot be opened because the disk is full"
+            raise StoreInaccessible(path, problem, "make room") from error
 
     @classmethod
     def _open(
-        cls,
-        path: pathlib.Path,
-        reserve_bytes: int,
-        lock: DirectoryLock | None,
-        *,
-        accept_loss: bool = False,
+        cls, path: pathlib.Path, reserve_bytes: int, make_writer: Callable[[], SqliteWriter]
     ) -> SqliteEngine:
         reserve = Reserve(beside(path, _RESERVE), reserve_bytes)
         try:
-            writer = SqliteWriter(path, lock, accept_loss=accept_loss)
+            writer = make_writer()
         except DiskFull:
             reserve.release()  # opening needs room for the index of the log
-            writer = SqliteWriter(path, lock, accept_loss=accept_loss)
+            writer = make_writer()
         try:
             return cls(path, writer, reserve)
         except BaseException:
@@ -166,24 +168,22 @@ class SqliteEngine:
         self.was_closed_cleanly: Final[bool] = writer.history.was_closed_cleanly
         self.warning: Final = writer.history.warning
         self._reserve = reserve
-        self._cache_size: int | None = None
-        self._present = self._make_reader(connect_reader(path))
-        self._spare: list[apsw.Connection] = []
-        self._snapshots: set[PresentReader] = set()
-        writer.let_reads_go = self._let_reads_go
+        self._readers = Readers(path, self._check_in_place)
+        self.leave: Callable[[_Close], None] = _close_alone
+        writer.let_reads_go = self._readers.let_go
         self.restore_reserve()
 
     def read(self, work: Callable[[PresentView], T]) -> T:
         """Run `work` on the present moment and return its result; raise `StoreFailed`."""
-        return self._present.read(work)
+        return self._readers.present.read(work)
 
     def pin(self) -> None:
         """Let reads show the present moment until `advance`."""
-        self._present.pin()
+        self._readers.present.pin()
 
     def advance(self) -> None:
         """Let reads show what has been committed."""
-        self._present.advance()
+        self._readers.present.advance()
 
     @property
     def needs_checkpoint(self) -> bool:
@@ -203,9 +203,7 @@ class SqliteEngine:
 
         Until it is closed the log cannot be restarted, and grows.
         """
-        snapshot = self._make_reader(self._take_spare()).begin_held()
-        self._snapshots.add(snapshot)
-        return snapshot
+        return self._readers.hold()
 
     @property
     def path(self) -> pathlib.Path:
@@ -215,16 +213,12 @@ class SqliteEngine:
     @property
     def has_snapshots(self) -> bool:
         """Whether a moment is held open."""
-        return bool(self._snapshots)
+        return bool(self._readers.snapshots)
 
     def limit_cache(self, size: int) -> None:
-        """Keep about `size` bytes of pages in memory at most; not during a commit.
-
-        The writer and the reader keep half of them each; a snapshot keeps a few of its own.
-        """
-        self._cache_size = size // 2
+        """Keep about `size` bytes of pages in memory at most, half for writing; not in a commit."""
         self._writer.limit_cache(size // 2)
-        set_cache_size(self._present.connection, size // 2)
+        self._readers.limit_cache(size // 2)
 
     def recover(self) -> None:
         """Bring the file back from disk and verify it; raise `StoreFailed`."""
@@ -253,6 +247,11 @@ class SqliteEngine:
         """
         return self._writer.find_misplaced()
 
+    @property
+    def is_sound(self) -> bool:
+        """Whether all of the file is known to be sound."""
+        return self._writer.is_sound
+
     def confirm_sound(self) -> None:
         """Record that all of the file has been checked and is sound.
 
@@ -272,35 +271,35 @@ class SqliteEngine:
 
     def verify(self) -> list[str]:
         """Read the whole file; return what is damaged, one sentence each."""
-        try:
-            with contextlib.closing(connect_reader(self._path)) as connection:
-                connection.execute("BEGIN")
-                return check_all(connection)
-        except (StoreFailed, *SQLITE_ERRORS) as error:
-            return [f"The file cannot be read: {error}."]
+        return check_file_content(self._path)
 
     def size(self) -> int:
         """Return the bytes of the file and of those beside it, the reserve included."""
-        total = 0
-        for suffix in _SUFFIXES:
-            with contextlib.suppress(FileNotFoundError):
-                total += beside(self._path, suffix).stat().st_size
-        return total
+        return sum(map(_size_of, (beside(self._path, suffix) for suffix in _SUFFIXES)))
 
     def close(self) -> None:
         """Close cleanly: snapshots, readers, and last the writer, which checkpoints."""
-        for snapshot in list(self._snapshots):
-            snapshot.close()
-        for connection in (*self._spare, self._present.connection):
-            connection.close()
-        self._spare.clear()
-        self._writer.close()
+        self.leave(self._close)
 
-    def _connect_snapshot(self) -> apsw.Connection:
-        self._check_in_place()
-        connection = connect_reader(self._path)
-        set_cache_size(connection, _SNAPSHOT_CACHE_BYTES)
-        return connection
+    def refresh(self) -> None:
+        """Let the writing connection go on after what other processes have written."""
+        self._writer.refresh()
+
+    def follow_moments(self, begun: Callable[[ReadView], None]) -> None:
+        """Call `begun` with each moment that reads begin to show from now on."""
+        self._readers.follow(begun)
+
+    def fail(self, reason: str) -> None:
+        """Write nothing more until `recover` has succeeded."""
+        self._writer.fail(reason)
+
+    def take_failure(self) -> bool:
+        """Return whether the store has failed since the last call."""
+        return self._writer.take_failure()
+
+    def _close(self, may_write: bool, is_last: bool) -> None:
+        self._readers.close()
+        self._writer.close(may_write=may_write, is_last=is_last)
 
     def _check_in_place(self) -> None:
         """Raise `StoreFailed` if the path may lead to another file than the one that is open."""
@@ -308,37 +307,19 @@ class SqliteEngine:
         if problem is not None:
             raise StoreFailed(problem)
 
-    def _make_reader(self, connection: apsw.Connection) -> PresentReader:
-        return PresentReader(connection, self._hold, self._release)
 
-    def _take_spare(self) -> apsw.Connection:
-        return self._spare.pop() if self._spare else self._connect_snapshot()
+def _size_of(path: pathlib.Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
-    def _hold(self, reader: PresentReader) -> bool:
-        """Let another reader show the present moment from now on; return whether it can.
 
-        It cannot if a commit that readers must not see yet has taken effect.
-        """
-        other = self._make_reader(self._take_spare())
-        if reader.is_pinned:
-            other.pin()
-            if not other.shows_as(reader):
-                other.advance()
-                self._release(other)
-                return False
-        if self._cache_size is not None:
-            set_cache_size(other.connection, self._cache_size)
-        set_cache_size(reader.connection, _SNAPSHOT_CACHE_BYTES)
-        self._present = other
-        self._snapshots.add(reader)
-        return True
+def _close_alone(close: _Close) -> None:
+    close(True, True)
 
-    def _release(self, reader: PresentReader) -> None:
-        self._snapshots.discard(reader)
-        if len(self._spare) < _SPARE_CONNECTIONS:
-            self._spare.append(reader.connection)
-        else:
-            reader.connection.close()
 
-    def _let_reads_go(self) -> bool:
-        return self._present.let_go()
+def remove_files(path: pathlib.Path) -> None:
+    """Remove the file of a database that nobody has open, and the files beside it."""
+    for suffix in _SUFFIXES:
+        beside(path, suffix).unlink(missing_ok=True)

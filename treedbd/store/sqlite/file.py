@@ -76,6 +76,7 @@ _WRITING: dict[str, int | str] = {
     "cache_spill": 0,  # nothing is written before the commit, which waits in a thread
     "cache_size": -8192,
 }
+_CACHING: dict[str, int | str] = {"synchronous": 1}
 _READING: dict[str, int | str] = {"query_only": 1, "wal_autocheckpoint": 0, "cache_size": -8192}
 _ALWAYS: dict[str, int | str] = {
     "mmap_size": 0,
@@ -166,10 +167,13 @@ def read_format(path: pathlib.Path) -> int:
     return version
 
 
-def connect_writer(path: pathlib.Path, version: int = FORMAT) -> apsw.Connection:
+def connect_writer(
+    path: pathlib.Path, version: int = FORMAT, *, is_cache: bool = False
+) -> apsw.Connection:
     """Connect for writing and check that the format is `version`.
 
-    Raises `DiskFull` or `CannotOpenStore`, for an older format `OlderFormat`.
+    The commits of a file that `is_cache` are not synced: a power failure may undo the last ones,
+    and damages nothing. Raises `DiskFull` or `CannotOpenStore`, for an older format `OlderFormat`.
     """
     _check_library()
     try:
@@ -178,7 +182,7 @@ def connect_writer(path: pathlib.Path, version: int = FORMAT) -> apsw.Connection
         raise cannot_open(path, error) from error
     try:
         _check_format(path, connection, version)
-        _set_pragmas(path, connection, _WRITING)
+        _set_pragmas(path, connection, {**_WRITING, **_CACHING} if is_cache else _WRITING)
     except SQLITE_ERRORS as error:
         failure = classify_error(connection, error)
         reason = cannot_open(path, error, connection)

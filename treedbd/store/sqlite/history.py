@@ -123,6 +123,12 @@ class History:
         self._newest = (sequence, op_id)
         self._file.write(Mark(sequence, op_id))
 
+    def follow(self, connection: apsw.Connection) -> None:
+        """Go on from where other processes have brought the shelf; raise OSError."""
+        self._file.follow()
+        self._newest = _newest(connection)
+        self._is_begun = True  # by whoever has committed
+
     def renew(self, connection: apsw.Connection) -> None:
         """Record durably how far a shelf has come that was recovered; raise OSError."""
         self._file.close()

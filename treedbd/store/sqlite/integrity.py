@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
+import pathlib
+
 import apsw
+
+from treedbd.store.engine import StoreFailed
+from treedbd.store.sqlite.errors import SQLITE_ERRORS
+from treedbd.store.sqlite.file import connect_reader
 
 
 def check_all(connection: apsw.Connection) -> list[str]:
     """Check the file, its index and the numbers of its log; return a sentence for each finding."""
     return [*_damage(connection), *_gaps(connection)]
+
+
+def check_file_content(path: pathlib.Path) -> list[str]:
+    """Read the whole file; return what is damaged, one sentence each."""
+    try:
+        with contextlib.closing(connect_reader(path)) as connection:
+            connection.execute("BEGIN")
+            return check_all(connection)
+    except (StoreFailed, *SQLITE_ERRORS) as error:
+        return [f"The file cannot be read: {error}."]
 
 
 def _damage(connection: apsw.Connection) -> list[str]:

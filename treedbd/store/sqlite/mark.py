@@ -64,13 +64,20 @@ class MarkFile:
                 content = file.read(2 * _SLOT_BYTES)
         except FileNotFoundError:
             return None
-        slots = (_decode(content[at:]) for at in (0, _SLOT_BYTES))
-        whole = [slot for slot in slots if slot is not None]
+        whole = _whole_slots(content)
         if not whole:
             return None
         self._is_readable = True
         self._count, mark = max(whole, key=lambda slot: slot[0])
         return mark
+
+    def follow(self) -> None:
+        """Write the next mark after those that other processes have written; raise OSError."""
+        if self._descriptor is None:
+            self.read()
+            return
+        content = os.pread(self._descriptor, 2 * _SLOT_BYTES, 0)
+        self._count = max((slot[0] for slot in _whole_slots(content)), default=self._count)
 
     def write(self, mark: Mark, *, sync: bool = False) -> None:
         """Write a mark, and with `sync` wait until it is on the disk; raise OSError."""
@@ -101,6 +108,12 @@ class MarkFile:
         slot = content.ljust(_SLOT_BYTES, b"\0")
         write_atomically(self._path, slot + slot)  # both, so that later writes need no new space
         return open_private(self._path, os.O_RDWR)
+
+
+def _whole_slots(content: bytes) -> list[tuple[int, Mark]]:
+    """Return the counters and marks of the slots that were written whole."""
+    slots = (_decode(content[at:]) for at in (0, _SLOT_BYTES))
+    return [slot for slot in slots if slot is not None]
 
 
 def _encode(count: int, mark: Mark) -> bytes:

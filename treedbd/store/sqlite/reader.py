@@ -17,7 +17,14 @@ from typing import Any, NoReturn, Self, TypeAlias, TypeVar
 
 import apsw
 
-from treedbd.store.engine import DiskFull, EngineSnapshot, LogEntry, Row, StoreFailed
+from treedbd.store.engine import (
+    DiskFull,
+    EngineSnapshot,
+    LogEntry,
+    ReadView,
+    Row,
+    StoreFailed,
+)
 from treedbd.store.sqlite.errors import SQLITE_ERRORS, classify_error
 
 Execute: TypeAlias = Callable[..., apsw.Cursor]
@@ -146,6 +153,8 @@ class PresentReader(SqliteReader):
     Attributes:
         connection: the connection.
         is_pinned: whether reads show this moment until `advance`.
+        begun: called with each moment that it begins to show, before anything is read from it; None
+            for nothing.
 
     """
 
@@ -159,6 +168,7 @@ class PresentReader(SqliteReader):
         super().__init__(connection)
         self.connection = connection
         self.is_pinned = False
+        self.begun: Callable[[ReadView], None] | None = None
         self._is_held = False
         self._is_current = False  # a transaction is open, and shows all that reads may see
         self._lock = threading.Lock()
@@ -257,6 +267,9 @@ class PresentReader(SqliteReader):
             self._is_current = False
             self.end()
             raise
+        if self.begun is not None:
+            self._execute = self._guarded
+            self.begun(self)
         self._invalidate()
 
 

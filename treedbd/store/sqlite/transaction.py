@@ -7,13 +7,13 @@ transaction is rolled back at once, so all that is left to do is to answer its w
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 import apsw
 
 from treedbd.pauses import pause
-from treedbd.store.engine import DiskFull, StoreFailed
+from treedbd.store.engine import DiskFull, LogEntry, StoreFailed
 from treedbd.store.sqlite.errors import SQLITE_ERRORS
 from treedbd.store.sqlite.reader import SqliteReader
 
@@ -26,6 +26,9 @@ _BYTES_AT_ONCE = 2 * 1024 * 1024
 """Rows, and bytes in them, that are removed by one statement."""
 _APPEND = "INSERT INTO log VALUES(1, ?, ?, ?)"
 _TRIM = "DELETE FROM log WHERE seq <= ?"
+_LONG = "SELECT seq, entry FROM log WHERE seq <= ? AND length(entry) > ?"
+_CUT = "UPDATE log SET entry = ? WHERE seq = ?"
+_TRIM_ALL = "DELETE FROM log"
 _PAGE_COUNT = "PRAGMA page_count"
 _SET_SEQUENCE = "UPDATE dbs SET seq = ? WHERE db = 1"
 
@@ -120,6 +123,20 @@ class SqliteTransaction(SqliteReader):
     def trim(self, through: int) -> None:
         """Drop the entries with numbers up to and including `through`."""
         self._execute(_TRIM, (through,))
+
+    def shorten(self, through: int, longest: int, cut: Callable[[bytes], bytes]) -> None:
+        """Cut the entries with numbers up to `through` that are longer than `longest` bytes."""
+        found: list[Any] = self._execute(_LONG, (through, longest)).fetchall()
+        for number, content in found:
+            self._execute(_CUT, (cut(content), number))
+
+    def replace_log(self, sequence: int, entries: Iterable[LogEntry]) -> None:
+        """Let the log hold `entries` alone; the number of the last one ever is `sequence`."""
+        self._execute(_TRIM_ALL)
+        self._newest = (sequence, b"")
+        for entry in entries:
+            self._execute(_APPEND, entry)
+            self._newest = entry[:2]
 
     def commit(self) -> None:
         """Make the changes durable; raise `DiskFull` or `StoreFailed`."""

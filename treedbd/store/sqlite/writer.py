@@ -1,10 +1,8 @@
 """The writing connection of a shelf file: transactions, checkpoints, failure, recovery.
 
-Theory of operation
--------------------
-A commit appends its pages to the write-ahead log, ends them with a commit frame and syncs the log.
-From time to time a *checkpoint* copies what the log holds into the file and syncs both; the log is
-then written again from its start.
+Theory of operation. A commit appends its pages to the write-ahead log, ends them with a commit
+frame and syncs the log. From time to time a *checkpoint* copies what the log holds into the file
+and syncs both; the log is then written again from its start.
 
 A sync that fails says nothing about what is on the disk, and the next one may succeed without
 having written what this one did not. Therefore:
@@ -22,8 +20,7 @@ having written what this one did not. Therefore:
 - A process that died may have left a log whose sync had failed: a log that exists when the file is
   opened is checkpointed before anything else.
 
-No room for a write is another matter: the commit frame is missing, and the transaction never
-happened.
+No room for a write is another matter: the commit frame is missing, so nothing has happened.
 
 While a commit is made in another thread, reads show the moment before it, and the log is needed for
 that. So the checkpoint comes later, as a step of its own, when they have been let go; and they are
@@ -31,23 +28,20 @@ let go once more after it. Only then does no reader need the log, and the next c
 
 A checkpoint must never need room: on a full disk it is what lets the log be restarted in its own
 space, so that removals find some. So the file is made as long as a commit will need it before the
-pages go to the log. What follows the last page means nothing; if the commit fails, the file is
-truncated there again, by us or by the next checkpoint.
+pages go to the log (`space`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import pathlib
-import sys
 from collections.abc import Callable
 from typing import Final
 
 import apsw
 
-from treedbd.files import FULL_ERRNOS, allocate
+from treedbd.files import FULL_ERRNOS
 from treedbd.store.engine import CannotOpenStore, DiskFull, StoreFailed
 from treedbd.store.lock import DirectoryLock
 from treedbd.store.sqlite.errors import (
@@ -57,14 +51,24 @@ from treedbd.store.sqlite.errors import (
     classify_error,
     describe,
 )
-from treedbd.store.sqlite.file import PAGE_BYTES, connect_writer, log_of, set_cache_size
+from treedbd.store.sqlite.file import (
+    connect_writer,
+    log_of,
+    set_cache_size,
+)
 from treedbd.store.sqlite.history import History, has_content
 from treedbd.store.sqlite.open_files import OpenFiles
+from treedbd.store.sqlite.space import FileSpace
 from treedbd.store.sqlite.transaction import SqliteTransaction
-from treedbd.store.sqlite.wal import checkpoint_all, commit_nothing, last_sequence, vacuum
-
-CHECKPOINT_FRAMES: Final = 250
-"""The log is checkpointed at this many pages, and again after as many more until it restarts."""
+from treedbd.store.sqlite.wal import (
+    LogLength,
+    checkpoint_all,
+    checkpoint_some,
+    commit_nothing,
+    last_sequence,
+    vacuum,
+    verify,
+)
 
 
 class SqliteWriter:
@@ -80,44 +84,50 @@ class SqliteWriter:
     """
 
     def __init__(
-        self, path: pathlib.Path, lock: DirectoryLock | None = None, *, accept_loss: bool = False
+        self,
+        path: pathlib.Path,
+        lock: DirectoryLock | None = None,
+        *,
+        accept_loss: bool = False,
+        is_alone: bool = True,
+        is_cache: bool = False,
     ) -> None:
         """Open the file and checkpoint its log; raise `CannotOpenStore` or `DiskFull`.
 
         Nothing is committed while `lock` is not in its place. With `accept_loss` the file is opened
-        although changes are missing from it (`history`).
+        although changes are missing from it (`history`). Unless it `is_alone`, others use the log.
+        With `is_cache` commits are not synced.
         """
         self.history: Final = History(path)
-        self.let_reads_go: Callable[[], bool] = _nothing_reads
+        self.let_reads_go: Callable[[], bool] = lambda: True
         self._path = path
-        # Closing any descriptor of a file drops the locks of this process on it, SQLite's too: this
-        # one stays open from before the first connection until after the last.
-        self._disk = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        self._space = FileSpace(path)
+        self._is_cache = is_cache
         self._failure: str | None = None
         self._transaction: SqliteTransaction | None = None
-        self._frames = 0
-        self._checkpoint_at = CHECKPOINT_FRAMES
+        self._has_reported = False
+        self._version = 0
+        self._log_length = LogLength()
         self._cache_size: int | None = None
-        self._size_before: int | None = None
         try:
-            self._connection = connect_writer(path)
+            self._connection = connect_writer(path, is_cache=is_cache)
             try:
-                self._open(lock, accept_loss=accept_loss)
+                self._open(lock, accept_loss=accept_loss, is_alone=is_alone)
             except BaseException:
                 # What is left of the log stays for the operator.
                 self._connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
                 self._connection.close()
                 raise
         except BaseException:
-            os.close(self._disk)
+            self._space.close()
             self.history.close(is_clean=False)
             raise
 
-    def _open(self, lock: DirectoryLock | None, *, accept_loss: bool) -> None:
+    def _open(self, lock: DirectoryLock | None, *, accept_loss: bool, is_alone: bool) -> None:
         try:
             self.history.check(self._connection, accept_loss=accept_loss)
             self.is_sound = self.history.was_closed_cleanly
-            self._adopt(self._connection)
+            self._adopt(self._connection, is_alone=is_alone)
             self._last = last_sequence(self._connection)
         except SQLITE_ERRORS as error:
             raise cannot_open(self._path, error, self._connection) from error
@@ -145,7 +155,7 @@ class SqliteWriter:
     def prepare(self, pages: int) -> None:
         """Make sure that what is committed will last; raise `DiskFull` or `StoreFailed`."""
         self._prepare_files()
-        if not self._make_space(pages):
+        if not self._space.allocate(pages):
             raise DiskFull
 
     def _prepare_files(self) -> None:
@@ -158,26 +168,10 @@ class SqliteWriter:
         except OSError as error:
             raise self._mark_failed(error) from error
 
-    def _make_space(self, pages: int) -> bool:
-        """Allocate the space of a file of that many pages; return whether there is enough."""
-        size = os.fstat(self._disk).st_size
-        missing = pages * PAGE_BYTES - size
-        if missing <= 0:
-            return True
-        self._size_before = size
-        try:
-            allocate(self._disk, size, missing)
-        except OSError as error:
-            if error.errno in FULL_ERRNOS:
-                self._truncate()
-                return False
-            # Any other error will be reported by the commit itself.
-        return True
-
     def committed(self, newest: tuple[int, bytes] | None) -> None:
         """Record a commit; checkpoint if the log has grown long enough and reads permit."""
         self._transaction = None
-        self._size_before = None
+        self._space.keep()
         if newest is not None:
             self._last = newest[0]
             self._try_mark(functools.partial(self.history.advance, *newest))
@@ -187,7 +181,7 @@ class SqliteWriter:
     @property
     def needs_checkpoint(self) -> bool:
         """Whether the log has grown long enough since the last checkpoint."""
-        return self._frames >= self._checkpoint_at
+        return self._log_length.is_due
 
     def rolled_back(self) -> None:
         """Record a transaction that changed nothing."""
@@ -196,7 +190,7 @@ class SqliteWriter:
     def failed(self, error: apsw.Error, *, in_commit: bool) -> DiskFull | StoreFailed:
         """Record a transaction that failed; return what to raise for it."""
         self._transaction = None
-        self._truncate()
+        self._space.give_back()
         failure = self._record(error)
         if in_commit and self._failure is not None:
             self._invalidate_tail()
@@ -208,9 +202,10 @@ class SqliteWriter:
         Raises nothing. A failure is recorded; a full disk is not, since it can pass by itself.
         """
         if self._transaction is None:
-            self._checkpoint_at = self._frames + CHECKPOINT_FRAMES
+            self._log_length.postpone()
             self.let_reads_go()
-            self._try(self._connection.wal_checkpoint)
+            is_long = self._log_length.is_long
+            self._try(lambda: checkpoint_some(self._connection, waits=is_long))
             self.let_reads_go()  # who has read meanwhile would keep the log from being restarted
             self._try_mark(self.history.sync)
             self._failure = self._failure or self.find_misplaced()
@@ -244,11 +239,11 @@ class SqliteWriter:
         problem = self.find_misplaced()
         if problem is not None:
             # Not over a new connection, which would open other files. What the log holds goes into
-            # the file, wherever that is now: then the log is not needed any more.
+            # the file, wherever that is now.
             self.checkpoint()
             raise StoreFailed(problem)
         try:
-            fresh = connect_writer(self._path)
+            fresh = connect_writer(self._path, is_cache=self._is_cache)
         except SQLITE_ERRORS as error:
             raise StoreFailed(describe(error)) from error
         except (OSError, CannotOpenStore, DiskFull) as error:
@@ -256,7 +251,7 @@ class SqliteWriter:
         try:
             self.let_reads_go()
             self._adopt(fresh)
-            self._verify(fresh)
+            verify(fresh, self._last, self._space.forget_cached)
             self.history.renew(fresh)
             commit_nothing(fresh)
         except BaseException as error:
@@ -270,27 +265,54 @@ class SqliteWriter:
         self._connection = fresh
         self._failure = None
 
-    def close(self) -> None:
-        """Checkpoint, remove the log and close; after the last reader has closed."""
+    def refresh(self) -> None:
+        """Go on after what other processes have written, if they have; not in a transaction."""
+        try:
+            # It changes with what other connections commit, not with what this one does.
+            version = self._connection.pragma("data_version")
+            if version == self._version:
+                return
+            self._version = version
+            self._last = last_sequence(self._connection)
+            self.history.follow(self._connection)
+        except SQLITE_ERRORS as error:
+            self._record(error)
+        except OSError as error:
+            self._mark_failed(error)
+
+    def fail(self, reason: str) -> None:
+        """Begin no transaction before a recovery: another process has failed."""
+        self._failure = self._failure or reason
+        self._has_reported = True
+
+    def take_failure(self) -> bool:
+        """Return whether it has failed since the last call."""
+        has_failed, had_failed = self._failure is not None, self._has_reported
+        self._has_reported = has_failed
+        return has_failed and not had_failed
+
+    def close(self, *, may_write: bool = True, is_last: bool = True) -> None:
+        """Checkpoint, remove the log and close; after the last reader has closed.
+
+        Unless it `may_write`, the log stays. Unless it `is_last`, others have the file open.
+        """
         if self._transaction is not None:
             self._transaction.rollback()
-        is_clean = self.is_sound and self._failure is None and self.find_misplaced() is None
+        is_clean = is_last and self.is_sound and self._failure is None
+        is_clean = is_clean and self.find_misplaced() is None
+        if not may_write:
+            self._connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         self._connection.close()
-        os.close(self._disk)
+        self._space.close()
         self.history.close(is_clean=is_clean and not has_content(log_of(self._path)))
 
-    def _adopt(self, connection: apsw.Connection) -> None:
-        """Checkpoint the whole log over a new connection, and count its frames from then on."""
-        checkpoint_all(connection)
-        connection.set_wal_hook(self._count_frames)
+    def _adopt(self, connection: apsw.Connection, *, is_alone: bool = True) -> None:
+        """Checkpoint the log over a new connection, and count its frames from then on."""
+        if is_alone:
+            checkpoint_all(connection)
+        connection.set_wal_hook(self._log_length.count)
         if self._cache_size is not None:
             set_cache_size(connection, self._cache_size)
-
-    def _count_frames(self, _connection: apsw.Connection, _name: str, frames: int) -> int:
-        if frames < self._frames:
-            self._checkpoint_at = CHECKPOINT_FRAMES
-        self._frames = frames
-        return apsw.SQLITE_OK
 
     def _try(self, checkpoint: Callable[[], object]) -> None:
         try:
@@ -319,29 +341,9 @@ class SqliteWriter:
             self._failure = str(failure)
         return failure
 
-    def _truncate(self) -> None:
-        """Release the space that was allocated for a commit that failed."""
-        if self._size_before is not None:
-            with contextlib.suppress(OSError):
-                os.ftruncate(self._disk, self._size_before)
-            self._size_before = None
-
     def _invalidate_tail(self) -> None:
         with contextlib.suppress(*SQLITE_ERRORS):
             commit_nothing(self._connection)
-
-    def _verify(self, connection: apsw.Connection) -> None:
-        if sys.platform == "linux":
-            os.posix_fadvise(self._disk, 0, 0, os.POSIX_FADV_DONTNEED)
-        found = connection.pragma("quick_check", 1)
-        if found != "ok":
-            raise StoreFailed(f"The file is damaged: {found}")
-        if last_sequence(connection) < self._last:
-            raise StoreFailed("Acknowledged changes are missing from the file.")
-
-
-def _nothing_reads() -> bool:
-    return True
 
 
 def _mark_problem(error: OSError) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol
 
 from attrs import frozen
 from twisted.internet.defer import Deferred
@@ -18,6 +18,7 @@ from twisted.web.http import datetimeToString
 from twisted.web.resource import IResource
 from twisted.web.server import Site
 
+from treedbd.counts import Counting, Counts
 from treedbd.limits import Limits
 from treedbd.web.headers import Header
 from treedbd.web.http1.errors import (
@@ -33,6 +34,9 @@ SWEEP_S: Final = 1.0
 SWEPT_AT_ONCE: Final = 512
 """Connections that a sweep visits in one turn of the reactor."""
 _MAX_REFUSED: Final = 256
+_ALL: Final = "connections"
+_FROM: Final = "connections from "
+"""The keys of what is counted."""
 
 
 @frozen
@@ -91,8 +95,12 @@ class Connections:
         limits: Limits,
         clock: IReactorTime,
         wall_clock: Callable[[], float],
+        counts: Counting | None = None,
     ) -> None:
-        """Count time with `clock`; `wall_clock` returns the seconds since 1970 for the date."""
+        """Count time with `clock`; `wall_clock` returns the seconds since 1970 for the date.
+
+        `counts` are the connections of all processes that serve the same clients.
+        """
         self.served = served
         self.limits = limits
         self.clock = clock
@@ -105,7 +113,7 @@ class Connections:
         self.sent_past = Tally()
         self._wall_clock = wall_clock
         self._addresses: dict[TrackedConnection, str | None] = {}
-        self._per_address: Counter[str] = Counter()
+        self._counts: Counting = Counts() if counts is None else counts
         self._sent_before = 0
         self._next_sweep: IDelayedCall | None = None
         self._waiting_for_end: list[Deferred[None]] = []
@@ -124,11 +132,14 @@ class Connections:
 
         A refused connection is registered too, until it is closed.
         """
+        # First counted, then compared: others may admit connections at the same time.
+        self._count(address, 1)
         error = self._error_for(address)
         self._addresses[connection] = None if error else address
         if error is None:
             self.count += 1
-            self._per_address[address] += 1
+        else:
+            self._count(address, -1)
         if self._next_sweep is None:
             self._sweep()
         return error
@@ -143,9 +154,7 @@ class Connections:
         self._sent_before += connection.bytes_sent
         if address is not None:
             self.count -= 1
-            self._per_address[address] -= 1
-            if not self._per_address[address]:
-                del self._per_address[address]
+            self._count(address, -1)
         if not self._addresses:
             self._end()
 
@@ -168,11 +177,17 @@ class Connections:
     def _error_for(self, address: str) -> ErrorReply | None:
         if self.draining:
             return SHUTTING_DOWN
-        if self.count >= self.limits.connections:
+        if self._counts.total(_ALL) > self.limits.connections:
             return TOO_MANY
-        if address and self._per_address[address] >= self.limits.connections_per_address:
+        if address and self._counts.total(_FROM + address) > self.limits.connections_per_address:
             return TOO_MANY_FROM_ADDRESS
         return None
+
+    def _count(self, address: str, by: Literal[1, -1]) -> None:
+        change = self._counts.add if by == 1 else self._counts.remove
+        change(_ALL)
+        if address:
+            change(_FROM + address)
 
     def _sweep(self) -> None:
         self.now = self.clock.seconds()

@@ -19,6 +19,7 @@ from twisted.web.resource import IResource
 from twisted.web.server import Site
 from zope.interface import implementer
 
+from treedbd.counts import Counting
 from treedbd.limits import Limits
 from treedbd.web.headers import Header
 from treedbd.web.http1.connection import Http1Connection
@@ -41,13 +42,14 @@ class Http1Factory(Factory):
         log_access: Callable[[Request], None] | None = None,
         wall_clock: Callable[[], float] = time.time,
         error_headers: Iterable[Header] = (),
+        counts: Counting | None = None,
     ) -> None:
         """Serve `resource`: a leaf gets every request, else its children are looked up.
 
         Time limits are counted with `clock`; `wall_clock` returns the seconds since 1970 for the
         Date of replies. `log_access` is called with every answered request, and must show no more
         of its target than `shown_path`. `error_headers` are sent with what the server refuses by
-        itself.
+        itself. `counts` are the connections of all processes that serve the same clients.
         """
         site = Site(resource, reactor=clock)
         served = ServedResource(
@@ -58,7 +60,7 @@ class Http1Factory(Factory):
             log_access,
             tuple(error_headers),
         )
-        self._connections = Connections(served, limits, clock, wall_clock)
+        self._connections = Connections(served, limits, clock, wall_clock, counts)
         self.protocol = partial(Http1Connection, self._connections)
 
     @property

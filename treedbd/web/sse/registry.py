@@ -8,20 +8,18 @@ frequent.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol
 
 import attrs
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import LoopingCall
 
+from treedbd.counts import Counting, Counts
 from treedbd.limits import Limits, StreamLimits
 from treedbd.names import DatabaseName
 from treedbd.web.auth.identity import Identity
 from treedbd.web.sse.frames import AUTH_REVOKED
-
-K = TypeVar("K")
 
 TICK_S: Final = 1.0
 TICKS_PER_KEEP_ALIVE: Final = 8
@@ -29,6 +27,10 @@ SENT_AT_ONCE: Final = 256
 """Keep-alives that are sent in one turn of the reactor."""
 ENDED_AT_ONCE: Final = 32
 """Streams that end in one turn of the reactor because of the time."""
+_ALL: Final = "streams"
+_OF: Final = "streams of "
+_FROM: Final = "streams from "
+"""The keys of what is counted."""
 RETRIED_AT_ONCE: Final = 8
 """Postponed streams that begin again in one turn of the reactor."""
 
@@ -90,8 +92,12 @@ class StreamRegistry:
         stream_limits: StreamLimits,
         clock: IReactorTime,
         wall_clock: Callable[[], float],
+        counts: Counting | None = None,
     ) -> None:
-        """Keep streams alive by `clock`; tokens expire by `wall_clock`, seconds since 1970."""
+        """Keep streams alive by `clock`; tokens expire by `wall_clock`, seconds since 1970.
+
+        `counts` are the streams of all processes that serve the same clients.
+        """
         self.buffer_bytes: Final = stream_limits.buffer_bytes
         self.opened = 0
         self.events_sent = 0
@@ -101,8 +107,7 @@ class StreamRegistry:
         self._clock = clock
         self._wall_clock = wall_clock
         self._subscribers: dict[OpenStream, Subscriber] = {}
-        self._per_database: Counter[DatabaseName] = Counter()
-        self._per_address: Counter[str] = Counter()
+        self._counts: Counting = Counts() if counts is None else counts
         self._expiring: dict[OpenStream, float] = {}
         self._paused: dict[OpenStream, float] = {}
         self._postponed: dict[OpenStream, None] = {}
@@ -116,18 +121,18 @@ class StreamRegistry:
     def check(self, name: DatabaseName, address: str) -> None:
         """Raise `TooManyStreams` or `StreamsExhausted` if one more would be too many."""
         limits = self._limits
-        if len(self._subscribers) >= limits.streams:
+        if self._counts.total(_ALL) >= limits.streams:
             raise StreamsExhausted("There are too many streams of this service.")
-        if self._per_database[name] >= limits.streams_per_database:
+        if self._counts.total(_OF + name.label) >= limits.streams_per_database:
             raise TooManyStreams("There are too many streams of this database.")
-        if self._per_address[address] >= limits.streams_per_address:
+        if self._counts.total(_FROM + address) >= limits.streams_per_address:
             raise TooManyStreams("There are too many streams from this address.")
 
     def add(self, stream: OpenStream, subscriber: Subscriber) -> None:
         """Register a stream that has been admitted, and keep it alive from now on."""
         self._subscribers[stream] = subscriber
-        self._per_database[subscriber.name] += 1
-        self._per_address[subscriber.address] += 1
+        for key in _keys(subscriber):
+            self._counts.add(key)
         self.opened += 1
         expires_at = subscriber.identity.expires_at
         if expires_at is not None:
@@ -143,8 +148,8 @@ class StreamRegistry:
         self._paused.pop(stream, None)
         self._postponed.pop(stream, None)
         self._expiring.pop(stream, None)
-        _decrease(self._per_database, subscriber.name)
-        _decrease(self._per_address, subscriber.address)
+        for key in _keys(subscriber):
+            self._counts.remove(key)
         if not self._subscribers:
             self._ticking.stop()
 
@@ -219,7 +224,5 @@ def _keep_alive(stream: OpenStream) -> None:
     stream.keep_alive()
 
 
-def _decrease(counter: Counter[K], key: K) -> None:
-    counter[key] -= 1
-    if not counter[key]:
-        del counter[key]
+def _keys(subscriber: Subscriber) -> tuple[str, str, str]:
+    return _ALL, _OF + subscriber.name.label, _FROM + subscriber.address

@@ -1,0 +1,488 @@
+"""Several workers, one daemon: what a client or an operator sees of them from outside."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pathlib
+import signal
+import socket
+import threading
+import urllib.parse
+from collections.abc import Iterator
+
+import pytest
+
+from tests.command import run_command
+from tests.daemon import Daemon, Response
+from tests.rest import Client, Wire, check_error
+from tests.sse import EventStream, change, put
+from tests.workers_of import is_running, kill, one_of_each, wait_until, worker_of, worker_pids
+
+TWO = ["--workers", "2"]
+DENY = '{"rules": {".read": false, ".write": false}}'
+OWNER = {"Authorization": "Bearer owner"}
+
+
+@pytest.fixture(scope="module")
+def shared_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    with Daemon(tmp_path_factory.mktemp("daemon"), arguments=TWO) as running:
+        yield running
+
+
+def clients_of(tree: Client) -> list[Client]:
+    """Return clients of the same tree, one for each worker."""
+
+    def make() -> Client:
+        client = Client(tree.daemon, tree.host)
+        client.request("GET", "/.health")
+        return client
+
+    return one_of_each(tree.daemon, make, lambda client: client.wire.socket)
+
+
+def streams_of(tree: Client, target: str) -> list[EventStream]:
+    """Return streams of the same target, one at each worker, after their first value."""
+
+    def make() -> EventStream:
+        stream = EventStream(tree, target)
+        stream.next_change()
+        return stream
+
+    return one_of_each(tree.daemon, make, lambda stream: stream.wire.socket)
+
+
+def test_what_one_worker_acknowledges_all_show(tree: Client) -> None:
+    first, second = clients_of(tree)
+    for number in range(50):
+        writer, reader = (first, second) if number % 2 else (second, first)
+        writer.put("/a.json", number)
+        assert reader.get("/a.json") == number
+        assert reader.get("/.json?shallow=true") == {"a": True}
+
+
+def test_a_database_that_one_worker_creates_exists_at_all(tree: Client) -> None:
+    first, second = clients_of(tree)
+    assert [each.get("/.json") for each in (first, second)] == [None, None]
+    first.put("/a.json", 1)
+    assert second.get("/.json") == {"a": 1}
+    second.put("/b.json", 2)
+    assert first.get("/.json") == {"a": 1, "b": 2}
+
+
+def test_workers_that_create_a_database_together_lose_nothing(shared_daemon: Daemon) -> None:
+    for _ in range(10):
+        tree = Client.of_new_tree(shared_daemon)
+        clients = clients_of(tree)
+        start = threading.Barrier(2)
+
+        def write(client: Client, key: str, start: threading.Barrier = start) -> None:
+            start.wait()
+            client.put(f"/{key}.json", key)
+
+        threads = [
+            threading.Thread(target=write, args=(client, f"k{number}"))
+            for number, client in enumerate(clients)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for client in clients:
+            assert client.get("/.json") == {"k0": "k0", "k1": "k1"}
+            client.close()
+
+
+def test_streams_of_all_workers_have_all_events_in_order(tree: Client) -> None:
+    clients, streams = clients_of(tree), streams_of(tree, "/a.json")
+    for number in range(40):
+        clients[number % 2].put("/a/b.json", number)
+    for stream in streams:
+        assert [change(stream.next_change()) for _ in range(40)] == [
+            put("/b", number) for number in range(40)
+        ]
+
+
+def test_a_patch_is_a_patch_at_every_worker(tree: Client) -> None:
+    clients, streams = clients_of(tree), streams_of(tree, "/a.json")
+    for client in clients:
+        assert client.request("PATCH", "/a.json", '{"b/c":1,"d":null}').status == 200
+    for stream in streams:
+        for _ in clients:
+            assert change(stream.next_change()) == ("patch", "/", {"b/c": 1, "d": None})
+
+
+@pytest.mark.parametrize("size", [100_000, 3_000_000])
+def test_a_long_value_reaches_the_streams_of_all_workers(tree: Client, size: int) -> None:
+    clients, streams = clients_of(tree), streams_of(tree, "/a.json")
+    value = {f"k{number:05}": "x" * 1000 for number in range(size // 1000)}
+    clients[0].put("/a/b.json", value)
+    for stream in streams:
+        assert change(stream.next_change()) == put("/b", value)
+
+
+@pytest.mark.parametrize("size", [100_000, 3_000_000])
+def test_a_long_patch_is_a_patch_at_every_worker(tree: Client, size: int) -> None:
+    clients, streams = clients_of(tree), streams_of(tree, "/a.json")
+    for number in range(8):
+        members: dict[str, object] = {
+            f"k{number}{at:05}": "x" * 1000 for at in range(size // 1000)
+        } | {"none": {}}
+        assert clients[number % 2].request("PATCH", "/a.json", json.dumps(members)).status == 200
+        for stream in streams:
+            expected = members | {"none": None}
+            assert change(stream.next_change()) == ("patch", "/", expected)
+
+
+def test_queries_are_followed_at_every_worker(tree: Client) -> None:
+    clients = clients_of(tree)
+    clients[0].put("/list.json", {"a": 1, "b": 2, "c": 3})
+    query = urllib.parse.urlencode({"orderBy": '"$value"', "limitToLast": 2})
+    streams = streams_of(tree, f"/list.json?{query}")
+    clients[0].put("/list/d.json", 4)
+    clients[1].put("/list/d.json", None)
+    for stream in streams:
+        changes = [change(stream.next_change()) for _ in range(4)]
+        assert sorted(changes[:2], key=repr) == [put("/b", None), put("/d", 4)]
+        assert sorted(changes[2:], key=repr) == [put("/b", 2), put("/d", None)]
+
+
+def test_a_stream_of_what_was_never_written_follows_the_first_write(tree: Client) -> None:
+    streams = streams_of(tree, "/a.json")
+    clients_of(tree)[0].put("/a.json", 1)
+    for stream in streams:
+        assert change(stream.next_change()) == put("/", 1)
+
+
+def test_a_stream_resumes_at_another_worker(tree: Client) -> None:
+    clients = clients_of(tree)
+    clients[0].put("/a.json", 0)
+    streams = one_of_each(
+        tree.daemon,
+        lambda: EventStream(tree, "/a.json?resume=true"),
+        lambda stream: stream.wire.socket,
+    )
+    (last,) = {stream.next_change().id for stream in streams}
+    assert last is not None
+    for number in range(1, 6):
+        clients[number % 2].put("/a.json", number)
+    resumed = one_of_each(
+        tree.daemon,
+        lambda: EventStream(tree, "/a.json?resume=true", {"Last-Event-ID": last}),
+        lambda stream: stream.wire.socket,
+    )
+    for stream in (*streams, *resumed):
+        assert [change(stream.next_change()) for _ in range(5)] == [
+            put("/", number) for number in range(1, 6)
+        ]
+
+
+def test_conditions_and_increments_are_exact_over_workers(tree: Client) -> None:
+    clients = clients_of(tree)
+
+    def increment(client: Client) -> None:
+        for _ in range(40):
+            client.request("PUT", "/n.json", '{".sv":{"increment":1}}')
+
+    threads = [threading.Thread(target=increment, args=(each,)) for each in clients]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [each.get("/n.json") for each in clients] == [80, 80]
+    tag = clients[0].request("GET", "/n.json", None, {"X-TreeDB-ETag": "true"}).headers["ETag"]
+    statuses = [each.request("PUT", "/n.json", "0", {"If-Match": tag}).status for each in clients]
+    assert statuses == [200, 412]
+
+
+def test_push_keys_ascend_whichever_worker_makes_them(tree: Client) -> None:
+    clients = clients_of(tree)
+    names = [clients[n % 2].request("POST", "/l.json", str(n)).json["name"] for n in range(100)]
+    assert names == sorted(names)
+    assert list(clients[0].get("/l.json").values()) == list(range(100))
+
+
+def test_rules_hold_at_all_workers_when_they_are_acknowledged(tree: Client) -> None:
+    clients = clients_of(tree)
+    clients[0].put("/a.json", 1)
+    streams = streams_of(tree, "/a.json")
+    for number in range(6):
+        put_rules, other = clients[number % 2], clients[1 - number % 2]
+        rules = DENY if number % 2 == 0 else '{"rules": {".read": true, ".write": true}}'
+        response = put_rules.request("PUT", "/.settings/rules.json", rules, OWNER)
+        assert response.status == 200, response
+        status = 403 if number % 2 == 0 else 200
+        assert [each.request("GET", "/a.json").status for each in (other, put_rules)] == [
+            status
+        ] * 2
+    for stream in streams:
+        frame = stream.next_change()
+        assert frame.event == "cancel"
+
+
+def test_rules_that_are_put_at_once_are_the_same_everywhere(tree: Client) -> None:
+    clients = clients_of(tree)
+
+    def put_rules(number: int) -> None:
+        text = json.dumps({"rules": {".read": True, "$k": {".validate": f"{number + 1} > 0"}}})
+        clients[number].request("PUT", "/.settings/rules.json", text, OWNER)
+
+    for _ in range(5):
+        threads = [threading.Thread(target=put_rules, args=(number,)) for number in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        found = [each.request("GET", "/.settings/rules.json", None, OWNER).body for each in clients]
+        assert found[0] == found[1]
+
+
+def test_the_databases_of_all_workers_are_listed(tree: Client) -> None:
+    first, second = clients_of(tree)
+    label = tree.host.partition(".")[0]
+    named = f"/a.json?ns=eu--{label}"
+    other = Client(tree.daemon, "localhost")
+    assert other.request("PUT", named, "1").status == 200
+    first.put("/a.json", 1)
+    for each in (first, second):
+        listed = each.request("GET", "/.inspect/databases.json", None, OWNER).json
+        assert listed == [{"name": label}, {"name": f"eu--{label}"}]
+
+
+# Limits.
+
+
+def test_connections_of_an_address_are_counted_over_all_workers(tmp_path: pathlib.Path) -> None:
+    config = "[limits]\nconnections_per_address = 6\n[projects.shop]\n"
+    with Daemon(tmp_path, config=config, arguments=TWO) as daemon:
+        wires = one_of_each(daemon, lambda: connected(daemon), lambda wire: wire.socket)
+        wires += [connected(daemon) for _ in range(4)]
+        with Wire(daemon.http) as refused:
+            check_error(refused.receive(), 429, "too_many_requests")
+        wires.pop().close()
+        wait_until(lambda: is_admitted(daemon))
+
+
+def test_streams_of_an_address_are_counted_over_all_workers(tmp_path: pathlib.Path) -> None:
+    config = (
+        '[limits]\nstreams_per_address = 4\n[projects.shop]\nrules_file = "open.json"\n'
+        'databases = ["default"]\n'
+    )
+    (tmp_path / "open.json").write_text('{"rules": {".read": true, ".write": true}}')
+    with Daemon(tmp_path, config=config, arguments=TWO) as daemon:
+        client = Client(daemon, "localhost")
+        target = "/a.json?ns=shop"
+        streams = [EventStream(client, target) for _ in range(4)]
+        assert [stream.status for stream in streams] == [200] * 4
+        assert [EventStream(client, target).status for _ in range(4)] == [429] * 4
+        streams.pop().close()
+        wait_until(lambda: EventStream(client, target).status == 200)
+
+
+def test_what_a_worker_held_is_free_when_it_has_died(tmp_path: pathlib.Path) -> None:
+    config = "[limits]\nconnections_per_address = 6\n[projects.shop]\n"
+    with Daemon(tmp_path, config=config, arguments=TWO) as daemon:
+        wires = [connected(daemon) for _ in range(6)]
+        dead = worker_of(daemon, wires[0].socket)
+        kill(dead)
+        wait_until(lambda: len(worker_pids(daemon)) == 2 and dead not in worker_pids(daemon))
+        wait_until(lambda: is_admitted(daemon))
+        assert not is_running(dead)
+
+
+def connected(daemon: Daemon) -> Wire:
+    """Return a connection that a worker has accepted; others may still be counted for a moment."""
+    while True:
+        wire = Wire(daemon.http)
+        if health(wire).status == 200:
+            return wire
+        wire.close()
+
+
+def health(wire: Wire) -> Response:
+    wire.send(b"GET /.health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    return wire.receive()
+
+
+def is_admitted(daemon: Daemon) -> bool:
+    with Wire(daemon.http) as wire, contextlib.suppress(ConnectionError):
+        return health(wire).status == 200
+    return False
+
+
+# The processes.
+
+
+def test_a_worker_that_dies_is_started_again(tmp_path: pathlib.Path) -> None:
+    with Daemon(tmp_path, arguments=TWO) as daemon:
+        client = Client.of_new_tree(daemon)
+        client.put("/a.json", 1)
+        before = worker_pids(daemon)
+        kill(before[0])
+        daemon.await_line(r"Worker \d has ended \(.*signal 9.*\) and is started again")
+        daemon.await_line(r"Worker \d serves again")
+        after = worker_pids(daemon)
+        assert len(after) == 2
+        assert before[0] not in after
+        first, second = clients_of(client)
+        first.put("/a.json", 2)
+        assert second.get("/a.json") == 2
+
+
+def test_a_worker_that_stands_still_is_killed_and_others_go_on(tmp_path: pathlib.Path) -> None:
+    with Daemon(tmp_path, arguments=TWO) as daemon:
+        tree = Client.of_new_tree(daemon)
+        tree.put("/a.json", 1)
+        clients = clients_of(tree)
+        still = worker_of(daemon, clients[0].wire.socket)
+        kill(still, signal.SIGSTOP)
+        clients[1].put("/a.json", 2)
+        daemon.await_line(r"Worker \d gives no sign of life and is killed")
+        daemon.await_line(r"Worker \d serves again")
+        assert not is_running(still)
+        assert [each.get("/a.json") for each in clients_of(tree)] == [2, 2]
+
+
+def test_workers_end_with_their_parent_and_keep_nothing(tmp_path: pathlib.Path) -> None:
+    with Daemon(tmp_path, arguments=TWO) as daemon:
+        client = Client.of_new_tree(daemon)
+        client.put("/a.json", 1)
+        pids = worker_pids(daemon)
+        kill(pids[0], signal.SIGSTOP)
+        daemon.kill()
+        wait_until(lambda: not any(map(is_running, pids)))
+        port = urllib.parse.urlsplit(client.daemon.http).port
+        with socket.socket() as listening:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind(("127.0.0.1", port or 0))
+        daemon.start()
+        assert Client(daemon, client.host).get("/a.json") == 1
+
+
+def test_the_daemon_stops_with_all_its_workers(tmp_path: pathlib.Path) -> None:
+    with Daemon(tmp_path, arguments=TWO) as daemon:
+        tree = Client.of_new_tree(daemon)
+        clients = clients_of(tree)
+        for number, client in enumerate(clients):
+            client.put(f"/k{number}.json", number)
+        streams = streams_of(tree, "/.json")
+        pids = worker_pids(daemon)
+        assert daemon.stop() == 0
+        assert not any(map(is_running, pids))
+        for stream in streams:
+            assert list(stream.frames()) == []
+        assert not list(daemon.data.rglob("*-wal"))
+        daemon.start()
+        assert Client(daemon, tree.host).get("/.json") == {"k0": 0, "k1": 1}
+        assert "is checked" not in daemon.log
+
+
+def test_an_operator_who_ends_a_worker_gets_another(tmp_path: pathlib.Path) -> None:
+    with Daemon(tmp_path, arguments=TWO) as daemon:
+        kill(worker_pids(daemon)[1], signal.SIGTERM)
+        daemon.await_line(r"Worker \d has ended .* and is started again")
+        daemon.await_line(r"Worker \d serves again")
+        assert daemon.stop() == 0
+
+
+def test_a_reload_reaches_all_workers(tmp_path: pathlib.Path) -> None:
+    config = '[projects.shop]\ndatabases = ["default"]\nrules_file = "rules.json"\n'
+    (tmp_path / "rules.json").write_text('{"rules": {".read": true}}')
+    with Daemon(tmp_path, config=config, arguments=TWO) as daemon:
+        tree = Client(daemon, "localhost")
+        clients = clients_of(tree)
+        assert [each.request("GET", "/a.json?ns=shop").status for each in clients] == [200, 200]
+        (tmp_path / "rules.json").write_text(DENY)
+        daemon.signal(signal.SIGHUP)
+        daemon.await_line("The reload of certificates, secrets, providers and rules files is done")
+        statuses = [each.request("GET", "/a.json?ns=shop").status for each in clients]
+        assert statuses == [401, 401]
+        (tmp_path / "rules.json").write_text("{")
+        daemon.signal(signal.SIGHUP)
+        daemon.await_line("The reload of .* is done, with errors")
+
+
+def test_a_worker_that_cannot_start_ends_the_start_with_a_sentence(tmp_path: pathlib.Path) -> None:
+    config = '[projects.shop]\nsecret_files = ["missing.secret"]\n'
+    daemon = Daemon(tmp_path, config=config, arguments=TWO)
+    done = daemon.run()
+    assert done.returncode == 1
+    assert "missing.secret" in done.stderr
+    assert "Traceback" not in done.stderr + done.stdout
+
+
+def test_a_port_in_use_ends_the_start_with_a_sentence(tmp_path: pathlib.Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        daemon = Daemon(tmp_path, listen=[f"tcp:{port}:interface=127.0.0.1"], arguments=TWO)
+        done = daemon.run()
+    assert done.returncode == 1
+    assert "stop the program that uses it, or choose another port" in done.stderr
+
+
+def test_a_second_daemon_is_refused(tmp_path: pathlib.Path) -> None:
+    with Daemon(tmp_path, arguments=TWO):
+        done = Daemon(tmp_path).run()
+        assert done.returncode == 1
+        assert "is in use by another treedb" in done.stderr
+
+
+def test_the_health_is_that_of_all_workers(tmp_path: pathlib.Path) -> None:
+    with Daemon(tmp_path, arguments=TWO) as daemon:
+        tree = Client.of_new_tree(daemon)
+        tree.put("/a.json", 1)
+        clients = clients_of(tree)
+        assert [each.request("GET", "/.health").status for each in clients] == [200, 200]
+        (shelf,) = daemon.data.rglob("*.shelf")
+        shelf.rename(shelf.with_suffix(".away"))
+        statuses = [each.request("GET", "/.health").status for each in clients]
+        assert statuses == [503, 503]
+        shelf.with_suffix(".away").rename(shelf)
+
+
+def test_damage_that_one_worker_finds_keeps_all_from_writing(tmp_path: pathlib.Path) -> None:
+    with Daemon(tmp_path, arguments=TWO) as daemon:
+        tree = Client.of_new_tree(daemon)
+        tree.put("/a.json", {f"k{number}": "x" * 3000 for number in range(200)})
+        daemon.kill()
+        (shelf,) = daemon.data.rglob("*.shelf")
+        run_command("check", "--data", str(daemon.data))
+        with shelf.open("r+b") as file:
+            file.seek(40 * 4096)
+            file.write(bytes(4096))
+        daemon.start()
+        daemon.await_line("nothing is written to it")
+        for client in clients_of(Client(daemon, tree.host)):
+            wait_until(lambda client=client: client.request("PUT", "/b.json", "1").status == 503)  # type: ignore[misc]
+
+
+def test_a_backup_is_made_and_restored_while_workers_write(tmp_path: pathlib.Path) -> None:
+    with Daemon(tmp_path, arguments=TWO) as daemon:
+        tree = Client.of_new_tree(daemon)
+        for number, client in enumerate(clients_of(tree)):
+            client.put(f"/k{number}.json", number)
+        target = tmp_path / "backup"
+        done = run_command("backup", str(target), "--data", str(daemon.data))
+        assert done.status == 0, done.errors
+    restored = tmp_path / "restored" / "data"
+    done = run_command("restore", str(target), "--data", str(restored))
+    assert done.status == 0, done.errors
+    with Daemon(tmp_path / "restored") as again:
+        assert Client(again, tree.host).get("/.json") == {"k0": 0, "k1": 1}
+
+
+def test_the_memory_of_a_process_cannot_be_shared(tmp_path: pathlib.Path) -> None:
+    done = Daemon(tmp_path, arguments=[*TWO, "--engine", "memory"]).run()
+    assert done.returncode == 1
+    assert "what is in memory cannot be shared" in done.stderr
+
+
+def test_the_log_names_workers_and_holds_no_token(tmp_path: pathlib.Path) -> None:
+    config = '[http]\naccess_log = true\n[projects.shop]\ndatabases = ["default"]\n'
+    with Daemon(tmp_path, config=config, arguments=TWO) as daemon:
+        daemon.request("GET", "/a.json?ns=shop&auth=secret-token-in-query")
+        daemon.await_line(r"Worker \d: .* GET /a.json")
+        assert "secret-token-in-query" not in daemon.log
+        assert json.dumps("x") not in daemon.log

@@ -1,0 +1,57 @@
+"""Which databases have been written, so that they exist, and whether there may be more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
+
+from treedbd.names import DatabaseName
+from treedbd.store.engine import CannotCreateStore
+
+ListCreated: TypeAlias = Callable[[str], Iterable[DatabaseName]]
+"""Returns the databases of a project that have files, whichever process has created them."""
+
+
+class WrittenDatabases:
+    """The databases that have data; may be used in any thread."""
+
+    def __init__(self, limit: int) -> None:
+        """Let there be `limit` of them."""
+        self._limit = limit
+        self._names: set[DatabaseName] = set()
+
+    def __contains__(self, name: DatabaseName) -> bool:
+        """Return whether a database is known to have data."""
+        return name in self._names
+
+    def add(self, name: DatabaseName) -> None:
+        """Record that a database has data."""
+        self._names.add(name)
+
+    def update(self, names: Iterable[DatabaseName]) -> None:
+        """Record that databases have data."""
+        self._names.update(names)
+
+    def of(self, project: str, list_created: ListCreated | None) -> frozenset[str]:
+        """Return the names of those of a project, also of those that others have created."""
+        if list_created is not None:
+            self._names.update(list_created(project))
+        return frozenset(each.database for each in list(self._names) if each.project == project)
+
+    def check_may_add(
+        self, name: DatabaseName, project_limit: int, list_created: ListCreated | None
+    ) -> None:
+        """Raise `CannotCreateStore` if there may be no further database."""
+        if name in self._names:
+            return
+        for project in {each.project for each in list(self._names)} | {name.project}:
+            of_project = len(self.of(project, list_created))
+            if project == name.project and of_project >= project_limit:
+                raise CannotCreateStore(
+                    f"The project {project} has {project_limit} databases, and no more can be "
+                    "created."
+                )
+        if len(self._names) >= self._limit:
+            raise CannotCreateStore(
+                f"There are {len(self._names)} databases, and no more can be created."
+            )

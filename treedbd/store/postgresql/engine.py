@@ -1,0 +1,296 @@
+"""An engine over PostgreSQL and a local copy: PostgreSQL decides and keeps, the copy is read.
+
+The copy is a shelf file whose commits are not synced. Reads, snapshots and all that concerns files
+go to it alone. A commit is sent to PostgreSQL first (`commits`); when it has won there, it is made
+in the copy. What other daemons commit comes into the copy with `fetch`, in any thread, and
+`apply_fetched`. Nothing here waits for other daemons to be told of a commit.
+
+If the copy fails after PostgreSQL has committed, the outcome is reported as in doubt: it is known
+to PostgreSQL, and `settle` finds it there. The copy is only some commits behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+from typing import Final
+
+import attrs
+
+from treedbd.store.engine import (
+    CannotOpenStore,
+    Conflict,
+    DiskFull,
+    InDoubt,
+    StoreFailed,
+    StoreInaccessible,
+)
+from treedbd.store.lock import DirectoryLock
+from treedbd.store.postgresql.commits import CommitSender, PendingCommit, new_token
+from treedbd.store.postgresql.connection import Session
+from treedbd.store.postgresql.fetching import Fetched, Fetcher
+from treedbd.store.postgresql.position import (
+    END_OF_ROWS,
+    NOTHING_COPIED,
+    POSITION_KEY,
+    CopyPosition,
+    decode_position,
+)
+from treedbd.store.postgresql.transaction import RecordingTransaction
+from treedbd.store.row_keys import FIRST
+from treedbd.store.sqlite.engine import RESERVE_BYTES, SqliteEngine, remove_files
+from treedbd.store.sqlite.reader import PresentReader
+from treedbd.store.sqlite.transaction import SqliteTransaction
+
+LOSSES_BEFORE_TURN: Final = 3
+"""After so many lost commits in a row the others have to wait for this daemon."""
+_IN_DOUBT: Final = "Whether the last commit was applied is not known yet."
+
+
+@attrs.frozen
+class DatabaseIdentity:
+    """Which database of which cluster: the id of the cluster, and the number of the database."""
+
+    cluster: bytes
+    db: int
+
+
+def open_copy(
+    path: pathlib.Path, *, lock: DirectoryLock | None = None, reserve_bytes: int = RESERVE_BYTES
+) -> SqliteEngine:
+    """Open a local copy; one that is missing, or cannot be opened for good, is made new and empty.
+
+    Raises `StoreInaccessible`, or `CannotOpenStore` if it cannot be created.
+    """
+    try:
+        return SqliteEngine.open(path, lock=lock, reserve_bytes=reserve_bytes, is_cache=True)
+    except FileNotFoundError:
+        pass
+    except StoreInaccessible:
+        raise
+    except CannotOpenStore:
+        remove_files(path)  # whatever was wrong with it, PostgreSQL has all of it
+    return SqliteEngine.create(path, lock=lock, reserve_bytes=reserve_bytes, is_cache=True)
+
+
+class PostgresqlEngine:
+    """An `Engine` over one database in PostgreSQL; a `FileEngine` over its copy.
+
+    Attributes:
+        epoch: the epoch of the rules by which writes are judged; set it with the rules, before the
+            next `begin`. A commit under another epoch than the cluster's is a `Conflict`.
+
+    """
+
+    def __init__(
+        self,
+        local: SqliteEngine,
+        identity: DatabaseIdentity,
+        commits: CommitSender,
+        fetcher: Fetcher,
+        *,
+        epoch: int,
+        retain: int,
+    ) -> None:
+        """Use `local`, from `open_copy`; its log keeps about `retain` entries.
+
+        What the copy holds of another database or cluster is replaced by the first fetch.
+        """
+        self._local = local
+        self._commits = commits
+        self._fetcher = fetcher
+        self._retain = retain
+        self.epoch = epoch
+        found = decode_position(local.read(lambda rows: rows.get(POSITION_KEY)))
+        fresh = CopyPosition(identity.cluster, identity.db)
+        is_same = found is not None and (found.cluster, found.db) == (fresh.cluster, fresh.db)
+        self._sequence = local.read(lambda rows: rows.sequence())
+        self._position = found if is_same and found is not None else fresh
+        self._in_doubt: PendingCommit | None = None
+        self._losses = 0
+        self._turn: Session | None = None
+        # No call of these passes through here.
+        self.read = local.read
+        self.pin = local.pin
+        self.advance = local.advance
+        self.checkpoint = local.checkpoint
+        self.compact = local.compact
+        self.limit_cache = local.limit_cache
+        self.find_damage = local.find_damage
+        self.confirm_sound = local.confirm_sound
+        self.release_reserve = local.release_reserve
+        self.restore_reserve = local.restore_reserve
+        self.find_misplaced = local.find_misplaced
+        self.verify = local.verify
+        self.size = local.size
+        self.was_closed_cleanly: Final = local.was_closed_cleanly
+
+    @property
+    def path(self) -> pathlib.Path:
+        """The file of the copy."""
+        return self._local.path
+
+    @property
+    def has_snapshots(self) -> bool:
+        """Whether a moment is held open."""
+        return self._local.has_snapshots
+
+    @property
+    def needs_checkpoint(self) -> bool:
+        """Whether `checkpoint` is due."""
+        return self._local.needs_checkpoint
+
+    @property
+    def position(self) -> CopyPosition:
+        """How far the copy has come."""
+        return self._position
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether `settle` must be called before the next transaction."""
+        return self._in_doubt is not None
+
+    def snapshot(self) -> PresentReader:
+        """Hold the present moment open."""
+        return self._local.snapshot()
+
+    def begin(self) -> RecordingTransaction:
+        """Open the one transaction; raise `StoreFailed`, also while a commit is in doubt."""
+        if self._in_doubt is not None:
+            raise StoreFailed(_IN_DOUBT)
+        base = attrs.evolve(self._position, epoch=self.epoch)
+        return RecordingTransaction(self._local.begin(), base, self._commit, self._end_turn)
+
+    def settle(self) -> bool | None:
+        """Find out whether the commit in doubt was applied; blocks, in any thread.
+
+        If it was, the copy lacks it: fetch. None if that cannot be found out any more. Raises
+        `StoreUnreachable`: then it is still in doubt. True if nothing is in doubt.
+        """
+        if self._in_doubt is None:
+            return True
+        applied = self._commits.settle(self._in_doubt)
+        self._in_doubt = None
+        return applied
+
+    def fetch(self) -> Fetched:
+        """Fetch what the copy lacks; blocks, in any thread.
+
+        Raises `StoreUnreachable`, `DatabaseMissing` or OSError.
+        """
+        return self._fetcher.fetch(self._position, self._sequence, self.path.parent)
+
+    def recover(self) -> None:
+        """Bring the copy back from disk and verify it; raise `StoreFailed`."""
+        self._local.recover()
+        stored = self._local.read(lambda rows: (rows.get(POSITION_KEY), rows.sequence()))
+        found = decode_position(stored[0])
+        self._position = found or attrs.evolve(self._position, rev=NOTHING_COPIED, token=b"")
+        self._sequence = stored[1]
+
+    def apply_fetched(self, fetched: Fetched) -> bool:
+        """Bring the copy to the position of `fetched`, in one local transaction, without a sync.
+
+        No transaction may be open. Returns False, without effect, if the copy has changed since the
+        fetch: fetch again. Raises `DiskFull` or `StoreFailed`. With all rows of a large database it
+        takes long: then call it in another thread, as a commit.
+        """
+        with contextlib.closing(fetched):
+            if fetched.base.rev != self._position.rev or fetched.base.token != self._position.token:
+                return False
+            if fetched.position.rev == self._position.rev and not fetched.is_whole:
+                return True
+            local = self._local.begin()
+            try:
+                _replace_rows(local, fetched)
+                local.trim(max(0, fetched.sequence - self._retain - 1))
+                position = attrs.evolve(fetched.position, epoch=self.epoch)
+                local.put(POSITION_KEY, position.encode())
+                local.commit()
+            except BaseException:
+                local.rollback()
+                raise
+            self._position, self._sequence = position, fetched.sequence
+            return True
+
+    def catch_up(self) -> Fetched:
+        """Fetch and apply; blocks. Only where nothing else uses the engine."""
+        while True:
+            fetched = self.fetch()
+            if self.apply_fetched(fetched):
+                return fetched
+
+    def close(self) -> None:
+        """Close the copy cleanly; the connections are not the engine's."""
+        self._end_turn()
+        self._local.close()
+
+    def _commit(self, transaction: RecordingTransaction) -> None:
+        """Commit in PostgreSQL, then in the copy."""
+        local = transaction.local
+        local.sequence()  # raises RuntimeError if the transaction has ended
+        if not transaction.changes_something:
+            self._end_turn()
+            local.commit()
+            return
+        pending = _pending(transaction)
+        try:
+            local.put(POSITION_KEY, pending.after.encode())
+            self._commits.send(pending, self._turn)
+        except BaseException as error:
+            local.rollback()
+            self._has_lost(error, pending)
+            raise
+        self._end_turn()
+        self._losses = 0
+        try:
+            local.commit()
+        except (DiskFull, StoreFailed) as error:
+            self._in_doubt = pending
+            raise InDoubt from error
+        self._position = pending.after
+        self._sequence = pending.sequence + len(pending.entries)
+
+    def _has_lost(self, error: BaseException, pending: PendingCommit) -> None:
+        """Record a commit that PostgreSQL has not made, as far as is known."""
+        self._end_turn()
+        if isinstance(error, InDoubt):
+            self._in_doubt = pending
+        elif isinstance(error, Conflict):
+            self._losses += 1
+            if self._losses >= LOSSES_BEFORE_TURN:
+                self._turn = self._commits.take_turn(pending.base.db)
+
+    def _end_turn(self) -> None:
+        turn, self._turn = self._turn, None
+        if turn is not None:
+            self._commits.end_turn(turn)
+
+
+def _pending(transaction: RecordingTransaction) -> PendingCommit:
+    return PendingCommit(
+        transaction.base,
+        new_token(),
+        transaction.first_sequence,
+        tuple(transaction.appended),
+        transaction.keys(),
+        transaction.ranges(),
+        transaction.local.get,
+    )
+
+
+def _replace_rows(local: SqliteTransaction, fetched: Fetched) -> None:
+    """Make the touched rows those of PostgreSQL, and append the entries."""
+    touched = fetched.touched
+    if touched is None:
+        local.delete_range(FIRST, END_OF_ROWS)
+        local.put_all(fetched.rows)
+        local.replace_log(fetched.sequence, fetched.entries)
+        return
+    for low, high in touched.ranges:
+        local.delete_range(low, high)
+    for key in touched.keys:
+        local.delete(key)
+    local.put_all(fetched.rows)
+    for entry in fetched.entries:
+        local.append(entry.op_id, entry.content)

@@ -1,0 +1,188 @@
+"""What an operator asks about the cluster, and what a daemon checks before it serves."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Final
+
+import attrs
+import orjson
+
+from treedbd.store.engine import CannotOpenStore
+from treedbd.store.postgresql.connection import Session, SessionPool, TimedConnection, rows_of
+from treedbd.store.postgresql.projects import StoredDatabase
+from treedbd.store.postgresql.schema import TABLES
+from treedbd.store.postgresql.settings import PostgresqlSettings
+
+_SETTINGS: Final = "SELECT name, setting FROM pg_settings WHERE name = ANY(%s)"
+_NAMES: Final = [
+    "fsync",
+    "full_page_writes",
+    "server_version",
+    "synchronous_standby_names",
+]
+_STANDBYS: Final = "SELECT count(*) FROM pg_stat_replication"
+_MISSING: Final = (
+    "SELECT name || ': ' || privilege FROM unnest(%s::text[]) AS every (name),"
+    " unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) AS needed (privilege)"
+    " WHERE NOT has_table_privilege('treedb.' || name, privilege) ORDER BY 1"
+)
+_IS_SUPERUSER: Final = "SELECT rolsuper FROM pg_roles WHERE rolname = current_user"
+_CLOCK: Final = "SELECT extract(epoch FROM clock_timestamp())::float8"
+_BEAT: Final = (
+    "INSERT INTO daemons VALUES (%s, coalesce(host(inet_client_addr()), 'local'), %s, now(),"
+    " %s::text::jsonb) ON CONFLICT (daemon) DO UPDATE SET address = excluded.address,"
+    " version = excluded.version, seen = excluded.seen, revs = excluded.revs"
+)
+_FORGET: Final = "DELETE FROM daemons WHERE seen < now() - interval '1 day' OR daemon = %s"
+_DAEMONS: Final = (
+    "SELECT daemon, address, version, extract(epoch FROM now() - seen)::float8, revs::text"
+    " FROM daemons ORDER BY daemon"
+)
+_DATABASES: Final = "SELECT db, project, name, seq, rev, epoch FROM dbs ORDER BY project, name"
+
+
+@attrs.frozen
+class ClusterReport:
+    """What a check has found.
+
+    Attributes:
+        server_version: as PostgreSQL prints it.
+        standby_names: the setting `synchronous_standby_names`.
+        standbys: how many servers follow at present.
+        missing_rights: privileges that the role lacks, as `table: PRIVILEGE`.
+        warnings: what is unsafe, or more than is needed, one sentence each.
+
+    """
+
+    server_version: str
+    standby_names: str
+    standbys: int
+    missing_rights: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+@attrs.frozen
+class DaemonStatus:
+    """One daemon: where it runs, when it was last seen, and which commit it has of each database.
+
+    Attributes:
+        seen_s: seconds since its last heartbeat.
+
+    """
+
+    daemon: str
+    address: str
+    version: str
+    seen_s: float
+    revs: Mapping[int, int]
+
+
+@attrs.frozen
+class ClusterStatus:
+    """All daemons that were seen during the last day, and all databases."""
+
+    daemons: tuple[DaemonStatus, ...]
+    databases: tuple[StoredDatabase, ...]
+
+    def lags(self, daemon: DaemonStatus) -> dict[int, int]:
+        """Return how many commits a daemon lacks of each database that it serves."""
+        revs = {each.db: each.rev for each in self.databases}
+        return {db: max(0, revs[db] - rev) for db, rev in daemon.revs.items() if db in revs}
+
+
+def check_cluster(settings: PostgresqlSettings) -> ClusterReport:
+    """Examine the server; the tables must exist.
+
+    Raises `StoreUnreachable`, or `CannotOpenStore` for a declared cluster without synchronous
+    standbys, and for a role that lacks rights.
+    """
+    session = Session(settings)
+    try:
+        report = session.run(_examine)
+    finally:
+        session.close()
+    if settings.is_cluster and not report.standby_names:
+        raise CannotOpenStore(
+            settings.subject,
+            "is declared a cluster, and its synchronous_standby_names is empty: an acknowledged "
+            "write could be lost",
+            "set synchronous_standby_names = 'ANY 1 (…)' with the names of the standbys, or do "
+            "not declare a cluster",
+        )
+    if report.missing_rights:
+        raise CannotOpenStore(
+            settings.subject,
+            f"does not give this role all rights ({', '.join(report.missing_rights)})",
+            "grant SELECT, INSERT, UPDATE and DELETE on all tables of the schema treedb",
+        )
+    return report
+
+
+def clock_offset(pool: SessionPool) -> float:
+    """Return by how many seconds the clock of this process is ahead of PostgreSQL's.
+
+    Exact to half a round trip. Raises `StoreUnreachable`.
+    """
+
+    def ask(connection: TimedConnection) -> float:
+        before = time.time()
+        ((theirs,),) = rows_of(connection, _CLOCK)
+        return (before + time.time()) / 2 - float(theirs)
+
+    return pool.run(ask)
+
+
+def send_heartbeat(pool: SessionPool, daemon: str, version: str, revs: Mapping[int, int]) -> None:
+    """Record that a daemon runs and how far its copies are; raise `StoreUnreachable`."""
+    printed = orjson.dumps({str(db): rev for db, rev in revs.items()}).decode()
+
+    def send(connection: TimedConnection) -> None:
+        connection.execute("BEGIN")
+        connection.execute("SET LOCAL synchronous_commit = off")  # it is no loss
+        connection.execute(_BEAT, (daemon, version, printed))
+        connection.execute("COMMIT")
+
+    pool.run(send)
+
+
+def forget_daemon(pool: SessionPool, daemon: str) -> None:
+    """Remove a daemon that stops, and those not seen for a day; raise `StoreUnreachable`."""
+    pool.run(lambda connection: connection.execute(_FORGET, (daemon,)))
+
+
+def read_status(pool: SessionPool) -> ClusterStatus:
+    """Return daemons and databases; raise `StoreUnreachable`."""
+
+    def read(connection: TimedConnection) -> ClusterStatus:
+        daemons = tuple(
+            DaemonStatus(
+                row[0], row[1], row[2], row[3], {int(k): v for k, v in orjson.loads(row[4]).items()}
+            )
+            for row in rows_of(connection, _DAEMONS)
+        )
+        databases = (StoredDatabase(*row) for row in rows_of(connection, _DATABASES))
+        return ClusterStatus(daemons, tuple(databases))
+
+    return pool.run(read)
+
+
+def _examine(connection: TimedConnection) -> ClusterReport:
+    found: dict[str, str] = dict(connection.execute(_SETTINGS, (_NAMES,)).fetchall())
+    ((standbys,),) = rows_of(connection, _STANDBYS)
+    missing = tuple(row[0] for row in rows_of(connection, _MISSING, (list(TABLES),)))
+    warnings = [
+        f"The server runs with {name} = off: it can lose or damage data."
+        for name in ("fsync", "full_page_writes")
+        if found[name] == "off"
+    ]
+    if rows_of(connection, _IS_SUPERUSER) == [(True,)]:
+        warnings.append("The role is a superuser, which treedb does not need.")
+    return ClusterReport(
+        found["server_version"],
+        found["synchronous_standby_names"],
+        standbys,
+        missing,
+        tuple(warnings),
+    )

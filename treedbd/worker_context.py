@@ -1,0 +1,64 @@
+"""What a service is given that is one of several workers, which serve the same databases."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Protocol
+
+from twisted.internet.interfaces import IListeningPort, IProtocolFactory
+
+from treedbd.config.certificate import ServerContext
+from treedbd.config.endpoints import Endpoint
+from treedbd.counts import Counting
+from treedbd.database.other_processes import RulesExchange
+from treedbd.database.problems import Problem
+from treedbd.names import DatabaseName
+from treedbd.store.lock import DirectoryLock
+
+
+class WorkerContext(Protocol):
+    """The other workers, and what they share.
+
+    Attributes:
+        checks_files: whether this one, and no other, checks files for damage.
+        lock: that of the data directory, which their parent holds.
+        counts: the connections and streams of them all.
+
+    """
+
+    @property
+    def checks_files(self) -> bool:
+        """Whether this worker checks files for damage."""
+        ...
+
+    @property
+    def lock(self) -> DirectoryLock:
+        """The lock of the data directory."""
+        ...
+
+    @property
+    def counts(self) -> Counting:
+        """How many connections and streams all workers have."""
+        ...
+
+    def adopt_port(
+        self, endpoint: Endpoint, factory: IProtocolFactory, context: ServerContext | None
+    ) -> IListeningPort:
+        """Accept connections of an endpoint that the parent has opened."""
+        ...
+
+    def send_hint(self, name: DatabaseName) -> None:
+        """Tell the others that this worker has written a database."""
+        ...
+
+    def find_problems(self) -> Awaitable[list[Problem]]:
+        """Find what keeps the others from serving databases as they should."""
+        ...
+
+    def tell_damaged(self, name: DatabaseName) -> None:
+        """Let the others refuse writes to a database that this worker has found damaged."""
+        ...
+
+    def rules_of(self, project: str) -> RulesExchange:
+        """Return how the workers agree on the rules of a project."""
+        ...

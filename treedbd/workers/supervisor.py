@@ -1,0 +1,333 @@
+"""The parent of workers: owns the endpoints and the lock, and keeps the workers running.
+
+Theory of operation. The parent opens the endpoints and locks the data directory, and serves nothing
+by itself: each worker inherits the listening sockets and accepts from them. A worker that dies is
+started again, after a pause if it dies soon again and again; what it counted on the board is
+forgotten. One that gives no sign of life for `SILENT_S` is killed, because it may stand still with
+the turn at a database, for which all others wait. If the parent itself dies, the kernel kills its
+workers.
+
+At first one worker is started alone: it creates what is missing and converts what is old, and what
+keeps it from serving is said once.
+
+The lock of the data directory is inherited too, so it lasts until the last worker has ended.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Final
+
+from twisted.application.service import Service
+from twisted.internet.defer import Deferred, DeferredList, DeferredLock
+from twisted.internet.error import ConnectionDone, ConnectionLost
+from twisted.internet.interfaces import IDelayedCall
+from twisted.internet.protocol import Factory
+from twisted.internet.task import LoopingCall
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from treedbd.config.settings import Settings
+from treedbd.database.problems import Problem
+from treedbd.listening import CannotStart, Listening
+from treedbd.store.engine import CannotOpenStore
+from treedbd.store.lock import DirectoryLock
+from treedbd.store.sqlite.shelf_lock import can_share
+from treedbd.workers.board import Board, create_board
+from treedbd.workers.hints import create_pairs
+from treedbd.workers.protocol import (
+    Damaged,
+    FindProblems,
+    LoadRules,
+    Reload,
+    Stop,
+    decode_problems,
+    encode_problems,
+)
+from treedbd.workers.start import SettingsSource
+from treedbd.workers.worker_process import Inheritance, WorkerProcess, ignore_end
+
+SILENT_S: Final = 10.0
+"""Seconds without a sign of life after which a worker is killed."""
+START_S: Final = 60.0
+"""The same while it starts."""
+LOOK_S: Final = 1.0
+STOP_S: Final = 9.0
+"""Seconds after which a worker is killed that was asked to stop."""
+RESTART_PAUSES: Final = (0.0, 0.2, 1.0, 5.0)
+"""Seconds before a worker is started again that has died `SOON_S` after its start, each time."""
+SOON_S: Final = 10.0
+
+
+class _Silent(Factory):
+    """Makes no connection."""
+
+    noisy = False
+
+
+class Supervisor(Service):
+    """Serves by worker processes.
+
+    Attributes:
+        ready: fires with whether the default project has open rules, when all workers serve;
+            errbacks with `CannotStart`.
+        has_given_up: False: whatever a worker waits for, the parent kills it in the end.
+
+    """
+
+    _log = Logger()
+    has_given_up = False
+
+    def __init__(self, settings: Settings, reactor: Any, source: SettingsSource) -> None:
+        """Prepare; nothing is opened yet. Workers load their settings from `source`."""
+        self.ready: Final[Deferred[bool]] = Deferred()
+        self._settings = settings
+        self._reactor = reactor
+        self._source = source
+        self._listening = Listening(settings, reactor)
+        self._lock: DirectoryLock | None = None
+        self._inheritance: Inheritance | None = None
+        self._board: Board | None = None
+        self._workers = [WorkerProcess(n, self, reactor) for n in range(settings.workers)]
+        self._deaths = dict.fromkeys(range(settings.workers), 0)
+        self._restarts: dict[int, IDelayedCall] = {}
+        self._rules_lock = DeferredLock()
+        self._has_rules_turn: WorkerProcess | None = None
+        self._looking = LoopingCall(self._look)
+        self._looking.clock = reactor
+        self._looked_at = 0.0
+        self._damaged: set[str] = set()
+        self._is_stopping = False
+        self._stopped: Deferred[None] = Deferred()
+
+    def urls(self) -> list[str]:
+        """Return the URLs of the open endpoints, as this machine reaches them."""
+        return self._listening.urls()
+
+    def privilegedStartService(self) -> None:
+        """Read certificates and open the endpoints; raise `CannotStart`."""
+        if not can_share():
+            raise CannotStart("Several workers need Linux on a 64-bit machine: set workers = 1.")
+        self._listening.open(_Silent())
+        for _, port in self._listening.ports:
+            stop_reading(port)  # the workers accept
+
+    def startService(self) -> None:
+        """Lock the data directory and start the workers; raise `CannotStart`."""
+        try:
+            self._listening.ensure_data_directory()
+            self._lock = DirectoryLock(self._settings.data)
+        except CannotOpenStore as error:
+            self._listening.close()
+            raise CannotStart(str(error)) from None
+        self._lock.note_urls(self.urls())
+        secret = os.urandom(32)
+        self._inheritance = Inheritance(
+            self._source,
+            secret,
+            create_board(len(self._workers)),
+            self._lock.descriptor,
+            create_pairs(len(self._workers)),
+            [socket_of(port) for _, port in self._listening.ports],
+        )
+        self._board = Board(self._inheritance.board, -1, len(self._workers), secret)
+        self._start(self._workers[0])
+        self._looked_at = self._reactor.seconds()
+        self._looking.start(LOOK_S, now=False)
+        Service.startService(self)
+
+    def stopService(self) -> Deferred[None]:
+        """End all workers as the whole service ends; those that take too long are killed."""
+        Service.stopService(self)
+        self._is_stopping = True
+        if self._looking.running:
+            self._looking.stop()
+        for restart in self._restarts.values():
+            restart.cancel()
+        self._restarts.clear()
+        self._listening.close()
+        for worker in self._workers:
+            if worker.is_ready:
+                worker.ask(Stop).addErrback(ignore_end)
+            else:
+                worker.kill()
+        late = self._reactor.callLater(STOP_S, self._kill_all)
+
+        def ended(_: None) -> None:
+            if late.active():
+                late.cancel()
+            if self._lock is not None:
+                self._lock.release()
+                self._lock = None
+
+        self._check_stopped()
+        return self._stopped.addCallback(ended)
+
+    def reload(self, settings: Settings | None = None) -> Deferred[bool]:
+        """Let all workers read certificates, secrets, providers and rules files again.
+
+        They read the settings by themselves. Fires with whether all was valid.
+        """
+        del settings
+        asked = [
+            worker.ask(Reload).addCallback(lambda response: bool(response["is_valid"]))
+            for worker in self._workers
+            if worker.is_ready
+        ]
+        done = DeferredList(asked, consumeErrors=True)
+        return done.addCallback(lambda results: all(ok and valid for ok, valid in results))
+
+    # What workers tell and ask.
+
+    def worker_ready(self, worker: WorkerProcess, *, has_open_rules: bool) -> None:
+        """Record that a worker serves."""
+        for label in self._damaged:
+            worker.ask(Damaged, label=label).addErrback(ignore_end)
+        if self.ready.called:
+            self._log.info("Worker {number} serves again.", number=worker.number + 1)
+        elif all(each.is_ready for each in self._workers):
+            self.ready.callback(has_open_rules)
+        elif worker is self._workers[0]:
+            for other in self._workers[1:]:
+                self._start(other)
+
+    def worker_failed(self, worker: WorkerProcess, reason: str) -> None:
+        """Record that a worker cannot start, so that at first nothing can."""
+        if not self.ready.called:
+            self.ready.errback(CannotStart(reason))
+            return
+        self._log.error("Worker {number}: {reason}", number=worker.number + 1, reason=reason)
+        worker.kill()
+
+    def worker_ended(self, worker: WorkerProcess, reason: str) -> None:
+        """Start a worker again whose process has ended."""
+        if self._has_rules_turn is worker:
+            self._end_rules_turn()
+        if self._is_stopping:
+            self._check_stopped()
+            return
+        if not self.ready.called:
+            self.ready.errback(CannotStart(f"A worker process could not start: {reason}"))
+            return
+        number = worker.number
+        is_soon = self._reactor.seconds() - worker.started_at < SOON_S
+        self._deaths[number] = self._deaths[number] + 1 if is_soon else 0
+        pause = RESTART_PAUSES[min(self._deaths[number], len(RESTART_PAUSES) - 1)]
+        self._log.error(
+            "Worker {number} has ended ({reason}) and is started again; nothing that was "
+            "acknowledged is lost.",
+            number=number + 1,
+            reason=reason.rstrip("."),
+        )
+        self._restarts[number] = self._reactor.callLater(pause, self._start, worker)
+
+    def take_rules_turn(self, worker: WorkerProcess) -> Deferred[dict[str, object]]:
+        """Let a worker store rules, when no other does."""
+
+        def taken(_: DeferredLock) -> dict[str, object]:
+            self._has_rules_turn = worker
+            if not worker.is_ready:
+                self._end_rules_turn()  # it has ended meanwhile
+            return {}
+
+        return self._rules_lock.acquire().addCallback(taken)
+
+    def give_rules_turn(
+        self, worker: WorkerProcess, project: str, *, has_stored: bool
+    ) -> Deferred[dict[str, object]]:
+        """End the turn of a worker; if it has stored rules, when the others have them."""
+
+        def done(_: object) -> dict[str, object]:
+            if self._has_rules_turn is worker:
+                self._end_rules_turn()
+            return {}
+
+        others = [each for each in self._workers if each is not worker and each.is_ready]
+        asked = [self._load_rules(each, project) for each in others] if has_stored else []
+        return DeferredList(asked).addCallback(done)
+
+    def _load_rules(self, worker: WorkerProcess, project: str) -> Deferred[None]:
+        """Let a worker put the stored rules in force; fires when it has, or has ended."""
+
+        def kill(failure: Failure) -> None:
+            if not failure.check(ConnectionDone, ConnectionLost):
+                self._log.failure(
+                    "A worker cannot load the rules of {project}, and is killed.",
+                    failure,
+                    project=project,
+                )
+                worker.kill()  # it loads them when it starts
+
+        asked: Deferred[None] = worker.ask(LoadRules, project=project)
+        return asked.addErrback(kill)
+
+    def worker_found_damaged(self, worker: WorkerProcess, label: str) -> None:
+        """Tell the others of a database that a worker has found damaged, and those that start."""
+        self._damaged.add(label)
+        for other in self._workers:
+            if other is not worker and other.is_ready:
+                other.ask(Damaged, label=label).addErrback(ignore_end)
+
+    def find_problems(self, worker: WorkerProcess) -> Deferred[dict[str, object]]:
+        """Return the problems of all other workers."""
+
+        def merge(results: list[tuple[bool, Any]]) -> dict[str, object]:
+            found: dict[Problem, None] = {}
+            for is_found, response in results:
+                if is_found:
+                    found.update(dict.fromkeys(decode_problems(response["problems"])))
+            return {"problems": encode_problems(list(found))}
+
+        others = [each for each in self._workers if each is not worker and each.is_ready]
+        asked = [each.ask(FindProblems) for each in others]
+        return DeferredList(asked, consumeErrors=True).addCallback(merge)
+
+    # Keeping workers running.
+
+    def _start(self, worker: WorkerProcess) -> None:
+        self._restarts.pop(worker.number, None)
+        if self._inheritance is None or self._board is None:
+            return
+        self._board.clear(worker.number, self._reactor.seconds())
+        try:
+            worker.start(self._inheritance)
+        except OSError as error:
+            self.worker_ended(worker, os.strerror(error.errno or 0))
+
+    def _look(self) -> None:
+        """Kill workers that give no sign of life."""
+        now = self._reactor.seconds()
+        has_stood_still = now - self._looked_at > SILENT_S / 2
+        self._looked_at = now
+        if has_stood_still or self._board is None:
+            return  # and so may they have
+        for worker in self._workers:
+            allowed = SILENT_S if worker.is_ready else START_S
+            if worker.is_running and now - self._board.last_beat(worker.number) > allowed:
+                self._log.error(
+                    "Worker {number} gives no sign of life and is killed.", number=worker.number + 1
+                )
+                worker.kill()
+
+    def _end_rules_turn(self) -> None:
+        self._has_rules_turn = None
+        self._rules_lock.release()
+
+    def _kill_all(self) -> None:
+        for worker in self._workers:
+            worker.kill()
+
+    def _check_stopped(self) -> None:
+        is_over = not any(worker.is_running for worker in self._workers)
+        if is_over and not self._stopped.called:
+            self._stopped.callback(None)
+
+
+def stop_reading(port: Any) -> None:
+    """Let a port accept nothing, though it stays open."""
+    port.stopReading()
+
+
+def socket_of(port: Any) -> tuple[int, int]:
+    """Return the descriptor of a port and its address family."""
+    return port.fileno(), port.addressFamily
