@@ -102,8 +102,8 @@ def children_cpu() -> float:
 
 
 @contextlib.contextmanager
-def serve(workers: int) -> Iterator[Server]:
-    """Run a daemon on a free port within a block."""
+def serve(*arguments: str) -> Iterator[Server]:
+    """Run a daemon with more arguments on a free port within a block."""
     with tempfile.TemporaryDirectory() as folder:
         pathlib.Path(folder, "open.json").write_text('{"rules":{".read":true,".write":true}}')
         config = pathlib.Path(folder, "treedb.toml")
@@ -111,9 +111,7 @@ def serve(workers: int) -> Iterator[Server]:
         twistd = str(pathlib.Path(sys.executable).with_name("twistd"))
         command = [twistd, "-n", "--pidfile=", "treedb", "--config", str(config)]
         command += ["--data", f"{folder}/data", "--listen", "tcp:0:interface=127.0.0.1"]
-        with subprocess.Popen(
-            [*command, "--workers", str(workers)], stdout=subprocess.PIPE, text=True
-        ) as process:
+        with subprocess.Popen([*command, *arguments], stdout=subprocess.PIPE, text=True) as process:
             try:
                 assert process.stdout is not None
                 lines = (line for line in process.stdout if "treedb ready" in line)
@@ -180,7 +178,7 @@ def compare(
     found: dict[int, list[Sample]] = {1: [], options.workers: []}
     for _ in range(options.rounds):
         for workers, samples in found.items():
-            with serve(workers) as server:
+            with serve("--workers", str(workers)) as server:
                 samples.append(measure(server, options.seconds))
     rates, alone, costs = [], [], []
     for workers, samples in found.items():

@@ -19,11 +19,14 @@ from typing import Any, NamedTuple, Self
 from urllib.parse import urlsplit
 
 from tests.closing import Closing
+from tests.shared_server import database_of
 from treedbd.config.certificate import LOCAL_CERTIFICATE, ensure_local_certificate
 from treedbd.files import create_directory
 
 WORKERS = "TREEDB_TEST_WORKERS"
 """The environment variable with the number of workers of each daemon that says nothing else."""
+ENGINE = "TREEDB_TEST_ENGINE"
+"""The environment variable that is `postgresql` if daemons that say nothing else run over it."""
 TWISTD = pathlib.Path(sys.executable).parent / "twistd"
 START_SECONDS = 60
 STOP_SECONDS = 20
@@ -81,7 +84,10 @@ class Daemon(Closing):
             self._command += ["--config", "treedb.toml"]
         for endpoint in endpoints:
             self._command += ["--listen", endpoint]
-        if WORKERS in os.environ and "--workers" not in arguments and "--engine" not in arguments:
+        is_chosen = "--engine" in arguments or re.search("^engine", config or "", re.MULTILINE)
+        if os.environ.get(ENGINE) == "postgresql" and not is_chosen:
+            self._command += ["--engine", database_of(folder)]
+        elif WORKERS in os.environ and "--workers" not in arguments and "--engine" not in arguments:
             self._command += ["--workers", os.environ[WORKERS]]
         self._command += arguments
 

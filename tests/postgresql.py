@@ -86,13 +86,19 @@ class PostgresqlNode(Closing):
         source = f"host=127.0.0.1 port={primary.port} user={OWNER}"
         self._run("pg_basebackup", "-D", str(self._data), "-d", source, "-c", "fast", "--no-sync")
         (self._data / "standby.signal").touch()
-        _give_away(self._data / "standby.signal")
+        give_away(self._data / "standby.signal")
         self.follow(primary)
 
     def follow(self, primary: PostgresqlNode) -> None:
         """Let a standby receive from `primary`, at once if it runs."""
         source = f"host=127.0.0.1 port={primary.port} user={OWNER} application_name={self.name}"
         self.configure(primary_conninfo=source)
+
+    def leave(self) -> None:
+        """Let a standby receive no more, and wait until it does not."""
+        self.configure(primary_conninfo="")
+        receiving = "SELECT count(*) FROM pg_stat_wal_receiver"
+        wait_until(lambda: self.query(receiving, dbname="postgres") == [(0,)])
 
     def configure(self, **settings: str) -> None:
         """Change settings; a server that runs reads them at once."""
@@ -114,7 +120,7 @@ class PostgresqlNode(Closing):
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                **_as_unprivileged(),
+                **as_unprivileged(),
             )
         self._wait_until_ready()
 
@@ -185,7 +191,7 @@ class PostgresqlNode(Closing):
             text=True,
             check=False,
             timeout=PATIENCE_S,
-            **_as_unprivileged(),
+            **as_unprivileged(),
         )
         assert done.returncode == 0, done.stderr
 
@@ -211,7 +217,7 @@ class PostgresqlServers(Closing):
 
     def __init__(self, folder: pathlib.Path, standbys: int, *, is_durable: bool = False) -> None:
         """Start all of them; with no standbys the primary waits for none."""
-        _give_away(folder)
+        give_away(folder)
         self._folder = folder
         self.primary = PostgresqlNode(folder, "node1")
         self.primary.initialise()
@@ -230,6 +236,11 @@ class PostgresqlServers(Closing):
         if standbys:
             self._require_confirmation()
             self.await_standbys()
+
+    @property
+    def nodes(self) -> Sequence[PostgresqlNode]:
+        """All servers."""
+        return tuple(self._nodes)
 
     @property
     def dsn(self) -> str:
@@ -251,9 +262,12 @@ class PostgresqlServers(Closing):
         old = self.primary
         if kill:
             old.kill()
+        # First all leave the old primary: while it runs, what one of them received last is what it
+        # may have acknowledged.
+        for each in self.standbys:
+            each.leave()
         new = max(self.standbys, key=PostgresqlNode.received)
         others = [each for each in self.standbys if each is not new]
-        # The others leave the old primary first: it must not be able to confirm anything more.
         for each in others:
             each.follow(new)
         new.promote()
@@ -303,7 +317,7 @@ def servers(
 
     With `is_durable` they sync, for measurements.
     """
-    parent = parent or _reachable_folder()
+    parent = parent or reachable_folder()
     folder = pathlib.Path(tempfile.mkdtemp(prefix="postgresql-", dir=parent))
     try:
         with PostgresqlServers(folder, standbys, is_durable=is_durable) as running:
@@ -342,17 +356,17 @@ def _is_alive(pid: int) -> bool:
     return False
 
 
-def _as_unprivileged() -> dict[str, Any]:
+def as_unprivileged() -> dict[str, Any]:
     if os.geteuid() != 0:
         return {}
     return {"user": UNPRIVILEGED, "group": UNPRIVILEGED, "extra_groups": []}
 
 
-def _give_away(path: pathlib.Path) -> None:
+def give_away(path: pathlib.Path) -> None:
     if os.geteuid() == 0:
         os.chown(path, UNPRIVILEGED, UNPRIVILEGED)
 
 
-def _reachable_folder() -> pathlib.Path | None:
+def reachable_folder() -> pathlib.Path | None:
     memory = pathlib.Path("/dev/shm")
     return memory if os.access(memory, os.W_OK) else None

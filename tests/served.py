@@ -14,6 +14,7 @@ from typing import Final
 
 from tests.closing import Closing
 from tests.daemon import Daemon
+from tests.postgresql import servers
 
 
 class Served(Closing):
@@ -56,13 +57,41 @@ def _memory(folder: pathlib.Path) -> Served:
     return Served([Daemon(folder, arguments=["--engine", "memory"])])
 
 
-def _workers(folder: pathlib.Path) -> Served:
+def make_workers(folder: pathlib.Path) -> Served:
     return Served([Daemon(folder, arguments=["--workers", "2"])])
+
+
+class Cluster(Served):
+    """Two daemons over one PostgreSQL server, which stops with them.
+
+    Attributes:
+        servers: the server.
+        dsn: the connection string.
+
+    """
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self._stopping = contextlib.ExitStack()
+        with self._stopping as starting:
+            running = starting.enter_context(servers(standbys=0))
+            self.servers = running
+            self.dsn = running.primary.dsn()
+            arguments = ["--engine", self.dsn]
+            for name in ("a", "b"):
+                (folder / name).mkdir()
+            super().__init__([Daemon(folder / name, arguments=arguments) for name in ("a", "b")])
+            self._stopping = starting.pop_all()
+
+    def close(self) -> None:
+        """Kill all daemons, and stop the server."""
+        super().close()
+        self._stopping.close()
 
 
 ENGINES: Final[Mapping[str, Callable[[pathlib.Path], AbstractContextManager[Served]]]] = {
     "sqlite": _sqlite,
-    "workers": _workers,
+    "workers": make_workers,
     "memory": _memory,
+    "postgresql": Cluster,
 }
-DURABLE: Final = ("sqlite", "workers")
+DURABLE: Final = ("sqlite", "workers", "postgresql")

@@ -30,6 +30,7 @@ from treedbd.config.certificate import ensure_local_certificate
 from treedbd.config.endpoints import parse_endpoint
 from treedbd.config.settings import HttpSettings, ProjectSettings, Settings
 from treedbd.config.values import SettingLocation
+from treedbd.database.database_files import DatabaseFiles
 from treedbd.limits import Limits
 from treedbd.listening import CannotStart
 from treedbd.service import TreeService
@@ -306,7 +307,9 @@ def test_too_few_descriptors_are_a_warning_at_the_start_and_bound_what_is_open(
     assert "at most 57 connections and 2 databases are open at a time" in warning
     assert "LimitNOFILE=" in warning
     assert tree._factory._connections.limits.connections == 57
-    assert tree._catalog._files._open._bounds.databases == 2
+    files = tree._catalog._files
+    assert isinstance(files, DatabaseFiles)
+    assert files._open._bounds.databases == 2
     yield tree.stopService()
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import socket
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,7 @@ from urllib.parse import urlsplit
 import attrs
 
 from tests.history import UNSEEN, BadHistory, History, Kind, Operation, Outcome, Unseen, Value
+from tests.rest import reachable_host
 
 PATIENCE_S: Final = 60.0
 RETRY_S: Final = 0.02
@@ -90,7 +92,7 @@ def classify(status: int, body: Any) -> Outcome:
 
 def fetch(url: str, target: str) -> Any:
     """Return the JSON at a target, read over a new connection."""
-    connection = HTTPConnection(urlsplit(url).netloc, timeout=PATIENCE_S)
+    connection = _Connection(url)
     try:
         connection.request("GET", target)
         response = connection.getresponse()
@@ -100,6 +102,17 @@ def fetch(url: str, target: str) -> Any:
     if response.status != 200:
         raise Unexpected(f"{response.status} {body!r}")
     return body
+
+
+class _Connection(HTTPConnection):
+    """A connection to a URL, also to one of a host of this machine that no resolver knows."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(urlsplit(url).netloc, timeout=PATIENCE_S)
+
+    def connect(self) -> None:
+        self.sock = socket.create_connection((reachable_host(self.host), self.port), PATIENCE_S)
+        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 class Caller:
@@ -173,7 +186,7 @@ class Caller:
             self._disconnect(url)
         connection = self._connections.get(url)
         if connection is None:
-            connection = HTTPConnection(urlsplit(url).netloc, timeout=PATIENCE_S)
+            connection = _Connection(url)
             self._connections[url] = connection
         if connection.sock is None:
             try:
@@ -325,6 +338,8 @@ class Workload:
                 if time.monotonic() > end:
                     raise
                 self._stop.wait(RETRY_S)
+        if operation.outcome is Outcome.REFUSED:
+            self._stop.wait(RETRY_S)  # while a service refuses, not all operations are for nothing
         with self._changed:
             self._ended += 1
             self._changed.notify_all()

@@ -24,6 +24,7 @@ from twisted.python.reflect import namedAny
 from treedbd.config.certificate import LOCAL_CERTIFICATE
 from treedbd.config.settings import Settings
 from treedbd.config.values import ConfigError
+from treedbd.errors import OperatorError
 from treedbd.listening import CannotStart
 from treedbd.process_setup import (
     freeze_objects,
@@ -59,12 +60,12 @@ def make_daemon(
             raise settings.listen_location.error(
                 "names no endpoint", "set it there, or give --listen ENDPOINT"
             )
-    except ConfigError as error:
+        # Not imported at the top, because importing the reactor installs it.
+        reactor = namedAny("twisted.internet.reactor")
+        use_monotonic_clock(reactor)
+        return Daemon(settings, reactor, source, signals, in_foreground=in_foreground)
+    except OperatorError as error:
         raise SystemExit(in_one_line(f"treedb: {error}")) from None
-    # Not imported at the top, because importing the reactor installs it.
-    reactor = namedAny("twisted.internet.reactor")
-    use_monotonic_clock(reactor)
-    return Daemon(settings, reactor, source, signals, in_foreground=in_foreground)
 
 
 class Daemon(Service):

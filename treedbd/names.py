@@ -15,8 +15,8 @@ import attrs
 
 from treedbd.limits import MAX_LABEL_CHARACTERS
 
-EngineName: TypeAlias = Literal["sqlite", "memory"]
 DialectName: TypeAlias = Literal["auto", "standard", "firebase"]
+ReadsName: TypeAlias = Literal["strict", "local"]
 
 DEFAULT_DATABASE: Final = "default"
 SERVICE_PROVIDER: Final = "custom"

@@ -31,6 +31,7 @@ from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 from twisted.python.reflect import namedAny
 
+from treedbd.cluster_link import make_cluster
 from treedbd.config.credentials import (
     BadCredentials,
     Credentials,
@@ -39,6 +40,7 @@ from treedbd.config.settings import Settings
 from treedbd.counts import Counting
 from treedbd.database.answer_pool import AnswerPool
 from treedbd.database.catalog import Catalog
+from treedbd.database.database_files import DatabaseFiles
 from treedbd.database.errors import Unavailable
 from treedbd.database.large_writes import EVENT_BYTES
 from treedbd.database.open_databases import OpenBounds
@@ -48,7 +50,7 @@ from treedbd.descriptors import descriptor_limit, plan_descriptors
 from treedbd.listening import CannotStart, Listening
 from treedbd.names import DatabaseName
 from treedbd.rules.ruleset import DENY, OPEN
-from treedbd.store.engine import CannotOpenStore, StoreFailed
+from treedbd.store.engine import CannotOpenStore, StoreFailed, StoreUnreachable
 from treedbd.store.lock import DirectoryLock
 from treedbd.store.sqlite.engine import DESCRIPTORS_PER_FILE
 from treedbd.store.sqlite.shared_shelf import MORE_IF_SHARED
@@ -65,6 +67,15 @@ QUEUE_SECONDS: Final = 1.0
 DRAIN_SECONDS: Final = 3.0
 CLOSE_SECONDS: Final = 4.0
 DRAIN_POLL_S: Final = 0.02
+
+
+_CANNOT_START: Final = (
+    CannotOpenStore,
+    StoreFailed,
+    StoreUnreachable,
+    Unavailable,
+    BadCredentials,
+)
 
 
 class TreeService(MultiService):
@@ -87,6 +98,7 @@ class TreeService(MultiService):
         self._settings = settings
         per_file = DESCRIPTORS_PER_FILE + (0 if context is None else MORE_IF_SHARED)
         self._plan = plan_descriptors(settings.limits, per_file, descriptor_limit())
+        self._cluster = make_cluster(settings, self._reactor)
         self._catalog = self._make_catalog()
         self._credentials = Credentials(settings, self._catalog, self._reactor)
         self._authenticator = Authenticator(self._credentials.verifier, self._reactor, time.time)
@@ -94,6 +106,8 @@ class TreeService(MultiService):
         self._resource = TreeResource(
             self._catalog, options, self._authenticator, self._reactor, time.time
         )
+        if self._cluster is not None and settings.reads == "local":
+            self._resource.show_lag(self._cluster.lag_ms)
         self._factory = self._make_factory(options)
         self._listening = Listening(
             settings, self._reactor, None if context is None else context.adopt_port
@@ -147,9 +161,11 @@ class TreeService(MultiService):
         try:
             self._open_stores()
             self._credentials.load()
-        except (CannotOpenStore, StoreFailed, Unavailable, BadCredentials) as error:
+        except _CANNOT_START as error:
             self._listening.close()
             self._catalog.close_at_once()
+            if self._cluster is not None:
+                self._cluster.close_at_once()
             self._unlock()
             raise CannotStart(str(error)) from None
         MultiService.startService(self)
@@ -188,6 +204,8 @@ class TreeService(MultiService):
             refusal.cancel()
         self._credentials.close()
         await self._close_stores()
+        if self._cluster is not None:
+            self._has_given_up |= not await self._cluster.stop()
         if not self._has_given_up:
             self._unlock()
         await maybeDeferred(MultiService.stopService, self)
@@ -206,14 +224,17 @@ class TreeService(MultiService):
             runtime=Runtime(
                 self._reactor,
                 os.urandom,
-                partial(deferToThreadPool, self._reactor, self._reactor.getThreadPool()),
+                partial(deferToThreadPool, self._reactor, self._reactor.getThreadPool())
+                if self._cluster is None
+                else self._cluster.run_in_thread,
                 AnswerPool(settings.limits.kept_answer_bytes),
                 entry_bytes=settings.streams.retain_entry_bytes,
-                followed_bytes=0 if self._context is None else EVENT_BYTES,
+                followed_bytes=EVENT_BYTES if self._context or self._cluster else 0,
                 send_hint=_tell_nobody if self._context is None else self._context.send_hint,
             ),
             retain_events=settings.streams.retain_events,
             others=self._context,
+            make_files=DatabaseFiles if self._cluster is None else self._cluster.make_files,
         )
 
     def _open_stores(self) -> None:
@@ -225,7 +246,11 @@ class TreeService(MultiService):
         self._listening.ensure_data_directory()
         self._lock = DirectoryLock(self._settings.data)
         self._lock.note_urls(self.urls())
+        if self._cluster is not None:
+            self._cluster.connect()
         self._catalog.open(self._lock, accept_loss=self._settings.accept_loss)
+        if self._cluster is not None:
+            self._cluster.start()
 
     async def _drain(self) -> None:
         """Let requests under way finish, then end the streams, which receive events until then."""

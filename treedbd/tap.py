@@ -18,7 +18,7 @@ from twisted.python.usage import UsageError
 from treedbd.signals import Signals
 from treedbd.text import in_one_line
 
-FLAGS: Final = ("data", "engine", "listen", "workers")
+FLAGS: Final = ("data", "engine", "listen", "reads", "workers")
 
 
 class Options(UsageOptions):
@@ -33,7 +33,8 @@ class Options(UsageOptions):
     optParameters = (
         ("config", "c", None, "The configuration file (TOML)."),
         ("data", "d", None, "The directory that holds the databases."),
-        ("engine", "e", None, "The storage engine: sqlite or memory."),
+        ("engine", "e", None, "The storage engine: sqlite, memory, or a URL postgresql://…"),
+        ("reads", None, None, "With postgresql: strict, or local (may be late)."),
     )
     optFlags = (
         (

@@ -148,7 +148,7 @@ def test_a_stream_receives_writes(database: Any, path: str) -> None:
 def test_an_error_has_a_reason(database: Any, path: str) -> None:
     with pytest.raises(HTTPError, match="400") as caught:
         database.child(path).set({"a$b": 1}, TOKEN)
-    assert '"error"' in caught.value.strerror
+    assert '"error"' in str(caught.value.strerror)
 
 
 if TOKEN is not None:

@@ -19,6 +19,7 @@ from tests.rules.evaluating import NOW, rules, view
 from treedbd.database.active_rules import ActiveRules
 from treedbd.database.data_directory import RULES_FILE
 from treedbd.database.errors import DeadlinePassed, RulesManagedByFile, Unavailable
+from treedbd.database.rules_storage import FileRules
 from treedbd.database.rules_work import RulesWork
 from treedbd.database.slices import SLICE_SECONDS
 from treedbd.rules.context import Context
@@ -46,7 +47,7 @@ class World:
         self.active = ActiveRules(
             first,
             is_file_managed=is_file_managed,
-            folder=folder,
+            storage=None if folder is None else FileRules(folder / RULES_FILE),
             run_in_thread=run_at_once if disk is None else disk.run,
             changed=self.count_change,
             work=RulesWork(self.clock),
@@ -235,11 +236,10 @@ def test_rules_are_not_stored_while_the_data_directory_is_elsewhere(tmp_path: pa
     active = ActiveRules(
         OPEN,
         is_file_managed=False,
-        folder=tmp_path / "moved" / "p",
+        storage=FileRules(tmp_path / "moved" / "p" / RULES_FILE, lambda: "The lock is gone."),
         run_in_thread=run_at_once,
         changed=lambda: None,
         work=RulesWork(Clock()),
-        find_misplaced=lambda: "The lock is gone.",
     )
     failures: list[Failure] = []
     active.put(FIRST.encode(), 10.0).addErrback(failures.append)

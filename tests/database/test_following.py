@@ -7,6 +7,7 @@ import itertools
 import os
 import pathlib
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import attrs
@@ -18,6 +19,7 @@ from treedbd.database.database import Database
 from treedbd.database.errors import ConditionFailed, Unavailable
 from treedbd.database.requests import Caller, Condition, Outcome, Write
 from treedbd.database.runtime import Runtime
+from treedbd.database.shared_writing import SharedWriting
 from treedbd.database.watchers import Notification
 from treedbd.names import DatabaseName
 from treedbd.store import changelog
@@ -64,7 +66,15 @@ class Worker:
             send_hint=lambda name: self._send(name, others),
         )
         rules = make_active_rules(self.disk.run)
-        self.database = Database(NAME, self.engine, PROJECT, rules, runtime, 100, self.shelf)
+        self.database = Database(
+            NAME,
+            self.engine,
+            PROJECT,
+            rules,
+            runtime,
+            100,
+            partial(SharedWriting, self.shelf, NAME, runtime),
+        )
         self.database.file_opened()
         self.clock = clock
 
@@ -91,7 +101,10 @@ class Worker:
         self.do(make_put(Place(path), value))
 
     def do(self, edit: Edit) -> None:
-        done = self.submit(edit)
+        self.finish(self.submit(edit))
+
+    def finish(self, done: Deferred[Outcome]) -> Outcome:
+        """Return what becomes of a write, which must succeed."""
         results: list[Any] = []
         done.addBoth(results.append)
         while not results:
@@ -100,7 +113,17 @@ class Worker:
                 self.disk.finish()
             elif not results:
                 self.clock.advance(0.002)
-        assert isinstance(results[0], Outcome), results[0]
+        outcome = results[0]
+        assert isinstance(outcome, Outcome), outcome
+        return outcome
+
+    def push(self, now: int, text: str) -> str:
+        """Push a child by a clock that shows `now`; return its key."""
+        key = self.database.push_ids.next(now)
+        body: Json = {"text": text, "at": {".sv": "timestamp"}}
+        edit = make_put(Place(("list", key)), body)
+        outcome = self.finish(self.database.write(Write(edit, now, ADMIN, is_push=True)))
+        return outcome.edit.place.path[-1]
 
     def get(self, path: Path) -> Json:
         """Read as a request does."""
@@ -329,6 +352,20 @@ def test_who_waits_for_the_end_of_a_batch_reads_what_was_acknowledged(
     assert read == [2]
 
 
+def test_a_read_waits_for_a_commit_that_others_show_already(workers: list[Worker]) -> None:
+    first, second = workers
+    first.put(("a",), 0)
+    first.submit(make_put(Place(("a",)), 1))
+    first.clock.run()
+    commit, done = first.disk.waiting.pop()
+    commit()
+    assert second.get(("a",)) == 1
+    assert first.database.make_current() is not None, "it would read what is older"
+    done.callback(None)
+    first.clock.run()
+    assert first.get(("a",)) == 1
+
+
 def test_push_ids_go_on_after_those_of_others(workers: list[Worker]) -> None:
     first, second = workers
     names: list[str] = []
@@ -340,6 +377,18 @@ def test_push_ids_go_on_after_those_of_others(workers: list[Worker]) -> None:
     assert names == sorted(names)
     assert len(set(names)) == len(names)
     assert first.get(("list",)) == second.get(("list",))
+
+
+def test_times_and_push_ids_do_not_go_back_though_a_clock_is_behind(workers: list[Worker]) -> None:
+    ahead, behind = workers
+    late, early = 2_000_000_000_000, 1_000_000_000_000
+    names = [ahead.push(late, "first"), behind.push(early, "second"), ahead.push(late, "third")]
+    assert names == sorted(names)
+    list_: Any = behind.get(("list",))
+    assert [list_[name]["text"] for name in names] == ["first", "second", "third"]
+    times = [list_[name]["at"] for name in names]
+    assert times == sorted(times)
+    assert times[0] == late
 
 
 def test_a_failed_store_is_verified_by_all_before_they_write(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.task import Clock
@@ -45,16 +44,19 @@ class Disk:
 
     def commits_next(self) -> bool:
         """Return whether the oldest work is the commit of a batch."""
-        return isinstance(self.waiting[0][0], partial)
+        return _is_commit(self.waiting[0][0])
 
     def fail(self, error: Exception) -> None:
         """Roll back the oldest work, which is a commit, and errback with `error`."""
         commit, done = self.waiting.pop(0)
-        assert isinstance(commit, partial)
-        method: Any = commit.args[0]
-        transaction: Transaction = method.__self__
+        assert _is_commit(commit)
+        transaction: Transaction = commit.__self__  # type: ignore[attr-defined]
         transaction.rollback()
         done.errback(Failure(error))
+
+
+def _is_commit(work: Callable[[], None]) -> bool:
+    return getattr(work, "__name__", "") == "commit"
 
 
 @contextlib.contextmanager
@@ -124,7 +126,7 @@ def make_active_rules(
     return ActiveRules(
         first,
         is_file_managed=False,
-        folder=None,
+        storage=None,
         run_in_thread=run_in_thread,
         changed=changed,
         work=RulesWork(Clock()),

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from treedbd.tree.order import TEXT_TAG, encode_key, sort_keys
 from treedbd.tree.path import check_key
-from treedbd.tree.push_id import ALPHABET, PushIds
+from treedbd.tree.push_id import ALPHABET, PushIds, is_later
 
 NOW = 1_700_000_000_123
 LOWEST, HIGHEST = b"\x00" * 9, b"\xff" * 9
@@ -106,3 +106,20 @@ def test_ids_increase_whatever_the_clock_does(clock: list[int], seed: int) -> No
     made = [ids.next(now) for now in clock]
     assert all(lower < upper for lower, upper in pairwise(made))
     assert sort_keys(made) == made
+
+
+def test_those_who_pass_over_the_same_ids_make_different_ones() -> None:
+    makers = [seeded(number) for number in range(3)]
+    made = []
+    for each in makers:
+        each.next(1000)
+        each.pass_over(2000)
+        made += [each.next(1000), each.next(2000)]
+    assert len(set(made)) == len(made)
+    assert all(is_later(name, 2000) for name in made)
+
+
+def test_an_id_of_a_later_millisecond_is_later() -> None:
+    ids = seeded()
+    name = ids.next(1000)
+    assert [is_later(name, ms) for ms in (999, 1000, 1001)] == [True, False, False]

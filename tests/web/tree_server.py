@@ -18,7 +18,6 @@ from treedbd.database.catalog import Catalog
 from treedbd.database.project import ProjectSpec
 from treedbd.database.runtime import RunInThread, Runtime
 from treedbd.limits import Limits, StreamLimits
-from treedbd.names import EngineName
 from treedbd.rules.ruleset import OPEN, RuleSet
 from treedbd.web.auth.authenticator import Authenticator
 from treedbd.web.auth.verifier import Verifier
@@ -53,7 +52,7 @@ class TreeServer(Server):
         folder: pathlib.Path,
         rules: RuleSet = OPEN,
         *,
-        engine: EngineName = "memory",
+        engine: str = "memory",
         projects: Iterable[ProjectSpec] = (),
         verifier: Callable[[str], Verifier | None] = lambda _: None,
         options: WebOptions = OPTIONS,

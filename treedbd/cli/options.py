@@ -98,6 +98,10 @@ def read_stored_settings(arguments: argparse.Namespace, done: str) -> Settings:
     settings = read_settings(arguments)
     if settings.engine == "memory":
         raise CommandFailed(f"The memory engine stores nothing that could be {done}.")
+    if settings.is_cluster:
+        raise CommandFailed(
+            f"The data is in PostgreSQL, and cannot be {done} here: use the tools of PostgreSQL."
+        )
     if not settings.data.is_dir():
         raise CommandFailed(
             f"There is no data directory {settings.data}: choose one by --config or --data."

@@ -40,6 +40,8 @@ COMMANDS: Final = {
     "compact": _Command("compact", "give free space back to the file system"),
     "log": _Command("log", "print who has written what, and when"),
     "migrate": _Command("migration.migrate", "move a database here from another server"),
+    "move": _Command("moving.move", "move all databases to PostgreSQL, or back"),
+    "cluster": _Command("cluster", "show the daemons and databases of a PostgreSQL"),
     "token": _Command("token", "make a token for a project"),
     "rules": _Command("rules", "check, read, put and explain security rules"),
     "check": _Command("check", "read all databases and report errors"),

@@ -181,7 +181,7 @@ class Credentials:
             limits = self._settings.rules
             rules = yield from _read_rules(project.rules_file, limits, location, current)
             if rules is not current:
-                log_warnings(self._log, project.rules_file, rules)
+                log_warnings(self._log, str(project.rules_file), rules)
         return _Contents(
             {file: secret for file, secret in found.items() if secret is not None}, trusted, rules
         )

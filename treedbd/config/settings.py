@@ -46,7 +46,7 @@ from treedbd.limits import (
 from treedbd.names import (
     DEFAULT_DATABASE,
     DialectName,
-    EngineName,
+    ReadsName,
     parse_label,
 )
 
@@ -56,6 +56,8 @@ DEVELOPMENT_LISTEN: Final = ("ssl:8443:interface=127.0.0.1", "tcp:9000:interface
 COMMAND_LINE: Final = "the command line"
 DEVELOPMENT_MODE: Final = "development mode"
 MAX_WORKERS: Final = 64
+ENGINES: Final = ("sqlite", "memory")
+POSTGRESQL_SCHEMES: Final = ("postgresql://", "postgres://")
 _SET_BY_PROGRAM: Final = SettingLocation("the settings", pathlib.Path())
 
 _DOMAIN: Final = (
@@ -104,6 +106,20 @@ def _check_label(name: str, label: str, location: SettingLocation) -> None:
             "use a-z, 0-9 and single hyphens between them; a label <database>--<project> has at "
             f"most {MAX_LABEL_CHARACTERS} characters",
         )
+
+
+def _engine(raw: object, location: SettingLocation) -> str:
+    engine = text(raw, location)
+    if engine.startswith(POSTGRESQL_SCHEMES):
+        if "@" in engine and ":" in engine.partition("//")[2].rpartition("@")[0]:
+            raise location.error(
+                "holds a password",
+                "put it into the file that PGPASSFILE names, or into a service file",
+            )
+        return engine
+    if engine not in ENGINES:
+        raise location.error("must be sqlite, memory, or a URL postgresql://…")
+    return engine
 
 
 def _workers(raw: object, location: SettingLocation) -> int:
@@ -173,7 +189,8 @@ class Settings:
     domains: tuple[str, ...] = key((), _domains)
     default_project: str = key("", _default_project)
     data: pathlib.Path = key(pathlib.Path("/var/lib/treedb"), folder)
-    engine: EngineName = key("sqlite", one_of("sqlite", "memory"))
+    engine: str = key("sqlite", _engine)
+    reads: ReadsName = key("strict", one_of("strict", "local"))
     workers: int = key(1, _workers)
     emulator: bool = key(False, boolean)
     limits: Limits = key(Limits(), table(Limits))
@@ -185,6 +202,11 @@ class Settings:
     accept_loss: bool = False
     location: SettingLocation = attrs.field(default=_SET_BY_PROGRAM, eq=False)
     listen_location: SettingLocation = attrs.field(default=_SET_BY_PROGRAM.at("listen"), eq=False)
+
+    @property
+    def is_cluster(self) -> bool:
+        """Whether the data is in PostgreSQL, and other daemons may serve it too."""
+        return self.engine.startswith(POSTGRESQL_SCHEMES)
 
     def location_of(self, project: str) -> SettingLocation:
         """Return the location of the keys of a project."""
@@ -255,6 +277,7 @@ def _check(settings: Settings) -> None:
             f"is {settings.workers}, but what is in memory cannot be shared",
             'set workers = 1, or engine = "sqlite"',
         )
+    _check_cluster(settings)
     for endpoint in settings.listen:
         if settings.emulator and not endpoint.is_loopback:
             raise settings.listen_location.error(
@@ -265,3 +288,17 @@ def _check(settings: Settings) -> None:
             raise settings.listen_location.error(
                 f"has no certificate for {endpoint.text}", "add privateKey= and certKey="
             )
+
+
+def _check_cluster(settings: Settings) -> None:
+    """Raise `ConfigError` for settings that contradict the engine PostgreSQL, or lack it."""
+    if settings.workers > 1 and settings.is_cluster:
+        raise settings.location.at("workers").error(
+            f"is {settings.workers}, but a daemon over PostgreSQL is one process",
+            "set workers = 1, and start a daemon for each core",
+        )
+    if settings.reads != "strict" and not settings.is_cluster:
+        raise settings.location.at("reads").error(
+            f'is "{settings.reads}", but only reads over PostgreSQL may be late',
+            'set reads = "strict", or a URL postgresql://… as engine',
+        )

@@ -1,24 +1,23 @@
 """The rules in force of one project: stored, loaded and replaced.
 
-Rules that were PUT over HTTP are stored beside the databases of the project, in `rules.json`,
-written whole or not at all. The rules of a project whose configuration names a rules file are
-*managed by the file*: then nothing is stored here, and a PUT is a conflict.
+Rules that were PUT over HTTP are stored (`rules_storage`). The rules of a project whose
+configuration names a rules file are *managed by the file*: then nothing is stored here, and a PUT
+is a conflict.
 """
 
 from __future__ import annotations
 
-import pathlib
 from collections.abc import Callable
 
 from twisted.internet.defer import Deferred, DeferredLock
 from twisted.logger import Logger
 
-from treedbd.database.data_directory import RULES_FILE
-from treedbd.database.errors import NoDescriptors, RulesManagedByFile, Unavailable
+from treedbd.database.errors import NoDescriptors, RulesManagedByFile
 from treedbd.database.other_processes import RulesExchange
+from treedbd.database.rules_storage import UNKNOWN_EPOCH, LoadedRules, RulesStorage
 from treedbd.database.rules_work import RulesWork
 from treedbd.database.runtime import RunInThread
-from treedbd.files import NO_DESCRIPTOR_ERRNOS, create_directory, write_atomically
+from treedbd.files import NO_DESCRIPTOR_ERRNOS
 from treedbd.limits import RulesLimits
 from treedbd.rules.errors import InvalidRules, TextPosition, with_hint
 from treedbd.rules.ruleset import (
@@ -38,44 +37,48 @@ class ActiveRules:
         current: the rule set in force.
         problem: why the stored rules are not in force, and so everything is denied; None if they
             are, or if others have been put since.
+        epoch: that of the rules in force, where several daemons agree on it (`rules_storage`).
 
     """
 
     _log = Logger()
 
-    def __init__(  # noqa: PLR0913 - all but one are given by name
+    def __init__(
         self,
         rules: RuleSet,
         *,
         is_file_managed: bool,
-        folder: pathlib.Path | None,
+        storage: RulesStorage | None,
         run_in_thread: RunInThread,
         changed: Callable[[], None],
         work: RulesWork,
         limits: RulesLimits = DEFAULT_LIMITS,
-        find_misplaced: Callable[[], str | None] = lambda: None,
         exchange: RulesExchange | None = None,
     ) -> None:
-        """Start with `rules`, or with those stored in `folder`; None stores nothing.
+        """Start with `rules`, or with those in `storage`; None stores nothing.
 
-        `changed` is called whenever other rules have come into force. `find_misplaced` returns why
-        nothing can be stored in `folder` at present, None if it can. By `exchange` other processes
-        put the rules in force that were stored.
+        `changed` is called whenever other rules have come into force. By `exchange` other processes
+        put the rules in force that were stored. Rules that are shared have to be loaded before
+        anything is judged: until then everything is denied.
         """
         self._exchange = exchange
         self.current = rules
         self.problem: str | None = None
         self.is_file_managed = is_file_managed
-        self._file = None if folder is None else folder / RULES_FILE
+        self.epoch = 0
+        self._first = rules
+        self._storage = storage
         self._run_in_thread = run_in_thread
         self._changed = changed
         self._work = work
         self._limits = limits
-        self._find_misplaced = find_misplaced
         self._putting = DeferredLock()
+        self._loading = DeferredLock()
         self._reported: set[str] = set()
-        if not is_file_managed:
-            self._load()
+        if storage is not None and storage.is_shared:
+            self.current, self.epoch = DENY, UNKNOWN_EPOCH
+        elif storage is not None and not is_file_managed:
+            self._load(storage)
 
     async def check(self, text: bytes, deadline: float | None = None) -> RuleSet:
         """Return the rules in a document, which is not put in force.
@@ -147,27 +150,53 @@ class ActiveRules:
     async def _store_and_enforce(self, rules: RuleSet, text: bytes, deadline: float | None) -> None:
         self._check_not_file_managed()
         self._work.check_deadline(deadline)
+        if self._storage is not None and self._storage.is_shared:
+            await self._store(text)
+            await self.load_stored()  # with their epoch; another daemon may have been later
+            return
         if self._exchange is None:
-            await self._run_in_thread(lambda: self._store(text))
+            await self._store(text)
             self._check_not_file_managed()
             self._enforce(rules)
             return
         # Processes take turns, so that all have the rules in force that were stored last.
         async with self._exchange.turn():
-            await self._run_in_thread(lambda: self._store(text))
+            await self._store(text)
             self._enforce(rules)
             await self._exchange.spread()
 
-    async def load_stored(self) -> None:
-        """Put the rules in force that another process has stored."""
-        if self.is_file_managed or self._file is None:
+    def load_stored(self, epoch: int | None = None) -> Deferred[None]:
+        """Put the rules in force that others have stored, unless those of `epoch` are.
+
+        Errbacks with `Unavailable`, or OSError.
+        """
+        # One after the other, so that the last to be put in force are those that were read last.
+        return self._loading.run(lambda: Deferred.fromCoroutine(self._load_stored(epoch)))
+
+    async def _load_stored(self, known: int | None) -> None:
+        storage = self._storage
+        if storage is None or known == self.epoch:
             return
-        texts: list[bytes] = []
-        file = self._file
-        await self._run_in_thread(lambda: texts.append(file.read_bytes()))
+        if self.is_file_managed and not storage.is_shared:
+            return
+        loaded: list[LoadedRules] = []
+        await self._run_in_thread(lambda: loaded.append(storage.load()))
+        ((text, epoch),) = loaded
+        if not self.is_file_managed:
+            if text is None:
+                self._enforce(self._first)
+            elif text != self.current.text.encode() or epoch != self.epoch:
+                await self._parse_and_enforce(text, storage)
+        self.epoch = epoch
+
+    async def _parse_and_enforce(self, text: bytes, storage: RulesStorage) -> None:
         async with self._work.turn():
-            rules = await self._work.run(parse_rules_in_steps(texts[0], self._limits))
-            self._enforce(rules)
+            try:
+                rules = await self._work.run(parse_rules_in_steps(text, self._limits))
+            except InvalidRules as error:
+                self._deny(error, storage)
+            else:
+                self._enforce(rules)
 
     def _check_not_file_managed(self) -> None:
         if self.is_file_managed:
@@ -180,38 +209,35 @@ class ActiveRules:
             self._reported.clear()
             self._changed()
 
-    def _store(self, text: bytes) -> None:
-        if self._file is None:
-            return
-        if (problem := self._find_misplaced()) is not None:
-            raise Unavailable(f"The rules cannot be stored: {problem}")
-        try:
-            create_directory(self._file.parent)
-            write_atomically(self._file, text)
-        except OSError as error:
-            raise Unavailable(f"The rules cannot be stored: {error.strerror}.") from None
+    async def _store(self, text: bytes) -> None:
+        storage = self._storage
+        if storage is not None:
+            await self._run_in_thread(lambda: storage.store(text))
 
-    def _load(self) -> None:
-        if self._file is None:
-            return
+    def _load(self, storage: RulesStorage) -> None:
         try:
-            self.current = parse_rules(self._file.read_bytes(), self._limits)
-        except FileNotFoundError:
-            return
+            text = storage.load().text
+            if text is None:
+                return
+            self.current = parse_rules(text, self._limits)
         except (OSError, InvalidRules) as error:
             if isinstance(error, OSError) and error.errno in NO_DESCRIPTOR_ERRNOS:
                 raise NoDescriptors from None  # the rules are not known, so nobody is denied
-            self.current = DENY
-            self.problem = "The stored rules cannot be used, and everything is denied: PUT others."
-            self._log.error(
-                "The rules in {file} cannot be used, and everything is denied: {error}",
-                file=str(self._file),
-                error=with_hint(error),
-            )
-        log_warnings(self._log, self._file, self.current)
+            self._deny(error, storage)
+        log_warnings(self._log, storage.label, self.current)
+
+    def _deny(self, error: OSError | InvalidRules, storage: RulesStorage) -> None:
+        """Deny everything, because what is stored cannot be used."""
+        self._enforce(DENY)
+        self.problem = "The stored rules cannot be used, and everything is denied: PUT others."
+        self._log.error(
+            "The rules in {file} cannot be used, and everything is denied: {error}",
+            file=storage.label,
+            error=with_hint(error),
+        )
 
 
-def log_warnings(log: Logger, file: pathlib.Path, rules: RuleSet) -> None:
-    """Log the warnings about the rules in a file."""
+def log_warnings(log: Logger, label: str, rules: RuleSet) -> None:
+    """Log the warnings about rules, which are at `label`."""
     for warning in rules.warnings:
-        log.warn("{file}:{warning}", file=str(file), warning=str(warning))
+        log.warn("{file}:{warning}", file=label, warning=str(warning))

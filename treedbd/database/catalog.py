@@ -8,7 +8,7 @@ opened at its first use; if it cannot be served, the others are (`database_files
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Final
 from weakref import WeakValueDictionary
 
@@ -16,10 +16,12 @@ from twisted.internet.defer import Deferred, DeferredList
 from twisted.logger import Logger
 
 from treedbd.database.active_rules import ActiveRules
+from treedbd.database.catalog_files import MakeFiles
+from treedbd.database.catalog_hooks import CatalogHooks
 from treedbd.database.database import Database
-from treedbd.database.database_files import CatalogHooks, DatabaseFiles
+from treedbd.database.database_files import DatabaseFiles
 from treedbd.database.errors import UnknownDatabase
-from treedbd.database.open_databases import OpenBounds
+from treedbd.database.open_databases import DEFAULT_BOUNDS, OpenBounds
 from treedbd.database.other_processes import OtherProcesses
 from treedbd.database.problems import Look, Problem, ProblemSearch, look_for_problems
 from treedbd.database.project import ProjectSpec
@@ -27,17 +29,15 @@ from treedbd.database.rules_maker import RulesMaker
 from treedbd.database.rules_work import RulesWork
 from treedbd.database.runtime import Runtime
 from treedbd.database.slices import Steps
+from treedbd.database.write_turn import MakeSharedTurn
 from treedbd.database.written_databases import WrittenDatabases
 from treedbd.limits import Limits, RulesLimits
-from treedbd.names import DEFAULT_DATABASE, DatabaseName, DialectName, EngineName
+from treedbd.names import DEFAULT_DATABASE, DatabaseName, DialectName
 from treedbd.rules.ruleset import DEFAULT_LIMITS, RuleSet
 from treedbd.store.create_on_write import CreateOnWriteEngine
 from treedbd.store.engine import Engine
 from treedbd.store.lock import DirectoryLock
 from treedbd.store.memory import MemoryEngine
-from treedbd.store.sharing import Sharing
-
-DEFAULT_BOUNDS: Final = OpenBounds(Limits().open_databases, Limits().cache_bytes)
 
 
 class Catalog:
@@ -45,6 +45,7 @@ class Catalog:
 
     Attributes:
         rules_work: the work on the rules documents of all projects.
+        moment: in which a request may read at once.
 
     """
 
@@ -53,7 +54,7 @@ class Catalog:
     def __init__(  # noqa: PLR0913 - all but three are given by name
         self,
         folder: pathlib.Path,
-        engine: EngineName,
+        engine: str,
         projects: Mapping[str, ProjectSpec],
         *,
         any_project: bool,
@@ -64,6 +65,7 @@ class Catalog:
         runtime: Runtime,
         retain_events: int,
         others: OtherProcesses | None = None,
+        make_files: MakeFiles = DatabaseFiles,
     ) -> None:
         """Serve `folder`; with `any_project` every project exists, configured or not.
 
@@ -72,7 +74,7 @@ class Catalog:
         """
         self._others = others
         self._folder = folder
-        self._engine = engine
+        self._is_in_memory = engine == "memory"
         self._projects = dict(projects)
         self._any_project = any_project
         self.rules_work: Final = RulesWork(runtime.clock)
@@ -86,15 +88,15 @@ class Catalog:
         # Those of `_used` that are kept though nobody refers to them: their data is open.
         self._open: dict[DatabaseName, Database] = {}
         hooks = CatalogHooks(
-            self.find, self._check_may_create, self._created, self._keep, self._let_go
+            self.find, self._check_may_create, self._created, self._keep, self._let_go, self.rules
         )
-        self._files = DatabaseFiles(folder, bounds, runtime, hooks, others)
+        self.moment: Final = hooks.moment
+        self._files: Final = make_files(folder, bounds, runtime, hooks, others)
         self._rules_maker = RulesMaker(
             first_rules,
             rules_limits,
             self.rules_work,
-            folder if engine == "sqlite" else None,
-            self._files.find_misplaced,
+            (lambda _: None) if self._is_in_memory else self._files.rules_storage,
             runtime.run_in_thread,
             others,
         )
@@ -106,7 +108,7 @@ class Catalog:
         `lock` is that of the folder: while it is not in its place, nothing is written. With
         `accept_loss` databases are served from which changes are missing, and that is logged.
         """
-        if self._engine != "sqlite":
+        if self._is_in_memory:
             return
         found = self._files.survey(
             {name: project.databases for name, project in self._projects.items()},
@@ -114,11 +116,7 @@ class Catalog:
             lock=lock,
             accept_loss=accept_loss,
         )
-        for file in found.foreign:
-            self._log.warn(
-                "{file} belongs to no project and database of the configuration; it is not served.",
-                file=str(file),
-            )
+        found.warn_of_foreign()
         self._written.update(found.databases)
         for project in self._projects:
             self.rules(project)  # so that what is wrong with rules is reported at the start
@@ -148,25 +146,29 @@ class Catalog:
         database.used_at = self._runtime.clock.seconds()
         return database
 
-    def acquire(self, database: Database, timeout_s: float) -> Deferred[None] | None:
-        """Keep a database open until `release`; return what fires when it is open, None if it is.
+    def when_current(self, name: DatabaseName, call: Callable[[], None]) -> bool:
+        """Do as `Database.when_current`, if the database is open."""
+        database = self._open.get(name)
+        return database is not None and database.is_open and database.when_current(call)
 
-        Then it also shows what other processes have committed. Errbacks with `Unavailable`, or with
-        `DeadlinePassed` after the time; it has to be released all the same. A database that is used
-        without is opened in place, which waits for the disk.
+    def acquire(
+        self, database: Database, timeout_s: float, *, is_write: bool = False
+    ) -> Deferred[None] | None:
+        """Keep a database open until `release`; do as `CatalogFiles.acquire`.
+
+        It has to be released after an error, too. A database that is used without this is opened in
+        place, which waits for the disk.
         """
-        if self._files.shared is not None:
-            return self._files.shared.acquire(database, timeout_s)
-        if database.is_open:
+        if database.is_open and not self._files.is_shared:
             database.requests += 1
             return None
-        return self._files.acquire(database, timeout_s)
+        return self._files.acquire(database, timeout_s, is_write=is_write)
 
     def hinted(self, name: DatabaseName) -> None:
         """Look whether another process has written to a database, because it says so."""
         database = self._used.get(name)
-        if database is not None and self._files.shared is not None:
-            self._files.shared.follow_created(database)
+        if database is not None:
+            self._files.follow(database)
             database.hinted()
 
     def poll(self) -> None:
@@ -208,10 +210,14 @@ class Catalog:
         if rules is None:
             spec = self._project(DatabaseName(project))
             rules = self._rules[project] = self._make_rules(spec)
-            if project in self._projects or self._engine == "memory":
+            if project in self._projects or self._is_in_memory:
                 # Others are dropped with their databases; rules that were PUT are in a file.
                 self._kept_rules.append(rules)
         return rules
+
+    def refresh(self, project: str) -> Deferred[None] | None:
+        """Learn which databases and rules others have made; None if all is known."""
+        return None if self._is_in_memory else self._files.refresh(project)
 
     def names(self, project: ProjectSpec) -> list[DatabaseName]:
         """Return the databases of a project that exist or are configured, in order."""
@@ -235,9 +241,8 @@ class Catalog:
 
     async def load_rules(self, project: str) -> None:
         """Put the rules of a project in force that another process has stored."""
-        rules = self._rules.get(project)
-        if rules is not None:
-            await rules.load_stored()
+        if project in self._rules:
+            await self._rules[project].load_stored()
 
     def _look_for_problems(self) -> Look:
         return look_for_problems(self._files.problems(), self._open, self._rules)
@@ -293,15 +298,11 @@ class Catalog:
         return self._rules_maker.make(project, changed)
 
     def _make(self, name: DatabaseName, project: ProjectSpec) -> Database:
-        if self._engine == "memory":
+        if self._is_in_memory:
             database = self._make_database(name, project, self._make_memory(name))
         else:
-            shared = self._files.shared
-            if shared is not None and shared.exists(name):
-                self._written.add(name)
             engine = self._files.make_engine(name, is_written=name in self._written)
-            sharing = None if shared is None else shared.shelf(name)
-            database = self._make_database(name, project, engine, sharing)
+            database = self._make_database(name, project, engine, self._files.make_turn(name))
             self._files.add(database, engine)
         self._used[name] = database
         return database
@@ -322,10 +323,10 @@ class Catalog:
         name: DatabaseName,
         project: ProjectSpec,
         engine: Engine,
-        sharing: Sharing | None = None,
+        make_turn: MakeSharedTurn | None = None,
     ) -> Database:
         rules = self.rules(name.project)
-        return Database(name, engine, project, rules, self._runtime, self._retain_events, sharing)
+        return Database(name, engine, project, rules, self._runtime, self._retain_events, make_turn)
 
     def _check_may_create(self, name: DatabaseName) -> None:
         """Raise `CannotCreateStore` if there may be no further database; in any thread."""

@@ -21,6 +21,8 @@ from treedbd.store.sqlite.history import MARK
 
 SHELF: Final = ".shelf"
 RULES_FILE: Final = "rules.json"
+MOVED_FILE: Final = "moved-to-postgresql"
+"""In a data directory whose databases were brought to PostgreSQL, which has newer data since."""
 _LEFT_BEHIND: Final = {f"{SHELF}{LOG}": "log", f"{SHELF}{MARK}": "mark"}
 """What only a database with data leaves, by the end of the name."""
 

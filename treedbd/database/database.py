@@ -26,12 +26,12 @@ from treedbd.database.requests import Caller, Outcome, Write
 from treedbd.database.resume import Resumption, Resumptions
 from treedbd.database.runtime import Runtime
 from treedbd.database.shared_window import QueryStream, QuerySubscription, SharedWindows
-from treedbd.database.shared_writing import SharedWriting
 from treedbd.database.slices import Steps
 from treedbd.database.subscription import NodeSubscription, Subscription
 from treedbd.database.watchers import Watcher
 from treedbd.database.watching import Watching
 from treedbd.database.write_applier import WriteApplier
+from treedbd.database.write_turn import MakeSharedTurn
 from treedbd.names import DatabaseName
 from treedbd.rules.context import QueryFacts
 from treedbd.rules.evaluate import Verdict
@@ -40,7 +40,6 @@ from treedbd.store import changelog
 from treedbd.store.engine import Engine
 from treedbd.store.index_writer import WriterMaker
 from treedbd.store.nodes import HeldNodes, Nodes, PresentNodes
-from treedbd.store.sharing import Sharing
 from treedbd.tree.event import Commit, Position, complete
 from treedbd.tree.push_id import PushIds
 from treedbd.tree.query import Query
@@ -76,11 +75,11 @@ class Database:
         rules: ActiveRules,
         runtime: Runtime,
         retain_events: int,
-        sharing: Sharing | None = None,
+        make_turn: MakeSharedTurn | None = None,
     ) -> None:
         """Serve `engine`, which from now on belongs to this database.
 
-        Other processes may write to it too if there is `sharing`.
+        Other processes write to it too if there is `make_turn`.
         """
         self.name: Final = name
         self.project: Final = project
@@ -101,7 +100,7 @@ class Database:
         )
         self._writes = self._make_applier(runtime, retain_events)
         hooks = FollowerHooks(self._is_interested, self._show_news, self._notify)
-        self._shared = SharedWriting.of(sharing, engine, name, runtime, hooks)
+        self._shared = None if make_turn is None else make_turn(engine, hooks)
         self._group_commit = GroupCommit(
             engine, self._writes.apply, self._on_committed, self._notify, runtime, self._shared
         )
@@ -124,6 +123,7 @@ class Database:
             self.push_ids,
             runtime,
             retain_events,
+            lambda: 0 if self._shared is None else self._shared.following.latest_ms,
         )
 
     @property
@@ -145,11 +145,15 @@ class Database:
 
     def make_current(self) -> Deferred[None] | None:
         """Do as `LogFollower.make_current`; None where no other process writes."""
-        return None if self._shared is None else self._shared.following.make_current()
+        return None if self._shared is None else self._shared.make_current()
 
     def is_current(self) -> bool:
         """Return whether this process shows all that others have committed, if it can."""
-        return self._shared is None or self._shared.following.is_current()
+        return self._shared is None or self._shared.is_current()
+
+    def when_current(self, call: Callable[[], None]) -> bool:
+        """Do as `SharedTurn.when_current`; False where no other process writes."""
+        return self._shared is not None and self._shared.when_current(call)
 
     def hinted(self) -> None:
         """Look whether another process has committed, or lets this one write."""

@@ -9,30 +9,33 @@ from __future__ import annotations
 
 import pathlib
 from collections.abc import Callable
-from typing import Final, NoReturn
+from functools import partial
+from typing import Final
 from weakref import WeakKeyDictionary
 
-import attrs
 from twisted.internet.defer import Deferred, fail
 from twisted.logger import Logger
 
+from treedbd.database.catalog_hooks import CatalogHooks
 from treedbd.database.damage_checks import DamageChecks
-from treedbd.database.data_directory import SHELF
+from treedbd.database.data_directory import RULES_FILE, SHELF
 from treedbd.database.errors import (
     DatabaseRefused,
-    DeadlinePassed,
     NoDescriptors,
     TooManyInUse,
-    Unavailable,
+    time_out_opening,
 )
 from treedbd.database.file_user import FileUser
 from treedbd.database.open_databases import OpenBounds, OpenDatabases
 from treedbd.database.other_processes import OtherProcesses
 from treedbd.database.problems import Problem
 from treedbd.database.refusals import Refusals
+from treedbd.database.rules_storage import FileRules
 from treedbd.database.runtime import Runtime
 from treedbd.database.shared_files import SharedFiles
+from treedbd.database.shared_writing import SharedWriting
 from treedbd.database.survey import ServedProjects, Survey, survey, unreachable
+from treedbd.database.write_turn import MakeSharedTurn
 from treedbd.files import create_directory, has_descriptors
 from treedbd.names import DatabaseName
 from treedbd.store.create_on_write import CreateOnWriteEngine
@@ -45,34 +48,8 @@ from treedbd.store.sqlite.errors import damaged, inaccessible
 DAMAGED: Final = "The database is damaged, and nothing is written to it: restore it from a backup."
 
 
-@attrs.frozen
-class CatalogHooks:
-    """What the catalog does for the files of its databases.
-
-    Attributes:
-        find: returns a database that has a file.
-        check_may_create: raises `CannotCreateStore` if there may be no further database; in any
-            thread.
-        created: records that a database has a file from now on; in any thread.
-        keep: keeps a database in memory from now on, because its file is open; in any thread.
-        let_go: keeps it no more.
-
-    """
-
-    find: Callable[[DatabaseName], FileUser]
-    check_may_create: Callable[[DatabaseName], None]
-    created: Callable[[DatabaseName], None]
-    keep: Callable[[DatabaseName], None]
-    let_go: Callable[[DatabaseName], None]
-
-
 class DatabaseFiles:
-    """The files of one data directory; belongs to the reactor's thread.
-
-    Attributes:
-        shared: how they are shared with other processes; None if they are not.
-
-    """
+    """The `CatalogFiles` of one data directory; belongs to the reactor's thread."""
 
     _log = Logger()
 
@@ -89,8 +66,10 @@ class DatabaseFiles:
         `others` have the same files open.
         """
         self._others = others
+        self.is_shared: Final = others is not None
         self._folder = folder
         self._clock = runtime.clock
+        self._runtime = runtime
         self._catalog = catalog
         self._lock: DirectoryLock | None = None
         self._accepts_loss = False
@@ -100,9 +79,9 @@ class DatabaseFiles:
         self._open = OpenDatabases(
             bounds, runtime, self._refusals, opened=catalog.keep, closed=catalog.let_go
         )
-        self.shared: SharedFiles | None = None
+        self._shared: SharedFiles | None = None
         if others is not None:
-            self.shared = SharedFiles(
+            self._shared = SharedFiles(
                 folder, self._engines, runtime.clock, self._open_shared, catalog.created
             )
         self._checks = DamageChecks(self, runtime)
@@ -136,10 +115,13 @@ class DatabaseFiles:
         return found
 
     def make_engine(self, name: DatabaseName, *, is_written: bool) -> ReopeningEngine:
-        """Return the engine of a database, of which nothing is open yet.
+        """Do as `CatalogFiles.make_engine`.
 
         Raises `DatabaseRefused` for one without a file, if it is not known whether it has one.
         """
+        if self._shared is not None and self._shared.exists(name):
+            self._catalog.created(name)
+            is_written = True
 
         def open_file() -> FileEngine:
             return self._open_file(name)
@@ -152,7 +134,7 @@ class DatabaseFiles:
             self._catalog.created(name)
             self._open.created(self._catalog.find(name), engine)
 
-        is_shared = self.shared is not None
+        is_shared = self._shared is not None
         if is_written:
             return ReopeningEngine(open_file, use, is_shared=is_shared)
         self._refusals.check(name)
@@ -168,18 +150,34 @@ class DatabaseFiles:
         if problem is not None:
             database.refuse_damaged(problem)
 
-    def acquire(self, database: FileUser, timeout_s: float) -> Deferred[None]:
-        """Open a database and keep it open; fires when it is open.
-
-        Errbacks with `Unavailable`, or with `DeadlinePassed` after the time.
-        """
+    def acquire(
+        self, database: FileUser, timeout_s: float, *, is_write: bool
+    ) -> Deferred[None] | None:
+        """Do as `CatalogFiles.acquire`."""
+        if self._shared is not None:
+            return self._shared.acquire(database, timeout_s)
         database.requests += 1
         try:
             self._refusals.check(database.name)
         except DatabaseRefused as refusal:
             return fail(refusal)
         opening = self._open.open(database, self._engines[database])
-        return opening.addTimeout(timeout_s, self._clock, _time_out)
+        return opening.addTimeout(timeout_s, self._clock, time_out_opening)
+
+    def make_turn(self, name: DatabaseName) -> MakeSharedTurn | None:
+        """Do as `CatalogFiles.make_turn`."""
+        if self._shared is None:
+            return None
+        return partial(SharedWriting, self._shared.shelf(name), name, self._runtime)
+
+    def rules_storage(self, project: str) -> FileRules:
+        """Return where the rules of a project are stored."""
+        return FileRules(self._folder / project / RULES_FILE, self.find_misplaced)
+
+    def follow(self, database: FileUser) -> None:
+        """Open a database that another process has created, if this one has watchers of it."""
+        if self._shared is not None:
+            self._shared.follow_created(database)
 
     def trim(self) -> None:
         """Close idle databases if too many are open, because files were created."""
@@ -189,24 +187,21 @@ class DatabaseFiles:
         """Try to open again what was refused, because an operator has mended it."""
         for name in self._refusals.names:
             database = self._catalog.find(name)
-            database.requests += 1
-            try:
-                await self._open.open(database, self._engines[database])
-            except Unavailable:
-                continue  # that is logged
-            finally:
-                database.requests -= 1
-            self._checks.add([name])
+            if await self._open.try_again(database, self._engines[database]):
+                self._checks.add([name])
 
     @property
     def list_created(self) -> Callable[[str], list[DatabaseName]] | None:
         """Lists the databases of a project that have files; None if others create none."""
-        return None if self.shared is None else self.shared.list_created
+        return None if self._shared is None else self._shared.list_created
 
     def find_misplaced(self) -> str | None:
         """Return a sentence if files that are created now would not be those of this folder."""
         is_in_place = self._lock is None or self._lock.is_in_place()
         return None if is_in_place else LOCK_MISPLACED
+
+    def refresh(self, _: str) -> None:
+        """Do nothing: what there is, is known."""
 
     def problems(self) -> list[Problem]:
         """Return what keeps databases from being served whose files need not be open for that."""
@@ -283,10 +278,10 @@ class DatabaseFiles:
         """Open the file of a database, in any thread; raise `CannotOpenStore`."""
         file = self._path_of(name)
         try:
-            if self.shared is None:
+            if self._shared is None:
                 engine = self._open_shelf(file, is_alone=True)
             else:
-                shelf = self.shared.shelf(name)
+                shelf = self._shared.shelf(name)
                 engine = shelf.open(lambda is_alone: self._open_shelf(file, is_alone=is_alone))
         except OSError as error:
             raise unreachable(file, error) from None
@@ -331,15 +326,11 @@ class DatabaseFiles:
             return SqliteEngine.create(file, lock=self._lock)
 
         try:
-            if self.shared is None:
+            if self._shared is None:
                 return create(True)
             create_directory(file.parent)
-            return self.shared.shelf(name).open(create, keeps_turn=True)
+            return self._shared.shelf(name).open(create, keeps_turn=True)
         except (CannotOpenStore, StoreFailed, OSError):
             if has_descriptors():
                 raise
             raise CannotCreateStore(str(NoDescriptors())) from None
-
-
-def _time_out(_: object, __: float) -> NoReturn:
-    raise DeadlinePassed("the database was opened")

@@ -1,8 +1,8 @@
-"""Why a database refuses a request; in every case nothing was applied."""
+"""Why a database refuses a request; nothing was applied, unless that is in doubt."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NoReturn
 
 from treedbd.limits import MAX_SHOWN_BYTES
 from treedbd.names import DatabaseName
@@ -69,6 +69,20 @@ class DeadlinePassed(Exception):
         """`event` is what had not happened by then: "the data was read"."""
         super().__init__(f"The request timed out before {event}.")
         self.event = event
+
+
+def time_out_opening(_: object, __: float) -> NoReturn:
+    """Raise `DeadlinePassed` for a database that was not opened in time; for `addTimeout`."""
+    raise DeadlinePassed("the database was opened")
+
+
+class OutcomeInDoubt(Exception):
+    """Whether a write was applied is not known yet; it was, or will be, whole or not at all."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "It is not known yet whether this was applied: read it again, or watch it."
+        )
 
 
 class ConditionFailed(Exception):

@@ -31,7 +31,7 @@ from treedbd.database.slices import Steps
 from treedbd.limits import KIB
 from treedbd.store import changelog
 from treedbd.store.engine import DiskFull, Engine, LogEntry, ReadView, StoreFailed
-from treedbd.store.sharing import Sharing
+from treedbd.store.sharing import Arrivals
 from treedbd.tree.event import Commit, CommittedChange, Position, describe
 from treedbd.tree.types import ROOT
 
@@ -74,6 +74,7 @@ class LogFollower:
 
     Attributes:
         through: the number of the last commit that this process shows.
+        latest_ms: the latest time of what others have written, in milliseconds since 1970.
 
     """
 
@@ -81,21 +82,22 @@ class LogFollower:
 
     def __init__(
         self,
-        sharing: Sharing,
+        arrivals: Arrivals,
         engine: Engine,
         clock: IReactorTime,
         follower: FollowerHooks,
     ) -> None:
         """Let `follower` have what others commit."""
         self.through = 0
-        self._sharing = sharing
+        self.latest_ms = 0
+        self._arrivals = arrivals
         self._engine = engine
         self._clock = clock
         self._follower = follower
         self._rounds: Rounds | None = None
         self._is_behind = False
         self._waiting: list[Deferred[None]] = []
-        sharing.on_moment = self._moment_begun
+        arrivals.on_moment = self._moment_begun
 
     def use_rounds(self, rounds: Rounds) -> None:
         """Notify in these rounds; while they are held, a batch is being committed."""
@@ -106,7 +108,7 @@ class LogFollower:
 
         Raises an error of the store if that cannot be read.
         """
-        if self._sharing.has_news():
+        if self._arrivals.has_news():
             self._is_behind = True
         if not self._is_behind:
             return True
@@ -153,6 +155,10 @@ class LogFollower:
         for waiter in waiting:
             waiter.callback(None)
 
+    def forget(self) -> None:
+        """Let the next moment be new as a whole: it does not follow the one before."""
+        self.through = -1
+
     def opened(self) -> None:
         """Begin with the present state of a file that was opened."""
         self._advance()
@@ -180,6 +186,7 @@ class LogFollower:
             is_little = self.through < sequence <= self.through + AT_ONCE
             commits = self._read_commits(view, self.through) if is_little else None
         news = News(sequence, changelog.push_time(view), commits)
+        self.latest_ms = max(self.latest_ms, news.pushed)
         since, self.through = self.through, sequence
         self._follower.show(news)
         if commits != [] and self._rounds is not None:

@@ -16,7 +16,6 @@ the store back.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Final, TypeAlias
 
 from twisted.internet.defer import Deferred
@@ -24,21 +23,25 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 
 from treedbd.database.batch_applier import Abandoned, Apply, BatchApplier
-from treedbd.database.errors import SHUTTING_DOWN, DeadlinePassed, Unavailable
+from treedbd.database.errors import (
+    SHUTTING_DOWN,
+    DeadlinePassed,
+    OutcomeInDoubt,
+    Unavailable,
+)
+from treedbd.database.maintenance import Maintenance, maintain_once
 from treedbd.database.recovery import Recovery
-from treedbd.database.requests import Outcome, QueuedWrite, Write
+from treedbd.database.requests import Outcome, QueuedWrite, Write, answer_all
 from treedbd.database.rounds import Rounds
 from treedbd.database.runtime import Runtime
 from treedbd.database.slices import Steps
 from treedbd.database.upkeep import Upkeep
 from treedbd.database.write_queue import WriteQueue
 from treedbd.database.write_turn import OwnTurn, WriteTurn
-from treedbd.pauses import in_steps
 from treedbd.store.engine import Conflict, DiskFull, Engine, StoreFailed, Transaction
 from treedbd.tree.event import Commit
 
 OnCommitted: TypeAlias = Callable[[Sequence[Commit]], None]
-Maintenance: TypeAlias = Callable[[Transaction], bool]
 Notify: TypeAlias = Callable[[Sequence[Commit]], Steps]
 
 
@@ -68,16 +71,15 @@ class GroupCommit:
         which they became durable and before any of their writers is answered; `notify` notifies the
         watchers of them afterwards.
         """
-        self._turn: Final[WriteTurn] = OwnTurn() if turn is None else turn
+        self._turn: Final[WriteTurn] = OwnTurn(runtime.run_in_thread) if turn is None else turn
         self._engine = engine
         self._on_committed = on_committed
         self._notify = notify
-        self._run_in_thread = runtime.run_in_thread
         self._clock = runtime.clock
-        self._batches = BatchApplier(
-            engine, apply, self._requeue, lambda: self._is_ending, runtime.clock
-        )
         self._waiting: Final = WriteQueue(runtime.clock, self._refusal_of_late)
+        self._batches = BatchApplier(
+            engine, apply, self._waiting.put_back, lambda: self._is_ending, runtime.clock
+        )
         self.rounds: Final = Rounds(
             runtime.slices, lambda: bool(self._waiting), self._resume_writes
         )
@@ -100,7 +102,8 @@ class GroupCommit:
     @property
     def write_problem(self) -> str | None:
         """Why writes are refused at present, in one sentence; None if they are accepted."""
-        return self._damage or self._recovery.write_problem or self._engine.find_misplaced()
+        of_store = self._damage or self._recovery.write_problem or self._turn.problem
+        return of_store or self._engine.find_misplaced()
 
     @property
     def is_busy(self) -> bool:
@@ -113,7 +116,7 @@ class GroupCommit:
         queued = QueuedWrite(write, Deferred())
         if self._is_ending:
             queued.refuse(Unavailable(SHUTTING_DOWN))
-        elif self._damage is not None or self._recovery.failure is not None:
+        elif self._damage or self._recovery.failure or self._turn.problem:
             queued.refuse(Unavailable(self.write_problem or ""))
         else:
             self._waiting.add(queued)
@@ -134,13 +137,13 @@ class GroupCommit:
         """Refuse the writes in the queue and all that follow: the store is damaged."""
         self._damage = problem
         self._maintenance = None
-        self._waiting.refuse_all(problem)
+        self._waiting.end(problem)
 
     def refuse_writes(self) -> None:
         """Refuse the writes in the queue and all that follow; the batch under way is finished."""
         self._is_ending = True
         self._maintenance = None
-        self._waiting.refuse_all(SHUTTING_DOWN)
+        self._waiting.end(SHUTTING_DOWN)
 
     def close(self) -> Deferred[None]:
         """Refuse writes; fires when those of the batch under way are answered and notified."""
@@ -171,12 +174,12 @@ class GroupCommit:
     def _refusal_of(self, queued: QueuedWrite) -> str | None:
         """Return why a write cannot be done now, None if it can."""
         must_wait = self._recovery.is_full and not queued.only_removes
-        return self.write_problem or "" if must_wait else None
+        return self.write_problem or "" if must_wait else self._turn.problem
 
     def _refusal_of_late(self) -> Exception:
         """Return what a write is refused with whose deadline passes while it waits."""
-        if self._turn.is_waiting:
-            return Unavailable("Another process has been writing to the database for long.")
+        if self._turn.delay is not None:
+            return Unavailable(self._turn.delay)
         return DeadlinePassed("it was applied")
 
     def _schedule(self) -> None:
@@ -211,24 +214,18 @@ class GroupCommit:
     def _maintain_once(self, work: Maintenance) -> Steps:
         """Do one step of maintenance, then begin to commit it."""
         try:
-            transaction = self._engine.begin()
-            try:
-                has_changed = yield from in_steps(partial(work, transaction))
-            except BaseException:
-                transaction.rollback()
-                raise
+            transaction = yield from maintain_once(self._engine, work)
         except (DiskFull, StoreFailed) as error:
             self._end_batch()
             self._refuse([], error)
+            return
         except Exception:
             self._log.failure("Maintenance of a database has failed, and is given up.")
+            transaction = None
+        if transaction is None:
             self._end_maintenance(work)
         else:
-            if has_changed:
-                Deferred.fromCoroutine(self._commit(transaction, []))
-            else:
-                transaction.rollback()
-                self._end_maintenance(work)
+            Deferred.fromCoroutine(self._commit(transaction, []))
 
     def _end_maintenance(self, work: Maintenance) -> None:
         if self._maintenance is work:
@@ -250,8 +247,7 @@ class GroupCommit:
             self._refuse(batch, error)
         else:
             if transaction is None:
-                self._end_batch()
-                self._answer_and_notify(batch)
+                Deferred.fromCoroutine(self._end_unchanged(batch))
             else:
                 Deferred.fromCoroutine(self._commit(transaction, batch))
 
@@ -259,18 +255,10 @@ class GroupCommit:
         """Commit a batch that was applied, and answer its writers."""
         self._engine.pin()
         try:
-            await self._run_in_thread(
-                partial(self._turn.commit, transaction.commit, self._is_checkpoint_due)
-            )
-        except Conflict:
-            self._engine.advance()
-            self._requeue(batch)
-            self._end_batch()
-            self._resume_writes()
+            await self._turn.commit(transaction.commit, self._is_checkpoint_due, batch)
         except Exception as error:
             self._engine.advance()
-            self._end_batch()
-            self._refuse(batch, error)
+            self._not_committed(batch, error)
         else:
             self._engine.advance()
             self._is_committing = False
@@ -282,6 +270,30 @@ class GroupCommit:
             self._recovery.check_space()
             self._answer_and_notify(batch)
 
+    async def _end_unchanged(self, batch: list[QueuedWrite]) -> None:
+        """Answer the writers of a batch that has changed nothing, if what it saw was current."""
+        try:
+            if (confirming := self._turn.confirm()) is not None:
+                await confirming
+        except Exception as error:
+            self._not_committed(batch, error)
+        else:
+            self._end_batch()
+            self._answer_and_notify(batch)
+
+    def _not_committed(self, batch: list[QueuedWrite], error: Exception) -> None:
+        """Do a batch again, or refuse its writes: its commit has failed."""
+        if isinstance(error, Conflict):
+            self._waiting.put_back(batch)
+        self._end_batch()
+        if isinstance(error, Unavailable | OutcomeInDoubt):
+            for queued in batch:
+                queued.refuse(error)
+        elif not isinstance(error, Conflict):
+            self._refuse(batch, error)
+            return
+        self._resume_writes()
+
     def _is_checkpoint_due(self) -> bool:
         return self._engine.needs_checkpoint and not self._recovery.is_full
 
@@ -289,19 +301,10 @@ class GroupCommit:
         self._is_committing = self.rounds.is_held = False
         self._turn.give()
 
-    def _requeue(self, writes: list[QueuedWrite]) -> None:
-        """Put writes back at the head of the queue, or refuse them if it was ended meanwhile."""
-        refusal = SHUTTING_DOWN if self._is_ending else self._damage
-        if refusal is None:
-            self._waiting.put_back(writes)
-            return
-        for queued in writes:
-            queued.refuse(Unavailable(refusal))
-
     def _answer_and_notify(self, batch: list[QueuedWrite]) -> None:
         """Answer the writers, then notify the watchers, both in slices."""
         commits = [commit for queued in batch if (commit := queued.commit) is not None]
-        self.rounds.add(_answer(batch))
+        self.rounds.add(answer_all(batch))
         if commits:
             self.rounds.add(self._notify(commits))
             # Before the round: no caller who knows of a write may still be served what was kept.
@@ -342,9 +345,3 @@ class GroupCommit:
         self._recovery.close()
         self._waiting.close()
         self._closed.callback(None)
-
-
-def _answer(batch: list[QueuedWrite]) -> Steps:
-    for queued in batch:
-        queued.answer()
-        yield

@@ -34,6 +34,7 @@ from treedbd.database.page_caches import PageCaches
 from treedbd.database.refusals import Refusals
 from treedbd.database.runtime import Runtime
 from treedbd.files import has_descriptors
+from treedbd.limits import Limits
 from treedbd.names import DatabaseName
 from treedbd.store.engine import CannotOpenStore
 from treedbd.store.reopening import ReopeningEngine
@@ -59,6 +60,9 @@ class OpenBounds:
 
     databases: int
     cache_bytes: int
+
+
+DEFAULT_BOUNDS: Final = OpenBounds(Limits().open_databases, Limits().cache_bytes)
 
 
 @attrs.frozen
@@ -115,6 +119,17 @@ class OpenDatabases:
         if len(waiting) == 1:
             Deferred.fromCoroutine(self._open_and_answer(database, engine))
         return done
+
+    async def try_again(self, database: FileUser, engine: ReopeningEngine) -> bool:
+        """Open a database that was refused; return whether that is possible now."""
+        database.requests += 1
+        try:
+            await self.open(database, engine)
+        except Unavailable:
+            return False  # that is logged
+        finally:
+            database.requests -= 1
+        return True
 
     def open_in_place(self, database: FileUser, engine: ReopeningEngine) -> None:
         """Open a database at once, in this thread; raise `Unavailable`."""

@@ -6,7 +6,7 @@ done raises one of `errors`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 
 import attrs
 from twisted.internet.defer import Deferred
@@ -56,7 +56,8 @@ class Write:
     With a `large` body the changes of `edit` have no values: they say where is written.
 
     `now` is the time of the request in milliseconds since 1970; `deadline` is in seconds of the
-    database's clock. `wants_echo` and `wants_etag` say what the outcome is to contain.
+    database's clock. `wants_echo` and `wants_etag` say what the outcome is to contain. What
+    `is_push` sets a child whose key is a push id, which may be replaced by a later one.
     """
 
     edit: Edit
@@ -67,6 +68,7 @@ class Write:
     wants_echo: bool = True
     wants_etag: bool = False
     large: LargeBody | None = None
+    is_push: bool = False
 
 
 @attrs.frozen
@@ -112,12 +114,22 @@ class QueuedWrite:
         return all(change.value is None for change in self.write.edit.changes)
 
     def answer(self) -> None:
-        """Answer with the result."""
+        """Answer with the result, unless it was answered while its outcome was in doubt."""
+        if self.deferred.called:
+            return
         if isinstance(self.result, Outcome):
             self.deferred.callback(self.result)
         else:
             self.deferred.errback(self.result)
 
     def refuse(self, error: Exception) -> None:
-        """Answer with an error."""
-        self.deferred.errback(Failure(error))
+        """Answer with an error, unless it was answered while its outcome was in doubt."""
+        if not self.deferred.called:
+            self.deferred.errback(Failure(error))
+
+
+def answer_all(batch: Sequence[QueuedWrite]) -> Generator[None, None, None]:
+    """Answer each write of a batch, in steps."""
+    for queued in batch:
+        queued.answer()
+        yield

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pathlib
 from collections.abc import Callable
 
 import attrs
@@ -10,6 +9,7 @@ import attrs
 from treedbd.database.active_rules import ActiveRules
 from treedbd.database.other_processes import OtherProcesses
 from treedbd.database.project import ProjectSpec
+from treedbd.database.rules_storage import RulesStorage
 from treedbd.database.rules_work import RulesWork
 from treedbd.database.runtime import RunInThread
 from treedbd.limits import RulesLimits
@@ -20,14 +20,13 @@ from treedbd.rules.ruleset import DENY, RuleSet
 class RulesMaker:
     """Makes the rules of the projects of a catalog.
 
-    `first` are in force until others are PUT, which are stored in `folder`; None stores nothing.
+    `first` are in force until others are PUT, which are stored where `find_storage` says.
     """
 
     first: RuleSet
     limits: RulesLimits
     work: RulesWork
-    folder: pathlib.Path | None
-    find_misplaced: Callable[[], str | None]
+    find_storage: Callable[[str], RulesStorage | None]
     run_in_thread: RunInThread
     others: OtherProcesses | None
 
@@ -38,8 +37,7 @@ class RulesMaker:
             is_file_managed=project.is_file_managed,
             work=self.work,
             limits=self.limits,
-            folder=None if self.folder is None else self.folder / project.name,
-            find_misplaced=self.find_misplaced,
+            storage=self.find_storage(project.name),
             run_in_thread=self.run_in_thread,
             changed=changed,
             exchange=None if self.others is None else self.others.rules_of(project.name),

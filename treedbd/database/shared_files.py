@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pathlib
 from collections.abc import Callable, Mapping
-from typing import Final, NoReturn
+from typing import Final
 from weakref import WeakValueDictionary
 
 from twisted.internet.defer import Deferred
@@ -16,7 +16,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 
 from treedbd.database.data_directory import SHELF
-from treedbd.database.errors import DeadlinePassed
+from treedbd.database.errors import time_out_opening
 from treedbd.database.file_user import FileUser
 from treedbd.names import DatabaseName
 from treedbd.store.reopening import ReopeningEngine
@@ -75,10 +75,10 @@ class SharedFiles:
         if looking is None and database.is_open:
             current = database.make_current()
             database.requests += 1
-            return current and current.addTimeout(timeout_s, self._clock, _time_out)
+            return current and current.addTimeout(timeout_s, self._clock, time_out_opening)
         database.requests += 1
         acquiring = Deferred.fromCoroutine(self._open_and_look(database, looking))
-        return acquiring.addTimeout(timeout_s, self._clock, _time_out)
+        return acquiring.addTimeout(timeout_s, self._clock, time_out_opening)
 
     def follow_created(self, database: FileUser) -> None:
         """Open a database that another process has created, if this one has watchers of it."""
@@ -115,7 +115,3 @@ class SharedFiles:
 
     def _path_of(self, name: DatabaseName) -> pathlib.Path:
         return self._folder / name.project / f"{name.database}{SHELF}"
-
-
-def _time_out(_: object, __: float) -> NoReturn:
-    raise DeadlinePassed("the database was opened")

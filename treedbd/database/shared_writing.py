@@ -8,15 +8,17 @@ thread waits for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 
 from treedbd.database.errors import Unavailable
 from treedbd.database.following import FollowerHooks, LogFollower
+from treedbd.database.requests import QueuedWrite
 from treedbd.database.rounds import Rounds
 from treedbd.database.runtime import Runtime
 from treedbd.names import DatabaseName
@@ -27,6 +29,7 @@ RETRY_S: Final = 0.002
 """Seconds until the turn is asked for again, if nobody has said that it is free."""
 FAILED_S: Final = 0.2
 """The same after the store could not be read."""
+WAITS_FOR_OTHERS: Final = "Another process has been writing to the database for long."
 
 
 class SharedWriting:
@@ -34,36 +37,27 @@ class SharedWriting:
 
     Attributes:
         following: follows what the others commit.
-        is_waiting: whether another process has the turn, and it is asked for.
+        delay: what the turn is waited for; None if it is not.
 
     """
 
     _log = Logger()
 
-    @classmethod
-    def of(
-        cls,
-        sharing: Sharing | None,
-        engine: Engine,
-        name: DatabaseName,
-        runtime: Runtime,
-        hooks: FollowerHooks,
-    ) -> SharedWriting | None:
-        """Return the turn at a database, None if it is not shared."""
-        return None if sharing is None else cls(sharing, engine, name, runtime, hooks)
+    problem = None
 
     def __init__(
         self,
         sharing: Sharing,
-        engine: Engine,
         name: DatabaseName,
         runtime: Runtime,
+        engine: Engine,
         follower: FollowerHooks,
     ) -> None:
         """Write to `engine`, and let `follower` have what others write to it."""
-        self.following: Final = LogFollower(sharing, engine, runtime.clock, follower)
-        self.is_waiting = False
+        self.following = LogFollower(sharing, engine, runtime.clock, follower)
+        self.delay: str | None = None
         self._sharing = sharing
+        self._run_in_thread = runtime.run_in_thread
         self._clock = runtime.clock
         self._given = partial(runtime.send_hint, name)
         self._timer: IDelayedCall | None = None
@@ -81,7 +75,7 @@ class SharedWriting:
         if not self._sharing.try_hold():
             self._ask_again(RETRY_S)
             return False
-        self.is_waiting = False
+        self.delay = None
         try:
             self.following.is_current()
         except (StoreFailed, DiskFull, Unavailable) as error:
@@ -93,7 +87,7 @@ class SharedWriting:
 
     def give(self) -> None:
         """Give the turn back, or ask for it no longer."""
-        self.is_waiting = False
+        self.delay = None
         if self._timer is not None and self._timer.active():
             self._timer.cancel()
         was_held = self._sharing.is_held
@@ -101,15 +95,28 @@ class SharedWriting:
         if was_held:
             self._given()
 
-    def commit(self, commit: Callable[[], None], must_keep: Callable[[], bool]) -> None:
-        """Run `commit`, in a worker thread, and give the turn back at once unless it must be kept.
+    def commit(
+        self,
+        commit: Callable[[], None],
+        must_keep: Callable[[], bool],
+        _: Sequence[QueuedWrite],
+    ) -> Deferred[None]:
+        """Do as `WriteTurn.commit`.
 
-        The reactor of this process may be busy, and others need not wait for it.
+        The turn is given back in the thread of the commit: the reactor of this process may be busy,
+        and others need not wait for it.
         """
-        commit()
-        if not must_keep():
-            self._sharing.let_go()
-            self._given()
+
+        def commit_and_give() -> None:
+            commit()
+            if not must_keep():
+                self._sharing.let_go()
+                self._given()
+
+        return self._run_in_thread(commit_and_give)
+
+    def confirm(self) -> None:
+        """Return None: whoever has the turn has seen all that there is."""
 
     def run(self, work: Callable[[], None]) -> None:
         """Run `work` with the turn, in a worker thread; raise `StoreFailed`."""
@@ -119,6 +126,18 @@ class SharedWriting:
         """Show what others have committed, if that had to wait."""
         self.following.batch_over()
 
+    def make_current(self) -> Deferred[None] | None:
+        """Do as `LogFollower.make_current`."""
+        return self.following.make_current()
+
+    def is_current(self) -> bool:
+        """Do as `LogFollower.is_current`."""
+        return self.following.is_current()
+
+    def when_current(self, _: Callable[[], None]) -> bool:
+        """Return False: whether it is current is known at once."""
+        return False
+
     def hinted(self) -> None:
         """Look whether others have committed anything, or given the turn back."""
         self.following.hinted()
@@ -127,7 +146,7 @@ class SharedWriting:
             self._retry()
 
     def _ask_again(self, pause: float) -> None:
-        self.is_waiting = True
+        self.delay = WAITS_FOR_OTHERS
         if self._timer is None or not self._timer.active():
             self._timer = self._clock.callLater(pause, self._retry)
 

@@ -11,8 +11,9 @@ from collections.abc import Collection, Mapping
 from typing import TypeAlias
 
 import attrs
+from twisted.logger import Logger
 
-from treedbd.database.data_directory import RULES_FILE, DirectoryEntry, walk
+from treedbd.database.data_directory import MOVED_FILE, RULES_FILE, DirectoryEntry, walk
 from treedbd.errors import OperatorError
 from treedbd.names import DatabaseName
 from treedbd.store.engine import CannotOpenStore
@@ -21,6 +22,8 @@ from treedbd.store.sqlite.file import FORMAT, read_format
 
 ServedProjects: TypeAlias = Mapping[str, Collection[str] | None]
 """The databases of each project, None for one that may have any."""
+
+_log = Logger()
 
 
 @attrs.frozen
@@ -42,6 +45,14 @@ class Survey:
     refused_projects: dict[str, OperatorError] = attrs.field(factory=dict)
     foreign: list[pathlib.Path] = attrs.field(factory=list)
 
+    def warn_of_foreign(self) -> None:
+        """Log which files are not served."""
+        for file in self.foreign:
+            _log.warn(
+                "{file} belongs to no project and database of the configuration; it is not served.",
+                file=str(file),
+            )
+
 
 def survey(folder: pathlib.Path, projects: ServedProjects, *, any_project: bool) -> Survey:
     """Look through a data directory; raise `CannotOpenStore` if it cannot be read itself.
@@ -50,6 +61,13 @@ def survey(folder: pathlib.Path, projects: ServedProjects, *, any_project: bool)
     No file of the directory may be open as a database in this process: reading it would release the
     locks that SQLite holds on it.
     """
+    if (folder / MOVED_FILE).exists():
+        raise CannotOpenStore(
+            folder,
+            "was moved to PostgreSQL, which has the newest data",
+            f"start a daemon with that engine, or remove the file {folder / MOVED_FILE} to serve "
+            "the old data all the same",
+        )
     found = Survey()
     for entry in walk(folder, projects):
         databases = projects.get(entry.project)

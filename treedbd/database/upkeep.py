@@ -6,15 +6,26 @@ Both wait for the disk in another thread. No batch begins meanwhile; reads go on
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from twisted.internet.task import deferLater
 
 from treedbd.database.runtime import Runtime
-from treedbd.database.write_turn import WriteTurn
 from treedbd.store.engine import Engine
 
 _POLL_S: Final = 0.001
+
+
+class TakenTurn(Protocol):
+    """A `WriteTurn`, for those who only take it and give it back."""
+
+    def take(self) -> bool:
+        """Return whether this process has the turn."""
+        ...
+
+    def give(self) -> None:
+        """Give the turn back."""
+        ...
 
 
 class Upkeep:
@@ -29,7 +40,7 @@ class Upkeep:
         self,
         engine: Engine,
         runtime: Runtime,
-        turn: WriteTurn,
+        turn: TakenTurn,
         may_begin: Callable[[], bool],
         resume_writes: Callable[[], None],
     ) -> None:

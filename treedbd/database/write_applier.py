@@ -23,9 +23,16 @@ from treedbd.store import changelog
 from treedbd.store.engine import Transaction
 from treedbd.store.node_writer import NodeWriter
 from treedbd.store.nodes import HeldNodes, Nodes
-from treedbd.tree.edit import Edit, echo_of, echo_without_reading, has_effect, resolve
+from treedbd.tree.edit import (
+    Edit,
+    echo_of,
+    echo_without_reading,
+    has_effect,
+    rename_child,
+    resolve,
+)
 from treedbd.tree.event import Commit, complete, describe, describe_large
-from treedbd.tree.push_id import PushIds
+from treedbd.tree.push_id import PushIds, is_later
 from treedbd.tree.types import Path
 from treedbd.tree.view import View
 
@@ -46,6 +53,8 @@ class WriteApplier:
         push_ids: makes the keys of its pushed children.
         runtime: the clock and the entropy.
         retain_events: how many entries the change log keeps.
+        others_ms: returns the latest time of what other processes have written, 0 if there are
+            none.
 
     """
 
@@ -58,9 +67,11 @@ class WriteApplier:
     push_ids: PushIds
     runtime: Runtime
     retain_events: int
+    others_ms: Callable[[], int] = lambda: 0
 
     def apply(self, transaction: Transaction, write: Write) -> Outcome:
         """Do one write in a transaction; raise the error that refuses it."""
+        write = self._after_others(write)
         if write.large is not None:
             return self._apply_large(transaction, write, write.large)
         nodes = self.make_writer(transaction)
@@ -104,6 +115,20 @@ class WriteApplier:
         sequence, op_id = self._log(transaction, write, write.edit, applied)
         commit = describe_large(sequence, edit, op_id, applied.printed)
         return Outcome(edit, commit, None, etag, may_read, applied.echo)
+
+    def _after_others(self, write: Write) -> Write:
+        """Let a write be later than those of other processes, whose clocks may be ahead.
+
+        So times and push ids of a database never go back, and a batch that is done again because
+        others were first gets new ones.
+        """
+        others = self.others_ms()
+        if write.now < others:
+            write = attrs.evolve(write, now=others)
+        if others and write.is_push and not is_later(write.edit.place.path[-1], others):
+            key = self.push_ids.next(write.now)
+            write = attrs.evolve(write, edit=rename_child(write.edit, key))
+        return write
 
     def _check_time(self, write: Write) -> None:
         if write.deadline is not None and self.runtime.clock.seconds() >= write.deadline:

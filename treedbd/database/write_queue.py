@@ -22,6 +22,7 @@ class WriteQueue:
         """Refuse by `clock`, which counts the seconds of deadlines, with what `refusal` returns."""
         self._refusal = refusal
         self._clock = clock
+        self._end: str | None = None
         self._waiting: deque[QueuedWrite] = deque()
         self._timer: IDelayedCall | None = None
         self._timer_at = math.inf
@@ -36,8 +37,12 @@ class WriteQueue:
         self._set_timer(queued.write.deadline)
 
     def put_back(self, writes: Iterable[QueuedWrite]) -> None:
-        """Put writes back before all others, in their order."""
+        """Put writes back before all others, in their order; refuse them after `end`."""
         listed = list(writes)
+        if self._end is not None:
+            for queued in listed:
+                queued.refuse(Unavailable(self._end))
+            return
         self._waiting.extendleft(reversed(listed))
         for queued in listed:
             self._set_timer(queued.write.deadline)
@@ -62,6 +67,11 @@ class WriteQueue:
                 if queued.is_large:
                     break
         return batch
+
+    def end(self, reason: str) -> None:
+        """Refuse all writes that wait, or are put back from now on."""
+        self._end = reason
+        self.refuse_all(reason)
 
     def refuse_all(self, reason: str) -> None:
         """Refuse all writes that wait."""

@@ -20,9 +20,11 @@ from treedbd.store.engine import (
     Conflict,
     Engine,
     EngineSnapshot,
+    InDoubt,
     LogEntry,
     ReadView,
     Row,
+    StoreUnreachable,
     Transaction,
 )
 from treedbd.store.memory import MemoryEngine
@@ -124,7 +126,6 @@ class CreateOnWriteEngine(Generic[E]):
         try:
             if not engine.read(_is_empty):
                 if self._is_shared:
-                    self._bind(engine)
                     raise Conflict
                 raise CannotCreateStore(_HAS_DATA)
             transaction = engine.begin()
@@ -132,7 +133,8 @@ class CreateOnWriteEngine(Generic[E]):
             for entry in entries:
                 transaction.append(entry.op_id, entry.content)
             transaction.commit()
-        except Conflict:
+        except (Conflict, InDoubt, StoreUnreachable):
+            self._bind(engine)  # it goes on from what others have written, or will have written
             raise
         except BaseException:
             engine.close()

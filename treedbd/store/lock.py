@@ -23,8 +23,13 @@ LOCK_MISPLACED: Final = (
     "The lock file of the data directory was moved, removed or replaced; put it back."
 )
 """What is wrong while a lock is not in its place."""
-_NAME = "treedb.lock"
+LOCK_FILE: Final = "treedb.lock"
+"""The name of the lock file in the directory."""
 _MAX_BYTES = 65_536
+
+
+class DirectoryInUse(CannotOpenStore):
+    """Another process has locked the directory."""
 
 
 class DirectoryLock:
@@ -42,13 +47,13 @@ class DirectoryLock:
     def __init__(self, directory: pathlib.Path) -> None:
         """Create the directory if it is missing, and lock it.
 
-        Raises `CannotOpenStore` if the directory is locked already, by this process too, or if the
-        directory or the lock file cannot be opened.
+        Raises `DirectoryInUse` if it is locked already, by this process too, and `CannotOpenStore`
+        if the directory or the lock file cannot be opened.
         """
-        self.path = os.fspath(directory / _NAME)
+        self.path = os.fspath(directory / LOCK_FILE)
         try:
             create_directory(directory)
-            self._descriptor = open_private(directory / _NAME, os.O_RDWR | os.O_CREAT)
+            self._descriptor = open_private(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT)
         except OSError as error:
             raise _cannot_open(directory, error) from None
         try:
@@ -64,7 +69,7 @@ class DirectoryLock:
     def inherit(cls, directory: pathlib.Path, descriptor: int) -> DirectoryLock:
         """Return the lock that a parent process holds, of which this one has a descriptor."""
         lock = cls.__new__(cls)
-        lock.path = os.fspath(directory / _NAME)
+        lock.path = os.fspath(directory / LOCK_FILE)
         lock.status = os.fstat(descriptor)
         lock._descriptor = descriptor
         return lock
@@ -102,7 +107,7 @@ class DirectoryLock:
 def read_urls(directory: pathlib.Path) -> list[str]:
     """Return the URLs at which a locked directory is served, as far as its daemon knows them."""
     try:
-        with open(directory / _NAME, encoding="ascii", errors="replace") as file:
+        with open(directory / LOCK_FILE, encoding="ascii", errors="replace") as file:
             return file.read(_MAX_BYTES).partition("\n")[2].split()
     except OSError:
         return []
@@ -110,7 +115,7 @@ def read_urls(directory: pathlib.Path) -> list[str]:
 
 def _cannot_open(directory: pathlib.Path, error: OSError) -> CannotOpenStore:
     reason = os.strerror(error.errno or 0)
-    file = directory / _NAME
+    file = directory / LOCK_FILE
     if os.path.lexists(file):
         return CannotOpenStore(
             f"The lock file {file}",
@@ -133,7 +138,7 @@ def _cannot_lock(directory: pathlib.Path, holder: str, error: OSError) -> Cannot
             "put it on a local file system",
         )
     process = f" (process {holder})" if holder else ""
-    return CannotOpenStore(
+    return DirectoryInUse(
         subject,
         f"is in use by another treedb{process}",
         "stop that process, or choose another directory",

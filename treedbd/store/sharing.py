@@ -14,25 +14,34 @@ from typing import Protocol
 from treedbd.store.engine import ReadView
 
 
-class Sharing(Protocol):
-    """One database, as a process shares it with others.
+class Arrivals(Protocol):
+    """What others commit to a database, as it arrives.
 
     Attributes:
-        is_held: whether this process has the turn.
         on_moment: called with each moment that reads begin to show; it must use only what it is
             given.
 
     """
 
-    is_held: bool
     on_moment: Callable[[ReadView], None]
 
     def has_news(self) -> bool:
-        """Return whether others have committed anything since the last call that returned True.
+        """Return whether anything was committed since the last call that returned True.
 
-        False while this process has the turn. What it commits by itself is no news.
+        What this process commits is news too, from the moment when others can see it.
         """
         ...
+
+
+class Sharing(Arrivals, Protocol):
+    """One database, as a process shares it with others.
+
+    Attributes:
+        is_held: whether this process has the turn.
+
+    """
+
+    is_held: bool
 
     def try_hold(self) -> bool:
         """Take the turn if it is free; return whether this process has it. Waits for nobody.

@@ -75,6 +75,13 @@ def make_put(place: Place, body: Json, max_string_bytes: int = DEFAULT_STRING_BY
     return Edit("put", place, sent, (Change(place, value),), normal.has_placeholders)
 
 
+def rename_child(edit: Edit, key: str) -> Edit:
+    """Return the edit that sets another child of the same node, of an edit that sets a child."""
+    place = Place((*edit.place.path[:-1], key))
+    changes = tuple(Change(place, change.value) for change in edit.changes)
+    return attrs.evolve(edit, place=place, changes=changes, by_member=changes)
+
+
 def make_remove(place: Place) -> Edit:
     """Return the edit that removes what is at `place`."""
     return Edit("put", place, None, (Change(place, None),))

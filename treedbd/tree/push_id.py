@@ -29,6 +29,7 @@ class PushIds:
         self._entropy = entropy
         self._used_through = used_through
         self._last: int | None = None
+        self._is_own = False  # whether `_last` is an id that was made here
 
     @property
     def latest_ms(self) -> int:
@@ -39,12 +40,16 @@ class PushIds:
         """Make ids later than a millisecond which others may have made ids in."""
         if self._last is not None and used_ms > self.latest_ms:
             self._last = (used_ms + 1 << _RANDOM_BITS) - 1
+            self._is_own = False
 
     def next(self, now_ms: int) -> str:
         """Return an id greater than all before; `now_ms` is in milliseconds since 1970."""
-        if now_ms > self.latest_ms:
+        latest_ms = self.latest_ms
+        if now_ms > latest_ms or not self._is_own:
+            # After those of others it is random, too: they may all make the next one.
             random = int.from_bytes(self._entropy(_RANDOM_BYTES), "big")
-            self._last = now_ms << _RANDOM_BITS | random
+            self._last = max(now_ms, latest_ms + 1) << _RANDOM_BITS | random
+            self._is_own = True
         else:
             self._last = self._newest() + 1
         return _encode(self._last)
@@ -53,6 +58,11 @@ class PushIds:
         if self._last is None:
             self._last = (self._used_through() + 1 << _RANDOM_BITS) - 1
         return self._last
+
+
+def is_later(push_id: str, used_ms: int) -> bool:
+    """Return whether an id is later than every id that can have been made in a millisecond."""
+    return push_id >= _encode(used_ms + 1 << _RANDOM_BITS)
 
 
 def _encode(number: int) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import AsyncIterator
+
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IReactorTime
 
@@ -47,6 +50,7 @@ class AdminHandlers:
         is_strict = parse_choice(wanted.parameters, "format", "strict") is not None
         await self._require_admin(wanted, database, "Access to the rules")
         rules = database.rules
+        await self._refresh(database)
         if wanted.wants_explanation:
             return _explain(wanted)
         if wanted.method == b"PUT":
@@ -65,6 +69,7 @@ class AdminHandlers:
         await self._require_admin(wanted, database, "Access to the list of databases")
         if wanted.wants_explanation:
             return _explain(wanted)
+        await self._refresh(database)
         names = self._catalog.names(database.project)
         return json_response(wanted, [{"name": each.label} for each in names])
 
@@ -73,15 +78,34 @@ class AdminHandlers:
         await self._require_admin(wanted, database, "Access to the change log")
         if wanted.wants_explanation:
             return _explain(wanted)
-        return json_response(wanted, await read_log(database, wanted.parameters, self._clock))
+        async with self._acquired(database, wanted):
+            entries = await read_log(database, wanted.parameters, self._clock)
+        return json_response(wanted, entries)
 
     async def compact(self, _: IHttp1Request, wanted: DataRequest, database: Database) -> Response:
         """Give free space of a database back to the file system."""
         await self._require_admin(wanted, database, "Compacting a database")
         if wanted.wants_explanation:
             return _explain(wanted)
-        before, after = await database.compact()
+        async with self._acquired(database, wanted):
+            before, after = await database.compact()
         return json_response(wanted, {"before": before, "after": after})
+
+    async def _refresh(self, database: Database) -> None:
+        refreshing = self._catalog.refresh(database.name.project)
+        if refreshing is not None:
+            await refreshing
+
+    @contextlib.asynccontextmanager
+    async def _acquired(self, database: Database, wanted: DataRequest) -> AsyncIterator[None]:
+        """Keep a database open within a `with` block."""
+        opening = self._catalog.acquire(database, wanted.timeout_s)
+        try:
+            if opening is not None:
+                await opening
+            yield
+        finally:
+            self._catalog.release(database)
 
     async def _require_admin(self, wanted: DataRequest, database: Database, what: str) -> None:
         """Raise unless the caller is an admin of the project."""

@@ -14,6 +14,7 @@ from twisted.python.failure import Failure
 from treedbd.database.errors import (
     ConditionFailed,
     DeadlinePassed,
+    OutcomeInDoubt,
     PermissionDenied,
     RulesManagedByFile,
     TagDenied,
@@ -38,6 +39,8 @@ from treedbd.web.request import PayloadTooLarge
 from treedbd.web.response import JSON_TYPE, Response
 from treedbd.web.sse.registry import StreamsExhausted, TooManyStreams
 
+RETRY_SOON: Final = (b"Retry-After", b"1")
+"""What is unavailable now may be available in a second."""
 _log = Logger()
 
 STATUS: Final[dict[type[BaseException], tuple[int, str]]] = {
@@ -67,6 +70,7 @@ STATUS: Final[dict[type[BaseException], tuple[int, str]]] = {
     StreamsExhausted: (503, "unavailable"),
     Unavailable: (503, "unavailable"),
     DeadlinePassed: (504, "timeout"),
+    OutcomeInDoubt: (504, "in_doubt"),
 }
 _STORE_ERRORS: Final[dict[type[BaseException], str]] = {
     StoreFailed: "The store is being recovered after a failure.",
@@ -102,13 +106,16 @@ def error_response(error: BaseException, dialect: Dialect) -> Response:
         message = dialect.denial(message)
         if not isinstance(error, TagDenied):
             status = dialect.denied_status
-    headers: tuple[Header, ...] = ()
+    return _response(dialect, status, code, message, *_headers_of(error))
+
+
+def _headers_of(error: BaseException) -> tuple[Header, ...]:
     if isinstance(error, MethodNotAllowed):
-        headers = ((b"Allow", error.allowed.header),)
-    elif isinstance(error, UnsupportedEncoding):
-        headers = (ACCEPTED,)
-    return _response(dialect, status, code, message, *headers)
+        return ((b"Allow", error.allowed.header),)
+    return (ACCEPTED,) if isinstance(error, UnsupportedEncoding) else ()
 
 
 def _response(dialect: Dialect, status: int, code: str, message: str, *headers: Header) -> Response:
+    if status == 503:
+        headers = (*headers, RETRY_SOON)
     return Response(status, dialect.error_body(code, message), (JSON_TYPE, *headers))

@@ -9,6 +9,7 @@ variables are the reserved paths, and every other path is one of the tree.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from klein import Klein
@@ -25,6 +26,7 @@ from treedbd.names import DatabaseName
 from treedbd.turns import Turns
 from treedbd.web.admin import AdminHandlers
 from treedbd.web.auth.authenticator import Authenticator
+from treedbd.web.body_gate import FREE_BYTES
 from treedbd.web.content import WaitingBytesRefused
 from treedbd.web.cors import Cors
 from treedbd.web.errors import error_response
@@ -79,6 +81,7 @@ class TreeResource(Resource):
         """Serve `catalog`; `wall_clock` returns the seconds since 1970."""
         Resource.__init__(self)
         self._catalog = catalog
+        self._moment = catalog.moment
         self._body_limit = options.limits.write_body_bytes
         self._parser = RequestParser(options)
         self.shared_reads: Final = SharedReads(options.limits, clock)
@@ -113,6 +116,10 @@ class TreeResource(Resource):
     def show_turns(self, turns: Turns) -> None:
         """Show the turns of the process to the admins who ask for its health."""
         self._health.turns = turns
+
+    def show_lag(self, lag_ms: Callable[[], int]) -> None:
+        """Say in each response how old, in milliseconds, what it shows may be."""
+        self._writer.lag_ms = lag_ms
 
     def refuse_writes(self) -> None:
         """Refuse the writes that wait to be parsed, and all that come: the server is stopping."""
@@ -168,6 +175,7 @@ class TreeResource(Resource):
 
     def render(self, request: Any) -> int:
         """Dispatch a request; its response is sent now or later."""
+        self._moment.of = None  # that was of another request
         if not IHttp1Request.providedBy(request):
             request = AdaptedRequest(request, self._body_limit)
         if self._guard is not None and not SENT_FOR_PAGES.isdisjoint(request.headers):
@@ -176,25 +184,37 @@ class TreeResource(Resource):
             except ForeignOrigin as error:
                 self._refuse(request, error)
                 return NOT_DONE_YET
-        if self._repeat(request):
-            return NOT_DONE_YET
+        if not self._repeat(request):
+            self._dispatch(request)
+        return NOT_DONE_YET
+
+    def _dispatch(self, request: IHttp1Request) -> None:
         answer: Answer = self.tree
         if b"/." in request.path or b"%" in request.path:
             answer = self._reserved.get(_segments(request.postpath), self.tree)
         drive(answer(request))
-        return NOT_DONE_YET
 
-    def _repeat(self, request: IHttp1Request) -> bool:
-        """Answer a read that the connection repeats, if that is simple; return whether it was."""
+    def _repeat(self, request: IHttp1Request, *, may_wait: bool = True) -> bool:
+        """Answer a read that the connection repeats, if that is simple; return whether it was.
+
+        If it `may_wait` for that, it is answered in a moment, one way or the other.
+        """
         question: Question | None = request.head_memory.question
         if question is None or question.rules is None:
             return False
         try:
             self._check_token(request, question.wanted)
-            return self._repeated_reads.answer(request, question)
+            if self._repeated_reads.answer(request, question):
+                return True
         except Exception as error:
             self._refuse(request, error, question.wanted)
             return True
+        again = partial(self._repeat_or_dispatch, request)
+        return may_wait and self._catalog.when_current(question.name, again)
+
+    def _repeat_or_dispatch(self, request: IHttp1Request) -> None:
+        if not self._repeat(request, may_wait=False):
+            self._dispatch(request)
 
     async def _answer(
         self, request: IHttp1Request, allowed: AllowedMethods, handler: Handler | None
@@ -257,7 +277,10 @@ class TreeResource(Resource):
             self._writer.check_room(request, size_of_body(request))
         if handler is not None:
             return await handler(request, wanted, database)
-        opening = self._catalog.acquire(database, wanted.timeout_s)
+        # A large body is judged before it is applied, and a question about rules by the last state.
+        is_write = wanted.method not in _READING and not wanted.wants_explanation
+        is_write = is_write and size_of_body(request) <= FREE_BYTES
+        opening = self._catalog.acquire(database, wanted.timeout_s, is_write=is_write)
         try:
             if opening is not None:
                 await opening

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import attrs
@@ -50,6 +51,7 @@ class ResponseWriter:
 
     Attributes:
         waiting: how many bytes wait in memory for clients to read them.
+        lag_ms: returns how old what is shown may be; None if it is never late.
 
     """
 
@@ -60,6 +62,7 @@ class ResponseWriter:
 
         If it `compresses`, in a coding that the client accepts.
         """
+        self.lag_ms: Callable[[], int] | None = None
         self._compresses = compresses
         self._slices = Slices(clock)
         self._cors = cors
@@ -141,14 +144,19 @@ class ResponseWriter:
     def common_headers(self, request: IHttp1Request, *, no_store: bool) -> tuple[Header, ...]:
         """Return the headers of every response to this request."""
         if self._cors.fixed is not None:
-            return self._no_store if no_store else self._no_cache
-        cache = NO_STORE if no_store else NO_CACHE
-        return (NO_SNIFF, cache, *self._cors.headers_for(request.headers))
+            common = self._no_store if no_store else self._no_cache
+        else:
+            cache = NO_STORE if no_store else NO_CACHE
+            common = (NO_SNIFF, cache, *self._cors.headers_for(request.headers))
+        if self.lag_ms is None:
+            return common
+        return (*common, (b"TreeDB-Lag-Ms", b"%d" % self.lag_ms()))
 
     def _all_headers(
         self, request: IHttp1Request, response: Response, *, no_store: bool
     ) -> tuple[Header, ...]:
-        if response.headers is JSON_HEADERS and self._cors.fixed is not None:
+        is_usual = self._cors.fixed is not None and self.lag_ms is None
+        if is_usual and response.headers is JSON_HEADERS:
             return self._json_no_store if no_store else self._json_no_cache
         return response.headers + self.common_headers(request, no_store=no_store)
 

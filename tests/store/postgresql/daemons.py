@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import itertools
 import pathlib
+import select
+import time
 from typing import Any
 
 from tests.closing import Closing
-from treedbd.store.engine import LogEntry, ReadView
+from treedbd.store.engine import LogEntry, ReadView, StoreUnreachable
 from treedbd.store.postgresql.cluster import PostgresqlCluster
 from treedbd.store.postgresql.position import END_OF_ROWS
-from treedbd.store.postgresql.settings import PostgresqlSettings
+from treedbd.store.postgresql.read_index import DatabaseState
+from treedbd.store.postgresql.settings import DEFAULT_PATIENCE_S, PostgresqlSettings
 
 PROJECT = "demo"
 _numbers = itertools.count()
@@ -77,6 +80,20 @@ class DaemonSide(Closing):
         except BaseException:
             transaction.rollback()
             raise
+
+    def ask(self, *dbs: int) -> dict[int, DatabaseState]:
+        """Ask how far databases are, and return the confirmed answer."""
+        index = self.cluster.read_index
+        connection = index.connect()
+        try:
+            index.begin(connection, dbs)
+            end = time.monotonic() + self._settings.get("patience_s", DEFAULT_PATIENCE_S)
+            while (states := index.receive(connection)) is None:
+                if not select.select([connection], [], [], max(0, end - time.monotonic()))[0]:
+                    raise StoreUnreachable("Nobody has confirmed the answer.")
+        finally:
+            connection.give_up()
+        return states
 
     def rows(self) -> Content:
         """Return all rows of the copy."""

@@ -32,6 +32,18 @@ def test_the_loser_gets_a_conflict_catches_up_and_wins(one: DaemonSide, other: D
     assert one.log() == other.log()
 
 
+def test_commits_and_lost_ones_are_counted(one: DaemonSide, other: DaemonSide) -> None:
+    one.put((b"a", b"1"))
+    one.put((b"a", b"2"))
+    for _ in range(3):
+        with pytest.raises(Conflict):
+            other.put((b"a", b"3"))
+    other.engine.catch_up()
+    other.put((b"a", b"3"))
+    assert one.cluster.counts == (2, 0)
+    assert other.cluster.counts == (1, 3)
+
+
 def test_a_commit_without_an_entry_counts_too(one: DaemonSide, other: DaemonSide) -> None:
     one.put((b"\x05index", b"1"), op=None)
     with pytest.raises(Conflict):

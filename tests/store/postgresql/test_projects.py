@@ -36,7 +36,7 @@ def test_rules_have_an_epoch_that_grows(one: DaemonSide, project: str) -> None:
     second = projects.create_database(project, "second")
     assert second.epoch == FIRST_EPOCH + 1
     assert projects.put_rules(project, b"{ }") == FIRST_EPOCH + 2
-    states = one.cluster.read_index.ask([first.db, second.db])
+    states = one.ask(first.db, second.db)
     assert {state.epoch for state in states.values()} == {FIRST_EPOCH + 2}
     assert projects.read_rules("another") == StoredRules(None, FIRST_EPOCH)
 
@@ -71,10 +71,10 @@ def test_databases_are_listed_by_name_and_bounded(one: DaemonSide, project: str)
 def test_the_read_index_answers_for_many_databases(one: DaemonSide, other: DaemonSide) -> None:
     one.put((b"a", b"1"))
     one.put((b"a", b"2"), op=None)
-    state = other.cluster.read_index.ask([one.db, one.db, 2_000_000_000])
+    state = other.ask(one.db, one.db, 2_000_000_000)
     assert set(state) == {one.db}
     assert (state[one.db].seq, state[one.db].rev) == (1, 2)
-    assert other.cluster.read_index.ask([]) == {}
+    assert other.ask() == {}
     assert other.cluster.tail.poll([one.db]) == state
 
 
@@ -130,13 +130,15 @@ def test_the_status_says_which_daemon_lacks_what(one: DaemonSide, other: DaemonS
     one.put((b"a", b"1"))
     for name, side in (("one", one), ("other", other)):
         revs = {side.db: side.engine.position.rev, 2_000_000_000: 1}
-        send_heartbeat(side.cluster.pool, name, "1.0", revs)
+        send_heartbeat(side.cluster.pool, name, "1.0", revs, side.cluster.counts)
     status = read_status(one.cluster.pool)
     daemons = {each.daemon: each for each in status.daemons}
     assert status.lags(daemons["one"]) == {one.db: 0}
     assert status.lags(daemons["other"]) == {one.db: 1}
     assert daemons["one"].address == "127.0.0.1"
     assert daemons["one"].version == "1.0"
+    assert daemons["one"].counts == (1, 0)
+    assert daemons["other"].counts == (0, 0)
     assert daemons["one"].seen_s < 60
     assert one.name in {each.name for each in status.databases}
     for name in ("one", "other"):
@@ -153,7 +155,7 @@ def test_many_reads_share_nothing_with_commits(one: DaemonSide, tmp_path: pathli
         assert turn is not None
         waiting = threads.submit(one.put, (b"a", b"1"))
         wait_until(lambda: not waiting.done())
-        assert one.cluster.read_index.ask([one.db])[one.db].rev == 0
+        assert one.ask(one.db)[one.db].rev == 0
         other.engine._commits.end_turn(turn)
         waiting.result()
     assert one.rows() == {b"a": b"1"}

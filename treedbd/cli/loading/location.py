@@ -28,8 +28,10 @@ class StoredNode:
 
 def locate(settings: Settings, url: Url) -> StoredNode:
     """Return what a URL names, as a daemon with these settings reads it; raise `CommandFailed`."""
-    if settings.engine != "sqlite":
+    if settings.engine == "memory":
         raise CommandFailed("The memory engine stores nothing: there is no file.")
+    if settings.is_cluster:
+        raise CommandFailed("The data is in PostgreSQL, and what is in files is only a copy.")
     try:
         name = _find_database(settings, url)
         place = parse_raw_path(url.to_json().path.encode(), 0)

@@ -11,7 +11,7 @@ import pathlib
 from typing import Final
 
 from treedbd.store.lock import DirectoryLock
-from treedbd.store.postgresql.commits import CommitSender
+from treedbd.store.postgresql.commits import CommitCounts, CommitSender
 from treedbd.store.postgresql.connection import SessionPool
 from treedbd.store.postgresql.engine import DatabaseIdentity, PostgresqlEngine, open_copy
 from treedbd.store.postgresql.fetching import Fetcher
@@ -22,7 +22,7 @@ from treedbd.store.postgresql.settings import PostgresqlSettings
 from treedbd.store.postgresql.tail import Notifier, Tail
 from treedbd.store.sqlite.engine import RESERVE_BYTES
 
-_OTHER_CONNECTIONS: Final = 3
+_OTHER_CONNECTIONS: Final = 8
 
 
 class PostgresqlCluster:
@@ -47,8 +47,8 @@ class PostgresqlCluster:
         self.pool: Final = SessionPool(settings, _OTHER_CONNECTIONS)
         self.projects: Final = ProjectStore(self.pool, is_strict=settings.is_strict)
         self.read_index: Final = ReadIndex(settings)
-        self.tail: Final = Tail(settings)
         self.notifier: Final = Notifier(settings)
+        self.tail: Final = Tail(settings, self.notifier.is_own)
         self._commits = SessionPool(settings, settings.commit_connections)
         self._sender = CommitSender(self._commits)
         self._fetcher = Fetcher(self.pool, is_strict=settings.is_strict, retain=retain)
@@ -81,6 +81,11 @@ class PostgresqlCluster:
         except BaseException:
             local.close()
             raise
+
+    @property
+    def counts(self) -> CommitCounts:
+        """The commits of all databases since the start, for the heartbeat."""
+        return self._sender.counts
 
     def close(self) -> None:
         """Close all connections; uses that are under way end first."""

@@ -23,8 +23,9 @@ holds it while it catches up and does its batch again. The server releases it if
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 import attrs
 import psycopg
@@ -67,7 +68,7 @@ _STATEMENTS: Final = {
     "share (integer)": f"SELECT pg_advisory_xact_lock_shared({LOCK_CLASS}, $1)",
     "win (integer, bigint, bigint, bigint, bigint)": (
         "WITH won AS (UPDATE dbs SET seq = seq + $5, rev = rev + 1"
-        " WHERE db = $1 AND rev = $2 AND epoch = $3 AND seq = $4 RETURNING 1)"
+        " WHERE db = $1 AND rev = $2 AND epoch = $3 AND epoch >= 0 AND seq = $4 RETURNING 1)"
         " SELECT 1 / count(*) FROM won"
     ),
     "empty_range (integer, bytea, bytea)": "DELETE FROM kv WHERE db = $1 AND k >= $2 AND k < $3",
@@ -126,12 +127,31 @@ def new_token() -> bytes:
     return os.urandom(TOKEN_BYTES)
 
 
+class CommitCounts(NamedTuple):
+    """Commits that a daemon has made, and those that it has lost to others, since its start."""
+
+    commits: int = 0
+    conflicts: int = 0
+
+
 class CommitSender:
     """Sends commits over a few connections, and settles those that are in doubt."""
 
     def __init__(self, pool: SessionPool) -> None:
         """Borrow a connection of `pool` for each commit."""
         self._pool = pool
+        self._counting = threading.Lock()
+        self._counts = CommitCounts()
+
+    @property
+    def counts(self) -> CommitCounts:
+        """What became of the commits so far."""
+        return self._counts
+
+    def _count(self, commits: int = 0, conflicts: int = 0) -> None:
+        with self._counting:
+            before = self._counts
+            self._counts = CommitCounts(before.commits + commits, before.conflicts + conflicts)
 
     def send(self, pending: PendingCommit, turn: Session | None = None) -> None:
         """Commit, and return when it is durable; blocks, in any thread.
@@ -139,11 +159,16 @@ class CommitSender:
         `turn` is the connection that `take_turn` returned. Raises `Conflict`, `DiskFull` or
         `StoreUnreachable`: then nothing was applied; or `InDoubt`.
         """
-        if turn is not None:
-            self._send(turn, pending, has_turn=turn.is_in_transaction)
-            return
-        with self._pool.lend() as session:
-            self._send(session, pending, has_turn=False)
+        try:
+            if turn is not None:
+                self._send(turn, pending, has_turn=turn.is_in_transaction)
+            else:
+                with self._pool.lend() as session:
+                    self._send(session, pending, has_turn=False)
+        except Conflict:
+            self._count(conflicts=1)
+            raise
+        self._count(commits=1)
 
     def take_turn(self, db: int) -> Session | None:
         """Keep all others from committing to a database, until `end_turn`; None if that fails."""
@@ -172,7 +197,9 @@ class CommitSender:
         None if that cannot be found out any more: its records were trimmed. After any answer the
         commit will never be applied later. Raises `StoreUnreachable`: ask again.
         """
-        return self._pool.run(lambda connection: _settle(connection, pending))
+        applied = self._pool.run(lambda connection: _settle(connection, pending))
+        self._count(commits=int(applied is True))
+        return applied
 
     def _send(self, session: Session, pending: PendingCommit, *, has_turn: bool) -> None:
         connection = session.ready()

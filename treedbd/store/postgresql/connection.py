@@ -18,9 +18,10 @@ import psycopg
 from psycopg.abc import PQGen
 from psycopg.errors import Diagnostic
 from psycopg.pq import TransactionStatus
+from psycopg.pq.abc import PGresult
 from psycopg.rows import TupleRow
 
-from treedbd.store.engine import StoreUnreachable
+from treedbd.store.engine import CannotOpenStore, StoreUnreachable
 from treedbd.store.postgresql.settings import PostgresqlSettings
 
 T = TypeVar("T")
@@ -38,6 +39,7 @@ class TimedConnection(psycopg.Connection[TupleRow]):
         deadline: seconds of the monotonic clock; when they are over the connection closes itself.
         is_prepared: whether its statements are prepared (`prepared`).
         may_cancel: whether all that can be under way is a confirmation, which changes nothing.
+        answer: what was received of the answer to `prepared.begin_ask`.
         has_warned: whether the server has sent a warning since this was last set to False.
 
     """
@@ -46,6 +48,7 @@ class TimedConnection(psycopg.Connection[TupleRow]):
     has_warned = False
     may_cancel = False
     is_prepared = False
+    answer: PGresult | None = None
 
     def wait(
         self, gen: PQGen[RV], interval: float = _INTERVAL_S, timeout: float | None = None
@@ -57,13 +60,17 @@ class TimedConnection(psycopg.Connection[TupleRow]):
             return super().wait(gen, interval, None if bound == float("inf") else bound)
         except psycopg.OperationalError:
             if time.monotonic() >= self.deadline:
-                if self.may_cancel:
-                    # Otherwise each attempt would leave a process that waits for the standbys.
-                    with contextlib.suppress(psycopg.Error):
-                        self.cancel_safe(timeout=_CANCEL_PATIENCE_S)
-                # So that it counts as lost: who had sent a COMMIT must not believe that it failed.
-                self.pgconn.finish()
+                self.give_up()
             raise
+
+    def give_up(self) -> None:
+        """End the connection, at the deadline."""
+        if self.may_cancel:
+            # Otherwise each attempt would leave a process that waits for the standbys.
+            with contextlib.suppress(psycopg.Error):
+                self.cancel_safe(timeout=_CANCEL_PATIENCE_S)
+        # So that it counts as lost: who had sent a COMMIT must not believe that it failed.
+        self.pgconn.finish()
 
     @contextlib.contextmanager
     def only_confirming(self) -> Iterator[None]:
@@ -73,6 +80,10 @@ class TimedConnection(psycopg.Connection[TupleRow]):
             yield
         finally:
             self.may_cancel = False
+
+    def extend(self, patience_s: float) -> None:
+        """Let the deadline be so many seconds from now."""
+        self.deadline = time.monotonic() + patience_s
 
     def record(self, diagnostic: Diagnostic) -> None:
         """Record a message of the server that is no error."""
@@ -107,6 +118,16 @@ def unreachable(error: psycopg.Error) -> StoreUnreachable:
     if error.diag.message_primary and error.sqlstate:
         return StoreUnreachable(f"PostgreSQL refused: {error.diag.message_primary}.")
     return StoreUnreachable("PostgreSQL cannot be reached.")
+
+
+def cannot_connect(subject: str, error: StoreUnreachable) -> CannotOpenStore:
+    """Return what an operator is told who cannot connect, with what the driver says."""
+    said = " ".join(str(error.__cause__ or error).split())
+    return CannotOpenStore(
+        subject,
+        f"cannot be used ({said.rstrip('.')})",
+        "start it, or correct the setting engine, or the file that PGPASSFILE names",
+    )
 
 
 def commit_confirmed(connection: TimedConnection) -> None:
@@ -210,7 +231,7 @@ class Session:
     def extend(self) -> None:
         """Let the deadline begin again."""
         if self._connection is not None:
-            self._connection.deadline = time.monotonic() + self._settings.patience_s
+            self._connection.extend(self._settings.patience_s)
 
     def drop(self) -> None:
         """Close the connection; nothing is cancelled."""

@@ -65,7 +65,7 @@ def open_copy(
     try:
         return SqliteEngine.open(path, lock=lock, reserve_bytes=reserve_bytes, is_cache=True)
     except FileNotFoundError:
-        pass
+        remove_files(path)  # what is left of one that was removed
     except StoreInaccessible:
         raise
     except CannotOpenStore:
@@ -104,8 +104,9 @@ class PostgresqlEngine:
         found = decode_position(local.read(lambda rows: rows.get(POSITION_KEY)))
         fresh = CopyPosition(identity.cluster, identity.db)
         is_same = found is not None and (found.cluster, found.db) == (fresh.cluster, fresh.db)
-        self._sequence = local.read(lambda rows: rows.sequence())
-        self._position = found if is_same and found is not None else fresh
+        start = found if is_same and found is not None else fresh
+        # One value, since threads read and set it: the position, and the number of the last entry.
+        self._present = start, local.read(lambda rows: rows.sequence())
         self._in_doubt: PendingCommit | None = None
         self._losses = 0
         self._turn: Session | None = None
@@ -123,6 +124,7 @@ class PostgresqlEngine:
         self.find_misplaced = local.find_misplaced
         self.verify = local.verify
         self.size = local.size
+        self.follow_moments = local.follow_moments
         self.was_closed_cleanly: Final = local.was_closed_cleanly
 
     @property
@@ -143,7 +145,7 @@ class PostgresqlEngine:
     @property
     def position(self) -> CopyPosition:
         """How far the copy has come."""
-        return self._position
+        return self._present[0]
 
     @property
     def is_in_doubt(self) -> bool:
@@ -158,8 +160,8 @@ class PostgresqlEngine:
         """Open the one transaction; raise `StoreFailed`, also while a commit is in doubt."""
         if self._in_doubt is not None:
             raise StoreFailed(_IN_DOUBT)
-        base = attrs.evolve(self._position, epoch=self.epoch)
-        return RecordingTransaction(self._local.begin(), base, self._commit, self._end_turn)
+        base = attrs.evolve(self.position, epoch=self.epoch)
+        return RecordingTransaction(self._local.begin(), base, self._commit, self.end_turn)
 
     def settle(self) -> bool | None:
         """Find out whether the commit in doubt was applied; blocks, in any thread.
@@ -178,15 +180,16 @@ class PostgresqlEngine:
 
         Raises `StoreUnreachable`, `DatabaseMissing` or OSError.
         """
-        return self._fetcher.fetch(self._position, self._sequence, self.path.parent)
+        position, sequence = self._present
+        return self._fetcher.fetch(position, sequence, self.path.parent)
 
     def recover(self) -> None:
         """Bring the copy back from disk and verify it; raise `StoreFailed`."""
         self._local.recover()
         stored = self._local.read(lambda rows: (rows.get(POSITION_KEY), rows.sequence()))
         found = decode_position(stored[0])
-        self._position = found or attrs.evolve(self._position, rev=NOTHING_COPIED, token=b"")
-        self._sequence = stored[1]
+        lost = attrs.evolve(self.position, rev=NOTHING_COPIED, token=b"")
+        self._present = found or lost, stored[1]
 
     def apply_fetched(self, fetched: Fetched) -> bool:
         """Bring the copy to the position of `fetched`, in one local transaction, without a sync.
@@ -196,9 +199,10 @@ class PostgresqlEngine:
         takes long: then call it in another thread, as a commit.
         """
         with contextlib.closing(fetched):
-            if fetched.base.rev != self._position.rev or fetched.base.token != self._position.token:
+            present = self.position
+            if (fetched.base.rev, fetched.base.token) != (present.rev, present.token):
                 return False
-            if fetched.position.rev == self._position.rev and not fetched.is_whole:
+            if fetched.position.rev == present.rev and not fetched.is_whole:
                 return True
             local = self._local.begin()
             try:
@@ -210,7 +214,7 @@ class PostgresqlEngine:
             except BaseException:
                 local.rollback()
                 raise
-            self._position, self._sequence = position, fetched.sequence
+            self._present = position, fetched.sequence
             return True
 
     def catch_up(self) -> Fetched:
@@ -222,7 +226,7 @@ class PostgresqlEngine:
 
     def close(self) -> None:
         """Close the copy cleanly; the connections are not the engine's."""
-        self._end_turn()
+        self.end_turn()
         self._local.close()
 
     def _commit(self, transaction: RecordingTransaction) -> None:
@@ -230,7 +234,7 @@ class PostgresqlEngine:
         local = transaction.local
         local.sequence()  # raises RuntimeError if the transaction has ended
         if not transaction.changes_something:
-            self._end_turn()
+            self.end_turn()
             local.commit()
             return
         pending = _pending(transaction)
@@ -241,19 +245,18 @@ class PostgresqlEngine:
             local.rollback()
             self._has_lost(error, pending)
             raise
-        self._end_turn()
+        self.end_turn()
         self._losses = 0
         try:
             local.commit()
         except (DiskFull, StoreFailed) as error:
             self._in_doubt = pending
             raise InDoubt from error
-        self._position = pending.after
-        self._sequence = pending.sequence + len(pending.entries)
+        self._present = pending.after, pending.sequence + len(pending.entries)
 
     def _has_lost(self, error: BaseException, pending: PendingCommit) -> None:
         """Record a commit that PostgreSQL has not made, as far as is known."""
-        self._end_turn()
+        self.end_turn()
         if isinstance(error, InDoubt):
             self._in_doubt = pending
         elif isinstance(error, Conflict):
@@ -261,7 +264,8 @@ class PostgresqlEngine:
             if self._losses >= LOSSES_BEFORE_TURN:
                 self._turn = self._commits.take_turn(pending.base.db)
 
-    def _end_turn(self) -> None:
+    def end_turn(self) -> None:
+        """Let others commit again, if they wait for this daemon; not during a commit."""
         turn, self._turn = self._turn, None
         if turn is not None:
             self._commits.end_turn(turn)

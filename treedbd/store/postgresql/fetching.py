@@ -39,7 +39,14 @@ _CHANGES: Final = (
     "SELECT rev, token, touched FROM changes WHERE db = %s AND rev >= %s ORDER BY rev LIMIT %s"
 )
 _LAST_CHANGE: Final = "SELECT token FROM changes WHERE db = %s AND rev = %s"
-_ENTRIES: Final = "SELECT seq, op, entry FROM log WHERE db = %s AND seq > %s ORDER BY seq"
+ENTRY_BYTES: Final = 64 * 1024 * 1024
+"""Bytes of entries that one fetch takes; a copy that lacks more is replaced as a whole."""
+_ENTRIES: Final = (
+    "SELECT seq, op, entry FROM ("
+    "SELECT seq, op, entry, sum(octet_length(entry)) OVER (ORDER BY seq DESC) AS bytes"
+    " FROM log WHERE db = %s AND seq > %s) AS newest"
+    " WHERE bytes <= %s ORDER BY seq"
+)
 _ROWS: Final = "SELECT k, v FROM kv WHERE db = %s AND k = ANY(%b::bytea[])"
 _ROWS_BETWEEN: Final = "SELECT k, v FROM kv WHERE db = {} AND k >= {} AND k < {} ORDER BY k"
 _ALL_ROWS: Final = "SELECT k, v FROM kv WHERE db = {} ORDER BY k"
@@ -170,7 +177,8 @@ class Fetcher:
         rev, last, epoch = state
         token = rows_of(connection, _LAST_CHANGE, (base.db, rev))
         after = max(0, last - self._retain)
-        entries = [LogEntry(*row) for row in rows_of(connection, _ENTRIES, (base.db, after))]
+        newest = rows_of(connection, _ENTRIES, (base.db, after, ENTRY_BYTES))
+        entries = [LogEntry(*row) for row in newest]
         position = attrs.evolve(base, rev=rev, token=token[0][0] if token else b"", epoch=epoch)
         return Fetched(base, position, last, None, (), _without_gap(entries, last))
 
@@ -188,7 +196,7 @@ def _read_changes(
         state = execute(_STATE, (base.db,), binary=True)
         if base.rev != NOTHING_COPIED:
             changes = execute(_CHANGES, (base.db, base.rev, MAX_FOLLOWED + 2), binary=True)
-            entries = execute(_ENTRIES, (base.db, sequence), binary=True)
+            entries = execute(_ENTRIES, (base.db, sequence, ENTRY_BYTES), binary=True)
     found = state.fetchone()
     if found is None:
         raise DatabaseMissing(base.db)

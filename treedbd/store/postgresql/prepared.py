@@ -26,6 +26,8 @@ _INT8: Final = struct.Struct(">q")
 _ARRAY: Final = struct.Struct(">iiIii")
 _EMPTY_ARRAY: Final = struct.pack(">iiI", 0, 0, 17)
 _BYTEA_OID: Final = 17
+_INT4_OID: Final = 23
+_INT4_ITEM: Final = struct.Struct(">ii")
 _LENGTH: Final = struct.Struct(">I")
 _ERRORS: Final = (ExecStatus.FATAL_ERROR, ExecStatus.BAD_RESPONSE)
 
@@ -57,6 +59,15 @@ def bytea_array(values: Sequence[bytes]) -> bytes:
         parts.append(_LENGTH.pack(len(value)))
         parts.append(value)
     return b"".join(parts)
+
+
+def int4_array(numbers: Iterable[int]) -> bytes:
+    """Return an integer[] parameter."""
+    listed = list(numbers)
+    if not listed:
+        return struct.pack(">iiI", 0, 0, _INT4_OID)
+    head = _ARRAY.pack(1, 0, _INT4_OID, len(listed), 1)
+    return head + b"".join(_INT4_ITEM.pack(4, number) for number in listed)
 
 
 def prepare(connection: TimedConnection, statements: Mapping[str, str]) -> None:
@@ -91,6 +102,34 @@ def send_all(connection: TimedConnection, calls: Iterable[PipelineCall]) -> list
     return answers
 
 
+def begin_ask(connection: TimedConnection, statement: bytes, parameters: Sequence[bytes]) -> None:
+    """Send a short prepared statement, whose rows `find_answer` returns in binary."""
+    pgconn = connection.pgconn
+    pgconn.send_query_prepared(statement, parameters, [1] * len(parameters), result_format=1)
+    pgconn.flush()
+
+
+def find_answer(connection: TimedConnection) -> PGresult | None:
+    """Return the rows of the statement that was sent, None as long as they are not all there.
+
+    Waits for nothing. Raises `psycopg.Error`, as the driver does.
+    """
+    pgconn = connection.pgconn
+    pgconn.consume_input()
+    while not pgconn.is_busy():
+        result = pgconn.get_result()
+        if result is not None:
+            connection.answer = result
+            continue
+        found, connection.answer = connection.answer, None
+        if found is None:
+            raise psycopg.OperationalError("The connection has ended.")
+        if found.status in _ERRORS:
+            raise error_from_result(found)
+        return found
+    return None
+
+
 def _receive(connection: TimedConnection) -> tuple[list[str], PGresult | None]:
     """Return the answers up to the end of the pipeline, and the first error."""
     pgconn = connection.pgconn
@@ -120,6 +159,6 @@ def _wait(connection: TimedConnection) -> None:
     poll.register(pgconn.socket, select.POLLIN | (select.POLLOUT if pgconn.flush() else 0))
     ready = poll.poll(max(0.0, left) * 1000) if left < float("inf") else poll.poll()
     if not ready:
-        pgconn.finish()
+        connection.give_up()
         raise psycopg.OperationalError("The server has not answered in time.")
     pgconn.consume_input()

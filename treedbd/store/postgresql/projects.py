@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple, TypeVar
 
+from treedbd.store.engine import StoreUnreachable
 from treedbd.store.postgresql.connection import (
     SessionPool,
     TimedConnection,
@@ -17,16 +18,19 @@ from treedbd.store.postgresql.connection import (
     confirm,
     rows_of,
 )
+from treedbd.store.postgresql.schema import MOVED
 
 T = TypeVar("T")
 
 _READ_RULES: Final = "SELECT rules, epoch FROM projects WHERE project = %s"
+_READ_EPOCH: Final = "SELECT epoch FROM projects WHERE project = %s"
 _PUT_RULES: Final = (
     "INSERT INTO projects (project, rules, epoch) VALUES (%s, %b, 2)"
     " ON CONFLICT (project) DO UPDATE SET rules = excluded.rules, epoch = projects.epoch + 1"
     " RETURNING epoch"
 )
-_SET_EPOCHS: Final = "UPDATE dbs SET epoch = %s WHERE project = %s"
+_SET_EPOCHS: Final = "UPDATE dbs SET epoch = %s WHERE project = %s AND epoch >= 0"
+_FIND_MOVED: Final = "SELECT value FROM meta WHERE name = %s"
 _ADD_PROJECT: Final = "INSERT INTO projects (project) VALUES (%s) ON CONFLICT DO NOTHING"
 _LOCK_PROJECT: Final = "SELECT epoch FROM projects WHERE project = %s FOR UPDATE"
 _SELECT: Final = "SELECT db, project, name, seq, rev, epoch FROM dbs WHERE project = %s"
@@ -41,6 +45,12 @@ FIRST_EPOCH: Final = 1
 """The epoch of a project that nobody has written rules to."""
 
 
+PART: Final = ".part"
+"""What the project of a database has at the end whose copy is not complete (`moving`)."""
+OLD: Final = ".old"
+"""What the project of a database has at the end that was replaced, and is being removed."""
+
+
 class StoredDatabase(NamedTuple):
     """A database as its row in PostgreSQL describes it."""
 
@@ -50,6 +60,18 @@ class StoredDatabase(NamedTuple):
     seq: int
     rev: int
     epoch: int
+
+    @property
+    def is_served(self) -> bool:
+        """Whether it is a database of a project, not one that only a move knows."""
+        return not self.project.endswith((PART, OLD))
+
+
+class LookedUp(NamedTuple):
+    """The epoch of the rules of a project, and one of its databases; None if there is none."""
+
+    epoch: int
+    database: StoredDatabase | None
 
 
 class StoredRules(NamedTuple):
@@ -94,11 +116,23 @@ class ProjectStore:
         def put(connection: TimedConnection) -> int:
             connection.execute("BEGIN")
             ((epoch,),) = rows_of(connection, _PUT_RULES, (project, text))
+            _refuse_moved(connection)
             connection.execute(_SET_EPOCHS, (epoch, project))
             commit_confirmed(connection)
             return int(epoch)
 
         return self._pool.run(put)
+
+    def look_up(self, project: str, name: str) -> LookedUp:
+        """Return a database, and the epoch of the rules of its project."""
+
+        def look(connection: TimedConnection) -> LookedUp:
+            epochs = rows_of(connection, _READ_EPOCH, (project,))
+            found = rows_of(connection, _FIND, (project, name))
+            epoch = epochs[0][0] if epochs else FIRST_EPOCH
+            return LookedUp(epoch, StoredDatabase(*found[0]) if found else None)
+
+        return self._read(look)
 
     def find_database(self, project: str, name: str) -> StoredDatabase | None:
         """Return a database, None if there is none."""
@@ -117,6 +151,8 @@ class ProjectStore:
             # Whoever replaces the rules waits until the new row has the epoch, or comes first.
             ((epoch,),) = rows_of(connection, _LOCK_PROJECT, (project,))
             found = rows_of(connection, _FIND, (project, name))
+            if not found:
+                _refuse_moved(connection)
             if not found and limit is not None:
                 ((count,),) = rows_of(connection, _COUNT, (project,))
                 if count >= limit:
@@ -141,3 +177,12 @@ class ProjectStore:
             return result
 
         return self._pool.run(read_and_confirm)
+
+
+def _refuse_moved(connection: TimedConnection) -> None:
+    """Raise `StoreUnreachable` if all was moved away.
+
+    A statement that writes to `projects` must precede it: that waits for a move that is under way.
+    """
+    if rows_of(connection, _FIND_MOVED, (MOVED,)):
+        raise StoreUnreachable("The data was moved away from this PostgreSQL.")

@@ -1,13 +1,15 @@
 """The tables in PostgreSQL, how they are created, and how older ones are migrated.
 
 - `meta` says which version the tables have, and which cluster they belong to: a random id by which
-  a local copy is recognised as one of another cluster.
+  a local copy is recognised as one of another cluster; and whether all was moved away (`moving`).
 - `projects` holds the rules of each project and their epoch, which grows with each replacement.
 - `dbs` has one row for each database, which decides between commits: `rev` counts them, `seq` is
-  the number of the last entry of the log, `epoch` repeats that of the project.
+  the number of the last entry of the log, `epoch` repeats that of the project; a database whose
+  epoch is negative takes no commits.
 - `kv` holds the rows, byte for byte those of every copy, and `log` the entries of the change log.
 - `changes` says which rows a commit touched (`touched`), and identifies it by a random `token`.
-- `daemons` says which daemons there are, and how far each has come with each database.
+- `daemons` says which daemons there are, how far each has come with each database, and how many
+  commits it has made and lost to others since its start.
 
 A daemon needs the right to create only when it creates or migrates the tables; later SELECT,
 INSERT, UPDATE and DELETE are enough.
@@ -26,7 +28,12 @@ from treedbd.store.postgresql.settings import PostgresqlSettings
 VERSION: Final = 1
 """The version of the tables that this version of treedb makes and knows."""
 LOCK_CLASS: Final = 0x74726462
-"""The first key of all advisory locks; the second is the number of a database, 0 for the tables."""
+"""The first key of all advisory locks.
+
+The second is the number of a database, 0 for the tables, -1 for `treedb move`.
+"""
+MOVED: Final = "moved"
+"""The name in `meta` that says that all databases were moved away, and where to."""
 TABLES: Final = ("meta", "projects", "dbs", "kv", "log", "changes", "daemons")
 
 # Not `to_regclass`: it may not see what was committed while this transaction waited for a lock.
@@ -63,7 +70,8 @@ CREATE TABLE treedb.changes (
 );
 CREATE TABLE treedb.daemons (
     daemon text PRIMARY KEY, address text NOT NULL, version text NOT NULL,
-    seen timestamptz NOT NULL, revs jsonb NOT NULL
+    seen timestamptz NOT NULL, revs jsonb NOT NULL,
+    commits bigint NOT NULL DEFAULT 0, conflicts bigint NOT NULL DEFAULT 0
 );
 INSERT INTO treedb.meta VALUES ('version', '1'), ('cluster', gen_random_uuid()::text);
 """
@@ -85,6 +93,34 @@ def prepare_schema(settings: PostgresqlSettings) -> bytes:
         session.close()
 
 
+def read_schema(settings: PostgresqlSettings) -> bytes | None:
+    """Return the id of the cluster, 16 bytes; None if there are no tables. Nothing is changed.
+
+    Raises `StoreUnreachable`, or `CannotOpenStore` if the tables are older or newer.
+    """
+    session = Session(settings)
+    try:
+        return session.run(lambda connection: _read(connection, settings.subject))
+    finally:
+        session.close()
+
+
+def _read(connection: TimedConnection, subject: str) -> bytes | None:
+    version = _find_version(connection, subject)
+    if version == 0:
+        return None
+    if version < VERSION:
+        raise CannotOpenStore(
+            subject, f"has tables of the older version {version}", "start a daemon with it once"
+        )
+    return _read_cluster(connection)
+
+
+def _read_cluster(connection: TimedConnection) -> bytes:
+    (cluster,) = connection.execute(_CLUSTER).fetchone() or ("",)
+    return bytes.fromhex(cluster.replace("-", ""))
+
+
 def _prepare(connection: TimedConnection, subject: str) -> bytes:
     if _find_version(connection, subject) != VERSION:
         connection.execute("BEGIN")
@@ -99,8 +135,7 @@ def _prepare(connection: TimedConnection, subject: str) -> bytes:
                 "start once with a role that may create the schema treedb",
             ) from error
         connection.execute("COMMIT")
-    (cluster,) = connection.execute(_CLUSTER).fetchone() or ("",)
-    return bytes.fromhex(cluster.replace("-", ""))
+    return _read_cluster(connection)
 
 
 def _find_version(connection: TimedConnection, subject: str) -> int:

@@ -10,6 +10,7 @@ import attrs
 import orjson
 
 from treedbd.store.engine import CannotOpenStore
+from treedbd.store.postgresql.commits import CommitCounts
 from treedbd.store.postgresql.connection import Session, SessionPool, TimedConnection, rows_of
 from treedbd.store.postgresql.projects import StoredDatabase
 from treedbd.store.postgresql.schema import TABLES
@@ -32,13 +33,14 @@ _IS_SUPERUSER: Final = "SELECT rolsuper FROM pg_roles WHERE rolname = current_us
 _CLOCK: Final = "SELECT extract(epoch FROM clock_timestamp())::float8"
 _BEAT: Final = (
     "INSERT INTO daemons VALUES (%s, coalesce(host(inet_client_addr()), 'local'), %s, now(),"
-    " %s::text::jsonb) ON CONFLICT (daemon) DO UPDATE SET address = excluded.address,"
-    " version = excluded.version, seen = excluded.seen, revs = excluded.revs"
+    " %s::text::jsonb, %s, %s) ON CONFLICT (daemon) DO UPDATE SET address = excluded.address,"
+    " version = excluded.version, seen = excluded.seen, revs = excluded.revs,"
+    " commits = excluded.commits, conflicts = excluded.conflicts"
 )
 _FORGET: Final = "DELETE FROM daemons WHERE seen < now() - interval '1 day' OR daemon = %s"
 _DAEMONS: Final = (
-    "SELECT daemon, address, version, extract(epoch FROM now() - seen)::float8, revs::text"
-    " FROM daemons ORDER BY daemon"
+    "SELECT daemon, address, version, extract(epoch FROM now() - seen)::float8, revs::text,"
+    " commits, conflicts FROM daemons ORDER BY daemon"
 )
 _DATABASES: Final = "SELECT db, project, name, seq, rev, epoch FROM dbs ORDER BY project, name"
 
@@ -69,6 +71,7 @@ class DaemonStatus:
 
     Attributes:
         seen_s: seconds since its last heartbeat.
+        counts: its commits and conflicts since its start.
 
     """
 
@@ -77,14 +80,21 @@ class DaemonStatus:
     version: str
     seen_s: float
     revs: Mapping[int, int]
+    counts: CommitCounts
 
 
 @attrs.frozen
 class ClusterStatus:
-    """All daemons that were seen during the last day, and all databases."""
+    """All daemons that were seen during the last day, and all databases.
+
+    Attributes:
+        unserved: databases that are being copied into PostgreSQL, or were replaced.
+
+    """
 
     daemons: tuple[DaemonStatus, ...]
     databases: tuple[StoredDatabase, ...]
+    unserved: tuple[StoredDatabase, ...] = ()
 
     def lags(self, daemon: DaemonStatus) -> dict[int, int]:
         """Return how many commits a daemon lacks of each database that it serves."""
@@ -98,11 +108,7 @@ def check_cluster(settings: PostgresqlSettings) -> ClusterReport:
     Raises `StoreUnreachable`, or `CannotOpenStore` for a declared cluster without synchronous
     standbys, and for a role that lacks rights.
     """
-    session = Session(settings)
-    try:
-        report = session.run(_examine)
-    finally:
-        session.close()
+    report = examine(settings)
     if settings.is_cluster and not report.standby_names:
         raise CannotOpenStore(
             settings.subject,
@@ -120,6 +126,15 @@ def check_cluster(settings: PostgresqlSettings) -> ClusterReport:
     return report
 
 
+def examine(settings: PostgresqlSettings) -> ClusterReport:
+    """Examine the server and judge nothing; the tables must exist. Raises `StoreUnreachable`."""
+    session = Session(settings)
+    try:
+        return session.run(_examine)
+    finally:
+        session.close()
+
+
 def clock_offset(pool: SessionPool) -> float:
     """Return by how many seconds the clock of this process is ahead of PostgreSQL's.
 
@@ -134,14 +149,19 @@ def clock_offset(pool: SessionPool) -> float:
     return pool.run(ask)
 
 
-def send_heartbeat(pool: SessionPool, daemon: str, version: str, revs: Mapping[int, int]) -> None:
-    """Record that a daemon runs and how far its copies are; raise `StoreUnreachable`."""
+def send_heartbeat(
+    pool: SessionPool, daemon: str, version: str, revs: Mapping[int, int], counts: CommitCounts
+) -> None:
+    """Record that a daemon runs, how far its copies are and what became of its commits.
+
+    Raises `StoreUnreachable`.
+    """
     printed = orjson.dumps({str(db): rev for db, rev in revs.items()}).decode()
 
     def send(connection: TimedConnection) -> None:
         connection.execute("BEGIN")
         connection.execute("SET LOCAL synchronous_commit = off")  # it is no loss
-        connection.execute(_BEAT, (daemon, version, printed))
+        connection.execute(_BEAT, (daemon, version, printed, *counts))
         connection.execute("COMMIT")
 
     pool.run(send)
@@ -158,12 +178,21 @@ def read_status(pool: SessionPool) -> ClusterStatus:
     def read(connection: TimedConnection) -> ClusterStatus:
         daemons = tuple(
             DaemonStatus(
-                row[0], row[1], row[2], row[3], {int(k): v for k, v in orjson.loads(row[4]).items()}
+                row[0],
+                row[1],
+                row[2],
+                row[3],
+                {int(db): rev for db, rev in orjson.loads(row[4]).items()},
+                CommitCounts(*row[5:]),
             )
             for row in rows_of(connection, _DAEMONS)
         )
-        databases = (StoredDatabase(*row) for row in rows_of(connection, _DATABASES))
-        return ClusterStatus(daemons, tuple(databases))
+        every = [StoredDatabase(*row) for row in rows_of(connection, _DATABASES)]
+        return ClusterStatus(
+            daemons,
+            tuple(each for each in every if each.is_served),
+            tuple(each for each in every if not each.is_served),
+        )
 
     return pool.run(read)
 

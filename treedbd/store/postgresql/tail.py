@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Final
 
@@ -26,8 +26,11 @@ _NOTIFY: Final = "SELECT pg_notify('treedb', db::text) FROM unnest(%b::integer[]
 class Tail:
     """Receives hints and polls over one connection, for one thread."""
 
-    def __init__(self, settings: PostgresqlSettings) -> None:
-        """Connect at the first use."""
+    def __init__(
+        self, settings: PostgresqlSettings, is_own: Callable[[int], bool] = lambda _: False
+    ) -> None:
+        """Connect at the first use; hints of a server process that `is_own` are left out."""
+        self._is_own = is_own
         self._session = Session(settings, listens=True)
         self._listening: TimedConnection | None = None
 
@@ -54,7 +57,8 @@ class Tail:
             return set()
         connection.deadline = time.monotonic() + timeout_s + 1
         found = connection.notifies(timeout=timeout_s, stop_after=1)
-        return {int(each.payload) for each in found if each.payload.isdecimal()}
+        others = (each.payload for each in found if not self._is_own(each.pid))
+        return {int(payload) for payload in others if payload.isdecimal()}
 
 
 class Notifier:
@@ -65,6 +69,7 @@ class Notifier:
         self._session = Session(settings)
         self._lock = threading.Lock()
         self._is_sending = False
+        self._process = 0
         self._due: set[int] = set()
 
     def notify(self, db: int) -> None:
@@ -76,13 +81,21 @@ class Notifier:
             self._is_sending = True
         while dbs := self._take_due():
             try:
-                self._session.run(partial(rows_of, statement=_NOTIFY, parameters=(dbs,)))
+                self._session.run(partial(self._send, dbs))
             except StoreUnreachable:
                 continue  # the polls of the others find what was committed
+
+    def is_own(self, process: int) -> bool:
+        """Return whether hints of a server process were sent here."""
+        return process == self._process
 
     def close(self) -> None:
         """Close the connection."""
         self._session.close()
+
+    def _send(self, dbs: list[int], connection: TimedConnection) -> None:
+        self._process = connection.info.backend_pid
+        rows_of(connection, _NOTIFY, (dbs,))
 
     def _take_due(self) -> list[int]:
         with self._lock:

@@ -101,16 +101,13 @@ class SharedShelf:
     # The turn.
 
     def has_news(self) -> bool:
-        """Return whether others have committed anything since the last call that returned True."""
-        if self.is_held:
-            had, self._has_pending = self._has_pending, False
-            return had
+        """Return whether anything was committed since the last call that returned True."""
         if self._index is None:
             return False
         header = self._index.header()
-        if header == self._seen:
+        if header == self._seen and not self._has_pending:
             return False
-        self._seen = header
+        self._seen, self._has_pending = header, False
         return True
 
     def try_hold(self) -> bool:
@@ -137,11 +134,6 @@ class SharedShelf:
     def let_go(self) -> None:
         """Give the turn back, or stop waiting for it."""
         if self.is_held:
-            # In this order, since it may be another thread than the one that asks for news: when
-            # the lock is released there may be some.
-            is_known = self._index is not None and not self._has_pending
-            self._seen = self._index.header() if self._index is not None and is_known else b""
-            self._has_pending = False
             self.is_held = False
             self._end_writing()
             self._in_use.release()

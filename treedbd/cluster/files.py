@@ -1,0 +1,326 @@
+"""The databases of a cluster that one daemon serves: their copies, and how they are kept current.
+
+A copy (`copies`) is opened at the first use of a database, and closed when nobody has used it for a
+while.
+"""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Final, NoReturn
+from weakref import ReferenceType, WeakKeyDictionary, WeakSet, WeakValueDictionary, ref
+
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.task import deferLater
+from twisted.python.failure import Failure
+
+from treedbd.cluster.connections import ClusterConnections
+from treedbd.cluster.copies import Copies
+from treedbd.cluster.next_run import NextRun
+from treedbd.cluster.replica import Replica
+from treedbd.cluster.rules import ClusterRules
+from treedbd.database.catalog_hooks import CatalogHooks
+from treedbd.database.errors import Unavailable, time_out_opening
+from treedbd.database.file_user import FileUser
+from treedbd.database.open_databases import OpenBounds, OpenDatabases
+from treedbd.database.other_processes import OtherProcesses
+from treedbd.database.problems import Problem
+from treedbd.database.refusals import Refusals
+from treedbd.database.runtime import Runtime
+from treedbd.database.survey import ServedProjects, Survey
+from treedbd.database.write_turn import MakeSharedTurn
+from treedbd.names import DatabaseName
+from treedbd.store.create_on_write import CreateOnWriteEngine
+from treedbd.store.engine import CannotOpenStore, StoreUnreachable
+from treedbd.store.lock import DirectoryLock
+from treedbd.store.postgresql.engine import PostgresqlEngine
+from treedbd.store.postgresql.read_index import DatabaseState
+from treedbd.store.postgresql.status import read_status
+from treedbd.store.reopening import ReopeningEngine
+
+_LOOK_AGAIN_S: Final = 0.001
+
+
+class ClusterFiles:
+    """The `CatalogFiles` of a daemon over PostgreSQL."""
+
+    is_shared = True
+
+    def __init__(
+        self,
+        connections: ClusterConnections,
+        folder: pathlib.Path,
+        bounds: OpenBounds,
+        runtime: Runtime,
+        catalog: CatalogHooks,
+        _: OtherProcesses | None,
+    ) -> None:
+        """Keep copies in `folder`, of which as many may be open as `bounds` says."""
+        self._connections = connections
+        self._clock = runtime.clock
+        self._catalog = catalog
+        self._projects: set[str] = set()
+        self._engines: WeakKeyDictionary[FileUser, ReopeningEngine] = WeakKeyDictionary()
+        self._replicas: WeakValueDictionary[DatabaseName, Replica] = WeakValueDictionary()
+        # Looks and refreshes that are under way: each is one for all who wait for it.
+        self._looks: WeakKeyDictionary[FileUser, NextRun] = WeakKeyDictionary()
+        self._refreshes: WeakValueDictionary[str, NextRun] = WeakValueDictionary()
+        self._reaching: set[int] = set()
+        self._reached_at: dict[int, float] = {}
+        self._followed: WeakSet[FileUser] = WeakSet()
+        self._refusals = Refusals(lambda _: None)
+        self._open = OpenDatabases(
+            bounds, runtime, self._refusals, opened=catalog.keep, closed=catalog.let_go
+        )
+        self._copies = Copies(connections, folder, catalog, self._open.may_create)
+
+    # What a catalog needs.
+
+    def survey(
+        self,
+        projects: ServedProjects,
+        *,
+        any_project: bool,
+        lock: DirectoryLock | None,
+        accept_loss: bool,
+    ) -> Survey:
+        """Find the databases in PostgreSQL; blocks. Raises `CannotOpenStore`."""
+        self._copies.warn_of_shelves()
+        self._copies.lock = lock
+        self._projects = set(projects)
+        found = Survey()
+        try:
+            stored = read_status(self._connections.store.pool).databases
+        except StoreUnreachable as error:
+            raise CannotOpenStore(
+                self._connections.settings.subject, f"fails: {error}", "start again"
+            ) from None
+        for each in stored:
+            names = projects.get(each.project)
+            is_known = each.project in projects and (not names or each.name in names)
+            if any_project or is_known:
+                found.databases.add(DatabaseName(each.project, each.name))
+        self._copies.remove_unused()
+        self._open.start()
+        return found
+
+    def rules_storage(self, project: str) -> ClusterRules:
+        """Do as `CatalogFiles.rules_storage`."""
+        return ClusterRules(self._connections.store.projects, project)
+
+    def make_engine(self, name: DatabaseName, *, is_written: bool) -> ReopeningEngine:
+        """Return the engine of a database, of which nothing is open yet."""
+
+        def open_file() -> PostgresqlEngine:
+            return self._copies.open(name, replica)
+
+        def create() -> PostgresqlEngine:
+            return self._copies.create(name, replica)
+
+        def use() -> None:
+            database = self._catalog.find(name)
+            self._open.open_in_place(database, self._engines[database])
+
+        def created(file: PostgresqlEngine) -> None:
+            engine.attach(file)
+            self._catalog.created(name)
+            self._open.created(self._catalog.find(name), engine)
+
+        if is_written:
+            engine = ReopeningEngine(open_file, use, is_shared=True)
+        else:
+            first = CreateOnWriteEngine(
+                lambda: self._copies.create(name, replica), created, is_shared=True
+            )
+            engine = ReopeningEngine(open_file, use, first, is_shared=True)
+        rules = self._catalog.rules(name.project)
+        replica = Replica(self._connections, rules, engine, self._clock, self._catalog.moment)
+        self._replicas[name] = replica
+        return engine
+
+    def make_turn(self, name: DatabaseName) -> MakeSharedTurn:
+        """Return what makes the turn at a database."""
+        return self._replicas[name].begin
+
+    def add(self, database: FileUser, engine: ReopeningEngine) -> None:
+        """Open and close the copy of a database by its engine from now on."""
+        self._engines[database] = engine
+        database.is_open = engine.is_open
+
+    def acquire(
+        self, database: FileUser, timeout_s: float, *, is_write: bool
+    ) -> Deferred[None] | None:
+        """Do as `CatalogFiles.acquire`."""
+        database.requests += 1
+        replica = self._replica_of(database)
+        if replica is None:
+            refreshing = self.refresh(database.name.project)
+            return refreshing.addTimeout(timeout_s, self._clock, self._time_out)
+        if replica.is_usable_at_once(is_write=is_write):
+            return None
+        acquiring = Deferred.fromCoroutine(self._acquire(database, replica, is_write=is_write))
+        return acquiring.addTimeout(timeout_s, self._clock, self._time_out)
+
+    def _time_out(self, result: object, timeout_s: float) -> NoReturn:
+        if self._connections.problem is not None:
+            raise Unavailable(self._connections.problem)
+        time_out_opening(result, timeout_s)
+
+    def follow(self, database: FileUser) -> None:
+        """Open a database that another daemon has created, if this one has watchers of it."""
+        replica = self._replica_of(database)
+        is_unknown = replica is not None and replica.db is None and not database.is_idle
+        if replica is not None and is_unknown and database not in self._followed:
+            self._followed.add(database)
+
+            def looked(_: object) -> None:  # after an error it is tried again
+                self._followed.discard(database)
+
+            opening = Deferred.fromCoroutine(self._acquire(database, replica, is_write=False))
+            opening.addBoth(looked)
+
+    def trim(self) -> None:
+        """Close idle databases if too many are open, because others were created."""
+        self._open.trim()
+
+    async def retry_refused(self) -> None:
+        """Try again to open what was refused."""
+        for name in self._refusals.names:
+            database = self._catalog.find(name)
+            await self._open.try_again(database, self._engines[database])
+
+    @property
+    def list_created(self) -> Callable[[str], Iterable[DatabaseName]] | None:
+        """None: what others have created is learnt by `refresh`."""
+        return None
+
+    def refresh(self, project: str) -> Deferred[None]:
+        """Learn which databases and rules a project has; errbacks with `Unavailable`."""
+        run = self._refreshes.get(project)
+        if run is None:
+            run = self._refreshes[project] = NextRun(partial(self._refresh, project))
+        return run.ask()
+
+    def problems(self) -> list[Problem]:
+        """Return why databases cannot be served."""
+        found = self._refusals.problems()
+        reason = self._connections.problem
+        if reason is not None:
+            found += [Problem(project, None, reason) for project in sorted(self._projects)]
+        return found
+
+    def note_damaged(self, _: DatabaseName) -> None:
+        """Do nothing: a copy that is damaged is made again."""
+
+    def stop(self) -> Deferred[None]:
+        """Open and close nothing more by itself."""
+        self._connections.is_closing = True
+        self._open.stop()
+        return succeed(None)
+
+    # What others have committed.
+
+    def replicas(self) -> dict[int, Replica]:
+        """Return those whose copies are open, by their numbers in PostgreSQL."""
+        return {
+            each.db: each
+            for each in self._replicas.values()
+            if each.db is not None and each.rev is not None
+        }
+
+    async def follow_all(self, now: float) -> float:
+        """Begin to show what others have committed to all databases that are open.
+
+        Returns the time since when all that is shown is current, at most `now`, in seconds of the
+        clock. Raises `Unavailable`.
+        """
+        replicas = self.replicas()
+        try:
+            states = await self._connections.questions.ask(replicas)
+        except StoreUnreachable as error:
+            raise Unavailable(str(error)) from None
+        for db in states.keys() & replicas.keys():
+            self._reach(db, replicas[db], states[db], now)
+        for database in list(self._engines):
+            self.follow(database)
+        self._reached_at = {db: self._reached_at.get(db, now) for db in self.replicas()}
+        return min([now, *self._reached_at.values()])
+
+    def _reach(self, db: int, replica: Replica, state: DatabaseState, now: float) -> None:
+        """Let a copy show a state; nobody waits for one that has a long batch."""
+        if db in self._reaching:
+            return
+        self._reaching.add(db)
+
+        def over(result: object) -> None:
+            self._reaching.discard(db)
+            if not isinstance(result, Failure):
+                self._reached_at[db] = now
+
+        Deferred.fromCoroutine(replica.reach(state)).addBoth(over)
+
+    # Opening.
+
+    async def _acquire(self, database: FileUser, replica: Replica, *, is_write: bool) -> None:
+        try:
+            if replica.db is None:
+                if (problem := self._connections.problem) is not None:
+                    raise Unavailable(problem)
+                await self._look(database, replica)
+            if not database.is_open:
+                self._refusals.check(database.name)
+                await self._open.open(database, self._engines[database])
+                await replica.ask_and_reach()  # it may have taken long to fetch all
+            elif not (is_write and replica.is_usable_at_once(is_write=True)):
+                waiting = replica.make_current()
+                if waiting is not None:
+                    await waiting
+        except StoreUnreachable as error:
+            raise Unavailable(str(error)) from None
+
+    def _look(self, database: FileUser, replica: Replica) -> Deferred[None]:
+        run = self._looks.get(database)
+        if run is None:
+            run = self._looks[database] = NextRun(partial(self._look_once, ref(database), replica))
+        return run.ask()
+
+    async def _look_once(self, of: ReferenceType[FileUser], replica: Replica) -> None:
+        """Find out whether another daemon has created a database; its rules are in force then."""
+        if (database := of()) is None:
+            return
+        name = database.name
+        projects = self._connections.store.projects
+        epoch, stored = await self._connections.run_aside(
+            lambda: projects.look_up(name.project, name.database)
+        )
+        await replica.use_epoch(epoch)
+        while stored is not None and replica.db is None:
+            engine = self._engines[database]
+            if not engine.is_new or not database.is_writing:
+                replica.db = stored.db
+                if engine.is_new:
+                    engine.detach()
+                    database.is_open = False
+                self._catalog.created(name)
+                return
+            # The first write, which is under way, will be found to be in conflict.
+            await deferLater(self._clock, _LOOK_AGAIN_S)
+
+    async def _refresh(self, project: str) -> None:
+        projects = self._connections.store.projects
+        try:
+            stored, (_, epoch) = await self._connections.run_aside(
+                lambda: (projects.list_databases(project), projects.read_rules(project))
+            )
+        except StoreUnreachable as error:
+            raise Unavailable(str(error)) from None
+        for each in stored:
+            self._catalog.created(DatabaseName(each.project, each.name))
+        rules = self._catalog.rules(project)
+        if epoch != rules.epoch:
+            await rules.load_stored()
+
+    def _replica_of(self, database: FileUser) -> Replica | None:
+        return self._replicas.get(database.name) if database in self._engines else None

@@ -1,0 +1,59 @@
+"""Work that is done once for all who ask for it before it begins."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
+
+
+class NextRun:
+    """Runs work one run after the other; who asks has the first run that begins afterwards.
+
+    So what a run finds out is never older than the question of any who are answered by it.
+    """
+
+    def __init__(
+        self,
+        work: Callable[[], Awaitable[None]],
+        gather: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """Do `work`; who asks until `gather` has returned is served by the same run."""
+        self._work = work
+        self._gather = gather
+        self._waiting: list[Deferred[None]] = []
+        self._is_running = False
+
+    def ask(self) -> Deferred[None]:
+        """Return what fires when a run that has not begun yet is over, or errbacks as it fails."""
+        waiter: Deferred[None] = Deferred()
+        self._waiting.append(waiter)
+        if not self._is_running:
+            Deferred.fromCoroutine(self._run())
+        return waiter
+
+    def ask_for_nobody(self) -> None:
+        """Let a run begin, and say nothing if it fails: there will be another one."""
+        if not self._waiting:
+            self.ask().addErrback(lambda _: None)
+
+    async def _run(self) -> None:
+        self._is_running = True
+        while self._waiting:
+            if self._gather is not None:
+                await self._gather()
+            waiting = [each for each in self._waiting if not each.called]  # the others gave up
+            self._waiting = []
+            if not waiting:
+                continue
+            try:
+                await self._work()
+            except Exception:
+                failure = Failure()
+                for waiter in waiting:
+                    waiter.errback(failure)
+            else:
+                for waiter in waiting:
+                    waiter.callback(None)
+        self._is_running = False

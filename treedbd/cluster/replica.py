@@ -1,0 +1,350 @@
+"""A daemon's part in one database of a cluster: its turn to write, and how it follows the others.
+
+Theory of operation. PostgreSQL decides: a batch is judged and applied on the copy that this daemon
+has, and its commit wins only if nobody has committed since, under other rules or data. One that has
+lost is done again after the copy has caught up. So nobody owns a database, and a daemon that is
+late can neither write by old rules nor over what it has not seen.
+
+A read first asks how far the database is (`questions`), and waits until the copy shows that; a
+write need not ask, because its commit finds out. What was fetched is brought into the copy between
+two batches; then watchers are notified of it from the log, as they are of the commits of other
+workers (`database.following`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+
+from treedbd.cluster.committing import BatchEnds, commit_or_settle
+from treedbd.cluster.connections import ClusterConnections
+from treedbd.cluster.local_copy import IS_GONE, LocalCopy
+from treedbd.cluster.next_run import NextRun
+from treedbd.database.catalog_hooks import ReadMoment
+from treedbd.database.errors import OutcomeInDoubt, Unavailable
+from treedbd.database.following import FollowerHooks, LogFollower
+from treedbd.database.requests import QueuedWrite
+from treedbd.database.rounds import Rounds
+from treedbd.database.rules_storage import FollowedRules
+from treedbd.store.engine import (
+    Conflict,
+    Engine,
+    InDoubt,
+    StoreUnreachable,
+)
+from treedbd.store.postgresql.engine import PostgresqlEngine
+from treedbd.store.postgresql.fetching import Fetched
+from treedbd.store.postgresql.read_index import DatabaseState
+from treedbd.store.reopening import ReopeningEngine
+
+TURN_S: Final = 3.0
+"""Seconds for which others wait for a batch that has lost several times."""
+UNREACHABLE_S: Final = 0.2
+"""Seconds until writes are tried again after PostgreSQL could not be reached."""
+
+_CATCHES_UP: Final = "The daemon is catching up with what others have written."
+_IS_MOVED: Final = "The database is being moved to another place."
+
+
+class Replica:
+    """A `SharedTurn` at one database; belongs to the reactor's thread.
+
+    Attributes:
+        following: follows what other daemons commit.
+        copy: the copy that this daemon has.
+        rules: the rules in force, whose epoch counts.
+        db: its number in PostgreSQL; None as long as it is not known to be there.
+        judged_epoch: the epoch of the rules by which the present batch is judged.
+        was_written: whether this daemon has written to it since that was last set to False.
+
+    """
+
+    def __init__(
+        self,
+        connections: ClusterConnections,
+        rules: FollowedRules,
+        engine: ReopeningEngine,
+        clock: IReactorTime,
+        moment: ReadMoment,
+    ) -> None:
+        """Write to `engine`, of which nothing is open yet, by `rules`."""
+        self.following: LogFollower
+        self.rules: Final = rules
+        self.db: int | None = None
+        self.judged_epoch = rules.epoch
+        self.was_written = False
+        self._delay: str | None = None
+        self._connections = connections
+        self._clock = clock
+        self.copy: Final = LocalCopy(connections, engine, clock, self._arrived)
+        self._catching_up: Final = NextRun(self._fetch_and_apply)
+        self._try_again: Callable[[], None] = _do_nothing
+        self._moment = moment
+        self._is_moved = False
+        self._must_catch_up = False
+        self._wants_copy = False  # what was fetched waits for the end of a batch
+        self._is_taken = False
+        self._batches = 0
+        self._is_committing = False
+        self._is_loading = False
+        self._ends = BatchEnds(clock)
+        self._timer: IDelayedCall | None = None
+        self._not_before = 0.0
+
+    def begin(self, engine: Engine, hooks: FollowerHooks) -> Replica:
+        """Let `hooks` have what others write to `engine`."""
+        self.following = LogFollower(self.copy, engine, self._clock, hooks)
+        return self
+
+    @property
+    def rev(self) -> int | None:
+        """How many commits the copy shows; None if it is not open."""
+        return None if self.copy.file is None else self.copy.shown_rev
+
+    def opened(self, db: int, file: PostgresqlEngine) -> None:
+        """Use a copy that was opened just now, of the database with this number; in any thread."""
+        self.db = db
+        self.copy.use_file(file)
+
+    # Reads.
+
+    def is_current(self) -> bool:
+        """Return whether reads may be answered without asking how far the database is."""
+        is_fresh = self._moment.of is self or not self._connections.is_strict
+        return is_fresh and self.following.is_current()
+
+    def when_current(self, call: Callable[[], None]) -> bool:
+        """Call `call` in a moment, when it is known whether reads may be answered at once.
+
+        Returns False, and does nothing, if there is no such moment.
+        """
+        db, connections = self.db, self._connections
+        if db is None or not connections.is_strict or connections.problem is not None:
+            return False
+        connections.questions.ask_soon(db, partial(self._let_read, call))
+        return True
+
+    def _let_read(self, call: Callable[[], None], state: DatabaseState | None) -> None:
+        """Make a call, during which reads may be answered if the copy shows `state`."""
+        if state is not None:
+            self._is_moved = state.epoch < 0
+            if state.epoch == self.rules.epoch and state.rev <= self.copy.shown_rev:
+                self._moment.of = self
+        try:
+            call()
+        finally:
+            self._moment.of = None
+
+    def is_usable_at_once(self, *, is_write: bool) -> bool:
+        """Return whether a request need not wait: the copy is open, and nobody has to be asked."""
+        if self.copy.file is None or self.rules.epoch < 0:
+            return False
+        return is_write or self.is_current()
+
+    def make_current(self) -> Deferred[None] | None:
+        """Return what fires when the last durable state is shown; None if nobody has to be asked.
+
+        Errbacks with `Unavailable`.
+        """
+        if self._moment.of is self or (not self._connections.is_strict and self.rules.epoch > 0):
+            return self.following.make_current()
+        return Deferred.fromCoroutine(self.ask_and_reach())
+
+    async def ask_and_reach(self) -> None:
+        """Return when the last durable state is shown; raise `Unavailable`."""
+        try:
+            state = await self._ask()
+            if state is not None:
+                await self.reach(state)
+        except StoreUnreachable as error:
+            raise Unavailable(str(error)) from None
+
+    async def _ask(self) -> DatabaseState | None:
+        """Return how far the database is; None if it is not known to be in PostgreSQL."""
+        if self.db is None:
+            return None
+        states = await self._connections.questions.ask((self.db,))
+        if self.db not in states:
+            raise StoreUnreachable(IS_GONE)
+        return states[self.db]
+
+    async def reach(self, state: DatabaseState) -> None:
+        """Show `state`, with its rules in force; raise `StoreUnreachable` or `Unavailable`."""
+        await self.use_epoch(state.epoch)
+        while self.copy.file is not None and self.copy.shown_rev < state.rev:
+            if self._is_taken:
+                await self._ends.wait()
+            else:
+                await self._catching_up.ask()
+
+    async def use_epoch(self, epoch: int) -> None:
+        """Put the rules of an epoch in force; a negative one refuses writes."""
+        self._is_moved = epoch < 0
+        if not self._is_moved and epoch != self.rules.epoch:
+            await self.rules.load_stored(epoch)
+
+    def hinted(self) -> None:
+        """Look how far the database is, because another daemon has committed."""
+        Deferred.fromCoroutine(self.ask_and_reach()).addErrback(_do_nothing)
+
+    # The copy.
+
+    async def _fetch_and_apply(self) -> None:
+        """Bring the copy up to date; raise `StoreUnreachable`."""
+        while (fetched := await self.copy.fetch()) is not None:
+            self._wants_copy = True
+            try:
+                while self._is_taken or not self.copy.try_lock():
+                    await (self._ends.wait() if self._is_taken else self._ends.soon())
+            finally:
+                self._wants_copy = False
+            if await self.copy.apply(fetched):
+                self._must_catch_up = False
+                await self.use_epoch(fetched.epoch)
+                break
+        self._try_again()
+
+    def _arrived(self, fetched: Fetched) -> None:
+        """Show what was brought into the copy."""
+        if fetched.is_whole:
+            self.following.forget()
+        self.following.is_current()
+
+    # Writes.
+
+    @property
+    def problem(self) -> str | None:
+        """Why no write is accepted at present; None if they are."""
+        return _IS_MOVED if self._is_moved else self._connections.clock_problem
+
+    @property
+    def delay(self) -> str | None:
+        """What a batch waits for; None if for nothing."""
+        return self._connections.problem or self._delay
+
+    def attach(self, rounds: Rounds, try_again: Callable[[], None]) -> None:
+        """Call `try_again` when a batch may begin."""
+        self._try_again = try_again
+        self.following.use_rounds(rounds)
+
+    def take(self) -> bool:
+        """Return whether a batch may begin; if not, that is tried again soon."""
+        if self._is_taken:
+            return True
+        if (pause := self._not_before - self._clock.seconds()) > 0:
+            self._try_again_after(pause)
+            return False
+        if self._must_catch_up or self.rules.epoch < 0:
+            self._delay = _CATCHES_UP
+            self._catch_up_to_write()
+            return False
+        if self._wants_copy or self.copy.is_in_use:
+            self._delay = _CATCHES_UP
+            self._try_again_after(0.002)
+            return False
+        self._delay = None
+        self._is_taken = True
+        self._batches += 1
+        self.judged_epoch = self.rules.epoch
+        if self.copy.file is not None:
+            self.copy.file.epoch = self.judged_epoch
+        return True
+
+    def give(self) -> None:
+        """Let the copy be brought up to date, and the next batch begin."""
+        self._delay = None
+        if not self._is_taken:
+            return
+        self._is_taken = False
+        self.copy.show_commit()
+        self._ends.over()
+
+    def commit(
+        self,
+        commit: Callable[[], None],
+        _: Callable[[], bool],
+        batch: Sequence[QueuedWrite],
+    ) -> Deferred[None]:
+        """Do as `WriteTurn.commit`."""
+        return Deferred.fromCoroutine(self._commit(commit, batch))
+
+    async def _commit(self, commit: Callable[[], None], batch: Sequence[QueuedWrite]) -> None:
+        self._is_committing = True
+        try:
+            await commit_or_settle(self._connections, self.copy, commit, batch)
+        except Conflict:
+            self._must_catch_up = True
+            self._clock.callLater(TURN_S, self._end_turn, self._batches)
+            raise
+        except StoreUnreachable as error:
+            self._not_before = self._clock.seconds() + UNREACHABLE_S
+            raise Unavailable(str(error)) from None
+        except InDoubt:
+            self._must_catch_up = True
+            raise OutcomeInDoubt from None
+        finally:
+            self._is_committing = False
+        self.was_written = True
+        if self.db is not None:
+            self._connections.tell_others(self.db)
+
+    def _end_turn(self, batches: int) -> None:
+        """Let others commit again, if no batch has followed the one that lost."""
+        if batches == self._batches and not self._is_taken and self.copy.file is not None:
+            self.copy.file.end_turn()
+
+    def confirm(self) -> Deferred[None] | None:
+        """Find out whether what a batch saw is current; None if nobody has to be asked."""
+        if not self._connections.is_strict or self.db is None:
+            return None
+        return Deferred.fromCoroutine(self._confirm())
+
+    async def _confirm(self) -> None:
+        try:
+            state = await self._ask()
+        except StoreUnreachable as error:
+            raise Unavailable(str(error)) from None
+        if state is None or self.copy.file is None:
+            return
+        if state.rev != self.copy.file.position.rev or state.epoch != self.judged_epoch:
+            self._must_catch_up = True
+            raise Conflict
+
+    def run(self, work: Callable[[], None]) -> None:
+        """Run `work` on the copy, in a worker thread."""
+        self.copy.run_alone(work)
+
+    def batch_over(self) -> None:
+        """Show what has arrived, if that had to wait."""
+        if not self._is_committing:
+            self.copy.show_commit()
+        self.following.batch_over()
+
+    def _catch_up_to_write(self) -> None:
+        if not self._is_loading:
+            self._is_loading = True
+            catching_up = Deferred.fromCoroutine(self._load_and_catch_up())
+            catching_up.addErrback(lambda _: self._try_again_after(UNREACHABLE_S))
+
+    async def _load_and_catch_up(self) -> None:
+        try:
+            if self.rules.epoch < 0:
+                await self.rules.load_stored()
+            await self._catching_up.ask()
+        finally:
+            self._is_loading = False
+        if self.copy.file is None:
+            self._must_catch_up = False
+        self._try_again()
+
+    def _try_again_after(self, pause: float) -> None:
+        if self._timer is None or not self._timer.active():
+            self._timer = self._clock.callLater(pause, self._try_again)
+
+
+def _do_nothing(*_: object) -> None:
+    pass

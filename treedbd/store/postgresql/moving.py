@@ -1,0 +1,307 @@
+"""What a move of all databases into PostgreSQL, or out of it, changes there.
+
+Theory of operation
+-------------------
+*Into PostgreSQL*: a database is copied under the project `<project>.part`, a name that no project
+can have, with a negative epoch. No daemon finds it, and none could commit to it. When all of them
+are complete, one transaction gives them their names, their sequence numbers and the epochs of their
+rules. What an earlier attempt has left under such a name is compared and completed by the next.
+
+*Out of PostgreSQL*: one transaction makes the epochs of all databases negative and records where
+the data goes (`MOVED`). From then on no daemon can commit, and none can create a database or put
+rules; reads go on. If the move fails, `thaw` gives back the epochs of the projects.
+
+One move at a time holds a lock, with the connection that does all this: without it nothing counts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Final, Self, TypeVar
+
+import attrs
+import orjson
+import psycopg
+
+from treedbd.errors import OperatorError
+from treedbd.names import DatabaseName
+from treedbd.store.engine import StoreUnreachable
+from treedbd.store.postgresql.commits import new_token
+from treedbd.store.postgresql.connection import (
+    TimedConnection,
+    commit_confirmed,
+    connect,
+    rows_of,
+    unreachable,
+)
+from treedbd.store.postgresql.projects import OLD, PART, StoredDatabase
+from treedbd.store.postgresql.schema import LOCK_CLASS, MOVED
+from treedbd.store.postgresql.settings import PostgresqlSettings
+from treedbd.store.postgresql.touched import Touched
+
+T = TypeVar("T")
+
+MOVED_IN: Final = "moved_in"
+"""The name in `meta` that says where the data came from, after a complete move."""
+_AT_ONCE: Final = 5000
+_RETRY_S: Final = 0.5
+# A copy of the same database can only be at 0 or at a commit of its own, so it takes all rows anew.
+_FIRST_REV: Final = 2
+
+_TRY_LOCK: Final = f"SELECT pg_try_advisory_lock({LOCK_CLASS}, -1)"
+# Whoever creates a database or puts rules waits for the end of the transaction.
+_LOCK_PROJECTS: Final = "LOCK TABLE projects IN SHARE ROW EXCLUSIVE MODE"
+_GET: Final = "SELECT value FROM meta WHERE name = %s"
+_SET: Final = (
+    "INSERT INTO meta VALUES (%s, %s) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
+)
+_UNSET: Final = "DELETE FROM meta WHERE name = %s"
+_ALL: Final = "SELECT db, project, name, seq, rev, epoch FROM dbs ORDER BY project, name"
+_ALL_RULES: Final = "SELECT project, rules FROM projects ORDER BY project"
+_FIND: Final = "SELECT db FROM dbs WHERE project = %s AND name = %s"
+_STAGE: Final = "INSERT INTO dbs (project, name, epoch) VALUES (%s, %s, -1) RETURNING db"
+_FREEZE: Final = "UPDATE dbs SET epoch = -1 WHERE epoch >= 0"
+_THAW: Final = (
+    "UPDATE dbs SET epoch = p.epoch FROM projects p WHERE p.project = dbs.project AND dbs.epoch < 0"
+)
+_PUT_RULES: Final = (
+    "INSERT INTO projects (project, rules, epoch) VALUES (%s, %b, 2) ON CONFLICT (project)"
+    " DO UPDATE SET rules = excluded.rules, epoch = projects.epoch + 1 RETURNING epoch"
+)
+_SET_EPOCHS: Final = "UPDATE dbs SET epoch = %s WHERE project = %s AND epoch >= 0"
+_PUT_ASIDE: Final = (
+    "UPDATE dbs SET project = project || %s, name = name || '.' || db, epoch = -1"
+    " WHERE project = %s AND name = %s"
+)
+_NAME: Final = (
+    "UPDATE dbs SET project = %s, name = %s, seq = %s, rev = %s, epoch = %s WHERE db = %s"
+)
+_RECORD: Final = (
+    "INSERT INTO changes (db, rev, seq, token, touched) VALUES (%s, %s, %s, %b, %b)"
+    " ON CONFLICT (db, rev) DO NOTHING"
+)
+_HAS_NAME: Final = "SELECT project FROM dbs WHERE db = %s FOR UPDATE"
+_REMOVE_SOME: Final = tuple(
+    f"DELETE FROM {table} WHERE db = %s AND {key} IN"  # noqa: S608 - names of our own
+    f" (SELECT {key} FROM {table} WHERE db = %s ORDER BY {key} LIMIT {_AT_ONCE})"
+    for table, key in (("kv", "k"), ("log", "seq"), ("changes", "rev"))
+)
+_REMOVE: Final = "DELETE FROM dbs WHERE db = %s"
+
+
+class MoveUnderWay(OperatorError):
+    """Another `treedb move` works with the same PostgreSQL."""
+
+
+class AppearedMeanwhile(Exception):
+    """A database or rules that are to be put in place have been created there meanwhile."""
+
+
+class SwitchInDoubt(Exception):
+    """Whether the copies have taken their places cannot be found out at present."""
+
+
+@attrs.frozen
+class Incoming:
+    """A database that is copied into PostgreSQL: its number there, and its last entry's number."""
+
+    name: DatabaseName
+    db: int
+    sequence: int = 0
+
+
+class MoveConnection:
+    """The connection of a move, which holds the lock; it is never made again."""
+
+    def __init__(self, settings: PostgresqlSettings) -> None:
+        """Connect and take the lock; raise `StoreUnreachable` or `MoveUnderWay`."""
+        self.settings: Final = settings
+        self._connection = connect(settings)
+        try:
+            has_lock = self.run(lambda connection: rows_of(connection, _TRY_LOCK)) == [(True,)]
+        except BaseException:
+            self.close()
+            raise
+        if not has_lock:
+            self.close()
+            raise MoveUnderWay(settings.subject, "is used by another treedb move", "wait for it")
+
+    def __enter__(self) -> Self:
+        """Return the connection, which is closed at the end of the `with` block."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def run(self, work: Callable[[TimedConnection], T]) -> T:
+        """Run `work` with a new deadline; its errors of the driver become `StoreUnreachable`."""
+        self._connection.extend(self.settings.patience_s)
+        try:
+            return work(self._connection)
+        except psycopg.Error as error:
+            raise unreachable(error) from error
+
+    def run_transaction(self, work: Callable[[TimedConnection], T]) -> T:
+        """Run `work` in a transaction that a standby confirms if there are any."""
+
+        def transact(connection: TimedConnection) -> T:
+            connection.execute("BEGIN")
+            try:
+                result = work(connection)
+            except BaseException:
+                if not connection.is_lost:
+                    connection.execute("ROLLBACK")
+                raise
+            commit_confirmed(connection)
+            return result
+
+        return self.run(transact)
+
+    def close(self) -> None:
+        """Release the lock."""
+        self._connection.close()
+
+
+def list_all(connection: TimedConnection) -> list[StoredDatabase]:
+    """Return all databases, also those that are incomplete or were replaced."""
+    return [StoredDatabase(*row) for row in rows_of(connection, _ALL)]
+
+
+def read_all_rules(connection: TimedConnection) -> dict[str, bytes | None]:
+    """Return the rules of all projects, None for one without."""
+    return dict(rows_of(connection, _ALL_RULES))
+
+
+def find_other_rules(connection: TimedConnection, rules: Mapping[str, bytes | None]) -> list[str]:
+    """Return the projects that have rules already, and other ones than `rules`."""
+    stored = read_all_rules(connection)
+    return sorted(each for each in rules if stored.get(each) not in (None, rules[each]))
+
+
+def read_mark(connection: TimedConnection, mark: str) -> str | None:
+    """Return where the data went to (`MOVED`) or came from (`MOVED_IN`)."""
+    found = rows_of(connection, _GET, (mark,))
+    return str(orjson.loads(found[0][0])["place"]) if found else None
+
+
+def stage(connection: TimedConnection, name: DatabaseName) -> Incoming:
+    """Return where a database is copied to, with what an earlier attempt has left there."""
+    place = (name.project + PART, name.database)
+    ((db,),) = rows_of(connection, _FIND, place) or rows_of(connection, _STAGE, place)
+    return Incoming(name, db)
+
+
+def switch(
+    move: MoveConnection,
+    databases: Iterable[Incoming],
+    rules: Mapping[str, bytes | None],
+    origin: str,
+    *,
+    replace: bool,
+) -> None:
+    """Put complete copies and rules in place, all at once or not at all.
+
+    With `replace` databases of the same names are put aside. Raises `AppearedMeanwhile` or
+    `StoreUnreachable`: then nothing has changed; or `SwitchInDoubt`.
+    """
+    every = tuple(databases)
+    is_sent = False
+
+    def put_in_place(connection: TimedConnection) -> None:
+        nonlocal is_sent
+        connection.execute(_LOCK_PROJECTS)
+        if not replace and find_other_rules(connection, rules):
+            raise AppearedMeanwhile
+        epochs = {project: _put_rules(connection, project, text) for project, text in rules.items()}
+        for each in every:
+            if replace:
+                connection.execute(_PUT_ASIDE, (OLD, each.name.project, each.name.database))
+            _name(connection, each, epochs[each.name.project])
+        connection.execute(_UNSET, (MOVED,))
+        connection.execute(_SET, (MOVED_IN, orjson.dumps({"place": origin}).decode()))
+        is_sent = True
+
+    try:
+        move.run_transaction(put_in_place)
+    except BaseException as error:  # also Ctrl-C: the server may have got the COMMIT
+        if isinstance(error.__cause__, psycopg.errors.UniqueViolation):
+            raise AppearedMeanwhile from error
+        if not is_sent or not _has_switched(move.settings, every):
+            raise
+
+
+def _put_rules(connection: TimedConnection, project: str, text: bytes | None) -> int:
+    ((epoch,),) = rows_of(connection, _PUT_RULES, (project, text))
+    connection.execute(_SET_EPOCHS, (epoch, project))
+    return int(epoch)
+
+
+def _name(connection: TimedConnection, each: Incoming, epoch: int) -> None:
+    name = each.name
+    numbers = (each.sequence, _FIRST_REV, epoch, each.db)
+    connection.execute(_NAME, (name.project, name.database, *numbers))
+    change = (each.db, _FIRST_REV, each.sequence, new_token(), Touched().encode())
+    connection.execute(_RECORD, change)
+
+
+def _has_switched(settings: PostgresqlSettings, databases: tuple[Incoming, ...]) -> bool:
+    """Return whether a switch whose COMMIT was not answered has been made."""
+    if not databases:
+        return False
+    limit = time.monotonic() + settings.patience_s
+    while True:
+        try:
+            return _find_project(settings, databases[0].db) == databases[0].name.project
+        except (psycopg.Error, StoreUnreachable) as error:
+            if time.monotonic() >= limit:
+                raise SwitchInDoubt from error
+        time.sleep(_RETRY_S)  # another server may be taking over
+
+
+def _find_project(settings: PostgresqlSettings, db: int) -> str | None:
+    """Return the project of a database, waiting for a switch that is under way."""
+    connection = connect(settings)
+    try:
+        connection.extend(settings.patience_s)
+        connection.execute("BEGIN")
+        found = rows_of(connection, _HAS_NAME, (db,))
+        commit_confirmed(connection)
+    finally:
+        connection.close()
+    return found[0][0] if found else None
+
+
+def freeze(connection: TimedConnection, place: str) -> None:
+    """Let no daemon commit any more; `place` is where the data goes. In a transaction."""
+    connection.execute(_LOCK_PROJECTS)
+    connection.execute(_FREEZE)
+    connection.execute(_UNSET, (MOVED_IN,))
+    connection.execute(_SET, (MOVED, orjson.dumps({"place": place}).decode()))
+
+
+def thaw(connection: TimedConnection) -> None:
+    """Let daemons commit again. In a transaction."""
+    connection.execute(_LOCK_PROJECTS)
+    connection.execute(_THAW)
+    connection.execute(_UNSET, (MOVED,))
+
+
+def remove_left_over(move: MoveConnection, kept: Iterable[DatabaseName] = ()) -> None:
+    """Remove databases that were replaced, and incomplete copies but for those of `kept`."""
+    keep = {(name.project + PART, name.database) for name in kept}
+    for each in move.run(list_all):
+        if not each.is_served and (each.project, each.name) not in keep:
+            _remove(move, each.db)
+
+
+def _execute(statement: str, parameters: tuple[int, ...], connection: TimedConnection) -> int:
+    return connection.execute(statement.encode(), parameters).rowcount
+
+
+def _remove(move: MoveConnection, db: int) -> None:
+    for statement in _REMOVE_SOME:
+        while move.run(partial(_execute, statement, (db, db))) == _AT_ONCE:
+            continue
+    move.run(lambda connection: connection.execute(_REMOVE, (db,)))
