@@ -118,6 +118,27 @@ def test_a_pipelined_read_is_not_answered_by_the_question_of_the_one_before(
         assert first.wire.receive().json == number
 
 
+def test_a_database_whose_first_commit_failed_is_shown_as_others_write_it(
+    cluster: Cluster, several: Several
+) -> None:
+    first, second = several.clients()
+    query = cluster.servers.primary.query
+    query(
+        "CREATE FUNCTION treedb.refuse() RETURNS trigger LANGUAGE plpgsql"
+        " AS 'BEGIN RAISE EXCEPTION ''refused''; END'"
+    )
+    query(
+        "CREATE TRIGGER refuse BEFORE INSERT ON treedb.kv"
+        " FOR EACH ROW EXECUTE FUNCTION treedb.refuse()"
+    )
+    try:
+        check_error(first.request("PUT", "/a.json", "1"), 503, "unavailable")
+    finally:
+        query("DROP FUNCTION treedb.refuse CASCADE")
+    second.put("/a.json", 2)
+    assert first.get("/a.json") == 2
+
+
 def test_a_copy_that_was_left_behind_catches_up_when_its_daemon_starts(cluster: Cluster) -> None:
     with Several(cluster) as several:
         first, second = several.clients()

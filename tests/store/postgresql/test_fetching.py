@@ -57,6 +57,19 @@ def test_a_copy_that_lacks_very_many_commits_takes_all_rows(
     assert other.log() == one.log()
 
 
+def test_a_copy_that_lacks_very_long_entries_takes_all_rows_and_the_newest_entries(
+    one: DaemonSide, other: DaemonSide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetching, "ENTRY_BYTES", 300)
+    for number in range(5):
+        one.put((b"k%d" % number, b"v"), op=b"x" * 100)
+    assert other.engine.catch_up().is_whole
+    assert other.rows() == one.rows()
+    assert [each.sequence for each in other.log()] == [4, 5]
+    one.put((b"a", b"b"))
+    assert not other.engine.catch_up().is_whole
+
+
 def test_trimming_keeps_what_is_young_and_the_last_commit(
     one: DaemonSide, other: DaemonSide
 ) -> None:
