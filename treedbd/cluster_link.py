@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pathlib
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -10,25 +9,15 @@ from twisted.internet.defer import Deferred
 from twisted.python.reflect import namedAny
 
 from treedbd.config.settings import Settings
-from treedbd.database.catalog_files import CatalogFiles
-from treedbd.database.catalog_hooks import CatalogHooks
-from treedbd.database.open_databases import OpenBounds
-from treedbd.database.other_processes import OtherProcesses
-from treedbd.database.runtime import Runtime
+from treedbd.database.catalog_files import MakeFiles
 
 
 class ClusterLink(Protocol):
     """What a service has of PostgreSQL (`cluster.service`)."""
 
-    def make_files(
-        self,
-        folder: pathlib.Path,
-        bounds: OpenBounds,
-        runtime: Runtime,
-        catalog: CatalogHooks,
-        others: OtherProcesses | None,
-    ) -> CatalogFiles:
-        """Return the files of a catalog."""
+    @property
+    def make_files(self) -> MakeFiles:
+        """Makes the files of a catalog."""
         ...
 
     def lag_ms(self) -> int:

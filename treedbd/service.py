@@ -37,19 +37,18 @@ from treedbd.config.credentials import (
     Credentials,
 )
 from treedbd.config.settings import Settings
-from treedbd.counts import Counting
 from treedbd.database.answer_pool import AnswerPool
 from treedbd.database.catalog import Catalog
 from treedbd.database.database_files import DatabaseFiles
 from treedbd.database.errors import Unavailable
 from treedbd.database.large_writes import EVENT_BYTES
 from treedbd.database.open_databases import OpenBounds
-from treedbd.database.project import ProjectSpec
 from treedbd.database.runtime import Runtime
 from treedbd.descriptors import descriptor_limit, plan_descriptors
 from treedbd.listening import CannotStart, Listening
 from treedbd.names import DatabaseName
 from treedbd.rules.ruleset import DENY, OPEN
+from treedbd.service_options import project_specs, web_options
 from treedbd.store.engine import CannotOpenStore, StoreFailed, StoreUnreachable
 from treedbd.store.lock import DirectoryLock
 from treedbd.store.sqlite.engine import DESCRIPTORS_PER_FILE
@@ -102,7 +101,7 @@ class TreeService(MultiService):
         self._catalog = self._make_catalog()
         self._credentials = Credentials(settings, self._catalog, self._reactor)
         self._authenticator = Authenticator(self._credentials.verifier, self._reactor, time.time)
-        options = _web_options(settings, None if context is None else context.counts)
+        options = web_options(settings, None if context is None else context.counts)
         self._resource = TreeResource(
             self._catalog, options, self._authenticator, self._reactor, time.time
         )
@@ -215,7 +214,7 @@ class TreeService(MultiService):
         return Catalog(
             settings.data,
             settings.engine,
-            _projects(settings),
+            project_specs(settings),
             any_project=settings.development,
             first_rules=OPEN if settings.development else DENY,
             max_databases=settings.limits.databases,
@@ -316,35 +315,3 @@ class TreeService(MultiService):
 
 def _tell_nobody(_: DatabaseName) -> None:
     pass
-
-
-def _web_options(settings: Settings, counts: Counting | None) -> WebOptions:
-    is_local = settings.development or settings.emulator
-    # A service that does not listen by itself is mounted in a program that knows its own hosts.
-    has_own_hosts = bool(settings.domains and settings.listen)
-    return WebOptions(
-        domains=settings.domains,
-        default_project=settings.default_project,
-        etag_headers=settings.http.etag_headers,
-        cors_origins=settings.http.cors_origins,
-        compression=settings.http.compression,
-        any_host=not is_local and not has_own_hosts,
-        only_local_pages=is_local,
-        limits=settings.limits,
-        streams=settings.streams,
-        counts=counts,
-    )
-
-
-def _projects(settings: Settings) -> dict[str, ProjectSpec]:
-    return {
-        name: ProjectSpec(
-            name,
-            project.databases,
-            project.dialect,
-            project.require_index,
-            is_file_managed=project.rules_file is not None,
-            databases_max=project.databases_max,
-        )
-        for name, project in settings.projects.items()
-    }

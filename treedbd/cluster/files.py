@@ -131,9 +131,7 @@ class ClusterFiles:
         if is_written:
             engine = ReopeningEngine(open_file, use, is_shared=True)
         else:
-            first = CreateOnWriteEngine(
-                lambda: self._copies.create(name, replica), created, is_shared=True
-            )
+            first = CreateOnWriteEngine(create, created, is_shared=True)
             engine = ReopeningEngine(open_file, use, first, is_shared=True)
         rules = self._catalog.rules(name.project)
         replica = Replica(self._connections, rules, engine, self._clock, self._catalog.moment)

@@ -35,7 +35,7 @@ class NextRun:
 
     def ask_for_nobody(self) -> None:
         """Let a run begin, and say nothing if it fails: there will be another one."""
-        if not self._waiting:
+        if all(each.called for each in self._waiting):  # of those who gave up none lets it begin
             self.ask().addErrback(lambda _: None)
 
     async def _run(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias
 
 import psycopg
 from twisted.internet.defer import Deferred
@@ -21,8 +21,6 @@ from treedbd.database.slices import SLICE_SECONDS
 from treedbd.store.engine import StoreUnreachable
 from treedbd.store.postgresql.connection import TimedConnection
 from treedbd.store.postgresql.read_index import DatabaseState, ReadIndex
-
-T = TypeVar("T")
 
 Run: TypeAlias = Callable[[Callable[[], Any]], "Deferred[Any]"]
 Told: TypeAlias = Callable[[DatabaseState | None], None]
