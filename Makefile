@@ -1,4 +1,4 @@
-# make run    serves in development mode
+# make run    serves in development mode; ARGS="..." are more flags of `treedb serve`
 # make test   runs the whole gate
 # Both make what they need in .venv first, and next time only what is missing.
 
@@ -7,16 +7,18 @@ BIN := $(VENV)/bin
 STATE := $(firstword $(shell cat pyproject.toml treedbd/version.py | cksum))
 INSTALLED := $(VENV)/.installed-$(STATE)
 TESTABLE := $(VENV)/.testable-$(STATE)
-PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .PHONY: run test
 
 run: $(INSTALLED)
-	@exec $(BIN)/twistd -n treedb
+	@exec $(BIN)/treedb serve $(ARGS)
 
 test: $(TESTABLE)
-	@.ci/packages curl=curl strace=strace chromium=chromium chromedriver=chromium-driver wrk=wrk
+	@.ci/packages curl=curl strace=strace chromium=chromium chromedriver=chromium-driver wrk=wrk \
+		zsh=zsh fish=fish systemd-analyze=systemd
 	@tests/clients/install
+	@tests/board/install
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -27,11 +29,11 @@ $(BIN)/python:
 	@.ci/environment $(VENV)
 
 $(INSTALLED): | $(BIN)/python
-	@echo "Installing treedb in $(VENV)."
+	@echo "Installing treedb and the packages it needs in $(VENV): once, in about a minute."
 	@$(PIP) install --editable .
 	@touch $@
 
 $(TESTABLE): | $(BIN)/python
 	@echo "Installing treedb and what its tests need in $(VENV)."
-	@$(PIP) install --editable '.[test]'
+	@$(PIP) --quiet install --editable '.[test]'
 	@touch $@ $(INSTALLED)

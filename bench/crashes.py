@@ -169,14 +169,19 @@ def build(crashes: Crashes) -> bool:
     begin = len(crashes.server.log)
     built = f"The index {child} of /records in the database big--demo is built"
 
+    rules = OPEN | {"records": {".indexOn": [child]}}
+
     def declare() -> None:
-        session.put_rules(OPEN | {"records": {".indexOn": [child]}})
+        session.put_rules(rules)
         crashes.server.await_line(built, begin, 120)
 
     is_whole = crashes.run("build", declare)
     session.close()
     check_queries(crashes, child)
     if not is_whole and built not in crashes.server.log[begin:]:
+        again = Session(crashes.server.url, "big")  # it may have been killed before it had them
+        again.put_rules(rules)
+        again.close()
         crashes.server.await_line(built, begin, 120)
     check_queries(crashes, child)
     return is_whole

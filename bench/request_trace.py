@@ -27,6 +27,7 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any, NamedTuple
 
+import attrs
 from twisted.internet import reactor as global_reactor
 from twisted.internet.threads import blockingCallFromThread, deferToThread
 
@@ -226,7 +227,8 @@ def main() -> None:
     sys.setprofile(tracer)
     with tempfile.TemporaryDirectory() as folder:
         flags = {"data": f"{folder}/data", "listen": ["tcp:0:interface=127.0.0.1"]}
-        service = TreeService(load_settings(None, flags, pathlib.Path(folder)), reactor)
+        settings = load_settings(None, flags, pathlib.Path(folder))
+        service = TreeService(attrs.evolve(settings, quiet=True), reactor)
         service.privilegedStartService()
         service.startService()
         port = int(service.urls()[0].rpartition(":")[2])

@@ -18,7 +18,8 @@ from pathlib import Path
 from callers import client_context
 from load import pin
 
-from treedbd.config.certificate import LOCAL_CERTIFICATE, LOCAL_KEY, ensure_local_certificate
+from treedbd.config.certificate import ensure_local_certificate
+from treedbd.config.endpoints import LOCAL_CERTIFICATE, LOCAL_KEY
 
 if hasattr(os, "sched_getaffinity"):
     _CORES = sorted(os.sched_getaffinity(0))  # those that this process may use

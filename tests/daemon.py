@@ -20,7 +20,8 @@ from urllib.parse import urlsplit
 
 from tests.closing import Closing
 from tests.shared_server import database_of
-from treedbd.config.certificate import LOCAL_CERTIFICATE, ensure_local_certificate
+from treedbd.config.certificate import ensure_local_certificate
+from treedbd.config.endpoints import LOCAL_CERTIFICATE
 from treedbd.files import create_directory
 
 WORKERS = "TREEDB_TEST_WORKERS"
@@ -28,6 +29,7 @@ WORKERS = "TREEDB_TEST_WORKERS"
 ENGINE = "TREEDB_TEST_ENGINE"
 """The environment variable that is `postgresql` if daemons that say nothing else run over it."""
 TWISTD = pathlib.Path(sys.executable).parent / "twistd"
+SERVE = (sys.executable, "-m", "treedbd", "serve")
 START_SECONDS = 60
 STOP_SECONDS = 20
 
@@ -53,7 +55,8 @@ class Daemon(Closing):
     Without `config` it runs in development mode; `config` is the text of its TOML file. It listens
     with TLS and without on ports that the system chooses, unless `listen` is given. `prefix` is a
     command that runs the daemon's command, such as strace (with its option -D, so that signals
-    reach the daemon and not strace). The daemon is killed when its `with` block ends.
+    reach the daemon and not strace). `program` is what takes the daemon's flags, such as `SERVE`.
+    The daemon is killed when its `with` block ends.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class Daemon(Closing):
         arguments: Sequence[str] = (),
         prefix: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
+        program: Sequence[str] = (str(TWISTD), "-n", "--pidfile=", "treedb"),
     ) -> None:
         """Prepare the command; nothing is started yet."""
         self.folder = folder
@@ -78,7 +82,7 @@ class Daemon(Closing):
         self._process: subprocess.Popen[str] | None = None
         self._reader: threading.Thread | None = None
         endpoints = self._make_endpoints(config) if listen is None else listen
-        self._command = [str(TWISTD), "-n", "--pidfile=", "treedb", "--data", str(self.data)]
+        self._command = [*program, "--data", str(self.data)]
         if config is not None:
             (folder / "treedb.toml").write_text(config)
             self._command += ["--config", "treedb.toml"]

@@ -259,10 +259,15 @@ def check_refused(response: Response, status: int) -> None:
 
 
 def check_error(response: Response, status: int, code: str) -> str:
-    """Check an error for its documented form; return its message."""
+    """Check an error for its documented form; return its message.
+
+    Only one in rules, which are data, may have a hint.
+    """
     assert response.status == status, response
     assert response.headers["Content-Type"] == JSON_TYPE
-    assert list(response.json) == ["error", "message"], response
+    members = ["error", "message", *["hint"] * ("hint" in response.json)]
+    assert list(response.json) == members, response
+    assert "hint" not in members or code == "invalid_data", response
     assert response.json["error"] == code, response
     message: str = response.json["message"]
     assert isinstance(message, str)

@@ -6,44 +6,23 @@ server. What a test does in a page is done by that page's JavaScript.
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import json
 import pathlib
-import random
-import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import pytest
-from selenium.webdriver import Chrome, ChromeOptions
-from selenium.webdriver.chrome.service import Service
+from selenium.webdriver import Chrome
 from selenium.webdriver.support.wait import WebDriverWait
 
+from tests.browser import PATIENCE_S, POLL_S, find_port, open_browser
 from tests.daemon import Daemon, Response
 from tests.rest import OPEN_RULES
 from treedbd.config.certificate import ensure_local_certificate
 from treedbd.files import create_directory
-
-BROWSER: Final = "/usr/bin/chromium"
-DRIVER: Final = "/usr/bin/chromedriver"
-ARGUMENTS: Final = (
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--disable-dev-shm-usage",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-    "--ignore-certificate-errors",
-    "--host-resolver-rules=MAP *.example 127.0.0.1",
-)
-PATIENCE_S: Final = 30
-POLL_S: Final = 0.02
 
 CONFIG: Final = """
 default_project = "demo"
@@ -167,15 +146,6 @@ class Page:
         return kind, value
 
 
-def find_port() -> int:
-    """Return a free port outside the range that the system assigns, so that it stays free."""
-    for port in random.sample(range(20_000, 32_000), 50):
-        with socket.socket() as server, contextlib.suppress(OSError):
-            server.bind(("127.0.0.1", port))
-            return port
-    raise AssertionError("There is no free port.")
-
-
 def prepare(folder: pathlib.Path, origins: list[str]) -> Daemon:
     """Return a daemon with TLS and a fixed port; pages of `origins` may read responses."""
     (folder / "open.json").write_text(OPEN_RULES)
@@ -197,13 +167,7 @@ def send(daemon: Daemon, method: str, target: str, value: Any = None) -> Respons
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
-    options = ChromeOptions()
-    options.binary_location = BROWSER
-    for argument in ARGUMENTS:
-        options.add_argument(argument)
-    options.add_argument(f"--user-data-dir={tmp_path_factory.mktemp('profile')}")
-    with Chrome(options, Service(DRIVER)) as running:
-        running.set_script_timeout(PATIENCE_S)
+    with open_browser(tmp_path_factory.mktemp("profile")) as running:
         yield running
 
 
@@ -404,3 +368,63 @@ def test_only_pages_of_configured_origins_read_and_write(
         assert page.fetch("GET", "/a.json") == "TypeError"
         assert page.fetch("PUT", "/a.json", 2) == "TypeError"
         assert send(daemon, "GET", "/a.json").body == b"1"
+
+
+# The page at `/`.
+
+PHONE: Final = {"width": 360, "height": 740, "deviceScaleFactor": 2, "mobile": True}
+CAPTURE: Final = "window.shown = []; console.log = (...all) => shown.push(all);"
+
+
+def overflow(browser: Chrome) -> int:
+    """Return by how many pixels the page is wider than the window."""
+    script = "return document.documentElement.scrollWidth - window.innerWidth"
+    width: int = browser.execute_script(script)
+    return width
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_the_lines_of_the_page_at_the_root_show_events_when_pasted(
+    browser: Chrome, tmp_path: pathlib.Path, *, secure: bool
+) -> None:
+    with Daemon(tmp_path) as daemon:
+        url = (daemon.https if secure else daemon.http).replace("127.0.0.1", "eu--demo.localhost")
+        browser.get_log("browser")  # forgets that of other tests
+        browser.get(f"{url}/")
+        assert browser.title == "treedb"
+        lines = browser.execute_script("return document.querySelector('#javascript').textContent")
+        assert len(lines.splitlines()) == 10
+        browser.execute_script(CAPTURE + lines)
+
+        def find(_: Chrome) -> Any:
+            shown = browser.execute_script("return shown")
+            return [each for each in shown if each[2] and each[2]["text"] == "hello"]
+
+        (event,) = WebDriverWait(browser, PATIENCE_S, POLL_S).until(find)
+        assert event[:2] == ["put", "/"]
+        assert isinstance(event[2]["at"], int)
+        assert browser.get_log("browser") == []
+        stored = daemon.request("GET", "/hello.json?ns=eu--demo", secure=secure).json
+        assert stored == event[2]
+
+
+def test_the_pages_fit_a_phone_and_lead_to_each_other(
+    browser: Chrome, tmp_path: pathlib.Path
+) -> None:
+    with Daemon(tmp_path) as daemon:
+        send(daemon, "PUT", f"/a.json?ns=x{'y' * 50}", 1)
+        browser.get_log("browser")
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", PHONE)
+        try:
+            browser.get(f"{daemon.https}/")
+            assert overflow(browser) == 0
+            browser.find_element("partial link text", "reference").click()
+            assert browser.title == "The HTTP interface · treedb"
+            assert overflow(browser) == 0
+            browser.find_element("link text", "treedb").click()
+            assert browser.current_url == f"{daemon.https}/"
+            browser.find_element("partial link text", "yyy").click()
+            assert json.loads(browser.find_element("tag name", "pre").text) == {"a": 1}
+            assert browser.get_log("browser") == []
+        finally:
+            browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})

@@ -285,6 +285,25 @@ async def test_a_database_is_compacted_while_it_is_served_and_when_not(
     assert value_in(data)[0] == {"left": 1}
 
 
+def test_a_served_directory_is_compacted_whose_domain_does_not_lead_here(
+    tmp_path: pathlib.Path,
+) -> None:
+    (tmp_path / "shop.secret").write_text("s" * 32)
+    (tmp_path / "shop.secret").chmod(0o600)
+    config = (
+        'domains = ["db.invalid"]\ndefault_project = "shop"\n'
+        '[projects.shop]\nsecret_files = ["shop.secret"]\n'
+    )
+    with Daemon(tmp_path, config=config, listen=["tcp:0:interface=127.0.0.1"]) as daemon:
+        file = str(tmp_path / "treedb.toml")
+        words = ("token", "--config", file, "--project", "shop", "--admin", "--data", daemon.data)
+        token = run_command(*words).text
+        path = f"{daemon.http}/a"
+        assert run_command("set", path, "1", "--silent", token=token).errors == ""
+        done = run_command("compact", "--config", file, "--data", daemon.data)
+        assert done.text.startswith("shop/default.shelf: ")
+
+
 def sizes(text: str) -> tuple[int, int]:
     """Return the sizes that `treedb compact` prints."""
     numbers = text.rpartition(": ")[2].replace(",", "").rstrip(".").split()

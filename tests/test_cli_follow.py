@@ -15,9 +15,10 @@ from twisted.internet.task import Clock
 from twisted.web.server import Request
 
 from tests.script import ScriptedServer, begin_response, cut_off, respond
-from treedbd.cli.client import Client, NoResponse
+from treedbd.cli.client import Client
 from treedbd.cli.events import StreamEvent
 from treedbd.cli.exit import CommandFailed
+from treedbd.cli.failures import NoResponse
 from treedbd.cli.url import parse_url
 from treedbd.cli.watch import LONGEST_PAUSE_S, WatchOptions, follow, pause_after
 from treedbd.web.auth.tls import TrustStore

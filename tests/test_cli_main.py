@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 import subprocess
 import sys
 from importlib.metadata import version
@@ -15,10 +16,13 @@ MAX_MODULES: Final = 61
 """It imports 50 at present. Each further one makes every command start later."""
 
 
-def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
+PROJECT: Final = pathlib.Path(__file__).parent.parent
+
+
+def run_python(*arguments: str, folder: str = "/") -> subprocess.CompletedProcess[str]:
     """Run a fresh interpreter without environment variables, which could make it import more."""
     command = [sys.executable, "-X", "importtime", *arguments]
-    return subprocess.run(command, cwd="/", env={}, capture_output=True, text=True, check=True)
+    return subprocess.run(command, cwd=folder, env={}, capture_output=True, text=True, check=True)
 
 
 def imported(done: subprocess.CompletedProcess[str]) -> list[str]:
@@ -51,3 +55,35 @@ def test_importing_the_package_does_not_import_twisted() -> None:
     names = imported(run_python("-c", "import treedbd"))
     assert "treedbd" in names
     assert not [name for name in names if name.partition(".")[0] == "twisted"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["get", "http://localhost:1/a"],
+        ["set", "https://localhost:1/a", "1"],
+        ["log", "http://localhost:1"],
+        ["rules", "get", "http://localhost:1"],
+        ["ls", "http://localhost:1"],
+        ["tree", "http://localhost:1"],
+        ["cp", "http://localhost:1/a", "http://localhost:1/b"],
+        ["transaction", "http://localhost:1/a", "."],
+    ],
+)
+def test_a_command_of_one_request_imports_no_reactor_and_no_second_tls(words: list[str]) -> None:
+    script = "import sys; from treedbd.cli.main import main; sys.exit(main(sys.argv[1:]) != 1)"
+    names = imported(run_python("-c", script, *words, folder=str(PROJECT)))
+    assert "treedbd.cli.http_client" in names
+    packages = {name.partition(".")[0] for name in names}
+    assert not packages & {"twisted", "cryptography", "OpenSSL", "asyncio", "jwt", "re2", "apsw"}
+
+
+def test_making_a_token_and_checking_rules_import_no_reactor(tmp_path: pathlib.Path) -> None:
+    script = "import sys; from treedbd.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    rules = tmp_path / "rules.json"
+    rules.write_text('{"rules":{}}')
+    token = ("token", "--project", "demo", "--uid", "a", "--data", str(tmp_path / "data"))
+    for words in (token, ("rules", "check", str(rules))):
+        names = imported(run_python("-c", script, *words, folder=str(PROJECT)))
+        assert "treedbd.cli.options" in names
+        assert not [name for name in names if name.partition(".")[0] in {"twisted", "OpenSSL"}]

@@ -10,7 +10,7 @@ import pytest_twisted
 
 from tests.command import error_of, mint, output_of, treedb
 from tests.daemon import Daemon
-from treedbd.cli.rules import format_explanation
+from treedbd.cli.rules import explanation_lines
 
 OPEN = '{"rules":{".read":true,".write":true}}'
 RULES = """{
@@ -188,5 +188,6 @@ async def test_a_verdict_is_explained(project: str, admin: str) -> None:
 
 def test_an_explanation_cannot_move_a_cursor() -> None:
     rule = {"rule": "r", "path": "/\x1b[2J\n", "line": 1, "column": 1, "result": True}
-    lines = format_explanation({"allowed": True, "admin": False, "rules": [rule]})
+    body = json.dumps({"allowed": True, "admin": False, "rules": [rule]}).encode()
+    lines = explanation_lines(body)
     assert lines == ["allowed", "  r (1:1) at /�[2J�: true"]

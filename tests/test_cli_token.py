@@ -12,7 +12,7 @@ import pytest
 
 from tests.command import run_command
 from treedbd.cli.main import main
-from treedbd.config.credentials import DEVELOPMENT_SECRET, derive_project_secret
+from treedbd.config.project_secrets import DEVELOPMENT_SECRET, derive_project_secret
 from treedbd.web.auth.jwt import BadToken, parse, verify_by_secret
 
 FIRST, SECOND = b"first" * 8, b"second" * 8
@@ -72,7 +72,7 @@ def test_a_token_is_signed_by_the_first_secret_and_valid_for_an_hour(
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("30s", 30), ("5m", 300), ("2h", 7200), ("7d", 604_800)]
+    ("text", "seconds"), [("30s", 30), ("5m", 300), ("5min", 300), ("2h", 7200), ("7d", 604_800)]
 )
 def test_a_token_expires_after_the_given_time(
     capsys: pytest.CaptureFixture[str], text: str, seconds: int

@@ -279,7 +279,7 @@ def test_two_daemons_do_not_share_a_data_directory(cluster: Cluster) -> None:
     daemon = Daemon(cluster.daemons[0].folder, arguments=["--engine", cluster.dsn])
     done = daemon.run()
     assert done.returncode == 1
-    assert "is in use by another treedb" in done.stderr
+    assert "treedb runs already: http" in done.stderr
 
 
 def test_a_missing_library_is_named(

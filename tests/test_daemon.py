@@ -16,14 +16,19 @@ import stat
 import subprocess
 import threading
 import time
+from http.client import HTTPConnection
 from urllib.parse import urlsplit
 
+import apsw
 import pytest
 from cryptography import x509
 
+import treedbd
+import twisted
 from tests.daemon import TWISTD, Daemon, Response
 from tests.injection import corrupt_row
-from treedbd.config.certificate import LOCAL_CERTIFICATE, LOCAL_KEY, ensure_local_certificate
+from treedbd.config.certificate import ensure_local_certificate
+from treedbd.config.endpoints import LOCAL_CERTIFICATE, LOCAL_KEY
 
 LOOPBACK = "127.0.0.1"
 TEN_SECONDS = 10.0
@@ -54,6 +59,50 @@ def failed_start(daemon: Daemon) -> str:
     assert sentence.endswith(".\n")
     assert sentence.count("\n") == 1
     return sentence
+
+
+def test_the_log_begins_with_versions_data_projects_and_limits(tmp_path: pathlib.Path) -> None:
+    with Daemon(tmp_path, config=CONFIG) as daemon:
+        before, _, _ = daemon.log.partition("treedb ready")
+    for words in (
+        f"treedb {treedbd.__version__}, Twisted {twisted.__version__}, Python ",
+        f", SQLite {apsw.sqlite_lib_version()}.",
+        f"Data directory: {daemon.data}. Engine: sqlite. Workers: ",
+        "Projects: shop. Default project: shop. Domains: any.",
+        "Limits: 20000 connections, 16000 streams, 4000 databases, 16777216 bytes in a body.",
+    ):
+        assert words in before
+
+
+def test_development_mode_logs_each_request_unless_it_is_quiet(tmp_path: pathlib.Path) -> None:
+    with Daemon(tmp_path) as daemon:
+        daemon.request("PUT", "/a.json?auth=owner&limitTofirst=1", "1")
+        daemon.await_line(r"PUT /a\.json 200 [0-9.]+ ms admin")
+        assert "no parameter limitTofirst (did you mean limitToFirst?)" in daemon.log
+    (tmp_path / "quiet").mkdir()
+    with Daemon(tmp_path / "quiet", arguments=["--quiet"]) as daemon:
+        daemon.request("PUT", "/a.json", "1")
+        daemon.stop()
+        assert "PUT /a.json" not in daemon.log
+
+
+def test_a_log_that_nobody_reads_stops_no_request(tmp_path: pathlib.Path) -> None:
+    words = ["--listen", f"tcp:0:interface={LOOPBACK}", "--data", str(tmp_path / "data")]
+    command = [str(TWISTD), "-n", "--pidfile=", "treedb", *words]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as unread:
+        try:
+            assert unread.stdout is not None
+            while "treedb ready" not in (line := unread.stdout.readline()):
+                assert line, "It ended early."
+            port = int(line.split()[-1].rpartition(":")[2])
+            path = "x" * 500
+            connection = HTTPConnection(LOOPBACK, port, timeout=60)
+            for _ in range(400):  # three times what a pipe holds
+                connection.request("GET", f"/{path}.json")
+                assert connection.getresponse().read() == b"null"
+            connection.close()
+        finally:
+            unread.kill()
 
 
 def test_without_a_configuration_it_serves_with_tls_and_without(daemon: Daemon) -> None:

@@ -208,8 +208,9 @@ def test_one_bad_file_changes_nothing_and_is_logged(
         stream.expect(put_event("/", None))
         (world.folder / file).write_text(content)
         log = reload(world.daemon)
-        for word in [*words, "before stay", "is done, with errors."]:
+        for word in [*words, "before stay", "failed, for the reasons above."]:
             assert word in log
+        assert "is done" not in log
         for name in ("new", "old"):
             assert shop.status("PUT", at("/a.json", signed_by(name)), f'"{name}"') == 200
             stream.expect(put_event("/", name))

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import json
+import pathlib
+from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 import pytest
 
 from tests.daemon import Daemon
-from tests.rest import Client, Wire, check_error, check_refused, escape, print_request
+from tests.rest import (
+    Client,
+    Wire,
+    check_error,
+    check_refused,
+    configured,
+    escape,
+    print_request,
+)
 
 LABEL_OF_63 = "a" * 63
 ILLEGAL_LABELS = (
@@ -225,6 +235,84 @@ def test_reading_creates_nothing_and_a_write_creates_a_file(shared_daemon: Daemo
         assert not file.parent.exists()
         client.put("/a.json", 1)
         assert file.is_file()
+
+
+# Hosts of configured services
+
+ANY_HOSTS = (
+    *("db.example.com", "SHOP.db.Example.COM:8443", "shop.localhost", "localhost", "127.0.0.1:80"),
+    *("[::1]:1", "a_b.example", "intranet", "eu--shop.example.com.", "x--y--z"),
+)
+PROJECT = """
+default_project = "demo"
+[projects.demo]
+rules_file = "open.json"
+databases = ["default", "eu"]
+"""
+
+
+@pytest.fixture(scope="module")
+def without_domains(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    with configured(tmp_path_factory.mktemp("without"), PROJECT) as daemon:
+        yield daemon
+
+
+@pytest.mark.parametrize("host", ANY_HOSTS)
+def test_without_domains_any_host_names_nothing(without_domains: Daemon, host: str) -> None:
+    with Client(without_domains, host) as client:
+        client.put("/host.json", host)
+        assert client.get("/host.json?ns=demo") == host
+        assert client.get("/host.json?ns=eu--demo") is None
+        assert client.request("OPTIONS", "/host.json").status == 204
+        check_refused(client.request("GET", "/host.json?ns=shop"), 404)
+
+
+@pytest.mark.parametrize("host", ["a b", "u@h", "h:x", ""])
+def test_without_domains_a_malformed_host_is_refused_all_the_same(
+    without_domains: Daemon, host: str
+) -> None:
+    with Client(without_domains, host) as client:
+        assert client.request("GET", "/a.json").status == 400
+
+
+def test_with_domains_only_they_and_addresses_of_the_machine_are_served(
+    tmp_path: pathlib.Path,
+) -> None:
+    expected = {
+        "db.example.com": 200,
+        "DEMO.DB.example.com:1": 200,
+        "eu--demo.db.example.com": 200,
+        "localhost": 200,
+        "10.0.0.1": 200,
+        "shop.db.example.com": 404,
+        "a_b.db.example.com": 404,
+        "example.com": 421,
+        "demo.localhost": 421,
+        "demo.db.example.com.evil.test": 421,
+    }
+    with configured(tmp_path, f'domains = ["db.example.com"]{PROJECT}') as daemon:
+        assert {host: status_at(daemon, host) for host in expected} == expected
+
+
+def test_with_emulator_only_names_of_this_machine_are_served(tmp_path: pathlib.Path) -> None:
+    expected = {
+        "localhost": 200,
+        "demo.localhost:9000": 200,
+        "a_b.localhost": 200,
+        "SHOP.LocalHost": 200,
+        "127.0.0.1": 200,
+        "[::1]": 200,
+        "demo.example.com": 421,
+        "localhost.example.com": 421,
+        "xlocalhost": 421,
+    }
+    with configured(tmp_path, f"emulator = true{PROJECT}") as daemon:
+        assert {host: status_at(daemon, host) for host in expected} == expected
+
+
+def status_at(daemon: Daemon, host: str) -> int:
+    with Client(daemon, host) as client:
+        return client.request("GET", "/a.json").status
 
 
 # Paths

@@ -15,14 +15,14 @@ import attrs
 import pytest
 
 from tests.daemon import Daemon
+from tests.pages import ANY, DOCS, matches, read_blocks
 from treedbd import limits
 from treedbd.web.errors import STATUS
 from treedbd.web.http1 import errors as protocol
 
-PAGE = (pathlib.Path(__file__).parent.parent / "docs" / "interface.md").read_text()
-BLOCKS = re.findall(r"^```(http|sse)\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+PAGE = (DOCS / "interface.md").read_text()
+BLOCKS = read_blocks("interface.md", "http", "sse")
 WAIT_S = 30
-ANY = "…"
 SENT_AS_IS = "/?=&%:,\"$'()*+.~-_"
 
 _HEADER = re.compile(r"([A-Za-z][A-Za-z-]*): (.*)")
@@ -46,12 +46,6 @@ def split_lines(block: str, mark: str) -> Lines:
         headers.append((found[1], found[2]))
         del rest[0]
     return Lines(first, headers, "\n".join(rest))
-
-
-def matches(shown: str, received: str) -> bool:
-    """Return whether what was received is what the page shows; `…` stands for anything."""
-    pattern = ".+?".join(map(re.escape, shown.split(ANY)))
-    return re.fullmatch(pattern, received, re.DOTALL) is not None
 
 
 class Stream:

@@ -482,7 +482,7 @@ def test_a_client_that_does_not_read_is_disconnected(tmp_path: pathlib.Path) -> 
         ("GET", "/a.json?print=x", None, {}, 400, "invalid_query"),
         ("GET", "/a", None, {}, 404, "not_found"),
         ("GET", "/", None, {}, 404, "not_found"),
-        ("GET", "/favicon.ico", None, {}, 404, "not_found"),
+        ("GET", "/favicon.icon", None, {}, 404, "not_found"),
         ("BREW", "/a.json", None, {}, 405, "method_not_allowed"),
         ("TRACE", "/a.json", None, {}, 405, "method_not_allowed"),
         ("CONNECT", "/a.json", None, {}, 405, "method_not_allowed"),

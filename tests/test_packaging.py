@@ -170,3 +170,14 @@ def test_an_editable_install_adds_treedb_to_twistd(environment: pathlib.Path) ->
     plugin, help_text = run(environment / "bin" / "python", "-c", PRINT_PLUGINS).split("\n", 1)
     assert pathlib.Path(plugin) == PROJECT / PLUGIN
     assert "treedb" in help_text.split("Commands:")[1]
+
+
+def test_the_wheel_has_the_sample_configuration(
+    built: pathlib.Path, environment: pathlib.Path
+) -> None:
+    add_dependencies(environment)
+    pip(environment, "--no-deps", only(built, "*.whl"))
+    sample = site_packages(environment) / "treedbd" / "samples" / "treedb.toml"
+    assert sample.read_text() == (PROJECT / "conf" / "treedb.toml").read_text()
+    printed = run(environment / "bin" / "treedb", "init", "--print-sample")
+    assert printed == sample.read_text()

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import pathlib
 import re
+import shutil
 from typing import Any
 
 import pytest
+import pytest_twisted
 
+from tests.command import treedb
 from tests.rules.evaluating import NOW, may_read, may_write, view
 from treedbd.rules.context import Context, QueryFacts
 from treedbd.rules.ruleset import RuleSet, parse_rules
 from treedbd.tree import printing
 from treedbd.web.explain import explanation
 
-PAGE = pathlib.Path(__file__).parent.parent / "docs" / "rules.md"
+DOCS = pathlib.Path(__file__).parent.parent / "docs"
+PAGE = DOCS / "rules.md"
 EXAMPLES = re.findall(r"```json\n(\s*\{\s*\"rules\".*?)```", PAGE.read_text(), re.DOTALL)
 ADA = {"uid": "ada"}
 
@@ -98,3 +102,57 @@ def test_the_explanation_in_the_docs_is_the_real_one() -> None:
         printing.compact(explanation(verdict, is_admin=False, auth=context.auth)).decode()
         == shown.strip()
     )
+
+
+# The commands on the pages, and what they print.
+
+WORSE = """{
+  "rules": {
+    "users": {"$uid": {
+      ".write": "auth.uid = $uid"
+    }}
+  }
+}
+"""
+COMMAND = re.compile(
+    r"^    \$ treedb (rules (?:test|check) .+)\n((?:    (?!\$).*\n)+)", re.MULTILINE
+)
+
+
+def shown_commands(page: str) -> dict[str, str]:
+    """Return the `rules test` and `rules check` commands of a page, with what they print."""
+    text = (DOCS / page).read_text()
+    found = COMMAND.findall(text)
+    return {name: re.sub(r"^    ", "", output, flags=re.MULTILINE) for name, output in found}
+
+
+@pytest.mark.parametrize(
+    ("page", "command", "status"),
+    [
+        ("rules.md", "rules test shop.test.json", 1),
+        ("rules.md", "rules test rules/chat.test.json --require-coverage", 0),
+        ("command.md", "rules test chat.test.json", 0),
+        ("command.md", "rules check worse.rules.json", 1),
+    ],
+)
+@pytest_twisted.ensureDeferred
+async def test_a_command_prints_what_the_page_shows(
+    page: str, command: str, status: int, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (suite,) = re.findall(r"```json\n(\{\n  \"data\".*?)```", PAGE.read_text(), re.DOTALL)
+    (tmp_path / "shop.test.json").write_text(suite)
+    (tmp_path / "shop.rules.json").write_text(EXAMPLES[0])
+    (tmp_path / "worse.rules.json").write_text(WORSE)
+    shutil.copytree(DOCS / "rules", tmp_path, dirs_exist_ok=True)
+    shutil.copytree(DOCS / "rules", tmp_path / "rules")
+    monkeypatch.chdir(tmp_path)
+    result = await treedb(*command.split())
+    assert result.status == status
+    assert result.output.decode() + result.errors == shown_commands(page)[command]
+
+
+def test_every_test_on_the_page_is_run() -> None:
+    assert set(shown_commands("rules.md")) == {
+        "rules test shop.test.json",
+        "rules test rules/chat.test.json --require-coverage",
+    }

@@ -7,10 +7,8 @@ import re
 import subprocess
 import sys
 
+from tests.pages import DOCS, read_blocks
 from treedbd import open_shelf
-
-DOCS = pathlib.Path(__file__).parent.parent / "docs"
-BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
 def run(folder: pathlib.Path, *arguments: str | pathlib.Path) -> list[str]:
@@ -36,7 +34,7 @@ def test_the_program_reports_the_file_that_it_is_given(tmp_path: pathlib.Path) -
 
 
 def test_the_example_of_the_page_prints_what_its_comments_say(tmp_path: pathlib.Path) -> None:
-    (example,) = BLOCK.findall((DOCS / "embedding.md").read_text())
+    *_, (_, example) = read_blocks("embedding.md", "python")
     comments = re.findall(r"#[ ](.*)$", example, re.MULTILINE)
     shown = [line for comment in comments for line in comment.split(", then ")]
     assert run(tmp_path, "-c", example) == shown

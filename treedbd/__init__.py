@@ -1,7 +1,8 @@
 """treedb: a self-hosted JSON tree database, one Twisted daemon over HTTPS.
 
 What programs may import is here: `open_shelf` and `Shelf` to use the file of a database as a
-mapping, `TreeService` with its settings to embed the daemon. Each is imported on first use.
+mapping, `TreeService` with its settings to embed the daemon, and `LocalDatabase`, its `database()`,
+to use one without HTTP. Each is imported on first use.
 """
 
 from __future__ import annotations
@@ -14,51 +15,99 @@ TYPE_CHECKING = False  # not that of `typing`: `treedb --version` is faster with
 if TYPE_CHECKING:
     from treedbd.config.settings import ProjectSettings, Settings, load_settings
     from treedbd.config.values import ConfigError
+    from treedbd.database.errors import (
+        ConditionFailed,
+        DeadlinePassed,
+        OutcomeInDoubt,
+        PermissionDenied,
+        TooLarge,
+        Unavailable,
+        UnknownDatabase,
+    )
+    from treedbd.embedding.local_database import ABORT, LocalDatabase, TaggedValue
+    from treedbd.embedding.query_options import QueryOptions
+    from treedbd.embedding.waiting_events import WatchEvent
+    from treedbd.embedding.watch import Watch
     from treedbd.limits import Limits, RulesLimits, StreamLimits
     from treedbd.listening import CannotStart
     from treedbd.service import TreeService
     from treedbd.store.engine import CannotOpenStore, DiskFull, StoreFailed
     from treedbd.store.shelf import Shelf, open_shelf
     from treedbd.store.shelf_stores import ReadOnlyShelf
-    from treedbd.tree.errors import InvalidData, InvalidPath
+    from treedbd.tree.errors import InvalidData, InvalidPath, InvalidQuery
+    from treedbd.web.auth.host_login import ADMIN, Auth, Identify
 
 __all__ = [
+    "ABORT",
+    "ADMIN",
+    "Auth",
     "CannotOpenStore",
     "CannotStart",
+    "ConditionFailed",
     "ConfigError",
+    "DeadlinePassed",
     "DiskFull",
+    "Identify",
     "InvalidData",
     "InvalidPath",
+    "InvalidQuery",
     "Limits",
+    "LocalDatabase",
+    "OutcomeInDoubt",
+    "PermissionDenied",
     "ProjectSettings",
+    "QueryOptions",
     "ReadOnlyShelf",
     "RulesLimits",
     "Settings",
     "Shelf",
     "StoreFailed",
     "StreamLimits",
+    "TaggedValue",
+    "TooLarge",
     "TreeService",
+    "Unavailable",
+    "UnknownDatabase",
+    "Watch",
+    "WatchEvent",
     "__version__",
     "load_settings",
     "open_shelf",
 ]
 
 _MODULES = {
+    "ABORT": "embedding.local_database",
+    "ADMIN": "web.auth.host_login",
+    "Auth": "web.auth.host_login",
+    "Identify": "web.auth.host_login",
     "CannotOpenStore": "store.engine",
     "CannotStart": "listening",
+    "ConditionFailed": "database.errors",
     "ConfigError": "config.values",
+    "DeadlinePassed": "database.errors",
     "DiskFull": "store.engine",
     "InvalidData": "tree.errors",
     "InvalidPath": "tree.errors",
+    "InvalidQuery": "tree.errors",
     "Limits": "limits",
+    "LocalDatabase": "embedding.local_database",
+    "OutcomeInDoubt": "database.errors",
+    "PermissionDenied": "database.errors",
     "ProjectSettings": "config.settings",
+    "QueryOptions": "embedding.query_options",
     "ReadOnlyShelf": "store.shelf_stores",
     "RulesLimits": "limits",
     "Settings": "config.settings",
     "Shelf": "store.shelf",
     "StoreFailed": "store.engine",
     "StreamLimits": "limits",
+    "TaggedValue": "embedding.local_database",
+    "TooLarge": "database.errors",
     "TreeService": "service",
+    "Unavailable": "database.errors",
+    "UnknownDatabase": "database.errors",
+    "Watch": "embedding.watch",
+    "WatchEvent": "embedding.waiting_events",
     "load_settings": "config.settings",
     "open_shelf": "store.shelf",
 }

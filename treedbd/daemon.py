@@ -7,13 +7,15 @@ exit status, the output for the operator.
 from __future__ import annotations
 
 import contextlib
+import datetime
 import pathlib
-import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
 
+import apsw
+import attrs
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ReactorNotRunning
@@ -21,10 +23,15 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.python.reflect import namedAny
 
-from treedbd.config.certificate import LOCAL_CERTIFICATE
+import twisted
+from treedbd.config.authority import ensure_lan_certificate
+from treedbd.config.certificate import BadCertificate
+from treedbd.config.endpoints import AUTHORITY_CERTIFICATE, LOCAL_CERTIFICATE
+from treedbd.config.local_network import LocalNetwork, find_local_network
 from treedbd.config.settings import Settings
 from treedbd.config.values import ConfigError
 from treedbd.errors import OperatorError
+from treedbd.lan import lan_lines
 from treedbd.listening import CannotStart
 from treedbd.process_setup import (
     freeze_objects,
@@ -36,9 +43,14 @@ from treedbd.service import TreeService
 from treedbd.signals import Signals
 from treedbd.text import in_one_line
 from treedbd.turns import Turns, record_turns
+from treedbd.version import __version__
 from treedbd.web.auth.verifier import OWNER_TOKEN
+from treedbd.web.front_page import curl_line
 from treedbd.workers.start import SettingsSource
 from treedbd.workers.supervisor import Supervisor
+
+ONLY_THIS_MACHINE: Final = "only this machine can connect, all its users"
+ALL_MACHINES: Final = "with --lan every machine of the network can connect, everybody there"
 
 
 def make_daemon(
@@ -47,13 +59,23 @@ def make_daemon(
     signals: Signals,
     *,
     accept_loss: bool,
+    quiet: bool,
     in_foreground: bool,
+    is_lan: bool = False,
 ) -> Daemon:
     """Read the configuration and make the daemon; a bad one ends the process with one sentence.
 
-    `file` is the configuration file, None in development mode; `accept_loss` as in `Settings`.
+    `file` is the configuration file, None in development mode, which `is_lan` opens to other
+    machines; `accept_loss` and `quiet` are as in `Settings`.
     """
-    source = SettingsSource(file, flags, str(pathlib.Path.cwd()), accept_loss=accept_loss).read()
+    source = SettingsSource(
+        file,
+        flags,
+        str(pathlib.Path.cwd()),
+        accept_loss=accept_loss,
+        quiet=quiet,
+        network=find_local_network() if is_lan else None,
+    ).read()
     try:
         settings = source.load()
         if not settings.listen:
@@ -107,6 +129,8 @@ class Daemon(Service):
 
     def startService(self) -> None:
         """Open the stores; announce the daemon once requests are answered."""
+        for line in describe_start(self._settings):
+            self._log.info("{line}", line=line)
         self._start(self.tree.startService)
         Service.startService(self)
         self._signals.follow_reactor(self._reactor, self._stop_reactor, self._reload)
@@ -134,20 +158,33 @@ class Daemon(Service):
 
     def _reload(self) -> None:
         settings = None
+        if self._settings.network is not None:
+            self._renew_lan_certificate(self._settings.network)
         try:
             settings = self._source.read().load()
         except ConfigError as error:
             self._log.error("{reason} The settings read before stay in use.", reason=str(error))
 
         def report(is_valid: bool) -> None:
-            is_complete = is_valid and settings is not None
-            self._log.info(
-                "The reload of certificates, secrets, providers and rules files is done{result}.",
-                result="" if is_complete else ", with errors",
-            )
+            what = "The reload of certificates, secrets, providers and rules files"
+            if is_valid and settings is not None:
+                self._log.info("{what} is done.", what=what)
+            else:
+                self._log.error("{what} failed, for the reasons above.", what=what)
 
         reloading = self.tree.reload(settings).addCallback(report)
         reloading.addErrback(lambda failure: self._log.failure("The reload failed.", failure))
+
+    def _renew_lan_certificate(self, before: LocalNetwork) -> None:
+        """Issue the certificate again if this machine has got another address."""
+        now = find_local_network()
+        network = attrs.evolve(before, names=now.names, addresses=now.addresses)
+        try:
+            ensure_lan_certificate(
+                self._settings.data, network, datetime.datetime.now(datetime.UTC)
+            )
+        except BadCertificate as error:
+            self._log.error("{reason}", reason=str(error))
 
     def _end(self, result: None) -> None:
         self._signals.ignore()
@@ -175,33 +212,80 @@ class Daemon(Service):
         freeze_objects()
         urls = self.tree.urls()
         if self._settings.development:
-            self._log.info(
-                "Development mode: only this machine can connect, all its users may read and write "
-                "everything until rules are put, and projects are created on use. Data: {data}",
-                data=str(self._settings.data),
-            )
-            command = curl_command(urls, self._settings.data, is_open=has_open_rules)
-            if command is not None:
-                self._log.info("Try: {command}", command=command)
+            self._announce_development(urls, is_open=has_open_rules)
         line = " ".join(("treedb ready", *urls))
         if self._in_foreground and sys.__stdout__ is not None:
             print(line, file=sys.__stdout__, flush=True)
         else:
             self._log.info("{line}", line=line)
 
+    def _announce_development(self, urls: Sequence[str], *, is_open: bool) -> None:
+        network = self._settings.network
+        who = ONLY_THIS_MACHINE if network is None else ALL_MACHINES
+        self._log.info(
+            "Development mode: {who} may read and write everything until rules are put, and "
+            "projects are created on use.",
+            who=who,
+        )
+        command = curl_command(
+            urls, self._settings.data, is_open=is_open, is_lan=network is not None
+        )
+        if command is not None:
+            self._log.info("Try: {command}", command=command)
+        plain = next((each for each in urls if each.startswith("http:")), None)
+        if plain is not None:  # with TLS a browser would warn of the certificate
+            self._log.info("Or open {url} in a browser.", url=f"{_by_name(plain)}/")
+        output = sys.__stdout__
+        if network is not None and output is not None:
+            encoding = output.encoding if output.isatty() else None
+            lines = lan_lines(self._settings, network, urls, encoding=encoding)
+            # Not by the logger: there is a token among them.
+            print(*lines, sep="\n", file=output, flush=True)
 
-def curl_command(urls: Sequence[str], data: pathlib.Path, *, is_open: bool) -> str | None:
+
+def describe_start(settings: Settings) -> list[str]:
+    """Return what an operator, or who helps one, wants to know first: versions, data, limits."""
+    python = ".".join(map(str, sys.version_info[:3]))
+    versions = f"treedb {__version__}, Twisted {twisted.__version__}, Python {python}"
+    engine = settings.engine.partition("?")[0]  # the rest may be long
+    projects = ", ".join(sorted(settings.projects)) or "none"
+    limits = settings.limits
+    return [
+        f"{versions}, SQLite {apsw.sqlite_lib_version()}.",
+        f"Data directory: {settings.data}. Engine: {engine}. Workers: {settings.workers}.",
+        f"Projects: {projects}. Default project: {settings.default_project or 'none'}. "
+        f"Domains: {', '.join(settings.domains) or 'any'}.",
+        f"Limits: {limits.connections} connections, {limits.streams} streams, "
+        f"{limits.databases} databases, {limits.write_body_bytes} bytes in a body.",
+    ]
+
+
+def curl_command(
+    urls: Sequence[str], data: pathlib.Path, *, is_open: bool, is_lan: bool = False
+) -> str | None:
     """Return a command that writes to the first URL; None if curl can use none of them.
 
-    Its certificate is the one in `data`. Unless `is_open` it sends the token of an admin.
+    Its certificate is the one in `data`. Unless `is_open` it sends the token of an admin; with
+    `is_lan` that is what the variable `TREEDB_TOKEN` holds.
     """
     url = next((each for each in urls if each.startswith(("https:", "http:"))), None)
     if url is None:
         return None
-    trust = ["--cacert", str(data / LOCAL_CERTIFICATE)] if url.startswith("https:") else []
-    token = [] if is_open else ["-H", f"Authorization: Bearer {OWNER_TOKEN}"]
-    target = f"{url.replace('127.0.0.1', 'localhost')}/hello.json"
-    return shlex.join(["curl", *trust, *token, "-X", "PUT", "-d", '"world"', target])
+    certificate = str(data / (AUTHORITY_CERTIFICATE if is_lan else LOCAL_CERTIFICATE))
+    target = f"{_by_name(url)}/hello.json"
+    line = curl_line(
+        target,
+        ("-X", "PUT", "-d", '"world"'),
+        certificate if url.startswith("https:") else None,
+        None if is_open or is_lan else OWNER_TOKEN,
+    )
+    if is_lan and not is_open:  # a variable, which must not be quoted as the rest is
+        return line.replace(" -X ", ' -H "Authorization: Bearer $TREEDB_TOKEN" -X ', 1)
+    return line
+
+
+def _by_name(url: str) -> str:
+    return url.replace("127.0.0.1", "localhost")
 
 
 def print_as_sentence(*kinds: type[Exception]) -> None:

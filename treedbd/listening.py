@@ -2,34 +2,53 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from twisted.internet.defer import Deferred, gatherResults, maybeDeferred
 from twisted.internet.interfaces import IListeningPort, IProtocolFactory
 from twisted.logger import Logger
 
-from treedbd.config.certificate import (
-    LOCAL_KEY,
-    BadCertificate,
-    ServerContext,
-    ensure_local_certificate,
-)
+from treedbd.config.authority import AUTHORITY_KEY, LAN_CERTIFICATE, ensure_lan_certificate
+from treedbd.config.certificate import BadCertificate, ServerContext, ensure_local_certificate
 from treedbd.config.credentials import READABLE_BY_OTHERS, WAS_READABLE_BY_OTHERS
-from treedbd.config.endpoints import CertificateFiles, Endpoint
-from treedbd.config.listen import CannotListen, open_endpoint, url_of
+from treedbd.config.endpoints import LOCAL_KEY, CertificateFiles, Endpoint
+from treedbd.config.listen import CannotListen, PortInUse, open_endpoint, url_of
 from treedbd.config.settings import Settings
 from treedbd.database.data_directory import prepare
 from treedbd.errors import OperatorError
 from treedbd.files import close_to_others, is_open_to_others
 from treedbd.store.engine import CannotOpenStore
+from treedbd.store.lock import DirectoryInUse, find_other
+from treedbd.text import in_one_line
 
 OpenPort: TypeAlias = Callable[[Endpoint, IProtocolFactory, ServerContext | None], IListeningPort]
 
 
+NEXT_PORTS: Final = 20
+"""How many ports are tried in place of a default one that is in use."""
+
+
 class CannotStart(Exception):
     """The service cannot start; `str()` is one sentence for the operator."""
+
+    @classmethod
+    def because(cls, error: Exception) -> CannotStart:
+        """Return the error of a start that fails with `error`.
+
+        If another daemon serves the data directory, it says where.
+        """
+        if not isinstance(error, DirectoryInUse) or not error.urls:
+            return cls(str(error))
+        urls, holder = " ".join(error.urls), f"process {error.holder}"
+        return cls(
+            in_one_line(
+                f"treedb runs already: {urls} ({holder} with the data directory "
+                f"{error.directory}): {error.remedy}."
+            )
+        )
 
 
 class Listening:
@@ -55,13 +74,13 @@ class Listening:
         try:
             for endpoint in self._settings.listen:
                 context = self._read_certificate(endpoint) if endpoint.is_secure else None
-                self.ports.append((endpoint, self._open_port(endpoint, factory, context)))
+                self.ports.append(self._open_here_or_next(endpoint, factory, context))
         except (CannotListen, BadCertificate) as error:
             self.close()
             raise CannotStart(self._in_listen(error)) from None
         except CannotOpenStore as error:
             self.close()
-            raise CannotStart(str(error)) from None
+            raise CannotStart.because(error) from None
 
     def urls(self) -> list[str]:
         """Return the URLs of the open endpoints, as this machine reaches them."""
@@ -96,25 +115,55 @@ class Listening:
                 folder=str(self._settings.data),
             )
 
+    def _open_here_or_next(
+        self, endpoint: Endpoint, factory: IProtocolFactory, context: ServerContext | None
+    ) -> tuple[Endpoint, IListeningPort]:
+        """Open an endpoint; a default one whose port is in use at the next port that is free."""
+        try:
+            return endpoint, self._open_port(endpoint, factory, context)
+        except PortInUse as error:
+            other = find_other(self._settings.data)
+            if other is not None:
+                raise other from None  # most likely that one is in the way
+            if not self._settings.has_default_ports:
+                raise
+            in_use = error
+        for port in range(endpoint.port + 1, endpoint.port + 1 + NEXT_PORTS):
+            moved = endpoint.at_port(port)
+            with contextlib.suppress(PortInUse):
+                opened = moved, self._open_port(moved, factory, context)
+                self._log.warn(
+                    "Port {port} is in use, by another program: listening on {next} instead.",
+                    port=endpoint.port,
+                    next=port,
+                )
+                return opened
+        raise in_use
+
     def _open_by_reactor(
         self, endpoint: Endpoint, factory: IProtocolFactory, context: ServerContext | None
     ) -> IListeningPort:
         return open_endpoint(endpoint, self._reactor, factory, context)
 
     def _read_certificate(self, endpoint: Endpoint) -> ServerContext:
-        files = endpoint.certificate or self._ensure_local_certificate()
+        files = endpoint.certificate or self._ensure_own_certificate()
         if is_open_to_others(files.key):
             self._log.warn(READABLE_BY_OTHERS, file=str(files.key))
         context = ServerContext(files)
         self._contexts.append(context)
         return context
 
-    def _ensure_local_certificate(self) -> CertificateFiles:
+    def _ensure_own_certificate(self) -> CertificateFiles:
+        """Return the certificate of development mode."""
         self.ensure_data_directory()
-        key = self._settings.data / LOCAL_KEY
-        if close_to_others(key):
-            self._log.warn(WAS_READABLE_BY_OTHERS, file=str(key))
-        return ensure_local_certificate(self._settings.data, datetime.datetime.now(datetime.UTC))
+        data, network = self._settings.data, self._settings.network
+        for key in (data / LOCAL_KEY, data / AUTHORITY_KEY, data / LAN_CERTIFICATE):
+            if close_to_others(key):
+                self._log.warn(WAS_READABLE_BY_OTHERS, file=str(key))
+        now = datetime.datetime.now(datetime.UTC)
+        if network is not None:
+            return ensure_lan_certificate(data, network, now)
+        return ensure_local_certificate(data, now)
 
     def _in_listen(self, error: OperatorError) -> str:
         """Return the message about an endpoint, or about a file that an endpoint names."""

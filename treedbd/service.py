@@ -11,15 +11,13 @@ connections that are left are dropped; 4 the stores are closed, unless the disk 
 within `CLOSE_SECONDS`; 5 the data directory is unlocked. A stopped service does not start again.
 
 To embed the service, a program adds it to its own and mounts `resource()` in its own site, under
-any prefix; `Settings.listen` may then be empty. The service changes nothing of the process, neither
-signals nor the clock nor the exit status: that is done by `daemon`.
+any prefix, or uses `database()`; `Settings.listen` may then be empty. The service changes nothing
+of the process, neither signals nor the clock nor the exit status: that is done by `daemon`.
 """
 
 from __future__ import annotations
 
-import os
 import time
-from functools import partial
 from typing import Any, Final
 
 import attrs
@@ -27,34 +25,30 @@ from twisted.application.service import MultiService
 from twisted.internet.defer import Deferred, DeferredLock, maybeDeferred
 from twisted.internet.defer import TimeoutError as DeferredTimeoutError
 from twisted.internet.task import LoopingCall
-from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 from twisted.python.reflect import namedAny
 
 from treedbd.cluster_link import make_cluster
-from treedbd.config.credentials import (
-    BadCredentials,
-    Credentials,
-)
+from treedbd.config.credentials import Credentials
+from treedbd.config.project_secrets import BadCredentials
 from treedbd.config.settings import Settings
-from treedbd.database.answer_pool import AnswerPool
 from treedbd.database.catalog import Catalog
-from treedbd.database.database_files import DatabaseFiles
-from treedbd.database.errors import Unavailable
-from treedbd.database.large_writes import EVENT_BYTES
-from treedbd.database.open_databases import OpenBounds
-from treedbd.database.runtime import Runtime
+from treedbd.database.errors import SHUTTING_DOWN, Unavailable, UnknownDatabase
 from treedbd.descriptors import descriptor_limit, plan_descriptors
+from treedbd.embedding.local_database import LocalDatabase
+from treedbd.embedding.local_requests import LocalAccess
 from treedbd.listening import CannotStart, Listening
-from treedbd.names import DatabaseName
-from treedbd.rules.ruleset import DENY, OPEN
-from treedbd.service_options import project_specs, web_options
+from treedbd.names import DEFAULT_DATABASE, DatabaseName, parse_label
+from treedbd.rules.ruleset import OPEN
+from treedbd.service_parts import make_activity, make_catalog, web_options
 from treedbd.store.engine import CannotOpenStore, StoreFailed, StoreUnreachable
 from treedbd.store.lock import DirectoryLock
 from treedbd.store.sqlite.engine import DESCRIPTORS_PER_FILE
 from treedbd.store.sqlite.shared_shelf import MORE_IF_SHARED
 from treedbd.text import in_one_line
+from treedbd.web.activity import Activity
 from treedbd.web.auth.authenticator import Authenticator
+from treedbd.web.auth.host_login import ADMIN, Auth, HostLogin, Identify, identity_of
 from treedbd.web.cors import Cors
 from treedbd.web.http1.factory import Http1Factory
 from treedbd.web.http1.request import Request
@@ -78,17 +72,32 @@ _CANNOT_START: Final = (
 
 
 class TreeService(MultiService):
-    """The database as a service; `listen` of the settings may be empty if it is embedded."""
+    """All databases of a data directory, as a service of Twisted (`IService`).
+
+    `privilegedStartService` and `startService`, in this order, start it, and raise `CannotStart`;
+    `stopService` stops it, for good. A parent service, such as an `Application`, calls them.
+    Meanwhile `resource()`, mounted in a site of the program, serves clients over HTTP, and
+    `database()` reads, writes and watches in process. With `listen` in the settings the service
+    also opens endpoints of its own; without it, it opens none.
+    """
 
     _log = Logger()
 
     def __init__(
-        self, settings: Settings, reactor: Any = None, context: WorkerContext | None = None
+        self,
+        settings: Settings,
+        reactor: Any = None,
+        context: WorkerContext | None = None,
+        *,
+        identify: Identify | None = None,
     ) -> None:
         """Prepare; nothing is opened yet. `reactor` is the global one if None.
 
-        `context` is that of a worker, which serves the same databases as others; None if no other
-        process does, whatever the settings say.
+        `identify` is called with each request, and returns who sends it: a dict, which rules see
+        as `auth`; `ADMIN`, whom rules do not bind; or None, and then the token of the request
+        counts, if it has one. It may return an awaitable of these. `context` is that of a worker,
+        which serves the same databases as others; None if no other process does, whatever the
+        settings say.
         """
         MultiService.__init__(self)
         self._context = context
@@ -98,32 +107,53 @@ class TreeService(MultiService):
         per_file = DESCRIPTORS_PER_FILE + (0 if context is None else MORE_IF_SHARED)
         self._plan = plan_descriptors(settings.limits, per_file, descriptor_limit())
         self._cluster = make_cluster(settings, self._reactor)
-        self._catalog = self._make_catalog()
+        self._catalog = make_catalog(settings, self._plan, self._reactor, self._cluster, context)
         self._credentials = Credentials(settings, self._catalog, self._reactor)
         self._authenticator = Authenticator(self._credentials.verifier, self._reactor, time.time)
+        self._activity = make_activity(settings, self._reactor, context)
         options = web_options(settings, None if context is None else context.counts)
-        self._resource = TreeResource(
-            self._catalog, options, self._authenticator, self._reactor, time.time
-        )
-        if self._cluster is not None and settings.reads == "local":
-            self._resource.show_lag(self._cluster.lag_ms)
+        login = None if identify is None else HostLogin(identify, self._reactor)
+        self._resource = self._make_resource(options, login)
         self._factory = self._make_factory(options)
         self._listening = Listening(
             settings, self._reactor, None if context is None else context.adopt_port
         )
         self._lock: DirectoryLock | None = None
         self._has_given_up = False
+        self._local_access = LocalAccess(
+            self._resource, self._catalog, self._reactor, settings.limits
+        )
         self._reloading = DeferredLock()
+
+    def _make_resource(self, options: WebOptions, login: HostLogin | None) -> TreeResource:
+        resource = TreeResource(
+            self._catalog,
+            options,
+            self._authenticator,
+            self._reactor,
+            time.time,
+            self._activity,
+            login,
+        )
+        if self._cluster is not None and self._settings.reads == "local":
+            resource.show_lag(self._cluster.lag_ms)
+        return resource
 
     def _make_factory(self, options: WebOptions) -> Http1Factory:
         return Http1Factory(
             self._resource,
             attrs.evolve(options.limits, connections=self._plan.connections),
             self._reactor,
-            self._log_access if self._settings.http.access_log else None,
+            self._log_access if self._settings.http.access_log else self._resource.log_request,
             error_headers=Cors(options.cors_origins).fixed or (),
             counts=options.counts,
+            activity=self._activity,
         )
+
+    @property
+    def activity(self) -> Activity:
+        """What clients do with the databases."""
+        return self._activity
 
     @property
     def has_given_up(self) -> bool:
@@ -131,12 +161,26 @@ class TreeService(MultiService):
         return self._has_given_up
 
     def resource(self) -> TreeResource:
-        """Return the whole interface, to be mounted under any prefix."""
+        """Return the whole interface over HTTP, an `IResource` to be mounted under any prefix."""
         return self._resource
 
     def urls(self) -> list[str]:
         """Return the URLs of the open endpoints, as this machine reaches them."""
         return self._listening.urls()
+
+    def database(
+        self, project: str, name: str = DEFAULT_DATABASE, *, auth: Auth = ADMIN
+    ) -> LocalDatabase:
+        """Return a database, to be read, written and watched in this process as `auth`.
+
+        Rules do not bind `ADMIN`. Raises `UnknownDatabase` for a project that is not there, or an
+        illegal name.
+        """
+        found = parse_label(f"{name}--{project}")
+        if found != DatabaseName(project, name):
+            raise UnknownDatabase(DatabaseName(project, name), is_project_known=False)
+        self._catalog.dialect(found)
+        return LocalDatabase(self._local_access, found, identity_of(auth))
 
     @property
     def catalog(self) -> Catalog:
@@ -155,7 +199,7 @@ class TreeService(MultiService):
 
     def startService(self) -> None:
         """Lock the data directory, find the databases, load credentials; raise `CannotStart`."""
-        if self._plan.warning is not None:
+        if self._plan.warning is not None and not self._settings.development:
             self._log.warn("{warning}", warning=self._plan.warning)
         try:
             self._open_stores()
@@ -166,7 +210,8 @@ class TreeService(MultiService):
             if self._cluster is not None:
                 self._cluster.close_at_once()
             self._unlock()
-            raise CannotStart(str(error)) from None
+            raise CannotStart.because(error) from None
+        self._local_access.refusal = None
         MultiService.startService(self)
 
     def stopService(self) -> Deferred[None]:
@@ -196,6 +241,7 @@ class TreeService(MultiService):
         return self._listening.reload() and is_valid
 
     async def _stop(self) -> None:
+        self._local_access.refusal = SHUTTING_DOWN
         refusal = self._reactor.callLater(QUEUE_SECONDS, self._refuse_writes)
         await self._listening.close()
         await self._drain()
@@ -208,33 +254,6 @@ class TreeService(MultiService):
         if not self._has_given_up:
             self._unlock()
         await maybeDeferred(MultiService.stopService, self)
-
-    def _make_catalog(self) -> Catalog:
-        settings = self._settings
-        return Catalog(
-            settings.data,
-            settings.engine,
-            project_specs(settings),
-            any_project=settings.development,
-            first_rules=OPEN if settings.development else DENY,
-            max_databases=settings.limits.databases,
-            bounds=OpenBounds(self._plan.open_databases, settings.limits.cache_bytes),
-            rules_limits=settings.rules,
-            runtime=Runtime(
-                self._reactor,
-                os.urandom,
-                partial(deferToThreadPool, self._reactor, self._reactor.getThreadPool())
-                if self._cluster is None
-                else self._cluster.run_in_thread,
-                AnswerPool(settings.limits.kept_answer_bytes),
-                entry_bytes=settings.streams.retain_entry_bytes,
-                followed_bytes=EVENT_BYTES if self._context or self._cluster else 0,
-                send_hint=_tell_nobody if self._context is None else self._context.send_hint,
-            ),
-            retain_events=settings.streams.retain_events,
-            others=self._context,
-            make_files=DatabaseFiles if self._cluster is None else self._cluster.make_files,
-        )
 
     def _open_stores(self) -> None:
         if self._settings.engine == "memory":
@@ -265,7 +284,7 @@ class TreeService(MultiService):
                 self._catalog.poll()
                 return
             is_late = self._reactor.seconds() >= streams_end_at
-            if is_late or self._factory.connections <= len(streams):
+            if is_late or self._factory.connections <= streams.connected:
                 streams.end()
 
         drained = self._factory.drain()
@@ -311,7 +330,3 @@ class TreeService(MultiService):
             status=request.code,
             sent=request.sentLength,
         )
-
-
-def _tell_nobody(_: DatabaseName) -> None:
-    pass

@@ -7,7 +7,8 @@ file.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from twisted.application.service import IService
@@ -19,6 +20,7 @@ from treedbd.signals import Signals
 from treedbd.text import in_one_line
 
 FLAGS: Final = ("data", "engine", "listen", "reads", "workers")
+_UNKNOWN: Final = re.compile(r"option --(\S+) not recognized")
 
 
 class Options(UsageOptions):
@@ -28,7 +30,7 @@ class Options(UsageOptions):
     longdesc = (
         "Serves a JSON tree database over HTTPS. Without --config it runs in development mode: "
         "only this machine can connect, all its users may read and write everything until rules "
-        "are put, and the data is in ./treedb-data."
+        "are put, and the data is in ./treedb-data. The same in the foreground is treedb serve."
     )
     optParameters = (
         ("config", "c", None, "The configuration file (TOML)."),
@@ -37,11 +39,14 @@ class Options(UsageOptions):
         ("reads", None, None, "With postgresql: strict, or local (may be late)."),
     )
     optFlags = (
+        ("dev", None, "Development mode, as without --config."),
+        ("lan", None, "Development mode for all machines of the local network."),
         (
             "accept-loss",
             None,
             "Serve databases from which changes are missing, such as older copies.",
         ),
+        ("quiet", "q", "Do not log the requests of development mode."),
     )
 
     def opt_listen(self, endpoint: str) -> None:
@@ -56,18 +61,44 @@ class Options(UsageOptions):
 
     opt_w = opt_workers
 
+    def postOptions(self) -> None:
+        """Check what contradicts; raise `UsageError`."""
+        problem = find_contradiction(self["config"], dev=self["dev"], lan=self["lan"])
+        if problem is not None:
+            raise UsageError(problem)
+
     def parseOptions(self, options: Sequence[str] | None = None) -> None:
         """Parse; an error ends the process with one sentence."""
         try:
             UsageOptions.parseOptions(self, options)
         except UsageError as error:
-            reason = str(error).rstrip(".")
+            reason = str(error).rstrip(".") + self._suggest(str(error))
             raise SystemExit(in_one_line(f"treedb: {reason}: see twistd treedb --help.")) from None
+
+    def _suggest(self, problem: str) -> str:
+        """Return a hint for an option that is probably misspelt; empty for other problems."""
+        found = _UNKNOWN.fullmatch(problem)
+        if found is None:
+            return ""
+        suggest: Callable[[str, Iterable[str]], str] = namedAny("treedbd.rules.suggest.suggest")
+        known = (each.removesuffix("=") for each in self.longOpt)
+        hint = suggest(f"--{found[1]}", [f"--{each}" for each in known])
+        return f" (d{hint[1:]})" if hint else ""
 
     @property
     def flags(self) -> dict[str, object]:
         """The settings that the command line gives."""
         return {name: self[name] for name in FLAGS if self.get(name) is not None}
+
+
+def find_contradiction(config: str | None, *, dev: bool, lan: bool) -> str | None:
+    """Return what is wrong with flags that exclude each other, as a clause; None if nothing is."""
+    if config is None or not (dev or lan):
+        return None
+    flag = "--lan" if lan else "--dev"
+    what = "for" if lan else ""
+    mode = f"{what} development mode".strip()
+    return f"{flag} is {mode}, which has no configuration: leave out {flag} or --config"
 
 
 def makeService(options: Options) -> IService:
@@ -76,12 +107,19 @@ def makeService(options: Options) -> IService:
     signals = Signals(parent.get("pidfile") or "")
     signals.await_reactor()
     in_foreground = bool(parent.get("nodaemon", True))
+    if options["lan"] and not in_foreground:
+        raise SystemExit(
+            "treedb: --lan prints a token, which needs the foreground: use treedb serve --lan, or "
+            "twistd -n treedb --lan."
+        )
     make = namedAny("treedbd.daemon.make_daemon")
     daemon: IService = make(
         options["config"],
         options.flags,
         signals,
         accept_loss=bool(options["accept-loss"]),
+        quiet=bool(options["quiet"]),
         in_foreground=in_foreground,
+        is_lan=bool(options["lan"]),
     )
     return daemon

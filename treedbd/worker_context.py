@@ -14,6 +14,7 @@ from treedbd.database.other_processes import RulesExchange
 from treedbd.database.problems import Problem
 from treedbd.names import DatabaseName
 from treedbd.store.lock import DirectoryLock
+from treedbd.web.activity import ProjectActivity
 
 
 class WorkerContext(Protocol):
@@ -53,6 +54,10 @@ class WorkerContext(Protocol):
 
     def find_problems(self) -> Awaitable[list[Problem]]:
         """Find what keeps the others from serving databases as they should."""
+        ...
+
+    def find_activity(self, project: str) -> Awaitable[list[ProjectActivity]]:
+        """Find what clients do at the others with the databases of a project."""
         ...
 
     def tell_damaged(self, name: DatabaseName) -> None:

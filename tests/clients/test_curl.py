@@ -6,12 +6,12 @@ import pathlib
 import re
 import shlex
 from collections.abc import Iterator
-from urllib.parse import urlsplit
 
 import pytest
 
 from tests.clients.harness import run_client
 from tests.daemon import TWISTD, Daemon
+from tests.pages import with_ports_of
 
 README = pathlib.Path(__file__).parents[2] / "README.md"
 REFUSED = {"curl http://localhost:9000/notes/ada.json": 403}
@@ -39,9 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 def adapt(line: str, daemon: Daemon) -> str:
     """Return a command with the daemon's ports; curl also prints the status of the response."""
-    ports = {"9000": daemon.http, "8443": daemon.https}
-    for port, url in ports.items():
-        line = line.replace(f"localhost:{port}", f"localhost:{urlsplit(url).port}")
+    line = with_ports_of(line, daemon)
     if "curl" not in shlex.split(line)[0]:
         return line
     options = ["-sS", "-w", r"\n%{http_code}\n"]

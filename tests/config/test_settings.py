@@ -6,6 +6,7 @@ import pathlib
 import re
 import subprocess
 import sys
+from typing import Any
 
 import attrs
 import pytest
@@ -387,7 +388,14 @@ def test_the_example_file_shows_every_key_at_its_default(tmp_path: pathlib.Path)
         for field in attrs.fields(kind)
     }
     sections = {"limits", "streams", "rules", "http", "projects", "providers"}
-    assert fields - keys - sections == {"accept_loss", "development", "location", "listen_location"}
+    assert fields - keys - sections == {
+        "accept_loss",
+        "development",
+        "listen_location",
+        "location",
+        "network",
+        "quiet",
+    }
 
 
 def test_the_examples_in_the_example_file_are_valid(
@@ -417,3 +425,37 @@ def test_limits_of_rules_are_settings(tmp_path: pathlib.Path) -> None:
     assert settings.rules.nesting == 200
     settings = load(tmp_path, "[rules]\njudged_characters = 7\n")
     assert settings.rules.judged_characters == 7
+
+
+def test_a_program_sets_plain_values(tmp_path: pathlib.Path) -> None:
+    settings = Settings.from_values(
+        folder=tmp_path,
+        data="data",
+        listen=("tcp:8080:interface=127.0.0.1",),
+        default_project="app",
+        projects={"app": {"rules_file": pathlib.Path("rules.json"), "databases": "*"}},
+        limits={"streams": 7},
+    )
+    assert settings.data == tmp_path / "data"
+    assert settings.projects["app"].rules_file == tmp_path / "rules.json"
+    assert settings.projects["app"].databases is None
+    assert settings.limits.streams == 7
+    assert [endpoint.text for endpoint in settings.listen] == ["tcp:8080:interface=127.0.0.1"]
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"dta": "x"}, r"the settings: dta is not a key \(did you mean data\?\)"),
+        ({"limits": {"streams": "7"}}, "the settings: limits.streams must be an integer"),
+        ({"data": 7}, "the settings: data must be a string"),
+        ({"default_project": "app"}, r'which is not configured: add projects\["app"\] or remove'),
+        (
+            {"emulator": True, "listen": ["tcp:80"]},
+            r"add interface=127.0.0.1, or set emulator = false\.$",
+        ),
+    ],
+)
+def test_a_bad_value_of_a_program_is_one_sentence(values: Any, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        Settings.from_values(**values)

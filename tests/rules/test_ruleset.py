@@ -125,3 +125,13 @@ def test_indexes_are_known_by_path() -> None:
     assert INDEXED.indexed(("users",)) == frozenset()
     assert INDEXED.indexed(("users", "u", "x")) == frozenset()
     assert INDEXED.indexed(("no", "where")) == frozenset()
+
+
+def test_the_rules_are_listed_in_the_order_of_the_document() -> None:
+    document = {"b": {".write": True, "$k": {".read": "true"}}, ".read": "data.exists()", "a": {}}
+    listed = [(rule.location, rule.constant) for rule in rules(document).rules()]
+    assert listed == [
+        ("rules/b/.write", True),
+        ("rules/b/$k/.read", True),
+        ("rules/.read", None),
+    ]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import pathlib
 import signal
 import subprocess
@@ -10,11 +11,11 @@ import pytest
 from tests.rights import someone_else
 from tests.store.sqlite.disk_space import limited_file_size
 from treedbd.store.engine import CannotOpenStore
-from treedbd.store.lock import DirectoryLock, read_urls
+from treedbd.store.lock import DirectoryLock, find_other, read_urls
 
 HOLD = """
 import pathlib, sys
-from treedbd.store.lock import DirectoryLock
+from treedbd.store.lock import DirectoryLock, find_other
 lock = DirectoryLock(pathlib.Path(sys.argv[1]))
 print("held", flush=True)
 sys.stdin.read()
@@ -139,3 +140,19 @@ def test_a_lock_is_in_place_while_its_file_is(tmp_path: pathlib.Path) -> None:
     moved.rename(folder)
     assert lock.is_in_place()
     lock.release()
+
+
+def test_another_process_is_found_with_its_urls_and_nothing_is_changed(
+    tmp_path: pathlib.Path,
+) -> None:
+    assert find_other(tmp_path / "missing") is None
+    assert find_other(tmp_path) is None
+    assert not list(tmp_path.iterdir())
+    lock = DirectoryLock(tmp_path)
+    lock.note_urls(["https://127.0.0.1:1", "http://127.0.0.1:2"])
+    found = find_other(tmp_path)
+    assert found is not None
+    assert found.urls == ("https://127.0.0.1:1", "http://127.0.0.1:2")
+    assert found.holder == str(os.getpid())
+    lock.release()
+    assert find_other(tmp_path) is None

@@ -195,3 +195,16 @@ def test_found_databases_are_cached_and_errors_are_not() -> None:
             addressing.find(b"elsewhere.test", None)
     info = addressing.find.cache_info()
     assert (info.hits, info.currsize) == (1, 1)
+
+
+def test_own_hosts_name_nothing_and_others_are_misdirected() -> None:
+    hosts = ("box", "box.example.com", "192.168.7.5", "*.local")
+    addressing = Addressing(("localhost",), "main", own_hosts=hosts)
+    for host in ("box", "BOX.:8443", "box.example.com", "box.local", "phone.local:9000"):
+        assert addressing.find(host.encode(), None).label == "main"
+        assert addressing.find(host.encode(), "eu--shop").label == "eu--shop"
+    assert addressing.find(b"192.168.7.5", None).label == "main"
+    assert addressing.find(b"shop.localhost", None).label == "shop"
+    for host in ("local", "evillocal", "a.box", "example.com", "x.box.example.com", "box.local.at"):
+        with pytest.raises(Misdirected):
+            addressing.find(host.encode(), None)

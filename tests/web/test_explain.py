@@ -81,3 +81,13 @@ def test_what_was_read_is_bounded() -> None:
     assert first["value"] == "x" * MAX_SHOWN_CHARACTERS + "…"
     assert second == {"from": "data", "path": "/k1", "type": "object"}
     assert third == {"from": "data", "path": "/k2", "value": None}
+
+
+def test_what_a_true_rule_saw_is_shown_if_all_is() -> None:
+    context = Context({"uid": "ada"}, NOW, view({"a": 1}))
+    verdict = rules({"$k": {".read": "data.val() == 1"}}).may_read(("a",), context, explain=True)
+    brief: Any = explanation(verdict, is_admin=False)["rules"]
+    full: Any = explanation(verdict, is_admin=False, shows_all=True)["rules"]
+    assert "captures" not in brief[0]
+    assert full[0]["captures"] == {"$k": "a"}
+    assert full[0]["read"] == [{"from": "data", "path": "/a", "value": 1}]

@@ -68,4 +68,4 @@ def test_a_missing_index_is_logged_once_and_promises_nothing(
     assert len(lines) == 2
     for line, child in zip(lines, ("size", "name"), strict=True):
         assert f'demo: no ".indexOn" names "{child}" for path "/open"' in line
-        assert line.endswith("it has read all children of the path.")
+        assert line.endswith("all children of the path. Add it to the rules there.")

@@ -217,3 +217,55 @@ def test_outside_development_mode_every_page_may_send_requests(
     headers: Iterable[str] = (f"Origin: {origin}", CROSS_SITE)
     assert world.status(*headers, method="PUT") == 200
     assert world.status(*headers, method="OPTIONS") == 204
+
+
+class LanWorld(World):
+    """Development mode for the local network, on a machine with a name and two addresses."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        def no_keys(_: object) -> Any:
+            raise AssertionError
+
+        verifier = Verifier((), open_keys=no_keys, admin_token=LAN_TOKEN)
+        hosts = ("box", "box.local", "192.168.7.5", "fd00::5", "*.local")
+        options = attrs.evolve(
+            OPTIONS, only_local_pages=True, own_hosts=hosts, admin_token=LAN_TOKEN
+        )
+        TreeServer.__init__(self, folder, verifier=lambda _: verifier, options=options)
+
+
+LAN_TOKEN = "0123456789abcdef0123456789abcdef"
+ADMIN = f"Authorization: Bearer {LAN_TOKEN}"
+RULES = "/.settings/rules.json"
+
+
+@pytest.mark.parametrize(
+    "origin",
+    ["http://box:3000", "https://box.local", "http://192.168.7.5:5173", "http://[fd00::5]:1"],
+)
+def test_pages_of_this_machine_may_do_everything_in_the_network(
+    tmp_path: pathlib.Path, origin: str
+) -> None:
+    world = LanWorld(tmp_path)
+    for page in (f"Origin: {origin}", "Origin: http://localhost:3000"):
+        assert world.status(page, CROSS_SITE, ADMIN, method="PUT") == 200
+        assert world.status(page, CROSS_SITE, ADMIN, target=RULES) == 200
+
+
+@pytest.mark.parametrize(
+    "origin", ["http://192.168.7.6:3000", "http://phone.local", "http://*.local", *FOREIGN]
+)
+def test_pages_of_other_machines_may_do_nothing(tmp_path: pathlib.Path, origin: str) -> None:
+    world = LanWorld(tmp_path)
+    for target in ("/a.json", RULES, f"{RULES}?auth={LAN_TOKEN}"):
+        reply = world.request("GET", target, headers=(f"Origin: {origin}", ADMIN))
+        assert reply.status == 403
+        assert LAN_TOKEN.encode() not in reply.body
+
+
+def test_the_token_of_lan_counts_for_programs_and_owner_does_not(tmp_path: pathlib.Path) -> None:
+    world = LanWorld(tmp_path)
+    assert world.status(ADMIN, target=RULES) == 200
+    assert world.status(target=f"{RULES}?auth={LAN_TOKEN}") == 200
+    assert world.status("Authorization: Bearer owner", target=RULES) == 401
+    assert world.status(target="/a.json?auth=owner") == 401

@@ -17,18 +17,24 @@ from treedbd.database.runtime import Runtime
 from treedbd.limits import Limits
 from treedbd.rules.ruleset import OPEN
 from treedbd.web.auth.authenticator import Authenticator
+from treedbd.web.documents import DOCUMENT_PATHS
 from treedbd.web.http1.factory import Http1Factory
 from treedbd.web.http1.interface import IHttp1Request
 from treedbd.web.options import WebOptions
 from treedbd.web.resource import RESERVED, TreeResource
+from treedbd.web.routes import split_segments
 
 ROUTES = {rule.endpoint: rule for rule in TreeResource.app.url_map.iter_rules()}
 RESERVED_PATHS = [
+    "/",
+    "/favicon.ico",
+    *DOCUMENT_PATHS,
     "/.health",
     "/.settings/rules.json",
     "/.settings/log.json",
     "/.settings/compact.json",
     "/.inspect/databases.json",
+    "/.inspect/activity.json",
 ]
 TREE_PATHS = [
     "/.json",
@@ -63,20 +69,20 @@ class RecordingResource(TreeResource):
 
     route = ""
 
+    async def root(self, request: IHttp1Request) -> None:
+        self._record("root", request)
+
+    async def icon(self, request: IHttp1Request) -> None:
+        self._record("icon", request)
+
+    async def document(self, request: IHttp1Request) -> None:
+        self._record("document", request)
+
     async def health(self, request: IHttp1Request) -> None:
         self._record("health", request)
 
-    async def rules(self, request: IHttp1Request) -> None:
-        self._record("rules", request)
-
-    async def log(self, request: IHttp1Request) -> None:
-        self._record("log", request)
-
-    async def compact(self, request: IHttp1Request) -> None:
-        self._record("compact", request)
-
-    async def databases(self, request: IHttp1Request) -> None:
-        self._record("databases", request)
+    async def admin(self, request: IHttp1Request, endpoint: str) -> None:
+        self._record(endpoint, request)
 
     async def tree(self, request: IHttp1Request, place: str = "") -> None:
         self._record("tree", request)
@@ -148,19 +154,26 @@ def test_any_other_path_is_dispatched_as_the_router_does(
 
 def test_the_reserved_paths_are_the_routes_without_variables() -> None:
     declared = {
-        tuple(rule.rule.encode().strip(b"/").split(b"/")): endpoint
-        for endpoint, rule in ROUTES.items()
+        split_segments(rule.rule.encode().split(b"/")): rule.endpoint
+        for rule in TreeResource.app.url_map.iter_rules()
         if "<" not in rule.rule
     }
     assert declared == RESERVED
-    expected = [tuple(path.encode().strip(b"/").split(b"/")) for path in RESERVED_PATHS]
-    assert list(RESERVED) == expected
+    expected = {split_segments(path.encode().split(b"/")) for path in RESERVED_PATHS}
+    assert RESERVED.keys() == expected
     assert [endpoint for endpoint in ROUTES if endpoint not in RESERVED.values()] == ["tree"]
 
 
 @pytest.mark.parametrize(
     ("target", "route"),
     [
+        ("//", "root"),
+        ("/favicon.ico/", "icon"),
+        ("/favicon.ico/a.json", "tree"),
+        ("/.docs//rules.md", "document"),
+        ("/.docs/../pyproject.toml", "tree"),
+        ("/.docs%2Frules.md", "tree"),
+        ("/.docs", "tree"),
         ("/.health/", "health"),
         ("//.health", "health"),
         ("/.settings//rules.json", "rules"),
@@ -181,6 +194,8 @@ def test_empty_segments_collapse_and_an_encoded_slash_does_not_separate(
     ("target", "endpoint"),
     [
         ("/.health", "health"),
+        ("/favicon.ico", "icon"),
+        ("/.docs/interface.md", "document"),
         ("/.settings/rules.json", "rules"),
         ("/.inspect/databases.json", "databases"),
         ("/a.json", "tree"),

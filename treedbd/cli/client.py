@@ -10,11 +10,10 @@ import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-import orjson
 from OpenSSL import SSL
 from service_identity import VerificationError
 from twisted.internet.defer import CancelledError, Deferred
-from twisted.internet.endpoints import HostnameEndpoint, wrapClientTLS
+from twisted.internet.endpoints import HostnameEndpoint, UNIXClientEndpoint, wrapClientTLS
 from twisted.internet.error import (
     ConnectError,
     ConnectionRefusedError,  # noqa: A004 - Twisted's, not the builtin
@@ -31,16 +30,23 @@ from twisted.web.iweb import IAgentEndpointFactory, IBodyProducer, IResponse
 from zope.interface import implementer
 
 from treedbd.cli.exit import CommandFailed
+from treedbd.cli.failures import (
+    CLOSED,
+    CONNECT_S,
+    CUT_OFF,
+    LOOPBACK,
+    MAX_ERROR_BYTES,
+    NO_SERVER,
+    NOT_CONNECTED,
+    OTHER_NAME,
+    SILENT,
+    UNKNOWN_NAME,
+    NoResponse,
+    describe_error,
+    describe_tls_failure,
+)
 from treedbd.cli.url import LOCALHOST, Url, is_local_name
 from treedbd.web.auth.tls import TrustStore
-
-CONNECT_S: Final = 30.0
-_LOOPBACK: Final = ("127.0.0.1", "::1")
-_MAX_ERROR_BYTES: Final = 65_536
-
-
-class NoResponse(CommandFailed):
-    """The server cannot be reached or did not respond; a later request may succeed."""
 
 
 class Client:
@@ -48,7 +54,8 @@ class Client:
 
     def __init__(self, reactor: Any, trust: TrustStore, token: str | None = None) -> None:
         """Verify servers by `trust`; send `token` with each request."""
-        self._agent = Agent.usingEndpointFactory(reactor, _Endpoints(reactor, trust))
+        self._endpoints = _Endpoints(reactor, trust)
+        self._agent = Agent.usingEndpointFactory(reactor, self._endpoints)
         self._token = token
 
     async def send(
@@ -67,9 +74,11 @@ class Client:
             sent.setRawHeaders(name, [value])
         if self._token is not None:
             sent.setRawHeaders("Authorization", [f"Bearer {self._token}"])
+        self._endpoints.socket = url.socket
+        address = f"http://{url.authority}{url.target}" if url.socket else str(url)
         try:
             response: IResponse = await self._agent.request(
-                method.encode(), str(url).encode(), sent, body
+                method.encode(), address.encode(), sent, body
             )
         except Exception as error:
             raise _describe_failure(error, url) from None
@@ -96,7 +105,7 @@ async def receive(response: IResponse, url: Url, consume: Callable[[bytes], None
     try:
         await receiver.done
     except ResponseFailed:
-        raise NoResponse(f"The response of {url.origin} was cut off.") from None
+        raise NoResponse(CUT_OFF.format(url.origin)) from None
 
 
 async def content(response: IResponse, url: Url) -> bytes:
@@ -112,25 +121,12 @@ async def read_error(response: IResponse, url: Url) -> str:
 
     def consume(data: bytes) -> None:
         body.extend(data)
-        if len(body) > _MAX_ERROR_BYTES:
+        if len(body) > MAX_ERROR_BYTES:
             raise NoResponse
 
     with contextlib.suppress(NoResponse):
         await receive(response, url, consume)
     return describe_error(response.code, bytes(body), url)
-
-
-def describe_error(status: int, body: bytes, url: Url) -> str:
-    """Return the sentence of an error, of either dialect or of another server."""
-    try:
-        error = orjson.loads(body)
-    except ValueError:
-        error = None
-    if isinstance(error, dict) and isinstance(error.get("error"), str):
-        if isinstance(error.get("message"), str):
-            return f"{status} {error['error']}: {error['message'].strip()}"
-        return f"{status}: {error['error'].strip()}"
-    return f"{url.origin} returned the status {status}."
 
 
 class _Receiver(Protocol):
@@ -168,16 +164,24 @@ class _Receiver(Protocol):
 
 @implementer(IAgentEndpointFactory)
 class _Endpoints:
-    """Makes the endpoint of a host; names of this machine are loopback, without a lookup."""
+    """Makes the endpoint of a host; names of this machine are loopback, without a lookup.
+
+    Attributes:
+        socket: the file of the Unix socket that the next request is for; empty for a host.
+
+    """
 
     def __init__(self, reactor: Any, trust: TrustStore) -> None:
         self._reactor = reactor
         self._trust = trust
+        self.socket = ""
 
     def endpointForURI(self, uri: URI) -> IStreamClientEndpoint:
+        if self.socket:
+            return UNIXClientEndpoint(self._reactor, self.socket, CONNECT_S)
         host = uri.host.strip(b"[]").decode()
         is_here = is_local_name(host)
-        names = _LOOPBACK if is_here else (host,)
+        names = LOOPBACK if is_here else (host,)
         plain = _FirstOf(
             [HostnameEndpoint(self._reactor, name, uri.port, CONNECT_S) for name in names]
         )
@@ -216,31 +220,19 @@ def _describe_failure(error: Exception, url: Url) -> Exception:
     reasons = [reason.value for reason in getattr(error, "reasons", [])] or [error]
     for reason in reasons:
         if isinstance(reason, VerificationError):
-            return CommandFailed(f"The certificate of {origin} is for another name.")
+            return CommandFailed(OTHER_NAME.format(origin))
         if isinstance(reason, SSL.Error):
-            return _describe_tls_failure(reason, origin)
+            return describe_tls_failure(str(reason), origin)
     for kind, sentence in _NO_CONNECTION.items():
         if isinstance(error, kind):
             return NoResponse(sentence.format(origin))
     return error
 
 
-def _describe_tls_failure(error: SSL.Error, origin: str) -> CommandFailed:
-    reason = str(error)
-    if "certificate verify failed" in reason:
-        return CommandFailed(
-            f"The certificate of {origin} is not signed by a trusted authority, or has expired: "
-            "name its authority by --cacert."
-        )
-    if "wrong version number" in reason or "record layer failure" in reason:
-        return CommandFailed(f"{origin} does not speak TLS.")
-    return NoResponse(f"The TLS connection to {origin} failed.")
-
-
 _NO_CONNECTION: Final[dict[type[BaseException], str]] = {
-    ConnectionRefusedError: "No server listens at {}.",
-    DNSLookupError: "The host name in {} is not known.",
-    TwistedTimeoutError: "{} does not respond.",
-    ConnectError: "The connection to {} failed.",
-    ResponseFailed: "{} closed the connection without a response.",
+    ConnectionRefusedError: NO_SERVER,
+    DNSLookupError: UNKNOWN_NAME,
+    TwistedTimeoutError: SILENT,
+    ConnectError: NOT_CONNECTED,
+    ResponseFailed: CLOSED,
 }

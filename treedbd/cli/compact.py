@@ -15,16 +15,16 @@ from typing import Any
 import attrs
 import orjson
 
+from treedbd.cli.address import parse_address
 from treedbd.cli.client import Client, content
 from treedbd.cli.exit import DONE, CommandFailed, Status, make_printable, print_line
 from treedbd.cli.options import (
     add_network_options,
     add_settings_options,
-    choose_trust_store,
     read_settings,
     read_stored_settings,
 )
-from treedbd.cli.run import run_online
+from treedbd.cli.run import choose_trust_store, run_online
 from treedbd.cli.token import mint_admin
 from treedbd.cli.url import Url, parse_url
 from treedbd.config.settings import Settings
@@ -42,7 +42,7 @@ def add_options(parser: ArgumentParser, _: str) -> None:
     parser.add_argument(
         "url",
         metavar="URL",
-        type=parse_url,
+        type=parse_address,
         nargs="?",
         help="a database that a daemon serves (default: all of the data directory)",
     )
@@ -110,12 +110,14 @@ def _targets(settings: Settings) -> list[_Served]:
 
 
 def _address(urls: Sequence[Url], domains: Sequence[str], label: str) -> Url:
-    """Return the URL of a database: by its host if hosts name databases, else on this machine."""
-    if domains:
-        url = next((each for each in urls if each.is_secure), urls[0])
-        return attrs.evolve(url, host=f"{label}.{domains[0]}")
-    url = next((each for each in urls if not each.is_secure), urls[0])
-    return url.with_parameters({"ns": label})
+    """Return the URL of a database: on this machine, but by its host if there is only TLS.
+
+    A certificate is for the hosts that name databases, not for the address of this machine.
+    """
+    plain = next((each for each in urls if not each.is_secure), None)
+    if plain is None and domains:
+        return attrs.evolve(urls[0], host=f"{label}.{domains[0]}")
+    return (plain or urls[0]).with_parameters({"ns": label})
 
 
 async def _compact_targets(

@@ -20,6 +20,11 @@ import orjson
 
 KEEP_ALIVE: Final = "keep-alive"
 CHANGES: Final = frozenset({"put", "patch"})
+FINAL_EVENTS: Final = {
+    "cancel": "The stream ended: the rules no longer allow it.",
+    "auth_revoked": "The stream ended: the token is no longer valid.",
+}
+"""Events after which there are no others, and what they say."""
 
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _CHANGE = re.compile(rb'\{"path":("(?:[^"\\]|\\.)*+"),"data":(.*)\}')  # of one line: no DOTALL

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from argparse import SUPPRESS, ArgumentParser, Namespace
 from typing import Any, Final, NoReturn
 
 import orjson
-from twisted.internet.task import deferLater
 
-from treedbd.cli.client import Client, content
+from treedbd.cli.address import add_optional_address
 from treedbd.cli.exit import DONE, write_out
+from treedbd.cli.http_client import HttpClient
 from treedbd.cli.options import CONFIG_HELP, add_network_options, number_from
-from treedbd.cli.run import run_online
-from treedbd.cli.url import Url, parse_url
+from treedbd.cli.run_once import run_once
+from treedbd.cli.url import Url
 
 POLL_S: Final = 1.0
 """How long `--follow` waits when there is nothing new."""
@@ -23,7 +24,7 @@ PAGE_ENTRIES: Final = 1000
 
 def add_options(parser: ArgumentParser, _: str) -> None:
     """Add the options of the command to its parser."""
-    parser.add_argument("url", metavar="URL", type=parse_url, help="the URL of a database")
+    add_optional_address(parser, "the URL of a database")
     parser.add_argument(
         "--after", metavar="SEQ", type=number_from(0), help="print the writes after this number"
     )
@@ -43,17 +44,17 @@ def add_options(parser: ArgumentParser, _: str) -> None:
     parser.add_argument("--follow", action="store_true", help="go on with new writes until Ctrl-C")
     add_network_options(parser)
     parser.add_argument("--config", metavar="FILE", default=SUPPRESS, help=CONFIG_HELP)
-    parser.set_defaults(run=run_online, work=_log)
+    parser.set_defaults(run=run_once, request=_log)
 
 
-async def _log(reactor: Any, client: Client, arguments: Namespace) -> None:
+def _log(client: HttpClient, arguments: Namespace) -> None:
     url = arguments.url
     if arguments.follow:
         signal.signal(signal.SIGINT, _end)
     after, left = arguments.after, arguments.limit
     while left > 0 or arguments.follow:
         count = min(left, PAGE_ENTRIES) if left > 0 else PAGE_ENTRIES
-        entries = await _read(client, url, after, count, with_data=arguments.with_data)
+        entries = _read(client, url, after, count, with_data=arguments.with_data)
         for entry in entries:
             write_out(orjson.dumps(entry) + b"\n")
         left -= len(entries)
@@ -61,13 +62,13 @@ async def _log(reactor: Any, client: Client, arguments: Namespace) -> None:
             after = entries[-1]["seq"]
         elif arguments.follow:
             after = 0 if after is None else after
-            await deferLater(reactor, POLL_S)
+            time.sleep(POLL_S)
         else:
             return
 
 
-async def _read(
-    client: Client, url: Url, after: int | None, count: int, *, with_data: bool
+def _read(
+    client: HttpClient, url: Url, after: int | None, count: int, *, with_data: bool
 ) -> list[Any]:
     parameters = {"limitToFirst": str(count)}
     if after is not None:
@@ -75,7 +76,7 @@ async def _read(
     if with_data:
         parameters["format"] = "export"
     address = url.to_settings("log.json").with_parameters(parameters)
-    entries: list[Any] = orjson.loads(await content(await client.request("GET", address), address))
+    entries: list[Any] = orjson.loads(client.request("GET", address).content())
     return entries
 
 

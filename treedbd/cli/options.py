@@ -9,23 +9,27 @@ import pathlib
 import re
 import sys
 from collections.abc import Callable
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
 
 import orjson
 
 from treedbd.cli.exit import CommandFailed
 from treedbd.cli.url import Url, is_local
-from treedbd.config.certificate import LOCAL_CERTIFICATE
+from treedbd.config.endpoints import AUTHORITY_CERTIFICATE, LOCAL_CERTIFICATE
 from treedbd.config.settings import Settings, load_settings
 from treedbd.config.values import ConfigError
-from treedbd.web.auth.fetch import BadAuthority, parse_authority, read_authority
-from treedbd.web.auth.tls import TrustStore
+from treedbd.names import parse_label
 
 TOKEN_VARIABLE: Final = "TREEDB_TOKEN"  # noqa: S105 - the name of a variable
+PROJECT_VARIABLE: Final = "TREEDB_PROJECT"
 STANDARD_INPUT: Final = "-"
 CONFIG_HELP: Final = "the daemon's configuration file (default: the settings of development mode)"
 _MAX_TOKEN_BYTES: Final = 65_536
 _MAX_DIGITS: Final = 16
+_TIMEOUT = re.compile(r"([0-9]{1,9})(ms|s|min|m)", re.ASCII)
+_TIME_UNITS: Final = {"ms": 0.001, "s": 1.0, "min": 60.0, "m": 60.0}
+_LONGEST_TIMEOUT_S: Final = 900.0
+_LATER_S: Final = 2.0
 _TOKEN = re.compile(r"[!-~]+")
 
 
@@ -59,9 +63,24 @@ def number_from(least: int, most: int = 2**53) -> Callable[[str], int]:
     return parse
 
 
+def parse_project(text: str) -> str:
+    """Return the label of a database: `shop`, or `eu--shop`; raise ArgumentTypeError."""
+    if parse_label(text) is None:
+        raise argparse.ArgumentTypeError("must be a project, or <database>--<project>")
+    return text
+
+
 def add_network_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of commands that send requests to a daemon."""
     group = parser.add_argument_group("connection")
+    group.add_argument(
+        "--project",
+        dest="ns",
+        metavar="P",
+        type=parse_project,
+        help="the project, or <database>--<project>, where the URL names none by ns (default: the "
+        f"variable {PROJECT_VARIABLE})",
+    )
     group.add_argument(
         "--token-file",
         metavar="FILE",
@@ -75,6 +94,39 @@ def add_network_options(parser: argparse.ArgumentParser) -> None:
         help="certificates in PEM that verify the server (default: those of the system; for this "
         "machine, that of development mode)",
     )
+
+
+def add_timeout_option(parser: argparse.ArgumentParser) -> None:
+    """Add the option that limits how long a request may take."""
+    parser.add_argument(
+        "--timeout",
+        metavar="TIME",
+        type=_timeout,
+        help="fail if the request is not done after this time: 500ms, 5s, 2min (at most 15min)",
+    )
+
+
+def time_parameters(arguments: argparse.Namespace) -> dict[str, str]:
+    """Return the parameter of the interface for `--timeout`."""
+    timeout: Timeout | None = arguments.timeout
+    return {} if timeout is None else {"timeout": timeout.text}
+
+
+class Timeout(NamedTuple):
+    """A time-out as the interface reads it, and how long a client waits: a little longer."""
+
+    text: str
+    client_s: float
+
+
+def _timeout(text: str) -> Timeout:
+    found = _TIMEOUT.fullmatch(text)
+    seconds = int(found[1]) * _TIME_UNITS[found[2]] if found else 0.0
+    if found is None or not 0 < seconds <= _LONGEST_TIMEOUT_S:
+        raise argparse.ArgumentTypeError("must be a number with a unit, as in 500ms, 5s or 2min")
+    # The interface has no unit `m`, which --ttl has.
+    unit = "min" if found[2] == "m" else found[2]
+    return Timeout(found[1] + unit, seconds + _LATER_S)
 
 
 def read_settings(arguments: argparse.Namespace) -> Settings:
@@ -137,19 +189,20 @@ def _read_token_file(file: pathlib.Path) -> str:
         raise CommandFailed(f"{file} cannot be read ({error.strerror}).") from None
 
 
-def choose_trust_store(arguments: argparse.Namespace, url: Url, settings: Settings) -> TrustStore:
-    """Return the certificates that verify the server of a URL; raise `CommandFailed`.
+def choose_authorities(
+    arguments: argparse.Namespace, url: Url, settings: Settings
+) -> tuple[pathlib.Path, ...]:
+    """Return files of certificates that verify the server of a URL, none for the system's.
 
-    Development mode's own certificate is trusted for this machine only.
+    Development mode's own certificates are trusted for this machine only.
     """
-    file: pathlib.Path | None = arguments.cacert
-    if file is None and url.is_secure and is_local(url.host) and settings.development:
-        own = settings.data / LOCAL_CERTIFICATE
-        file = own if own.exists() else None
-    try:
-        return TrustStore(None if file is None else parse_authority(read_authority(file)))
-    except BadAuthority as error:
-        raise CommandFailed(f"{file} {error.problem}.") from None
+    given: pathlib.Path | None = arguments.cacert
+    if given is not None:
+        return (given,)
+    if not (url.is_secure and is_local(url.host) and settings.development):
+        return ()
+    own = (LOCAL_CERTIFICATE, AUTHORITY_CERTIFICATE)
+    return tuple(file for name in own if (file := settings.data / name).exists())
 
 
 def is_json(text: str) -> bool:

@@ -6,17 +6,19 @@ The module of a subcommand is imported only if that subcommand is given: the oth
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib import import_module
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
 from treedbd.version import __version__
 
 _EPILOG: Final = (
-    "A URL names a path of a database, as in https://localhost:8443/users/ada. A token for it is "
-    "read from the variable TREEDB_TOKEN or from --token-file. The exit status is 0 on success, 1 "
-    "after an error, which is one sentence on standard error, and 2 for a wrong command line."
+    "A URL names a path of a database, as in https://localhost:8443/users/ada; a path alone is one "
+    "below the variable TREEDB_URL, or of the daemon that serves ./treedb-data. A token is read "
+    "from the variable TREEDB_TOKEN or from --token-file. The exit status is 0 on success, 1 after "
+    "an error, which is one sentence on standard error, and 2 for a wrong command line."
 )
+_KNOWN: Final = "known_options"
 
 
 class _Command(NamedTuple):
@@ -27,24 +29,33 @@ class _Command(NamedTuple):
 
 
 COMMANDS: Final = {
+    "serve": _Command("serve", "run the daemon in the foreground"),
+    "init": _Command("init", "write a configuration, a secret, rules and a systemd unit"),
     "get": _Command("data", "print the value at a path"),
     "set": _Command("data", "replace the value at a path"),
     "push": _Command("data", "add a child with a new key that sorts after all earlier ones"),
     "update": _Command("data", "change some children of a path and keep the others"),
     "remove": _Command("data", "remove the value at a path"),
+    "ls": _Command("ls", "print the keys of the children of a path"),
+    "tree": _Command("tree", "print a path and what is below it, down to a depth"),
+    "cp": _Command("cp", "copy the value at a path to another one, also of another daemon"),
+    "transaction": _Command("transaction", "change a value by an expression, as a whole"),
     "watch": _Command("watch", "print the events of a path until Ctrl-C"),
+    "shell": _Command("shell.shell", "walk through a database, read and write it"),
     "import": _Command("loading.importing", "write a file of any size at a path"),
     "export": _Command("loading.exporting", "write the value at a path to a file"),
+    "token": _Command("token", "make a token for a project"),
+    "rules": _Command("rules", "check, test, read, put and explain security rules"),
+    "top": _Command("top", "show what clients do with the databases of a project"),
+    "log": _Command("log", "print who has written what, and when"),
     "backup": _Command("backups.backup", "save all databases while the daemon runs"),
     "restore": _Command("backups.restore", "make a data directory of a backup"),
     "compact": _Command("compact", "give free space back to the file system"),
-    "log": _Command("log", "print who has written what, and when"),
-    "migrate": _Command("migration.migrate", "move a database here from another server"),
+    "check": _Command("check", "read all databases and report errors"),
+    "migrate": _Command("migration.migrate", "copy a database from another server, then follow it"),
     "move": _Command("moving.move", "move all databases to PostgreSQL, or back"),
     "cluster": _Command("cluster", "show the daemons and databases of a PostgreSQL"),
-    "token": _Command("token", "make a token for a project"),
-    "rules": _Command("rules", "check, read, put and explain security rules"),
-    "check": _Command("check", "read all databases and report errors"),
+    "completion": _Command("completion", "print what makes a shell complete this command"),
 }
 
 
@@ -61,10 +72,31 @@ class OptionParser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse as argparse does, with the options of the subcommand."""
+        self.load()
+        parsed, more = super().parse_known_args(args, namespace)
+        if more and not hasattr(parsed, _KNOWN):  # the innermost command is the first to come here
+            setattr(parsed, _KNOWN, [*self._option_string_actions])
+        return parsed, more
+
+    def load(self) -> None:
+        """Add the options of the subcommand, if that was not done before."""
         if self._command is not None:
             name, self._command = self._command, None
             import_module(f"treedbd.cli.{COMMANDS[name].module}").add_options(self, name)
-        return super().parse_known_args(args, namespace)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Check a choice as argparse does; say which one is like a mistyped one."""
+        if action.choices is not None and value not in action.choices:
+            hint = did_you_mean(str(value), map(str, action.choices))
+            if hint:
+                raise argparse.ArgumentError(action, f"there is no {value!r}.{hint}")
+        super()._check_value(action, value)
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return a sentence about the name that is most like a mistyped one; empty if none is."""
+    similar: list[str] = import_module("difflib").get_close_matches(word, [*known], 1)
+    return f" Did you mean {similar[0]}?" if similar else ""
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -91,7 +123,20 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         # Before Python 3.13 argparse does not find an optional argument after an option.
         setattr(parsed, optional, more.pop())
     if more:
-        # Only the names of options are repeated: anything else might be a token.
-        names = " ".join(word.partition("=")[0] for word in more if word.startswith("--"))
-        parser.error(f"unknown options: {names}" if names else "too many arguments")
+        _refuse(parser, more, getattr(parsed, _KNOWN, []))
+    if hasattr(parsed, "url"):
+        try:
+            import_module("treedbd.cli.address").resolve(parsed)
+        except argparse.ArgumentTypeError as error:
+            parser.error(f"argument URL: {error}")
     return parsed
+
+
+def _refuse(parser: argparse.ArgumentParser, more: list[str], known: list[str]) -> NoReturn:
+    # Only the names of options are repeated: anything else might be a token.
+    names = [word.partition("=")[0] for word in more if word.startswith("--") and word != "--"]
+    if not names:
+        parser.error("too many arguments")
+    sentence = f"unknown options: {' '.join(names)}"
+    hint = did_you_mean(names[0], known)
+    parser.error(f"{sentence}.{hint}" if hint else sentence)

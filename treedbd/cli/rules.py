@@ -1,35 +1,32 @@
 """`treedb rules`: checks, reads, puts and explains the rules of a project.
 
-`check` needs no daemon; the others send requests to one, as an admin.
+`check` and `test` need no daemon; the others send requests to one, as an admin.
 """
 
 from __future__ import annotations
 
-import io
 import pathlib
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from typing import Any, Final, cast
+from importlib import import_module
+from typing import Final
 
 import orjson
-from twisted.web.client import FileBodyProducer
-from twisted.web.iweb import IBodyProducer
 
-from treedbd.cli.client import Client, content
+from treedbd.cli.address import parse_address
 from treedbd.cli.data import JSON_HEADERS, make_body, print_response
-from treedbd.cli.excerpt import excerpt
-from treedbd.cli.exit import DONE, CommandFailed, Status, make_printable, print_line, warn
+from treedbd.cli.exit import CommandFailed, Status, make_printable, print_line
+from treedbd.cli.http_client import Body, HttpClient
 from treedbd.cli.options import (
     STANDARD_INPUT,
     add_network_options,
     add_settings_options,
     is_json,
-    read_settings,
     read_value,
 )
-from treedbd.cli.run import Work, run_online
-from treedbd.cli.url import Url, parse_url
-from treedbd.rules.errors import InvalidRules, with_hint
-from treedbd.rules.ruleset import parse_rules
+from treedbd.cli.rules_testing.options import add_options as add_test_options
+from treedbd.cli.run_once import SimpleWork, run_once
+from treedbd.cli.url import Url
+from treedbd.rules.explanation_text import format_explanation
 
 _METHODS: Final = ("GET", "PUT", "POST", "PATCH", "DELETE")
 
@@ -38,6 +35,7 @@ def add_options(parser: ArgumentParser, _: str) -> None:
     """Add the subcommands to the parser of the command."""
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     _add_check(commands.add_parser("check", help="check rules, and show where they are wrong"))
+    add_test_options(commands.add_parser("test", help="judge cases by rules, without a daemon"))
     _add_get(commands.add_parser("get", help="print the rules of a project"))
     _add_put(commands.add_parser("put", help="put rules in force"))
     _add_explain(
@@ -71,7 +69,7 @@ def _add_put(parser: ArgumentParser) -> None:
 
 
 def _add_explain(parser: ArgumentParser) -> None:
-    parser.add_argument("url", metavar="URL", type=parse_url, help="the URL of the request")
+    parser.add_argument("url", metavar="URL", type=parse_address, help="the URL of the request")
     parser.add_argument(
         "value", metavar="VALUE", nargs="?", help="the value to write, or - for standard input"
     )
@@ -91,92 +89,64 @@ def _add_explain(parser: ArgumentParser) -> None:
 
 def _add_project(parser: ArgumentParser) -> None:
     parser.add_argument(
-        "url", metavar="URL", type=parse_url, help="a project, as in https://shop.localhost:8443"
+        "url",
+        metavar="URL",
+        type=parse_address,
+        help="a project, as in https://shop.localhost:8443",
     )
 
 
-def _add_online(parser: ArgumentParser, work: Work) -> None:
+def _add_online(parser: ArgumentParser, request: SimpleWork) -> None:
     add_network_options(parser)
     add_settings_options(parser)
-    parser.set_defaults(run=run_online, work=work)
+    parser.set_defaults(run=run_once, request=request)
 
 
 def _check(arguments: Namespace) -> Status:
-    limits = read_settings(arguments).rules
-    file: str = arguments.file
-    raw = _read_file(file)
-    text = raw.decode("utf-8", "replace")
-    try:
-        rules = parse_rules(raw, limits)
-    except InvalidRules as error:
-        where = excerpt(text, error.line, error.column)
-        raise CommandFailed(f"{file}:{with_hint(error)}", *where) from None
-    for (line, column), warning in rules.warnings:
-        warn(f"{file}:{line}:{column}: warning: {warning}", *excerpt(text, line, column))
-    print_line(f"{file}: ok")
-    return DONE
+    # Not imported at the top: the language of rules takes longer to import than a request to send.
+    status: Status = import_module("treedbd.cli.rules_check").check(arguments)
+    return status
 
 
-async def _get(_: object, client: Client, arguments: Namespace) -> None:
-    await print_response(client, "GET", arguments.url.to_rules(), None)
+def _get(client: HttpClient, arguments: Namespace) -> None:
+    print_response(client, "GET", arguments.url.to_rules(), None)
 
 
-async def _put(_: object, client: Client, arguments: Namespace) -> None:
+def _put(client: HttpClient, arguments: Namespace) -> None:
     given: str = arguments.rules or STANDARD_INPUT
-    document = given.encode() if given.lstrip().startswith("{") else _read_file(given)
+    document = given.encode() if given.lstrip().startswith("{") else read_rules(given)
     parameters = {"dryRun": "true"} if arguments.dry_run else {}
     url = arguments.url.to_rules().with_parameters(parameters)
-    await print_response(client, "PUT", url, _body(document))
+    print_response(client, "PUT", url, Body((document,), len(document)))
 
 
-async def _explain(_: object, client: Client, arguments: Namespace) -> None:
+def _explain(client: HttpClient, arguments: Namespace) -> None:
     url: Url = arguments.url.to_json()
     if arguments.auth is not None:
         url = url.with_parameters({"auth_variable_override": arguments.auth})
     sent = None if arguments.value is None else make_body(arguments.value)
     headers = {**JSON_HEADERS, "X-TreeDB-Explain": "true"}
-    response = await client.request(arguments.method, url, headers, sent)
-    body = await content(response, url)
+    body = client.request(arguments.method, url, headers, sent).content()
     if arguments.json:
         print_line(body.decode())
     else:
-        for line in format_explanation(orjson.loads(body)):
+        for line in explanation_lines(body):
             print_line(line)
 
 
-def format_explanation(verdict: dict[str, Any]) -> list[str]:
-    """Return an explanation as lines: the outcome, then each rule that was evaluated.
-
-    Below a rule that is not true stands what it saw.
-    """
-    if verdict["allowed"]:
-        lines = ["allowed" + (": rules do not apply to an admin" if verdict["admin"] else "")]
-    else:
-        auth = orjson.dumps(verdict["auth"]).decode()
-        lines = [f"denied: {verdict['reason']}", f"  auth is {auth}"]
-    for rule in verdict["rules"]:
-        result = f"error: {rule['error']}" if "error" in rule else str(rule["result"]).lower()
-        where = f"{rule['rule']} ({rule['line']}:{rule['column']})"
-        lines.append(f"  {where} at {rule['path']}: {result}")
-        seen = {**rule.get("captures", {})}
-        for read in rule.get("read", ()):
-            shown = read["type"] if "type" in read else orjson.dumps(read["value"]).decode()
-            seen[f"{read['from']} at {read['path']}"] = shown
-        lines += [f"    {name} is {value}" for name, value in seen.items()]
-    return [make_printable(line) for line in lines]
+def explanation_lines(body: bytes) -> list[str]:
+    """Return the lines that show an explanation of a daemon, without control characters."""
+    return [make_printable(line) for line in format_explanation(orjson.loads(body))]
 
 
-def _read_file(file: str) -> bytes:
+def read_rules(file: str) -> bytes:
+    """Return the content of a rules document, or of standard input for `-`."""
     if file == STANDARD_INPUT:
         return read_value(file)
     try:
         return pathlib.Path(file).read_bytes()
     except OSError as error:
         raise CommandFailed(f"{file} cannot be read ({error.strerror}).") from None
-
-
-def _body(content: bytes) -> IBodyProducer:
-    return cast(IBodyProducer, FileBodyProducer(io.BytesIO(content)))
 
 
 def _auth(text: str) -> str:

@@ -18,7 +18,11 @@ from twisted.python.reflect import namedAny
 
 from treedbd.cli.client import Client
 from treedbd.cli.exit import CommandFailed, OutputClosed, report_failure
-from treedbd.cli.options import choose_trust_store, read_settings, read_token
+from treedbd.cli.options import choose_authorities, read_settings, read_token
+from treedbd.cli.url import Url
+from treedbd.config.settings import Settings
+from treedbd.web.auth.fetch import BadAuthority, parse_authority, read_authority
+from treedbd.web.auth.tls import TrustStore
 
 Work: TypeAlias = Callable[[Any, Client, Namespace], Awaitable[None]]
 """The work of a command, given the reactor, a client and the command line."""
@@ -50,3 +54,14 @@ def make_client(reactor: Any, arguments: Namespace) -> Client:
     """Return the client that a command line describes; raise `CommandFailed`."""
     trust = choose_trust_store(arguments, arguments.url, read_settings(arguments))
     return Client(reactor, trust, read_token(arguments))
+
+
+def choose_trust_store(arguments: Namespace, url: Url, settings: Settings) -> TrustStore:
+    """Return the certificates that verify the server of a URL; raise `CommandFailed`."""
+    trusted = []
+    for file in choose_authorities(arguments, url, settings):
+        try:
+            trusted += parse_authority(read_authority(file))
+        except BadAuthority as error:
+            raise CommandFailed(f"{file} {error.problem}.") from None
+    return TrustStore(trusted or None)

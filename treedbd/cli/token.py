@@ -6,6 +6,7 @@ Standard output is the token and nothing else. No other command prints a token.
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import time
 from argparse import Namespace
@@ -14,8 +15,13 @@ from typing import Final
 import orjson
 
 from treedbd.cli.exit import DONE, CommandFailed, Status, print_line, warn
-from treedbd.cli.options import add_settings_options, read_settings, read_value
-from treedbd.config.credentials import (
+from treedbd.cli.options import (
+    PROJECT_VARIABLE,
+    add_settings_options,
+    read_settings,
+    read_value,
+)
+from treedbd.config.project_secrets import (
     DEVELOPMENT_SECRET,
     BadCredentials,
     derive_project_secret,
@@ -23,6 +29,7 @@ from treedbd.config.credentials import (
     read_project_secret,
 )
 from treedbd.config.settings import Settings
+from treedbd.names import parse_label
 from treedbd.tree.types import Json
 from treedbd.web.auth.identity import auth_of_service_token
 from treedbd.web.auth.jwt import BadSecret, BadToken, mint
@@ -30,9 +37,10 @@ from treedbd.web.auth.jwt import BadSecret, BadToken, mint
 NEVER: Final = "never"
 _OWN_TTL_S: Final = 3600.0
 DEFAULT_TTL: Final = "1h"
-_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_UNITS: Final = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
+_ADMIN_UID: Final = "admin"
 _MAX_TTL_S: Final = 100 * 365 * 86_400
-_TTL = re.compile(r"([0-9]{1,10})([smhd])", re.ASCII)
+_TTL = re.compile(r"([0-9]{1,10})(s|m|min|h|d)", re.ASCII)
 
 
 class AdminInClaims(Exception):
@@ -41,8 +49,18 @@ class AdminInClaims(Exception):
 
 def add_options(parser: argparse.ArgumentParser, _: str) -> None:
     """Add the options of the command to its parser."""
-    parser.add_argument("--project", metavar="P", required=True, help="the project it is valid for")
-    parser.add_argument("--uid", metavar="U", required=True, help="the user it identifies")
+    named = os.environ.get(PROJECT_VARIABLE, "")
+    label = parse_label(named)
+    parser.add_argument(
+        "--project",
+        metavar="P",
+        required=label is None,
+        default=None if label is None else label.project,
+        help=f"the project it is valid for (default: that of the variable {PROJECT_VARIABLE})",
+    )
+    parser.add_argument(
+        "--uid", metavar="U", help=f"the user it identifies (with --admin: {_ADMIN_UID})"
+    )
     parser.add_argument(
         "--claims", metavar="JSON", help="more claims, an object, or - for standard input"
     )
@@ -85,6 +103,10 @@ def merge_claims(text: bytes | None, uid: str, *, is_admin: bool) -> dict[str, J
 
 
 def _token(arguments: Namespace, parser: argparse.ArgumentParser) -> Status:
+    if arguments.uid is None:
+        if not arguments.admin:
+            parser.error("the following arguments are required: --uid")
+        arguments.uid = _ADMIN_UID
     text = None if arguments.claims is None else read_value(arguments.claims)
     try:
         claims = merge_claims(text, arguments.uid, is_admin=arguments.admin)

@@ -3,6 +3,9 @@
 `.json` may be omitted. What a URL cannot contain (quotation marks, blanks, letters beyond ASCII) is
 percent-encoded; what is encoded already stays as it is. A URL with a token is an error: other users
 of the machine can read command lines.
+
+`unix:/run/treedb.sock:/users/ada` is a path of the daemon that listens on a Unix socket: the file
+of the socket, in which `%3A` is a colon, and after the next colon the path and the query.
 """
 
 from __future__ import annotations
@@ -12,13 +15,14 @@ import ipaddress
 import re
 from collections.abc import Mapping
 from typing import Final
-from urllib.parse import SplitResult, parse_qsl, quote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
 import attrs
 
 from treedbd.tree.types import Path
 
 SUFFIX: Final = ".json"
+ACTIVITY: Final = "/.inspect/activity.json"
 RULES: Final = "/.settings/rules.json"
 _RULES_NAME: Final = "rules.json"
 LOCALHOST: Final = "localhost"
@@ -27,6 +31,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 _KEPT: Final = "/%:@!$&'()*+,;=-._~"
 _PORTS: Final = {"http": 80, "https": 443}
+_UNIX: Final = "unix"
 _TOKENS: Final = frozenset({"auth", "access_token"})
 
 
@@ -36,25 +41,41 @@ class InvalidUrl(argparse.ArgumentTypeError):
 
 @attrs.frozen
 class Url:
-    """An http or https URL in ASCII; `host` is without the brackets of IPv6."""
+    """An http or https URL in ASCII, or a path of the daemon at a Unix socket.
+
+    `host` is without the brackets of IPv6. `socket` is the file of the socket; the host is
+    `localhost` then, which names no database.
+    """
 
     scheme: str
     host: str
     port: int
     path: str
     query: str = ""
+    socket: str = ""
 
     def __str__(self) -> str:
-        """Return the URL as it is sent."""
-        query = f"?{self.query}" if self.query else ""
-        return f"{self.origin}{self.path}{query}"
+        """Return the URL; one with a host as it is sent."""
+        separator = ":" if self.socket else ""
+        return f"{self.origin}{separator}{self.target}"
+
+    @property
+    def target(self) -> str:
+        """The path and the query."""
+        return f"{self.path}?{self.query}" if self.query else self.path
+
+    @property
+    def authority(self) -> str:
+        """Host and port, as in the header `Host`: without the port if it is the default."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == _PORTS.get(self.scheme, self.port) else f"{host}:{self.port}"
 
     @property
     def origin(self) -> str:
-        """Scheme, host and port; without the port if it is the default."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        port = "" if self.port == _PORTS[self.scheme] else f":{self.port}"
-        return f"{self.scheme}://{host}{port}"
+        """Scheme, host and port, without the port if it is the default; or the socket."""
+        if self.socket:
+            return f"{_UNIX}:{quote(self.socket, safe=_KEPT.replace(':', ''))}"
+        return f"{self.scheme}://{self.authority}"
 
     @property
     def is_secure(self) -> bool:
@@ -82,6 +103,11 @@ class Url:
         rules = self.to_rules()
         return attrs.evolve(rules, path=rules.path.removesuffix(_RULES_NAME) + name)
 
+    def to_activity(self) -> Url:
+        """Return the URL of what clients do with the project whose root this is."""
+        root = self.to_rules().path.removesuffix(RULES)
+        return attrs.evolve(self, path=root + ACTIVITY)
+
     def has(self, name: str) -> bool:
         """Return whether the query has a parameter."""
         return any(name == given for given, _ in parse_qsl(self.query, keep_blank_values=True))
@@ -102,14 +128,24 @@ def parse_url(text: str) -> Url:
         path, query = quote(parts.path, safe=_KEPT), quote(parts.query, safe=_KEPT + "?")
     except ValueError:  # UnicodeEncodeError is one
         raise InvalidUrl("must be a URL") from None
-    if parts.scheme not in _PORTS:
-        raise InvalidUrl("must begin with https:// or http://")
+    if parts.scheme not in _PORTS and parts.scheme != _UNIX:
+        raise InvalidUrl("must begin with https://, http:// or unix:")
     if parts.fragment:
         raise InvalidUrl("must not contain #; write %23 in a query")
-    url = Url(parts.scheme, _host(parts), port or _PORTS[parts.scheme], path, query)
+    if parts.scheme == _UNIX:
+        url = _at_socket(parts, path, query)
+    else:
+        url = Url(parts.scheme, _host(parts), port or _PORTS[parts.scheme], path, query)
     if parts.username is not None or any(map(url.has, _TOKENS)):
         raise InvalidUrl("must not contain a token; use TREEDB_TOKEN or --token-file")
     return url
+
+
+def _at_socket(parts: SplitResult, quoted: str, query: str) -> Url:
+    socket, _, path = quoted.partition(":")
+    if parts.netloc or not socket or (path and not path.startswith("/")):
+        raise InvalidUrl("must be unix:SOCKET:/PATH, as in unix:/run/treedb.sock:/users/ada")
+    return Url(_UNIX, LOCALHOST, 0, path or "/", query, unquote(socket))
 
 
 def is_local_name(host: str) -> bool:

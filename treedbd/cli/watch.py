@@ -20,9 +20,11 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 
-from treedbd.cli.client import Client, NoResponse, read_error, receive
+from treedbd.cli.address import ADDRESS_HELP, parse_address
+from treedbd.cli.client import Client, read_error, receive
 from treedbd.cli.events import (
     CHANGES,
+    FINAL_EVENTS,
     KEEP_ALIVE,
     EventParser,
     InvalidEvent,
@@ -30,27 +32,22 @@ from treedbd.cli.events import (
     StreamEvent,
 )
 from treedbd.cli.exit import CommandFailed, warn, write_out
+from treedbd.cli.failures import NoResponse
 from treedbd.cli.options import add_network_options, add_settings_options, read_settings
 from treedbd.cli.query import add_query_options, query_parameters
 from treedbd.cli.run import run_online
-from treedbd.cli.url import Url, parse_url
+from treedbd.cli.url import Url
 
 FIRST_PAUSE_S: Final = 0.5
 LONGEST_PAUSE_S: Final = 30.0
 SILENT_KEEP_ALIVES: Final = 2.5
 
 _STREAM: Final = "text/event-stream"
-_FINAL_EVENTS: Final = {
-    "cancel": "The stream ended: the rules no longer allow it.",
-    "auth_revoked": "The stream ended: the token is no longer valid.",
-}
 
 
 def add_options(parser: ArgumentParser, _: str) -> None:
     """Add the options of the command to its parser."""
-    parser.add_argument(
-        "url", metavar="URL", type=parse_url, help="the URL of a path, with or without .json"
-    )
+    parser.add_argument("url", metavar="URL", type=parse_address, help=ADDRESS_HELP)
     parser.add_argument("--json", action="store_true", help="print each event as a JSON object")
     parser.add_argument(
         "--keep-alive",
@@ -174,8 +171,8 @@ class _Listener:
                 self._show(event)
         elif event.kind == KEEP_ALIVE:
             self._resume_point.record_keep_alive()
-        elif event.kind in _FINAL_EVENTS:
-            raise CommandFailed(_FINAL_EVENTS[event.kind])
+        elif event.kind in FINAL_EVENTS:
+            raise CommandFailed(FINAL_EVENTS[event.kind])
 
     def _show(self, event: StreamEvent) -> None:
         try:

@@ -26,22 +26,20 @@ from twisted.internet.ssl import CertificateOptions, TLSVersion
 from twisted.protocols.tls import TLSMemoryBIOProtocol
 from zope.interface import implementer
 
-from treedbd.config.endpoints import CertificateFiles
+from treedbd.config.endpoints import LOCAL_CERTIFICATE, LOCAL_KEY, CertificateFiles
 from treedbd.errors import OperatorError
 from treedbd.files import write_atomically
 
-LOCAL_KEY: Final = "localhost.key.pem"
-LOCAL_CERTIFICATE: Final = "localhost.cert.pem"
 LOCAL_LIFE: Final = datetime.timedelta(days=365)
 
 # OpenSSL does not accept a wildcard directly under a top-level name, so the project of development
 # mode is listed in full as well.
-_LOCAL_NAMES: Final = ("localhost", "*.localhost", "demo.localhost", "default--demo.localhost")
-_LOCAL_ADDRESSES: Final = ("127.0.0.1", "::1")
+LOCAL_NAMES: Final = ("localhost", "*.localhost", "demo.localhost", "default--demo.localhost")
+LOCAL_ADDRESSES: Final = ("127.0.0.1", "::1")
 _SESSION_ID: Final = b"treedb"
 _RENEW_BEFORE: Final = datetime.timedelta(days=1)
 
-_Key: TypeAlias = (
+PrivateKey: TypeAlias = (
     rsa.RSAPrivateKey
     | ec.EllipticCurvePrivateKey
     | ed25519.Ed25519PrivateKey
@@ -73,10 +71,10 @@ class ServerContext:
 
 def read_context(files: CertificateFiles) -> SSL.Context:
     """Read a certificate and its key; raise `BadCertificate`."""
-    key = _read_key(files.key)
-    certificate, *chain = _read_certificates(files.certificate, "certKey")
+    key = read_key(files.key)
+    certificate, *chain = read_certificates(files.certificate, "certKey")
     if files.chain is not None:
-        chain += _read_certificates(files.chain, "extraCertChain")
+        chain += read_certificates(files.chain, "extraCertChain")
     if certificate.public_key() != key.public_key():
         raise BadCertificate(
             f"the privateKey in {files.key}",
@@ -141,7 +139,7 @@ def _is_current(files: CertificateFiles, now: datetime.datetime) -> bool:
         read_context(files)
     except BadCertificate:
         return False
-    certificate = _read_certificates(files.certificate, "certKey")[0]
+    certificate = read_certificates(files.certificate, "certKey")[0]
     return certificate.not_valid_before_utc <= now < certificate.not_valid_after_utc - _RENEW_BEFORE
 
 
@@ -149,8 +147,8 @@ def _make_local_certificate(
     key: ec.EllipticCurvePrivateKey, now: datetime.datetime
 ) -> x509.Certificate:
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "treedb development")])
-    names = [x509.DNSName(each) for each in _LOCAL_NAMES]
-    addresses = [x509.IPAddress(ipaddress.ip_address(each)) for each in _LOCAL_ADDRESSES]
+    names = [x509.DNSName(each) for each in LOCAL_NAMES]
+    addresses = [x509.IPAddress(ipaddress.ip_address(each)) for each in LOCAL_ADDRESSES]
     identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
     return (
         x509.CertificateBuilder()
@@ -183,7 +181,8 @@ def _read(file: pathlib.Path, what: str) -> bytes:
         ) from None
 
 
-def _read_key(file: pathlib.Path) -> _Key:
+def read_key(file: pathlib.Path) -> PrivateKey:
+    """Read a private key; raise `BadCertificate`."""
     try:
         key = serialization.load_pem_private_key(_read(file, "privateKey"), password=None)
     except TypeError:
@@ -194,7 +193,7 @@ def _read_key(file: pathlib.Path) -> _Key:
         raise BadCertificate(
             file, "holds no private key in PEM", "name a file with a private key as privateKey"
         ) from None
-    if not isinstance(key, _Key):
+    if not isinstance(key, PrivateKey):
         raise BadCertificate(
             f"the privateKey in {file}",
             "is of a kind that TLS servers do not use",
@@ -203,7 +202,8 @@ def _read_key(file: pathlib.Path) -> _Key:
     return key
 
 
-def _read_certificates(file: pathlib.Path, what: str) -> list[x509.Certificate]:
+def read_certificates(file: pathlib.Path, what: str) -> list[x509.Certificate]:
+    """Read all certificates of a file; messages call it `what`. Raises `BadCertificate`."""
     try:
         return x509.load_pem_x509_certificates(_read(file, what))
     except ValueError:

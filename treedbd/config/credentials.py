@@ -7,10 +7,7 @@ error at a reload: that is how a secret is withdrawn.
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import pathlib
-import secrets
 from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, Final
@@ -18,24 +15,28 @@ from typing import Any, Final
 import attrs
 from twisted.logger import Logger
 
+from treedbd.config.project_secrets import (
+    DEVELOPMENT_SECRET,
+    BadCredentials,
+    derive_project_secret,
+    ensure_development_secret,
+    read_project_secret,
+)
 from treedbd.config.provider_settings import ProviderSettings
 from treedbd.config.settings import ProjectSettings, Settings
 from treedbd.config.values import SettingLocation
 from treedbd.database.active_rules import log_warnings
 from treedbd.database.catalog import Catalog
-from treedbd.errors import OperatorError
-from treedbd.files import close_to_others, create_directory, is_open_to_others, write_atomically
+from treedbd.files import close_to_others, is_open_to_others
 from treedbd.limits import RulesLimits
 from treedbd.rules.errors import InvalidRules, with_hint
 from treedbd.rules.ruleset import RuleSet, parse_rules_in_steps
 from treedbd.rules.steps import Steps, finish
 from treedbd.web.auth import providers
 from treedbd.web.auth.fetch import BadAuthority, make_fetch, read_authority
-from treedbd.web.auth.jwt import MIN_SECRET_BYTES, BadSecret, read_secret
 from treedbd.web.auth.providers import InvalidProvider, Provider
 from treedbd.web.auth.verifier import Verifier
 
-DEVELOPMENT_SECRET: Final = "development.secret"  # noqa: S105 - the name of a file
 READABLE_BY_OTHERS: Final = "Other users of this machine can read {file}: run chmod 600 on it."
 WAS_READABLE_BY_OTHERS: Final = (
     "Other users of this machine could read {file}; its mode is now 0600. If one of them may have "
@@ -43,11 +44,6 @@ WAS_READABLE_BY_OTHERS: Final = (
 )
 MAX_UNCONFIGURED: Final = 256
 """Verifiers of projects that are not configured, in development mode."""
-_SECRET_BYTES: Final = 32
-
-
-class BadCredentials(OperatorError):
-    """A file of secrets, keys or rules that cannot be used."""
 
 
 @attrs.frozen
@@ -150,10 +146,12 @@ class Credentials:
         return () if secret is None else (derive_project_secret(secret, project),)
 
     def _make_verifier(self, project: ProjectSettings) -> Verifier:
+        network = self._settings.network
         return Verifier(
             (),
             open_keys=self._open_keys,
             emulator=self._settings.emulator,
+            admin_token=None if network is None else network.admin_token,
             max_token_life_s=project.max_token_life_s,
         )
 
@@ -203,43 +201,6 @@ class Credentials:
         file = self._settings.data / DEVELOPMENT_SECRET
         if close_to_others(file):
             self._log.warn(WAS_READABLE_BY_OTHERS, file=str(file))
-
-
-def read_project_secret(file: pathlib.Path, location: SettingLocation) -> bytes:
-    """Return a secret of the project with its keys at `location`; raise `BadCredentials`."""
-    try:
-        return read_secret(file)
-    except BadSecret as error:
-        raise BadCredentials(
-            location.at("secret_files"),
-            f"names {file}, which {error.problem}",
-            f"use a file with {MIN_SECRET_BYTES} random bytes or more that the user that runs "
-            "treedb can read",
-        ) from None
-
-
-def ensure_development_secret(data: pathlib.Path) -> bytes:
-    """Return the secret of development mode, made on its first use; raise `BadCredentials`."""
-    file = data / DEVELOPMENT_SECRET
-    try:
-        if not file.exists():
-            create_directory(data)
-            write_atomically(file, secrets.token_urlsafe(_SECRET_BYTES).encode())
-    except OSError as error:
-        raise BadCredentials(
-            file,
-            f"cannot be created ({error.strerror})",
-            f"let the user that runs treedb write to {data}",
-        ) from None
-    try:
-        return read_secret(file)
-    except BadSecret as error:
-        raise BadCredentials(file, error.problem, "remove it: the next use makes another") from None
-
-
-def derive_project_secret(secret: bytes, project: str) -> bytes:
-    """Return the secret that signs one project's tokens in development mode, and no other's."""
-    return hmac.new(secret, project.encode(), hashlib.sha256).hexdigest().encode()
 
 
 def _check_no_shared_provider(contents: Mapping[str, _Contents], location: SettingLocation) -> None:

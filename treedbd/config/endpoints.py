@@ -17,6 +17,11 @@ from typing import Any, Final
 import attrs
 
 BACKLOG: Final = "1024"
+LOCAL_KEY: Final = "localhost.key.pem"
+LOCAL_CERTIFICATE: Final = "localhost.cert.pem"
+"""The certificate of development mode, in the data directory."""
+AUTHORITY_CERTIFICATE: Final = "authority.cert.pem"
+"""The certificate of the authority that development mode has on a local network."""
 
 # The parameters of Twisted's own kinds, in the order in which they may be given without a name.
 _PARAMETERS: Final = {
@@ -87,6 +92,15 @@ class Endpoint:
     def is_secure(self) -> bool:
         """Whether connections use TLS."""
         return self.kind == "ssl"
+
+    def at_port(self, port: int) -> Endpoint:
+        """Return the same endpoint, of a kind that has ports, at another port."""
+        return attrs.evolve(
+            self,
+            port=port,
+            text=self.text.replace(str(self.port), str(port), 1),
+            twisted_string=self.twisted_string.replace(f"port={self.port}", f"port={port}", 1),
+        )
 
 
 def parse_endpoint(text: str, folder: pathlib.Path) -> Endpoint:

@@ -21,6 +21,10 @@ class CannotListen(OperatorError):
     """An endpoint that cannot be opened."""
 
 
+class PortInUse(CannotListen):
+    """An endpoint that cannot be opened because a program listens there already."""
+
+
 def open_endpoint(
     endpoint: Endpoint, reactor: object, factory: IProtocolFactory, context: ServerContext | None
 ) -> IListeningPort:
@@ -81,6 +85,8 @@ def _cannot_listen(endpoint: Endpoint, error: BaseException | None) -> CannotLis
             "a port below 1024 needs the capability CAP_NET_BIND_SERVICE "
             "(AmbientCapabilities= in a systemd unit); grant it, or choose another port"
         )
+    elif number == errno.EADDRINUSE:
+        return PortInUse(endpoint.text, f"cannot be opened ({reason})", remedy)
     elif number == errno.EADDRNOTAVAIL:
         remedy = "use an address of this machine as its interface"
     return CannotListen(endpoint.text, f"cannot be opened ({reason})", remedy)

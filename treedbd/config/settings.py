@@ -8,7 +8,6 @@ remedy. The configuration file itself is the only file that is opened here.
 
 from __future__ import annotations
 
-import os
 import pathlib
 import tomllib
 from collections.abc import Mapping
@@ -18,10 +17,13 @@ from typing import Final
 import attrs
 
 from treedbd.config.endpoints import Endpoint, InvalidEndpoint, parse_endpoint
+from treedbd.config.engine_settings import POSTGRESQL_SCHEMES, read_engine, read_workers
+from treedbd.config.local_network import LocalNetwork
 from treedbd.config.provider_settings import ProviderSettings, provider_list
 from treedbd.config.values import (
     ConfigError,
     SettingLocation,
+    as_read,
     boolean,
     file,
     files,
@@ -53,21 +55,20 @@ from treedbd.names import (
 DEVELOPMENT_PROJECT: Final = "demo"
 DEVELOPMENT_DATA: Final = "treedb-data"
 DEVELOPMENT_LISTEN: Final = ("ssl:8443:interface=127.0.0.1", "tcp:9000:interface=127.0.0.1")
+LAN_LISTEN: Final = ("ssl:8443", "tcp:9000")
 COMMAND_LINE: Final = "the command line"
 DEVELOPMENT_MODE: Final = "development mode"
-MAX_WORKERS: Final = 64
-ENGINES: Final = ("sqlite", "memory")
-POSTGRESQL_SCHEMES: Final = ("postgresql://", "postgres://")
-_SET_BY_PROGRAM: Final = SettingLocation("the settings", pathlib.Path())
+THE_SETTINGS: Final = "the settings"
+_SET_BY_PROGRAM: Final = SettingLocation(THE_SETTINGS, pathlib.Path())
 
-_DOMAIN: Final = (
+DOMAIN: Final = (
     r"(?:[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?\.)*[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
 )
 _ORIGIN: Final = r"\*|null|[a-z][a-z0-9+.-]*://[^/?#\s]+"
 
 
 def _domains(raw: object, location: SettingLocation) -> tuple[str, ...]:
-    names = texts(_DOMAIN, 'host names like "db.example.com"')(raw, location)
+    names = texts(DOMAIN, 'host names like "db.example.com"')(raw, location)
     return tuple(name.lower() for name in names)
 
 
@@ -108,38 +109,9 @@ def _check_label(name: str, label: str, location: SettingLocation) -> None:
         )
 
 
-def _engine(raw: object, location: SettingLocation) -> str:
-    engine = text(raw, location)
-    if engine.startswith(POSTGRESQL_SCHEMES):
-        if "@" in engine and ":" in engine.partition("//")[2].rpartition("@")[0]:
-            raise location.error(
-                "holds a password",
-                "put it into the file that PGPASSFILE names, or into a service file",
-            )
-        return engine
-    if engine not in ENGINES:
-        raise location.error("must be sqlite, memory, or a URL postgresql://…")
-    return engine
-
-
-def _workers(raw: object, location: SettingLocation) -> int:
-    if raw == "auto":
-        return min(_cores(), MAX_WORKERS)
-    if isinstance(raw, str):
-        raise location.error(f'must be an integer from 1 to {MAX_WORKERS}, or "auto"')
-    return integer(1, MAX_WORKERS)(raw, location)
-
-
-def _cores() -> int:
-    """Return how many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 @attrs.frozen
 class HttpSettings:
-    """`[http]`: header names and origins of clients, the access log, compressed responses."""
+    """`[http]`: header names and origins of clients, access log, compression, the page at `/`."""
 
     etag_headers: tuple[str, ...] = key(
         ("Vendor", "Firebase", "TreeDB"),
@@ -150,6 +122,7 @@ class HttpSettings:
     )
     access_log: bool = key(False, boolean)
     compression: bool = key(True, boolean)
+    page: bool = key(True, boolean)
 
 
 @attrs.frozen
@@ -178,20 +151,28 @@ def _projects(raw: object, location: SettingLocation) -> Mapping[str, ProjectSet
 
 @attrs.frozen
 class Settings:
-    """All settings.
+    """The settings of a `TreeService`: what the configuration file of the daemon says.
 
-    The last four are not keys. `development` is development mode, which has no file; `accept_loss`
-    serves databases from which changes are missing, this time only; `location` and
-    `listen_location` are where the settings come from, for errors in files that they name.
+    `Settings.from_values` makes them of plain values, `load_settings` of a file; both check them
+    and raise `ConfigError`. Made directly, with fields of the types below, they are not checked.
+    The fields have the names, units and defaults of the keys, which `treedb init --print-sample`
+    explains: `listen` is empty for a service that is mounted in a site of yours, `data` is the
+    folder of the databases, `engine="memory"` keeps nothing, `projects` has a `ProjectSettings`
+    for each project.
+
+    The last six are not keys, and a program leaves them alone: `development` is development mode,
+    which has no file, and logs each request unless it is `quiet`; with `network` it is for other
+    machines too. `accept_loss` serves databases from which changes are missing, this time only.
+    `location` and `listen_location` are where the settings come from, for the text of errors.
     """
 
     listen: tuple[Endpoint, ...] = key((), _endpoints)
     domains: tuple[str, ...] = key((), _domains)
     default_project: str = key("", _default_project)
     data: pathlib.Path = key(pathlib.Path("/var/lib/treedb"), folder)
-    engine: str = key("sqlite", _engine)
+    engine: str = key("sqlite", read_engine)
     reads: ReadsName = key("strict", one_of("strict", "local"))
-    workers: int = key(1, _workers)
+    workers: int = key(1, read_workers)
     emulator: bool = key(False, boolean)
     limits: Limits = key(Limits(), table(Limits))
     streams: StreamLimits = key(StreamLimits(), table(StreamLimits))
@@ -199,14 +180,42 @@ class Settings:
     rules: RulesLimits = key(RulesLimits(), table(RulesLimits))
     projects: Mapping[str, ProjectSettings] = key(MappingProxyType({}), _projects)
     development: bool = False
+    quiet: bool = False
+    network: LocalNetwork | None = None
     accept_loss: bool = False
     location: SettingLocation = attrs.field(default=_SET_BY_PROGRAM, eq=False)
     listen_location: SettingLocation = attrs.field(default=_SET_BY_PROGRAM.at("listen"), eq=False)
+
+    @classmethod
+    def from_values(cls, *, folder: pathlib.Path | str | None = None, **values: object) -> Settings:
+        """Return settings from plain values: the keys and values of the configuration file.
+
+        A table of the file is a dict:
+        `from_values(data="data", projects={"app": {"rules_file": "rules.json"}})`.
+        Relative paths start from `folder`, which is the working directory if it is None. Paths may
+        be `pathlib.Path`, and lists tuples. Raises `ConfigError`, whose text is one sentence, for
+        an unknown key or a value that is not possible.
+        """
+        location = SettingLocation(
+            THE_SETTINGS, pathlib.Path.cwd() if folder is None else pathlib.Path(folder).absolute()
+        )
+        settings = cls(
+            **read_table(cls, as_read(values), location),
+            location=location,
+            listen_location=location.at("listen"),
+        )
+        _check(settings)
+        return settings
 
     @property
     def is_cluster(self) -> bool:
         """Whether the data is in PostgreSQL, and other daemons may serve it too."""
         return self.engine.startswith(POSTGRESQL_SCHEMES)
+
+    @property
+    def has_default_ports(self) -> bool:
+        """Whether nobody has named an endpoint, so that others do as well."""
+        return self.listen_location.source == DEVELOPMENT_MODE
 
     def location_of(self, project: str) -> SettingLocation:
         """Return the location of the keys of a project."""
@@ -218,17 +227,19 @@ def load_settings(
     flags: Mapping[str, object],
     folder: pathlib.Path,
     content: bytes | None = None,
+    network: LocalNetwork | None = None,
 ) -> Settings:
     """Read `file`, or return development mode's settings for None; `flags` override both.
 
     `folder` is the working directory, from which relative paths of flags, and of `file` itself,
-    start. `content` is what the file holds, if it was read before. Raises `ConfigError`.
+    start. `content` is what the file holds, if it was read before. With `network` development mode
+    is for other machines too. Raises `ConfigError`.
     """
     command_line = SettingLocation(COMMAND_LINE, folder)
     overrides = read_table(Settings, flags, command_line)
     if file is None:
         location = SettingLocation(DEVELOPMENT_MODE, folder)
-        settings = attrs.evolve(_development(folder), **overrides)
+        settings = attrs.evolve(_development(folder, network), **overrides)
     else:
         location = SettingLocation(str(file), (folder / file).absolute().parent)
         values = read_table(Settings, _parse(file, folder, content), location)
@@ -239,15 +250,17 @@ def load_settings(
     return settings
 
 
-def _development(folder: pathlib.Path) -> Settings:
+def _development(folder: pathlib.Path, network: LocalNetwork | None) -> Settings:
+    listen = DEVELOPMENT_LISTEN if network is None else LAN_LISTEN
     return Settings(
-        listen=tuple(parse_endpoint(each, folder) for each in DEVELOPMENT_LISTEN),
+        listen=tuple(parse_endpoint(each, folder) for each in listen),
         domains=("localhost",),
         default_project=DEVELOPMENT_PROJECT,
         data=folder / DEVELOPMENT_DATA,
-        emulator=True,
+        emulator=network is None,
         projects=MappingProxyType({DEVELOPMENT_PROJECT: ProjectSettings(databases=None)}),
         development=True,
+        network=network,
     )
 
 
@@ -270,7 +283,8 @@ def _check(settings: Settings) -> None:
     default = settings.default_project
     if default and default not in settings.projects:
         raise settings.location.at("default_project").error(
-            f'names "{default}", which is not configured', f"add [projects.{default}] or remove it"
+            f'names "{default}", which is not configured',
+            f"add {_name_of_table(settings, default)} or remove it",
         )
     if settings.workers > 1 and settings.engine == "memory":
         raise settings.location.at("workers").error(
@@ -280,14 +294,24 @@ def _check(settings: Settings) -> None:
     _check_cluster(settings)
     for endpoint in settings.listen:
         if settings.emulator and not endpoint.is_loopback:
+            mode, way = "emulator = true", "set emulator = false"
+            if settings.development:
+                mode, way = DEVELOPMENT_MODE, "use --lan"
             raise settings.listen_location.error(
-                f"opens {endpoint.text} to other machines, which emulator mode does not allow",
-                "add interface=127.0.0.1, or set emulator = false in a file for --config",
+                f"opens {endpoint.text} to other machines, which {mode} does not allow",
+                f"add interface=127.0.0.1, or {way}",
             )
         if endpoint.is_secure and endpoint.certificate is None and not settings.development:
             raise settings.listen_location.error(
                 f"has no certificate for {endpoint.text}", "add privateKey= and certKey="
             )
+
+
+def _name_of_table(settings: Settings, project: str) -> str:
+    """Return how the table of a project is written where the settings come from."""
+    if settings.location.source == THE_SETTINGS:
+        return f'projects["{project}"]'
+    return f"[projects.{project}]"
 
 
 def _check_cluster(settings: Settings) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import os
 import pathlib
 import re
 from collections.abc import Callable, Mapping
@@ -89,6 +90,19 @@ def read_table(
             raise location.at(name).error(f"is not a key ({known})")
         values[name] = readers[name](value, location.at(name))
     return values
+
+
+def as_read(values: Mapping[str, object]) -> dict[str, object]:
+    """Return values that a program sets as a file would hold them: lists, tables, paths as text."""
+    return {name: _as_read(value) for name, value in values.items()}
+
+
+def _as_read(value: object) -> object:
+    if isinstance(value, Mapping):
+        return as_read(value)
+    if isinstance(value, list | tuple):
+        return [_as_read(item) for item in value]
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
 def integer(low: int, high: int) -> Reader[int]:

@@ -1,14 +1,13 @@
 """Authorisation: the rules in force of a project, evaluated for the reads and writes of a database.
 
 What the rules alone can tell is told without a view (`RuleSet.find_read`, `find_write`); only what
-depends on the data or the time needs a `Context`. An admin is exempt from rules.
+depends on the data or the time needs a `Context`. An admin is exempt from rules. This module knows
+no Twisted: `rules_trial` judges with it where there is no daemon.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-
-from twisted.internet.interfaces import IReactorTime
 
 from treedbd.database.errors import DeadlinePassed, PermissionDenied, TagDenied
 from treedbd.database.requests import Caller, Write
@@ -31,16 +30,17 @@ class Authorisation:
         self,
         rules: Callable[[], RuleSet],
         exceeded: Callable[[str, TextPosition], None],
-        clock: IReactorTime,
+        seconds: Callable[[], float],
         kept_reads: KeptReads,
     ) -> None:
         """Evaluate the rules that `rules` returns; `kept_reads` are of the data of the database.
 
-        `exceeded` is called with a rule that would have read too much (`Context`).
+        `exceeded` is called with a rule that would have read too much (`Context`). `seconds` is the
+        clock of the deadlines.
         """
         self._rules = rules
         self._exceeded = exceeded
-        self._clock = clock
+        self._seconds = seconds
         self._kept_reads = kept_reads
 
     def evaluate_read(
@@ -105,7 +105,7 @@ class Authorisation:
         """Return the context in which rules are evaluated; `view` may be older if it is held."""
 
         def check() -> None:
-            if deadline is not None and self._clock.seconds() >= deadline:
+            if deadline is not None and self._seconds() >= deadline:
                 raise DeadlinePassed("the rules were evaluated")
             pause()
 

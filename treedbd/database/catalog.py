@@ -46,6 +46,7 @@ class Catalog:
     Attributes:
         rules_work: the work on the rules documents of all projects.
         moment: in which a request may read at once.
+        written: the databases that have data, as far as this process knows.
 
     """
 
@@ -82,7 +83,7 @@ class Catalog:
         self._kept_rules: list[ActiveRules] = []
         self._runtime = runtime
         self._retain_events = retain_events
-        self._written = WrittenDatabases(max_databases)
+        self.written: Final = WrittenDatabases(max_databases)
         self._has_created = False
         self._used: WeakValueDictionary[DatabaseName, Database] = WeakValueDictionary()
         # Those of `_used` that are kept though nobody refers to them: their data is open.
@@ -117,7 +118,7 @@ class Catalog:
             accept_loss=accept_loss,
         )
         found.warn_of_foreign()
-        self._written.update(found.databases)
+        self.written.update(found.databases)
         for project in self._projects:
             self.rules(project)  # so that what is wrong with rules is reported at the start
 
@@ -223,7 +224,7 @@ class Catalog:
         """Return the databases of a project that exist or are configured, in order."""
         names = project.databases
         if names is None:
-            names = self._written.of(project.name, self._files.list_created) | {DEFAULT_DATABASE}
+            names = self.written.of(project.name, self._files.list_created) | {DEFAULT_DATABASE}
         return [DatabaseName(project.name, name) for name in sorted(names)]
 
     def find_own_problems(self) -> Deferred[list[Problem]]:
@@ -301,7 +302,7 @@ class Catalog:
         if self._is_in_memory:
             database = self._make_database(name, project, self._make_memory(name))
         else:
-            engine = self._files.make_engine(name, is_written=name in self._written)
+            engine = self._files.make_engine(name, is_written=name in self.written)
             database = self._make_database(name, project, engine, self._files.make_turn(name))
             self._files.add(database, engine)
         self._used[name] = database
@@ -313,7 +314,7 @@ class Catalog:
             return MemoryEngine()
 
         def created(_: MemoryEngine) -> None:
-            self._written.add(name)
+            self.written.add(name)
             self._keep(name)
 
         return CreateOnWriteEngine(create, created)
@@ -330,13 +331,12 @@ class Catalog:
 
     def _check_may_create(self, name: DatabaseName) -> None:
         """Raise `CannotCreateStore` if there may be no further database; in any thread."""
-        self._written.check_may_add(
-            name, self._project(name).databases_max, self._files.list_created
-        )
+        limit = self._project(name).databases_max
+        self.written.check_may_add(name, limit, self._files.list_created)
 
     def _created(self, name: DatabaseName) -> None:
         """Record that a database has a file from now on; in any thread."""
-        self._written.add(name)
+        self.written.add(name)
         self._has_created = True
 
     def _keep(self, name: DatabaseName) -> None:

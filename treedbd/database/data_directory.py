@@ -6,6 +6,7 @@ as an empty one, and then overwritten.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import stat
@@ -15,6 +16,7 @@ from typing import Final
 import attrs
 
 from treedbd.files import create_directory, is_open_to_others
+from treedbd.names import DatabaseName
 from treedbd.store.engine import CannotOpenStore
 from treedbd.store.sqlite.file import LOG
 from treedbd.store.sqlite.history import MARK
@@ -68,6 +70,17 @@ def prepare(folder: pathlib.Path) -> bool:
             "let the user that runs treedb write to it, or choose another directory",
         ) from None
     return is_open
+
+
+def stored_bytes(folder: pathlib.Path, name: DatabaseName) -> int:
+    """Return how many bytes the files of a database have in a data directory, 0 if it has none."""
+    total = 0
+    with contextlib.suppress(OSError), os.scandir(folder / name.project) as files:
+        for file in files:
+            if file.name.partition(".")[0] == name.database:
+                with contextlib.suppress(OSError):  # removed meanwhile
+                    total += file.stat().st_size
+    return total
 
 
 def walk(folder: pathlib.Path, projects: Collection[str]) -> Iterator[DirectoryEntry]:

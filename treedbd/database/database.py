@@ -93,7 +93,7 @@ class Database:
         self._kept_reads = KeptReads(runtime.read_pool)
         self.answers: Final = Answers(runtime.answer_pool, runtime.slices)
         self._authorisation = Authorisation(
-            lambda: rules.current, rules.report_exceeded, runtime.clock, self._kept_reads
+            lambda: rules.current, rules.report_exceeded, runtime.clock.seconds, self._kept_reads
         )
         self._grants = ReadGrants(
             lambda: rules.current, self.read, self._authorisation.context, self._is_behind

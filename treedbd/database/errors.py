@@ -28,6 +28,10 @@ class TagDenied(PermissionDenied):
 
 
 class TooLarge(Exception):
+    """A value or a body has too many bytes; the text says how many it may have."""
+
+
+class TooLargeToIndent(TooLarge):
     """A value is too large to be indented."""
 
     def __init__(self) -> None:

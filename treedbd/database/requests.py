@@ -7,15 +7,18 @@ done raises one of `errors`.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import attrs
-from twisted.internet.defer import Deferred
-from twisted.python.failure import Failure
 
 from treedbd.tree.edit import Edit
 from treedbd.tree.etag import ETagSet
 from treedbd.tree.event import Commit
 from treedbd.tree.types import Json, Place
+
+if TYPE_CHECKING:  # rules are judged without Twisted, too (`rules_trial`)
+    from twisted.internet.defer import Deferred
+    from twisted.python.failure import Failure
 
 
 @attrs.frozen
@@ -125,7 +128,7 @@ class QueuedWrite:
     def refuse(self, error: Exception) -> None:
         """Answer with an error, unless it was answered while its outcome was in doubt."""
         if not self.deferred.called:
-            self.deferred.errback(Failure(error))
+            self.deferred.errback(error)
 
 
 def answer_all(batch: Sequence[QueuedWrite]) -> Generator[None, None, None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from heapq import nsmallest
 from typing import TypeAlias
 
 from treedbd.names import DatabaseName
@@ -23,6 +24,14 @@ class WrittenDatabases:
     def __contains__(self, name: DatabaseName) -> bool:
         """Return whether a database is known to have data."""
         return name in self._names
+
+    def __len__(self) -> int:
+        """Return how many databases are known to have data."""
+        return len(self._names)
+
+    def first(self, count: int) -> list[DatabaseName]:
+        """Return those whose labels come first, in order."""
+        return nsmallest(count, list(self._names), key=lambda name: name.label)
 
     def add(self, name: DatabaseName) -> None:
         """Record that a database has data."""

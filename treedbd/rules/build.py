@@ -8,23 +8,25 @@ repeats is compiled once for all places where its captures mean the same.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final, TypeAlias
 
 import attrs
 
 from treedbd.limits import RulesLimits
-from treedbd.rules.ast import Pattern, Variable
+from treedbd.rules.ast import Binary, Literal, Pattern, Variable
 from treedbd.rules.compile import compile_rule
 from treedbd.rules.context import KnownScope, Scope
 from treedbd.rules.document import ArrayItem, Item, ObjectItem, ScalarItem, Source, TextItem
 from treedbd.rules.errors import ExpressionError, RulesWarning
 from treedbd.rules.evaluate import READ, VALIDATE, WRITE, Rule, RuleNode
 from treedbd.rules.grammar import parse_expression
+from treedbd.rules.operators import EQUALITIES
 from treedbd.rules.partial import compile_partial
 from treedbd.rules.steps import Steps
 from treedbd.rules.suggest import suggest
-from treedbd.rules.typecheck import typecheck_rule
+from treedbd.rules.typecheck import TypeTable, typecheck_rule
+from treedbd.rules.types import Type
 from treedbd.tree.errors import InvalidPath
 from treedbd.tree.path import check_key
 from treedbd.tree.types import Path
@@ -44,8 +46,17 @@ _ANCHORED_BAR: Final = (
 _BAD_INDEX: Final = "Invalid indexOn expression. Must be either a string or an array of strings"
 
 
+_AROUND: Final = 'Put the rules into {"rules": {…}}.'
+_NESTED: Final = "Write a path as nodes within each other."
+_RULE_WITHOUT_NODE: Final = 'A key has an object of rules, as in {".validate": "…"}.'
+_RULE_WITH_CHILDREN: Final = "A rule has no children: write them beside it."
 MAX_WARNINGS: Final = 20
 """Warnings of one document that are kept; an author who mends these sees the others."""
+_COMPARED: Final[Mapping[Type, str]] = {
+    Type.BOOLEAN: "A boolean",
+    Type.NUMBER: "A number",
+    Type.STRING: "A string",
+}
 _TREES: Final = ("data", "newData", "root")
 """The variables of an expression that are nodes of the tree."""
 _NO_INDEX: Final[frozenset[str]] = frozenset()
@@ -65,6 +76,7 @@ class _Compiled:
     reads_time: bool
     reads_data: bool
     may_be_true: Callable[[KnownScope], bool] | None
+    constant: bool | None
     warnings: tuple[tuple[int, str], ...]
 
 
@@ -73,13 +85,14 @@ def build_rules(
 ) -> Steps[tuple[RuleNode, tuple[RulesWarning, ...]]]:
     """Return the root of the rules in a document, and the warnings; raise `InvalidRules`."""
     if not isinstance(document, ObjectItem):
-        source.fail(document.offset, "Expected '{'.")
+        source.fail(document.offset, "Expected '{'.", _AROUND)
     if not document.keys or document.keys[0].value != TOP:
         offset = document.keys[0].offset if document.keys else document.end
-        source.fail(offset, f"Expected '{TOP}' property.")
+        source.fail(offset, f"Expected '{TOP}' property.", _AROUND)
     if len(document.keys) > 1:
         extra = document.keys[1]
-        source.fail(extra.offset, f"Unexpected property '{extra.value}'.")
+        text = f"Unexpected property '{extra.value}'."
+        source.fail(extra.offset, text, f"Move it below '{TOP}'.")
     builder = _Builder(source, limits)
     root = yield from builder.node(document.values[0], (), ())
     return root, tuple(builder.warnings)
@@ -124,11 +137,15 @@ class _Builder:
     ) -> None:
         name = key.value
         if not isinstance(value, ObjectItem):
-            self.source.fail(value.offset, "Expected '{'.", suggest(name, _DOTTED))
+            hint = suggest(name, _DOTTED)
+            if not hint and isinstance(value, TextItem) and not name.startswith("."):
+                hint = _RULE_WITHOUT_NODE
+            self.source.fail(value.offset, "Expected '{'.", hint)
         is_capture = name.startswith("$")
         bare = name[1:] if is_capture else name
         if _FORBIDDEN.search(bare) or name == "$":
             hint = suggest(name, _DOTTED) if name.startswith(".") else ""
+            hint = hint or (_NESTED if "/" in name else "")
             self.source.fail(key.offset, _BAD_KEY, hint)
         try:
             check_key(bare)
@@ -145,9 +162,11 @@ class _Builder:
         other = next((sibling for sibling in siblings if sibling.startswith("$")), None)
         if other:
             text = f"Cannot have multiple default rules ('{other}' and '{name}')."
-            self.source.fail(key.offset, text)
+            hint = "Keep one of them: it applies to every key without rules of its own."
+            self.source.fail(key.offset, text, hint)
         if name in names:
-            self.source.fail(key.offset, f"The variable '{name}' is already bound above.")
+            text = f"The variable '{name}' is already bound above."
+            self.source.fail(key.offset, text, "Give this one another name.")
 
     def rule(self, kind: str, value: Item, names: Path, captures: _Captures) -> Steps[Rule]:
         keys = (TOP, *names)
@@ -156,7 +175,8 @@ class _Builder:
             position = self.source.position(value.offset)
             return Rule(kind, keys, position, lambda _: constant, constant=constant)
         if not isinstance(value, TextItem):
-            self.source.fail(value.offset, _BAD_RULE)
+            hint = _RULE_WITH_CHILDREN if isinstance(value, ObjectItem) else ""
+            self.source.fail(value.offset, _BAD_RULE, hint)
         position = self.source.position(value.offset_of(0))
         case = (value.value, kind, captures)
         compiled = self.compiled.get(case)
@@ -173,6 +193,7 @@ class _Builder:
             position,
             compiled.test,
             compiled.reads_time,
+            compiled.constant,
             reads_data=compiled.reads_data,
             may_be_true=compiled.may_be_true,
         )
@@ -193,6 +214,16 @@ class _Builder:
         )
 
 
+def _find_unequal(types: TypeTable) -> Iterator[tuple[int, str]]:
+    """Return warnings of comparisons that have the same result whatever the values are."""
+    for node in types:
+        if isinstance(node, Binary) and node.operators[0] in EQUALITIES:
+            left, right = types[node.terms[0]], types[node.terms[1]]
+            if left is not right and left in _COMPARED and right in _COMPARED:
+                text = f"{_COMPARED[left]} is never equal to {_COMPARED[right].lower()}."
+                yield node.terms[0].offset, text
+
+
 def _compile(text: str, kind: str, captures: _Captures, limits: RulesLimits) -> Steps[_Compiled]:
     """Compile one expression; raise `ExpressionError`."""
     bound = dict(captures)
@@ -204,10 +235,16 @@ def _compile(text: str, kind: str, captures: _Captures, limits: RulesLimits) -> 
         may_be_true = yield from compile_partial(expression, types, bound)
     names = {node.name for node in types if isinstance(node, Variable)}
     patterns = (node for node in types if isinstance(node, Pattern))
-    warnings = tuple(
-        (node.offset + 1 + node.regex.bar, _ANCHORED_BAR)
-        for node in patterns
-        if node.regex.bar is not None
+    warnings = (
+        *[
+            (node.offset + 1 + node.regex.bar, _ANCHORED_BAR)
+            for node in patterns
+            if node.regex.bar is not None
+        ],
+        *_find_unequal(types),
     )
     reads_data = not names.isdisjoint(_TREES)
-    return _Compiled(test, "now" in names, reads_data, may_be_true, warnings)
+    # The expressions "true" and "false" are as constant as the words themselves.
+    value = expression.value if isinstance(expression, Literal) else None
+    constant = value if isinstance(value, bool) else None
+    return _Compiled(test, "now" in names, reads_data, may_be_true, constant, warnings)

@@ -41,6 +41,12 @@ _WORD = re.compile(r"[A-Za-z]+")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _CONSTANTS: Final = {"true": True, "false": False, "null": None}
 _ITEMS_PER_STEP: Final = 100
+_AFTER_ITEM: Final = {
+    '"': "Write a comma between two members.",
+    "}": "Close the bracket that was opened last.",
+    "]": "Close the bracket that was opened last.",
+}
+_IN_STRING: Final = "Within an expression write single quotes, as in auth.uid == 'ada'."
 
 
 class Source:
@@ -161,11 +167,11 @@ class _DocumentParser:
         while self.skip():
             yield
         if self.at < len(self.text):
-            self.fail("Parse error.")
+            self.fail("Parse error.", "Remove what follows the document.")
         return item
 
-    def fail(self, text: str) -> NoReturn:
-        self.source.fail(self.at, text)
+    def fail(self, text: str, hint: str = "") -> NoReturn:
+        self.source.fail(self.at, text, hint)
 
     def next(self) -> str:
         """Return the character at the cursor, '' at the end."""
@@ -191,7 +197,7 @@ class _DocumentParser:
         if character in ("{", "["):
             return None
         if character == ",":
-            self.fail("Unexpected ','.")
+            self.fail("Unexpected ','.", "A value is missing before the comma.")
         return self.scalar()
 
     def container(self) -> Steps[Item]:
@@ -210,7 +216,7 @@ class _DocumentParser:
             return ScalarItem(begin, _CONSTANTS[word[0]])
         number = _NUMBER.match(self.text, begin)
         if not number:
-            self.fail("Parse error.")
+            self.fail("Parse error.", "Write expressions in double quotes." if self.next() else "")
         self.at = number.end()
         return ScalarItem(begin, float(number[0]))
 
@@ -240,12 +246,12 @@ class _DocumentParser:
     def key(self) -> Steps[TextItem]:
         """Parse the key of a member, and move to its value."""
         if self.next() != '"':
-            self.fail("Expected '\"'.")
+            self.fail("Expected '\"'.", "Write keys in double quotes.")
         key = self.string()
         while self.skip():
             yield
         if self.next() != ":":
-            self.fail("Expected ':'.")
+            self.fail("Expected ':'.", "Write a colon between a key and its value.")
         self.at += 1
         while self.skip():
             yield
@@ -279,11 +285,11 @@ class _DocumentParser:
             self.at += 1
             return False
         if character == "," and first:
-            self.fail("Unexpected ','.")
+            self.fail("Unexpected ','.", "Remove the comma.")
         if not character:
-            self.fail("Unexpected end of the document.")
+            self.fail("Unexpected end of the document.", f"A closing {closing} is missing.")
         if needs_comma:
-            self.fail(f"Expected ',' or '{closing}'.")
+            self.fail(f"Expected ',' or '{closing}'.", _AFTER_ITEM.get(character, _IN_STRING))
         return True
 
     def string(self) -> TextItem:
@@ -301,11 +307,11 @@ class _DocumentParser:
     def fail_in_string(self, end: int) -> NoReturn:
         """Report what a string must not hold, at `end`."""
         if end == len(self.text):
-            self.fail("Unterminated string.")
+            self.fail("Unterminated string.", "A closing double quote is missing.")
         if self.text[end] != "\\":
             self.source.fail(end, "A string must not hold control characters.")
         letters = 5 if self.text.startswith("u", end + 1) else 1
         shown = self.text[end + 1 : end + 1 + letters]
         if not shown.isprintable():
             shown = ascii(shown)[1:-1]
-        self.source.fail(end, f"Invalid escape: '\\{shown}'")
+        self.source.fail(end, f"Invalid escape: '\\{shown}'", "Write \\\\ for a backslash.")

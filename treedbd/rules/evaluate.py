@@ -129,8 +129,8 @@ class RuleResult:
         line: line of the document, from 1.
         column: column of the line, from 1.
         result: whether the rule is true, or the text of the error.
-        captures: if it is not true: the keys that its captures matched.
-        reads: if it is not true: the nodes that it read.
+        captures: the keys that its captures matched.
+        reads: the nodes that it read.
 
     """
 
@@ -318,8 +318,6 @@ class Evaluation:
     def _explain(self, rule: Rule, path: Path, result: bool | str) -> RuleResult:
         """Return the result of a rule that was evaluated, with what it read."""
         reads = tuple(self._reads)
-        if result is True:
-            return RuleResult(rule.kind, path, rule.location, *rule.position, result)
         names = rule.keys[1:]
         captures = {
             name: key for name, key in zip(names, path, strict=True) if name.startswith("$")

@@ -47,6 +47,7 @@ from treedbd.rules.constructs import (
 )
 from treedbd.rules.errors import ExpressionError
 from treedbd.rules.regex import parse_regex
+from treedbd.rules.remedies import JOIN_RULES
 from treedbd.rules.steps import Steps
 from treedbd.rules.syntax_errors import syntax_error
 from treedbd.rules.tokens import (
@@ -237,7 +238,8 @@ class _ExpressionParser:
             self.fail()
         rest = BLANKS.match(self.text, offset + len(semicolon))
         if rest is not None and rest.end() < len(self.text):
-            raise ExpressionError(rest.end(), "A rule must be a single expression.")
+            text = "A rule must be a single expression."
+            raise ExpressionError(rest.end(), text, JOIN_RULES)
         self.is_complete = True
 
 

@@ -8,9 +8,10 @@ the view they are given. That an admin is exempt from rules is the concern of ca
 from __future__ import annotations
 
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from hashlib import blake2b
+from operator import attrgetter
 from typing import Final, TypeAlias
 
 import attrs
@@ -22,7 +23,7 @@ from treedbd.rules.context import Context, KnownScope, QueryFacts, Scope
 from treedbd.rules.dependencies import Dependencies, Recorder
 from treedbd.rules.document import Item, Source, as_json, parse_document
 from treedbd.rules.errors import InvalidRules, RulesWarning
-from treedbd.rules.evaluate import ALLOWED, Evaluation, RuleNode, Verdict
+from treedbd.rules.evaluate import ALLOWED, Evaluation, Rule, RuleNode, Verdict
 from treedbd.rules.metered import MeteredView
 from treedbd.rules.overlay import Overlay
 from treedbd.rules.rights import find_read, find_write, may_allow_write
@@ -159,6 +160,16 @@ class RuleSet:
             budget = Budget(self._limits.judged_characters)
             context.reader = MeteredView(context.view, budget, context.kept), budget
         return context.reader
+
+    def rules(self) -> Iterator[Rule]:
+        """Iterate over all rules, in the order of the document."""
+        found: list[Rule] = []
+        pending = [self._root]
+        while pending:
+            node = pending.pop()
+            found.extend(node.rules.values())
+            pending.extend(below for _, below in node.below())
+        yield from sorted(found, key=attrgetter("position"))
 
     def may_write_somewhere(self, path: Path, auth: Json) -> bool:
         """Return whether a caller may be allowed any write at or below `path`.

@@ -30,8 +30,20 @@ from treedbd.rules.ast import (
     fold,
 )
 from treedbd.rules.errors import ExpressionError
+from treedbd.rules.remedies import (
+    LIST_NAMES,
+    PATTERN,
+    READS_ONLY,
+    USE_CHILD,
+    remedy_of_call,
+    remedy_of_condition,
+    remedy_of_member,
+    remedy_of_operand,
+    remedy_of_string,
+    remedy_of_target,
+    remedy_of_variable,
+)
 from treedbd.rules.steps import Steps
-from treedbd.rules.suggest import suggest
 from treedbd.rules.types import (
     ABSORBING,
     NUMBERS,
@@ -92,17 +104,19 @@ def typecheck_rule(
 
     `for_read` says that it is a `.read` rule, which has no `newData`. Raises `ExpressionError`.
     """
-    checker = _TypeChecker(captures, for_read)
+    checker = _TypeChecker(captures, for_read, expression)
     checked = yield from fold(checker.visit, checker.leaves, expression, checker.types)
     if checked is not Type.BOOLEAN:
-        raise ExpressionError(expression.offset, "Expression must evaluate to a boolean.")
+        hint = remedy_of_condition(checked, expression)
+        raise ExpressionError(expression.offset, "Expression must evaluate to a boolean.", hint)
     return checker.types
 
 
 class _TypeChecker:
     """The check of one expression; each method returns the type of one form of node."""
 
-    def __init__(self, captures: Collection[str], for_read: bool) -> None:
+    def __init__(self, captures: Collection[str], for_read: bool, whole: Expression) -> None:
+        self.whole = whole
         self.captures = captures
         self.for_read = for_read
         self.types: dict[AstNode, Type] = {}
@@ -129,28 +143,31 @@ class _TypeChecker:
         name = node.name
         checked = Type.STRING if name in self.captures else _VARIABLES.get(name)
         if checked is None:
-            hint = suggest(name, (*_VARIABLES, *self.captures))
+            known = (*_VARIABLES, *self.captures)
+            hint = remedy_of_variable(name, known, is_whole=node is self.whole)
             raise ExpressionError(node.offset, f"Unknown variable '{name}'.", hint)
         if name == "newData" and self.for_read:
-            raise ExpressionError(node.offset, "newData is invalid in .read expressions.")
+            text = "newData is invalid in .read expressions."
+            raise ExpressionError(node.offset, text, READS_ONLY)
         return checked
 
     def member(self, node: Member) -> Visit[Type]:
         name = node.name
         target: Type = yield node.target
         if target in _NO_MEMBERS:
-            raise ExpressionError(
-                node.name_offset, "Invalid property access: target is not an object."
-            )
+            text = "Invalid property access: target is not an object."
+            raise ExpressionError(node.name_offset, text, remedy_of_target(target))
         found = _type_of_member(target, name)
         if found is None:
-            hint = suggest(name, _MEMBERS[target])
+            hint = remedy_of_member(name, _MEMBERS[target])
             raise ExpressionError(node.name_offset, f"No such method/property '{name}'.", hint)
         return found
 
     def index(self, node: Index) -> Visit[Type]:
-        if (yield node.target) is not Type.AUTH:
-            raise ExpressionError(node.bracket_offset, "Invalid property access.")
+        target = yield node.target
+        if target is not Type.AUTH:
+            hint = USE_CHILD if target is Type.SNAPSHOT else ""
+            raise ExpressionError(node.bracket_offset, "Invalid property access.", hint)
         if (yield node.index) not in ORDERED:
             raise ExpressionError(node.index.offset, "Invalid property access.")
         return Type.AUTH
@@ -159,9 +176,8 @@ class _TypeChecker:
         callee = node.callee
         if (yield callee) is not Type.METHOD or not isinstance(callee, Member):
             offset = callee.name_offset if isinstance(callee, Member) else callee.offset
-            raise ExpressionError(
-                offset, "Type error: Function call on target that is not a function."
-            )
+            text = "Type error: Function call on target that is not a function."
+            raise ExpressionError(offset, text, remedy_of_call(callee, self.types[callee]))
         of_snapshot = self.types[callee.target] is Type.SNAPSHOT
         method = (SNAPSHOT_METHODS if of_snapshot else STRING_METHODS)[callee.name]
         _check_arity(node, callee, method)
@@ -174,36 +190,42 @@ class _TypeChecker:
                 yield argument
                 if not isinstance(argument, Pattern):
                     text = "matches() expects a regular expression literal argument."
-                    raise ExpressionError(argument.offset, text)
-            elif (yield argument) not in STRINGS:
-                raise ExpressionError(argument.offset, _string_expected(callee.name, number))
+                    raise ExpressionError(argument.offset, text, PATTERN)
+            elif (found := (yield argument)) not in STRINGS:
+                text = _string_expected(callee.name, number)
+                raise ExpressionError(argument.offset, text, remedy_of_string(found))
         return method.returns
 
     def child_names(self, argument: Expression) -> Visit[None]:
         if not isinstance(argument, ListLiteral):
             yield argument
-            raise ExpressionError(argument.offset, "hasChildren() expects an array of child names.")
+            text = "hasChildren() expects an array of child names."
+            raise ExpressionError(argument.offset, text, LIST_NAMES)
         for item in argument.items:
-            if (yield item) not in STRINGS:
-                raise ExpressionError(item.offset, "hasChildren() expects an array of strings.")
+            found = yield item
+            if found not in STRINGS:
+                text = "hasChildren() expects an array of strings."
+                raise ExpressionError(item.offset, text, remedy_of_string(found))
 
     def prefix(self, node: Prefix) -> Visit[Type]:
         operand = yield node.operand
         if node.operator == "!":
             if operand is not Type.BOOLEAN:
-                raise ExpressionError(node.offset, "! only operates on booleans.")
+                hint = remedy_of_condition(operand, node.operand)
+                raise ExpressionError(node.offset, "! only operates on booleans.", hint)
             return Type.BOOLEAN
         if operand not in NUMBERS:
-            raise ExpressionError(node.offset, "- only operates on numbers.")
+            hint = remedy_of_operand(operand)
+            raise ExpressionError(node.offset, "- only operates on numbers.", hint)
         return Type.NUMBER
 
     def logical(self, node: Logical) -> Visit[Type]:
         side = "Left"
         for term in node.terms:
-            if (yield term) is not Type.BOOLEAN:
-                raise ExpressionError(
-                    term.offset, f"{side} operand of {node.operator} must be boolean."
-                )
+            found = yield term
+            if found is not Type.BOOLEAN:
+                text = f"{side} operand of {node.operator} must be boolean."
+                raise ExpressionError(term.offset, text, remedy_of_condition(found, term))
             side = "Right"
         return Type.BOOLEAN
 
@@ -213,18 +235,20 @@ class _TypeChecker:
         for operator, term in zip(node.operators, rest, strict=True):
             accepted, error_text = _operand_types(operator)
             if left not in accepted:
-                raise ExpressionError(node.offset, error_text("left"))
+                raise ExpressionError(node.offset, error_text("left"), remedy_of_operand(left))
             right = yield term
             if right not in accepted:
-                raise ExpressionError(term.offset, error_text("right"))
+                raise ExpressionError(term.offset, error_text("right"), remedy_of_operand(right))
             left = _result_type(operator, left, right)
         return left
 
     def conditional(self, node: Conditional) -> Visit[Type]:
         branches = []
         for condition, result in node.arms:
-            if (yield condition) is not Type.BOOLEAN:
-                raise ExpressionError(condition.offset, "condition of ? must be boolean.")
+            found = yield condition
+            if found is not Type.BOOLEAN:
+                hint = remedy_of_condition(found, condition)
+                raise ExpressionError(condition.offset, "condition of ? must be boolean.", hint)
             branches.append((yield result))
         joined: Type = yield node.otherwise
         for branch in reversed(branches):

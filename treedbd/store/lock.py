@@ -29,7 +29,22 @@ _MAX_BYTES = 65_536
 
 
 class DirectoryInUse(CannotOpenStore):
-    """Another process has locked the directory."""
+    """Another process has locked the directory.
+
+    Attributes:
+        directory: the directory.
+        holder: the id of that process, empty if it is not known.
+        urls: those at which it serves the directory, as far as they are known.
+
+    """
+
+    def __init__(
+        self, directory: pathlib.Path, problem: str, remedy: str, holder: str = ""
+    ) -> None:
+        super().__init__(f"The data directory {directory}", problem, remedy)
+        self.directory = directory
+        self.holder = holder
+        self.urls = tuple(read_urls(directory))
 
 
 class DirectoryLock:
@@ -59,7 +74,7 @@ class DirectoryLock:
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            holder = os.read(self._descriptor, 20).decode("ascii", "replace").partition("\n")[0]
+            holder = _read_holder(self._descriptor)
             os.close(self._descriptor)
             raise _cannot_lock(directory, holder, error) from None
         self.status = os.fstat(self._descriptor)
@@ -104,6 +119,32 @@ class DirectoryLock:
         os.close(self._descriptor)
 
 
+def find_other(directory: pathlib.Path) -> DirectoryInUse | None:
+    """Return the error that locking a directory would be if another process has locked it now.
+
+    Nothing is created or written.
+    """
+    try:
+        descriptor = os.open(directory / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        # Held for a moment only, and shared: two that look at the same time find nobody.
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        found = _cannot_lock(directory, _read_holder(descriptor), error)
+        return found if isinstance(found, DirectoryInUse) else None
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    return None
+
+
+def _read_holder(descriptor: int) -> str:
+    return os.read(descriptor, 20).decode("ascii", "replace").partition("\n")[0]
+
+
 def read_urls(directory: pathlib.Path) -> list[str]:
     """Return the URLs at which a locked directory is served, as far as its daemon knows them."""
     try:
@@ -130,16 +171,16 @@ def _cannot_open(directory: pathlib.Path, error: OSError) -> CannotOpenStore:
 
 
 def _cannot_lock(directory: pathlib.Path, holder: str, error: OSError) -> CannotOpenStore:
-    subject = f"The data directory {directory}"
     if not isinstance(error, BlockingIOError):
         return CannotOpenStore(
-            subject,
+            f"The data directory {directory}",
             f"cannot be locked ({os.strerror(error.errno or 0)})",
             "put it on a local file system",
         )
     process = f" (process {holder})" if holder else ""
     return DirectoryInUse(
-        subject,
+        directory,
         f"is in use by another treedb{process}",
         "stop that process, or choose another directory",
+        holder,
     )

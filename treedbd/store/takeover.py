@@ -120,7 +120,7 @@ def _replace(directory: pathlib.Path) -> DirectoryLock:
     current, aside, new = (directory / name for name in (LOCK_FILE, _ASIDE, _NEW))
     if is_aside(directory):
         raise DirectoryInUse(
-            f"The data directory {directory}",
+            directory,
             "is used by another treedb move, or by a daemon that was started after one",
             "wait for it, or stop the daemon",
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -101,12 +101,20 @@ class Addressing:
     """
 
     def __init__(
-        self, domains: tuple[str, ...], default_project: str, *, any_host: bool = False
+        self,
+        domains: tuple[str, ...],
+        default_project: str,
+        *,
+        any_host: bool = False,
+        own_hosts: Iterable[str] = (),
     ) -> None:
         """Serve `domains`, in lower case; with an empty `default_project` there is none.
 
-        With `any_host` other hosts name no database; without it they are misdirected.
+        With `any_host` other hosts name no database; without it they are misdirected, but
+        `own_hosts`, of which `*.local` is a pattern.
         """
+        self._own_hosts = frozenset(own_hosts)
+        self._own_suffixes = tuple(each[1:] for each in self._own_hosts if each[:2] == "*.")
         self._domains = sorted(domains, key=len, reverse=True)
         self._any_host = any_host
         self._default = DatabaseName(default_project) if default_project else None
@@ -152,6 +160,8 @@ class Addressing:
                     raise NoDatabaseNamed(f"No database can have the address {host}.")
                 return named
         if self._any_host or host == "localhost" or _is_address(host):
+            return None
+        if host in self._own_hosts or host.endswith(self._own_suffixes):
             return None
         raise Misdirected(f"The host {host} is not served here.")
 

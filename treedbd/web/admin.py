@@ -1,9 +1,10 @@
-"""The resources of admins: the rules of a project, and the list of its databases."""
+"""The resources of admins: the rules of a project, its databases, what clients do with them."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from typing import Final
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IReactorTime
@@ -11,7 +12,9 @@ from twisted.internet.interfaces import IReactorTime
 from treedbd.database.active_rules import ActiveRules
 from treedbd.database.catalog import Catalog
 from treedbd.database.database import Database
+from treedbd.names import DatabaseName
 from treedbd.tree.types import Json
+from treedbd.web.activity import Activity, ProjectActivity
 from treedbd.web.auth.authenticator import Authenticator
 from treedbd.web.auth.identity import require_admin
 from treedbd.web.change_log import read_log
@@ -24,6 +27,9 @@ from treedbd.web.request import DataRequest
 from treedbd.web.response import Response
 from treedbd.web.write import decode, read_body
 
+MAX_SHOWN: Final = 1000
+"""Databases of a project whose activity is shown."""
+
 
 class AdminHandlers:
     """Handles what only an admin of a project may read and set."""
@@ -34,12 +40,20 @@ class AdminHandlers:
         catalog: Catalog,
         body_limit: int,
         clock: IReactorTime,
+        activity: Activity | None,
+        count_streams: Callable[[DatabaseName], int],
     ) -> None:
-        """Serve `catalog` to the callers that `authenticator` identifies as admins."""
+        """Serve `catalog` to the callers that `authenticator` identifies as admins.
+
+        `activity` is what clients do with its databases; `count_streams` returns how many streams
+        of one are open.
+        """
         self._authenticator = authenticator
         self._catalog = catalog
         self._body_limit = body_limit
         self._clock = clock
+        self._activity = activity or Activity(clock)
+        self._count_streams = count_streams
 
     async def rules(
         self, request: IHttp1Request, wanted: DataRequest, database: Database
@@ -72,6 +86,33 @@ class AdminHandlers:
         await self._refresh(database)
         names = self._catalog.names(database.project)
         return json_response(wanted, [{"name": each.label} for each in names])
+
+    async def activity(self, _: IHttp1Request, wanted: DataRequest, database: Database) -> Response:
+        """Show what clients do with the databases of a project."""
+        await self._require_admin(wanted, database, "Access to the activity of a project")
+        if wanted.wants_explanation:
+            return _explain(wanted)
+        await self._refresh(database)
+        names = self._catalog.names(database.project)[:MAX_SHOWN]
+        stored = await self._activity.measure(names)
+        activity = await self._activity.of(database.project.name)
+        shown: list[Json] = []
+        for name, stored_bytes in zip(names, stored, strict=True):
+            requests, seconds = activity.totals.get(name.label, (0, 0.0))
+            streams = self._count_streams(name)
+            shown.append(
+                {
+                    "name": name.label,
+                    "bytes": stored_bytes,
+                    "streams": streams,
+                    "requests": requests,
+                    "busy_ms": round(seconds * 1000),
+                }
+            )
+        return json_response(
+            wanted,
+            {"for_s": round(activity.for_s, 3), "databases": shown, "slowest": _slowest(activity)},
+        )
 
     async def log(self, _: IHttp1Request, wanted: DataRequest, database: Database) -> Response:
         """List the writes that the change log of a database has kept."""
@@ -110,7 +151,7 @@ class AdminHandlers:
     async def _require_admin(self, wanted: DataRequest, database: Database, what: str) -> None:
         """Raise unless the caller is an admin of the project."""
         identity = await self._authenticator.identify(
-            database.name.project, wanted.token, None, wanted.timeout_s
+            database.name.project, wanted.token, None, wanted.timeout_s, wanted.identity
         )
         require_admin(identity, what)
         database.check_exists()
@@ -140,6 +181,21 @@ async def _put_rules(
     if put.warnings:
         status["warnings"] = [str(warning) for warning in put.warnings]
     return json_response(wanted, status)
+
+
+def _slowest(activity: ProjectActivity) -> Json:
+    """Return the slowest requests of a project, the slowest first."""
+    return [
+        {
+            "ms": round(seconds * 1000, 1),
+            "method": method,
+            "name": label,
+            "path": path,
+            "status": status,
+            "ago_s": round(ago_s),
+        }
+        for seconds, ago_s, label, method, path, status in activity.slowest
+    ]
 
 
 def _explain(wanted: DataRequest) -> Response:

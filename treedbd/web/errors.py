@@ -26,12 +26,14 @@ from treedbd.rules.errors import InvalidRules
 from treedbd.store.engine import CannotOpenStore, DamagedRow, DiskFull, StoreFailed
 from treedbd.tree.errors import InvalidData, InvalidPath, InvalidQuery
 from treedbd.web.addressing import Misdirected, MissingSuffix, NoDatabaseNamed
+from treedbd.web.auth.host_login import IdentifyFailed
 from treedbd.web.auth.identity import AuthRequired, NotAdmin
 from treedbd.web.auth.jwt import BadToken
 from treedbd.web.auth.providers import ProviderUnavailable
 from treedbd.web.content import TooManyWaitingBytes, WaitingBytesExhausted
 from treedbd.web.content_coding import ACCEPTED, UnsupportedEncoding
 from treedbd.web.dialect import Dialect
+from treedbd.web.documents import MissingDocument
 from treedbd.web.headers import Header
 from treedbd.web.methods import MethodNotAllowed
 from treedbd.web.origins import ForeignOrigin
@@ -53,6 +55,7 @@ STATUS: Final[dict[type[BaseException], tuple[int, str]]] = {
     ForeignOrigin: (403, "permission_denied"),
     PermissionDenied: (403, "permission_denied"),
     NotAdmin: (403, "permission_denied"),
+    MissingDocument: (404, "not_found"),
     MissingSuffix: (404, "not_found"),
     NoDatabaseNamed: (404, "not_found"),
     UnknownDatabase: (404, "not_found"),
@@ -61,6 +64,7 @@ STATUS: Final[dict[type[BaseException], tuple[int, str]]] = {
     ConditionFailed: (412, "condition_failed"),
     PayloadTooLarge: (413, "payload_too_large"),
     TooLarge: (413, "payload_too_large"),
+    IdentifyFailed: (500, "internal_error"),
     UnsupportedEncoding: (415, "unsupported_encoding"),
     Misdirected: (421, "misdirected"),
     TooManyWaitingBytes: (429, "too_many_requests"),

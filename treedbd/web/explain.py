@@ -28,16 +28,19 @@ _TYPES: Final[dict[object, str]] = {
 }
 
 
-def explanation(verdict: Verdict, *, is_admin: bool, auth: Json = None) -> Json:
+def explanation(
+    verdict: Verdict, *, is_admin: bool, auth: Json = None, shows_all: bool = False
+) -> dict[str, Json]:
     """Return the JSON of a verdict; an admin is allowed whatever the rules say.
 
     `auth` is what the rules have seen; it is shown, with a sentence that says why, if they deny.
+    With `shows_all` what rules have seen that are true is shown, too.
     """
     allowed = is_admin or verdict.allowed
     shown: dict[str, Json] = {"allowed": allowed, "admin": is_admin}
     if not allowed:
         shown |= {"reason": _reason(verdict), "auth": auth}
-    return {**shown, "rules": [_show(result) for result in verdict.trace]}
+    return {**shown, "rules": [_show(result, shows_all) for result in verdict.trace]}
 
 
 def _reason(verdict: Verdict) -> str:
@@ -49,7 +52,7 @@ def _reason(verdict: Verdict) -> str:
     return f"No {last.kind} rule on the path is true."
 
 
-def _show(result: RuleResult) -> Json:
+def _show(result: RuleResult, shows_all: bool) -> Json:
     shown: dict[str, Json] = {
         "rule": result.location,
         "path": format_path(result.path),
@@ -60,6 +63,8 @@ def _show(result: RuleResult) -> Json:
         shown |= {"result": False, "error": result.result}
     else:
         shown["result"] = result.result
+    if result.result is True and not shows_all:
+        return shown
     if result.captures:
         shown["captures"] = {**result.captures}
     if result.reads:

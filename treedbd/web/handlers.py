@@ -24,8 +24,7 @@ from treedbd.database.requests import Caller
 from treedbd.rules.context import Context, QueryFacts
 from treedbd.rules.evaluate import Verdict
 from treedbd.store.nodes import Nodes
-from treedbd.tree.errors import InvalidPath, InvalidQuery
-from treedbd.tree.types import Place
+from treedbd.tree.errors import InvalidQuery
 from treedbd.web.auth.authenticator import Authenticator
 from treedbd.web.auth.identity import ANONYMOUS, Identity, override_auth, require_admin
 from treedbd.web.content import WaitingBytesRefused
@@ -36,7 +35,7 @@ from treedbd.web.http1.interface import IHttp1Request
 from treedbd.web.large_reads import Rendered, Waiter, before_deadline
 from treedbd.web.missing_indexes import MissingIndexes, explain_index
 from treedbd.web.options import WebOptions
-from treedbd.web.parameters import Parameters, parse_choice
+from treedbd.web.read_options import check_stream
 from treedbd.web.rendering import Rendering
 from treedbd.web.representation import (
     ReadSource,
@@ -62,7 +61,6 @@ STREAM_HEADERS: Final[tuple[Header, ...]] = (
     (b"Content-Type", b"text/event-stream; charset=utf-8"),
     (b"X-Accel-Buffering", b"no"),
 )
-_EXCLUDED: Final = ("shallow", "print", "callback", "download")
 
 
 def drive(coroutine: Coroutine[Deferred[Any], Any, object], failure: Failure | None = None) -> None:
@@ -79,16 +77,6 @@ def drive(coroutine: Coroutine[Deferred[Any], Any, object], failure: Failure | N
     except StopIteration:
         return
     waits_for.addCallbacks(lambda _: drive(coroutine), lambda failure: drive(coroutine, failure))
-
-
-def _check_stream(parameters: Parameters, place: Place) -> None:
-    """Raise `InvalidQuery` or `InvalidPath` for what does not work with a stream."""
-    for name in _EXCLUDED:
-        if name in parameters:
-            raise InvalidQuery(f"{name} does not work with a stream.")
-    parse_choice(parameters, "resume", "true", "false")
-    if place.is_priority:
-        raise InvalidPath("A priority cannot be watched; watch its node.")
 
 
 class DataHandlers:
@@ -153,22 +141,20 @@ class DataHandlers:
         if wanted.wants_explanation:
             return await self._explain_read(wanted, database, facts)
         if wanted.accepts_events:
-            _check_stream(wanted.parameters, wanted.place)
+            check_stream(wanted.parameters, wanted.place)
         identity = await self._identify(wanted, database)
         path, caller = wanted.place.path, Caller(identity.auth, identity.is_admin)
 
         def check_read(nodes: Nodes) -> None:
             database.check_read(path, caller, self.now_ms(), nodes, facts)
 
+        if wanted.accepts_events:
+            self._open_stream(request, wanted, database, identity)
+            return None
         if options.query is not None:
             self._missing_indexes.check(
                 database, path, options.query, lambda: database.read(check_read)
             )
-        if wanted.accepts_events:
-            if database.is_absent:
-                database.read(check_read)
-            self._open_stream(request, wanted, database, identity)
-            return None
         answer = database.answers.find(wanted.place, options.form)
         if answer is not None:
             database.read(check_read)
@@ -200,7 +186,7 @@ class DataHandlers:
         if self._clock.seconds() >= deadline:
             raise DeadlinePassed("the data was read")
         if isinstance(rendered, TooMuchWork):
-            flows = may_flow(wanted) and request.method != b"HEAD"
+            flows = may_flow(wanted) and request.method != b"HEAD" and not wanted.takes_whole
             waiter = Waiter(source, check_read, rendered.sequence, _do_nothing, flows)
             waiting = self._shared_reads.render_flowing(database.hold, waiter, address_of(request))
             request.notifyFinish().addErrback(lambda _: waiting.cancel())
@@ -231,7 +217,7 @@ class DataHandlers:
         verdict = database.read(evaluate)
         shown = explanation(verdict, is_admin=identity.is_admin, auth=identity.auth)
         query = wanted.read_options.query
-        if query is not None and isinstance(shown, dict):
+        if query is not None:
             shown["index"] = explain_index(database, wanted.place.path, query)
         return json_response(wanted, shown)
 
@@ -243,10 +229,8 @@ class DataHandlers:
         identity: Identity,
     ) -> None:
         address = address_of(request)
-        self.streams.check(database.name, address)
+        read_request = self.admit(wanted, database, identity, address)
         path = wanted.place.path
-        caller = Caller(identity.auth, identity.is_admin)
-        read_request = ReadRequest(caller, path, wanted.read_options.facts, self.now_ms)
         with_ids = wanted.parameters.get("resume") == "true"
         stream_request = StreamRequest(
             database, path, wanted.read_options.query, read_request, identity, address, with_ids
@@ -262,20 +246,46 @@ class DataHandlers:
             self.streams.remove(stream)
             raise
 
+    def admit(
+        self, wanted: DataRequest, database: Database, identity: Identity, address: str | None
+    ) -> ReadRequest:
+        """Return for what the rules are evaluated while a stream, or a program, watches a place.
+
+        Raises if it may not begin; whether the rules allow it is evaluated with its first value.
+        """
+        options, path = wanted.read_options, wanted.place.path
+        request = ReadRequest(
+            Caller(identity.auth, identity.is_admin), path, options.facts, self.now_ms
+        )
+
+        def check_read(nodes: Nodes) -> None:
+            database.check_read(path, request.caller, self.now_ms(), nodes, options.facts)
+
+        if options.query is not None:
+            self._missing_indexes.check(
+                database, path, options.query, lambda: database.read(check_read)
+            )
+        if database.is_absent:
+            database.read(check_read)
+        self.streams.check(database.name, address)
+        return request
+
     # Callers.
 
     async def _identify(self, wanted: DataRequest, database: Database) -> Identity:
         """Return the identity that the rules see as the caller of a request."""
         if wanted.token is None and wanted.override is None:
-            return ANONYMOUS
+            return ANONYMOUS if wanted.identity is None else wanted.identity
         return await self._authenticator.identify(
-            database.name.project, wanted.token, wanted.override, wanted.timeout_s
+            database.name.project, wanted.token, wanted.override, wanted.timeout_s, wanted.identity
         )
 
     async def _identify_for_explanation(self, wanted: DataRequest, database: Database) -> Identity:
         """Return the identity that an admin wants explained; raise for any other sender."""
+        if wanted.explains_denial:
+            return await self._identify(wanted, database)
         identity = await self._authenticator.identify(
-            database.name.project, wanted.token, None, wanted.timeout_s
+            database.name.project, wanted.token, None, wanted.timeout_s, wanted.identity
         )
         require_admin(identity, "An explanation")
         database.check_exists()

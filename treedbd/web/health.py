@@ -20,24 +20,34 @@ from treedbd.names import DatabaseName
 from treedbd.tree.errors import InvalidPath, InvalidQuery
 from treedbd.turns import Turns
 from treedbd.web.auth.authenticator import Authenticator
-from treedbd.web.auth.identity import AuthRequired, NotAdmin
+from treedbd.web.auth.host_login import IdentifyFailed
+from treedbd.web.auth.identity import AuthRequired, Identity, NotAdmin
 from treedbd.web.auth.jwt import BadToken
 from treedbd.web.auth.providers import ProviderUnavailable
 from treedbd.web.http1.interface import IHttp1Request
+from treedbd.web.origins import ForeignOrigin
 from treedbd.web.request import RequestParser, find_token
 from treedbd.web.response import JSON_TYPE, Response
+from treedbd.web.users import Users
 
 OK: Final = Response(200, b'{"status":"ok"}', (JSON_TYPE,))
 
-_NO_ADMIN: Final = (BadToken, AuthRequired, NotAdmin, ProviderUnavailable, DeadlinePassed)
+_NO_ADMIN: Final = (
+    *(BadToken, AuthRequired, NotAdmin, ProviderUnavailable, DeadlinePassed),
+    *(IdentifyFailed, ForeignOrigin),
+)
 
 
 @attrs.frozen
 class _Caller:
-    """What a request to `/.health` addresses, None for nothing, and the token it carries."""
+    """What a request to `/.health` addresses, None for nothing, and the token it carries.
+
+    `identity` is who sends it, if the program that embeds the service says so.
+    """
 
     name: DatabaseName | None
     token: str | None
+    identity: Identity | None = None
 
 
 class Health:
@@ -45,26 +55,36 @@ class Health:
 
     Attributes:
         turns: the turns of the process; None if nobody counts them.
+        is_ending: whether the server is stopping.
 
     """
 
     def __init__(
-        self, catalog: Catalog, authenticator: Authenticator, parser: RequestParser
+        self,
+        catalog: Catalog,
+        authenticator: Authenticator,
+        parser: RequestParser,
+        users: Users | None = None,
     ) -> None:
-        """Tell reasons and turns to the callers that `authenticator` identifies as admins."""
+        """Tell reasons and turns to the callers that `authenticator` identifies as admins.
+
+        `users` says who is logged in; None if only tokens say who sends a request.
+        """
+        self._users = users
         self._catalog = catalog
         self._authenticator = authenticator
         self._parser = parser
         self.turns: Turns | None = None
+        self.is_ending = False
 
-    async def check(self, request: IHttp1Request, *, is_ending: bool) -> Response:
+    async def check(self, request: IHttp1Request) -> Response:
         """Return the response to a GET; raise `Unavailable` if anything asked for is wrong."""
         questions = {part.partition(b"=")[0] for part in request.uri.partition(b"?")[2].split(b"&")}
         if b"live" in questions:
             return OK
-        if is_ending:
+        if self.is_ending:
             raise Unavailable(SHUTTING_DOWN)
-        caller = self._parse(request)
+        caller = attrs.evolve(self._parse(request), identity=await self._find_user(request))
         problems = await self._catalog.find_problems()
         if b"ready" in questions:
             problems = [each for each in problems if _prevents_write(each, caller.name)]
@@ -83,15 +103,16 @@ class Health:
     async def _describe(self, problems: list[Problem], caller: _Caller) -> str:
         """Return what a caller may know: the problems of the project that he is an admin of."""
         shown = []
-        if caller.name is not None and await self._is_admin(caller.name.project, caller.token):
+        if caller.name is not None and await self._is_admin(caller.name.project, caller):
             shown = [str(each) for each in problems if each.project == caller.name.project]
         return " ".join(shown) or "Not everything can be served at present."
 
     async def _show_turns(self, caller: _Caller) -> Response:
         """Return that all is well, to an admin with how long the turns of the process last."""
-        if self.turns is None or caller.name is None or caller.token is None:
+        is_unknown = caller.token is None and caller.identity is None
+        if self.turns is None or caller.name is None or is_unknown:
             return OK
-        if not await self._is_admin(caller.name.project, caller.token):
+        if not await self._is_admin(caller.name.project, caller):
             return OK
         turns = self.turns.summarise()
         shown = {
@@ -103,9 +124,20 @@ class Health:
         body = json.dumps({"status": "ok", "turns": shown}, separators=(",", ":"))
         return Response(200, body.encode(), (JSON_TYPE,))
 
-    async def _is_admin(self, project: str, token: str | None) -> bool:
+    async def _find_user(self, request: IHttp1Request) -> Identity | None:
+        """Return who is logged in; nobody, if that cannot be said."""
         try:
-            identity = await self._authenticator.identify(project, token, None, DEFAULT_TIMEOUT_S)
+            return (
+                None if self._users is None else await self._users.find(request, DEFAULT_TIMEOUT_S)
+            )
+        except _NO_ADMIN:
+            return None
+
+    async def _is_admin(self, project: str, caller: _Caller) -> bool:
+        try:
+            identity = await self._authenticator.identify(
+                project, caller.token, None, DEFAULT_TIMEOUT_S, caller.identity
+            )
         except _NO_ADMIN:
             return False
         return identity.is_admin

@@ -53,6 +53,11 @@ def parse_method(
                 raise MethodNotAllowed(
                     "A POST may be overridden to GET, PUT, PATCH or DELETE.", allowed
                 )
+    check_method(method, allowed)
+    return method
+
+
+def check_method(method: bytes, allowed: AllowedMethods) -> None:
+    """Raise `MethodNotAllowed` for a method that the resource does not have."""
     if method not in allowed.names:
         raise MethodNotAllowed(f"The methods here are {allowed.header.decode()}.", allowed)
-    return method

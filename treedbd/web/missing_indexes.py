@@ -64,9 +64,9 @@ class MissingIndexes:
         self._logged.add(missing)
         # It holds names that the client chose.
         shown = in_one_line(f'"{index}" for path "{format_path(path)}"')
-        self._log.info(
+        self._log.warn(
             '{project}: no ".indexOn" names {shown}, by which a query orders: it has read all '
-            "children of the path.",
+            "children of the path. Add it to the rules there.",
             project=database.name.project,
             shown=shown,
         )

@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+import pathlib
+
 import attrs
 
 from treedbd.counts import Counting
 from treedbd.limits import Limits, StreamLimits
+
+
+@attrs.frozen
+class DevelopmentFacts:
+    """What the page at `/` tells in development mode.
+
+    `certificate` is the file that verifies the service, `token` an admin's that all may know, None
+    if there is none.
+    """
+
+    certificate: pathlib.Path
+    token: str | None
 
 
 @attrs.frozen
@@ -14,10 +28,14 @@ class WebOptions:
 
     `domains` are those whose subdomains name databases, in lower case. `default_project` is
     addressed if neither host nor `ns` names a project; empty for none. With `any_host` a host
-    outside the domains names nothing, else it is misdirected. `cors_origins` holds `*` or origins.
-    With `only_local_pages`, in development mode, requests of pages of other origins are refused.
-    With `compression` longer responses are encoded as their clients accept it. `counts` are the
-    streams of all processes that serve the same clients.
+    outside the domains names nothing, else it is misdirected. `own_hosts` name nothing in any case:
+    hosts of this machine, whose pages count as local, and patterns such as `*.local`, whose pages
+    do not. `cors_origins` holds `*` or origins. With `only_local_pages`, in development mode,
+    requests of pages of other origins are refused. `admin_token` replaces the token `owner`. With
+    `compression` longer responses are encoded as their clients accept it. `counts` are the
+    streams of all processes that serve the same clients. With `logs_requests` each request is
+    logged, and what its sender may have overlooked. With `has_page` there is one for browsers,
+    and the documentation; what it tells in `development` mode is None in any other.
     """
 
     domains: tuple[str, ...] = ()
@@ -26,7 +44,12 @@ class WebOptions:
     etag_headers: tuple[str, ...] = ("Vendor", "Firebase", "TreeDB")
     cors_origins: tuple[str, ...] = ("*",)
     only_local_pages: bool = False
+    own_hosts: tuple[str, ...] = ()
+    admin_token: str | None = attrs.field(default=None, repr=False)
     compression: bool = True
     limits: Limits = Limits()
     streams: StreamLimits = StreamLimits()
     counts: Counting | None = None
+    logs_requests: bool = False
+    has_page: bool = True
+    development: DevelopmentFacts | None = None

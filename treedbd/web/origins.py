@@ -1,4 +1,4 @@
-"""Which pages may send requests in development mode: those of this machine, and named ones.
+"""Which pages may send requests, where not every page may: those of this site, and named ones.
 
 Development mode listens on loopback only, but a browser on this machine sends requests for every
 page that its user visits, and there the rules are open and the token of an admin is known. So a
@@ -6,6 +6,10 @@ request that a page of another site makes is refused. Browsers say where a reque
 `Origin` and `Sec-Fetch-Site` (the Fetch standard, section 3.2; Fetch Metadata), which a page cannot
 set; programs that are no browsers send neither. That no other host can be taken for this one
 (DNS rebinding) is checked by `addressing`.
+
+The same holds for users whom the application that embeds the service has logged in: their browsers
+send cookies with the requests of any page, so a page of another site must not read or write as they
+may. Pages of loopback are nothing special then.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from treedbd.web.auth.jwt import BadToken
 from treedbd.web.auth.verifier import OWNER_TOKEN
 from treedbd.web.headers import Headers, first
 from treedbd.web.http1.interface import IHttp1Request
+from treedbd.web.options import WebOptions
 
 SENT_FOR_PAGES: Final = frozenset({b"origin", b"sec-fetch-site"})
 """Header fields of which a browser sends at least one for a page; without them there is no page."""
@@ -35,37 +40,85 @@ _OWN_SITES: Final = frozenset({"same-origin", "same-site", "none"})
 class ForeignOrigin(Exception):
     """A request of a page that may not send any; the message says how to allow it."""
 
-    def __init__(self, origin: str | None) -> None:
-        """`origin` is None if the browser did not send it."""
+    def __init__(self, origin: str | None, *, is_for_users: bool) -> None:
+        """`origin` is None if the browser did not send it.
+
+        The request was for a user who is logged in, or for development mode.
+        """
         shown = f" ({origin})" if origin and len(origin) <= _MAX_SHOWN_CHARACTERS else ""
+        purpose = "for a user who is logged in" if is_for_users else "in development mode"
+        where = "" if is_for_users else ", in a configuration with emulator = true"
         super().__init__(
-            f"A page of another site{shown} may not send requests in development mode: to allow "
-            "it, name its origin in cors_origins, in a configuration with emulator = true."
+            f"A page of another site{shown} may not send requests {purpose}: to allow "
+            f"it, name its origin in cors_origins{where}."
         )
 
 
 class OriginGuard:
     """Tells requests of pages that may send them from those of others."""
 
-    def __init__(self, origins: Iterable[str]) -> None:
-        """Allow pages of loopback and of `origins`; `*` among them names none."""
+    def __init__(
+        self,
+        origins: Iterable[str],
+        own_hosts: Iterable[str] = (),
+        admin_token: str = OWNER_TOKEN,
+        *,
+        is_for_users: bool = False,
+    ) -> None:
+        """Allow pages of this site, of `own_hosts` and of `origins`; `*` among these names none.
+
+        `admin_token` is the one that counts for no other page than those of this machine. Pages of
+        loopback are allowed too, unless it `is_for_users` who are logged in.
+        """
         self._named = frozenset(origins) - {"*"}
+        self._own_hosts = frozenset(host for host in own_hosts if "*" not in host)
+        self._admin_token = admin_token
+        self._is_for_users = is_for_users
 
     def check(self, request: IHttp1Request) -> None:
         """Raise `ForeignOrigin` for a request of a page that may not send any."""
         headers = request.headers
-        if self.is_local(headers) or _find_origin(headers) in self._named or _is_visit(request):
-            return
-        raise ForeignOrigin(_find_origin(headers))
+        if self._is_for_users:
+            is_allowed = not _is_of_another_site(headers) or _opens_page(request)
+        else:
+            is_allowed = self.is_local(headers) or _is_visit(request)
+        if not is_allowed and _find_origin(headers) not in self._named:
+            raise ForeignOrigin(_find_origin(headers), is_for_users=self._is_for_users)
+
+    def check_script(self, request: IHttp1Request) -> None:
+        """Raise `ForeignOrigin` for a script with data (JSONP) unless a page is known to load it.
+
+        Any page can read what a script calls it with, and without TLS or in an old browser only
+        `Referer` may say which page that is; a page of a sister host is `same-site`.
+        """
+        headers, origin = request.headers, _find_origin(request.headers)
+        is_own = first(headers, b"sec-fetch-site") in ("same-origin", "none")
+        is_own = is_own or _is_host_of(headers, origin)
+        if not is_own and origin not in self._named:
+            raise ForeignOrigin(origin, is_for_users=self._is_for_users)
 
     def check_token(self, headers: Headers, token: str | None) -> None:
         """Raise `BadToken` for the token of the emulator's owner from a page of another site."""
-        if token == OWNER_TOKEN and not self.is_local(headers):
-            raise BadToken("The token owner counts only for programs and pages of this machine.")
+        if token == self._admin_token and not self.is_local(headers):
+            name = OWNER_TOKEN if token == OWNER_TOKEN else "of the admin"
+            raise BadToken(f"The token {name} counts only for programs and pages of this machine.")
 
     def is_local(self, headers: Headers) -> bool:
         """Return whether a request is that of a program, of a page of this site or of loopback."""
-        return _is_loopback(_find_origin(headers)) or not _is_of_another_site(headers)
+        origin = _find_origin(headers)
+        return (
+            is_loopback(origin)
+            or (_host_of(origin) or "").strip("[]") in self._own_hosts
+            or not _is_of_another_site(headers)
+        )
+
+
+def make_guard(options: WebOptions) -> OriginGuard | None:
+    """Return what refuses pages of other sites; None outside development mode."""
+    if not options.only_local_pages:
+        return None
+    token = options.admin_token or OWNER_TOKEN
+    return OriginGuard(options.cors_origins, options.own_hosts, token)
 
 
 def _find_origin(headers: Headers) -> str | None:
@@ -85,12 +138,18 @@ def _is_of_another_site(headers: Headers) -> bool:
         return True
     if b"origin" not in headers:
         return False
+    return not _is_host_of(headers, _find_origin(headers))
+
+
+def _is_host_of(headers: Headers, origin: str | None) -> bool:
+    """Return whether a request goes to the host of an origin."""
     own = _HOST.fullmatch(first(headers, b"host") or "")
-    host = _host_of(_find_origin(headers))
-    return host is None or own is None or host != own[1].lower()
+    host = _host_of(origin)
+    return host is not None and own is not None and host == own[1].lower()
 
 
-def _is_loopback(origin: str | None) -> bool:
+def is_loopback(origin: str | None) -> bool:
+    """Return whether an origin is on this machine; None is not."""
     host = _host_of(origin)
     if host is None:
         return False
@@ -108,10 +167,14 @@ def _host_of(origin: str | None) -> str | None:
 
 def _is_visit(request: IHttp1Request) -> bool:
     """Return whether a user opens the root by a link, which shows the page no answer."""
+    return not any(request.postpath) and _opens_page(request)
+
+
+def _opens_page(request: IHttp1Request) -> bool:
+    """Return whether a user opens a page by a link, which shows the former page no answer."""
     headers = request.headers
     return (
         request.method in (b"GET", b"HEAD")
-        and not any(request.postpath)
         and b"origin" not in headers
         and first(headers, b"sec-fetch-mode") == "navigate"
         and first(headers, b"sec-fetch-dest") == "document"

@@ -28,6 +28,8 @@ KNOWN: Final = frozenset(
     }
 )
 
+_LOCATING: Final = {name.encode(): name for name in ("ns", METHOD_OVERRIDE)}
+"""Parameters that locate a request or choose its method; they count in a malformed query too."""
 _NONE: Final[Parameters] = {}
 _TIMEOUT = re.compile(r"([0-9]{1,9})(ms|s|min)", re.ASCII)
 _SECONDS = {"ms": 0.001, "s": 1.0, "min": 60.0}
@@ -56,6 +58,26 @@ def parse_parameters(raw: bytes) -> Parameters:
         if name_text in parameters:
             raise InvalidQuery(f"The parameter {name_text} is given twice.")
         parameters[name_text] = value_text
+    return parameters
+
+
+def parse_leniently(raw_query: bytes) -> Parameters:
+    """Return the parameters of a query; of a malformed one only those in `_LOCATING`.
+
+    Of these the first of each name counts; one that cannot be decoded is empty.
+    """
+    try:
+        return parse_parameters(raw_query)
+    except InvalidQuery:
+        pass
+    parameters: Parameters = {}
+    for part in raw_query.split(b"&"):
+        name = _LOCATING.get(part.partition(b"=")[0])
+        if name is not None and name not in parameters:
+            try:
+                parameters |= parse_parameters(part)
+            except InvalidQuery:
+                parameters[name] = ""
     return parameters
 
 

@@ -9,16 +9,17 @@ import attrs
 
 from treedbd.limits import Limits
 from treedbd.rules.context import QueryFacts
-from treedbd.tree.errors import InvalidQuery
+from treedbd.tree.errors import InvalidPath, InvalidQuery
 from treedbd.tree.query import Bound, JsonScalar, Query, parse_query
 from treedbd.tree.shallow import Shallow, parse_shallow
-from treedbd.tree.types import VALUE
+from treedbd.tree.types import VALUE, Place
 from treedbd.web.parameters import Parameters, parse_callback, parse_choice
 
 _WITHOUT_EFFECT: Final = frozenset(
     {"auth", "access_token", "auth_variable_override", "ns", "print", "timeout"}
 )
 """Parameters that do not change what is read."""
+_NOT_OF_STREAMS: Final = ("shallow", "print", "callback", "download")
 _EDGES: Final = {"[MIN_NAME]": False, "[MAX_NAME]": True}
 """What clients send for a key before all others and for one after them; neither can be a key."""
 
@@ -80,6 +81,16 @@ def parse_read_options(
         None if callback is None else parse_callback(callback),
         parameters.get("download"),
     )
+
+
+def check_stream(parameters: Parameters, place: Place) -> None:
+    """Raise `InvalidQuery` or `InvalidPath` for what does not work with a stream."""
+    for name in _NOT_OF_STREAMS:
+        if name in parameters:
+            raise InvalidQuery(f"{name} does not work with a stream.")
+    parse_choice(parameters, "resume", "true", "false")
+    if place.is_priority:
+        raise InvalidPath("A priority cannot be watched; watch its node.")
 
 
 def index_of(query: Query) -> str | None:

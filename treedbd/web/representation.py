@@ -13,7 +13,7 @@ from typing import TypeAlias
 import attrs
 
 from treedbd.database.answers import Answer
-from treedbd.database.errors import TooLarge
+from treedbd.database.errors import TooLargeToIndent
 from treedbd.limits import MAX_SHOWN_BYTES
 from treedbd.store.canonical import etag_in_steps
 from treedbd.store.nodes import Nodes
@@ -167,7 +167,7 @@ def shared_response(
     """Return the response to a read, with the rendering itself as its body where that is possible.
 
     `cut_off_at` is when a client must have read a large one, if its request says so. Raises
-    `TooLarge` for one that cannot be indented.
+    `TooLargeToIndent` for one that cannot be indented.
     """
     options = source.options
     if isinstance(rendered, bytes) and not source.is_wrapped:
@@ -180,7 +180,7 @@ def shared_response(
     if tag is not None and (may_flow(request) or request.print == "silent"):
         return attrs.evolve(_tagged_response(request, rendered, tag), cut_off_at=cut_off_at)
     if isinstance(rendered, Flow) or rendered.size > MAX_SHOWN_BYTES:
-        raise TooLarge
+        raise TooLargeToIndent
     body = rendered.whole()
     response = read_response(request, options, body, tag)
     if response.body is body:

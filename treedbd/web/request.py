@@ -15,6 +15,7 @@ from typing import Final, Literal, TypeAlias
 
 import attrs
 
+from treedbd.database.errors import TooLarge
 from treedbd.limits import DEFAULT_TIMEOUT_S, Limits
 from treedbd.names import DatabaseName, DialectName
 from treedbd.tree.errors import InvalidPath, InvalidQuery
@@ -27,7 +28,7 @@ from treedbd.web.addressing import (
     parse_short_path,
     split_target,
 )
-from treedbd.web.auth.identity import AuthOverride, parse_override
+from treedbd.web.auth.identity import AuthOverride, Identity, parse_override
 from treedbd.web.content_coding import parse_coding
 from treedbd.web.dialect import FIREBASE, STANDARD, Dialect
 from treedbd.web.headers import Headers, first, is_true, joined
@@ -35,9 +36,9 @@ from treedbd.web.http1.interface import IHttp1Request
 from treedbd.web.methods import READING, WITH_BODY, WRITING, AllowedMethods, parse_method
 from treedbd.web.options import WebOptions
 from treedbd.web.parameters import (
-    METHOD_OVERRIDE,
     Parameters,
     parse_choice,
+    parse_leniently,
     parse_parameters,
     parse_timeout,
 )
@@ -51,11 +52,9 @@ _EXPLAIN: Final = b"x-treedb-explain"
 _ENCODING: Final = b"content-encoding"
 _LAST_ID: Final = b"last-event-id"
 _NO_WEIGHT: Final = re.compile(rb"q=0(\.0*)?")
-_LOCATING: Final = {name.encode(): name for name in ("ns", METHOD_OVERRIDE)}
-"""Parameters that locate a request or choose its method; they count in a malformed query too."""
 
 
-class PayloadTooLarge(Exception):
+class PayloadTooLarge(TooLarge):
     """A body larger than this service accepts."""
 
     def __init__(self, limit: int) -> None:
@@ -79,8 +78,11 @@ class Location:
 class DataRequest:
     """A parsed request, not yet authenticated or authorised.
 
-    `timeout_s` is in seconds. `condition` is that of If-Match on a write, of If-None-Match on a
-    read.
+    One that `explains_denial` is our own, for a caller who was denied. `timeout_s` is in seconds.
+    `condition` is that of If-Match on a write, of If-None-Match on a read. `identity` is who sends
+    it, if the program that embeds the service has said so: then the token does not count. A sender
+    that `takes_whole` receives a large value when all of it is rendered. `admin_path` is the path
+    of a request that names no place in the tree.
     """
 
     method: bytes
@@ -97,6 +99,10 @@ class DataRequest:
     accepts_events: bool
     last_event_id: str | None
     where_children: int = Limits().where_children
+    explains_denial: bool = False
+    identity: Identity | None = None
+    takes_whole: bool = False
+    admin_path: bytes | None = None
 
     @cached_property
     def read_options(self) -> ReadOptions:
@@ -133,20 +139,24 @@ class RequestParser:
         self._body_limit = options.limits.write_body_bytes
         self._where_children = options.limits.where_children
         self._addressing = Addressing(
-            options.domains, options.default_project, any_host=options.any_host
+            options.domains,
+            options.default_project,
+            any_host=options.any_host,
+            own_hosts=options.own_hosts,
         )
         self._etag_headers = frozenset(
             f"x-{name}-etag".lower().encode() for name in options.etag_headers
         )
 
-    def check_host(self, request: IHttp1Request) -> None:
-        """Raise the error of a host that is malformed or not served here.
+    def check_host(self, request: IHttp1Request) -> DatabaseName | None:
+        """Return what the host names, if anything; raise its error if it is not served here.
 
         The target `*` means the server as a whole, by whatever host (RFC 9110, section 9.3.7).
         """
-        if request.uri != b"*":
-            authority, _ = split_target(request.uri)
-            self._addressing.check_host(request.headers.get(b"host", ()), authority)
+        if request.uri == b"*":
+            return None
+        authority, _ = split_target(request.uri)
+        return self._addressing.check_host(request.headers.get(b"host", ()), authority)
 
     def dialect_of(
         self, request: IHttp1Request, setting_of: Callable[[DatabaseName], DialectName]
@@ -159,7 +169,7 @@ class RequestParser:
         setting: DialectName = "auto"
         try:
             authority, target = split_target(request.uri)
-            parameters = _parse_leniently(target.partition(b"?")[2])
+            parameters = parse_leniently(target.partition(b"?")[2])
             hosts = request.headers.get(b"host", ())
             self._addressing.check_host(hosts, authority)
             setting = setting_of(self._addressing.find(hosts[0], parameters.get("ns")))
@@ -180,7 +190,7 @@ class RequestParser:
                 parameters = parse_parameters(raw_query)
             except InvalidQuery as error:
                 malformed = error
-                parameters = _parse_leniently(raw_query)
+                parameters = parse_leniently(raw_query)
         hosts = request.headers.get(b"host", ())
         if len(hosts) != 1 or authority is not None:
             self._addressing.check_host(hosts, authority)
@@ -228,6 +238,7 @@ class RequestParser:
             accepts_events=method in READING and _accepts_events(headers.get(b"accept", ())),
             last_event_id=first(headers, _LAST_ID) if _LAST_ID in headers else None,
             where_children=self._where_children,
+            admin_path=None if has_place else location.raw_path,
         )
 
     def _wants_etag(self, headers: Headers) -> bool:
@@ -263,26 +274,6 @@ def find_token(headers: Headers, parameters: Parameters) -> str | None:
 def _bearer_token(field: str) -> str:
     scheme, *token = field.split(None, 1) or ("",)
     return token[0] if token and scheme.lower() == "bearer" else ""
-
-
-def _parse_leniently(raw_query: bytes) -> Parameters:
-    """Return the parameters of a query; of a malformed one only those in `_LOCATING`.
-
-    Of these the first of each name counts; one that cannot be decoded is empty.
-    """
-    try:
-        return parse_parameters(raw_query)
-    except InvalidQuery:
-        pass
-    parameters: Parameters = {}
-    for part in raw_query.split(b"&"):
-        name = _LOCATING.get(part.partition(b"=")[0])
-        if name is not None and name not in parameters:
-            try:
-                parameters |= parse_parameters(part)
-            except InvalidQuery:
-                parameters[name] = ""
-    return parameters
 
 
 def _find_place(

@@ -8,9 +8,9 @@ variables are the reserved paths, and every other path is one of the tree.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final
 
 from klein import Klein
 from twisted.internet.interfaces import IReactorTime
@@ -21,41 +21,48 @@ from zope.interface import implementer
 from treedbd.database.absent import AbsentDatabase
 from treedbd.database.catalog import Catalog
 from treedbd.database.database import Database
-from treedbd.database.errors import SHUTTING_DOWN, Unavailable, UnknownDatabase
+from treedbd.database.errors import SHUTTING_DOWN, PermissionDenied, Unavailable, UnknownDatabase
 from treedbd.names import DatabaseName
 from treedbd.turns import Turns
+from treedbd.web.activity import Activity
 from treedbd.web.admin import AdminHandlers
 from treedbd.web.auth.authenticator import Authenticator
+from treedbd.web.auth.host_login import HostLogin
 from treedbd.web.body_gate import FREE_BYTES
 from treedbd.web.content import WaitingBytesRefused
 from treedbd.web.cors import Cors
-from treedbd.web.errors import error_response
+from treedbd.web.development_log import make_development_log
+from treedbd.web.documents import DOCUMENT_PATHS, Documents
+from treedbd.web.error_sender import ErrorSender
+from treedbd.web.front_page import FrontPage
 from treedbd.web.handlers import DataHandlers, Handler, drive
 from treedbd.web.health import Health
 from treedbd.web.http1.adapter import AdaptedRequest, size_of_body
 from treedbd.web.http1.interface import IHttp1Request, IHttp1Resource
-from treedbd.web.methods import AllowedMethods, MethodNotAllowed
+from treedbd.web.http1.request import Request
+from treedbd.web.methods import AllowedMethods
 from treedbd.web.options import WebOptions
-from treedbd.web.origins import SENT_FOR_PAGES, ForeignOrigin, OriginGuard
+from treedbd.web.origins import SENT_FOR_PAGES, ForeignOrigin, make_guard
 from treedbd.web.repeated_reads import RepeatedReads
 from treedbd.web.request import DataRequest, Question, RequestParser
 from treedbd.web.response import Response, ResponseWriter
+from treedbd.web.routes import (
+    ALL_METHODS,
+    READ_METHODS,
+    Answer,
+    ApartFromTree,
+    make_routes,
+    route_each,
+    split_segments,
+)
 from treedbd.web.shared_reads import SharedReads
 from treedbd.web.sse.registry import StreamRegistry
-
-Answer: TypeAlias = Callable[[IHttp1Request], Coroutine[Any, Any, None]]
+from treedbd.web.users import Users
 
 _SUFFIX: Final = b".json"
 _READING: Final = (b"GET", b"HEAD")
 _ECHOING: Final = frozenset({b"PUT", b"PATCH"})
 """Methods whose response is about as large as the body: there must be room for it beforehand."""
-
-
-class _Route(NamedTuple):
-    """One entry of the dispatch table."""
-
-    answer: Answer
-    allowed: AllowedMethods
 
 
 @implementer(IHttp1Resource)
@@ -64,6 +71,7 @@ class TreeResource(Resource):
 
     Attributes:
         shared_reads: what waits for readers.
+        data: handles the requests for data.
 
     """
 
@@ -77,41 +85,54 @@ class TreeResource(Resource):
         authenticator: Authenticator,
         clock: IReactorTime,
         wall_clock: Callable[[], float],
+        activity: Activity | None = None,
+        login: HostLogin | None = None,
     ) -> None:
-        """Serve `catalog`; `wall_clock` returns the seconds since 1970."""
+        """Serve `catalog`; `wall_clock` returns the seconds since 1970.
+
+        `activity` is shown to admins. `login` says who sends a request, before its token does; None
+        if only tokens do.
+        """
         Resource.__init__(self)
         self._catalog = catalog
         self._moment = catalog.moment
         self._body_limit = options.limits.write_body_bytes
         self._parser = RequestParser(options)
         self.shared_reads: Final = SharedReads(options.limits, clock)
-        self._writer = ResponseWriter(
-            Cors(options.cors_origins),
-            self.shared_reads.memory,
-            clock,
-            compresses=options.compression,
-        )
-        self._guard = OriginGuard(options.cors_origins) if options.only_local_pages else None
+        cors, memory = Cors(options.cors_origins), self.shared_reads.memory
+        self._writer = ResponseWriter(cors, memory, clock, compresses=options.compression)
+        self._guard = make_guard(options)
+        self._users = None if login is None else Users(login, options.cors_origins)
         self._is_ending = False
-        self._admin = AdminHandlers(authenticator, catalog, self._body_limit, clock)
-        self._health = Health(catalog, authenticator, self._parser)
-        writer, shared = self._writer, self.shared_reads
-        self._data = DataHandlers(
-            options, authenticator, writer, self._refuse, shared, clock, wall_clock
+        self._health = Health(catalog, authenticator, self._parser, self._users)
+        self._refuse = ErrorSender(self._parser, self._writer, catalog.dialect)
+        self._apart = ApartFromTree(self._parser, self._writer, self._refuse)
+        self._front_page = FrontPage(options, self._parser, catalog)
+        self._documents = Documents(clock)
+        self.data: Final = DataHandlers(
+            options, authenticator, self._writer, self._refuse, self.shared_reads, clock, wall_clock
         )
-        self._repeated_reads = RepeatedReads(catalog, authenticator, writer, self._data.now_ms)
-        self._routes = {
-            rule.endpoint: _Route(getattr(self, rule.endpoint), AllowedMethods.of(rule.methods))
-            for rule in self.app.url_map.iter_rules()
-        }
+        self._admin = AdminHandlers(
+            authenticator, catalog, self._body_limit, clock, activity, self.streams.count_of
+        )
+        self._development_log = make_development_log(options, self.data.methods)
+        self._repeated_reads = RepeatedReads(catalog, authenticator, self._writer, self.data.now_ms)
+        self._routes = make_routes(self, self.app, self.admin)
         self._reserved = {
-            segments: self._routes[endpoint].answer for segments, endpoint in RESERVED.items()
+            segments: self._routes[endpoint].answer
+            for segments, endpoint in RESERVED.items()
+            if options.has_page or endpoint not in PAGES
         }
 
     @property
     def streams(self) -> StreamRegistry:
         """The open streams."""
-        return self._data.streams
+        return self.data.streams
+
+    @property
+    def log_request(self) -> Callable[[Request], None] | None:
+        """Logs an answered request; None outside development mode."""
+        return None if self._development_log is None else self._development_log.record
 
     def show_turns(self, turns: Turns) -> None:
         """Show the turns of the process to the admins who ask for its health."""
@@ -123,50 +144,47 @@ class TreeResource(Resource):
 
     def refuse_writes(self) -> None:
         """Refuse the writes that wait to be parsed, and all that come: the server is stopping."""
-        self._is_ending = True
-        self._data.refuse_writes()
+        self._is_ending = self._health.is_ending = True
+        self.data.refuse_writes()
 
     # The routes.
 
-    @app.route("/.health", methods=["GET", "HEAD", "OPTIONS"])
+    @app.route("/", methods=ALL_METHODS)
+    async def root(self, request: IHttp1Request) -> None:
+        """Answer a browser with a page, any other request as one for a path without `.json`."""
+        if self._front_page.is_wanted(request):
+            await self._apart.answer(request, self._routes["root"], self._front_page.answer)
+        else:
+            await self.tree(request)
+
+    @app.route("/favicon.ico", methods=READ_METHODS)
+    async def icon(self, request: IHttp1Request) -> None:
+        """Answer with the icon of the pages."""
+        await self._apart.answer(request, self._routes["icon"], self._front_page.answer_icon)
+
+    @route_each(app, DOCUMENT_PATHS, READ_METHODS)
+    async def document(self, request: IHttp1Request) -> None:
+        """Answer with a page of the documentation."""
+        await self._apart.answer(request, self._routes["document"], self._documents.answer)
+
+    @app.route("/.health", methods=READ_METHODS)
     async def health(self, request: IHttp1Request) -> None:
         """Answer whether everything is as it should be."""
-        allowed = self._routes["health"].allowed
-        try:
-            if request.method == b"OPTIONS":
-                response = self._writer.preflight(request, allowed.header)
-            elif request.method not in allowed.names:
-                raise MethodNotAllowed(f"The methods here are {allowed.header.decode()}.", allowed)
-            else:
-                response = await self._health.check(request, is_ending=self._is_ending)
-        except Exception as error:
-            self._refuse(request, error)
-        else:
-            self._writer.send(request, response, no_store=True)
+        await self._apart.answer(
+            request, self._routes["health"], self._health.check, is_health=True
+        )
 
-    @app.route("/.settings/rules.json", methods=["GET", "HEAD", "PUT", "OPTIONS"])
-    async def rules(self, request: IHttp1Request) -> None:
-        """Answer an admin about the rules of a project."""
-        await self._answer(request, self._routes["rules"].allowed, self._admin.rules)
+    @app.route("/.inspect/activity.json", methods=READ_METHODS, endpoint="activity")
+    @app.route("/.inspect/databases.json", methods=READ_METHODS, endpoint="databases")
+    @app.route("/.settings/compact.json", methods=["POST", "OPTIONS"], endpoint="compact")
+    @app.route("/.settings/log.json", methods=READ_METHODS, endpoint="log")
+    @app.route("/.settings/rules.json", methods=["GET", "HEAD", "PUT", "OPTIONS"], endpoint="rules")
+    async def admin(self, request: IHttp1Request, endpoint: str) -> None:
+        """Answer an admin by the handler that has the name of the endpoint."""
+        allowed, handler = self._routes[endpoint].allowed, getattr(self._admin, endpoint)
+        await self._answer(request, allowed, handler)
 
-    @app.route("/.settings/log.json", methods=["GET", "HEAD", "OPTIONS"])
-    async def log(self, request: IHttp1Request) -> None:
-        """Answer an admin about the writes of a database."""
-        await self._answer(request, self._routes["log"].allowed, self._admin.log)
-
-    @app.route("/.settings/compact.json", methods=["POST", "OPTIONS"])
-    async def compact(self, request: IHttp1Request) -> None:
-        """Give free space of a database back to the file system, for an admin."""
-        await self._answer(request, self._routes["compact"].allowed, self._admin.compact)
-
-    @app.route("/.inspect/databases.json", methods=["GET", "HEAD", "OPTIONS"])
-    async def databases(self, request: IHttp1Request) -> None:
-        """Answer an admin about the databases of a project."""
-        await self._answer(request, self._routes["databases"].allowed, self._admin.databases)
-
-    @app.route(
-        "/<path:place>", methods=["GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "OPTIONS"]
-    )
+    @app.route("/<path:place>", methods=ALL_METHODS)
     async def tree(self, request: IHttp1Request, place: str = "") -> None:
         """Answer a request for a place in the tree, `/<path>.json`."""
         await self._answer(request, self._routes["tree"].allowed, None)
@@ -190,8 +208,9 @@ class TreeResource(Resource):
 
     def _dispatch(self, request: IHttp1Request) -> None:
         answer: Answer = self.tree
-        if b"/." in request.path or b"%" in request.path:
-            answer = self._reserved.get(_segments(request.postpath), self.tree)
+        path = request.path
+        if b"/." in path or b"%" in path or not path.endswith(_SUFFIX):
+            answer = self._reserved.get(split_segments(request.postpath), self.tree)
         drive(answer(request))
 
     def _repeat(self, request: IHttp1Request, *, may_wait: bool = True) -> bool:
@@ -207,6 +226,8 @@ class TreeResource(Resource):
             if self._repeated_reads.answer(request, question):
                 return True
         except Exception as error:
+            if self._development_log is not None and isinstance(error, PermissionDenied):
+                return False  # to be explained, too
             self._refuse(request, error, question.wanted)
             return True
         again = partial(self._repeat_or_dispatch, request)
@@ -231,15 +252,22 @@ class TreeResource(Resource):
             else:
                 question, database = self._parse(request, allowed, has_place=handler is None)
                 wanted, rules = question.wanted, database.rules.current
+                if self._users is not None:  # asked for each request, however alike
+                    wanted = await self._users.identify(request, wanted)
                 response = await self._handle(request, wanted, database, handler)
-                if handler is None and wanted.is_simple_read:
+                if handler is None and self._users is None and wanted.is_simple_read:
                     question.rules = rules
         except Exception as error:
+            if self._development_log is not None and wanted is not None:
+                await self._development_log.explain(request, wanted, database, error)
             self._refuse(request, error, wanted)
             return
         if response is None:
+            if self._development_log is not None:
+                self._development_log.stream_opened(request)
             return
-        may_store = wanted is not None and wanted.token is None and handler is None
+        is_public = handler is None and self._users is None
+        may_store = is_public and wanted is not None and wanted.token is None
         may_refuse = wanted is None or wanted.method not in _ECHOING
         try:
             self._writer.send(request, response, no_store=not may_store, may_refuse=may_refuse)
@@ -253,14 +281,19 @@ class TreeResource(Resource):
         memory = request.head_memory
         question: Question | None = memory.question
         if question is not None and not request.is_oversized:
-            return question, self._find(question.name)
+            return question, self.find(question.name)
         location = self._parser.locate(request)
-        database = self._find(location.name)
+        database = self.find(location.name)
         wanted = self._parser.parse(
             request, location, database.project.dialect, allowed, has_place=has_place
         )
         question = memory.question = Question(location.name, wanted)
         return question, database
+
+    async def serve(self, request: Any, name: DatabaseName, wanted: DataRequest) -> Response | None:
+        """Return the response to the program itself; None if it has cancelled its `request`."""
+        self._moment.of = None  # that was of another request
+        return await self._handle(request, wanted, self.find(name), None)
 
     async def _handle(
         self,
@@ -271,8 +304,8 @@ class TreeResource(Resource):
     ) -> Response | None:
         """Return the response of the handler; for data, the database is open meanwhile."""
         self._check_token(request, wanted)
-        if wanted.method not in _READING:
-            self._check_running()
+        if self._is_ending and wanted.method not in _READING:
+            raise Unavailable(SHUTTING_DOWN)
         if wanted.method in _ECHOING and wanted.print != "silent":
             self._writer.check_room(request, size_of_body(request))
         if handler is not None:
@@ -284,7 +317,7 @@ class TreeResource(Resource):
         try:
             if opening is not None:
                 await opening
-            return await self._data.methods[wanted.method](request, wanted, database)
+            return await self.data.methods[wanted.method](request, wanted, database)
         finally:
             self._catalog.release(database)
 
@@ -292,11 +325,7 @@ class TreeResource(Resource):
         if self._guard is not None and wanted.token is not None:
             self._guard.check_token(request.headers, wanted.token)
 
-    def _check_running(self) -> None:
-        if self._is_ending:
-            raise Unavailable(SHUTTING_DOWN)
-
-    def _find(self, name: DatabaseName) -> Database:
+    def find(self, name: DatabaseName) -> Database:
         """Return a database, or what answers for one that its project does not list."""
         try:
             return self._catalog.find(name)
@@ -305,32 +334,13 @@ class TreeResource(Resource):
                 raise
             return self._catalog.stand_in(name, AbsentDatabase)
 
-    def _refuse(
-        self, request: IHttp1Request, error: BaseException, wanted: DataRequest | None = None
-    ) -> None:
-        """Answer with an error; `wanted` is the request as far as it has been parsed."""
-        dialect = (
-            self._parser.dialect_of(request, self._catalog.dialect)
-            if wanted is None
-            else wanted.dialect
-        )
-        try:
-            self._writer.send(request, error_response(error, dialect), no_store=True)
-        except WaitingBytesRefused as refused:  # an error that shows a large value
-            self._writer.send(request, error_response(refused, dialect), no_store=True)
-
-
-def _segments(path: Iterable[bytes]) -> tuple[bytes, ...]:
-    """Return the segments of a decoded path; `a/.json` names `a.json`."""
-    segments = [segment for segment in path if segment]
-    if segments[-1:] == [_SUFFIX] and len(segments) > 1:
-        segments[-2:] = [segments[-2] + _SUFFIX]
-    return tuple(segments)
-
 
 RESERVED: Final[dict[tuple[bytes, ...], str]] = {
-    _segments(rule.rule.encode().split(b"/")): rule.endpoint
+    split_segments(rule.rule.encode().split(b"/")): rule.endpoint
     for rule in TreeResource.app.url_map.iter_rules()
     if not rule.arguments
 }
 """The reserved paths, as segments, and the names of their routes, which have no variables."""
+
+PAGES: Final = frozenset({"root", "icon", "document"})
+"""The routes that are for browsers; without them their paths are as all others of the tree."""

@@ -37,13 +37,14 @@ class Response:
     """A whole response, without the headers that are added when it is sent.
 
     If the client has not read all of it at `cut_off_at`, in seconds of the clock, the connection is
-    dropped; that is for a body which flows, or is in a file.
+    dropped; that is for a body which flows, or is in a file. Caches may keep it for `max_age_s`.
     """
 
     status: int
     body: bytes | Content | Flow
     headers: tuple[Header, ...] = JSON_HEADERS
     cut_off_at: float | None = None
+    max_age_s: int = 0
 
 
 class ResponseWriter:
@@ -158,7 +159,11 @@ class ResponseWriter:
         is_usual = self._cors.fixed is not None and self.lag_ms is None
         if is_usual and response.headers is JSON_HEADERS:
             return self._json_no_store if no_store else self._json_no_cache
-        return response.headers + self.common_headers(request, no_store=no_store)
+        common = self.common_headers(request, no_store=no_store)
+        if response.max_age_s:
+            cache = (b"Cache-Control", b"public, max-age=%d" % response.max_age_s)
+            common = (cache, *(each for each in common if each is not NO_CACHE))
+        return response.headers + common
 
     def preflight(self, request: IHttp1Request, allowed: bytes) -> Response:
         """Return the response to OPTIONS; `allowed` are the methods of the resource."""

@@ -18,14 +18,17 @@ from treedbd.database.errors import Unavailable
 from treedbd.database.problems import Problem
 from treedbd.names import DatabaseName
 from treedbd.store.lock import DirectoryLock
+from treedbd.web.activity import ProjectActivity
 from treedbd.workers.board import Board
 from treedbd.workers.channel import Channel
 from treedbd.workers.hints import Hints
 from treedbd.workers.protocol import (
     Damaged,
+    FindActivity,
     FindProblems,
     GiveRulesTurn,
     TakeRulesTurn,
+    decode_activity,
     decode_problems,
 )
 from treedbd.workers.start import BOARD, DIRECTORY_LOCK, RECEIVER, WorkerStart
@@ -73,6 +76,11 @@ class Companions:
         """Find what keeps the others from serving databases as they should."""
         response = await self._ask(FindProblems)
         return decode_problems(response["problems"])
+
+    async def find_activity(self, project: str) -> list[ProjectActivity]:
+        """Find what clients do at the others with the databases of a project."""
+        response = await self._ask(FindActivity, project=project)
+        return [decode_activity(each) for each in response["activity"]]
 
     def tell_damaged(self, name: DatabaseName) -> None:
         """Let the others refuse writes to a database that this worker has found damaged."""

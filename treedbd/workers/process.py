@@ -39,11 +39,13 @@ from treedbd.workers.log import begin_logging
 from treedbd.workers.protocol import (
     Damaged,
     Failed,
+    FindActivity,
     FindProblems,
     LoadRules,
     Ready,
     Reload,
     Stop,
+    encode_activity,
     encode_problems,
 )
 from treedbd.workers.start import CHANNEL, WorkerStart, read_start
@@ -131,6 +133,11 @@ class Worker(Channel):
     async def find_problems(self) -> dict[str, object]:
         """Find what this worker cannot serve as it should."""
         return {"problems": encode_problems(await self._service.catalog.find_own_problems())}
+
+    @FindActivity.responder
+    def find_activity(self, project: str) -> dict[str, object]:
+        """Find what clients do with a project's databases at this worker."""
+        return {"activity": [encode_activity(self._service.activity.of_this_process(project))]}
 
     def _end(self, _: object) -> None:
         if self._service.has_given_up:

@@ -6,13 +6,17 @@ Either notices the end of the other by the end of the connection.
 
 from __future__ import annotations
 
+import heapq
 import json
 from typing import ClassVar, Final
 
+import attrs
 from twisted.protocols import amp
 
 from treedbd.database.problems import Problem
+from treedbd.web.activity import ProjectActivity
 
+_MAX_TOTALS: Final = 400
 _MAX_BYTES: Final = 60_000
 """AMP carries values of less than 64 KiB."""
 
@@ -68,6 +72,33 @@ class FindProblems(amp.Command):
     """A worker asks its parent, or that a worker, what cannot be served as it should be."""
 
     response: ClassVar = [(b"problems", amp.ListOf(amp.String()))]
+
+
+class FindActivity(amp.Command):
+    """A worker asks its parent, or that a worker, what clients do with a project's databases."""
+
+    arguments: ClassVar = [(b"project", amp.Unicode())]
+    response: ClassVar = [(b"activity", amp.ListOf(amp.String()))]
+
+
+def encode_activity(activity: ProjectActivity) -> bytes:
+    """Return activity as AMP carries it: of the databases with the most requests."""
+    totals = heapq.nlargest(_MAX_TOTALS, activity.totals.items(), key=_requests)
+    return json.dumps(attrs.astuple(attrs.evolve(activity, totals=dict(totals)))).encode()
+
+
+def _requests(total: tuple[str, tuple[int, float]]) -> int:
+    return total[1][0]
+
+
+def decode_activity(encoded: bytes) -> ProjectActivity:
+    """Return what `encode_activity` was given."""
+    for_s, totals, slowest = json.loads(encoded)
+    return ProjectActivity(
+        for_s,
+        {label: (requests, seconds) for label, (requests, seconds) in totals.items()},
+        [tuple(each) for each in slowest],
+    )
 
 
 def encode_problems(problems: list[Problem]) -> list[bytes]:

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import attrs
 
+from treedbd.config.local_network import LocalNetwork
 from treedbd.config.settings import Settings, load_settings
 
 CHANNEL: Final = 3
@@ -38,6 +39,8 @@ class SettingsSource:
     folder: str
     content: bytes | None = None
     accept_loss: bool = False
+    quiet: bool = False
+    network: LocalNetwork | None = None
 
     def read(self) -> SettingsSource:
         """Return the same with what the file holds now, if it can be read."""
@@ -52,8 +55,10 @@ class SettingsSource:
     def load(self) -> Settings:
         """Return the settings; raise `ConfigError`."""
         file = None if self.file is None else pathlib.Path(self.file)
-        settings = load_settings(file, self.flags, pathlib.Path(self.folder), self.content)
-        return attrs.evolve(settings, accept_loss=self.accept_loss)
+        settings = load_settings(
+            file, self.flags, pathlib.Path(self.folder), self.content, self.network
+        )
+        return attrs.evolve(settings, accept_loss=self.accept_loss, quiet=self.quiet)
 
 
 @attrs.frozen
@@ -104,13 +109,24 @@ def read_start(descriptor: int = START) -> WorkerStart:
     with os.fdopen(descriptor, "rb") as file:
         content: dict[str, Any] = json.load(file)
     source = content["source"]
+    network = source["network"]
+    if network is not None:
+        network = LocalNetwork(
+            network["admin_token"], tuple(network["names"]), tuple(network["addresses"])
+        )
     return WorkerStart(
         content["parent"],
         content["number"],
         content["workers"],
         content["checks_files"],
         bytes.fromhex(content["secret"]),
-        SettingsSource(**{**source, "content": _decode(source["content"])}),
+        SettingsSource(
+            **{
+                **source,
+                "content": _decode(source["content"]),
+                "network": network,
+            }
+        ),
         tuple(content["others"]),
         tuple(ListeningSocket(*each) for each in content["listening"]),
     )

@@ -25,6 +25,7 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.protocol import Factory
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
+from twisted.protocols.amp import Command
 from twisted.python.failure import Failure
 
 from treedbd.config.settings import Settings
@@ -33,15 +34,19 @@ from treedbd.listening import CannotStart, Listening
 from treedbd.store.engine import CannotOpenStore
 from treedbd.store.lock import DirectoryLock
 from treedbd.store.sqlite.shelf_lock import can_share
+from treedbd.web.activity import add_up
 from treedbd.workers.board import Board, create_board
 from treedbd.workers.hints import create_pairs
 from treedbd.workers.protocol import (
     Damaged,
+    FindActivity,
     FindProblems,
     LoadRules,
     Reload,
     Stop,
+    decode_activity,
     decode_problems,
+    encode_activity,
     encode_problems,
 )
 from treedbd.workers.start import SettingsSource
@@ -59,8 +64,8 @@ RESTART_PAUSES: Final = (0.0, 0.2, 1.0, 5.0)
 SOON_S: Final = 10.0
 
 
-class _Silent(Factory):
-    """Makes no connection."""
+class Treedb(Factory):
+    """Makes no connection; Twisted logs the name of the class with each port that is opened."""
 
     noisy = False
 
@@ -108,7 +113,7 @@ class Supervisor(Service):
         """Read certificates and open the endpoints; raise `CannotStart`."""
         if not can_share():
             raise CannotStart("Several workers need Linux on a 64-bit machine: set workers = 1.")
-        self._listening.open(_Silent())
+        self._listening.open(Treedb())
         for _, port in self._listening.ports:
             stop_reading(port)  # the workers accept
 
@@ -119,7 +124,7 @@ class Supervisor(Service):
             self._lock = DirectoryLock(self._settings.data)
         except CannotOpenStore as error:
             self._listening.close()
-            raise CannotStart(str(error)) from None
+            raise CannotStart.because(error) from None
         self._lock.note_urls(self.urls())
         secret = os.urandom(32)
         self._inheritance = Inheritance(
@@ -268,19 +273,31 @@ class Supervisor(Service):
             if other is not worker and other.is_ready:
                 other.ask(Damaged, label=label).addErrback(ignore_end)
 
-    def find_problems(self, worker: WorkerProcess) -> Deferred[dict[str, object]]:
+    async def find_problems(self, worker: WorkerProcess) -> dict[str, object]:
         """Return the problems of all other workers."""
+        found: dict[Problem, None] = {}
+        for response in await self._ask_others(worker, FindProblems):
+            found.update(dict.fromkeys(decode_problems(response["problems"])))
+        return {"problems": encode_problems(list(found))}
 
-        def merge(results: list[tuple[bool, Any]]) -> dict[str, object]:
-            found: dict[Problem, None] = {}
-            for is_found, response in results:
-                if is_found:
-                    found.update(dict.fromkeys(decode_problems(response["problems"])))
-            return {"problems": encode_problems(list(found))}
+    async def find_activity(self, worker: WorkerProcess, project: str) -> dict[str, object]:
+        """Return what clients do at all other workers with a project's databases."""
+        found = [
+            decode_activity(each)
+            for response in await self._ask_others(worker, FindActivity, project=project)
+            for each in response["activity"]
+        ]
+        # One value of AMP has no room for those of many workers.
+        return {"activity": [encode_activity(add_up(found))] if found else []}
 
+    async def _ask_others(
+        self, worker: WorkerProcess, command: type[Command], **arguments: object
+    ) -> list[Any]:
+        """Return the responses of all workers but one; those that end meanwhile have none."""
         others = [each for each in self._workers if each is not worker and each.is_ready]
-        asked = [each.ask(FindProblems) for each in others]
-        return DeferredList(asked, consumeErrors=True).addCallback(merge)
+        asked = [each.ask(command, **arguments) for each in others]
+        responses = await DeferredList(asked, consumeErrors=True)
+        return [response for is_answered, response in responses if is_answered]
 
     # Keeping workers running.
 

@@ -21,6 +21,7 @@ from treedbd.workers.log import WorkerLog
 from treedbd.workers.protocol import (
     Damaged,
     Failed,
+    FindActivity,
     FindProblems,
     GiveRulesTurn,
     Ready,
@@ -119,8 +120,12 @@ class Owner(Protocol):
         """Tell the others of a database that a worker has found damaged."""
         ...
 
-    def find_problems(self, worker: WorkerProcess) -> Deferred[dict[str, object]]:
+    async def find_problems(self, worker: WorkerProcess) -> dict[str, object]:
         """Return the problems of all other workers."""
+        ...
+
+    async def find_activity(self, worker: WorkerProcess, project: str) -> dict[str, object]:
+        """Return what clients do at all other workers with a project's databases."""
         ...
 
 
@@ -240,8 +245,12 @@ class _WorkerChannel(Channel):
         return {}
 
     @FindProblems.responder
-    def find_problems(self) -> Deferred[dict[str, object]]:
-        return self._owner.find_problems(self._worker)
+    async def find_problems(self) -> dict[str, object]:
+        return await self._owner.find_problems(self._worker)
+
+    @FindActivity.responder
+    async def find_activity(self, project: str) -> dict[str, object]:
+        return await self._owner.find_activity(self._worker, project)
 
 
 def ignore_end(failure: Failure) -> None:

@@ -32,14 +32,26 @@ reactor: Any = installed_reactor
 SECRET = b"0123456789abcdef0123456789abcdef"
 OTHER = b"another secret of 32 bytes or so."
 NOW = 1_700_000_000.0
+LAN_TOKEN = "0123456789abcdef0123456789abcdef"
 
 
 def open_keys(provider: Provider) -> ProviderKeys:
     return ProviderKeys(provider, make_fetch(reactor, provider.authority), reactor)
 
 
-def verifier(*secrets: bytes, emulator: bool = False, life: float | None = None) -> Verifier:
-    return Verifier(secrets, open_keys=open_keys, emulator=emulator, max_token_life_s=life)
+def verifier(
+    *secrets: bytes,
+    emulator: bool = False,
+    admin_token: str | None = None,
+    life: float | None = None,
+) -> Verifier:
+    return Verifier(
+        secrets,
+        open_keys=open_keys,
+        emulator=emulator,
+        admin_token=admin_token,
+        max_token_life_s=life,
+    )
 
 
 def verify(verifier: Verifier, token: str, now: float = NOW) -> Identity:
@@ -616,3 +628,15 @@ async def test_no_token_and_no_secret_is_logged_or_in_an_error(
     assert SECRET.decode() not in text
     for token in [*good, *bad]:
         assert not [part for part in token.split(".") if len(part) > 16 and part in text]
+
+
+def test_the_token_of_lan_replaces_owner() -> None:
+    lan = verifier(admin_token=LAN_TOKEN)
+    assert verify(lan, LAN_TOKEN) is OWNER
+    assert lan.trusts(OWNER)
+    with pytest.raises(BadToken, match=r"^The token owner does not count with --lan"):
+        lan.verify("owner", NOW)
+    for token in (LAN_TOKEN[:-1], f"{LAN_TOKEN}0", LAN_TOKEN.upper(), "\udcff", "ö"):
+        with pytest.raises(BadToken) as refused:
+            lan.verify(token, NOW)
+        assert token not in str(refused.value)

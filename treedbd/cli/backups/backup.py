@@ -76,8 +76,12 @@ def _backup(arguments: Namespace) -> Status:
         warn(sentence)
     if not arguments.quiet:
         size = sum(each.size for each in saved.files)
-        print_line(make_printable(f"{folder}: {len(saved.files)} files, {size} bytes, verified."))
+        print_line(make_printable(f"{folder}: {_count_files(saved)}, {size:,} bytes, verified."))
     return SKIPPED if saved.skipped else DONE
+
+
+def _count_files(saved: Manifest) -> str:
+    return "1 file" if len(saved.files) == 1 else f"{len(saved.files):,} files"
 
 
 def _require_empty(folder: pathlib.Path) -> None:

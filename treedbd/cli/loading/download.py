@@ -13,7 +13,8 @@ from urllib.parse import quote
 
 import attrs
 
-from treedbd.cli.client import NoResponse, receive
+from treedbd.cli.client import receive
+from treedbd.cli.failures import NoResponse
 from treedbd.cli.loading.files import Format
 from treedbd.cli.loading.joiner import Joiner
 from treedbd.cli.loading.part_file import PartFile

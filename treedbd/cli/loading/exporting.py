@@ -11,6 +11,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from typing import Any, Final
 
+from treedbd.cli.address import ADDRESS_HELP, parse_address
 from treedbd.cli.client import Client
 from treedbd.cli.exit import DONE, INTERRUPTED, CommandFailed, OutputClosed, Status, warn
 from treedbd.cli.loading.download import Download
@@ -24,7 +25,6 @@ from treedbd.cli.options import STANDARD_INPUT as STANDARD_OUTPUT
 from treedbd.cli.options import read_settings
 from treedbd.cli.progress import ProgressReport
 from treedbd.cli.run import run_online
-from treedbd.cli.url import parse_url
 from treedbd.config.settings import Settings
 from treedbd.store.engine import CannotOpenStore, StoreFailed
 from treedbd.store.lock import DirectoryLock
@@ -37,9 +37,7 @@ _GOES_ON: Final = "The same command goes on where it stopped."
 
 def add_options(parser: ArgumentParser, _: str) -> None:
     """Add the options of the command to its parser."""
-    parser.add_argument(
-        "url", metavar="URL", type=parse_url, help="the URL of a path, with or without .json"
-    )
+    parser.add_argument("url", metavar="URL", type=parse_address, help=ADDRESS_HELP)
     parser.add_argument("file", metavar="FILE", help="a file, or - for standard output")
     parser.add_argument(
         "--plain",

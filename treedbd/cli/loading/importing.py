@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from twisted.internet.threads import deferToThreadPool
 
+from treedbd.cli.address import ADDRESS_HELP, parse_address
 from treedbd.cli.client import Client
 from treedbd.cli.exit import DONE, INTERRUPTED, CommandFailed, Status, warn
 from treedbd.cli.loading.documents import parts_of
@@ -28,7 +29,6 @@ from treedbd.cli.loading.store_writer import StoreWriter, open_writer
 from treedbd.cli.options import STANDARD_INPUT, read_settings
 from treedbd.cli.progress import ProgressReport
 from treedbd.cli.run import run_online
-from treedbd.cli.url import parse_url
 
 _NOT_EMPTY: Final = (
     "The target is not empty: use --replace to remove what is there first, or --merge to keep "
@@ -44,9 +44,7 @@ _GOES_ON: Final = "The same command goes on where it stopped."
 def add_options(parser: ArgumentParser, _: str) -> None:
     """Add the options of the command to its parser."""
     parser.add_argument("file", metavar="FILE", help="a file, or - for standard input")
-    parser.add_argument(
-        "url", metavar="URL", type=parse_url, help="the URL of a path, with or without .json"
-    )
+    parser.add_argument("url", metavar="URL", type=parse_address, help=ADDRESS_HELP)
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument("--replace", action="store_true", help="remove what is at the path first")
     mode.add_argument(

@@ -11,8 +11,9 @@ from twisted.internet.task import deferLater
 from twisted.web.client import FileBodyProducer
 from twisted.web.iweb import IBodyProducer, IResponse
 
-from treedbd.cli.client import Client, NoResponse, read_error
+from treedbd.cli.client import Client, read_error
 from treedbd.cli.exit import CommandFailed, warn
+from treedbd.cli.failures import NoResponse
 from treedbd.cli.url import Url
 
 DEFAULT_RETRY_S: Final = 60.0

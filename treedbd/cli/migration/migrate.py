@@ -17,8 +17,10 @@ from typing import Any, Final, Protocol
 from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 
-from treedbd.cli.client import Client, NoResponse, content, receive
+from treedbd.cli.address import parse_address
+from treedbd.cli.client import Client, content, receive
 from treedbd.cli.exit import DONE, CommandFailed, print_line, warn
+from treedbd.cli.failures import NoResponse
 from treedbd.cli.loading.retries import DEFAULT_RETRY_S, Refused, Retries
 from treedbd.cli.loading.sender import Sender
 from treedbd.cli.migration.changes import ChangedPaths
@@ -26,12 +28,11 @@ from treedbd.cli.migration.copying import Copying
 from treedbd.cli.options import (
     CONFIG_HELP,
     add_network_options,
-    choose_trust_store,
     read_settings,
     read_token_file,
 )
 from treedbd.cli.progress import ProgressReport
-from treedbd.cli.run import run_online
+from treedbd.cli.run import choose_trust_store, run_online
 from treedbd.cli.url import Url, parse_url
 from treedbd.tree.types import Path
 
@@ -45,7 +46,7 @@ def add_options(parser: ArgumentParser, _: str) -> None:
     parser.add_argument(
         "source", metavar="SOURCE-URL", type=parse_url, help="the database to copy from"
     )
-    parser.add_argument("url", metavar="URL", type=parse_url, help="the database to copy to")
+    parser.add_argument("url", metavar="URL", type=parse_address, help="the database to copy to")
     parser.add_argument(
         "--source-token-file",
         metavar="FILE",

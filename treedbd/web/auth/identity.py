@@ -53,7 +53,8 @@ class Identity:
 
     `auth` is the variable of that name in the rules, None for an anonymous caller. `expires_at` is
     in seconds since 1970, leeway included, None for never. `source` is the fingerprint of the
-    secret or provider that verified the token; `ANONYMOUS` and `OWNER` have sources of their own.
+    secret or provider that verified the token; `ANONYMOUS` and `OWNER` have sources of their own,
+    and so have those whom the program that embeds the service names.
     """
 
     is_admin: bool
@@ -64,6 +65,8 @@ class Identity:
 
 ANONYMOUS: Final = Identity(False, None, source="anonymous")
 OWNER: Final = Identity(True, None, source="emulator")
+HOST_SOURCE: Final = "application"
+"""The source of whom the program that embeds the service names."""
 
 
 @attrs.frozen

@@ -9,6 +9,7 @@ An invalid token is an error; its sender is never treated as an anonymous caller
 
 from __future__ import annotations
 
+import hmac
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
@@ -69,14 +70,17 @@ class Verifier:
         *,
         open_keys: Callable[[Provider], ProviderKeys],
         emulator: bool = False,
+        admin_token: str | None = None,
         max_token_life_s: float | None = None,
     ) -> None:
         """Trust the secrets, which the caller has checked, and the providers; see `reload`.
 
-        `open_keys` returns the keys of a provider. With `emulator` the token `owner` is an admin's.
+        `open_keys` returns the keys of a provider. With `emulator` the token `owner` is an admin's;
+        `admin_token` is, if there is one.
         """
         self._open_keys = open_keys
         self._emulator = emulator
+        self._admin_token = admin_token
         self._max_life_s = max_token_life_s
         self._secrets: dict[bytes, str] = {}
         self._providers: dict[Provider, ProviderKeys] = {}
@@ -99,7 +103,8 @@ class Verifier:
         self._verified.clear()
         self._secrets = {secret: fingerprint(b"secret", secret) for secret in secrets}
         self._issuers = frozenset(each.issuer for each in self._providers)
-        own = [ANONYMOUS.source, OWNER.source] if self._emulator else [ANONYMOUS.source]
+        has_owner = self._emulator or self._admin_token is not None
+        own = [ANONYMOUS.source, OWNER.source] if has_owner else [ANONYMOUS.source]
         self._sources = frozenset(
             (*own, *self._secrets.values(), *map(_provider_source, self._providers))
         )
@@ -126,13 +131,24 @@ class Verifier:
         known = self.recall(token, now)
         if known is not None:
             return known
-        if self._emulator and token == OWNER_TOKEN:
+        if self._is_owner(token):
             return OWNER
         parsed = parse(token)
         issuer = parsed.claims.get("iss")
         if isinstance(issuer, str) and issuer in self._issuers:
             return self._verify_by_provider(token, parsed, issuer, now)
         return self._verify_by_project(token, parsed, now)
+
+    def _is_owner(self, token: str) -> bool:
+        """Return whether a token is that of the emulator's owner, or what replaces it."""
+        if self._admin_token is None:
+            return self._emulator and token == OWNER_TOKEN
+        if token == OWNER_TOKEN:
+            raise BadToken(
+                "The token owner does not count with --lan: use the one that was printed at the "
+                "start."
+            )
+        return hmac.compare_digest(token.encode(errors="replace"), self._admin_token.encode())
 
     def recall(self, token: str, now: float) -> Identity | None:
         """Return the identity of a token that was verified before and is still valid at `now`."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
+from twisted.internet.defer import Deferred
+from twisted.internet.error import ConnectionDone
 from twisted.internet.interfaces import IPullProducer
 from twisted.web.http import NO_BODY_CODES, HTTPChannel
 from zope.interface import implementer
@@ -22,23 +24,35 @@ _PIECE_BYTES: Final = 64 * KIB
 
 @implementer(IHttp1Request)
 class AdaptedRequest:
-    """A request of `twisted.web.server.Site`; what is not defined here is that request's own."""
+    """A request of `twisted.web.server.Site`; what is not defined here is that request's own.
+
+    Attributes:
+        original: that request.
+
+    """
 
     def __init__(self, request: Any, body_limit: int) -> None:
         """Adapt `request`; a body of more than `body_limit` bytes makes it oversized."""
-        self._request = request
-        self._is_over = False
+        self.original = self._request = request
+        self._is_over = self._is_gone = False
         self.headers: Headers = {
             name.lower(): list(values) for name, values in request.requestHeaders.getAllRawHeaders()
         }
         self.head_memory = HeadMemory()
         self.is_oversized = size_of_body(request) > body_limit
         self.has_own_timeout = False
-        request.notifyFinish().addBoth(self._set_over)
+        request.notifyFinish().addCallbacks(self._set_over, self._set_gone)
 
     def __getattr__(self, name: str) -> Any:
         """Return an attribute of the request."""
         return getattr(self._request, name)
+
+    def notifyFinish(self) -> Deferred[None]:
+        """Do as the request; what is returned fails at once if the client is gone already."""
+        waiting: Deferred[None] = self._request.notifyFinish()
+        if self._is_gone:
+            waiting.errback(ConnectionDone())
+        return waiting
 
     def send(self, status: int, headers: Iterable[Header], body: bytes) -> None:
         """Send a whole reply and finish the request."""
@@ -101,8 +115,12 @@ class AdaptedRequest:
         self._request.transport.abortConnection()
 
     def _set_over(self, _: object) -> None:
-        """Note that the request has been answered, or that the client is gone."""
+        """Note that the request has been answered."""
         self._is_over = True
+
+    def _set_gone(self, _: object) -> None:
+        """Note that the client is gone."""
+        self._is_over = self._is_gone = True
 
 
 @implementer(IPullProducer)

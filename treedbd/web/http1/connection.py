@@ -21,6 +21,7 @@ In all of them a client that reads nothing of what is waiting for it is dropped 
 from __future__ import annotations
 
 from math import inf
+from time import perf_counter
 from typing import Any, Final
 
 from twisted.internet.interfaces import (
@@ -88,6 +89,7 @@ class Http1Connection(Protocol):
         self._served = connections.served
         self.site = self._served.site
         self._connections = connections
+        self._note_answered = connections.note_answered
         self.sent_past = connections.sent_past
         self._limits = connections.limits
         self._parser = Http1Parser(connections.limits)
@@ -159,10 +161,11 @@ class Http1Connection(Protocol):
         self._request = None
         if self._held:
             self._release_body()
-        log_access = self._served.log_access
-        if log_access is not None:
+        seconds = perf_counter() - request.began
+        self._note_answered((request.head_memory, request.method, request.code, seconds))
+        if self._served.log_access is not None:
             try:
-                log_access(request)
+                self._served.log_access(request)
             except Exception:
                 _log.failure("A request could not be logged.")
         if not request.persistent:

@@ -7,9 +7,9 @@ made in the same sweep, so that no reply has to.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
-from typing import Final, Literal, Protocol
+from typing import Final, Literal, Protocol, TypeAlias
 
 from attrs import frozen
 from twisted.internet.defer import Deferred
@@ -27,6 +27,7 @@ from treedbd.web.http1.errors import (
     TOO_MANY_FROM_ADDRESS,
     ErrorReply,
 )
+from treedbd.web.http1.head_memory import HeadMemory
 from treedbd.web.http1.request import Request
 from treedbd.web.http1.tally import Tally
 
@@ -39,9 +40,31 @@ _FROM: Final = "connections from "
 """The keys of what is counted."""
 
 
+AnsweredRequest: TypeAlias = tuple[HeadMemory, bytes, int, float]
+"""What its head asked, its method, the status of the reply, and how many seconds it took."""
+
+
+class CountsRequests(Protocol):
+    """What counts the answered requests.
+
+    Attributes:
+        answered: those that were not counted yet, which every connection adds to.
+
+    """
+
+    @property
+    def answered(self) -> deque[AnsweredRequest]:
+        """Those that were not counted yet."""
+
+    def count(self) -> None:
+        """Count them; called once a second while there are connections."""
+
+
 @frozen
 class ServedResource:
     """What answers the requests, and what is called for each reply.
+
+    `log_access` is called with each answered request.
 
     A resource that `takes_oversized` (an `IHttp1Resource`) also gets requests whose body was too
     large to be received. What the server refuses by itself carries the `error_headers`.
@@ -86,6 +109,7 @@ class Connections:
         held_body_bytes: content of unanswered requests that arrived in several pieces.
         sent_past: the bytes that were sent past the writers of the connections.
         errors: how many errors the server has sent by itself, by status.
+        note_answered: notes an answered request, to be counted later.
 
     """
 
@@ -96,10 +120,12 @@ class Connections:
         clock: IReactorTime,
         wall_clock: Callable[[], float],
         counts: Counting | None = None,
+        activity: CountsRequests | None = None,
     ) -> None:
         """Count time with `clock`; `wall_clock` returns the seconds since 1970 for the date.
 
-        `counts` are the connections of all processes that serve the same clients.
+        `counts` are the connections of all processes that serve the same clients; `activity` counts
+        what they request.
         """
         self.served = served
         self.limits = limits
@@ -110,6 +136,10 @@ class Connections:
         self.draining = False
         self.held_body_bytes = 0
         self.errors: Counter[int] = Counter()
+        answered: deque[AnsweredRequest] = deque(maxlen=0)
+        # A method of the interpreter: it adds no call of ours to a request.
+        self.note_answered: Final = (activity.answered if activity else answered).append
+        self._activity = activity
         self.sent_past = Tally()
         self._wall_clock = wall_clock
         self._addresses: dict[TrackedConnection, str | None] = {}
@@ -193,6 +223,8 @@ class Connections:
         self.now = self.clock.seconds()
         self.date_line = b"Date: %b\r\n" % datetimeToString(self._wall_clock())
         self._next_sweep = self.clock.callLater(SWEEP_S, self._sweep)
+        if self._activity is not None:
+            self._activity.count()
         self._sweep_some(list(self._addresses))
 
     def _sweep_some(self, connections: list[TrackedConnection]) -> None:

@@ -23,7 +23,7 @@ from treedbd.counts import Counting
 from treedbd.limits import Limits
 from treedbd.web.headers import Header
 from treedbd.web.http1.connection import Http1Connection
-from treedbd.web.http1.connections import Connections, ServedResource
+from treedbd.web.http1.connections import Connections, CountsRequests, ServedResource
 from treedbd.web.http1.interface import IHttp1Resource
 from treedbd.web.http1.request import Request
 
@@ -43,13 +43,15 @@ class Http1Factory(Factory):
         wall_clock: Callable[[], float] = time.time,
         error_headers: Iterable[Header] = (),
         counts: Counting | None = None,
+        activity: CountsRequests | None = None,
     ) -> None:
         """Serve `resource`: a leaf gets every request, else its children are looked up.
 
         Time limits are counted with `clock`; `wall_clock` returns the seconds since 1970 for the
         Date of replies. `log_access` is called with every answered request, and must show no more
         of its target than `shown_path`. `error_headers` are sent with what the server refuses by
-        itself. `counts` are the connections of all processes that serve the same clients.
+        itself. `counts` are the connections of all processes that serve the same clients;
+        `activity` counts what they request.
         """
         site = Site(resource, reactor=clock)
         served = ServedResource(
@@ -60,7 +62,7 @@ class Http1Factory(Factory):
             log_access,
             tuple(error_headers),
         )
-        self._connections = Connections(served, limits, clock, wall_clock, counts)
+        self._connections = Connections(served, limits, clock, wall_clock, counts, activity)
         self.protocol = partial(Http1Connection, self._connections)
 
     @property

@@ -71,6 +71,9 @@ class IHttp1Request(IRequest, IConsumer):
     def getClientAddress() -> IAddress:
         """Return the address of the client, or of the proxy before it."""
 
+    def isSecure() -> bool:
+        """Return whether the request came over TLS."""
+
     def notifyFinish() -> Deferred[None]:
         """Return what fires at the end of the reply, or fails if the client disconnects before."""
 

@@ -10,9 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from io import BytesIO
+from time import perf_counter
 from typing import Any, AnyStr
 from urllib.parse import unquote_to_bytes
 
+from twisted.internet.defer import Deferred
+from twisted.internet.error import ConnectionDone
 from twisted.python.failure import Failure
 from twisted.web.error import UnsupportedMethod
 from twisted.web.http import parse_qs
@@ -55,6 +58,7 @@ class Request(Reply):
     Attributes:
         headers: the header fields, from names in lower case to lists of values in order.
         head_memory: what the resource remembers for requests with this very head.
+        began: when it was complete, in seconds of `perf_counter`.
         is_oversized: whether its body was too large to be received.
         has_own_timeout: whether its resource closes slow readers by itself.
 
@@ -93,12 +97,20 @@ class Request(Reply):
         self.headers: Headers = parser.headers
         self.head_memory = parser.head_memory
         self.persistent = parser.keep_alive
+        self.began = perf_counter()
         if parser.body is not None:
             self.content = parser.body
 
     def __repr__(self) -> str:
         """Describe the request without its query."""
         return f"<{type(self).__name__} {self.method!r} {self.shown_path}>"
+
+    def notifyFinish(self) -> Deferred[None]:
+        """Do as a stock request; what is returned fails at once if the client is gone already."""
+        waiting: Deferred[None] = super().notifyFinish()
+        if self._disconnected:
+            waiting.errback(ConnectionDone())
+        return waiting
 
     @property
     def shown_path(self) -> str:  # type: ignore[override]  # read-only here

@@ -66,7 +66,7 @@ def print_in_pieces(notification: Notification) -> Iterator[bytes]:
 
 def frame_end(position: Position | None) -> bytes:
     """Return what follows the data of a frame; None for one without an identifier."""
-    return b"\n" if position is None else b"id: %b\n\n" % _print_id(position).encode()
+    return b"\n" if position is None else b"id: %b\n\n" % print_id(position).encode()
 
 
 def parse_id(text: str | None) -> Position | None:
@@ -78,7 +78,8 @@ def parse_id(text: str | None) -> Position | None:
     return Position(int(sequence), bytes.fromhex(op_id or ""), int(events) if events else None)
 
 
-def _print_id(position: Position) -> str:
+def print_id(position: Position) -> str:
+    """Return the identifier of a position."""
     parts = [str(position.sequence)]
     if position.op_id:
         parts.append(position.op_id[:_OP_ID_BYTES].hex())

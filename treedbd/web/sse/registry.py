@@ -70,17 +70,21 @@ class OpenStream(Protocol):
 
 @attrs.frozen
 class Subscriber:
-    """Who has a stream open: the database, the client's address, the identity."""
+    """Who has a stream open: the database, the client's address, the identity.
+
+    The address is None if there is no client: the program itself watches.
+    """
 
     name: DatabaseName
-    address: str
+    address: str | None
     identity: Identity
 
 
 class StreamRegistry:
-    """The open streams of a service.
+    """The open streams of a service, and what the program itself watches.
 
     Attributes:
+        connected: how many of them have a connection.
         buffer_bytes: how many bytes may wait for the reader of one stream.
         opened, events_sent, overflowed: counters since the start.
 
@@ -99,6 +103,7 @@ class StreamRegistry:
         `counts` are the streams of all processes that serve the same clients.
         """
         self.buffer_bytes: Final = stream_limits.buffer_bytes
+        self.connected = 0
         self.opened = 0
         self.events_sent = 0
         self.overflowed = 0
@@ -118,13 +123,19 @@ class StreamRegistry:
     def __len__(self) -> int:
         return len(self._subscribers)
 
-    def check(self, name: DatabaseName, address: str) -> None:
+    def count_of(self, name: DatabaseName) -> int:
+        """Return how many streams of a database are open, at all processes together."""
+        return self._counts.total(_OF + name.label)
+
+    def check(self, name: DatabaseName, address: str | None) -> None:
         """Raise `TooManyStreams` or `StreamsExhausted` if one more would be too many."""
         limits = self._limits
         if self._counts.total(_ALL) >= limits.streams:
             raise StreamsExhausted("There are too many streams of this service.")
         if self._counts.total(_OF + name.label) >= limits.streams_per_database:
             raise TooManyStreams("There are too many streams of this database.")
+        if address is None:
+            return
         if self._counts.total(_FROM + address) >= limits.streams_per_address:
             raise TooManyStreams("There are too many streams from this address.")
 
@@ -134,6 +145,7 @@ class StreamRegistry:
         for key in _keys(subscriber):
             self._counts.add(key)
         self.opened += 1
+        self.connected += subscriber.address is not None
         expires_at = subscriber.identity.expires_at
         if expires_at is not None:
             self._expiring[stream] = expires_at
@@ -148,6 +160,7 @@ class StreamRegistry:
         self._paused.pop(stream, None)
         self._postponed.pop(stream, None)
         self._expiring.pop(stream, None)
+        self.connected -= subscriber.address is not None
         for key in _keys(subscriber):
             self._counts.remove(key)
         if not self._subscribers:
@@ -224,5 +237,8 @@ def _keep_alive(stream: OpenStream) -> None:
     stream.keep_alive()
 
 
-def _keys(subscriber: Subscriber) -> tuple[str, str, str]:
-    return _ALL, _OF + subscriber.name.label, _FROM + subscriber.address
+def _keys(subscriber: Subscriber) -> tuple[str, ...]:
+    counted = _ALL, _OF + subscriber.name.label
+    if subscriber.address is None:
+        return counted
+    return (*counted, _FROM + subscriber.address)

@@ -7,8 +7,7 @@ When that has overflowed, because the reader did not read, the stream starts aga
 of the value as it is then. If there is no room for that, because too much waits for readers, it is
 postponed to the next tick of the registry. A stream that resumes begins with what it missed.
 
-What a stream shows of its path, and so which events it sends, is in `database.subscription`; how it
-gets what it begins with, in `first_value`.
+What a stream shows of its path is in `database.subscription`, what it begins with in `first_value`.
 """
 
 from __future__ import annotations
@@ -119,11 +118,12 @@ class Stream:
     def start(self, headers: tuple[Header, ...], last_received: Position | None) -> None:
         """Begin: with what was missed since `last_received` if known, else with a first `put`.
 
-        Raises `PermissionDenied` or `WaitingBytesRefused` before anything is sent. What was missed
-        may take some turns.
+        Raises `PermissionDenied` or `WaitingBytesRefused` before anything is sent.
         """
         wanted, request = self._wanted, self._request
         request.notifyFinish().addBoth(self._close)
+        if self._is_over:
+            return  # the client has disconnected before
         if request.method == b"HEAD":
             wanted.database.read(self._judge)
             request.start(200, headers)

@@ -1,0 +1,75 @@
+"""What commands say of servers that are no treedb, or mean harm."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.command import run_command
+from treedbd.cli.exit import CommandFailed
+from treedbd.cli.http_client import HttpClient
+from treedbd.cli.url import parse_url
+
+Serve = Callable[[bytes], str]
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Return what serves one response, as it is, to one connection; returns the URL."""
+    listeners: list[socket.socket] = []
+    threads: list[threading.Thread] = []
+
+    def answer(listener: socket.socket, response: bytes) -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(65_536)
+            connection.sendall(response)
+
+    def start(response: bytes) -> str:
+        listener = socket.create_server(("127.0.0.1", 0))
+        listener.settimeout(30)
+        listeners.append(listener)
+        threads.append(threading.Thread(target=answer, args=(listener, response)))
+        threads[-1].start()
+        return f"http://127.0.0.1:{listener.getsockname()[1]}/a"
+
+    yield start
+    for thread in threads:
+        thread.join()
+    for listener in listeners:
+        listener.close()
+
+
+def response_of(body: bytes, tag: bytes = b'"x"') -> bytes:
+    return b"HTTP/1.1 200 OK\r\nETag: %b\r\nContent-Length: %d\r\n\r\n%b" % (tag, len(body), body)
+
+
+@pytest.mark.parametrize("body", [b"hello", b"", b"[" * 20_000 + b"]" * 20_000])
+def test_what_is_no_json_is_one_sentence(serve: Serve, body: bytes) -> None:
+    for command in (("transaction", "URL", "."), ("top", "--once", "URL")):
+        url = serve(response_of(body))
+        done = run_command(*(url if each == "URL" else each for each in command))
+        origin = url.removesuffix("/a")
+        assert done.error == f"{origin} did not return JSON."
+
+
+@pytest.mark.parametrize("body", [b"{}", b"[]", b'{"for_s":1,"databases":[1],"slowest":3}'])
+def test_other_json_than_that_of_a_daemon_is_one_sentence(serve: Serve, body: bytes) -> None:
+    done = run_command("top", "--once", serve(response_of(body)))
+    assert done.error.endswith(" did not return what a daemon counts.")
+    assert "\n" not in done.error
+
+
+def test_a_printed_entity_tag_cannot_move_the_cursor(serve: Serve) -> None:
+    done = run_command("get", "--etag", serve(response_of(b"1", b'"a\x1b[31mb"')))
+    assert done.output == "a\N{REPLACEMENT CHARACTER}[31mb\n".encode()
+
+
+def test_no_more_than_the_bound_is_read_of_json(serve: Serve) -> None:
+    client = HttpClient()
+    response = client.request("GET", parse_url(serve(response_of(b"1" * 11))))
+    with pytest.raises(CommandFailed, match=r"returned more than 10 bytes\."):
+        response.json_text(10)

@@ -1,0 +1,267 @@
+"""What development mode logs of each request, and when it logs nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+from collections.abc import Iterator
+from typing import Any, NoReturn, cast
+
+import attrs
+import jwt
+import pytest
+from twisted.logger import capturedLogs, eventAsText
+
+from tests.access import secret_of
+from tests.web.tree_server import OPTIONS, TreeServer
+from treedbd.rules.ruleset import parse_rules
+from treedbd.web import development_log
+from treedbd.web.auth.verifier import Verifier
+from treedbd.web.http1.factory import Http1Factory
+
+RULES = parse_rules(
+    '{"rules": {"gate": {".write": true}, "room": {".read": "root.child(\'gate\').val() == 1"},'
+    '"open": {".read": true, ".write": true, "$n": {".validate": "newData.isNumber()"}},'
+    '"notes": {"$uid": {".read": "auth.uid == $uid", ".write": "root.child(\'on\').val() == 1"}}}}'
+)
+BEARER = "Authorization: Bearer "
+
+
+@pytest.fixture
+def server(tmp_path: pathlib.Path) -> TreeServer:
+    options = attrs.evolve(OPTIONS, logs_requests=True)
+    verifier = Verifier([secret_of("demo").encode()], open_keys=no_keys)
+    made = TreeServer(tmp_path, RULES, options=options, verifier=lambda _: verifier)
+    made.factory = Http1Factory(
+        made.resource, OPTIONS.limits, made.clock, made.resource.log_request
+    )
+    return made
+
+
+@pytest.fixture
+def log() -> Iterator[list[Any]]:
+    with capturedLogs() as captured:
+        yield cast(list[Any], captured)
+
+
+def lines(log: list[Any]) -> list[str]:
+    shown = [(each["log_level"].name, eventAsText(each, False, False, False)) for each in log]
+    log.clear()
+    return [f"{level}: {text}" for level, text in shown]
+
+
+def no_keys(_: object) -> NoReturn:
+    pytest.fail("No provider is configured.")
+
+
+def fill(pipe: int) -> None:
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(pipe, bytes(4096))
+
+
+def token_for(**claims: Any) -> str:
+    return jwt.encode(claims, secret_of("demo"), "HS256")
+
+
+def test_a_request_is_one_line_with_method_path_status_time_and_caller(
+    server: TreeServer, log: list[Any]
+) -> None:
+    server.request("PUT", "/open/a.json", b"1")
+    server.request("GET", "/open/a.json", headers=[BEARER + token_for(uid="ada")])
+    server.request("GET", "/open/a.json", headers=[BEARER + token_for(uid="x", admin=True)])
+    server.request("GET", "/open/a")
+    server.request("GET", "/open/a.json", headers=[BEARER + "nonsense"])
+    found = [line.split() for line in lines(log)]
+    assert [(*line[:4], " ".join(line[6:])) for line in found] == [
+        ("info:", "PUT", "/open/a.json", "200", "anonymous"),
+        ("info:", "GET", "/open/a.json", "200", "uid ada"),
+        ("info:", "GET", "/open/a.json", "200", "admin"),
+        ("info:", "GET", "/open/a", "404", "anonymous"),
+        ("info:", "GET", "/open/a.json", "401", "with a token"),
+    ]
+    assert {line[5] for line in found} == {"ms"}
+    assert all(float(line[4]) >= 0 for line in found)
+
+
+def test_neither_a_token_nor_a_query_is_logged(server: TreeServer, log: list[Any]) -> None:
+    token = token_for(uid="ada")
+    server.request("GET", f"/open/a.json?auth={token}&orderBy=%22private%22")
+    server.request("GET", f"/open/{token}.json?acess_token={token}")
+    shown = "\n".join(lines(log))
+    assert shown.count("GET /open/") == 2
+    assert token not in shown
+    assert "private" not in shown.replace('names "private"', "")
+
+
+@pytest.mark.parametrize(
+    ("query", "warning"),
+    [
+        (
+            "limitTofirst=2",
+            "no parameter limitTofirst (did you mean limitToFirst?): it is ignored.",
+        ),
+        ("prnt=pretty", "no parameter prnt (did you mean print?): it is ignored."),
+        ("zzzzzz", "no parameter zzzzzz: it is ignored."),
+    ],
+)
+def test_an_unknown_parameter_is_warned_of(
+    server: TreeServer, log: list[Any], query: str, warning: str
+) -> None:
+    assert server.request("GET", f"/open/a.json?{query}").status == 200
+    warned, shown = lines(log)
+    assert warned == f"warn: The interface has {warning}"
+    assert shown.startswith("info: GET /open/a.json 200 ")
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "0123456789abcdef0123456789abcdef",
+        "auth%3D0123456789abcdef0123456789abcdef",
+        "auth%253D0123456789abcdef0123456789abcdef=1",
+        "auth:abcdef=&a%0Ab=1",
+        "a" * 31,
+    ],
+)
+def test_what_may_be_a_token_in_the_place_of_a_name_is_not_shown(
+    server: TreeServer, log: list[Any], query: str
+) -> None:
+    server.request("GET", f"/open/a.json?{query}")
+    *warned, _ = lines(log)
+    hidden = "warn: A parameter is ignored whose name is not shown, because it may be a token."
+    assert set(warned) == {hidden}
+
+
+def test_the_token_of_lan_is_not_shown_in_a_path(tmp_path: pathlib.Path, log: list[Any]) -> None:
+    token = "0123456789abcdef0123456789abcdef"
+    options = attrs.evolve(OPTIONS, logs_requests=True, admin_token=token)
+    server = TreeServer(tmp_path, RULES, options=options)
+    server.factory = Http1Factory(
+        server.resource, OPTIONS.limits, server.clock, server.resource.log_request
+    )
+    server.request("GET", f"/open/{token}.json")
+    assert lines(log)[-1].startswith("info: GET /open/….json 200 ")
+
+
+def test_known_parameters_are_not_warned_of(server: TreeServer, log: list[Any]) -> None:
+    server.request("GET", "/open/a.json?print=pretty&ns=demo&timeout=3s")
+    assert len(lines(log)) == 1
+
+
+def test_a_denied_read_is_explained_by_the_rule_that_denied_it(
+    server: TreeServer, log: list[Any]
+) -> None:
+    server.request("GET", "/notes/ada.json", headers=[BEARER + token_for(uid="eve")])
+    denied, shown = lines(log)
+    assert denied.startswith("warn: denied: No .read rule on the path is true. auth is {")
+    assert '"uid":"eve"' in denied
+    assert denied.endswith("rules/notes/$uid/.read (1:201) at /notes/ada: false; $uid is ada")
+    assert shown.startswith("info: GET /notes/ada.json 401 ")
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "body", "reason"),
+    [
+        ("PUT", "/notes/ada.json", b'{"t":1}', "No .write rule on the path is true."),
+        ("PATCH", "/notes/ada.json", b'{"t":1}', "No .write rule on the path is true."),
+        ("DELETE", "/notes/ada.json", b"", "No .write rule on the path is true."),
+        ("PUT", "/open/a.json", b'"x"', "The rule rules/open/$n/.validate is not true."),
+        ("POST", "/open.json", b'"x"', "The rule rules/open/$n/.validate is not true."),
+        ("PUT", "/else.json", b"1", "There is no rule on the path"),
+        ("PUT", "/else.json?print=silent", b"1", "There is no rule on the path"),
+        ("PUT", "/else.json?print=pretty", b"1", "There is no rule on the path"),
+    ],
+)
+def test_a_denied_write_is_explained_and_still_not_done(
+    server: TreeServer, log: list[Any], method: str, target: str, body: bytes, reason: str
+) -> None:
+    assert server.request(method, target, body).status == 403
+    denied, shown = lines(log)
+    assert denied.startswith(f"warn: denied: {reason}")
+    assert shown.startswith(f"info: {method} {target.partition('?')[0]} 403 ")
+    token = BEARER + token_for(admin=True)
+    assert server.request("GET", "/.json", headers=[token]).body == b"null"
+
+
+@pytest.mark.parametrize("parameter", ["callback=f", "download=f", "format=export", "shallow=true"])
+def test_a_denied_read_is_explained_whatever_form_it_asks_for(
+    server: TreeServer, log: list[Any], parameter: str
+) -> None:
+    assert server.request("GET", f"/notes/ada.json?{parameter}").status == 403
+    denied, _ = lines(log)
+    assert denied.startswith("warn: denied: No .read rule on the path is true.")
+
+
+def test_a_denial_that_cannot_be_explained_is_answered_all_the_same(
+    server: TreeServer, log: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(development_log, "format_explanation", lambda _: 1 / 0)
+    assert server.request("GET", "/notes/ada.json").status == 403
+    assert lines(log)[0].startswith("critical: A denial could not be explained.")
+
+
+def test_a_denied_stream_is_explained(server: TreeServer, log: list[Any]) -> None:
+    server.request("GET", "/notes/ada.json", headers=["Accept: text/event-stream"])
+    assert "rules/notes/$uid/.read" in lines(log)[0]
+
+
+def test_a_read_that_its_connection_repeats_is_explained_when_it_is_denied(
+    server: TreeServer, log: list[Any]
+) -> None:
+    peer = server.connect()
+    head = b"GET /room.json HTTP/1.1\r\nHost: demo.localhost\r\n\r\n"
+    server.request("PUT", "/gate.json", b"1")
+    peer.send(head + head)
+    assert [reply.status for reply in peer.read(b"GET", b"GET")] == [200, 200]
+    server.request("PUT", "/gate.json", b"2")
+    lines(log)
+    peer.send(head)
+    assert [reply.status for reply in peer.read(b"GET")] == [403]
+    denied, _ = lines(log)
+    assert denied.endswith("at /room: false; data at /gate is 2")
+
+
+def test_a_stream_is_logged_when_it_begins_and_when_it_ends(
+    server: TreeServer, log: list[Any]
+) -> None:
+    stream = server.open_stream("/open.json", host="192.0.2.7")
+    assert lines(log) == ["info: GET /open.json stream opened anonymous"]
+    stream.read_events()
+    server.resource.streams.end()
+    (ended,) = lines(log)
+    assert ended.startswith("info: GET /open.json stream ended after ")
+
+
+def test_lines_that_nobody_reads_are_dropped_and_counted(
+    server: TreeServer, log: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading, writing = os.pipe()
+    try:
+        os.set_blocking(writing, False)
+        monkeypatch.setattr(development_log, "_STANDARD_OUTPUT", writing)
+        record = development_log.DevelopmentLog({}).record
+        server.factory = Http1Factory(server.resource, OPTIONS.limits, server.clock, record)
+        server.request("GET", "/open/a.json")
+        assert len(lines(log)) == 1
+        fill(writing)
+        server.request("GET", "/open/a.json")
+        server.request("GET", "/open/a.json")
+        assert lines(log) == []
+        os.read(reading, 1 << 20)
+        server.request("GET", "/open/a.json")
+        warned, shown = lines(log)
+    finally:
+        os.close(reading)
+        os.close(writing)
+    assert warned == "warn: 2 lines were not logged: nobody read them."
+    assert shown.startswith("info: GET /open/a.json 200 ")
+
+
+def test_outside_development_mode_nothing_is_logged(tmp_path: pathlib.Path, log: list[Any]) -> None:
+    server = TreeServer(tmp_path, RULES)
+    assert server.resource.log_request is None
+    assert server.request("PUT", "/notes/ada.json", b"1").status == 403
+    assert server.request("GET", "/open.json?nonsense=1").status == 200
+    assert lines(log) == []

@@ -1,0 +1,307 @@
+"""A blocking HTTP client over the standard library, for commands that must start fast.
+
+What it promises is what `client` promises: a URL is sent byte for byte, a token only in the
+Authorization header, redirects are not followed, servers are always verified, and of a body only a
+piece is in memory. It loads neither Twisted nor cryptography.
+
+A connection is used again for the next read of the same server, and never for a write: a write must
+not be sent on a connection that the server may have closed meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import select
+import ssl
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from http.client import HTTPConnection, HTTPException, HTTPResponse
+from typing import Any, Final, NoReturn
+
+import attrs
+import orjson
+
+from treedbd.cli.connecting import make_context, open_socket, secure
+from treedbd.cli.exit import CommandFailed
+from treedbd.cli.failures import (
+    CLOSED,
+    CONNECT_S,
+    CUT_OFF,
+    MAX_ERROR_BYTES,
+    SILENT,
+    NoResponse,
+    describe_error,
+)
+from treedbd.cli.url import LOCALHOST, Url
+
+PIECE_BYTES: Final = 65_536
+_WITH_LENGTH: Final = frozenset({"PUT", "POST", "PATCH"})
+_LEAST_S: Final = 0.001
+
+
+@attrs.frozen
+class Body:
+    """The body of a request, in pieces; `length` is None if it is not known."""
+
+    pieces: Iterable[bytes]
+    length: int | None = None
+
+
+class HttpClient:
+    """Sends requests as one caller, and waits for each response."""
+
+    def __init__(
+        self,
+        authorities: Sequence[pathlib.Path] = (),
+        token: str | None = None,
+        timeout_s: float | None = None,
+    ) -> None:
+        """Verify servers by the certificates in files, without any by those of the system.
+
+        `token` is sent with each request. Each must be done within `timeout_s`, if given, its
+        response read included. Raises `CommandFailed` for a file that holds no certificates.
+        """
+        self._context = make_context(authorities) if authorities else None
+        self._token = token
+        self._timeout_s = timeout_s
+        self._idle: _HostConnection | None = None
+
+    def send(
+        self,
+        method: str,
+        url: Url,
+        headers: Mapping[str, str] | None = None,
+        body: Body | None = None,
+    ) -> UnreadResponse:
+        """Send a request and return the response, whatever its status is.
+
+        Raises `NoResponse`, or `CommandFailed` for a server that cannot be verified.
+        """
+        head = {"Host": url.authority, "User-Agent": "treedb", **(headers or {})}
+        if self._token is not None:
+            head["Authorization"] = f"Bearer {self._token}"
+        head |= _framing(method, body)
+        idle = self._take_idle(url) if body is None and method in {"GET", "HEAD"} else None
+        end = None if self._timeout_s is None else time.monotonic() + self._timeout_s
+        if idle is not None:
+            idle.end = end
+            with contextlib.suppress(OSError, HTTPException):  # the server has closed it
+                return UnreadResponse(self, url, idle, _exchange(idle, method, url, head, None))
+            idle.close()
+        connection = self._connect(url, end)
+        try:
+            return UnreadResponse(
+                self, url, connection, _exchange(connection, method, url, head, body)
+            )
+        except TimeoutError:
+            self.fail_late(url)
+        except (OSError, HTTPException):
+            raise NoResponse(CLOSED.format(url.origin)) from None
+
+    def request(
+        self,
+        method: str,
+        url: Url,
+        headers: Mapping[str, str] | None = None,
+        body: Body | None = None,
+    ) -> UnreadResponse:
+        """Send a request; raise `CommandFailed` also for a status other than 2xx."""
+        response = self.send(method, url, headers, body)
+        if not response.is_success:
+            raise CommandFailed(response.read_error())
+        return response
+
+    def keep(self, connection: _HostConnection) -> None:
+        """Keep a connection whose response has been read, for the next request."""
+        if self._idle is not None:
+            self._idle.close()
+        self._idle = connection
+
+    def fail_late(self, url: Url) -> NoReturn:
+        """Raise `NoResponse` for a time-out."""
+        if self._timeout_s is None:
+            raise NoResponse(SILENT.format(url.origin))
+        raise NoResponse(f"{url.origin} was not done within {self._timeout_s:g} seconds.")
+
+    def _take_idle(self, url: Url) -> _HostConnection | None:
+        idle, self._idle = self._idle, None
+        if idle is not None and idle.origin != url.origin:
+            idle.close()
+            return None
+        return idle
+
+    def _connect(self, url: Url, end: float | None) -> _HostConnection:
+        connection = _HostConnection(url, end)
+        try:
+            opened = open_socket(url, connection.remaining(CONNECT_S))
+            if url.is_secure:
+                self._context = self._context or make_context(())
+                opened = secure(opened, url, self._context)
+        except TimeoutError:
+            self.fail_late(url)
+        connection.sock = opened
+        return connection
+
+
+class UnreadResponse:
+    """A response whose body has not been read yet.
+
+    Attributes:
+        status: its status.
+
+    """
+
+    def __init__(
+        self, client: HttpClient, url: Url, connection: _HostConnection, response: HTTPResponse
+    ) -> None:
+        self.status: Final = response.status
+        self._client = client
+        self._url = url
+        self._connection = connection
+        self._response = response
+
+    @property
+    def is_success(self) -> bool:
+        """Whether its status is 2xx."""
+        return 200 <= self.status < 300
+
+    def header(self, name: str) -> str | None:
+        """Return the value of a header, None if there is none."""
+        return self._response.getheader(name)
+
+    def pieces(self) -> Iterator[bytes]:
+        """Read the body piece by piece; raise `NoResponse` if it is cut off."""
+        left = self._response.length
+        while left != 0:
+            self._connection.wait()
+            try:
+                piece = self._response.read1(
+                    PIECE_BYTES if left is None else min(PIECE_BYTES, left)
+                )
+            except TimeoutError:
+                self._client.fail_late(self._url)
+            except (OSError, HTTPException):
+                raise NoResponse(CUT_OFF.format(self._url.origin)) from None
+            if not piece:
+                break
+            left = None if left is None else left - len(piece)
+            yield piece
+        if left:
+            raise NoResponse(CUT_OFF.format(self._url.origin))
+        self._end()
+
+    def content(self) -> bytes:
+        """Return the whole body, which must be small."""
+        return b"".join(self.pieces())
+
+    def read_error(self) -> str:
+        """Return the sentence of a response that is an error, and close the connection."""
+        return describe_error(self.status, self.content_up_to(MAX_ERROR_BYTES) or b"", self._url)
+
+    def content_up_to(self, most: int) -> bytes | None:
+        """Return the whole body, or None if it has more bytes; the connection is closed then."""
+        body = bytearray()
+        for piece in self.pieces():
+            body += piece
+            if len(body) > most:
+                self.close()
+                return None
+        return bytes(body)
+
+    def json_text(self, most: int) -> tuple[bytes, Any]:
+        """Return the whole body, of at most so many bytes, and the JSON in it.
+
+        Raises `CommandFailed`, also for what is no JSON.
+        """
+        text = self.content_up_to(most)
+        if text is None:
+            raise CommandFailed(f"{self._url.origin} returned more than {most:,} bytes.")
+        try:
+            return text, orjson.loads(text)
+        except ValueError:
+            raise CommandFailed(f"{self._url.origin} did not return JSON.") from None
+
+    def close(self) -> None:
+        """Close the connection: what has not been read is lost."""
+        self._response.close()
+        self._connection.close()
+
+    def _end(self) -> None:
+        self._response.close()
+        if self._response.will_close:
+            self._connection.close()
+        else:
+            self._client.keep(self._connection)
+
+
+class _HostConnection(HTTPConnection):
+    """A connection to the server of a URL; `end` is when everything must be done, if given."""
+
+    def __init__(self, url: Url, end: float | None) -> None:
+        super().__init__(LOCALHOST)  # the socket is opened by us, and so is the header `Host`
+        self.origin = url.origin
+        self.auto_open = 0
+        self.end = end
+
+    def remaining(self, most: float | None) -> float | None:
+        """Return how long the next operation may take."""
+        if self.end is None:
+            return most
+        left = max(_LEAST_S, self.end - time.monotonic())
+        return left if most is None else min(left, most)
+
+    def wait(self) -> None:
+        """Set how long the socket waits from now on."""
+        if self.sock is not None:  # else the response is the last one, and all of it is here
+            self.sock.settimeout(self.remaining(None))
+
+
+def _framing(method: str, body: Body | None) -> dict[str, str]:
+    """Return the header that says where the body of a request ends."""
+    if body is None:
+        return {"Content-Length": "0"} if method in _WITH_LENGTH else {}
+    if body.length is None:
+        return {"Transfer-Encoding": "chunked"}
+    return {"Content-Length": str(body.length)}
+
+
+def _exchange(
+    connection: _HostConnection, method: str, url: Url, head: Mapping[str, str], body: Body | None
+) -> HTTPResponse:
+    """Send a request and read the head of its response, which may come before the body is sent."""
+    connection.wait()
+    connection.putrequest(method, url.target, skip_host=True, skip_accept_encoding=True)
+    for name, value in head.items():
+        connection.putheader(name, value)
+    connection.endheaders()
+    if body is not None:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError, ssl.SSLEOFError):
+            _send_body(connection, body)
+    connection.wait()
+    return connection.getresponse()
+
+
+def _send_body(connection: _HostConnection, body: Body) -> None:
+    for piece in body.pieces:
+        connection.wait()
+        if _has_answered(connection):
+            return
+        if not piece:  # as a chunk it would be the end
+            continue
+        if body.length is None:
+            connection.send(b"%x\r\n%b\r\n" % (len(piece), piece))
+        else:
+            connection.send(piece)
+    if body.length is None:
+        connection.send(b"0\r\n\r\n")
+
+
+def _has_answered(connection: _HostConnection) -> bool:
+    """Return whether a response arrives before the body is sent: it is an error.
+
+    Over TLS that is not known: the server sends tickets too, and closes the connection at last.
+    """
+    if isinstance(connection.sock, ssl.SSLSocket):
+        return False
+    return bool(select.select([connection.sock], [], [], 0)[0])

@@ -1,0 +1,272 @@
+"""A database as the program that embeds the service uses it: by coroutines, without HTTP.
+
+Each call means what the request of the same name means, from the rules to the errors; it sees at
+once what requests have written, and they see what it has. Values are plain Python, `dict`, `list`,
+`str`, `int`, `float`, `bool` and `None`, as a GET prints them, and belong to the caller.
+
+The coroutines can be awaited in coroutines of Twisted, and in tasks of asyncio while its reactor
+runs. A write that has begun is done even if the coroutine is cancelled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from enum import Enum
+from inspect import isawaitable
+from typing import Any, Final, TypeAlias, Unpack
+
+import attrs
+
+from treedbd.database.errors import ConditionFailed
+from treedbd.embedding.local_requests import LocalAccess, make_request, parse_place
+from treedbd.embedding.query_options import QueryOptions, make_parameters
+from treedbd.embedding.values import decode, encode
+from treedbd.embedding.watch import Watch
+from treedbd.embedding.watch_queue import WatchQueue
+from treedbd.limits import DEFAULT_TIMEOUT_S, MAX_SHOWN_BYTES
+from treedbd.names import DatabaseName
+from treedbd.tree import printing
+from treedbd.tree.types import Json
+from treedbd.web.auth.host_login import Auth, identity_of
+from treedbd.web.auth.identity import Identity
+from treedbd.web.parameters import Parameters
+from treedbd.web.request import DataRequest, PayloadTooLarge
+
+DEFAULT_TRIES: Final = 100
+
+
+class TransactionMark(Enum):
+    """The type of `ABORT`."""
+
+    ABORT = "abort"
+
+
+ABORT: Final = TransactionMark.ABORT
+"""What the function of a transaction returns if nothing is to be written."""
+
+Update: TypeAlias = Callable[[Any], "Json | TransactionMark | Awaitable[Json | TransactionMark]"]
+"""Returns the new value for the present one, or `ABORT`; may be called several times."""
+
+
+@attrs.frozen
+class TaggedValue:
+    """A value with its entity tag, for `if_match`."""
+
+    value: Any
+    etag: str
+
+
+class LocalDatabase:
+    """A database of a service in this process.
+
+    `TreeService.database` returns it, and `as_auth` another one for the same database. A path is
+    `users/ada`, with or without a leading slash; the empty path is the root, and a last key
+    `.priority` names a priority.
+
+    Every coroutine can raise:
+
+    - `PermissionDenied`: the rules do not allow it;
+    - `InvalidPath`, `InvalidData`, `InvalidQuery`: what was given cannot be;
+    - `UnknownDatabase`: the project does not list the database;
+    - `TooLarge`: a value or a body has too many bytes;
+    - `DeadlinePassed`: it took longer than `timeout`, in seconds; nothing was written;
+    - `OutcomeInDoubt`: whether it was written is not known yet (with several daemons only);
+    - `Unavailable`: it cannot be done at present; `StoreFailed`, `DiskFull` and `CannotOpenStore`
+      are raised by reads of a store that fails.
+
+    Attributes:
+        name: which database it is.
+
+    """
+
+    def __init__(self, access: LocalAccess, name: DatabaseName, identity: Identity) -> None:
+        """Use the database `name` as `identity`; `TreeService.database` calls this."""
+        self.name: Final = name
+        self._access = access
+        self._identity = identity
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name.label}>"
+
+    def as_auth(self, auth: Auth) -> LocalDatabase:
+        """Return the same database for another caller, such as `{"uid": "ada"}`.
+
+        The rules see `auth` under this name; None is an anonymous caller. Rules do not bind
+        `ADMIN`. Raises `InvalidData` if it is not JSON.
+        """
+        return LocalDatabase(self._access, self.name, identity_of(auth))
+
+    async def get(
+        self,
+        path: str = "",
+        *,
+        shallow: bool = False,
+        sizes: bool = False,
+        export: bool = False,
+        timeout: float = DEFAULT_TIMEOUT_S,
+        **query: Unpack[QueryOptions],
+    ) -> Any:
+        """Return the value at a path; None if there is nothing.
+
+        With `shallow` a dict in which each key is True; with `sizes` too, leaves are shown as they
+        are, and of other children their bytes of JSON: `{".sz": 12}`. With `export` priorities are
+        shown. A query returns a dict in its order.
+        """
+        parameters = make_parameters(query)
+        if shallow or sizes:
+            parameters["shallow"] = "true"
+        if sizes:
+            parameters["v"] = "2"
+        if export:
+            parameters["format"] = "export"
+        wanted = self._make(b"GET", path, parameters, timeout=timeout)
+        return decode(await self._access.serve(self.name, wanted, b""))
+
+    async def get_with_etag(
+        self, path: str = "", *, timeout: float = DEFAULT_TIMEOUT_S
+    ) -> TaggedValue:
+        """Return the value at a path, and its entity tag, for `if_match`; None has a tag too."""
+        wanted = self._make(b"GET", path, timeout=timeout, wants_etag=True)
+        response = await self._access.serve(self.name, wanted, b"")
+        return TaggedValue(decode(response), dict(response.headers)[b"ETag"].decode())
+
+    async def put(
+        self,
+        path: str,
+        value: object,
+        *,
+        if_match: str | None = None,
+        timeout: float = DEFAULT_TIMEOUT_S,
+    ) -> Any:
+        """Set a path to a value; None removes what is there. Durable when it returns.
+
+        Returns the value as it now reads, server values such as `{".sv": "timestamp"}` resolved;
+        None for one that is too large to be returned. With `if_match` it is done only if the tag
+        at the path is that one, or one of several between commas, or `*` for anything: else it
+        raises `ConditionFailed`, with the present value and its tag.
+        """
+        return await self._write(b"PUT", path, value, if_match, timeout)
+
+    async def patch(
+        self,
+        path: str,
+        members: Mapping[str, object],
+        *,
+        if_match: str | None = None,
+        timeout: float = DEFAULT_TIMEOUT_S,
+    ) -> Any:
+        """Set some children of a path, all or none; their names may be paths.
+
+        Returns the members, server values resolved. `if_match` as for `put`.
+        """
+        return await self._write(b"PATCH", path, dict(members), if_match, timeout)
+
+    async def push(
+        self,
+        path: str,
+        value: object,
+        *,
+        if_match: str | None = None,
+        timeout: float = DEFAULT_TIMEOUT_S,
+    ) -> str:
+        """Add a child under a new key, which sorts after all earlier ones; return the key.
+
+        `if_match` is the tag of `path`, as for `put`.
+        """
+        named = await self._write(b"POST", path, value, if_match, timeout)
+        key: str = named["name"]
+        return key
+
+    async def remove(
+        self, path: str, *, if_match: str | None = None, timeout: float = DEFAULT_TIMEOUT_S
+    ) -> None:
+        """Remove what is at a path; no error if there is nothing. `if_match` as for `put`."""
+        wanted = self._make(b"DELETE", path, if_match=if_match, timeout=timeout)
+        await self._access.serve(self.name, wanted, b"")
+
+    async def transaction(
+        self,
+        path: str,
+        update: Update,
+        *,
+        tries: int = DEFAULT_TRIES,
+        timeout: float = DEFAULT_TIMEOUT_S,
+    ) -> Any:
+        """Replace the value at a path by what `update` makes of it; return it as committed.
+
+        `update` is called with the present value, which it may change, and returns the new one, or
+        an awaitable of it. If another write was first, it is called again with the value of that,
+        at most so many times: then `ConditionFailed` is raised. If it returns `ABORT`, nothing is
+        written, and the present value is returned. `timeout` is that of each try. As a PUT does, it
+        drops priorities.
+        """
+        present = await self.get_with_etag(path, timeout=timeout)
+        tried = 0
+        while True:
+            tried += 1
+            shown = encode(present.value)
+            new = update(present.value)
+            if isawaitable(new):
+                new = await new
+            if new is ABORT:
+                return printing.parse(shown)
+            try:
+                return await self.put(path, new, if_match=present.etag, timeout=timeout)
+            except ConditionFailed as failed:
+                if tried >= tries:
+                    raise
+                await self._access.pause_after(tried)
+                present = TaggedValue(failed.current, failed.tag)
+                if not failed.is_shown:
+                    present = await self.get_with_etag(path, timeout=timeout)
+
+    def watch(
+        self, path: str = "", *, resume_after: str | None = None, **query: Unpack[QueryOptions]
+    ) -> Watch:
+        """Watch a path, or what a query selects there: an iterator of what is written.
+
+        The first event is a `put` of the present value. With `resume_after`, the `id` of an event
+        of an earlier watch of this path, what was written since comes instead, or the `put` after
+        all if that is no longer known (`retain_events`), and for a query.
+
+        A path or a query that cannot be raises at once, whatever else is wrong when the first
+        event is awaited or `async with` is entered: nothing is watched before that.
+        """
+        place = parse_place(path)
+        wanted = make_request(
+            b"GET", place, self._identity, self._access.limits, make_parameters(query)
+        )
+        return Watch(WatchQueue(self._access, self.name, wanted, self._identity, resume_after))
+
+    async def _write(
+        self, method: bytes, path: str, value: object, if_match: str | None, timeout: float
+    ) -> Any:
+        body = encode(value)
+        if len(body) > self._access.limits.write_body_bytes:
+            raise PayloadTooLarge(self._access.limits.write_body_bytes)
+        wanted = self._make(method, path, if_match=if_match, timeout=timeout)
+        if len(body) > MAX_SHOWN_BYTES and method != b"POST":
+            wanted = attrs.evolve(wanted, print="silent")
+        response = await self._access.serve(self.name, wanted, body)
+        return None if response.status == 204 else decode(response)
+
+    def _make(
+        self,
+        method: bytes,
+        path: str,
+        parameters: Parameters | None = None,
+        *,
+        if_match: str | None = None,
+        timeout: float,
+        wants_etag: bool = False,
+    ) -> DataRequest:
+        return make_request(
+            method,
+            parse_place(path),
+            self._identity,
+            self._access.limits,
+            parameters,
+            if_match=if_match,
+            timeout=timeout,
+            wants_etag=wants_etag,
+        )

@@ -1,0 +1,222 @@
+"""Requests of the program itself, which reach the handlers without a connection.
+
+They have the parsed form of a request over HTTP and take the same way from there, so that all that
+holds for one holds for the other.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Coroutine
+from io import BytesIO
+from typing import Any, Final, Protocol, TypeVar
+
+import attrs
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import deferLater
+
+from treedbd.database.database import Database
+from treedbd.database.errors import ConditionFailed, Unavailable
+from treedbd.database.read_grants import ReadRequest
+from treedbd.embedding.awaiting import wait_for
+from treedbd.embedding.values import copy
+from treedbd.limits import DEFAULT_TIMEOUT_S, MAX_TIMEOUT_S, Limits
+from treedbd.names import DatabaseName
+from treedbd.store.engine import DamagedRow, StoreFailed
+from treedbd.tree.errors import InvalidPath, InvalidQuery
+from treedbd.tree.etag import parse_etags
+from treedbd.tree.path import make_place
+from treedbd.tree.types import Place
+from treedbd.web.auth.identity import Identity
+from treedbd.web.content import WaitingBytesRefused
+from treedbd.web.dialect import STANDARD
+from treedbd.web.parameters import Parameters
+from treedbd.web.request import DataRequest
+from treedbd.web.response import Response
+from treedbd.web.shared_reads import SharedReads
+from treedbd.web.sse.registry import StreamRegistry, StreamsExhausted, TooManyStreams
+
+T = TypeVar("T")
+
+PAUSE_S: Final = 0.001
+"""By how much the longest pause before another try grows with each."""
+MAX_PAUSE_S: Final = 0.05
+
+
+class AdmitsWatches(Protocol):
+    """What lets a program watch (`web.handlers.DataHandlers`)."""
+
+    def admit(
+        self, wanted: DataRequest, database: Database, identity: Identity, address: str | None
+    ) -> ReadRequest:
+        """Return for what the rules are evaluated; raise if it may not begin."""
+        ...
+
+
+class OpensDatabases(Protocol):
+    """What opens databases (`database.catalog.Catalog`)."""
+
+    def acquire(self, database: Database, timeout_s: float) -> Deferred[None] | None:
+        """Keep a database open until `release`; None if it is open, else what fires then."""
+        ...
+
+    def release(self, database: Database) -> None:
+        """Let a database be closed again."""
+        ...
+
+
+class ServesRequests(Protocol):
+    """What serves requests (`web.resource.TreeResource`)."""
+
+    @property
+    def shared_reads(self) -> SharedReads:
+        """What waits for readers."""
+        ...
+
+    @property
+    def streams(self) -> StreamRegistry:
+        """The open streams."""
+        ...
+
+    @property
+    def data(self) -> AdmitsWatches:
+        """Handles the requests for data."""
+        ...
+
+    def find(self, name: DatabaseName) -> Database:
+        """Return a database, or what answers for one that its project does not list."""
+        ...
+
+    async def serve(self, request: Any, name: DatabaseName, wanted: DataRequest) -> Response | None:
+        """Return the response; None if it was cancelled."""
+        ...
+
+
+class LocalRequest:
+    """As much of a request as the handlers of reads and writes use, without a connection.
+
+    Attributes:
+        method: that of the request.
+        headers: none.
+        content: the body.
+
+    """
+
+    def __init__(self, method: bytes, body: bytes) -> None:
+        self.method: Final = method
+        self.headers: Final[dict[bytes, list[bytes]]] = {}
+        self.content: Final = BytesIO(body)
+
+    def getClientAddress(self) -> None:
+        """Return that there is no client."""
+
+    def notifyFinish(self) -> Deferred[None]:
+        """Return what never fires: who cancels a request cancels what it waits for."""
+        return Deferred()
+
+
+@attrs.define(eq=False)
+class LocalAccess:
+    """What the databases of a program are made from.
+
+    Attributes:
+        resource: serves the requests.
+        catalog: opens the databases.
+        clock: the clock of the reactor, in seconds.
+        limits: how much may be sent and read.
+        refusal: why nothing is served at present, None if it is.
+
+    """
+
+    resource: ServesRequests
+    catalog: OpensDatabases
+    clock: IReactorTime
+    limits: Limits
+    refusal: str | None = "The service has not been started."
+
+    async def serve(self, name: DatabaseName, wanted: DataRequest, body: bytes) -> Response:
+        """Return the response to a request; raise what a program may see."""
+        return await wait_for(self.translated(self._serve(name, wanted, body)))
+
+    async def pause_after(self, failures: int) -> None:
+        """Wait before the next try of what others were faster at, the longer the more often.
+
+        The time is random: else those that collide would collide again, and the same one be first.
+        """
+        most = min(MAX_PAUSE_S, PAUSE_S * (failures - 1))
+        if most > 0:
+            seconds = random.uniform(0, most)  # noqa: S311
+            await wait_for(_sleep(self.clock, seconds))
+
+    async def _serve(self, name: DatabaseName, wanted: DataRequest, body: bytes) -> Response:
+        request = LocalRequest(wanted.method, body)
+        response = await self.resource.serve(request, name, wanted)
+        if response is None:
+            raise CancelledError
+        return response
+
+    async def translated(self, work: Coroutine[Deferred[Any], Any, T]) -> T:
+        """Run `work`; its errors become those that a program may see, without values of ours."""
+        try:
+            if self.refusal is not None:
+                work.close()
+                raise Unavailable(self.refusal)
+            return await work
+        except ConditionFailed as error:
+            error.current = copy(error.current)
+            raise
+        except (WaitingBytesRefused, StreamsExhausted, TooManyStreams) as error:
+            raise Unavailable(str(error)) from None
+        except DamagedRow:
+            raise StoreFailed("The data stored there is damaged.") from None
+
+
+async def _sleep(clock: IReactorTime, seconds: float) -> None:
+    await deferLater(clock, seconds)
+
+
+def make_request(
+    method: bytes,
+    place: Place,
+    identity: Identity,
+    limits: Limits,
+    parameters: Parameters | None = None,
+    *,
+    if_match: str | None = None,
+    timeout: float = DEFAULT_TIMEOUT_S,
+    wants_etag: bool = False,
+) -> DataRequest:
+    """Return the parsed form of a request; raise `InvalidQuery`."""
+    if not 0 < timeout <= MAX_TIMEOUT_S:
+        raise InvalidQuery(f"timeout must be above 0 and at most {MAX_TIMEOUT_S:.0f} seconds.")
+    return DataRequest(
+        method=method,
+        place=place,
+        parameters={} if parameters is None else parameters,
+        print="compact",
+        timeout_s=timeout,
+        wants_etag=wants_etag,
+        condition=None if if_match is None else parse_etags(if_match),
+        token=None,
+        override=None,
+        dialect=STANDARD,
+        wants_explanation=False,
+        accepts_events=False,
+        last_event_id=None,
+        where_children=limits.where_children,
+        identity=identity,
+        takes_whole=True,
+    )
+
+
+def parse_place(path: str) -> Place:
+    """Return the place at a path, `users/ada`, with or without a leading slash.
+
+    The empty path is the root; a last key `.priority` names a priority. Raises `InvalidPath`.
+    """
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise InvalidPath("The path holds a surrogate, which UTF-8 cannot.") from None
+    return make_place([key for key in path.split("/") if key])

@@ -1,0 +1,134 @@
+"""The parts of a service, made as its settings say: the packages below do not know the settings."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from twisted.internet.threads import deferToThreadPool
+
+from treedbd.cluster_link import ClusterLink
+from treedbd.config.endpoints import AUTHORITY_CERTIFICATE, LOCAL_CERTIFICATE
+from treedbd.config.settings import Settings
+from treedbd.counts import Counting
+from treedbd.database.answer_pool import AnswerPool
+from treedbd.database.catalog import Catalog
+from treedbd.database.data_directory import stored_bytes
+from treedbd.database.database_files import DatabaseFiles
+from treedbd.database.large_writes import EVENT_BYTES
+from treedbd.database.open_databases import OpenBounds
+from treedbd.database.project import ProjectSpec
+from treedbd.database.runtime import Runtime
+from treedbd.descriptors import DescriptorPlan
+from treedbd.names import DatabaseName
+from treedbd.rules.ruleset import DENY, OPEN
+from treedbd.web.activity import Activity
+from treedbd.web.auth.verifier import OWNER_TOKEN
+from treedbd.web.options import DevelopmentFacts, WebOptions
+from treedbd.worker_context import WorkerContext
+
+
+def make_catalog(
+    settings: Settings,
+    plan: DescriptorPlan,
+    reactor: Any,
+    cluster: ClusterLink | None,
+    context: WorkerContext | None,
+) -> Catalog:
+    """Return the databases; nothing is opened yet."""
+    return Catalog(
+        settings.data,
+        settings.engine,
+        project_specs(settings),
+        any_project=settings.development,
+        first_rules=OPEN if settings.development else DENY,
+        max_databases=settings.limits.databases,
+        bounds=OpenBounds(plan.open_databases, settings.limits.cache_bytes),
+        rules_limits=settings.rules,
+        runtime=Runtime(
+            reactor,
+            os.urandom,
+            partial(deferToThreadPool, reactor, reactor.getThreadPool())
+            if cluster is None
+            else cluster.run_in_thread,
+            AnswerPool(settings.limits.kept_answer_bytes),
+            entry_bytes=settings.streams.retain_entry_bytes,
+            followed_bytes=EVENT_BYTES if context or cluster else 0,
+            send_hint=_tell_nobody if context is None else context.send_hint,
+        ),
+        retain_events=settings.streams.retain_events,
+        others=context,
+        make_files=DatabaseFiles if cluster is None else cluster.make_files,
+    )
+
+
+def make_activity(settings: Settings, reactor: Any, context: WorkerContext | None) -> Activity:
+    """Return what counts the requests of clients."""
+
+    async def measure(names: Sequence[DatabaseName]) -> Sequence[int]:
+        def add_up() -> list[int]:
+            return [stored_bytes(settings.data, name) for name in names]
+
+        return await deferToThreadPool(reactor, reactor.getThreadPool(), add_up)
+
+    return Activity(
+        reactor,
+        None if settings.engine == "memory" else measure,
+        None if context is None else context.find_activity,
+    )
+
+
+def _tell_nobody(_: DatabaseName) -> None:
+    pass
+
+
+def web_options(settings: Settings, counts: Counting | None) -> WebOptions:
+    """Return the options of the interface; `counts` are those of all workers, None without."""
+    is_local = settings.development or settings.emulator
+    # A service that does not listen by itself is mounted in a program that knows its own hosts.
+    has_own_hosts = bool(settings.domains and settings.listen)
+    return WebOptions(
+        domains=settings.domains,
+        default_project=settings.default_project,
+        etag_headers=settings.http.etag_headers,
+        cors_origins=settings.http.cors_origins,
+        compression=settings.http.compression,
+        any_host=not is_local and not has_own_hosts,
+        only_local_pages=is_local,
+        own_hosts=_own_hosts(settings) if is_local else (),
+        admin_token=None if settings.network is None else settings.network.admin_token,
+        limits=settings.limits,
+        streams=settings.streams,
+        counts=counts,
+        logs_requests=settings.development and not settings.quiet,
+        has_page=settings.http.page,
+        development=_development_facts(settings) if settings.development else None,
+    )
+
+
+def _own_hosts(settings: Settings) -> tuple[str, ...]:
+    # Names below `localhost` are this machine (RFC 6761, section 6.3).
+    return ("*.localhost", *(() if settings.network is None else settings.network.hosts))
+
+
+def _development_facts(settings: Settings) -> DevelopmentFacts:
+    token = OWNER_TOKEN if settings.emulator else None
+    name = LOCAL_CERTIFICATE if settings.network is None else AUTHORITY_CERTIFICATE
+    return DevelopmentFacts((settings.data / name).absolute(), token)
+
+
+def project_specs(settings: Settings) -> dict[str, ProjectSpec]:
+    """Return what the catalog knows of each configured project."""
+    return {
+        name: ProjectSpec(
+            name,
+            project.databases,
+            project.dialect,
+            project.require_index,
+            is_file_managed=project.rules_file is not None,
+            databases_max=project.databases_max,
+        )
+        for name, project in settings.projects.items()
+    }

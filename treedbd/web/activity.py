@@ -1,0 +1,183 @@
+"""What clients do with the databases: how many requests, how long they take, which are slowest.
+
+Connections only note each answered request; what they have noted is counted once a second, or when
+somebody looks. So a request costs next to nothing here.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, TypeAlias
+
+import attrs
+from twisted.internet.interfaces import IReactorTime
+
+from treedbd.names import DatabaseName
+from treedbd.tree.path import format_path
+from treedbd.web.http1.connections import AnsweredRequest
+from treedbd.web.http1.shown_path import shown_path
+from treedbd.web.request import Question
+
+MAX_NOTED: Final = 65_536
+"""Answered requests that wait to be counted; more in a second are forgotten."""
+MAX_DATABASES: Final = 4096
+"""Databases that are counted; beyond them, the half with the fewest requests is forgotten."""
+SLOWEST: Final = 20
+SLOW_S: Final = 60.0
+"""The slowest of this time are kept, and of the same time before."""
+MAX_PATH: Final = 200
+
+
+@attrs.define(eq=False)
+class _Total:
+    requests: int = 0
+    seconds: float = 0.0
+
+
+@attrs.frozen(order=True)
+class SlowRequest:
+    """One of the slowest requests; `at` is when it was counted, in seconds of the clock."""
+
+    seconds: float
+    at: float
+    name: DatabaseName = attrs.field(order=False)
+    method: str
+    path: str
+    status: int
+
+
+@attrs.frozen
+class ProjectActivity:
+    """What clients did with the databases of a project, since the process began.
+
+    Attributes:
+        for_s: since when, in seconds.
+        totals: the requests to each database by its label, and the seconds they took in all; those
+            of streams are not in it.
+        slowest: the slowest of the last two minutes: seconds, seconds ago, label, method, path and
+            status.
+
+    """
+
+    for_s: float
+    totals: dict[str, tuple[int, float]]
+    slowest: list[tuple[float, float, str, str, str, int]]
+
+
+Measure: TypeAlias = Callable[[Sequence[DatabaseName]], Awaitable[Sequence[int]]]
+"""Returns how many bytes databases have on the disk."""
+AskOthers: TypeAlias = Callable[[str], Awaitable[Sequence[ProjectActivity]]]
+"""Asks the other processes that serve the same databases about a project."""
+
+
+class Activity:
+    """Counts the answered requests of this process.
+
+    Attributes:
+        answered: those that were not counted yet.
+
+    """
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        measure: Measure | None = None,
+        ask_others: AskOthers | None = None,
+    ) -> None:
+        """Keep times by `clock`.
+
+        `measure` is None if nothing is on the disk, `ask_others` if no other process serves.
+        """
+        self.answered: Final[deque[AnsweredRequest]] = deque(maxlen=MAX_NOTED)
+        self._clock = clock
+        self._measure = measure
+        self._ask_others = ask_others
+        self._began = clock.seconds()
+        self._totals: dict[DatabaseName, _Total] = {}
+        self._slowest: list[SlowRequest] = []
+        self._slowest_before: list[SlowRequest] = []
+        self._next_minute = self._began + SLOW_S
+
+    def count(self) -> None:
+        """Count what was answered since the last time."""
+        now = self._clock.seconds()
+        if now >= self._next_minute:
+            self._slowest_before, self._slowest = self._slowest, []
+            self._next_minute = now + SLOW_S
+        answered = self.answered
+        while answered:
+            memory, method, status, seconds = answered.popleft()
+            question = memory.question
+            if not isinstance(question, Question):
+                continue  # it addressed no database
+            total = self._totals.get(question.name)
+            if total is None:
+                if len(self._totals) >= MAX_DATABASES:
+                    self._forget_idle()
+                total = self._totals[question.name] = _Total()
+            total.requests += 1
+            if question.wanted.accepts_events:
+                continue
+            total.seconds += seconds
+            if len(self._slowest) < SLOWEST or seconds > self._slowest[0].seconds:
+                self._keep_slow(question, method, status, seconds, now)
+
+    def _forget_idle(self) -> None:
+        """Make room: clients may address any number of databases that are not there."""
+        totals = heapq.nlargest(
+            MAX_DATABASES // 2, self._totals.items(), key=lambda item: item[1].requests
+        )
+        self._totals = dict(totals)
+
+    def _keep_slow(
+        self, question: Question, method: bytes, status: int, seconds: float, now: float
+    ) -> None:
+        wanted = question.wanted
+        path = shown_path(wanted.admin_path or format_path(wanted.place.path).encode())
+        shown = path if len(path) <= MAX_PATH else path[:MAX_PATH] + "…"
+        slow = SlowRequest(seconds, now, question.name, method.decode("ascii"), shown, status)
+        keep = heapq.heappush if len(self._slowest) < SLOWEST else heapq.heapreplace
+        keep(self._slowest, slow)
+
+    def of_this_process(self, project: str) -> ProjectActivity:
+        """Return what this process has counted of a project."""
+        self.count()
+        now = self._clock.seconds()
+        slowest = heapq.nlargest(SLOWEST, (*self._slowest, *self._slowest_before))
+        return ProjectActivity(
+            now - self._began,
+            {
+                name.label: (total.requests, total.seconds)
+                for name, total in self._totals.items()
+                if name.project == project
+            },
+            [
+                (each.seconds, now - each.at, each.name.label, each.method, each.path, each.status)
+                for each in slowest
+                if each.name.project == project
+            ],
+        )
+
+    async def of(self, project: str) -> ProjectActivity:
+        """Return what all processes have counted of a project."""
+        own = self.of_this_process(project)
+        if self._ask_others is None:
+            return own
+        return add_up([own, *await self._ask_others(project)])
+
+    async def measure(self, names: Sequence[DatabaseName]) -> Sequence[int | None]:
+        """Return how many bytes databases have on the disk, None for what is in memory."""
+        return [None] * len(names) if self._measure is None else await self._measure(names)
+
+
+def add_up(parts: Sequence[ProjectActivity]) -> ProjectActivity:
+    """Return what several processes have counted of a project, at least one, together."""
+    totals: dict[str, tuple[int, float]] = {}
+    for part in parts:
+        for label, (requests, seconds) in part.totals.items():
+            requests_before, seconds_before = totals.get(label, (0, 0.0))
+            totals[label] = (requests_before + requests, seconds_before + seconds)
+    slowest = heapq.nlargest(SLOWEST, (each for part in parts for each in part.slowest))
+    return ProjectActivity(max(part.for_s for part in parts), totals, slowest)

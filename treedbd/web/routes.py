@@ -1,0 +1,103 @@
+"""How routes are declared, what the dispatch knows of one, and those that are not of the tree."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+
+from klein import Klein
+
+from treedbd.web.http1.interface import IHttp1Request
+from treedbd.web.methods import AllowedMethods, check_method
+from treedbd.web.request import RequestParser
+from treedbd.web.response import Response, ResponseWriter
+
+Answer: TypeAlias = Callable[[IHttp1Request], Coroutine[Any, Any, None]]
+_Handler = TypeVar("_Handler", bound=Callable[..., Any])
+
+ALL_METHODS: Final = ("GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "OPTIONS")
+READ_METHODS: Final = ("GET", "HEAD", "OPTIONS")
+
+_SUFFIX: Final = b".json"
+
+
+class Route(NamedTuple):
+    """One entry of the dispatch table."""
+
+    answer: Answer
+    allowed: AllowedMethods
+
+
+def route_each(
+    app: Klein, paths: Iterable[str], methods: Sequence[str]
+) -> Callable[[_Handler], _Handler]:
+    """Declare one handler for each of several paths."""
+
+    def declare(handler: _Handler) -> _Handler:
+        for path in paths:
+            app.route(path, methods=methods)(handler)
+        return handler
+
+    return declare
+
+
+def make_routes(
+    resource: object, app: Klein, other: Callable[..., Coroutine[Any, Any, None]]
+) -> dict[str, Route]:
+    """Return the routes of `app` by their endpoints.
+
+    A route is answered by the method of `resource` that has the name of its endpoint, or else by
+    `other`, which is told the endpoint.
+    """
+    return {
+        rule.endpoint: Route(
+            getattr(resource, rule.endpoint, partial(other, endpoint=rule.endpoint)),
+            AllowedMethods.of(rule.methods),
+        )
+        for rule in app.url_map.iter_rules()
+    }
+
+
+def split_segments(path: Iterable[bytes]) -> tuple[bytes, ...]:
+    """Return the segments of a decoded path; `a/.json` names `a.json`."""
+    segments = [segment for segment in path if segment]
+    if segments[-1:] == [_SUFFIX] and len(segments) > 1:
+        segments[-2:] = [segments[-2] + _SUFFIX]
+    return tuple(segments)
+
+
+class ApartFromTree:
+    """Answers requests for what belongs to no database: health, pages for browsers."""
+
+    def __init__(
+        self,
+        parser: RequestParser,
+        writer: ResponseWriter,
+        refuse: Callable[[IHttp1Request, Exception], None],
+    ) -> None:
+        self._parser = parser
+        self._writer = writer
+        self._refuse = refuse
+
+    async def answer(
+        self,
+        request: IHttp1Request,
+        route: Route,
+        handler: Callable[[IHttp1Request], Awaitable[Response]],
+        *,
+        is_health: bool = False,
+    ) -> None:
+        """Answer a request for one route by a handler; health is told at any host, and afresh."""
+        allowed = route.allowed
+        try:
+            if not is_health:
+                self._parser.check_host(request)
+            if request.method == b"OPTIONS":
+                response = self._writer.preflight(request, allowed.header)
+            else:
+                check_method(request.method, allowed)
+                response = await handler(request)
+            self._writer.send(request, response, no_store=is_health)
+        except Exception as error:
+            self._refuse(request, error)
