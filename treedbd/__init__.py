@@ -13,7 +13,8 @@ from treedbd.version import __version__
 
 TYPE_CHECKING = False  # not that of `typing`: `treedb --version` is faster without it
 if TYPE_CHECKING:
-    from treedbd.config.settings import ProjectSettings, Settings, load_settings
+    from treedbd.config.project_settings import ProjectSettings
+    from treedbd.config.settings import Settings, load_settings
     from treedbd.config.values import ConfigError
     from treedbd.database.errors import (
         ConditionFailed,
@@ -93,7 +94,7 @@ _MODULES = {
     "LocalDatabase": "embedding.local_database",
     "OutcomeInDoubt": "database.errors",
     "PermissionDenied": "database.errors",
-    "ProjectSettings": "config.settings",
+    "ProjectSettings": "config.project_settings",
     "QueryOptions": "embedding.query_options",
     "ReadOnlyShelf": "store.shelf_stores",
     "RulesLimits": "limits",

@@ -11,10 +11,10 @@ from typing import Any
 import attrs
 import pytest
 
+from treedbd.config.http_settings import HttpSettings
+from treedbd.config.project_settings import ProjectSettings
 from treedbd.config.provider_settings import ProviderSettings
 from treedbd.config.settings import (
-    HttpSettings,
-    ProjectSettings,
     Settings,
     load_settings,
 )

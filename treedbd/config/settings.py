@@ -18,38 +18,30 @@ import attrs
 
 from treedbd.config.endpoints import Endpoint, InvalidEndpoint, parse_endpoint
 from treedbd.config.engine_settings import POSTGRESQL_SCHEMES, read_engine, read_workers
+from treedbd.config.http_settings import HttpSettings
 from treedbd.config.local_network import LocalNetwork
-from treedbd.config.provider_settings import ProviderSettings, provider_list
+from treedbd.config.project_settings import ProjectSettings, check_label, read_projects
 from treedbd.config.values import (
     ConfigError,
     SettingLocation,
     as_read,
     boolean,
-    file,
-    files,
     folder,
-    integer,
     items,
     key,
     one_of,
     read_table,
-    seconds,
     table,
     text,
     texts,
 )
 from treedbd.limits import (
-    DEFAULT_PROJECT_DATABASES,
-    MAX_LABEL_CHARACTERS,
     Limits,
     RulesLimits,
     StreamLimits,
 )
 from treedbd.names import (
-    DEFAULT_DATABASE,
-    DialectName,
     ReadsName,
-    parse_label,
 )
 
 DEVELOPMENT_PROJECT: Final = "demo"
@@ -64,7 +56,6 @@ _SET_BY_PROGRAM: Final = SettingLocation(THE_SETTINGS, pathlib.Path())
 DOMAIN: Final = (
     r"(?:[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?\.)*[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
 )
-_ORIGIN: Final = r"\*|null|[a-z][a-z0-9+.-]*://[^/?#\s]+"
 
 
 def _domains(raw: object, location: SettingLocation) -> tuple[str, ...]:
@@ -82,71 +73,11 @@ def _endpoints(raw: object, location: SettingLocation) -> tuple[Endpoint, ...]:
     return tuple(endpoints)
 
 
-def _databases(raw: object, location: SettingLocation) -> frozenset[str] | None:
-    if raw == "*":
-        return None
-    names = [text(each, location) for each in items(raw, location)]
-    project = location.key.split(".")[1]
-    for name in names:
-        _check_label(name, f"{name}--{project}", location)
-    return frozenset(names)
-
-
 def _default_project(raw: object, location: SettingLocation) -> str:
     name = text(raw, location)
     if name:
-        _check_label(name, name, location)
+        check_label(name, name, location)
     return name
-
-
-def _check_label(name: str, label: str, location: SettingLocation) -> None:
-    parsed = parse_label(label)
-    if parsed is None or "--" in name or name != name.lower():
-        raise location.error(
-            f'holds "{name}", which is not a name',
-            "use a-z, 0-9 and single hyphens between them; a label <database>--<project> has at "
-            f"most {MAX_LABEL_CHARACTERS} characters",
-        )
-
-
-@attrs.frozen
-class HttpSettings:
-    """`[http]`: header names and origins of clients, access log, compression, the page at `/`."""
-
-    etag_headers: tuple[str, ...] = key(
-        ("Vendor", "Firebase", "TreeDB"),
-        texts(r"[A-Za-z0-9-]+", 'parts of header names like "Vendor"'),
-    )
-    cors_origins: tuple[str, ...] = key(
-        ("*",), texts(_ORIGIN, 'origins like "https://app.example.com", or "*"')
-    )
-    access_log: bool = key(False, boolean)
-    compression: bool = key(True, boolean)
-    page: bool = key(True, boolean)
-
-
-@attrs.frozen
-class ProjectSettings:
-    """`[projects.<name>]`; `databases` is None if any may be created, up to `databases_max`."""
-
-    databases: frozenset[str] | None = key(frozenset({DEFAULT_DATABASE}), _databases)
-    dialect: DialectName = key("auto", one_of("auto", "standard", "firebase"))
-    require_index: bool = key(False, boolean)
-    secret_files: tuple[pathlib.Path, ...] = key((), files)
-    rules_file: pathlib.Path | None = key(None, file)
-    providers: tuple[ProviderSettings, ...] = key((), provider_list)
-    max_token_life_s: float | None = key(None, seconds(10 * 365 * 86_400))
-    databases_max: int = key(DEFAULT_PROJECT_DATABASES, integer(1, 1_000_000))
-
-
-def _projects(raw: object, location: SettingLocation) -> Mapping[str, ProjectSettings]:
-    if not isinstance(raw, dict):
-        raise location.error("must hold a table for each project, [projects.<name>]")
-    projects = {}
-    for name, content in raw.items():
-        _check_label(name, name, location)
-        projects[name] = table(ProjectSettings)(content, location.at(name))
-    return MappingProxyType(projects)
 
 
 @attrs.frozen
@@ -178,7 +109,7 @@ class Settings:
     streams: StreamLimits = key(StreamLimits(), table(StreamLimits))
     http: HttpSettings = key(HttpSettings(), table(HttpSettings))
     rules: RulesLimits = key(RulesLimits(), table(RulesLimits))
-    projects: Mapping[str, ProjectSettings] = key(MappingProxyType({}), _projects)
+    projects: Mapping[str, ProjectSettings] = key(MappingProxyType({}), read_projects)
     development: bool = False
     quiet: bool = False
     network: LocalNetwork | None = None
