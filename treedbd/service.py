@@ -140,7 +140,7 @@ class TreeService(MultiService):
         return resource
 
     def _make_factory(self, options: WebOptions) -> Http1Factory:
-        return Http1Factory(
+        factory = Http1Factory(
             self._resource,
             attrs.evolve(options.limits, connections=self._plan.connections),
             self._reactor,
@@ -149,6 +149,8 @@ class TreeService(MultiService):
             counts=options.counts,
             activity=self._activity,
         )
+        factory.trust(options.trusted_proxies)
+        return factory
 
     @property
     def activity(self) -> Activity:

@@ -102,6 +102,7 @@ def web_options(settings: Settings, counts: Counting | None) -> WebOptions:
         limits=settings.limits,
         streams=settings.streams,
         counts=counts,
+        trusted_proxies=settings.trusted_proxies,
         logs_requests=settings.development and not settings.quiet,
         has_page=settings.http.page,
         development=_development_facts(settings) if settings.development else None,

@@ -20,6 +20,7 @@ from treedbd.config.settings import (
 )
 from treedbd.config.values import ConfigError
 from treedbd.limits import Limits, RulesLimits, StreamLimits
+from treedbd.trusted_proxies import parse_trusted_proxies
 
 # The settings are below all that reads them, and a command that only needs them must start quickly.
 NOT_LOADED = (
@@ -71,6 +72,7 @@ def test_every_key_of_the_file_is_a_setting(tmp_path: pathlib.Path) -> None:
         """
         listen = ["ssl:443:privateKey=key.pem:certKey=cert.pem", "tcp:80:interface=127.0.0.1"]
         domains = ["DB.example.com"]
+        trusted_proxies = ["10.0.0.0/8", "unix"]
         default_project = "shop"
         data = "store"
         engine = "memory"
@@ -91,6 +93,7 @@ def test_every_key_of_the_file_is_a_setting(tmp_path: pathlib.Path) -> None:
     )
     assert [endpoint.port for endpoint in settings.listen] == [443, 80]
     assert settings.domains == ("db.example.com",)
+    assert settings.trusted_proxies == parse_trusted_proxies(["10.0.0.0/8", "unix"])
     assert settings.default_project == "shop"
     assert settings.data == tmp_path / "store"
     assert settings.engine == "memory"
@@ -216,6 +219,15 @@ def test_flags_override_development_mode_too(tmp_path: pathlib.Path) -> None:
         ('listen = ["ssl:443:key=k.pem"]', "listen", "privateKey"),
         ('domains = ["a b"]', "domains", "host names"),
         ("domains = [1]", "domains", "host names"),
+        ('trusted_proxies = "unix"', "trusted_proxies", "must be a list"),
+        ("trusted_proxies = [7]", "trusted_proxies", "must be a string"),
+        (
+            'trusted_proxies = ["lb.example.com"]',
+            "trusted_proxies",
+            "neither an address, a network",
+        ),
+        ('trusted_proxies = ["10.1.2.3/8"]', "trusted_proxies", "the network is 10.0.0.0/8"),
+        ('emulator = true\ntrusted_proxies = ["::1"]', "trusted_proxies", "set emulator = false"),
         ('default_project = "shop"', "default_project", "add [projects.shop]"),
         ('default_project = "Shop"', "default_project", "use a-z, 0-9 and"),
         ("data = 1", "data", "must be a string"),

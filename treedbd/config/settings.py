@@ -43,6 +43,12 @@ from treedbd.limits import (
 from treedbd.names import (
     ReadsName,
 )
+from treedbd.trusted_proxies import (
+    NO_PROXIES,
+    InvalidProxy,
+    TrustedProxies,
+    parse_trusted_proxies,
+)
 
 DEVELOPMENT_PROJECT: Final = "demo"
 DEVELOPMENT_DATA: Final = "treedb-data"
@@ -73,6 +79,13 @@ def _endpoints(raw: object, location: SettingLocation) -> tuple[Endpoint, ...]:
     return tuple(endpoints)
 
 
+def _trusted_proxies(raw: object, location: SettingLocation) -> TrustedProxies:
+    try:
+        return parse_trusted_proxies(text(each, location) for each in items(raw, location))
+    except InvalidProxy as error:
+        raise location.error(f"holds a bad entry ({error})") from None
+
+
 def _default_project(raw: object, location: SettingLocation) -> str:
     name = text(raw, location)
     if name:
@@ -99,6 +112,7 @@ class Settings:
 
     listen: tuple[Endpoint, ...] = key((), _endpoints)
     domains: tuple[str, ...] = key((), _domains)
+    trusted_proxies: TrustedProxies = key(NO_PROXIES, _trusted_proxies)
     default_project: str = key("", _default_project)
     data: pathlib.Path = key(pathlib.Path("/var/lib/treedb"), folder)
     engine: str = key("sqlite", read_engine)
@@ -223,6 +237,7 @@ def _check(settings: Settings) -> None:
             'set workers = 1, or engine = "sqlite"',
         )
     _check_cluster(settings)
+    _check_proxies(settings)
     for endpoint in settings.listen:
         if settings.emulator and not endpoint.is_loopback:
             mode, way = "emulator = true", "set emulator = false"
@@ -243,6 +258,16 @@ def _name_of_table(settings: Settings, project: str) -> str:
     if settings.location.source == THE_SETTINGS:
         return f'projects["{project}"]'
     return f"[projects.{project}]"
+
+
+def _check_proxies(settings: Settings) -> None:
+    """Raise `ConfigError` for proxies in emulator mode, which is for this machine only."""
+    if settings.emulator and settings.trusted_proxies:
+        # Behind a proxy every client connects from this machine, and the admin's token is known.
+        raise settings.location.at("trusted_proxies").error(
+            "lets other machines in, which emulator = true does not allow",
+            "remove it, or set emulator = false",
+        )
 
 
 def _check_cluster(settings: Settings) -> None:

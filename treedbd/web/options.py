@@ -8,6 +8,7 @@ import attrs
 
 from treedbd.counts import Counting
 from treedbd.limits import Limits, StreamLimits
+from treedbd.trusted_proxies import NO_PROXIES, TrustedProxies
 
 
 @attrs.frozen
@@ -33,9 +34,10 @@ class WebOptions:
     do not. `cors_origins` holds `*` or origins. With `only_local_pages`, in development mode,
     requests of pages of other origins are refused. `admin_token` replaces the token `owner`. With
     `compression` longer responses are encoded as their clients accept it. `counts` are the
-    streams of all processes that serve the same clients. With `logs_requests` each request is
-    logged, and what its sender may have overlooked. With `has_page` there is one for browsers,
-    and the documentation; what it tells in `development` mode is None in any other.
+    streams of all processes that serve the same clients. What `trusted_proxies` say of a request
+    counts. With `logs_requests` each request is logged, and what its sender may have overlooked.
+    With `has_page` there is one for browsers, and the documentation; what it tells in `development`
+    mode is None in any other.
     """
 
     domains: tuple[str, ...] = ()
@@ -50,6 +52,7 @@ class WebOptions:
     limits: Limits = Limits()
     streams: StreamLimits = StreamLimits()
     counts: Counting | None = None
+    trusted_proxies: TrustedProxies = NO_PROXIES
     logs_requests: bool = False
     has_page: bool = True
     development: DevelopmentFacts | None = None

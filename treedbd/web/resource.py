@@ -97,6 +97,7 @@ class TreeResource(Resource):
         self._catalog = catalog
         self._moment = catalog.moment
         self._body_limit = options.limits.write_body_bytes
+        self._proxies = options.trusted_proxies
         self._parser = RequestParser(options)
         self.shared_reads: Final = SharedReads(options.limits, clock)
         cors, memory = Cors(options.cors_origins), self.shared_reads.memory
@@ -195,7 +196,7 @@ class TreeResource(Resource):
         """Dispatch a request; its response is sent now or later."""
         self._moment.of = None  # that was of another request
         if not IHttp1Request.providedBy(request):
-            request = AdaptedRequest(request, self._body_limit)
+            request = AdaptedRequest(request, self._body_limit, self._proxies)
         if self._guard is not None and not SENT_FOR_PAGES.isdisjoint(request.headers):
             try:
                 self._guard.check(request)

@@ -7,14 +7,16 @@ from typing import Any, Final
 
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionDone
-from twisted.internet.interfaces import IPullProducer
+from twisted.internet.interfaces import IAddress, IPullProducer
 from twisted.web.http import NO_BODY_CODES, HTTPChannel
 from zope.interface import implementer
 
 from treedbd.limits import KIB
+from treedbd.trusted_proxies import NO_PROXIES, TrustedProxies
 from treedbd.web.content import Content, ContentReader
 from treedbd.web.headers import Header, Headers
 from treedbd.web.http1.direct_send import DirectSend
+from treedbd.web.http1.forwarded import ForwardedRequest, read_forwarded
 from treedbd.web.http1.head_memory import HeadMemory
 from treedbd.web.http1.interface import IHttp1Request
 from treedbd.web.http1.tally import Tally
@@ -31,13 +33,21 @@ class AdaptedRequest:
 
     """
 
-    def __init__(self, request: Any, body_limit: int) -> None:
-        """Adapt `request`; a body of more than `body_limit` bytes makes it oversized."""
+    def __init__(self, request: Any, body_limit: int, proxies: TrustedProxies = NO_PROXIES) -> None:
+        """Adapt `request`; a body of more than `body_limit` bytes makes it oversized.
+
+        What `proxies` say of it counts.
+        """
         self.original = self._request = request
         self._is_over = self._is_gone = False
         self.headers: Headers = {
             name.lower(): list(values) for name, values in request.requestHeaders.getAllRawHeaders()
         }
+        self._forwarded: ForwardedRequest | None = None
+        if proxies and proxies.trusts(getattr(request.getClientAddress(), "host", "")):
+            self._forwarded = read_forwarded(self.headers, proxies.trusts)
+            self.headers = self._forwarded.headers
+        self.came_by_trusted_proxy = self._forwarded is not None
         self.head_memory = HeadMemory()
         self.is_oversized = size_of_body(request) > body_limit
         self.has_own_timeout = False
@@ -46,6 +56,21 @@ class AdaptedRequest:
     def __getattr__(self, name: str) -> Any:
         """Return an attribute of the request."""
         return getattr(self._request, name)
+
+    @property
+    def client(self) -> IAddress:
+        """The address of the client."""
+        said = None if self._forwarded is None else self._forwarded.client
+        return said or self._request.getClientAddress()
+
+    def getClientAddress(self) -> IAddress:
+        """Return the address of the client, or of a proxy before it that is not trusted."""
+        return self.client
+
+    def isSecure(self) -> bool:
+        """Return whether the client uses TLS."""
+        said = None if self._forwarded is None else self._forwarded.secure
+        return self._request.isSecure() if said is None else said
 
     def notifyFinish(self) -> Deferred[None]:
         """Do as the request; what is returned fails at once if the client is gone already."""

@@ -25,7 +25,6 @@ from time import perf_counter
 from typing import Any, Final
 
 from twisted.internet.interfaces import (
-    IAddress,
     IDelayedCall,
     IHandshakeListener,
     ISSLTransport,
@@ -36,7 +35,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from treedbd.web.http1.connections import Connections
+from treedbd.web.http1.connections import Connections, MakeRequest
 from treedbd.web.http1.deadlines import Deadline
 from treedbd.web.http1.errors import (
     BODY_TOO_LARGE,
@@ -70,9 +69,8 @@ class Http1Connection(Protocol):
     """
 
     secure = False
-    peer: IAddress
-    host: IAddress
     writer: ConnectionWriter
+    _make_request: MakeRequest
 
     transport: Any
     _request: Request | None = None
@@ -114,7 +112,8 @@ class Http1Connection(Protocol):
         self.host = transport.getHost()
         self.secure = ISSLTransport.providedBy(transport)
         self.writer = ConnectionWriter(transport, self._connections.clock, self._resume_parsing)
-        error = self._connections.admit(self, getattr(self.peer, "host", ""))
+        self._make_request, counted_for = self._connections.requests_of(self.peer)
+        error = self._connections.admit(self, counted_for)
         if error is not None:
             if self.secure or self._connections.refuses_without_reply():
                 self.abort()
@@ -246,7 +245,7 @@ class Http1Connection(Protocol):
             self._await_more()
 
     def _render(self) -> None:
-        request = self._request = Request(self, self._parser)
+        request = self._request = self._make_request(self, self._parser)
         if self._connections.draining:
             request.persistent = False
         if self._deadline.is_set:
@@ -263,7 +262,7 @@ class Http1Connection(Protocol):
         """Let the resource refuse a request; what still arrives of its body is dropped."""
         self._release_body()
         self._connections.errors[BODY_TOO_LARGE.status] += 1
-        request = self._request = Request(self, self._parser)
+        request = self._request = self._make_request(self, self._parser)
         request.is_oversized = True
         request.persistent = False
         self._deadline.clear()

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable
+from functools import partial
 from typing import Final, Literal, Protocol, TypeAlias
 
 from attrs import frozen
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.interfaces import IAddress, IDelayedCall, IReactorTime
 from twisted.web.http import datetimeToString
 from twisted.web.resource import IResource
 from twisted.web.server import Site
 
 from treedbd.counts import Counting, Counts
 from treedbd.limits import Limits
+from treedbd.trusted_proxies import NO_PROXIES, TrustedProxies
 from treedbd.web.headers import Header
 from treedbd.web.http1.errors import (
     SHUTTING_DOWN,
@@ -28,6 +30,9 @@ from treedbd.web.http1.errors import (
     ErrorReply,
 )
 from treedbd.web.http1.head_memory import HeadMemory
+from treedbd.web.http1.parser import Http1Parser
+from treedbd.web.http1.proxied_request import ProxiedRequest
+from treedbd.web.http1.reply import RequestConnection
 from treedbd.web.http1.request import Request
 from treedbd.web.http1.tally import Tally
 
@@ -39,6 +44,8 @@ _ALL: Final = "connections"
 _FROM: Final = "connections from "
 """The keys of what is counted."""
 
+
+MakeRequest: TypeAlias = Callable[[RequestConnection, Http1Parser], Request]
 
 AnsweredRequest: TypeAlias = tuple[HeadMemory, bytes, int, float]
 """What its head asked, its method, the status of the reply, and how many seconds it took."""
@@ -109,6 +116,7 @@ class Connections:
         held_body_bytes: content of unanswered requests that arrived in several pieces.
         sent_past: the bytes that were sent past the writers of the connections.
         errors: how many errors the server has sent by itself, by status.
+        trusted_proxies: those whose headers count; set before there are connections.
         note_answered: notes an answered request, to be counted later.
 
     """
@@ -136,6 +144,7 @@ class Connections:
         self.draining = False
         self.held_body_bytes = 0
         self.errors: Counter[int] = Counter()
+        self.trusted_proxies: TrustedProxies = NO_PROXIES
         answered: deque[AnsweredRequest] = deque(maxlen=0)
         # A method of the interpreter: it adds no call of ours to a request.
         self.note_answered: Final = (activity.answered if activity else answered).append
@@ -157,10 +166,22 @@ class Connections:
             + sum(each.bytes_sent for each in self._addresses)
         )
 
-    def admit(self, connection: TrackedConnection, address: str) -> ErrorReply | None:
-        """Register a connection from `address`; return why it is refused, None if it is not.
+    def requests_of(self, peer: IAddress) -> tuple[MakeRequest, str]:
+        """Return what makes the requests of a peer, and the address that it is counted for.
 
-        A refused connection is registered too, until it is closed.
+        That is empty for a peer without an address, and for a trusted proxy: the connections of all
+        its clients come from there.
+        """
+        address: str = getattr(peer, "host", "")
+        if self.trusted_proxies and self.trusted_proxies.trusts(address):
+            return partial(ProxiedRequest, self.trusted_proxies.trusts), ""
+        return Request, address
+
+    def admit(self, connection: TrackedConnection, address: str) -> ErrorReply | None:
+        """Register a connection; return why it is refused, None if it is not.
+
+        It is counted for `address` unless that is empty. A refused connection is registered too,
+        until it is closed.
         """
         # First counted, then compared: others may admit connections at the same time.
         self._count(address, 1)

@@ -21,6 +21,7 @@ from zope.interface import implementer
 
 from treedbd.counts import Counting
 from treedbd.limits import Limits
+from treedbd.trusted_proxies import TrustedProxies
 from treedbd.web.headers import Header
 from treedbd.web.http1.connection import Http1Connection
 from treedbd.web.http1.connections import Connections, CountsRequests, ServedResource
@@ -79,6 +80,10 @@ class Http1Factory(Factory):
     def errors(self) -> dict[int, int]:
         """How many errors the server has sent by itself, by status."""
         return dict(self._connections.errors)
+
+    def trust(self, proxies: TrustedProxies) -> None:
+        """Let the headers of `proxies` count; to be called before there are connections."""
+        self._connections.trusted_proxies = proxies
 
     def acceptableProtocols(self) -> list[bytes]:
         """Return the protocols to negotiate over TLS."""

@@ -8,7 +8,9 @@ class HeadMemory:
 
     Attributes:
         question: what the resource made of the head, of any type; None at first.
+        forwarded: what trusted proxies say in it (`ForwardedRequest`), None until that is read.
 
     """
 
     question: object = None
+    forwarded: object = None

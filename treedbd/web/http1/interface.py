@@ -31,6 +31,10 @@ class IHttp1Request(IRequest, IConsumer):
         "attribute `question`, None at first; a new one for each parsed head."
     )
     is_oversized = Attribute("Whether the body is too large; then `content` must not be read.")
+    came_by_trusted_proxy = Attribute(
+        "Whether a trusted proxy has sent it: then `headers`, the client's address and the scheme "
+        "are those of which the proxy says so."
+    )
     has_own_timeout = Attribute("Set to True by a resource that closes slow readers by itself.")
 
     def send(status: int, headers: Iterable[Header], body: bytes) -> None:
@@ -69,10 +73,10 @@ class IHttp1Request(IRequest, IConsumer):
     startedWriting = Attribute("Whether any of the reply has been written.")
 
     def getClientAddress() -> IAddress:
-        """Return the address of the client, or of the proxy before it."""
+        """Return the address of the client, or of a proxy before it that is not trusted."""
 
     def isSecure() -> bool:
-        """Return whether the request came over TLS."""
+        """Return whether the client uses TLS."""
 
     def notifyFinish() -> Deferred[None]:
         """Return what fires at the end of the reply, or fails if the client disconnects before."""

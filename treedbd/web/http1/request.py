@@ -59,11 +59,13 @@ class Request(Reply):
         headers: the header fields, from names in lower case to lists of values in order.
         head_memory: what the resource remembers for requests with this very head.
         began: when it was complete, in seconds of `perf_counter`.
+        came_by_trusted_proxy: whether a trusted proxy has sent it.
         is_oversized: whether its body was too large to be received.
         has_own_timeout: whether its resource closes slow readers by itself.
 
     """
 
+    came_by_trusted_proxy = False
     is_oversized = False
     has_own_timeout = False
 
