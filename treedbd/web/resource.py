@@ -77,6 +77,7 @@ class TreeResource(Resource):
 
     isLeaf = True
     app = Klein()
+    _is_ending = False
 
     def __init__(
         self,
@@ -104,7 +105,6 @@ class TreeResource(Resource):
         self._writer = ResponseWriter(cors, memory, clock, compresses=options.compression)
         self._guard = make_guard(options)
         self._users = None if login is None else Users(login, options.cors_origins)
-        self._is_ending = False
         self._health = Health(catalog, authenticator, self._parser, self._users)
         self._refuse = ErrorSender(self._parser, self._writer, catalog.dialect)
         self._apart = ApartFromTree(self._parser, self._writer, self._refuse)
