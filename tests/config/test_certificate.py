@@ -8,11 +8,14 @@ import ipaddress
 import pathlib
 import ssl
 import stat
+from collections.abc import Callable
 
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import ec, x25519
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa, x25519
+from cryptography.hazmat.primitives.asymmetric.types import CertificateIssuerPrivateKeyTypes
+from cryptography.x509.oid import NameOID
 from OpenSSL import SSL
 from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.testing import StringTransport
@@ -135,6 +138,18 @@ def test_after_a_bad_certificate_the_old_one_stays_in_use(tmp_path: pathlib.Path
     assert served == old.public_bytes(serialization.Encoding.DER)
 
 
+def exchange(client: SSL.Connection, server: SSL.Connection) -> None:
+    """Let both sides do their handshake."""
+    server.set_accept_state()
+    client.set_connect_state()
+    for _ in range(3):
+        for here, there in ((client, server), (server, client)):
+            with contextlib.suppress(SSL.WantReadError):
+                here.do_handshake()
+            with contextlib.suppress(SSL.WantReadError):
+                there.bio_write(here.bio_read(65536))
+
+
 def test_further_certificates_of_a_chain_are_served_from_both_files(
     tmp_path: pathlib.Path,
 ) -> None:
@@ -148,14 +163,7 @@ def test_further_certificates_of_a_chain_are_served_from_both_files(
     context = read_context(CertificateFiles(leaf.key, leaf.certificate, upper.certificate))
     server = SSL.Connection(context, None)
     client = SSL.Connection(SSL.Context(SSL.TLS_CLIENT_METHOD), None)
-    server.set_accept_state()
-    client.set_connect_state()
-    for _ in range(3):
-        for here, there in ((client, server), (server, client)):
-            with contextlib.suppress(SSL.WantReadError):
-                here.do_handshake()
-            with contextlib.suppress(SSL.WantReadError):
-                there.bio_write(here.bio_read(65536))
+    exchange(client, server)
     served = client.get_peer_cert_chain(as_cryptography=True)
     assert served == [load(each) for each in (leaf, middle, upper)]
 
@@ -214,6 +222,93 @@ def test_nothing_below_tls_1_2_is_accepted(
     else:
         with pytest.raises(ssl.SSLError):
             shake_hands(context, client)
+
+
+def write_own(folder: pathlib.Path, key: CertificateIssuerPrivateKeyTypes) -> CertificateFiles:
+    """Write a key and a certificate for it that it has signed itself."""
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    is_edwards = isinstance(key, ed25519.Ed25519PrivateKey)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(NOW)
+        .not_valid_after(NOW + LOCAL_LIFE)
+        .sign(key, None if is_edwards else hashes.SHA256())
+    )
+    files = CertificateFiles(folder / "key.pem", folder / "cert.pem")
+    encoding, kind = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    files.key.write_bytes(key.private_bytes(encoding, kind, serialization.NoEncryption()))
+    files.certificate.write_bytes(made.public_bytes(encoding))
+    return files
+
+
+@pytest.mark.parametrize("version", ["TLSv1_2", "TLSv1_3"])
+@pytest.mark.parametrize(
+    "make_key",
+    [
+        lambda: rsa.generate_private_key(65537, 2048),
+        lambda: ec.generate_private_key(ec.SECP256R1()),
+        lambda: ec.generate_private_key(ec.SECP384R1()),
+        lambda: ec.generate_private_key(ec.SECP521R1()),
+        ed25519.Ed25519PrivateKey.generate,
+    ],
+    ids=["RSA", "P-256", "P-384", "P-521", "Ed25519"],
+)
+def test_a_key_of_each_kind_serves_both_versions(
+    tmp_path: pathlib.Path,
+    make_key: Callable[[], CertificateIssuerPrivateKeyTypes],
+    version: str,
+) -> None:
+    client = unverifying_client()
+    client.minimum_version = client.maximum_version = ssl.TLSVersion[version]
+    context = ServerContext(write_own(tmp_path, make_key()))
+    assert shake_hands(context, client)[0] == version.replace("_", ".")
+
+
+@pytest.mark.parametrize(
+    "suite",
+    [
+        "AES256-GCM-SHA384",  # without forward secrecy
+        "ECDHE-RSA-AES128-SHA256",  # without authenticated encryption
+        "ECDHE-RSA-AES128-SHA",
+        "DHE-RSA-AES128-GCM-SHA256",  # without dhParameters
+    ],
+)
+def test_a_cipher_suite_outside_the_profile_is_refused(tmp_path: pathlib.Path, suite: str) -> None:
+    context = ServerContext(write_own(tmp_path, rsa.generate_private_key(65537, 2048)))
+    client = unverifying_client()
+    client.maximum_version = ssl.TLSVersion.TLSv1_2
+    client.set_ciphers("ECDHE-RSA-AES128-GCM-SHA256")
+    assert shake_hands(context, client)[0] == "TLSv1.2"
+    client.set_ciphers(suite)
+    with pytest.raises(ssl.SSLError, match=r"(?i)handshake.failure"):
+        shake_hands(context, client)
+
+
+@pytest.mark.parametrize(
+    ("group", "is_accepted"),
+    [("prime256v1", True), ("secp384r1", True), ("secp521r1", False)],
+)
+def test_only_groups_of_the_profile_are_used(
+    tmp_path: pathlib.Path, group: str, is_accepted: bool
+) -> None:
+    context = ServerContext(ensure_local_certificate(tmp_path, NOW))
+    client = unverifying_client()
+    client.set_ecdh_curve(group)
+    with contextlib.nullcontext() if is_accepted else pytest.raises(ssl.SSLError):
+        assert shake_hands(context, client)[0] == "TLSv1.3"
+
+
+def test_a_client_that_offers_the_post_quantum_group_is_served_with_it(
+    tmp_path: pathlib.Path,
+) -> None:
+    server = SSL.Connection(read_context(ensure_local_certificate(tmp_path, NOW)), None)
+    client = SSL.Connection(SSL.Context(SSL.TLS_CLIENT_METHOD), None)
+    exchange(client, server)
+    assert client.get_group_name() == "X25519MLKEM768"
 
 
 def other_key(kind: type[ec.EllipticCurvePrivateKey] | type[x25519.X25519PrivateKey]) -> bytes:

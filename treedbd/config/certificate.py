@@ -1,7 +1,9 @@
 """The TLS side of an endpoint: certificates loaded, reloaded, or created for development.
 
 A `ServerContext` serves every new connection with the certificate that was loaded last; open
-connections keep theirs. TLS 1.2 is the oldest version that is accepted.
+connections keep theirs. Versions, ciphers and groups are those of Mozilla's profile "intermediate",
+https://ssl-config.mozilla.org: TLS 1.2 and 1.3, and only with forward secrecy and authenticated
+encryption.
 
 A client may resume a session with a ticket, which saves both sides most of a handshake. The keys of
 tickets belong to the context and never leave it, so no session outlives a reload or the process.
@@ -17,12 +19,13 @@ from typing import Any, Final, TypeAlias, cast
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.bindings.openssl.binding import Binding
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from OpenSSL import SSL
 from twisted.internet.interfaces import IOpenSSLServerConnectionCreator
-from twisted.internet.ssl import CertificateOptions, TLSVersion
+from twisted.internet.ssl import AcceptableCiphers, CertificateOptions, TLSVersion
 from twisted.protocols.tls import TLSMemoryBIOProtocol
 from zope.interface import implementer
 
@@ -30,12 +33,34 @@ from treedbd.config.endpoints import LOCAL_CERTIFICATE, LOCAL_KEY, CertificateFi
 from treedbd.errors import OperatorError
 from treedbd.files import write_atomically
 
+CIPHERS: Final = (
+    "ECDHE-ECDSA-AES128-GCM-SHA256",
+    "ECDHE-RSA-AES128-GCM-SHA256",
+    "ECDHE-ECDSA-AES256-GCM-SHA384",
+    "ECDHE-RSA-AES256-GCM-SHA384",
+    "ECDHE-ECDSA-CHACHA20-POLY1305",
+    "ECDHE-RSA-CHACHA20-POLY1305",
+    "DHE-RSA-AES128-GCM-SHA256",
+    "DHE-RSA-AES256-GCM-SHA384",
+    "DHE-RSA-CHACHA20-POLY1305",
+)
+"""The cipher suites of TLS 1.2, the preferred first; those with DHE need `dhParameters`.
+
+Those of TLS 1.3 are the three that OpenSSL has by default.
+"""
+GROUPS: Final = ("X25519MLKEM768:X25519:P-256:P-384", "X25519:P-256:P-384")
+"""The groups of key exchanges; the second list is for an OpenSSL without the post-quantum one.
+
+No preference is worth a further round trip: a client that has sent a share for any of them is
+served with that. Signing with a certificate's key is not bound to these groups.
+"""
 LOCAL_LIFE: Final = datetime.timedelta(days=365)
 
 # OpenSSL does not accept a wildcard directly under a top-level name, so the project of development
 # mode is listed in full as well.
 LOCAL_NAMES: Final = ("localhost", "*.localhost", "demo.localhost", "default--demo.localhost")
 LOCAL_ADDRESSES: Final = ("127.0.0.1", "::1")
+_ACCEPTABLE_CIPHERS: Final = AcceptableCiphers.fromOpenSSLCipherString(":".join(CIPHERS))
 _SESSION_ID: Final = b"treedb"
 _RENEW_BEFORE: Final = datetime.timedelta(days=1)
 
@@ -89,9 +114,11 @@ def read_context(files: CertificateFiles) -> SSL.Context:
             certificate=cast(Any, certificate),
             extraCertChain=cast(Any, chain),
             raiseMinimumTo=TLSVersion.TLSv1_2,
+            acceptableCiphers=_ACCEPTABLE_CIPHERS,
             enableSessionTickets=True,
         ).getContext()
         context.set_session_id(_SESSION_ID)
+        _restrict_groups(context)
     except (SSL.Error, ValueError, TypeError):
         raise BadCertificate(
             f"the certificate in {files.certificate}",
@@ -210,6 +237,17 @@ def read_certificates(file: pathlib.Path, what: str) -> list[x509.Certificate]:
         raise BadCertificate(
             file, "holds no certificate in PEM", f"name a file with a certificate as {what}"
         ) from None
+
+
+def _restrict_groups(context: SSL.Context) -> None:
+    """Let key exchanges use `GROUPS` only."""
+    # pyOpenSSL has no method for that: its `set_tmp_ecdh` leaves a single group.
+    lib = Binding.lib
+    for groups in GROUPS:
+        if lib.SSL_CTX_set1_curves_list(context._context, groups.encode()):
+            return
+        lib.ERR_clear_error()
+    raise ValueError("OpenSSL knows none of the groups")
 
 
 def _load_parameters(context: SSL.Context, file: pathlib.Path) -> None:
