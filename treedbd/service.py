@@ -40,7 +40,7 @@ from treedbd.embedding.local_requests import LocalAccess
 from treedbd.listening import CannotStart, Listening
 from treedbd.names import DEFAULT_DATABASE, DatabaseName, parse_label
 from treedbd.rules.ruleset import OPEN
-from treedbd.service_parts import make_activity, make_catalog, web_options
+from treedbd.service_parts import make_activity, make_catalog, secure_headers, web_options
 from treedbd.store.engine import CannotOpenStore, StoreFailed, StoreUnreachable
 from treedbd.store.lock import DirectoryLock
 from treedbd.store.sqlite.engine import DESCRIPTORS_PER_FILE
@@ -50,6 +50,7 @@ from treedbd.web.activity import Activity
 from treedbd.web.auth.authenticator import Authenticator
 from treedbd.web.auth.host_login import ADMIN, Auth, HostLogin, Identify, identity_of
 from treedbd.web.cors import Cors
+from treedbd.web.http1.connections import OwnHeaders
 from treedbd.web.http1.factory import Http1Factory
 from treedbd.web.http1.request import Request
 from treedbd.web.options import WebOptions
@@ -145,7 +146,9 @@ class TreeService(MultiService):
             attrs.evolve(options.limits, connections=self._plan.connections),
             self._reactor,
             self._log_access if self._settings.http.access_log else self._resource.log_request,
-            error_headers=Cors(options.cors_origins).fixed or (),
+            headers=OwnHeaders(
+                Cors(options.cors_origins).fixed or (), secure_headers(self._settings)
+            ),
             counts=options.counts,
             activity=self._activity,
         )

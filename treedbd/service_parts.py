@@ -11,6 +11,7 @@ from twisted.internet.threads import deferToThreadPool
 
 from treedbd.cluster_link import ClusterLink
 from treedbd.config.endpoints import AUTHORITY_CERTIFICATE, LOCAL_CERTIFICATE
+from treedbd.config.http_settings import HSTS_S
 from treedbd.config.settings import Settings
 from treedbd.counts import Counting
 from treedbd.database.answer_pool import AnswerPool
@@ -26,6 +27,7 @@ from treedbd.names import DatabaseName
 from treedbd.rules.ruleset import DENY, OPEN
 from treedbd.web.activity import Activity
 from treedbd.web.auth.verifier import OWNER_TOKEN
+from treedbd.web.headers import Header
 from treedbd.web.options import DevelopmentFacts, WebOptions
 from treedbd.worker_context import WorkerContext
 
@@ -107,6 +109,19 @@ def web_options(settings: Settings, counts: Counting | None) -> WebOptions:
         has_page=settings.http.page,
         development=_development_facts(settings) if settings.development else None,
     )
+
+
+def secure_headers(settings: Settings) -> tuple[Header, ...]:
+    """Return the headers of each response over TLS: `Strict-Transport-Security` (RFC 6797)."""
+    seconds = settings.http.hsts_s
+    if seconds is None:
+        is_public = any(not endpoint.is_loopback for endpoint in settings.listen)
+        is_local = settings.development or settings.emulator or not is_public
+        seconds = 0 if is_local else HSTS_S
+    if not seconds:
+        return ()
+    directives = b"; includeSubDomains" if settings.http.hsts_subdomains else b""
+    return ((b"Strict-Transport-Security", b"max-age=%d%b" % (seconds, directives)),)
 
 
 def _own_hosts(settings: Settings) -> tuple[str, ...]:

@@ -6,14 +6,20 @@ from typing import Final
 
 import attrs
 
-from treedbd.config.values import boolean, key, texts
+from treedbd.config.values import boolean, integer, key, texts
+
+HSTS_S: Final = 31_536_000
+"""The `hsts_s` of a daemon that other machines reach: a year."""
 
 _ORIGIN: Final = r"\*|null|[a-z][a-z0-9+.-]*://[^/?#\s]+"
 
 
 @attrs.frozen
 class HttpSettings:
-    """`[http]`: header names and origins of clients, access log, compression, the page at `/`."""
+    """`[http]`: header names and origins of clients, access log, compression, page at `/`, HSTS.
+
+    If `hsts_s` is None, it is `HSTS_S` for a daemon that other machines reach, else 0.
+    """
 
     etag_headers: tuple[str, ...] = key(
         ("Vendor", "Firebase", "TreeDB"),
@@ -25,3 +31,5 @@ class HttpSettings:
     access_log: bool = key(False, boolean)
     compression: bool = key(True, boolean)
     page: bool = key(True, boolean)
+    hsts_s: int | None = key(None, integer(0, 10 * HSTS_S))
+    hsts_subdomains: bool = key(False, boolean)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, cast
 
 from attrs import field, frozen
 from twisted.internet.address import IPv4Address
 from twisted.internet.error import ConnectionDone
+from twisted.internet.interfaces import ISSLTransport
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
 from twisted.web.resource import IResource, Resource
 from twisted.web.server import NOT_DONE_YET
+from zope.interface import alsoProvides
 
 from treedbd.limits import Limits
+from treedbd.web.http1.connections import NO_HEADERS, OwnHeaders
 from treedbd.web.http1.factory import Http1Factory
 from treedbd.web.http1.request import Request
 
@@ -137,6 +140,9 @@ class CountingTransport(StringTransport):
         if self.room is not None and self.producer and len(self.value()) > self.room:
             self.producer.pauseProducing()
 
+    def setTcpNoDelay(self, enabled: bool) -> None:
+        """Do nothing: what is sent is there at once."""
+
     def writeSequence(self, data: Any) -> None:
         """Count all pieces as one write and keep the bytes."""
         self.writes += 1
@@ -151,7 +157,7 @@ class Server:
         resource: IResource,
         limits: Limits | None = None,
         log_access: Callable[[Request], None] | None = None,
-        error_headers: Iterable[tuple[bytes, bytes]] = (),
+        headers: OwnHeaders = NO_HEADERS,
     ) -> None:
         self.clock = Clock()
         self.clock.advance(1000)
@@ -161,12 +167,12 @@ class Server:
             self.clock,
             log_access,
             lambda: 784111777.0,
-            error_headers,
+            headers,
         )
 
-    def connect(self, host: str = "192.0.2.1") -> Peer:
-        """Open a connection."""
-        return Peer(self, host)
+    def connect(self, host: str = "192.0.2.1", *, secure: bool = False) -> Peer:
+        """Open a connection; if it is `secure`, as one over TLS whose handshake is done."""
+        return Peer(self, host, secure=secure)
 
     def pass_time(self, seconds: float) -> None:
         """Advance the clock second by second."""
@@ -177,11 +183,15 @@ class Server:
 class Peer:
     """The client end of a connection in memory."""
 
-    def __init__(self, server: Server, host: str) -> None:
+    def __init__(self, server: Server, host: str, *, secure: bool = False) -> None:
         self.server = server
         self.transport = CountingTransport(host)
         self.connection = cast(Any, server.factory.buildProtocol(self.transport.getPeer()))
+        if secure:
+            alsoProvides(self.transport, ISSLTransport)
         self.connection.makeConnection(self.transport)
+        if secure:
+            self.connection.handshakeCompleted()
 
     def send(self, *pieces: bytes) -> None:
         """Send pieces, one after the other."""

@@ -11,6 +11,7 @@ from twisted.internet.interfaces import IPushProducer
 from tests.web.http1.peer import BODY, GET, Peer, ScriptedResource, Server, send_small
 from tests.web.http1.test_direct_send import SocketTransport
 from treedbd.limits import Limits
+from treedbd.web.http1.connections import OwnHeaders
 from treedbd.web.http1.request import Request
 
 POST = b"POST /a.json HTTP/1.1\r\nHost: localhost\r\n"
@@ -169,11 +170,39 @@ def test_errors_are_json_and_end_the_connection(data: bytes, status: int, code: 
 
 def test_errors_carry_the_error_headers() -> None:
     headers = ((b"Access-Control-Allow-Origin", b"*"), (b"X-One", b"1"))
-    peer = Server(ScriptedResource(send_small), error_headers=headers).connect()
+    peer = Server(ScriptedResource(send_small), headers=OwnHeaders(headers)).connect()
     (reply,) = peer.exchange(b"GET /a.json HTTP/9\r\n\r\n")
     assert (reply[b"access-control-allow-origin"], reply[b"x-one"]) == (b"*", b"1")
     (reply,) = peer.server.connect().exchange(GET)
     assert b"x-one" not in reply
+
+
+@pytest.mark.parametrize("secure", [True, False])
+def test_all_replies_over_tls_and_no_others_carry_the_secure_headers(*, secure: bool) -> None:
+    def begin(request: Request) -> None:
+        request.start(200, [(b"X-One", b"1")])
+        request.write(BODY)
+        request.finish()
+
+    def fail(request: Request) -> None:
+        raise RuntimeError("This is in the log.")
+
+    headers = OwnHeaders(secure=((b"Strict-Transport-Security", b"max-age=1"),))
+    replies = []
+    for answer, sent in (
+        (send_small, GET),
+        (send_small, POST + b"Content-Length: 99999999999\r\n\r\n"),
+        (send_small, b"GET /a.json HTTP/9\r\n\r\n"),
+        (begin, GET),
+        (fail, GET),
+    ):
+        peer = Server(ScriptedResource(answer), headers=headers).connect(secure=secure)
+        replies += peer.exchange(sent)
+    assert [reply.status for reply in replies] == [200, 413, 400, 200, 500]
+    expected = [b"max-age=1"] if secure else []
+    for reply in replies:
+        found = [value for name, value in reply.fields if name == b"strict-transport-security"]
+        assert found == expected
 
 
 def test_a_valid_request_is_answered_before_an_invalid_one_that_follows() -> None:

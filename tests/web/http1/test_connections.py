@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from typing import Any
-
 from tests.database.world import TurnClock
 from tests.web.http1.peer import BODY, GET, ScriptedResource, Server, send_small
 from treedbd.limits import Limits
@@ -82,7 +80,7 @@ class SweptConnection:
 
 def test_many_connections_are_swept_over_several_turns() -> None:
     clock = TurnClock()
-    served: Any = None
+    served = Server(ScriptedResource(send_small)).factory._connections.served
     limits = Limits(connections=10_000, connections_per_address=10_000)
     connections = Connections(served, limits, clock, lambda: 0.0)
     tracked = [SweptConnection() for _ in range(2 * SWEPT_AT_ONCE + 1)]

@@ -99,9 +99,9 @@ class Http1Connection(Protocol):
         return self.writer.bytes_sent
 
     @property
-    def date_line(self) -> bytes:
-        """The header line with the date."""
-        return self._connections.date_line
+    def date_lines(self) -> tuple[bytes, bytes]:
+        """The first header lines of plain and of secure replies."""
+        return self._connections.date_lines
 
     # From the transport.
 
@@ -331,8 +331,8 @@ class Http1Connection(Protocol):
     def _refuse(self, error: ErrorReply) -> None:
         self._release_body()
         self._connections.errors[error.status] += 1
-        headers = self._served.error_headers
-        self.writer.write(format_reply(error, self._connections.date_line, headers))
+        headers = self._served.own_headers.refusals
+        self.writer.write(format_reply(error, self.date_lines[self.secure], headers))
         self._close(linger=True)
 
     def _close(self, *, linger: bool) -> None:

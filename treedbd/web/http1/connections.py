@@ -68,13 +68,27 @@ class CountsRequests(Protocol):
 
 
 @frozen
+class OwnHeaders:
+    """The headers that the server adds: `refusals` to what it refuses by itself, `secure` to all.
+
+    Those named `secure` are in each reply to a request that came over TLS, and in no other.
+    """
+
+    refusals: tuple[Header, ...] = ()
+    secure: tuple[Header, ...] = ()
+
+
+NO_HEADERS: Final = OwnHeaders()
+
+
+@frozen
 class ServedResource:
     """What answers the requests, and what is called for each reply.
 
     `log_access` is called with each answered request.
 
     A resource that `takes_oversized` (an `IHttp1Resource`) also gets requests whose body was too
-    large to be received. What the server refuses by itself carries the `error_headers`.
+    large to be received. `own_headers` are those that the server adds.
     """
 
     resource: IResource
@@ -82,7 +96,7 @@ class ServedResource:
     takes_oversized: bool
     site: Site
     log_access: Callable[[Request], None] | None
-    error_headers: tuple[Header, ...] = ()
+    own_headers: OwnHeaders = NO_HEADERS
 
 
 class TrackedConnection(Protocol):
@@ -110,7 +124,8 @@ class Connections:
         limits: the bounds that they share.
         clock: what time limits are counted with.
         now: the time of the last sweep, in seconds of the clock; for what need not be exact.
-        date_line: the header line with the date, with its line end.
+        date_lines: the first header lines of a reply, with their line ends: the date over plain
+            HTTP, and the date with the secure headers over TLS.
         count: how many connections were admitted and are open.
         draining: whether no further connection and no further request is accepted.
         held_body_bytes: content of unanswered requests that arrived in several pieces.
@@ -139,7 +154,7 @@ class Connections:
         self.limits = limits
         self.clock = clock
         self.now = clock.seconds()
-        self.date_line = b""
+        self.date_lines = (b"", b"")
         self.count = 0
         self.draining = False
         self.held_body_bytes = 0
@@ -242,7 +257,9 @@ class Connections:
 
     def _sweep(self) -> None:
         self.now = self.clock.seconds()
-        self.date_line = b"Date: %b\r\n" % datetimeToString(self._wall_clock())
+        date_line = b"Date: %b\r\n" % datetimeToString(self._wall_clock())
+        secure = b"".join([b"%b: %b\r\n" % each for each in self.served.own_headers.secure])
+        self.date_lines = (date_line, date_line + secure)
         self._next_sweep = self.clock.callLater(SWEEP_S, self._sweep)
         if self._activity is not None:
             self._activity.count()

@@ -72,13 +72,13 @@ def format_body(error: ErrorReply) -> bytes:
     return orjson.dumps({"error": error.code, "message": error.message})
 
 
-def format_reply(error: ErrorReply, date_line: bytes, headers: Iterable[Header] = ()) -> bytes:
-    """Return the whole last reply of a connection; `date_line` is a header line with CRLF."""
+def format_reply(error: ErrorReply, date_lines: bytes, headers: Iterable[Header] = ()) -> bytes:
+    """Return the whole last reply of a connection; `date_lines` are header lines with CRLF."""
     body = format_body(error)
     lines = b"".join(b"%b: %b\r\n" % each for each in (*ERROR_HEADERS, *headers))
     return b"%b%b%bContent-Length: %d\r\nConnection: close\r\n\r\n%b" % (
         STATUS_LINES[error.status],
-        date_line,
+        date_lines,
         lines,
         len(body),
         body,

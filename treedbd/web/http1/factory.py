@@ -9,7 +9,7 @@ resource serves.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 
 from twisted.internet.defer import Deferred
@@ -22,9 +22,14 @@ from zope.interface import implementer
 from treedbd.counts import Counting
 from treedbd.limits import Limits
 from treedbd.trusted_proxies import TrustedProxies
-from treedbd.web.headers import Header
 from treedbd.web.http1.connection import Http1Connection
-from treedbd.web.http1.connections import Connections, CountsRequests, ServedResource
+from treedbd.web.http1.connections import (
+    NO_HEADERS,
+    Connections,
+    CountsRequests,
+    OwnHeaders,
+    ServedResource,
+)
 from treedbd.web.http1.interface import IHttp1Resource
 from treedbd.web.http1.request import Request
 
@@ -42,7 +47,7 @@ class Http1Factory(Factory):
         clock: IReactorTime,
         log_access: Callable[[Request], None] | None = None,
         wall_clock: Callable[[], float] = time.time,
-        error_headers: Iterable[Header] = (),
+        headers: OwnHeaders = NO_HEADERS,
         counts: Counting | None = None,
         activity: CountsRequests | None = None,
     ) -> None:
@@ -50,9 +55,9 @@ class Http1Factory(Factory):
 
         Time limits are counted with `clock`; `wall_clock` returns the seconds since 1970 for the
         Date of replies. `log_access` is called with every answered request, and must show no more
-        of its target than `shown_path`. `error_headers` are sent with what the server refuses by
-        itself. `counts` are the connections of all processes that serve the same clients;
-        `activity` counts what they request.
+        of its target than `shown_path`. `headers` are added to replies. `counts` are the
+        connections of all processes that serve the same clients; `activity` counts what they
+        request.
         """
         site = Site(resource, reactor=clock)
         served = ServedResource(
@@ -61,7 +66,7 @@ class Http1Factory(Factory):
             IHttp1Resource.providedBy(resource),
             site,
             log_access,
-            tuple(error_headers),
+            headers,
         )
         self._connections = Connections(served, limits, clock, wall_clock, counts, activity)
         self.protocol = partial(Http1Connection, self._connections)

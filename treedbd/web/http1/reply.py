@@ -8,7 +8,7 @@ gone does nothing; what is logged never holds the query of a URI, which may hold
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any, Final, Protocol
 
@@ -51,8 +51,8 @@ class RequestConnection(Protocol):
         """The transport of the connection."""
 
     @property
-    def date_line(self) -> bytes:
-        """The header line with the date."""
+    def date_lines(self) -> tuple[bytes, bytes]:
+        """The first header lines of plain and of secure replies."""
 
     def answered(self, request: Any) -> None:
         """Note that a request has its whole reply."""
@@ -79,6 +79,7 @@ class Reply(StockRequest):
     channel: Any
     persistent: bool
     shown_path: str
+    isSecure: Callable[[], bool]
 
     _log = Logger()
     _declared: int | None = None
@@ -126,13 +127,13 @@ class Reply(StockRequest):
     def _format_head(self, status: int, headers: Iterable[Header], length: int) -> bytes:
         fields = _format_fields(tuple(headers))
         size = b"" if status in NO_BODY_CODES else b"Content-Length: %d\r\n" % length
+        end = _CRLF
         if not self.persistent:
             end = _CLOSE + _CRLF
         elif self.clientproto != HTTP_1_1:
             end = _KEEP_ALIVE + _CRLF
-        else:
-            end = _CRLF
-        return b"".join((STATUS_LINES[status], self.connection.date_line, fields, size, end))
+        dates = self.connection.date_lines[self.isSecure()]
+        return b"".join((STATUS_LINES[status], dates, fields, size, end))
 
     # The reply in pieces.
 
@@ -238,7 +239,8 @@ class Reply(StockRequest):
         if any(b"close" in value.lower() for value in fields.getRawHeaders(b"connection", [])):
             self.persistent = False
         phrase = b" ".join(self.code_message.splitlines())
-        lines = [b"HTTP/1.1 %d %b\r\n" % (self.code, phrase), self.connection.date_line]
+        dates = self.connection.date_lines[self.isSecure()]
+        lines = [b"HTTP/1.1 %d %b\r\n" % (self.code, phrase), dates]
         for name, values in fields.getAllRawHeaders():
             if name not in _OWN_FIELDS:
                 lines += [b"%b: %b\r\n" % (name, value) for value in values]
