@@ -27,8 +27,10 @@ HTTPS_URL: Final = "an https URL"
 ISSUER_URL: Final = f"{HTTPS_URL} without a query and a fragment"
 """How messages describe what `is_issuer_url` accepts."""
 
-_NAME = r"[a-z0-9](?:-?[a-z0-9])*"
-_LABEL = re.compile(rf"(?:(?P<database>{_NAME})--)?(?P<project>{_NAME})", re.ASCII)
+NAME_PATTERN: Final = r"[a-z0-9](?:-?[a-z0-9])*"
+"""What the name of a project or a database looks like, in lower case."""
+
+_LABEL = re.compile(rf"(?:(?P<database>{NAME_PATTERN})--)?(?P<project>{NAME_PATTERN})", re.ASCII)
 
 
 @attrs.frozen

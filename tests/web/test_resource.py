@@ -30,6 +30,7 @@ RESERVED_PATHS = [
     "/favicon.ico",
     *DOCUMENT_PATHS,
     "/.health",
+    "/.openapi.json",
     "/.settings/rules.json",
     "/.settings/log.json",
     "/.settings/compact.json",
@@ -80,6 +81,9 @@ class RecordingResource(TreeResource):
 
     async def health(self, request: IHttp1Request) -> None:
         self._record("health", request)
+
+    async def openapi(self, request: IHttp1Request) -> None:
+        self._record("openapi", request)
 
     async def admin(self, request: IHttp1Request, endpoint: str) -> None:
         self._record(endpoint, request)

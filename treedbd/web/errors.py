@@ -6,6 +6,7 @@ in the table is a bug of ours: it is logged, and the response shows nothing of i
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Final
 
 from twisted.logger import Logger
@@ -35,6 +36,7 @@ from treedbd.web.content_coding import ACCEPTED, UnsupportedEncoding
 from treedbd.web.dialect import Dialect
 from treedbd.web.documents import MissingDocument
 from treedbd.web.headers import Header
+from treedbd.web.http1 import errors as protocol
 from treedbd.web.methods import MethodNotAllowed
 from treedbd.web.origins import ForeignOrigin
 from treedbd.web.request import PayloadTooLarge
@@ -82,6 +84,16 @@ _STORE_ERRORS: Final[dict[type[BaseException], str]] = {
     CannotOpenStore: "The database cannot be opened.",
     DamagedRow: "The data stored there is damaged.",
 }
+_INTERNAL: Final = (500, "internal_error")
+
+
+def codes_by_status() -> dict[int, list[str]]:
+    """Return the codes of all errors by their statuses: of requests, and of HTTP itself."""
+    pairs = {*STATUS.values(), _INTERNAL, *((each.status, each.code) for each in protocol.REPLIES)}
+    codes: defaultdict[int, list[str]] = defaultdict(list)
+    for status, code in sorted(pairs):
+        codes[status].append(code)
+    return dict(codes)
 
 
 def error_response(error: BaseException, dialect: Dialect) -> Response:
@@ -93,9 +105,7 @@ def error_response(error: BaseException, dialect: Dialect) -> Response:
     known = next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), None)
     if known is None:
         _log.failure("A request failed.", Failure(error))
-        return _response(
-            dialect, 500, "internal_error", "An internal error occurred; it has been logged."
-        )
+        return _response(dialect, *_INTERNAL, "An internal error occurred; it has been logged.")
     status, code = known
     if isinstance(error, InvalidRules):
         body = dialect.error_body(code, dialect.rules_error(str(error)), error.hint)

@@ -13,9 +13,10 @@ from treedbd.web.parameters import METHOD_OVERRIDE, Parameters
 READING: Final = frozenset({b"GET", b"HEAD"})
 WRITING: Final = frozenset({b"PUT", b"POST", b"PATCH", b"DELETE"})
 WITH_BODY: Final = frozenset({b"PUT", b"POST", b"PATCH"})
+OVERRIDES: Final = frozenset({b"GET", b"PUT", b"PATCH", b"DELETE"})
+"""The methods that a POST can be overridden to."""
 
 _ORDER: Final = ("GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "OPTIONS")
-_OVERRIDES: Final = frozenset({b"GET", b"PUT", b"PATCH", b"DELETE"})
 
 
 @attrs.frozen
@@ -49,7 +50,7 @@ def parse_method(
         override = first(headers, b"x-http-method-override") or parameters.get(METHOD_OVERRIDE)
         if override:
             method = override.upper().encode()
-            if method not in _OVERRIDES:
+            if method not in OVERRIDES:
                 raise MethodNotAllowed(
                     "A POST may be overridden to GET, PUT, PATCH or DELETE.", allowed
                 )

@@ -18,6 +18,7 @@ from treedbd.web.percent_encoding import BadEncoding, decode
 Parameters: TypeAlias = dict[str, str]
 
 METHOD_OVERRIDE: Final = "x-http-method-override"
+TIMEOUT_PATTERN: Final = r"([0-9]{1,9})(ms|s|min)"
 KNOWN: Final = frozenset(
     {
         *("auth", "access_token", "auth_variable_override", "ns", "timeout", METHOD_OVERRIDE),
@@ -31,7 +32,7 @@ KNOWN: Final = frozenset(
 _LOCATING: Final = {name.encode(): name for name in ("ns", METHOD_OVERRIDE)}
 """Parameters that locate a request or choose its method; they count in a malformed query too."""
 _NONE: Final[Parameters] = {}
-_TIMEOUT = re.compile(r"([0-9]{1,9})(ms|s|min)", re.ASCII)
+_TIMEOUT = re.compile(TIMEOUT_PATTERN, re.ASCII)
 _SECONDS = {"ms": 0.001, "s": 1.0, "min": 60.0}
 _RESERVED_WORDS: Final = frozenset(
     {

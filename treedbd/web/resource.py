@@ -34,13 +34,15 @@ from treedbd.web.cors import Cors
 from treedbd.web.development_log import make_development_log
 from treedbd.web.documents import DOCUMENT_PATHS, Documents
 from treedbd.web.error_sender import ErrorSender
+from treedbd.web.errors import codes_by_status
 from treedbd.web.front_page import FrontPage
 from treedbd.web.handlers import DataHandlers, Handler, drive
 from treedbd.web.health import Health
 from treedbd.web.http1.adapter import AdaptedRequest, size_of_body
 from treedbd.web.http1.interface import IHttp1Request, IHttp1Resource
 from treedbd.web.http1.request import Request
-from treedbd.web.methods import AllowedMethods
+from treedbd.web.methods import READING, AllowedMethods
+from treedbd.web.openapi.served import OpenApi
 from treedbd.web.options import WebOptions
 from treedbd.web.origins import SENT_FOR_PAGES, ForeignOrigin, make_guard
 from treedbd.web.repeated_reads import RepeatedReads
@@ -51,7 +53,10 @@ from treedbd.web.routes import (
     READ_METHODS,
     Answer,
     ApartFromTree,
+    declared_routes,
     make_routes,
+    reserved_answers,
+    reserved_routes,
     route_each,
     split_segments,
 )
@@ -60,7 +65,6 @@ from treedbd.web.sse.registry import StreamRegistry
 from treedbd.web.users import Users
 
 _SUFFIX: Final = b".json"
-_READING: Final = (b"GET", b"HEAD")
 _ECHOING: Final = frozenset({b"PUT", b"PATCH"})
 """Methods whose response is about as large as the body: there must be room for it beforehand."""
 
@@ -110,6 +114,8 @@ class TreeResource(Resource):
         self._apart = ApartFromTree(self._parser, self._writer, self._refuse)
         self._front_page = FrontPage(options, self._parser, catalog)
         self._documents = Documents(clock)
+        declared = declared_routes(self.app, has_page=options.has_page)
+        self._openapi = OpenApi(declared, options, codes_by_status())
         self.data: Final = DataHandlers(
             options, authenticator, self._writer, self._refuse, self.shared_reads, clock, wall_clock
         )
@@ -119,11 +125,7 @@ class TreeResource(Resource):
         self._development_log = make_development_log(options, self.data.methods)
         self._repeated_reads = RepeatedReads(catalog, authenticator, self._writer, self.data.now_ms)
         self._routes = make_routes(self, self.app, self.admin)
-        self._reserved = {
-            segments: self._routes[endpoint].answer
-            for segments, endpoint in RESERVED.items()
-            if options.has_page or endpoint not in PAGES
-        }
+        self._reserved = reserved_answers(self._routes, RESERVED, has_page=options.has_page)
 
     @property
     def streams(self) -> StreamRegistry:
@@ -174,6 +176,11 @@ class TreeResource(Resource):
         await self._apart.answer(
             request, self._routes["health"], self._health.check, is_health=True
         )
+
+    @app.route("/.openapi.json", methods=READ_METHODS)
+    async def openapi(self, request: IHttp1Request) -> None:
+        """Answer with the description of the interface for machines."""
+        await self._apart.answer(request, self._routes["openapi"], self._openapi.answer)
 
     @app.route("/.inspect/activity.json", methods=READ_METHODS, endpoint="activity")
     @app.route("/.inspect/databases.json", methods=READ_METHODS, endpoint="databases")
@@ -305,14 +312,14 @@ class TreeResource(Resource):
     ) -> Response | None:
         """Return the response of the handler; for data, the database is open meanwhile."""
         self._check_token(request, wanted)
-        if self._is_ending and wanted.method not in _READING:
+        if self._is_ending and wanted.method not in READING:
             raise Unavailable(SHUTTING_DOWN)
         if wanted.method in _ECHOING and wanted.print != "silent":
             self._writer.check_room(request, size_of_body(request))
         if handler is not None:
             return await handler(request, wanted, database)
         # A large body is judged before it is applied, and a question about rules by the last state.
-        is_write = wanted.method not in _READING and not wanted.wants_explanation
+        is_write = wanted.method not in READING and not wanted.wants_explanation
         is_write = is_write and size_of_body(request) <= FREE_BYTES
         opening = self._catalog.acquire(database, wanted.timeout_s, is_write=is_write)
         try:
@@ -336,12 +343,5 @@ class TreeResource(Resource):
             return self._catalog.stand_in(name, AbsentDatabase)
 
 
-RESERVED: Final[dict[tuple[bytes, ...], str]] = {
-    split_segments(rule.rule.encode().split(b"/")): rule.endpoint
-    for rule in TreeResource.app.url_map.iter_rules()
-    if not rule.arguments
-}
+RESERVED: Final = reserved_routes(TreeResource.app)
 """The reserved paths, as segments, and the names of their routes, which have no variables."""
-
-PAGES: Final = frozenset({"root", "icon", "document"})
-"""The routes that are for browsers; without them their paths are as all others of the tree."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
@@ -10,6 +10,7 @@ from klein import Klein
 
 from treedbd.web.http1.interface import IHttp1Request
 from treedbd.web.methods import AllowedMethods, check_method
+from treedbd.web.openapi.document import DeclaredRoute
 from treedbd.web.request import RequestParser
 from treedbd.web.response import Response, ResponseWriter
 
@@ -18,6 +19,8 @@ _Handler = TypeVar("_Handler", bound=Callable[..., Any])
 
 ALL_METHODS: Final = ("GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "OPTIONS")
 READ_METHODS: Final = ("GET", "HEAD", "OPTIONS")
+PAGES: Final = frozenset({"root", "icon", "document"})
+"""The routes that are for browsers; without them their paths are as all others of the tree."""
 
 _SUFFIX: Final = b".json"
 
@@ -65,6 +68,35 @@ def split_segments(path: Iterable[bytes]) -> tuple[bytes, ...]:
     if segments[-1:] == [_SUFFIX] and len(segments) > 1:
         segments[-2:] = [segments[-2] + _SUFFIX]
     return tuple(segments)
+
+
+def reserved_routes(app: Klein) -> dict[tuple[bytes, ...], str]:
+    """Return the endpoints of the routes without variables, by the segments of their paths."""
+    return {
+        split_segments(rule.rule.encode().split(b"/")): rule.endpoint
+        for rule in app.url_map.iter_rules()
+        if not rule.arguments
+    }
+
+
+def reserved_answers(
+    routes: Mapping[str, Route], reserved: Mapping[tuple[bytes, ...], str], *, has_page: bool
+) -> dict[tuple[bytes, ...], Answer]:
+    """Return what answers each reserved path; those of pages only with `has_page`."""
+    return {
+        segments: routes[endpoint].answer
+        for segments, endpoint in reserved.items()
+        if has_page or endpoint not in PAGES
+    }
+
+
+def declared_routes(app: Klein, *, has_page: bool) -> list[DeclaredRoute]:
+    """Return the routes of `app` as they are declared; those of pages only with `has_page`."""
+    return [
+        DeclaredRoute(rule.rule, rule.endpoint, frozenset(rule.methods or ()))
+        for rule in app.url_map.iter_rules()
+        if has_page or rule.endpoint not in PAGES
+    ]
 
 
 class ApartFromTree:

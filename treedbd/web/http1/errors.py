@@ -60,11 +60,18 @@ TOO_MANY_BODIES: Final = ErrorReply(
 )
 TOO_MANY: Final = ErrorReply(503, "unavailable", "There are too many connections; try again later.")
 SHUTTING_DOWN: Final = ErrorReply(503, "unavailable", "The server is shutting down.")
+_MALFORMED: Final = (400, "invalid_data")
+
+REPLIES: Final = (
+    ErrorReply(*_MALFORMED, ""),
+    *(each for each in tuple(vars().values()) if isinstance(each, ErrorReply)),
+)
+"""All that there are, whatever their sentences."""
 
 
 def malformed(message: str) -> ProtocolError:
     """Return the error of bytes that break the syntax of HTTP (RFC 9112)."""
-    return ProtocolError(ErrorReply(400, "invalid_data", message))
+    return ProtocolError(ErrorReply(*_MALFORMED, message))
 
 
 def format_body(error: ErrorReply) -> bytes:
