@@ -103,7 +103,7 @@ TREE: Final[dict[str, Operation]] = {
     "OPTIONS": _OPTIONS,
 }
 PRIORITY: Final[dict[str, Operation]] = {
-    **_read("Read the priority of the node.", "PriorityShown", *_IF_NONE_MATCH),
+    **_read("Read the priority of the node.", "PriorityRead", *READ),
     "PUT": _write("Set the priority of the node.", "PriorityShown", "Priority"),
     "DELETE": _write("Remove the priority of the node.", "Removed", None),
     "OPTIONS": _OPTIONS,

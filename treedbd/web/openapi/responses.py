@@ -113,6 +113,11 @@ _DONE: Final = {
         *_READ_HEADERS,
     ),
     "Removed": _response("null.", _json("Nothing", "Explanation"), *_TAGGED),
+    "PriorityRead": _response(
+        "The priority.",
+        {JSON: any_of("Priority", "Explanation"), SCRIPT: _TEXT},
+        *_READ_HEADERS,
+    ),
     "PriorityShown": _response("The priority.", _json("Priority", "Explanation"), *_TAGGED),
     "Silent": _response("Done; `print=silent` asks for no body.", {}, *_TAGGED),
     "NotModified": _response("The client has what it would receive.", {}, *_TAGGED),

@@ -71,7 +71,7 @@ DATA_SCHEMAS: Final[JsonObject] = {
         )
     },
     "Priority": {
-        "type": ["number", "string", "null"],
+        "anyOf": [{"type": "number"}, {"type": "string"}, {"type": "null"}],
         "description": "The priority of a node; null for none.",
     },
     "Patch": {
