@@ -56,6 +56,7 @@ class Daemon(Closing):
     with TLS and without on ports that the system chooses, unless `listen` is given. `prefix` is a
     command that runs the daemon's command, such as strace (with its option -D, so that signals
     reach the daemon and not strace). `program` is what takes the daemon's flags, such as `SERVE`.
+    The process inherits `descriptors`.
     The daemon is killed when its `with` block ends.
     """
 
@@ -69,12 +70,14 @@ class Daemon(Closing):
         prefix: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
         program: Sequence[str] = (str(TWISTD), "-n", "--pidfile=", "treedb"),
+        descriptors: Sequence[int] = (),
     ) -> None:
         """Prepare the command; nothing is started yet."""
         self.folder = folder
         self.data = folder / "data"
         self.prefix = list(prefix)
         self.urls: list[str] = []
+        self._descriptors = descriptors
         self._environment = {**os.environ, **(environment or {})}
         self._lines: list[str] = []
         self._written = threading.Condition()
@@ -154,6 +157,7 @@ class Daemon(Closing):
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
+            pass_fds=self._descriptors,
         )
         self._reader = threading.Thread(target=self._read, args=(self._process,), daemon=True)
         self._reader.start()
@@ -168,6 +172,7 @@ class Daemon(Closing):
             text=True,
             timeout=START_SECONDS,
             check=False,
+            pass_fds=self._descriptors,
         )
 
     def await_line(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import os
 import pathlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -40,6 +41,7 @@ from treedbd.process_setup import (
     use_monotonic_clock,
 )
 from treedbd.service import TreeService
+from treedbd.service_manager import ServiceManager
 from treedbd.signals import Signals
 from treedbd.text import in_one_line
 from treedbd.turns import Turns, record_turns
@@ -85,7 +87,8 @@ def make_daemon(
         # Not imported at the top, because importing the reactor installs it.
         reactor = namedAny("twisted.internet.reactor")
         use_monotonic_clock(reactor)
-        return Daemon(settings, reactor, source, signals, in_foreground=in_foreground)
+        manager = ServiceManager.from_environment(os.environ, reactor)
+        return Daemon(settings, reactor, source, signals, manager, in_foreground=in_foreground)
     except OperatorError as error:
         raise SystemExit(in_one_line(f"treedb: {error}")) from None
 
@@ -107,6 +110,7 @@ class Daemon(Service):
         reactor: Any,
         source: SettingsSource,
         signals: Signals,
+        manager: ServiceManager,
         *,
         in_foreground: bool,
     ) -> None:
@@ -121,6 +125,7 @@ class Daemon(Service):
         self._source = source
         self._reactor = reactor
         self._signals = signals
+        self._manager = manager
         self._in_foreground = in_foreground
 
     def privilegedStartService(self) -> None:
@@ -145,6 +150,7 @@ class Daemon(Service):
     def stopService(self) -> Deferred[None]:
         """Close everything in order."""
         Service.stopService(self)
+        self._manager.stopping()
         return self.tree.stopService().addBoth(self._end)
 
     def _start(self, step: Callable[[], None]) -> None:
@@ -158,6 +164,7 @@ class Daemon(Service):
 
     def _reload(self) -> None:
         settings = None
+        self._manager.reloading()
         if self._settings.network is not None:
             self._renew_lan_certificate(self._settings.network)
         try:
@@ -165,15 +172,25 @@ class Daemon(Service):
         except ConfigError as error:
             self._log.error("{reason} The settings read before stay in use.", reason=str(error))
 
-        def report(is_valid: bool) -> None:
+        def report(is_valid: bool) -> bool:
             what = "The reload of certificates, secrets, providers and rules files"
-            if is_valid and settings is not None:
+            is_done = is_valid and settings is not None
+            if is_done:
                 self._log.info("{what} is done.", what=what)
             else:
                 self._log.error("{what} failed, for the reasons above.", what=what)
+            return is_done
 
         reloading = self.tree.reload(settings).addCallback(report)
         reloading.addErrback(lambda failure: self._log.failure("The reload failed.", failure))
+        reloading.addCallback(self._report_reload)
+
+    def _report_reload(self, is_done: bool | None) -> None:
+        outcome = "" if is_done else " The last reload failed: see the log."
+        self._manager.reloaded(f"{self._status()}{outcome}")
+
+    def _status(self) -> str:
+        return f"Serving {' '.join(self.tree.urls())}."
 
     def _renew_lan_certificate(self, before: LocalNetwork) -> None:
         """Issue the certificate again if this machine has got another address."""
@@ -218,6 +235,7 @@ class Daemon(Service):
             print(line, file=sys.__stdout__, flush=True)
         else:
             self._log.info("{line}", line=line)
+        self._manager.ready(self._status())
 
     def _announce_development(self, urls: Sequence[str], *, is_open: bool) -> None:
         network = self._settings.network

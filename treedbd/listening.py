@@ -15,8 +15,16 @@ from treedbd.config.authority import AUTHORITY_KEY, LAN_CERTIFICATE, ensure_lan_
 from treedbd.config.certificate import BadCertificate, ServerContext, ensure_local_certificate
 from treedbd.config.credentials import READABLE_BY_OTHERS, WAS_READABLE_BY_OTHERS
 from treedbd.config.endpoints import LOCAL_KEY, CertificateFiles, Endpoint
-from treedbd.config.listen import CannotListen, PortInUse, open_endpoint, url_of
-from treedbd.config.settings import Settings
+from treedbd.config.listen import (
+    CannotListen,
+    PortInUse,
+    in_tls,
+    is_local,
+    open_endpoint,
+    url_of,
+)
+from treedbd.config.settings import Settings, open_to_others
+from treedbd.config.values import ConfigError
 from treedbd.database.data_directory import prepare
 from treedbd.errors import OperatorError
 from treedbd.files import close_to_others, is_open_to_others
@@ -25,7 +33,8 @@ from treedbd.store.lock import DirectoryInUse, find_other
 from treedbd.text import in_one_line
 
 OpenPort: TypeAlias = Callable[[Endpoint, IProtocolFactory, ServerContext | None], IListeningPort]
-
+BehindProxy: TypeAlias = Callable[[IProtocolFactory], IProtocolFactory]
+"""Returns a factory whose connections begin with a header of the PROXY protocol."""
 
 NEXT_PORTS: Final = 20
 """How many ports are tried in place of a default one that is in use."""
@@ -69,16 +78,26 @@ class Listening:
         self._open_port = self._open_by_reactor if open_port is None else open_port
         self._contexts: list[ServerContext] = []
 
-    def open(self, factory: IProtocolFactory) -> None:
-        """Read certificates and open the endpoints; raise `CannotStart`, with none open."""
+    def open(self, factory: IProtocolFactory, behind_proxy: BehindProxy | None = None) -> None:
+        """Read certificates and open the endpoints; raise `CannotStart`, with none open.
+
+        `behind_proxy` is needed where connections are accepted.
+        """
         try:
             for endpoint in self._settings.listen:
                 context = self._read_certificate(endpoint) if endpoint.is_secure else None
-                self.ports.append(self._open_here_or_next(endpoint, factory, context))
+                if endpoint.is_proxied and behind_proxy is not None:
+                    # The header comes before TLS.
+                    inner = factory if context is None else in_tls(factory, context)
+                    opened = self._open_here_or_next(endpoint, behind_proxy(inner), None)
+                else:
+                    opened = self._open_here_or_next(endpoint, factory, context)
+                self.ports.append(opened)
+                self._check_address(*opened)
         except (CannotListen, BadCertificate) as error:
             self.close()
             raise CannotStart(self._in_listen(error)) from None
-        except CannotOpenStore as error:
+        except (CannotOpenStore, ConfigError) as error:
             self.close()
             raise CannotStart.because(error) from None
 
@@ -139,6 +158,11 @@ class Listening:
                 )
                 return opened
         raise in_use
+
+    def _check_address(self, endpoint: Endpoint, port: IListeningPort) -> None:
+        """Raise `ConfigError` if others reach a socket that was open, where none may."""
+        if endpoint.is_passed and self._settings.emulator and not is_local(port.getHost()):
+            raise open_to_others(self._settings, endpoint)
 
     def _open_by_reactor(
         self, endpoint: Endpoint, factory: IProtocolFactory, context: ServerContext | None

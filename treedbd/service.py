@@ -18,6 +18,7 @@ of the process, neither signals nor the clock nor the exit status: that is done 
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Any, Final
 
 import attrs
@@ -40,7 +41,13 @@ from treedbd.embedding.local_requests import LocalAccess
 from treedbd.listening import CannotStart, Listening
 from treedbd.names import DEFAULT_DATABASE, DatabaseName, parse_label
 from treedbd.rules.ruleset import OPEN
-from treedbd.service_parts import make_activity, make_catalog, secure_headers, web_options
+from treedbd.service_parts import (
+    make_activity,
+    make_catalog,
+    secure_headers,
+    trusted_on_endpoints,
+    web_options,
+)
 from treedbd.store.engine import CannotOpenStore, StoreFailed, StoreUnreachable
 from treedbd.store.lock import DirectoryLock
 from treedbd.store.sqlite.engine import DESCRIPTORS_PER_FILE
@@ -199,7 +206,8 @@ class TreeService(MultiService):
 
     def privilegedStartService(self) -> None:
         """Read certificates and open the endpoints; raise `CannotStart`."""
-        self._listening.open(self._factory)
+        trusts = trusted_on_endpoints(self._settings).trusts
+        self._listening.open(self._factory, partial(self._factory.behind_proxy, is_trusted=trusts))
         MultiService.privilegedStartService(self)
 
     def startService(self) -> None:

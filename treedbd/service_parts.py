@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from twisted.internet.threads import deferToThreadPool
 
@@ -25,11 +25,14 @@ from treedbd.database.runtime import Runtime
 from treedbd.descriptors import DescriptorPlan
 from treedbd.names import DatabaseName
 from treedbd.rules.ruleset import DENY, OPEN
+from treedbd.trusted_proxies import TrustedProxies, parse_trusted_proxies
 from treedbd.web.activity import Activity
 from treedbd.web.auth.verifier import OWNER_TOKEN
 from treedbd.web.headers import Header
 from treedbd.web.options import DevelopmentFacts, WebOptions
 from treedbd.worker_context import WorkerContext
+
+_THIS_MACHINE: Final = parse_trusted_proxies(("127.0.0.0/8", "::1", "unix"))
 
 
 def make_catalog(
@@ -122,6 +125,11 @@ def secure_headers(settings: Settings) -> tuple[Header, ...]:
         return ()
     directives = b"; includeSubDomains" if settings.http.hsts_subdomains else b""
     return ((b"Strict-Transport-Security", b"max-age=%d%b" % (seconds, directives)),)
+
+
+def trusted_on_endpoints(settings: Settings) -> TrustedProxies:
+    """Return whose headers of the PROXY protocol count: of this machine, if none is configured."""
+    return settings.trusted_proxies or _THIS_MACHINE
 
 
 def _own_hosts(settings: Settings) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ import errno
 import pathlib
 from typing import Any
 
+import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -37,6 +38,8 @@ ROOT = pathlib.Path("/")
         ("tcp:1:interface=0.0.0.0", False),
         ("ssl:1:interface=192.0.2.1", False),
         ("systemd:domain=INET:index=0", False),
+        ("haproxy:tcp:1:interface=127.0.0.1", True),
+        ("haproxy:ssl:1", False),
     ],
 )
 def test_an_endpoint_is_loopback_if_others_cannot_connect(text: str, is_loopback: bool) -> None:
@@ -50,6 +53,56 @@ def test_an_endpoint_is_described_with_absolute_paths() -> None:
     assert tls.certificate is not None
     assert tls.certificate.chain == pathlib.Path("/c")
     assert tls.certificate.parameters == pathlib.Path("/a:b/p")
+
+
+def test_a_passed_socket_is_named_and_may_have_a_certificate() -> None:
+    plain = parse_endpoint("systemd:web", ROOT)
+    assert (plain.is_passed, plain.is_secure) == (True, False)
+    assert plain.twisted_string == "systemd:domain=INET:name=web"
+    assert parse_endpoint("systemd:domain=INET6:name=web", ROOT).twisted_string == (
+        plain.twisted_string
+    )
+    assert parse_endpoint("systemd:index=2", ROOT).twisted_string == "systemd:domain=INET:index=2"
+    secure = parse_endpoint("systemd:web:privateKey=k:certKey=c", pathlib.Path("/etc/treedb"))
+    assert secure.is_secure
+    assert secure.certificate is not None
+    assert secure.certificate.key == pathlib.Path("/etc/treedb/k")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("systemd:", "needs the name of a socket"),
+        ("systemd:domain=INET", "needs the name of a socket"),
+        ("systemd:web:index=0", "or its index, not both"),
+        ("systemd:index=x", "the index of systemd is a number"),
+        ("systemd:index=-1", "the index of systemd is a number"),
+        ("systemd:web:domain=IPX", "one of INET, INET6, UNIX"),
+        ("systemd:web:certKey=c", "needs its privateKey"),
+        ("systemd:web:port=1", "is not a parameter of systemd"),
+        ("haproxy:haproxy:tcp:1", "haproxy twice"),
+        ("haproxy:pigeon:1", "unknown kind"),
+        ("haproxy:tcp:99999", "the port of tcp"),
+        ("haproxy", "is not an endpoint"),
+        ("haproxy:", "is not an endpoint"),
+    ],
+)
+def test_the_error_of_a_passed_or_proxied_endpoint_says_what_is_wrong(
+    text: str, problem: str
+) -> None:
+    with pytest.raises(InvalidEndpoint, match=problem):
+        parse_endpoint(text, ROOT)
+
+
+def test_an_endpoint_behind_a_proxy_is_the_endpoint_within() -> None:
+    folder = pathlib.Path("/etc/treedb")
+    inner = "ssl:8443:privateKey=k:interface=127.0.0.1"
+    proxied = parse_endpoint(f"haproxy:{inner}", folder)
+    assert proxied.is_proxied
+    assert proxied.text == f"haproxy:{inner}"
+    within = parse_endpoint(inner, folder)
+    assert attrs.evolve(proxied, text=inner, is_proxied=False) == within
+    assert not within.is_proxied
 
 
 @pytest.mark.parametrize("text", ["", ":", "tcp", "tcp:", "tcp:1:2:3:4", "tcp:99999", "tcp:x=1"])
@@ -82,7 +135,7 @@ def test_an_endpoint_opens_as_twisted_would_open_it(text: str) -> None:
 def test_the_error_of_an_unknown_kind_of_endpoint_names_the_known_ones(
     text: str,
 ) -> None:
-    with pytest.raises(InvalidEndpoint, match="kinds are tcp, tcp6, ssl, unix, haproxy, systemd"):
+    with pytest.raises(InvalidEndpoint, match="kinds are tcp, tcp6, ssl, unix, systemd, haproxy"):
         parse_endpoint(text, ROOT)
 
 
@@ -109,9 +162,8 @@ def open_error(text: str) -> str:
     [
         ("tcp:0:backlog=1:interface=256.0.0.1", ""),
         ("tcp:0:interface=192.0.2.1", "assign requested address): use an address of this"),
-        ("systemd:domain=INET:index=9", "no such socket): let a socket unit of systemd"),
-        ("systemd:domain=INET:name=web", "no such socket): let a socket unit of systemd"),
-        ("systemd:domain=INET:index=x", "correct it"),
+        ("systemd:domain=INET:index=9", "has passed no such socket): start the socket unit"),
+        ("systemd:web", "has passed no such socket): start the socket unit"),
         ("unix:/nowhere/socket", "No such file or directory"),
     ],
 )

@@ -4,6 +4,10 @@ The syntax is that of `twisted.internet.endpoints.serverFromString`. A string is
 must be known before the endpoint opens: whether it is loopback, and which files hold its
 certificate. Those of kinds that Twisted's plugins add are not parsed further. `listen` opens the
 ports. This module loads Twisted only to look up such a kind.
+
+Two kinds are more here than in Twisted. `systemd`, a socket that systemd has opened, may have a
+certificate as `ssl` has, and its address family is that of the socket. `haproxy` before another
+endpoint, `ssl` too, means that connections begin with a header of the PROXY protocol.
 """
 
 from __future__ import annotations
@@ -32,7 +36,15 @@ _PARAMETERS: Final = {
         *("backlog", "extraCertChain", "dhParameters"),
     ),
     "unix": ("address", "mode", "backlog", "lockfile"),
+    "systemd": (
+        *("name", "index", "domain", "privateKey", "certKey"),
+        *("extraCertChain", "dhParameters"),
+    ),
 }
+_PROXIED: Final = "haproxy"
+_DOMAINS: Final = ("INET", "INET6", "UNIX")
+_WHICH: Final = frozenset({"name", "index"})
+_MAX_PASSED: Final = 1000
 # Standard input and output are not a port; for TLS there is `ssl`, whose files are read again.
 _EXCLUDED: Final = frozenset({"stdio", "tls"})
 _FILES: Final = frozenset({"privateKey", "certKey", "extraCertChain", "dhParameters", "address"})
@@ -65,7 +77,8 @@ class Endpoint:
     """An endpoint to listen on.
 
     `text` is what the operator wrote, `twisted_string` the string for Twisted, with absolute paths.
-    `certificate` is None for an `ssl` endpoint without a key, and for every other kind.
+    `certificate` is None for an `ssl` endpoint without a key, and for every endpoint without TLS.
+    With `is_proxied` each connection begins with a header of the PROXY protocol, before TLS.
     """
 
     kind: str
@@ -75,10 +88,16 @@ class Endpoint:
     interface: str = ""
     backlog: int = int(BACKLOG)
     certificate: CertificateFiles | None = None
+    is_proxied: bool = False
+
+    @property
+    def is_passed(self) -> bool:
+        """Whether it is a socket that is open already, so that its address is known only later."""
+        return self.kind == "systemd"
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can connect."""
+        """Whether only this machine can connect; False for a socket whose address is not known."""
         if self.kind == "unix":
             return True
         if self.interface == "localhost":
@@ -91,7 +110,7 @@ class Endpoint:
     @property
     def is_secure(self) -> bool:
         """Whether connections use TLS."""
-        return self.kind == "ssl"
+        return self.kind == "ssl" or self.certificate is not None
 
     def at_port(self, port: int) -> Endpoint:
         """Return the same endpoint, of a kind that has ports, at another port."""
@@ -108,11 +127,13 @@ def parse_endpoint(text: str, folder: pathlib.Path) -> Endpoint:
     kind, *arguments = _split(text)
     if not kind or not arguments:
         raise InvalidEndpoint(f'"{text}" is not an endpoint such as tcp:8080 or ssl:8443')
+    if kind == _PROXIED:
+        return _parse_proxied(text, folder)
     names = _PARAMETERS.get(kind)
     if names is None:
         plugin_kinds = _kinds_of_plugins()
         if kind not in plugin_kinds:
-            kinds = ", ".join((*_PARAMETERS, *plugin_kinds))
+            kinds = ", ".join((*_PARAMETERS, _PROXIED, *plugin_kinds))
             raise InvalidEndpoint(f'"{text}" is of an unknown kind; the kinds are {kinds}')
         return Endpoint(kind, text, text)
     given = _name_arguments(kind, names, arguments)
@@ -121,6 +142,8 @@ def parse_endpoint(text: str, folder: pathlib.Path) -> Endpoint:
     }
     if kind == "unix":
         return Endpoint(kind, text, _describe(kind, given))
+    if kind == "systemd":
+        return _parse_passed(text, given)
     given.setdefault("backlog", BACKLOG)
     return Endpoint(
         kind,
@@ -133,6 +156,33 @@ def parse_endpoint(text: str, folder: pathlib.Path) -> Endpoint:
     )
 
 
+def _parse_proxied(text: str, folder: pathlib.Path) -> Endpoint:
+    """Parse an endpoint whose connections begin with a header of the PROXY protocol."""
+    inner = text.partition(":")[2]
+    if inner.startswith(f"{_PROXIED}:"):
+        raise InvalidEndpoint(f'"{text}" has {_PROXIED} twice; a connection has one such header')
+    return attrs.evolve(parse_endpoint(inner, folder), text=text, is_proxied=True)
+
+
+def _parse_passed(text: str, given: dict[str, str]) -> Endpoint:
+    """Return the endpoint of a socket that systemd passes; its string for Twisted finds it."""
+    which = {name: value for name, value in given.items() if name in _WHICH}
+    if len(which) != 1 or not all(which.values()):
+        raise InvalidEndpoint(
+            "systemd needs the name of a socket (FileDescriptorName=), or its index, not both"
+        )
+    if "index" in which:
+        _parse_integer("systemd", "index", which["index"], _MAX_PASSED)
+    if given.get("domain", "INET") not in _DOMAINS:
+        raise InvalidEndpoint(f"the domain of systemd is one of {', '.join(_DOMAINS)}")
+    certificate = _certificate_files(given)
+    if certificate is None and _FILES & set(given):
+        raise InvalidEndpoint("systemd with a certificate needs its privateKey")
+    # Twisted wants a domain, though it is not needed to find the socket.
+    twisted_string = _describe("systemd", {"domain": "INET", **which})
+    return Endpoint("systemd", text, twisted_string, certificate=certificate)
+
+
 def _escape(value: str) -> str:
     return _TO_ESCAPE.sub(r"\\\1", value)
 
@@ -141,7 +191,7 @@ def _kinds_of_plugins() -> list[str]:
     interfaces: Any = importlib.import_module("twisted.internet.interfaces")
     plugin: Any = importlib.import_module("twisted.plugin")
     plugins = plugin.getPlugins(interfaces.IStreamServerEndpointStringParser)
-    return sorted({str(each.prefix) for each in plugins} - {*_PARAMETERS, *_EXCLUDED})
+    return sorted({str(each.prefix) for each in plugins} - {*_PARAMETERS, *_EXCLUDED, _PROXIED})
 
 
 def _split(text: str) -> list[str]:
@@ -170,7 +220,7 @@ def _name_arguments(kind: str, names: tuple[str, ...], arguments: list[str]) -> 
                 f'"{argument}" has no effect, TLS 1.2 and newer are used: leave it out'
             )
         given[name] = _ESCAPED.sub(r"\1", named[2] if named else argument)
-    if names[0] not in given:
+    if names[0] not in given and kind != "systemd":
         raise InvalidEndpoint(f"{kind} needs its {names[0]}")
     return given
 

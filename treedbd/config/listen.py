@@ -1,15 +1,27 @@
-"""Open the ports of endpoints; an error says why one cannot be opened, a URL where one is."""
+"""Open the ports of endpoints; an error says why one cannot be opened, a URL where one is.
+
+A socket that is open already is adopted: one that systemd has passed, or that the parent of workers
+has opened. It belongs to its opener too, so nothing here changes or ends it: at the stop only this
+process's reference to it is closed, and what connects then waits for the next process.
+"""
 
 from __future__ import annotations
 
 import errno
+import ipaddress
 import os
+import socket
+from typing import Any
 
+import attrs
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 from twisted.internet.defer import Deferred
-from twisted.internet.endpoints import SSL4ServerEndpoint, serverFromString
+from twisted.internet.endpoints import TCP4ServerEndpoint, serverFromString
 from twisted.internet.error import CannotListenError
-from twisted.internet.interfaces import IListeningPort, IProtocolFactory
+from twisted.internet.interfaces import IListeningPort, IProtocolFactory, IStreamServerEndpoint
+from twisted.internet.tcp import Port as TcpPort
+from twisted.internet.unix import Port as UnixPort
+from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.python.failure import Failure
 
 from treedbd.config.certificate import ServerContext
@@ -26,24 +38,19 @@ class PortInUse(CannotListen):
 
 
 def open_endpoint(
-    endpoint: Endpoint, reactor: object, factory: IProtocolFactory, context: ServerContext | None
+    endpoint: Endpoint, reactor: Any, factory: IProtocolFactory, context: ServerContext | None
 ) -> IListeningPort:
-    """Open an endpoint and return its port; `context` is for `ssl`. Raises `CannotListen`."""
+    """Open an endpoint and return its port; with a `context` connections use TLS.
+
+    Raises `CannotListen`.
+    """
+    if context is not None:
+        factory = in_tls(factory, context)
     opened: list[IListeningPort | Failure] = []
     try:
-        listening: Deferred[IListeningPort] = (
-            serverFromString(reactor, endpoint.twisted_string)
-            if context is None
-            else SSL4ServerEndpoint(
-                reactor, endpoint.port, context, endpoint.backlog, endpoint.interface
-            )
-        ).listen(factory)
-    except LookupError:
-        raise CannotListen(
-            endpoint.text,
-            "cannot be opened (there is no such socket)",
-            "let a socket unit of systemd pass it, or choose another endpoint",
-        ) from None
+        if endpoint.is_passed:
+            return _open_passed(endpoint, reactor, factory)
+        listening: Deferred[IListeningPort] = _without_tls(endpoint, reactor).listen(factory)
     except (ValueError, TypeError) as error:
         raise CannotListen(
             endpoint.text,
@@ -60,8 +67,110 @@ def open_endpoint(
     return port
 
 
+def in_tls(factory: IProtocolFactory, context: ServerContext) -> IProtocolFactory:
+    """Return a factory whose connections use TLS."""
+    wrapped: IProtocolFactory = TLSMemoryBIOFactory(context, False, factory)
+    return wrapped
+
+
+def is_local(address: object) -> bool:
+    """Return whether only this machine can connect to a socket that is bound to an address."""
+    if isinstance(address, UNIXAddress):
+        return True
+    if not isinstance(address, IPv4Address | IPv6Address):
+        return False
+    return ipaddress.ip_address(address.host).is_loopback
+
+
+def adopt_port(
+    reactor: Any, descriptor: int, family: int, factory: IProtocolFactory
+) -> IListeningPort:
+    """Accept connections of a listening socket, of which another process has a descriptor too.
+
+    `descriptor` stays open and belongs to the caller.
+    """
+    if family != socket.AF_UNIX:
+        os.set_blocking(descriptor, False)
+        port: IListeningPort = reactor.adoptStreamPort(descriptor, family, factory)
+        return port
+    with socket.socket(fileno=os.dup(descriptor)) as bound:
+        adopted = _AdoptedUnixPort(bound.getsockname(), factory, reactor=reactor)
+        adopted.adopt(bound.dup())
+    return adopted
+
+
+class _AdoptedUnixPort(UnixPort):
+    """A Unix socket of another process: neither its file nor its backlog is changed.
+
+    Twisted would set the mode of the file, listen again with a backlog of its own, and at the end
+    remove the file and shut the socket down for all that have it.
+    """
+
+    _shouldShutdown = False
+
+    def adopt(self, listening: socket.socket) -> None:
+        """Accept from a socket."""
+        self.socket = listening
+        self.startListening()
+
+    def startListening(self) -> None:
+        """Accept connections."""
+        port: Any = self
+        port.socket.setblocking(False)
+        port.factory.doStart()
+        port.connected = True
+        port.fileno = port.socket.fileno
+        port.numberAccepts = 100
+        port.startReading()
+
+    def connectionLost(self, reason: Failure) -> None:
+        """Close this reference to the socket."""
+        TcpPort.connectionLost(self, reason)
+
+
+def _without_tls(endpoint: Endpoint, reactor: Any) -> IStreamServerEndpoint:
+    """Return the endpoint as Twisted has it; one with TLS as the port below it."""
+    if endpoint.kind == "ssl":
+        below: IStreamServerEndpoint = TCP4ServerEndpoint(
+            reactor, endpoint.port, endpoint.backlog, endpoint.interface
+        )
+        return below
+    found: IStreamServerEndpoint = serverFromString(reactor, endpoint.twisted_string)
+    return found
+
+
+def _open_passed(endpoint: Endpoint, reactor: Any, factory: IProtocolFactory) -> IListeningPort:
+    """Adopt a socket that systemd has passed; it stays open until the process ends."""
+    try:
+        # Twisted knows the descriptors: it has taken them out of the environment.
+        descriptor: int = getattr(serverFromString(reactor, endpoint.twisted_string), "fileno")  # noqa: B009
+        with socket.socket(fileno=os.dup(descriptor)) as passed:
+            family = passed.family
+            is_stream = passed.type == socket.SOCK_STREAM
+            is_listening = passed.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+    except (LookupError, OSError):
+        raise CannotListen(
+            endpoint.text,
+            "cannot be opened (systemd has passed no such socket)",
+            "start the socket unit, whose FileDescriptorName= or place the endpoint names",
+        ) from None
+    if not is_stream or not is_listening:
+        raise CannotListen(
+            endpoint.text,
+            "cannot be opened (it is no listening stream socket)",
+            "let the socket unit have ListenStream=, and not Accept=yes",
+        )
+    os.set_inheritable(descriptor, False)
+    return adopt_port(reactor, descriptor, family, factory)
+
+
 def url_of(endpoint: Endpoint, address: object) -> str:
-    """Return the URL of an open endpoint, at its address, as this machine reaches it."""
+    """Return the URL of an open endpoint, at its address, as this machine reaches it.
+
+    That of an endpoint for a proxy begins with `haproxy:`: others cannot use it.
+    """
+    if endpoint.is_proxied:
+        return f"haproxy:{url_of(attrs.evolve(endpoint, is_proxied=False), address)}"
     if isinstance(address, UNIXAddress):
         return f"unix:{os.fsdecode(address.name or b'')}"
     if not isinstance(address, IPv4Address | IPv6Address):

@@ -239,18 +239,24 @@ def _check(settings: Settings) -> None:
     _check_cluster(settings)
     _check_proxies(settings)
     for endpoint in settings.listen:
-        if settings.emulator and not endpoint.is_loopback:
-            mode, way = "emulator = true", "set emulator = false"
-            if settings.development:
-                mode, way = DEVELOPMENT_MODE, "use --lan"
-            raise settings.listen_location.error(
-                f"opens {endpoint.text} to other machines, which {mode} does not allow",
-                f"add interface=127.0.0.1, or {way}",
-            )
+        if settings.emulator and not endpoint.is_loopback and not endpoint.is_passed:
+            raise open_to_others(settings, endpoint)
         if endpoint.is_secure and endpoint.certificate is None and not settings.development:
             raise settings.listen_location.error(
                 f"has no certificate for {endpoint.text}", "add privateKey= and certKey="
             )
+
+
+def open_to_others(settings: Settings, endpoint: Endpoint) -> ConfigError:
+    """Return the error of an endpoint that other machines reach, where none may."""
+    mode, way = "emulator = true", "set emulator = false"
+    if settings.development:
+        mode, way = DEVELOPMENT_MODE, "use --lan"
+    remedy = "let ListenStream= name 127.0.0.1" if endpoint.is_passed else "add interface=127.0.0.1"
+    return settings.listen_location.error(
+        f"opens {endpoint.text} to other machines, which {mode} does not allow",
+        f"{remedy}, or {way}",
+    )
 
 
 def _name_of_table(settings: Settings, project: str) -> str:

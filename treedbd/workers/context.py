@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IListeningPort, IProtocolFactory
-from twisted.protocols.tls import TLSMemoryBIOFactory
 
 from treedbd.config.certificate import ServerContext
 from treedbd.config.endpoints import Endpoint
+from treedbd.config.listen import adopt_port, in_tls
 from treedbd.config.settings import Settings
 from treedbd.database.errors import Unavailable
 from treedbd.database.problems import Problem
@@ -63,9 +63,9 @@ class Companions:
     ) -> IListeningPort:
         """Accept connections of an endpoint that the parent has opened."""
         if context is not None:
-            factory = TLSMemoryBIOFactory(context, False, factory)
+            factory = in_tls(factory, context)
         inherited = self._listening[endpoint]
-        port = self._reactor.adoptStreamPort(inherited.descriptor, inherited.family, factory)
+        port = adopt_port(self._reactor, inherited.descriptor, inherited.family, factory)
         return _accept_fairly(port)
 
     def send_hint(self, name: DatabaseName) -> None:

@@ -13,7 +13,11 @@ from collections.abc import Callable
 from functools import partial
 
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IProtocolNegotiationFactory, IReactorTime
+from twisted.internet.interfaces import (
+    IProtocolFactory,
+    IProtocolNegotiationFactory,
+    IReactorTime,
+)
 from twisted.internet.protocol import Factory
 from twisted.web.resource import IResource
 from twisted.web.server import Site
@@ -31,6 +35,7 @@ from treedbd.web.http1.connections import (
     ServedResource,
 )
 from treedbd.web.http1.interface import IHttp1Resource
+from treedbd.web.http1.proxied import ProxiedFactory
 from treedbd.web.http1.request import Request
 
 
@@ -93,6 +98,16 @@ class Http1Factory(Factory):
     def acceptableProtocols(self) -> list[bytes]:
         """Return the protocols to negotiate over TLS."""
         return [b"http/1.1"]
+
+    def behind_proxy(
+        self, factory: IProtocolFactory, is_trusted: Callable[[str], bool]
+    ) -> ProxiedFactory:
+        """Return the factory of a port whose connections begin with a PROXY protocol header.
+
+        `factory` is this one, or one that wraps it for TLS; `is_trusted` says from which addresses
+        proxies connect.
+        """
+        return ProxiedFactory(self._connections, factory, is_trusted)
 
     def drain(self) -> Deferred[None]:
         """Close idle connections now, the others after the request under way.

@@ -1,0 +1,159 @@
+"""Connections from a proxy that begin with a header of the PROXY protocol, before TLS.
+
+A `ProxiedConnection` reads that header and nothing else; then the transport, with the address of
+the client instead of the proxy's, goes to the protocol of the connection proper, which is made only
+now. So from there on nothing is slower or different, and everything that asks for the address of a
+client, limits and logs, gets that of the client. Twisted's own wrapper would announce the
+connection before it knows the address.
+
+A peer that is not trusted is closed at once. Until its header is complete, a connection counts for
+`connections`, and ends after `handshake_s`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+from typing import Any, Final
+
+from twisted.internet.interfaces import IAddress, IProtocol, IProtocolFactory
+from twisted.internet.protocol import Factory, Protocol, connectionDone
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from treedbd.web.http1.connections import Connections
+from treedbd.web.http1.proxy_header import InvalidProxyHeader, read_proxy_header
+
+_WARN_S: Final = 60.0
+
+_log = Logger()
+
+
+class ProxiedFactory(Factory):
+    """Makes a `ProxiedConnection` for every connection of trusted proxies."""
+
+    noisy = False
+
+    def __init__(
+        self,
+        connections: Connections,
+        factory: IProtocolFactory,
+        is_trusted: Callable[[str], bool],
+    ) -> None:
+        """Serve connections by `factory`, which belongs to `connections`, after their headers.
+
+        `is_trusted` returns whether an address is that of a trusted proxy; it is empty for a Unix
+        socket.
+        """
+        self._connections = connections
+        self._factory = factory
+        self._is_trusted = is_trusted
+        self._next_warning = -inf
+
+    def buildProtocol(self, addr: IAddress | None) -> Protocol | None:
+        """Return a protocol, or None if the peer is not trusted, which closes the connection."""
+        peer = getattr(addr, "host", "")
+        if self._is_trusted(peer):
+            return ProxiedConnection(self._connections, self._factory, self._warn)
+        self._warn("{peer} is no trusted proxy", peer)
+        return None
+
+    def doStart(self) -> None:
+        """Let the factory of the connections proper start."""
+        self._factory.doStart()
+
+    def doStop(self) -> None:
+        """Let the factory of the connections proper stop."""
+        self._factory.doStop()
+
+    def _warn(self, what: str, peer: str) -> None:
+        """Log why a connection was closed, at most once a minute."""
+        now = self._connections.clock.seconds()
+        if now >= self._next_warning:
+            self._next_warning = now + _WARN_S
+            _log.warn(
+                "A connection to a haproxy: endpoint is closed: " + what + ". Further ones of "
+                "this minute are not logged.",
+                peer=peer,
+            )
+
+
+class ProxiedConnection(Protocol):
+    """A connection whose header of the PROXY protocol is not complete yet."""
+
+    transport: Any
+    bytes_sent = 0
+
+    def __init__(
+        self,
+        connections: Connections,
+        factory: IProtocolFactory,
+        warn: Callable[[str, str], None],
+    ) -> None:
+        """Belong to `connections`; `factory` makes the protocol of the connection proper.
+
+        `warn` is called with why the connection is closed, and the peer's address.
+        """
+        self._connections = connections
+        self._factory = factory
+        self._warn = warn
+        self._received = b""
+        self._deadline = inf
+
+    def connectionMade(self) -> None:
+        """Wait for the header, or refuse the proxy."""
+        connections = self._connections
+        self._deadline = connections.clock.seconds() + connections.limits.handshake_s
+        if connections.admit(self, "") is not None:
+            self.abort()
+
+    def dataReceived(self, data: bytes) -> None:
+        """Receive a part of the header, or all of it and more."""
+        self._received += data
+        try:
+            header = read_proxy_header(self._received)
+        except InvalidProxyHeader:
+            peer = getattr(self.transport.getPeer(), "host", "")
+            self._warn("{peer} does not begin with a header of the PROXY protocol", peer)
+            self.abort()
+            return
+        if header is None:
+            return
+        transport = self.transport
+        peer, host = header.source or transport.getPeer(), header.destination or transport.getHost()
+        protocol = self._factory.buildProtocol(peer)
+        if protocol is None:
+            self.abort()
+            return
+        self._hand_over(protocol, peer, host, self._received[header.length :])
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """Forget the connection."""
+        self._connections.remove(self)
+
+    # From the registry of connections.
+
+    def sweep(self, now: float) -> None:
+        """Close a connection whose header does not come."""
+        if now >= self._deadline:
+            self.abort()
+
+    def drain(self) -> None:
+        """Close the connection: nothing was requested yet."""
+        self.abort()
+
+    def abort(self) -> None:
+        """Drop the connection."""
+        self.transport.abortConnection()
+
+    def _hand_over(self, protocol: IProtocol, peer: IAddress, host: IAddress, rest: bytes) -> None:
+        """Give the transport to the protocol of the connection proper."""
+        transport = self.transport
+        # Twisted's transports look their protocol up for each thing that happens.
+        transport.protocol = protocol
+        transport.getPeer = lambda: peer
+        transport.getHost = lambda: host
+        self._connections.remove(self)
+        protocol.makeConnection(transport)
+        if rest:
+            protocol.dataReceived(rest)
