@@ -100,12 +100,7 @@ def read_context(files: CertificateFiles) -> SSL.Context:
     certificate, *chain = read_certificates(files.certificate, "certKey")
     if files.chain is not None:
         chain += read_certificates(files.chain, "extraCertChain")
-    if certificate.public_key() != key.public_key():
-        raise BadCertificate(
-            f"the privateKey in {files.key}",
-            f"is not that of the certificate in {files.certificate}",
-            "use a key and a certificate that belong together",
-        )
+    _check_pair(certificate, key, files)
     try:
         # pyOpenSSL accepts the objects of cryptography and deprecates its own; the types of Twisted
         # do not know that yet.
@@ -128,6 +123,15 @@ def read_context(files: CertificateFiles) -> SSL.Context:
     if files.parameters is not None:
         _load_parameters(context, files.parameters)
     return context
+
+
+def _check_pair(certificate: x509.Certificate, key: PrivateKey, files: CertificateFiles) -> None:
+    if certificate.public_key() != key.public_key():
+        raise BadCertificate(
+            f"the privateKey in {files.key}",
+            f"is not that of the certificate in {files.certificate}",
+            "use a key and a certificate that belong together",
+        )
 
 
 def ensure_local_certificate(folder: pathlib.Path, now: datetime.datetime) -> CertificateFiles:

@@ -65,6 +65,7 @@ class Http1Connection(Protocol):
         site: the `Site` that requests belong to.
         writer: what writes to the transport.
         sent_past: the bytes that were sent past the writers of all connections.
+        date_lines: the first header lines of plain and of secure replies.
 
     """
 
@@ -89,6 +90,7 @@ class Http1Connection(Protocol):
         self._connections = connections
         self._note_answered = connections.note_answered
         self.sent_past = connections.sent_past
+        self.date_lines = connections.date_lines
         self._limits = connections.limits
         self._parser = Http1Parser(connections.limits)
         self._deadline = Deadline(connections.limits, connections.clock)
@@ -97,11 +99,6 @@ class Http1Connection(Protocol):
     def bytes_sent(self) -> int:
         """How many bytes were written to this connection."""
         return self.writer.bytes_sent
-
-    @property
-    def date_lines(self) -> tuple[bytes, bytes]:
-        """The first header lines of plain and of secure replies."""
-        return self._connections.date_lines
 
     # From the transport.
 

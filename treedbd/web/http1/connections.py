@@ -125,7 +125,7 @@ class Connections:
         clock: what time limits are counted with.
         now: the time of the last sweep, in seconds of the clock; for what need not be exact.
         date_lines: the first header lines of a reply, with their line ends: the date over plain
-            HTTP, and the date with the secure headers over TLS.
+            HTTP, and the date with the secure headers over TLS. All connections share this list.
         count: how many connections were admitted and are open.
         draining: whether no further connection and no further request is accepted.
         held_body_bytes: content of unanswered requests that arrived in several pieces.
@@ -154,7 +154,7 @@ class Connections:
         self.limits = limits
         self.clock = clock
         self.now = clock.seconds()
-        self.date_lines = (b"", b"")
+        self.date_lines: Final = [b"", b""]
         self.count = 0
         self.draining = False
         self.held_body_bytes = 0
@@ -259,7 +259,7 @@ class Connections:
         self.now = self.clock.seconds()
         date_line = b"Date: %b\r\n" % datetimeToString(self._wall_clock())
         secure = b"".join([b"%b: %b\r\n" % each for each in self.served.own_headers.secure])
-        self.date_lines = (date_line, date_line + secure)
+        self.date_lines[:] = date_line, date_line + secure
         self._next_sweep = self.clock.callLater(SWEEP_S, self._sweep)
         if self._activity is not None:
             self._activity.count()

@@ -8,7 +8,7 @@ gone does nothing; what is logged never holds the query of a URI, which may hold
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any, Final, Protocol
 
@@ -51,7 +51,7 @@ class RequestConnection(Protocol):
         """The transport of the connection."""
 
     @property
-    def date_lines(self) -> tuple[bytes, bytes]:
+    def date_lines(self) -> Sequence[bytes]:
         """The first header lines of plain and of secure replies."""
 
     def answered(self, request: Any) -> None:
