@@ -17,14 +17,13 @@ from importlib import resources
 from typing import Final
 
 from treedbd.cli.exit import DONE, CommandFailed, Status, print_line
-from treedbd.cli.init_files import CONFIG_FILE, Plan
+from treedbd.cli.init_files import CONFIG_FILE, UNIT_FILE, Plan
 from treedbd.config.settings import DOMAIN
 from treedbd.files import create_directory, open_private, sync_directory
 from treedbd.names import DEFAULT_DATABASE, parse_label
 
 _FIRST_PORT: Final = 8080
 _PORTS: Final = 100
-_SAMPLE: Final = "treedb.toml"
 
 
 def add_options(parser: argparse.ArgumentParser, _: str) -> None:
@@ -70,7 +69,7 @@ def _parse_project(text: str) -> str:
 
 def _init(arguments: Namespace, parser: argparse.ArgumentParser) -> Status:
     if arguments.print_sample:
-        print_line(read_sample().removesuffix("\n"))
+        print_line(read_sample(CONFIG_FILE).removesuffix("\n"))
         return DONE
     if arguments.dir is None:
         parser.error("the following arguments are required: DIR")
@@ -84,8 +83,9 @@ def _init(arguments: Namespace, parser: argparse.ArgumentParser) -> Status:
         _find_free_port(),
         _user_name(),
         _command_words(),
+        pathlib.Path(sys.executable).resolve(),
     )
-    files = plan.files()
+    files = plan.files(read_sample(UNIT_FILE))
     write_new(folder, files)
     *names, last = files
     print_line(f"{', '.join(names)} and {last} are in {folder}. Next, the last two elsewhere:")
@@ -137,11 +137,11 @@ def write_new(folder: pathlib.Path, files: Mapping[str, str]) -> None:
         ) from None
 
 
-def read_sample() -> str:
-    """Return the configuration with every key; raise `CommandFailed`."""
+def read_sample(name: str) -> str:
+    """Return the configuration with every key, or the unit; raise `CommandFailed`."""
     package = resources.files("treedbd")
     # In a checkout it is where people look for it; a wheel holds a copy of it.
-    for file in (package / "samples" / _SAMPLE, package / ".." / "conf" / _SAMPLE):
+    for file in (package / "samples" / name, package / ".." / "conf" / name):
         with contextlib.suppress(OSError):
             return file.read_text(encoding="utf-8")
     raise CommandFailed("The sample is missing: install treedb again.")

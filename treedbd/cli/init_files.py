@@ -1,6 +1,7 @@
 """What `treedb init` writes: configuration, secret, rules and a unit of systemd, as text.
 
-Nothing is written here; `init` does that.
+The unit is the sample `treedb.service`, for the places of the plan. Nothing is written here, and no
+file is read; `init` does that.
 """
 
 from __future__ import annotations
@@ -60,43 +61,22 @@ _RULES: Final = """\
 }
 """
 
-_UNIT: Final = string.Template("""\
-# A unit of systemd. To install it, as root:
+_UNIT_HEAD: Final = string.Template("""\
+# The unit of treedb for systemd, with a sandbox: `systemd-analyze security treedb` shows it. To
+# install it, as root:
 #     cp $unit_file /etc/systemd/system/ && systemctl daemon-reload
 #     systemctl enable --now treedb
 # Its log: journalctl -u treedb
 
-[Unit]
-Description=treedb, a JSON tree database
-After=network-online.target
-Wants=network-online.target
-
-[Service]
-# The user who owns the configuration, the secret and the data.
-User=$user
-ExecStart=$command serve --config $config_file
-# Reads certificates, secrets, providers and rules files again: systemctl reload treedb
-ExecReload=/bin/kill -HUP $$MAINPID
-Restart=on-failure
-# A connection needs one descriptor, an open database several.
-LimitNOFILE=65536
-# For ports below 1024, such as ssl:443, remove the # here:
-#AmbientCapabilities=CAP_NET_BIND_SERVICE
-NoNewPrivileges=yes
-PrivateTmp=yes
-ProtectSystem=strict
-ReadWritePaths=$folder
-
-[Install]
-WantedBy=multi-user.target
 """)
+_HOMES: Final = ("/home/", "/root/", "/run/user/")
 
 
 @attrs.frozen
 class Plan:
     """What the files are for: a folder, and a project that is served at a port, by a user.
 
-    `domain` is empty for none. `command` are the words that start `treedb`.
+    `domain` is empty for none. `command` are the words that start `treedb`, by the `interpreter`.
     """
 
     folder: pathlib.Path
@@ -105,15 +85,15 @@ class Plan:
     port: int
     user: str
     command: tuple[str, ...]
+    interpreter: pathlib.Path
 
     @property
     def secret_file(self) -> str:
         """The name of the file of the secret."""
         return f"{self.project}.secret"
 
-    def files(self) -> Mapping[str, str]:
+    def files(self, unit_sample: str) -> Mapping[str, str]:
         """Return the names of all files and what they hold; the secret is a new one each time."""
-        folder = self.folder.absolute()
         return {
             CONFIG_FILE: _CONFIG.substitute(
                 config_file=CONFIG_FILE,
@@ -127,14 +107,34 @@ class Plan:
             ),
             self.secret_file: f"{secrets.token_urlsafe(SECRET_BYTES)}\n",
             RULES_FILE: _RULES,
-            UNIT_FILE: _UNIT.substitute(
-                unit_file=shlex.quote(str(folder / UNIT_FILE)),
-                user=self.user,
-                command=" ".join(quote_for_unit(word, is_command=True) for word in self.command),
-                config_file=quote_for_unit(str(folder / CONFIG_FILE), is_command=True),
-                folder=quote_for_unit(str(folder)),
+            UNIT_FILE: self._unit(unit_sample),
+        }
+
+    def _unit(self, sample: str) -> str:
+        """Return the unit for this folder, user and command, of one for the usual places."""
+        folder = self.folder.absolute()
+        command = " ".join(quote_for_unit(word, is_command=True) for word in self.command)
+        config_file = quote_for_unit(str(folder / CONFIG_FILE), is_command=True)
+        lines: dict[str, str | None] = {
+            "User": f"User={self.user}",
+            "ExecStart": f"ExecStart={command} serve --config {config_file}",
+            # The data is in this folder, and systemd makes no other.
+            "StateDirectory": f"ReadWritePaths={quote_for_unit(str(folder))}",
+            **dict.fromkeys(
+                ("StateDirectoryMode", "ConfigurationDirectory", "ConfigurationDirectoryMode")
             ),
         }
+        used = (folder, self.interpreter, *self.command)
+        if any(str(each).startswith(_HOMES) for each in used):
+            lines["ProtectHome"] = "ProtectHome=no"
+        head = _UNIT_HEAD.substitute(unit_file=shlex.quote(str(folder / UNIT_FILE)))
+        return head + _replace_lines(sample[sample.index("[Unit]") :], lines)
+
+
+def _replace_lines(unit: str, lines: Mapping[str, str | None]) -> str:
+    """Return a unit with other lines in place of those of some keys, None for no line."""
+    replaced = (lines.get(line.partition("=")[0], line) for line in unit.splitlines())
+    return "".join(f"{line}\n" for line in replaced if line is not None)
 
 
 def quote_for_unit(word: str, *, is_command: bool = False) -> str:
