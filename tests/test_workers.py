@@ -294,7 +294,7 @@ def test_the_log_names_workers_and_holds_no_token(tmp_path: pathlib.Path) -> Non
     config = '[http]\naccess_log = true\n[projects.shop]\ndatabases = ["default"]\n'
     with Daemon(tmp_path, config=config, arguments=TWO) as daemon:
         daemon.request("GET", "/a.json?ns=shop&auth=secret-token-in-query")
-        daemon.await_line(r"Worker \d: .* GET /a.json")
+        daemon.await_line(r"Worker \d: GET /a.json")
         assert "secret-token-in-query" not in daemon.log
         assert json.dumps("x") not in daemon.log
 

@@ -20,7 +20,8 @@ import attrs
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ReactorNotRunning
-from twisted.logger import Logger
+from twisted.logger import ILogObserver, Logger
+from twisted.python.components import Componentized
 from twisted.python.failure import Failure
 from twisted.python.reflect import namedAny
 
@@ -34,6 +35,7 @@ from treedbd.config.values import ConfigError
 from treedbd.errors import OperatorError
 from treedbd.lan import lan_lines
 from treedbd.listening import CannotStart
+from treedbd.logs.setup import LogOutput, LogTarget
 from treedbd.process_setup import (
     freeze_objects,
     raise_open_file_limit,
@@ -64,11 +66,13 @@ def make_daemon(
     quiet: bool,
     in_foreground: bool,
     is_lan: bool = False,
+    log_target: LogTarget | None = None,
 ) -> Daemon:
     """Read the configuration and make the daemon; a bad one ends the process with one sentence.
 
     `file` is the configuration file, None in development mode, which `is_lan` opens to other
-    machines; `accept_loss` and `quiet` are as in `Settings`.
+    machines; `accept_loss` and `quiet` are as in `Settings`. The daemon logs to `log_target`; if
+    that is None, twistd decides how.
     """
     source = SettingsSource(
         file,
@@ -88,7 +92,10 @@ def make_daemon(
         reactor = namedAny("twisted.internet.reactor")
         use_monotonic_clock(reactor)
         manager = ServiceManager.from_environment(os.environ, reactor)
-        return Daemon(settings, reactor, source, signals, manager, in_foreground=in_foreground)
+        output = None if log_target is None else log_target.open(settings.log.format)
+        return Daemon(
+            settings, reactor, source, signals, manager, output, in_foreground=in_foreground
+        )
     except OperatorError as error:
         raise SystemExit(in_one_line(f"treedb: {error}")) from None
 
@@ -111,10 +118,14 @@ class Daemon(Service):
         source: SettingsSource,
         signals: Signals,
         manager: ServiceManager,
+        log_output: LogOutput | None = None,
         *,
         in_foreground: bool,
     ) -> None:
-        """Prepare; nothing is opened yet. `source` is where the settings are read from again."""
+        """Prepare; nothing is opened yet. `source` is where the settings are read from again.
+
+        The whole process logs to `log_output`; if that is None, twistd decides how.
+        """
         raise_open_file_limit()
         self.tree: TreeService | Supervisor
         if settings.workers > 1:
@@ -126,7 +137,14 @@ class Daemon(Service):
         self._reactor = reactor
         self._signals = signals
         self._manager = manager
+        self._log_output = log_output
         self._in_foreground = in_foreground
+
+    def setServiceParent(self, parent: Any) -> None:
+        """Join an application, for whose log Twisted then uses the observer of this daemon."""
+        if self._log_output is not None and Componentized in type(parent).__mro__:
+            parent.setComponent(ILogObserver, self._log_output.writer)
+        Service.setServiceParent(self, parent)
 
     def privilegedStartService(self) -> None:
         """Open the ports."""
@@ -139,6 +157,8 @@ class Daemon(Service):
         self._start(self.tree.startService)
         Service.startService(self)
         self._signals.follow_reactor(self._reactor, self._stop_reactor, self._reload)
+        if self._log_output is not None and self._log_output.file is not None:
+            self._signals.follow_rotation(self._reactor, self._log_output.file.reopen)
         if isinstance(self.tree, Supervisor):
             self.tree.ready.addCallbacks(self._announce, self._fail)
             return

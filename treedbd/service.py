@@ -44,6 +44,7 @@ from treedbd.rules.ruleset import OPEN
 from treedbd.service_parts import (
     make_activity,
     make_catalog,
+    make_request_log,
     secure_headers,
     trusted_on_endpoints,
     web_options,
@@ -52,14 +53,12 @@ from treedbd.store.engine import CannotOpenStore, StoreFailed, StoreUnreachable
 from treedbd.store.lock import DirectoryLock
 from treedbd.store.sqlite.engine import DESCRIPTORS_PER_FILE
 from treedbd.store.sqlite.shared_shelf import MORE_IF_SHARED
-from treedbd.text import in_one_line
 from treedbd.web.activity import Activity
 from treedbd.web.auth.authenticator import Authenticator
 from treedbd.web.auth.host_login import ADMIN, Auth, HostLogin, Identify, identity_of
 from treedbd.web.cors import Cors
 from treedbd.web.http1.connections import OwnHeaders
 from treedbd.web.http1.factory import Http1Factory
-from treedbd.web.http1.request import Request
 from treedbd.web.options import WebOptions
 from treedbd.web.resource import TreeResource
 from treedbd.worker_context import WorkerContext
@@ -120,6 +119,8 @@ class TreeService(MultiService):
         self._authenticator = Authenticator(self._credentials.verifier, self._reactor, time.time)
         self._activity = make_activity(settings, self._reactor, context)
         options = web_options(settings, None if context is None else context.counts)
+        recall = self._authenticator.recall
+        self._request_log = make_request_log(settings, options, recall, self._reactor)
         login = None if identify is None else HostLogin(identify, self._reactor)
         self._resource = self._make_resource(options, login)
         self._factory = self._make_factory(options)
@@ -152,7 +153,7 @@ class TreeService(MultiService):
             self._resource,
             attrs.evolve(options.limits, connections=self._plan.connections),
             self._reactor,
-            self._log_access if self._settings.http.access_log else self._resource.log_request,
+            self._resource.log_request or self._request_log.logging(),
             headers=OwnHeaders(
                 Cors(options.cors_origins).fixed or (), secure_headers(self._settings)
             ),
@@ -333,13 +334,3 @@ class TreeService(MultiService):
         if self._lock is not None:
             self._lock.release()
             self._lock = None
-
-    def _log_access(self, request: Request) -> None:
-        self._log.info(
-            "{client} {method} {path} {status} {sent}",
-            client=getattr(request.client, "host", "-"),
-            method=in_one_line(request.method.decode("latin-1")),
-            path=in_one_line(request.shown_path),
-            status=request.code,
-            sent=request.sentLength,
-        )

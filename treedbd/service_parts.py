@@ -21,7 +21,8 @@ from treedbd.database.database_files import DatabaseFiles
 from treedbd.database.large_writes import EVENT_BYTES
 from treedbd.database.open_databases import OpenBounds
 from treedbd.database.project import ProjectSpec
-from treedbd.database.runtime import Runtime
+from treedbd.database.runtime import MeasureRules, Runtime
+from treedbd.database.slow_rules import SlowRulesLog
 from treedbd.descriptors import DescriptorPlan
 from treedbd.names import DatabaseName
 from treedbd.rules.ruleset import DENY, OPEN
@@ -30,6 +31,13 @@ from treedbd.web.activity import Activity
 from treedbd.web.auth.verifier import OWNER_TOKEN
 from treedbd.web.headers import Header
 from treedbd.web.options import DevelopmentFacts, WebOptions
+from treedbd.web.request import RequestParser
+from treedbd.web.request_log import (
+    AccessLogForm,
+    FindIdentity,
+    RequestLog,
+    RequestLogOptions,
+)
 from treedbd.worker_context import WorkerContext
 
 _THIS_MACHINE: Final = parse_trusted_proxies(("127.0.0.0/8", "::1", "unix"))
@@ -62,11 +70,17 @@ def make_catalog(
             entry_bytes=settings.streams.retain_entry_bytes,
             followed_bytes=EVENT_BYTES if context or cluster else 0,
             send_hint=_tell_nobody if context is None else context.send_hint,
+            measure_rules=_measure_rules(settings, reactor),
         ),
         retain_events=settings.streams.retain_events,
         others=context,
         make_files=DatabaseFiles if cluster is None else cluster.make_files,
     )
+
+
+def _measure_rules(settings: Settings, reactor: Any) -> MeasureRules | None:
+    least_ms = settings.log.slow_rule_ms
+    return SlowRulesLog(least_ms / 1000, reactor.seconds).measure if least_ms else None
 
 
 def make_activity(settings: Settings, reactor: Any, context: WorkerContext | None) -> Activity:
@@ -82,6 +96,22 @@ def make_activity(settings: Settings, reactor: Any, context: WorkerContext | Non
         reactor,
         None if settings.engine == "memory" else measure,
         None if context is None else context.find_activity,
+    )
+
+
+def make_request_log(
+    settings: Settings, options: WebOptions, find_identity: FindIdentity, reactor: Any
+) -> RequestLog:
+    """Return what logs requests, as the settings say."""
+    form: AccessLogForm = "none"
+    if settings.http.access_log:
+        form = "combined" if settings.http.access_log == "combined" else "fields"
+    parser = RequestParser(options)
+    return RequestLog(
+        RequestLogOptions(form, settings.log.sample, settings.log.slow_request_s),
+        find_identity,
+        lambda request: parser.locate(request).name,
+        reactor.seconds,
     )
 
 

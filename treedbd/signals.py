@@ -48,6 +48,10 @@ class Signals:
             # twistd by that signal instead of with status 0.
             reactor.callWhenRunning(signal.signal, each, in_reactor(stop))
 
+    def follow_rotation(self, reactor: Any, reopen: Callable[[], None]) -> None:
+        """Call `reopen` in the reactor at each SIGUSR1: a file of the log has been renamed."""
+        signal.signal(signal.SIGUSR1, lambda _signal, _frame: reactor.callFromThread(reopen))
+
     def ignore(self) -> None:
         """Ignore further signals: the process is ending, and no handler can run in the end."""
         for stop in (*STOP_SIGNALS, signal.SIGHUP):

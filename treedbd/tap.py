@@ -113,6 +113,7 @@ def makeService(options: Options) -> IService:
             "twistd -n treedb --lan."
         )
     make = namedAny("treedbd.daemon.make_daemon")
+    find_target = namedAny("treedbd.logs.setup.find_target")
     daemon: IService = make(
         options["config"],
         options.flags,
@@ -121,5 +122,6 @@ def makeService(options: Options) -> IService:
         quiet=bool(options["quiet"]),
         in_foreground=in_foreground,
         is_lan=bool(options["lan"]),
+        log_target=find_target(parent, in_foreground=in_foreground),
     )
     return daemon

@@ -12,6 +12,7 @@ import attrs
 import pytest
 
 from treedbd.config.http_settings import HttpSettings
+from treedbd.config.log_settings import LogSettings
 from treedbd.config.project_settings import ProjectSettings
 from treedbd.config.provider_settings import ProviderSettings
 from treedbd.config.settings import (
@@ -83,6 +84,11 @@ def test_every_key_of_the_file_is_a_setting(tmp_path: pathlib.Path) -> None:
         etag_headers = ["Mine"]
         cors_origins = ["https://app.example.com"]
         access_log = true
+        [log]
+        format = "json"
+        sample = 0.5
+        slow_request_s = 1
+        slow_rule_ms = 20
         [projects.shop]
         databases = ["default", "eu"]
         dialect = "firebase"
@@ -99,6 +105,7 @@ def test_every_key_of_the_file_is_a_setting(tmp_path: pathlib.Path) -> None:
     assert settings.engine == "memory"
     assert settings.limits == Limits(write_body_bytes=268_435_456, head_s=3.0)
     assert settings.http == HttpSettings(("Mine",), ("https://app.example.com",), True)
+    assert settings.log == LogSettings("json", 0.5, 1.0, 20.0)
     assert settings.projects == {
         "shop": ProjectSettings(frozenset({"default", "eu"}), "firebase", True),
         "all": ProjectSettings(None),
@@ -249,10 +256,20 @@ def test_flags_override_development_mode_too(tmp_path: pathlib.Path) -> None:
         ("[limits]\nidle_s = true", "limits.idle_s", "seconds"),
         ('[http]\netag_headers = ["a:b"]', "http.etag_headers", "Vendor"),
         ('[http]\ncors_origins = ["app.example.com"]', "http.cors_origins", "https://"),
-        ('[http]\naccess_log = "on"', "http.access_log", "true or false"),
         ("[http]\nhsts_s = -1", "http.hsts_s", "an integer from 0 to 315360000"),
         ("[http]\nhsts_s = 1.5", "http.hsts_s", "an integer from 0 to 315360000"),
         ("[http]\nhsts_subdomains = 1", "http.hsts_subdomains", "true or false"),
+        ('[http]\naccess_log = "on"', "http.access_log", 'true or false, or "combined"'),
+        (
+            '[http]\naccess_log = "combined"\n[log]\nformat = "json"',
+            "http.access_log",
+            "set access_log = true",
+        ),
+        ('[log]\nformat = "xml"', "log.format", "one of text, json"),
+        ("[log]\nsample = 1.1", "log.sample", "from 0 to 1"),
+        ("[log]\nsample = true", "log.sample", "must be a number"),
+        ("[log]\nslow_request_s = -1", "log.slow_request_s", "from 0 to 86400"),
+        ("[log]\nslow_rule_ms = nan", "log.slow_rule_ms", "from 0 to 3600000"),
         ("projects = 1", "projects", "[projects.<name>]"),
         ("[projects.Shop]", "projects", "use a-z, 0-9 and"),
         ("[projects.a--b]", "projects", "use a-z, 0-9 and"),
@@ -397,12 +414,13 @@ def test_the_example_file_shows_every_key_at_its_default(tmp_path: pathlib.Path)
             StreamLimits,
             RulesLimits,
             HttpSettings,
+            LogSettings,
             ProjectSettings,
             ProviderSettings,
         )
         for field in attrs.fields(kind)
     }
-    sections = {"limits", "streams", "rules", "http", "projects", "providers"}
+    sections = {"limits", "streams", "rules", "http", "log", "projects", "providers"}
     assert fields - keys - sections == {
         "accept_loss",
         "development",

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 import pytest
 from twisted.logger import ILogObserver, LogEvent, LogLevel, globalLogPublisher
 from zope.interface import implementer
 
+from treedbd.logs.entry import LogRecord, encode_entry
 from treedbd.workers.log import MAX_LINE_BYTES, WorkerLog
 
 
@@ -24,7 +24,7 @@ def logged() -> Iterator[list[tuple[LogLevel, str]]]:
 
 
 def line(level: str, text: str) -> bytes:
-    return json.dumps([level, text]).encode() + b"\n"
+    return encode_entry(LogRecord(1.5, level, "a.logger", text))
 
 
 def test_what_a_worker_logs_keeps_its_level(logged: list[tuple[LogLevel, str]]) -> None:
@@ -40,7 +40,13 @@ def test_a_line_may_come_in_parts(logged: list[tuple[LogLevel, str]]) -> None:
     assert logged == [(LogLevel.error, "1 a\nb")]
 
 
-@pytest.mark.parametrize("content", ["Fatal Python error", "[1]", '["nonsense", "x"]', '{"a": 1}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("Fatal Python error", "[1]", '["nonsense", "x"]', '{"a": 1}'),
+        '[1.0, "nonsense", "a", "b", {}, "", ""]',
+    ],
+)
 def test_what_else_a_process_says_is_an_error(
     content: str, logged: list[tuple[LogLevel, str]]
 ) -> None:

@@ -169,7 +169,7 @@ class ServerCommandLine(twistd.ServerOptions):  # type: ignore[misc,name-defined
 def _check_log_file(file: pathlib.Path) -> None:
     """Raise `CommandFailed` if nothing can be written to the file of the log."""
     try:
-        os.close(os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666))
+        os.close(os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640))
     except OSError as error:
         raise CommandFailed(
             f"The log file {file} cannot be written ({error.strerror}): choose another --logfile."

@@ -6,6 +6,7 @@ from typing import Final
 
 import attrs
 
+from treedbd.config.log_settings import AccessLog, read_access_log
 from treedbd.config.values import boolean, integer, key, texts
 
 HSTS_S: Final = 31_536_000
@@ -28,7 +29,7 @@ class HttpSettings:
     cors_origins: tuple[str, ...] = key(
         ("*",), texts(_ORIGIN, 'origins like "https://app.example.com", or "*"')
     )
-    access_log: bool = key(False, boolean)
+    access_log: AccessLog = key(False, read_access_log)
     compression: bool = key(True, boolean)
     page: bool = key(True, boolean)
     hsts_s: int | None = key(None, integer(0, 10 * HSTS_S))

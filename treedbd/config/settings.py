@@ -20,6 +20,7 @@ from treedbd.config.endpoints import Endpoint, InvalidEndpoint, parse_endpoint
 from treedbd.config.engine_settings import POSTGRESQL_SCHEMES, read_engine, read_workers
 from treedbd.config.http_settings import HttpSettings
 from treedbd.config.local_network import LocalNetwork
+from treedbd.config.log_settings import LogSettings
 from treedbd.config.project_settings import ProjectSettings, check_label, read_projects
 from treedbd.config.values import (
     ConfigError,
@@ -122,6 +123,7 @@ class Settings:
     limits: Limits = key(Limits(), table(Limits))
     streams: StreamLimits = key(StreamLimits(), table(StreamLimits))
     http: HttpSettings = key(HttpSettings(), table(HttpSettings))
+    log: LogSettings = key(LogSettings(), table(LogSettings))
     rules: RulesLimits = key(RulesLimits(), table(RulesLimits))
     projects: Mapping[str, ProjectSettings] = key(MappingProxyType({}), read_projects)
     development: bool = False
@@ -238,6 +240,7 @@ def _check(settings: Settings) -> None:
         )
     _check_cluster(settings)
     _check_proxies(settings)
+    _check_log(settings)
     for endpoint in settings.listen:
         if settings.emulator and not endpoint.is_loopback and not endpoint.is_passed:
             raise open_to_others(settings, endpoint)
@@ -257,6 +260,19 @@ def open_to_others(settings: Settings, endpoint: Endpoint) -> ConfigError:
         f"opens {endpoint.text} to other machines, which {mode} does not allow",
         f"{remedy}, or {way}",
     )
+
+
+def _check_log(settings: Settings) -> None:
+    """Raise `ConfigError` for forms of lines that exclude each other."""
+    if settings.http.access_log == "combined" and settings.log.format == "json":
+        raise (
+            settings.location.at("http")
+            .at("access_log")
+            .error(
+                'is "combined", but with format = "json" in [log] each line is a JSON object',
+                'set access_log = true, or format = "text"',
+            )
+        )
 
 
 def _name_of_table(settings: Settings, project: str) -> str:

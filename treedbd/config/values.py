@@ -133,6 +133,17 @@ def seconds(high: float) -> Reader[float]:
     return read
 
 
+def number(low: float, high: float) -> Reader[float]:
+    """Return a reader of a number from `low` to `high`."""
+
+    def read(raw: object, location: SettingLocation) -> float:
+        if not isinstance(raw, int | float) or isinstance(raw, bool) or not low <= raw <= high:
+            raise location.error(f"must be a number from {low:g} to {high:.0f}")
+        return float(raw)
+
+    return read
+
+
 def boolean(raw: object, location: SettingLocation) -> bool:
     """Read true or false."""
     if not isinstance(raw, bool):

@@ -8,15 +8,18 @@ no Twisted: `rules_trial` judges with it where there is no daemon.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Self
 
 from treedbd.database.errors import DeadlinePassed, PermissionDenied, TagDenied
 from treedbd.database.requests import Caller, Write
+from treedbd.names import DatabaseName
 from treedbd.pauses import pause
 from treedbd.rules.context import Context, QueryFacts
 from treedbd.rules.errors import TextPosition
 from treedbd.rules.evaluate import Verdict
 from treedbd.rules.kept_reads import KeptReads
 from treedbd.rules.ruleset import RuleSet
+from treedbd.rules.slow_rules import MakeEvaluation
 from treedbd.store.nodes import HeldNodes, Nodes
 from treedbd.tree.edit import Edit, resolve
 from treedbd.tree.types import Json, Path
@@ -42,6 +45,14 @@ class Authorisation:
         self._exceeded = exceeded
         self._seconds = seconds
         self._kept_reads = kept_reads
+        self._make_evaluation: MakeEvaluation | None = None
+
+    def measured_by(
+        self, make: Callable[[DatabaseName], MakeEvaluation] | None, name: DatabaseName
+    ) -> Self:
+        """Measure the rules by what `make` returns, unless it is None; return self."""
+        self._make_evaluation = None if make is None else make(name)
+        return self
 
     def evaluate_read(
         self, path: Path, caller: Caller, now: int, nodes: Nodes, query: QueryFacts | None = None
@@ -111,4 +122,4 @@ class Authorisation:
 
         kept = None if isinstance(view, HeldNodes) else self._kept_reads
         between = None if deadline is None else check
-        return Context(auth, now, view, query, between, self._exceeded, kept)
+        return Context(auth, now, view, query, between, self._exceeded, kept, self._make_evaluation)

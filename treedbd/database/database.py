@@ -77,10 +77,7 @@ class Database:
         retain_events: int,
         make_turn: MakeSharedTurn | None = None,
     ) -> None:
-        """Serve `engine`, which from now on belongs to this database.
-
-        Other processes write to it too if there is `make_turn`.
-        """
+        """Serve `engine`, which is its own; other processes write too if there is `make_turn`."""
         self.name: Final = name
         self.project: Final = project
         self.rules: Final = rules
@@ -94,7 +91,7 @@ class Database:
         self.answers: Final = Answers(runtime.answer_pool, runtime.slices)
         self._authorisation = Authorisation(
             lambda: rules.current, rules.report_exceeded, runtime.clock.seconds, self._kept_reads
-        )
+        ).measured_by(runtime.measure_rules, name)
         self._grants = ReadGrants(
             lambda: rules.current, self.read, self._authorisation.context, self._is_behind
         )

@@ -14,9 +14,13 @@ from treedbd.database.slices import Slices
 from treedbd.limits import Limits, StreamLimits
 from treedbd.names import DatabaseName
 from treedbd.rules.kept_reads import ReadPool
+from treedbd.rules.slow_rules import MakeEvaluation
 
 RunInThread: TypeAlias = Callable[[Callable[[], None]], "Deferred[None]"]
 """Runs what blocks in another thread; fires in the reactor's thread when it is done."""
+
+MeasureRules: TypeAlias = Callable[[DatabaseName], MakeEvaluation]
+"""Returns what evaluates the rules of a database, and measures them."""
 
 
 def _tell_nobody(_: DatabaseName) -> None:
@@ -31,7 +35,8 @@ class Runtime:
     keep of what they have read, `answer_pool` the answers that all of them keep. An entry of a
     change log has at most `entry_bytes`; a longer one is kept without its body, or with it for a
     while, up to `followed_bytes`, for other processes to follow. `send_hint` tells
-    the other processes that share a database that this one has written to it.
+    the other processes that share a database that this one has written to it. By
+    `measure_rules` slow rules are found, if they are to be logged.
     """
 
     clock: IReactorTime
@@ -42,6 +47,7 @@ class Runtime:
     entry_bytes: int = StreamLimits().retain_entry_bytes
     followed_bytes: int = 0
     send_hint: Callable[[DatabaseName], None] = _tell_nobody
+    measure_rules: MeasureRules | None = None
     slices: Slices = attrs.field(init=False)
 
     @slices.default

@@ -10,6 +10,7 @@ import attrs
 from treedbd.rules.budget import Budget
 from treedbd.rules.errors import TextPosition
 from treedbd.rules.kept_reads import KeptReads
+from treedbd.rules.slow_rules import MakeEvaluation
 from treedbd.tree.types import Json, Path, Value
 from treedbd.tree.view import View
 
@@ -57,7 +58,8 @@ class Context:
     replaces timestamp placeholders. `view` is the tree before the operation. `check` is called
     between two evaluations; what it raises ends them. `exceeded` is called with the location and
     the position of a rule that would have read more than the budget of the request. `kept` are
-    expensive reads of `view`, or of a state in which they have the same results.
+    expensive reads of `view`, or of a state in which they have the same results. With
+    `make_evaluation` the rules are measured (`rules.timed`).
 
     `reader` is set by the first rules that are evaluated: `view` as all rules of the request read
     it, and the budget at whose expense they do.
@@ -70,6 +72,7 @@ class Context:
     check: Callable[[], None] | None = None
     exceeded: Callable[[str, TextPosition], None] | None = None
     kept: KeptReads | None = None
+    make_evaluation: MakeEvaluation | None = None
     reader: tuple[View, Budget] | None = attrs.field(default=None, init=False)
 
 

@@ -189,7 +189,7 @@ class Evaluation:
         keeps results, for rules that several changes share.
         """
         self._context: Final = context
-        self._check: Final = context.check
+        self._check = context.check
         self._make_scope: Final = make_scope
         self._scope: Scope | None = None
         self._reads: Final[dict[TracedRead, None]] = {} if reads is None else reads

@@ -8,7 +8,7 @@ the view they are given. That an admin is exempt from rules is the concern of ca
 from __future__ import annotations
 
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from hashlib import blake2b
 from operator import attrgetter
@@ -119,7 +119,7 @@ class RuleSet:
                 view = TracedView(view, "data", reads)
             return Scope(context, view, view, budget)
 
-        evaluation = Evaluation(context, make_scope, reads=reads)
+        evaluation = _make_evaluation(context, make_scope, reads)
         allowed = evaluation.allows_read(self._root, path)
         if not record:
             return evaluation.verdict(allowed)
@@ -151,7 +151,7 @@ class RuleSet:
             traced = TracedView(before, "data", reads), TracedView(changed, "newData", reads)
             return Scope(context, *traced, budget)
 
-        evaluation = Evaluation(context, make_scope, reads=reads, shared=len(changes) > 1)
+        evaluation = _make_evaluation(context, make_scope, reads, shared=len(changes) > 1)
         return evaluation.verdict(evaluation.allows_write(self._root, changes))
 
     def _reader(self, context: Context) -> tuple[View, Budget]:
@@ -202,6 +202,18 @@ class RuleSet:
             if node.capture is not None:
                 pending.append(((*path, None), node.capture))
         return frozenset(found)
+
+
+def _make_evaluation(
+    context: Context,
+    make_scope: Callable[[], Scope],
+    reads: dict[TracedRead, None] | None,
+    *,
+    shared: bool = False,
+) -> Evaluation:
+    make = context.make_evaluation or Evaluation
+    evaluation: Evaluation = make(context, make_scope, reads=reads, shared=shared)
+    return evaluation
 
 
 def parse_rules(text: str | bytes, limits: RulesLimits = DEFAULT_LIMITS) -> RuleSet:

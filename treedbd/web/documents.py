@@ -34,6 +34,7 @@ DOCUMENTS: Final = (
     "command.md",
     "embedding.md",
     "operating.md",
+    "logging.md",
 )
 DOCUMENT_PATHS: Final = tuple(f"/.docs/{name}" for name in DOCUMENTS)
 

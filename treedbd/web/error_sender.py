@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import attrs
+
 from treedbd.names import DatabaseName, DialectName
+from treedbd.text import in_one_line
 from treedbd.web.auth.host_login import ClientGone
 from treedbd.web.content import WaitingBytesRefused
-from treedbd.web.errors import error_response
+from treedbd.web.dialect import Dialect
+from treedbd.web.errors import error_response, is_server_error
 from treedbd.web.http1.interface import IHttp1Request
+from treedbd.web.http1.request_id import id_header
+from treedbd.web.http1.shown_path import shown_path
 from treedbd.web.request import DataRequest, RequestParser
-from treedbd.web.response import ResponseWriter
+from treedbd.web.response import Response, ResponseWriter
 
 
 class ErrorSender:
@@ -37,6 +43,19 @@ class ErrorSender:
             self._parser.dialect_of(request, self._setting_of) if wanted is None else wanted.dialect
         )
         try:
-            self._writer.send(request, error_response(error, dialect), no_store=True)
+            self._writer.send(request, _response_to(request, error, dialect), no_store=True)
         except WaitingBytesRefused as refused:  # an error that shows a large value
-            self._writer.send(request, error_response(refused, dialect), no_store=True)
+            self._writer.send(request, _response_to(request, refused, dialect), no_store=True)
+
+
+def _response_to(request: IHttp1Request, error: BaseException, dialect: Dialect) -> Response:
+    """Return the response to an error; that to an error of the server has the id of the request."""
+    if not is_server_error(error):
+        return error_response(error, dialect)
+    logged = {
+        "request_id": request.request_id,
+        "method": in_one_line(request.method.decode("latin-1")),
+        "path": in_one_line(shown_path(request.path)),
+    }
+    response = error_response(error, dialect, logged)
+    return attrs.evolve(response, headers=(*response.headers, id_header(request)))

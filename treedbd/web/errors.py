@@ -7,6 +7,7 @@ in the table is a bug of ours: it is logged, and the response shows nothing of i
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from typing import Final
 
 from twisted.logger import Logger
@@ -23,6 +24,7 @@ from treedbd.database.errors import (
     Unavailable,
     UnknownDatabase,
 )
+from treedbd.logs.entry import NO_FIELDS
 from treedbd.rules.errors import InvalidRules
 from treedbd.store.engine import CannotOpenStore, DamagedRow, DiskFull, StoreFailed
 from treedbd.tree.errors import InvalidData, InvalidPath, InvalidQuery
@@ -96,16 +98,20 @@ def codes_by_status() -> dict[int, list[str]]:
     return dict(codes)
 
 
-def error_response(error: BaseException, dialect: Dialect) -> Response:
-    """Return the response to an error."""
+def error_response(
+    error: BaseException, dialect: Dialect, logged: Mapping[str, object] = NO_FIELDS
+) -> Response:
+    """Return the response to an error; `logged` is what the log shows of the request.
+
+    It is the id, the method, and the path without a token.
+    """
     problem = _STORE_ERRORS.get(type(error))
     if problem is not None:
-        _log.error("A store has failed: {error}", error=error)
+        _log.error("A store has failed: {error}", error=error, treedb_fields=logged)
         return _response(dialect, 503, "unavailable", problem)
-    known = next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), None)
+    known = _find(error)
     if known is None:
-        _log.failure("A request failed.", Failure(error))
-        return _response(dialect, *_INTERNAL, "An internal error occurred; it has been logged.")
+        return _internal_error(error, dialect, logged)
     status, code = known
     if isinstance(error, InvalidRules):
         body = dialect.error_body(code, dialect.rules_error(str(error)), error.hint)
@@ -121,6 +127,30 @@ def error_response(error: BaseException, dialect: Dialect) -> Response:
         if not isinstance(error, TagDenied):
             status = dialect.denied_status
     return _response(dialect, status, code, message, *_headers_of(error))
+
+
+def _internal_error(
+    error: BaseException, dialect: Dialect, logged: Mapping[str, object]
+) -> Response:
+    _log.failure(
+        "A request failed: {method} {path}.",
+        Failure(error),
+        method=logged.get("method", ""),
+        path=logged.get("path", ""),
+        treedb_fields=logged,
+    )
+    message = "An internal error occurred; it has been logged."
+    return _response(dialect, 500, "internal_error", message)
+
+
+def is_server_error(error: BaseException) -> bool:
+    """Return whether the response to an error has a status of 500 or more."""
+    known = _find(error)
+    return known is None or known[0] >= 500
+
+
+def _find(error: BaseException) -> tuple[int, str] | None:
+    return next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), None)
 
 
 def _headers_of(error: BaseException) -> tuple[Header, ...]:

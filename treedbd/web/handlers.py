@@ -228,6 +228,7 @@ class DataHandlers:
         database: Database,
         identity: Identity,
     ) -> None:
+        request.head_memory.identity = identity  # for the log: its token may expire meanwhile
         address = address_of(request)
         read_request = self.admit(wanted, database, identity, address)
         path = wanted.place.path

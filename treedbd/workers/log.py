@@ -1,38 +1,35 @@
-"""The log of workers: each writes its events to its parent, which logs them as its own.
+"""The log of workers: each writes its entries to its parent, which logs them as its own.
 
-A worker writes one JSON object a line to its standard error: the level and the text. What else
-arrives there, as the interpreter's last words do, is logged as an error.
+A worker writes one line of `logs.entry` each to its standard error. What else arrives there, as the
+interpreter's last words do, is logged as an error.
 """
 
 from __future__ import annotations
 
-import json
 import sys
+import time
 from typing import Any, Final, cast
 
-from twisted.logger import (
-    InvalidLogLevelError,
-    LogEvent,
-    Logger,
-    LogLevel,
-    eventAsText,
-    globalLogPublisher,
-)
+from twisted.logger import LogEvent, Logger, LogLevel, globalLogBeginner
+
+from treedbd.logs.entry import LogRecord, decode_entry, encode_entry, entry_of
 
 MAX_LINE_BYTES: Final = 256 * 1024
 """Of a longer line the rest is dropped."""
 
 
 def begin_logging() -> None:
-    """Write all events of this process to its standard error from now on."""
-    stream = sys.stderr
+    """Write all events of this process to its standard error from now on, and all that it prints.
+
+    What fails before, or in the interpreter itself, arrives there as it is.
+    """
+    stream = sys.stderr.buffer
 
     def write(event: LogEvent) -> None:
-        text = eventAsText(event, includeTimestamp=False, includeSystem=False)
-        level = event.get("log_level", LogLevel.info)
-        print(json.dumps([level.name, text]), file=stream, flush=True)
+        stream.write(encode_entry(entry_of(event)))
+        stream.flush()
 
-    globalLogPublisher.addObserver(cast(Any, write))
+    globalLogBeginner.beginLoggingTo([cast(Any, write)])
 
 
 class WorkerLog:
@@ -59,10 +56,16 @@ class WorkerLog:
         self._rest = b""
 
     def _log_line(self, line: bytes) -> None:
-        level, text = LogLevel.error, line.decode("utf-8", "replace")
         try:
-            name, text = json.loads(line)
-            level = LogLevel.levelWithName(name)
-        except (ValueError, TypeError, InvalidLogLevelError):
-            pass
-        self._log.emit(level, "Worker {number}: {text}", number=self._number, text=text)
+            entry = decode_entry(line, self._number)
+        except ValueError:
+            text = line.decode("utf-8", "replace")
+            name = f"{__name__}.{type(self).__name__}"
+            entry = LogRecord(time.time(), "error", name, text, worker=self._number)
+        self._log.emit(
+            LogLevel.levelWithName(entry.level),
+            "Worker {number}: {text}",
+            number=self._number,
+            text="\n".join(filter(None, (entry.message, entry.traceback))),
+            treedb_entry=entry,
+        )

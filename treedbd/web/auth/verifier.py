@@ -154,7 +154,8 @@ class Verifier:
         """Return the identity of a token that was verified before and is still valid at `now`."""
         verified = self._verified.get(token)
         if verified is None:
-            return None
+            is_owner = self._emulator and self._admin_token is None and token == OWNER_TOKEN
+            return OWNER if is_owner else None
         if not verified.is_valid(now):
             del self._verified[token]
             return None

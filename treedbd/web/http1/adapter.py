@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cached_property
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred
@@ -19,6 +20,7 @@ from treedbd.web.http1.direct_send import DirectSend
 from treedbd.web.http1.forwarded import ForwardedRequest, read_forwarded
 from treedbd.web.http1.head_memory import HeadMemory
 from treedbd.web.http1.interface import IHttp1Request
+from treedbd.web.http1.request_id import request_id_of
 from treedbd.web.http1.tally import Tally
 
 _PIECE_BYTES: Final = 64 * KIB
@@ -52,6 +54,11 @@ class AdaptedRequest:
         self.is_oversized = size_of_body(request) > body_limit
         self.has_own_timeout = False
         request.notifyFinish().addCallbacks(self._set_over, self._set_gone)
+
+    @cached_property
+    def request_id(self) -> str:
+        """The id of the request, by which the log and the client mean it."""
+        return request_id_of(self)
 
     def __getattr__(self, name: str) -> Any:
         """Return an attribute of the request."""

@@ -31,11 +31,10 @@ from twisted.internet.interfaces import (
     ITCPTransport,
 )
 from twisted.internet.protocol import Protocol, connectionDone
-from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from treedbd.web.http1.connections import Connections, MakeRequest
+from treedbd.web.http1.connections import Connections, MakeRequest, log_request
 from treedbd.web.http1.deadlines import Deadline
 from treedbd.web.http1.errors import (
     BODY_TOO_LARGE,
@@ -51,8 +50,6 @@ from treedbd.web.http1.writer import ConnectionWriter
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _HELD_BYTES: Final = 64 * 1024
 _REQUESTS_PER_TURN: Final = 64
-
-_log = Logger()
 
 
 @implementer(IHandshakeListener)
@@ -89,6 +86,7 @@ class Http1Connection(Protocol):
         self.site = self._served.site
         self._connections = connections
         self._note_answered = connections.note_answered
+        self._log_least_s = self._served.logging.least_s
         self.sent_past = connections.sent_past
         self.date_lines = connections.date_lines
         self._limits = connections.limits
@@ -146,6 +144,8 @@ class Http1Connection(Protocol):
             self._next_turn = None
         request, self._request = self._request, None
         if request is not None:
+            if self._served.logging.lost is not None:
+                log_request(self._served.logging.lost, request)
             request.connectionLost(reason)
         self._connections.remove(self)
         self._parser.close()
@@ -159,11 +159,8 @@ class Http1Connection(Protocol):
             self._release_body()
         seconds = perf_counter() - request.began
         self._note_answered((request.head_memory, request.method, request.code, seconds))
-        if self._served.log_access is not None:
-            try:
-                self._served.log_access(request)
-            except Exception:
-                _log.failure("A request could not be logged.")
+        if seconds >= self._log_least_s:
+            log_request(self._served.logging.answered, request)
         if not request.persistent:
             self._close(linger=request.is_oversized or self._parser.unread_bytes > 0)
         elif not self._parsing:

@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable
 from functools import partial
+from math import inf
 from typing import Final, Literal, Protocol, TypeAlias
 
 from attrs import frozen
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IAddress, IDelayedCall, IReactorTime
+from twisted.logger import Logger
 from twisted.web.http import datetimeToString
 from twisted.web.resource import IResource
 from twisted.web.server import Site
@@ -30,6 +32,7 @@ from treedbd.web.http1.errors import (
     ErrorReply,
 )
 from treedbd.web.http1.head_memory import HeadMemory
+from treedbd.web.http1.identified_request import identified
 from treedbd.web.http1.parser import Http1Parser
 from treedbd.web.http1.proxied_request import ProxiedRequest
 from treedbd.web.http1.reply import RequestConnection
@@ -43,6 +46,7 @@ _MAX_REFUSED: Final = 256
 _ALL: Final = "connections"
 _FROM: Final = "connections from "
 """The keys of what is counted."""
+_log: Final = Logger()
 
 
 MakeRequest: TypeAlias = Callable[[RequestConnection, Http1Parser], Request]
@@ -82,10 +86,34 @@ NO_HEADERS: Final = OwnHeaders()
 
 
 @frozen
-class ServedResource:
-    """What answers the requests, and what is called for each reply.
+class RequestLogging:
+    """What is called for requests, so that it can log them.
 
-    `log_access` is called with each answered request.
+    `answered` is called with each answered request that took at least `least_s` seconds, `lost`
+    with each whose client went before it was answered. If it `sends_ids`, each response has the
+    id of its request.
+    """
+
+    answered: Callable[[Request], None]
+    lost: Callable[[Request], None] | None = None
+    least_s: float = 0.0
+    sends_ids: bool = False
+
+
+NO_LOGGING: Final = RequestLogging(lambda _: None, least_s=inf)
+
+
+def log_request(log: Callable[[Request], None], request: Request) -> None:
+    """Log a request; what goes wrong is logged, too, and concerns nobody else."""
+    try:
+        log(request)
+    except Exception:
+        _log.failure("A request could not be logged.")
+
+
+@frozen
+class ServedResource:
+    """What answers the requests, and what logs them.
 
     A resource that `takes_oversized` (an `IHttp1Resource`) also gets requests whose body was too
     large to be received. `own_headers` are those that the server adds.
@@ -95,7 +123,7 @@ class ServedResource:
     is_leaf: bool
     takes_oversized: bool
     site: Site
-    log_access: Callable[[Request], None] | None
+    logging: RequestLogging = NO_LOGGING
     own_headers: OwnHeaders = NO_HEADERS
 
 
@@ -188,9 +216,11 @@ class Connections:
         its clients come from there.
         """
         address: str = getattr(peer, "host", "")
+        sends_ids = self.served.logging.sends_ids
         if self.trusted_proxies and self.trusted_proxies.trusts(address):
-            return partial(ProxiedRequest, self.trusted_proxies.trusts), ""
-        return Request, address
+            kind: type[ProxiedRequest] = identified(ProxiedRequest) if sends_ids else ProxiedRequest
+            return partial(kind, self.trusted_proxies.trusts), ""
+        return identified(Request) if sends_ids else Request, address
 
     def admit(self, connection: TrackedConnection, address: str) -> ErrorReply | None:
         """Register a connection; return why it is refused, None if it is not.

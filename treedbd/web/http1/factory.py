@@ -29,9 +29,11 @@ from treedbd.trusted_proxies import TrustedProxies
 from treedbd.web.http1.connection import Http1Connection
 from treedbd.web.http1.connections import (
     NO_HEADERS,
+    NO_LOGGING,
     Connections,
     CountsRequests,
     OwnHeaders,
+    RequestLogging,
     ServedResource,
 )
 from treedbd.web.http1.interface import IHttp1Resource
@@ -50,7 +52,7 @@ class Http1Factory(Factory):
         resource: IResource,
         limits: Limits,
         clock: IReactorTime,
-        log_access: Callable[[Request], None] | None = None,
+        log_access: Callable[[Request], None] | RequestLogging | None = None,
         wall_clock: Callable[[], float] = time.time,
         headers: OwnHeaders = NO_HEADERS,
         counts: Counting | None = None,
@@ -65,6 +67,10 @@ class Http1Factory(Factory):
         request.
         """
         site = Site(resource, reactor=clock)
+        if log_access is None:
+            log_access = NO_LOGGING
+        elif not isinstance(log_access, RequestLogging):
+            log_access = RequestLogging(log_access)
         served = ServedResource(
             resource,
             bool(resource.isLeaf),

@@ -9,8 +9,12 @@ class HeadMemory:
     Attributes:
         question: what the resource made of the head, of any type; None at first.
         forwarded: what trusted proxies say in it (`ForwardedRequest`), None until that is read.
+        logged: what the access log made of it, likewise.
+        identity: who has opened a stream with it, likewise.
 
     """
 
     question: object = None
     forwarded: object = None
+    logged: object = None
+    identity: object = None

@@ -28,7 +28,10 @@ class IHttp1Request(IRequest, IConsumer):
     headers = Attribute("The header fields: from names in lower case to lists of values, in order.")
     head_memory = Attribute(
         "What the resource remembers for requests with this very head: an object with a settable "
-        "attribute `question`, None at first; a new one for each parsed head."
+        "attributes `question` and `identity`, None at first; a new one for each parsed head."
+    )
+    request_id = Attribute(
+        "The id by which the log and the client mean this request: a trusted proxy's, or random."
     )
     is_oversized = Attribute("Whether the body is too large; then `content` must not be read.")
     came_by_trusted_proxy = Attribute(

@@ -8,8 +8,9 @@ gone does nothing; what is logged never holds the query of a URI, which may hold
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import lru_cache
+from time import perf_counter
 from typing import Any, Final, Protocol
 
 from twisted.internet.interfaces import IAddress
@@ -37,9 +38,10 @@ _OWN_FIELDS: Final = frozenset({b"Connection", b"Date", b"Server", b"Transfer-En
 
 
 class RequestConnection(Protocol):
-    """What a request knows of its connection."""
+    """What a request knows of its connection; `date_lines` begin its plain and secure replies."""
 
     secure: bool
+    date_lines: list[bytes]
     peer: IAddress
     host: IAddress
     site: Site
@@ -49,10 +51,6 @@ class RequestConnection(Protocol):
     @property
     def transport(self) -> Any:
         """The transport of the connection."""
-
-    @property
-    def date_lines(self) -> Sequence[bytes]:
-        """The first header lines of plain and of secure replies."""
 
     def answered(self, request: Any) -> None:
         """Note that a request has its whole reply."""
@@ -72,6 +70,7 @@ class Reply(StockRequest):
         channel: the same, None once the reply is complete or cannot be sent.
         persistent: whether the connection stays open after the reply; may be set to False.
         shown_path: the path as a log may show it.
+        reply_began: when a reply that is not sent at once began, in seconds of `perf_counter`.
 
     """
 
@@ -82,6 +81,7 @@ class Reply(StockRequest):
     isSecure: Callable[[], bool]
 
     _log = Logger()
+    reply_began: float | None = None
     _declared: int | None = None
     _only_head = False
 
@@ -122,6 +122,7 @@ class Reply(StockRequest):
             self._end()
             return
         self.sentLength = reader.size
+        self.reply_began = perf_counter()
         channel.writer.send_content(head, reader, self._end)
 
     def _format_head(self, status: int, headers: Iterable[Header], length: int) -> bytes:
@@ -145,7 +146,7 @@ class Reply(StockRequest):
         *,
         closes_connection: bool = False,
     ) -> None:
-        """Set status and headers of a reply that is written in pieces (`IHttp1Request.start`)."""
+        """Begin a reply that is written in pieces (`IHttp1Request.start`)."""
         self.setResponseCode(status)
         fields = self.responseHeaders
         for name, content in headers:
@@ -232,6 +233,7 @@ class Reply(StockRequest):
     def _begin(self, length: int | None) -> bytes:
         """Return the head of the reply; `length` is that of the body if it is known."""
         self.startedWriting = 1
+        self.reply_began = perf_counter()
         fields = self.responseHeaders
         self._only_head = self._only_head or self.method == b"HEAD" or self.code in NO_BODY_CODES
         self._choose_framing(fields, length)
@@ -286,9 +288,7 @@ class Reply(StockRequest):
         """Release the connection, and fire what waits for the end of the reply."""
         channel = self.channel
         if self.producer is not None:
-            self._log.error(
-                "A producer was not unregistered at the end of {path}.", path=self.shown_path
-            )
+            self._log.error("A producer is still registered: {path}.", path=self.shown_path)
             self.unregisterProducer()
         if self._declared is not None and self.sentLength != self._declared and not self._only_head:
             self.persistent = False  # the client waits for more, or reads the rest as a reply

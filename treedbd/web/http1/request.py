@@ -29,6 +29,7 @@ from treedbd.web.http1.errors import INTERNAL, ErrorReply
 from treedbd.web.http1.interface import IHttp1Request
 from treedbd.web.http1.parser import Http1Parser
 from treedbd.web.http1.reply import Reply, RequestConnection
+from treedbd.web.http1.request_id import id_header, request_id_of
 from treedbd.web.http1.shown_path import shown_path
 
 
@@ -58,6 +59,7 @@ class Request(Reply):
     Attributes:
         headers: the header fields, from names in lower case to lists of values in order.
         head_memory: what the resource remembers for requests with this very head.
+        request_id: the id by which the log and the client mean this request.
         began: when it was complete, in seconds of `perf_counter`.
         came_by_trusted_proxy: whether a trusted proxy has sent it.
         is_oversized: whether its body was too large to be received.
@@ -87,6 +89,7 @@ class Request(Reply):
     transport = _lazily(lambda request: request.connection.transport)
     site = _lazily(lambda request: request.connection.site)
     _adapterCache = _lazily(lambda request: {})
+    request_id = _lazily(request_id_of)
 
     def __init__(self, connection: RequestConnection, parser: Http1Parser) -> None:
         """Represent the request that `parser` has just completed."""
@@ -166,12 +169,13 @@ class Request(Reply):
             failure=reason,
             method=self.method.decode("ascii"),
             path=self.shown_path,
+            treedb_fields={"request_id": self.request_id},
         )
         if self.channel is not None:
             if self.startedWriting:
                 self.channel.abort()  # a reply cut short must not look complete
             else:
-                self._send_error(INTERNAL)
+                self._send_error(INTERNAL, id_header(self))
         return reason
 
     def _render_get_for_head(self, resource: IResource) -> Any:

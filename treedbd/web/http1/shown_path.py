@@ -45,6 +45,11 @@ def shown_path(path: bytes) -> str:
     return "/".join(shown)
 
 
+def hide_tokens(text: str) -> str:
+    """Return text of a client without what may be a token in it."""
+    return _hide(text)
+
+
 def _is_plain(text: str) -> bool:
     """Return whether nothing has to be hidden of text, even when all of it is decoded."""
     plain = _decode_fully(text)
