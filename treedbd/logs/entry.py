@@ -1,8 +1,8 @@
 """One entry of the log, taken from an event of `twisted.logger`, or from a worker's.
 
-What is logged with a logger may carry, besides its text, two things that only this package reads:
-`FIELDS`, a mapping from names to values that JSON has, and `LINE`, the line that a text log shows
-in place of everything else.
+What is logged with a logger may carry, besides its text, some things that only this package reads:
+`FIELDS`, a mapping from names to values that JSON has; `LINE`, the line that a text log shows in
+place of everything else; and `MESSAGE`, the text itself, which then need not be formatted.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from twisted.python.failure import Failure
 
 FIELDS: Final = "treedb_fields"
 LINE: Final = "treedb_line"
+MESSAGE: Final = "treedb_message"
 ENTRY: Final = "treedb_entry"
 """The key of an entry that another process has logged, in the event that passes it on."""
 MAX_CHARACTERS: Final = 10_000
@@ -66,7 +67,7 @@ def entry_of(event: LogEvent) -> LogRecord:
     level = event.get("log_level", LogLevel.info)
     logger = event.get("log_namespace") or event.get("log_system") or "-"
     traceback = _traceback_of(event)
-    message = _message_of(event)
+    message = event.get(MESSAGE) or _message_of(event)
     if traceback and traceback in message:  # of the older log of Twisted
         message = message.replace(traceback, "").strip()
     return LogRecord(
@@ -116,14 +117,21 @@ def encode_entry(entry: LogRecord) -> bytes:
         return json.dumps(parts, default=str).encode() + b"\n"
 
 
+class NotAnEntry(ValueError):
+    """A line that is no entry: what a process prints when it cannot log any more."""
+
+
 def decode_entry(line: bytes, worker: int) -> LogRecord:
-    """Return the entry that a worker has encoded; raise ValueError if it is none."""
-    parts: Any = json.loads(line)  # which also knows lone surrogates
+    """Return the entry that a worker has encoded; raise `NotAnEntry`."""
+    try:
+        parts: Any = json.loads(line)  # which also knows lone surrogates
+    except ValueError:
+        raise NotAnEntry from None
     if not isinstance(parts, list) or [type(part) for part in parts] != _TYPES:
-        raise ValueError("not an entry of a log")
+        raise NotAnEntry
     time, level, logger, message, fields, traceback, shown = parts
     try:
         LogLevel.levelWithName(level)
     except InvalidLogLevelError:
-        raise ValueError("not a level") from None
+        raise NotAnEntry from None
     return LogRecord(time, level, logger, message, fields, traceback, shown, worker)

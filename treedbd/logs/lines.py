@@ -55,9 +55,14 @@ def format_fields(entry: LogRecord) -> str:
 
 
 def _format_value(value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    shown = in_one_line(str(value))
+    if isinstance(value, str):
+        return _format_string(value)
+    return str(value).lower()  # a number, true or false
+
+
+@lru_cache(maxsize=256)
+def _format_string(value: str) -> str:
+    shown = in_one_line(value)
     if _BARE.fullmatch(shown):
         return shown
     # What is escaped already keeps its form.

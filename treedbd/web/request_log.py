@@ -165,10 +165,8 @@ class RequestLog:
 
     def _write(self, fields: dict[str, object]) -> None:
         _log.info(
-            "{method} {path} {status}",
-            method=fields["method"],
-            path=fields["path"],
-            status=fields["status"],
+            "{treedb_message}",
+            treedb_message=f"{fields['method']} {fields['path']} {fields['status']}",
             treedb_fields=fields,
             treedb_line=format_combined(fields) if self._is_combined else "",
         )

@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 
 from twisted.logger import LogEvent, Logger, LogLevel, globalLogBeginner
 
-from treedbd.logs.entry import LogRecord, decode_entry, encode_entry, entry_of
+from treedbd.logs.entry import LogRecord, NotAnEntry, decode_entry, encode_entry, entry_of
 
 MAX_LINE_BYTES: Final = 256 * 1024
 """Of a longer line the rest is dropped."""
@@ -58,7 +58,7 @@ class WorkerLog:
     def _log_line(self, line: bytes) -> None:
         try:
             entry = decode_entry(line, self._number)
-        except ValueError:
+        except NotAnEntry:
             text = line.decode("utf-8", "replace")
             name = f"{__name__}.{type(self).__name__}"
             entry = LogRecord(time.time(), "error", name, text, worker=self._number)

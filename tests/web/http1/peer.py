@@ -17,7 +17,7 @@ from twisted.web.server import NOT_DONE_YET
 from zope.interface import alsoProvides
 
 from treedbd.limits import Limits
-from treedbd.web.http1.connections import NO_HEADERS, OwnHeaders
+from treedbd.web.http1.connections import NO_HEADERS, OwnHeaders, RequestLogging
 from treedbd.web.http1.factory import Http1Factory
 from treedbd.web.http1.request import Request
 
@@ -156,7 +156,7 @@ class Server:
         self,
         resource: IResource,
         limits: Limits | None = None,
-        log_access: Callable[[Request], None] | None = None,
+        log_access: Callable[[Request], None] | RequestLogging | None = None,
         headers: OwnHeaders = NO_HEADERS,
     ) -> None:
         self.clock = Clock()
