@@ -7,9 +7,11 @@ that a failure, a warning and the lines of other libraries are in the log.
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import re
 import signal
+import subprocess
 import zlib
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
@@ -17,7 +19,7 @@ from typing import Any, Final, NamedTuple
 import pytest
 
 from tests.access import EVENTS, Tree, admin, at, reload, secret_of, user, write_secret
-from tests.daemon import SERVE, TWISTD, Daemon
+from tests.daemon import SERVE, STOP_SECONDS, TWISTD, Daemon
 from tests.rest import Wire, print_request
 from treedbd.database.slow_rules import FIELDS as RULE_FIELDS
 from treedbd.logs.lines import MEMBERS
@@ -362,6 +364,28 @@ def test_a_file_that_logrotate_has_renamed_is_opened_again(tmp_path: pathlib.Pat
     assert [json.loads(line)["logger"] for line in (*before, *after)]
     assert '"message":"GET /a.json 200"' in old.read_text()
     assert '"message":"Server Shut Down."' in file.read_text()
+
+
+def test_in_the_background_each_line_of_the_file_is_an_object_too(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "treedb.toml").write_text('[log]\nformat = "json"\n[projects.shop]\n')
+    file, pid = tmp_path / "twistd.log", tmp_path / "pid"
+    command = [
+        *(str(TWISTD), f"--pidfile={pid}", "treedb", "--config", "treedb.toml"),
+        *("--data", str(tmp_path / "data"), "--listen", "tcp:0:interface=127.0.0.1"),
+    ]
+    file.touch()
+    subprocess.run(command, cwd=tmp_path, check=True)
+    number = pid.read_text()
+    with subprocess.Popen(
+        ["tail", "-n", "+1", "-f", f"--pid={number}", str(file)], stdout=subprocess.PIPE, text=True
+    ) as tail:
+        assert tail.stdout is not None
+        while "treedb ready http://127.0.0.1:" not in (line := tail.stdout.readline()):
+            assert line, "It ended early."
+        os.kill(int(number), signal.SIGTERM)
+        tail.communicate(timeout=STOP_SECONDS)
+    messages = [json.loads(line)["message"] for line in file.read_text().splitlines()]
+    assert messages[-1] == "Server Shut Down."
 
 
 def until_opened(file: pathlib.Path, tree: Tree) -> None:
