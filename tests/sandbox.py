@@ -122,6 +122,11 @@ def make_read_only(writable: str) -> None:
     _check(_C.mount(b"proc", b"/proc", b"proc", ctypes.c_ulong(0), options))
 
 
+def is_usable_by_others(path: pathlib.Path) -> bool:
+    """Return whether another user can reach a path, such as the interpreter of a checkout."""
+    return all(each.stat().st_mode & 0o001 for each in path.parents)
+
+
 def main() -> None:
     """Enter the sandbox and become the command."""
     unit, folder, *command = sys.argv[1:]
@@ -135,9 +140,10 @@ def main() -> None:
         with contextlib.suppress(PermissionError):  # root of a container
             make_read_only(folder)
         os.chdir(folder)
-        os.setgroups([])
-        os.setresgid(USER, USER, USER)
-        os.setresuid(USER, USER, USER)
+        if is_usable_by_others(pathlib.Path(sys.executable)):
+            os.setgroups([])
+            os.setresgid(USER, USER, USER)
+            os.setresuid(USER, USER, USER)
     os.environ["TMPDIR"] = folder
     _check(_C.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
     if values.get("MemoryDenyWriteExecute") == ["yes"]:

@@ -126,7 +126,7 @@ class Plan:
         }
         used = (folder, self.interpreter, *self.command)
         if any(str(each).startswith(_HOMES) for each in used):
-            lines["ProtectHome"] = "ProtectHome=no"
+            lines["ProtectHome"] = "ProtectHome=read-only"
         head = _UNIT_HEAD.substitute(unit_file=shlex.quote(str(folder / UNIT_FILE)))
         return head + _replace_lines(sample[sample.index("[Unit]") :], lines)
 

@@ -35,6 +35,7 @@ DOCUMENTS: Final = (
     "embedding.md",
     "operating.md",
     "logging.md",
+    "deployment.md",
 )
 DOCUMENT_PATHS: Final = tuple(f"/.docs/{name}" for name in DOCUMENTS)
 
