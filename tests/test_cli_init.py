@@ -14,7 +14,8 @@ import pytest
 
 from tests.command import COMMAND, CommandResult, run_command
 from tests.daemon import SERVE, Daemon
-from treedbd.cli.init_files import quote_for_unit
+from treedbd.cli.init import read_sample
+from treedbd.cli.init_files import Plan, quote_for_unit
 from treedbd.config.settings import load_settings
 from treedbd.web.auth.jwt import MIN_SECRET_BYTES, read_secret
 
@@ -152,6 +153,24 @@ def test_systemd_accepts_the_unit(tmp_path: pathlib.Path) -> None:
     assert f"\nExecStart={pathlib.Path(sys.executable).parent}/" in unit
     assert "it's 100%% of $$HOME/treedb.toml\"\n" in unit
     assert f'\nReadWritePaths="{str(folder).replace("%", "%%")}"\n' in unit
+
+
+@pytest.mark.parametrize(
+    ("folder", "command", "line"),
+    [
+        ("/etc/treedb", "/opt/treedb/bin/treedb", "ProtectHome=yes"),
+        ("/home/ada/treedb", "/opt/treedb/bin/treedb", "ProtectHome=read-only"),
+        ("/etc/treedb", "/root/.local/bin/treedb", "ProtectHome=read-only"),
+    ],
+)
+def test_the_unit_shows_home_directories_only_where_they_are_needed(
+    folder: str, command: str, line: str
+) -> None:
+    interpreter = pathlib.Path("/usr/bin/python3")
+    plan = Plan(pathlib.Path(folder), "app", "", 8080, "ada", (command,), interpreter)
+    unit = plan.files(read_sample("treedb.service"))["treedb.service"].splitlines()
+    assert {line, f"ReadWritePaths={folder}", "User=ada"} <= set(unit)
+    assert f"ExecStart={command} serve --config {folder}/treedb.toml" in unit
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import shutil
 import subprocess
@@ -14,9 +15,11 @@ from email.parser import Parser
 
 import pytest
 
+from tests.daemon import Daemon
 from treedbd.version import __version__
 
 PROJECT = pathlib.Path(__file__).parent.parent
+BIN = pathlib.Path(sys.executable).parent
 PLUGIN = "twisted/plugins/treedb_plugin.py"
 PRINT_PLUGINS = """
 import sys
@@ -67,9 +70,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 def build(project: pathlib.Path, folder: pathlib.Path, *targets: str) -> pathlib.Path:
     """Build distributions of these kinds into a folder; return it."""
-    hatchling = pathlib.Path(sys.executable).parent / "hatchling"
     subprocess.run(
-        [str(hatchling), "build", "-d", str(folder), *(f"-t={each}" for each in targets)],
+        [str(BIN / "hatchling"), "build", "-d", str(folder), *(f"-t={each}" for each in targets)],
         cwd=project,
         capture_output=True,
         check=True,
@@ -145,13 +147,37 @@ def test_the_source_distribution_holds_no_stray_files(
     }
 
 
-def test_an_installed_wheel_adds_treedb_to_twistd(
-    built: pathlib.Path, environment: pathlib.Path
-) -> None:
-    pip(environment, only(built, "*.whl"))
-    help_text = run(environment / "bin" / "twistd", "--help")
+@pytest.fixture(scope="module")
+def installed(built: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """The folder of pipx, which has installed the wheel and what it needs."""
+    folder = tmp_path_factory.mktemp("pipx")
+    places = {"PIPX_HOME": folder, "PIPX_BIN_DIR": folder / "bin", "PIPX_MAN_DIR": folder / "man"}
+    subprocess.run(
+        [str(BIN / "pipx"), "install", "--pip-args=--no-compile", str(only(built, "*.whl"))],
+        env={**os.environ, **{name: str(place) for name, place in places.items()}},
+        capture_output=True,
+        check=True,
+    )
+    return folder
+
+
+def test_an_installed_wheel_adds_treedb_to_twistd(installed: pathlib.Path) -> None:
+    twistd = installed / "venvs" / "treedb" / "bin" / "twistd"
+    help_text = run(twistd, "--help")
     assert "treedb" in help_text.split("Commands:")[1]
-    assert "--listen" in run(environment / "bin" / "twistd", "treedb", "--help")
+    assert "--listen" in run(twistd, "treedb", "--help")
+
+
+def test_treedb_as_pipx_installs_it_serves(installed: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    treedb = installed / "bin" / "treedb"
+    assert [each.name for each in treedb.parent.iterdir()] == ["treedb"]
+    run(treedb, "init", tmp_path / "new")
+    unit = (tmp_path / "new" / "treedb.service").read_text()
+    assert f"\nExecStart={installed}/venvs/treedb/bin/treedb serve --config " in unit
+    with Daemon(tmp_path, program=(str(treedb), "serve")) as daemon:
+        assert daemon.request("PUT", "/a.json?ns=demo", "1", secure=True).status == 200
+        assert daemon.request("GET", "/.docs/deployment.md").status == 200
+        assert daemon.stop() == 0
 
 
 def test_an_installed_source_distribution_adds_treedb_to_twistd(
@@ -177,7 +203,9 @@ def test_the_wheel_has_the_sample_configuration(
 ) -> None:
     add_dependencies(environment)
     pip(environment, "--no-deps", only(built, "*.whl"))
-    sample = site_packages(environment) / "treedbd" / "samples" / "treedb.toml"
-    assert sample.read_text() == (PROJECT / "conf" / "treedb.toml").read_text()
+    samples = site_packages(environment) / "treedbd" / "samples"
+    assert {each.name for each in samples.iterdir()} == {"treedb.toml", "treedb.service"}
+    for sample in samples.iterdir():
+        assert sample.read_text() == (PROJECT / "conf" / sample.name).read_text()
     printed = run(environment / "bin" / "treedb", "init", "--print-sample")
-    assert printed == sample.read_text()
+    assert printed == (samples / "treedb.toml").read_text()
