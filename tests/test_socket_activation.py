@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
 import pathlib
@@ -13,8 +14,9 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
+from tests.browser import find_port
 from tests.closing import Closing
-from tests.daemon import Daemon
+from tests.daemon import SERVE, Daemon
 from tests.workers_of import worker_pids
 from treedbd.config.certificate import ensure_local_certificate
 from treedbd.files import create_directory
@@ -235,3 +237,32 @@ def test_a_passed_socket_behind_a_proxy_names_the_client(tmp_path: pathlib.Path)
             connected.sendall(b"PROXY TCP6 2001:db8::9 ::1 4000 443\r\n")
             assert ask(connected) == b"HTTP/1.1 200 OK"
         daemon.await_line(r"2001:db8::9 GET /\.health 200 ")
+
+
+def test_the_activator_of_systemd_starts_the_daemon_at_the_first_connection(
+    tmp_path: pathlib.Path,
+) -> None:
+    port = find_port()
+    activate = ("systemd-socket-activate", f"--listen=127.0.0.1:{port}", "--fdname=web")
+    daemon = Daemon(tmp_path, config=CONFIG, listen=["systemd:web"], prefix=activate, program=SERVE)
+    with contextlib.closing(daemon):
+        daemon.launch()
+        daemon.await_line("Listening on")
+        with socket.create_connection(("127.0.0.1", port), 60) as connected:
+            assert ask(connected) == b"HTTP/1.1 200 OK"
+        daemon.await_line(f"treedb ready http://127.0.0.1:{port}$")
+
+
+def test_a_unix_socket_of_several_workers_keeps_its_mode_and_is_removed_at_the_end(
+    short_folder: pathlib.Path,
+) -> None:
+    file = short_folder / "treedb.sock"
+    listen = [f"unix:{file}:mode=600"]
+    with Daemon(short_folder, config=CONFIG, listen=listen, arguments=["--workers", "2"]) as daemon:
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        with socket.socket(socket.AF_UNIX) as connected:
+            connected.connect(str(file))
+            assert ask(connected) == b"HTTP/1.1 200 OK"
+        assert daemon.stop() == 0
+        assert not file.exists()
+        assert "Traceback" not in daemon.log

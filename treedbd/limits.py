@@ -124,7 +124,8 @@ class Limits:
         waiting_file_bytes: the same for what waits in temporary files, which hold large reads.
         connections: open connections; beyond it 503.
         connections_per_address: open connections of one client address; beyond it 429.
-        handshake_s: from the accepted connection to the end of its TLS handshake.
+        handshake_s: from the accepted connection to the end of its TLS handshake; before that, from
+            the accepted connection to the end of its header of the PROXY protocol, if it has one.
         head_s: from the first byte of a request to the end of its head; after it 408.
         body_s: from the head to the end of the body, plus the time that the bytes received so far
             take at `body_bytes_per_s`; after it 408.

@@ -135,9 +135,20 @@ def test_any_bytes_are_a_header_or_incomplete_or_refused(received: bytes) -> Non
         assert found is None or found.length <= len(received)
 
 
-@given(st.binary(max_size=120).map(b"PROXY ".__add__))
-def test_what_text_is_accepted_names_addresses_that_sockets_know(received: bytes) -> None:
+HOSTS = st.one_of(
+    st.ip_addresses().map(str), st.text("0123456789abcdef:.", min_size=1, max_size=20)
+)
+
+
+@given(st.sampled_from("46"), HOSTS, HOSTS, st.integers(0, 70_000), PORTS)
+def test_what_text_is_accepted_names_addresses_that_sockets_know(
+    version: str, source: str, destination: str, source_port: int, port: int
+) -> None:
+    line = f"PROXY TCP{version} {source} {destination} {source_port} {port}\r\n".encode()
     with contextlib.suppress(InvalidProxyHeader):
-        found = read_proxy_header(received)
-        if found is not None and found.source is not None:
-            socket.getaddrinfo(found.source.host, found.source.port, flags=socket.AI_NUMERICHOST)
+        found = read_proxy_header(line)
+        assert found is not None
+        for address in (found.source, found.destination):
+            assert address is not None
+            numeric = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
+            assert socket.getaddrinfo(address.host, address.port, flags=numeric)
