@@ -8,8 +8,10 @@ import pathlib
 
 import attrs
 import pytest
+from twisted.web.resource import Resource
 
 from tests.web.tree_server import OPTIONS, TreeServer
+from treedbd.web.http1.factory import Http1Factory
 
 TARGET = "/.openapi.json"
 
@@ -65,3 +67,13 @@ def test_without_a_page_for_browsers_it_is_there(tmp_path: pathlib.Path) -> None
     assert TARGET in paths
     assert "/.docs/interface.md" not in paths
     assert server.request("GET", "/.docs/interface.md").status == 404
+
+
+def test_mounted_under_a_prefix_it_says_where_its_paths_begin(server: TreeServer) -> None:
+    root, inner = Resource(), Resource()
+    root.putChild(b"api", inner)
+    inner.putChild(b"d b", server.resource)
+    assert json.loads(server.request("GET", TARGET).body)["servers"] == [{"url": "/"}]
+    server.factory = Http1Factory(root, OPTIONS.limits, server.clock)
+    reply = server.request("GET", f"/api/d%20b{TARGET}")
+    assert json.loads(reply.body)["servers"] == [{"url": "/api/d%20b"}]

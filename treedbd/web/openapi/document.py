@@ -7,7 +7,7 @@ ones have the same operations.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from treedbd.limits import MAX_DEPTH, MAX_TOKEN_CHARACTERS
@@ -78,7 +78,7 @@ def make_document(
     `codes` are those of errors by their statuses. `prefix` is the path under which it is mounted,
     without a slash at its end.
     """
-    rendered = _Paths(options)
+    rendered = _Paths(options, codes)
     paths = dict(item for route in routes for item in rendered.of(route))
     return {
         "openapi": "3.1.0",
@@ -120,7 +120,8 @@ def _security_schemes() -> JsonObject:
 class _Paths:
     """Renders the Path Items (OpenAPI 3.1, section 4.8.9) of one service."""
 
-    def __init__(self, options: WebOptions) -> None:
+    def __init__(self, options: WebOptions, statuses: Container[int]) -> None:
+        self._statuses = statuses
         self._limits = options.limits
         self._etags = etag_parameters(options.etag_headers)
 
@@ -169,7 +170,8 @@ class _Paths:
                 "description": fill_in(_BODY, self._limits),
                 "content": {JSON: {"schema": ref("schemas", operation.body)}},
             }
-        results = {**operation.results, **{each: name_of(each) for each in operation.errors}}
+        errors = {each: name_of(each) for each in operation.errors if each in self._statuses}
+        results = {**operation.results, **errors}
         shown["responses"] = {
             str(status): ref("responses", name) for status, name in sorted(results.items())
         }

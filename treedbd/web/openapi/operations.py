@@ -26,7 +26,7 @@ _BASE_ERRORS: Final = (400, 403, 405, 408, 413, 414, 421, 429, 431, 500, 503)
 """What any request may meet."""
 _PARSED_ERRORS: Final = (*_BASE_ERRORS, 401, 404, 504)
 """What requests to a database may meet."""
-_WRITE_ERRORS: Final = (*_PARSED_ERRORS, 412)
+_WRITE_ERRORS: Final = (*_PARSED_ERRORS, 412, 507)
 _BODY_ERRORS: Final = (*_WRITE_ERRORS, 415)
 
 
@@ -34,8 +34,9 @@ _BODY_ERRORS: Final = (*_WRITE_ERRORS, 415)
 class Operation:
     """What one method of a route does.
 
-    `results` are the names of responses by their statuses, `body` is the name of the schema of what
-    is sent. `is_tagged` says whether an entity tag can be asked for.
+    `results` are the names of responses by their statuses. `errors` are statuses, of which those
+    count that errors have. `body` is the name of the schema of what is sent. `is_tagged` says
+    whether an entity tag can be asked for.
     """
 
     summary: str

@@ -42,7 +42,7 @@ _BOUND: Final[JsonObject] = {
     "examples": ["36", '"London"', "true", "null", '36,"ada"'],
 }
 _OVERRIDE: Final[JsonObject] = {"enum": sorted(each.decode() for each in OVERRIDES)}
-_SILENT: Final[JsonObject] = {"const": "silent"}
+_SILENT: Final = {"type": "string", "pattern": "^silent$"}
 
 
 def _choice(*choices: str) -> JsonObject:
@@ -125,7 +125,12 @@ PRINT: Final = Parameter(
 )
 READ: Final = (
     Parameter("query", "shallow", _FLAG, "The keys of the children only."),
-    Parameter("query", "v", {"const": 2}, "With `shallow`: small children and sizes, too."),
+    Parameter(
+        "query",
+        "v",
+        {"type": "integer", "enum": [2]},
+        "With `shallow`: small children and sizes, too.",
+    ),
     Parameter("query", "format", _choice("export"), "Show priorities, and no arrays."),
     Parameter(
         "query",

@@ -69,8 +69,9 @@ WHEN: Final = {
     500: "An error of the server, which is in its log.",
     503: "The server is at a limit or stopping, or something that it needs cannot be used.",
     504: "The time-out has passed.",
+    507: "The database has no room for it.",
 }
-"""What each status of an error means."""
+"""What each status of an error means; of these the document has those of the table of errors."""
 
 _ERROR_HEADERS: Final = {
     405: ("Allow",),

@@ -124,7 +124,7 @@ ADMIN_SCHEMAS: Final[JsonObject] = {
                 "size": _COUNT,
             },
             {
-                "admin": {"const": True},
+                "admin": {"type": "boolean", "description": "Whether it was an admin."},
                 "kept": {"type": "boolean", "description": "Whether the log has kept the data."},
                 "data": {"description": "With format=export: what was written."},
             },
