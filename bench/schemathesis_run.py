@@ -1,6 +1,7 @@
 """Let schemathesis send requests that follow from `/.openapi.json`, for as long as you want.
 
     .venv/bin/python bench/schemathesis_run.py [--seconds N] [--rate N] [--seed N]
+        [--sender NAME]
 
 A daemon in development mode, with rules that deny something, serves on this machine only. In turns
 the requests are those of anonymous callers and of an admin, and in the dialect of Firebase those of
@@ -36,21 +37,24 @@ def main() -> int:
     parser.add_argument("--seconds", type=int, default=600, help="of all rounds")
     parser.add_argument("--rate", type=int, default=50, help="requests a second, at most")
     parser.add_argument("--seed", type=int, default=1, help="of the first round")
+    parser.add_argument("--sender", choices=SENDERS, help="only the round of this one")
     options = parser.parse_args()
-    each_s = max(1, options.seconds // len(SENDERS))
+    senders = [options.sender] if options.sender else [*SENDERS]
+    each_s = max(1, options.seconds // len(senders))
     has_failed = False
     total = 0
     with tempfile.TemporaryDirectory() as name, Daemon(Path(name)) as daemon:
-        for seed, (sender_name, sender) in enumerate(SENDERS.items(), options.seed):
+        for seed, sender in enumerate(senders, options.seed):
             put_rules(daemon)
             begin, logged = time.monotonic(), len(daemon.log)
-            trial = Trial(sender, seed, PHASES, EXAMPLES, seconds=each_s, rate=options.rate)
-            outcome = trial.run(daemon.http, Path(name))
+            outcome = Trial(
+                SENDERS[sender], seed, PHASES, EXAMPLES, seconds=each_s, rate=options.rate
+            ).run(daemon.http, Path(name))
             total += outcome.cases
             statuses = Counter(_ANSWERED.findall(daemon.log[logged:]))
             shown = ", ".join(f"{status}: {count}" for status, count in sorted(statuses.items()))
             print(
-                f"{sender_name} (seed {seed}): {outcome.cases} requests "
+                f"{sender} (seed {seed}): {outcome.cases} requests "
                 f"in {time.monotonic() - begin:.0f} s; {shown}",
                 flush=True,
             )

@@ -36,7 +36,7 @@ RULES = {
         "a": {".read": "auth != null", ".validate": "newData.isString() || newData.hasChildren()"},
     }
 }
-_GENERATED = re.compile(r"^  ([0-9,]+) generated", re.MULTILINE)
+_GENERATED = re.compile(r"^ +([0-9,]+) generated", re.MULTILINE)
 
 # At `/`, and for priorities, methods that others have are errors in the request: 404 and 400.
 _CONFIG = """
