@@ -27,6 +27,7 @@ from tests.openapi_trial import SENDERS, Trial, put_rules
 PHASES = "examples,coverage,fuzzing,stateful"
 EXAMPLES = 1000
 """For each operation, if the time is not over before."""
+MAX_TRACE_LINES = 60
 
 _ANSWERED = re.compile(r"\[request#info\] [A-Z]+ \S+ ([0-9]{3}) ")
 
@@ -61,9 +62,10 @@ def main() -> int:
             if outcome.status != 0:
                 has_failed = True
                 print(outcome.output, flush=True)
-        if "Traceback" in daemon.log:
+        _, found, trace = daemon.log.partition("Traceback")
+        if found:
             has_failed = True
-            print(daemon.log)
+            print(found + "\n".join(trace.splitlines()[:MAX_TRACE_LINES]))
     print(f"{total} requests, {'with failures' if has_failed else 'no failure'}")
     return int(has_failed)
 

@@ -194,6 +194,25 @@ def test_a_denied_read_is_explained_whatever_form_it_asks_for(
     assert denied.startswith("warn: denied: No .read rule on the path is true.")
 
 
+@pytest.mark.parametrize(
+    ("method", "body", "headers", "reason"),
+    [
+        ("PUT", b"{", [], "Not valid JSON"),
+        ("PUT", b'{"a\\u0000":1}', [], "The key 'a\\x00' is not allowed"),
+        ("PATCH", b"1", [], "The body of a PATCH must be"),
+        ("POST", b"1", ["Content-Encoding: gzip"], "The body is not valid gzip:"),
+    ],
+)
+def test_of_a_denied_write_with_a_bad_body_the_error_is_shown_in_one_line(
+    server: TreeServer, log: list[Any], method: str, body: bytes, headers: list[str], reason: str
+) -> None:
+    assert server.request(method, "/else.json", body, headers).status == 403
+    denied, shown = lines(log)
+    assert denied.startswith(f"warn: denied, whatever the body is, and it is an error: {reason}")
+    assert "\n" not in denied
+    assert shown.startswith(f"info: {method} /else.json 403 ")
+
+
 def test_a_denial_that_cannot_be_explained_is_answered_all_the_same(
     server: TreeServer, log: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

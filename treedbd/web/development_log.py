@@ -19,9 +19,10 @@ import orjson
 from twisted.logger import Logger
 
 from treedbd.database.database import Database
-from treedbd.database.errors import PermissionDenied
+from treedbd.database.errors import PermissionDenied, TooLarge
 from treedbd.rules.explanation_text import format_explanation
 from treedbd.text import in_one_line
+from treedbd.tree.errors import InvalidData
 from treedbd.web.auth.jwt import BadToken, parse
 from treedbd.web.body_gate import FREE_BYTES
 from treedbd.web.http1.adapter import size_of_body
@@ -106,6 +107,9 @@ class DevelopmentLog:
         try:
             response = await self._handlers[wanted.method](request, asked, database)
             self._log_denial(response)
+        except (InvalidData, TooLarge) as bad:  # who may write nothing is refused before that
+            reason = in_one_line(str(bad))
+            _log.warn("denied, whatever the body is, and it is an error: {reason}", reason=reason)
         except Exception:  # the denial itself is answered all the same
             _log.failure("A denial could not be explained.")
 
