@@ -36,6 +36,7 @@ DOCUMENTS: Final = (
     "operating.md",
     "logging.md",
     "deployment.md",
+    "proxies.md",
 )
 DOCUMENT_PATHS: Final = tuple(f"/.docs/{name}" for name in DOCUMENTS)
 

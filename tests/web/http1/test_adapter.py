@@ -15,6 +15,7 @@ from zope.interface.verify import verifyObject
 
 from tests.web.http1.peer import GET, ParsedReply, Peer, ScriptedResource, Server
 from treedbd.limits import Limits
+from treedbd.trusted_proxies import parse_trusted_proxies
 from treedbd.web.content import Content, WaitingBytes
 from treedbd.web.http1.adapter import AdaptedRequest
 from treedbd.web.http1.interface import IHttp1Request, IHttp1Resource
@@ -326,3 +327,26 @@ def test_long_content_for_a_client_that_has_gone_is_released(
     peer.disconnect()
     send_content(waiting)(request)
     assert waiting.total == 0
+
+
+def test_of_a_trusted_proxy_before_a_site_address_scheme_and_host_count() -> None:
+    head = (
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Forwarded-For: 198.51.100.7\r\n"
+        b"X-Forwarded-Proto: https\r\nX-Forwarded-Host: shop.example.com\r\n\r\n"
+    )
+    _, request = open_request(connect_site, head)
+    seen = []
+    for trusted in (["192.0.2.1"], ["192.0.2.2"]):
+        adapted: Any = AdaptedRequest(request.original, LIMIT, parse_trusted_proxies(trusted))
+        seen.append(
+            (
+                adapted.getClientAddress().host,
+                adapted.isSecure(),
+                adapted.headers[b"host"],
+                adapted.came_by_trusted_proxy,
+            )
+        )
+    assert seen == [
+        ("198.51.100.7", True, [b"shop.example.com"], True),
+        ("192.0.2.1", False, [b"localhost"], False),
+    ]

@@ -34,7 +34,7 @@ from twisted.internet.protocol import Protocol, connectionDone
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from treedbd.web.http1.connections import Connections, MakeRequest, log_request
+from treedbd.web.http1.connections import Connections, log_request
 from treedbd.web.http1.deadlines import Deadline
 from treedbd.web.http1.errors import (
     BODY_TOO_LARGE,
@@ -68,7 +68,7 @@ class Http1Connection(Protocol):
 
     secure = False
     writer: ConnectionWriter
-    _make_request: MakeRequest
+    _make_request: type[Request]
 
     transport: Any
     _request: Request | None = None

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable
-from functools import partial
 from math import inf
 from typing import Final, Literal, Protocol, TypeAlias
 
@@ -33,9 +32,7 @@ from treedbd.web.http1.errors import (
 )
 from treedbd.web.http1.head_memory import HeadMemory
 from treedbd.web.http1.identified_request import identified
-from treedbd.web.http1.parser import Http1Parser
-from treedbd.web.http1.proxied_request import ProxiedRequest
-from treedbd.web.http1.reply import RequestConnection
+from treedbd.web.http1.proxied_request import proxied_request
 from treedbd.web.http1.request import Request
 from treedbd.web.http1.tally import Tally
 
@@ -48,8 +45,6 @@ _FROM: Final = "connections from "
 """The keys of what is counted."""
 _log: Final = Logger()
 
-
-MakeRequest: TypeAlias = Callable[[RequestConnection, Http1Parser], Request]
 
 AnsweredRequest: TypeAlias = tuple[HeadMemory, bytes, int, float]
 """What its head asked, its method, the status of the reply, and how many seconds it took."""
@@ -159,7 +154,6 @@ class Connections:
         held_body_bytes: content of unanswered requests that arrived in several pieces.
         sent_past: the bytes that were sent past the writers of the connections.
         errors: how many errors the server has sent by itself, by status.
-        trusted_proxies: those whose headers count; set before there are connections.
         note_answered: notes an answered request, to be counted later.
 
     """
@@ -187,7 +181,7 @@ class Connections:
         self.draining = False
         self.held_body_bytes = 0
         self.errors: Counter[int] = Counter()
-        self.trusted_proxies: TrustedProxies = NO_PROXIES
+        self.trust(NO_PROXIES)
         answered: deque[AnsweredRequest] = deque(maxlen=0)
         # A method of the interpreter: it adds no call of ours to a request.
         self.note_answered: Final = (activity.answered if activity else answered).append
@@ -209,18 +203,22 @@ class Connections:
             + sum(each.bytes_sent for each in self._addresses)
         )
 
-    def requests_of(self, peer: IAddress) -> tuple[MakeRequest, str]:
-        """Return what makes the requests of a peer, and the address that it is counted for.
+    def trust(self, proxies: TrustedProxies) -> None:
+        """Let the headers of `proxies` count; to be called before there are connections."""
+        self._trusts = proxies.trusts if proxies else None
+        self._proxied_request = proxied_request(proxies.trusts)
+
+    def requests_of(self, peer: IAddress) -> tuple[type[Request], str]:
+        """Return the class of the requests of a peer, and the address that it is counted for.
 
         That is empty for a peer without an address, and for a trusted proxy: the connections of all
         its clients come from there.
         """
         address: str = getattr(peer, "host", "")
-        sends_ids = self.served.logging.sends_ids
-        if self.trusted_proxies and self.trusted_proxies.trusts(address):
-            kind: type[ProxiedRequest] = identified(ProxiedRequest) if sends_ids else ProxiedRequest
-            return partial(kind, self.trusted_proxies.trusts), ""
-        return identified(Request) if sends_ids else Request, address
+        kind = Request
+        if self._trusts is not None and self._trusts(address):
+            kind, address = self._proxied_request, ""
+        return identified(kind) if self.served.logging.sends_ids else kind, address
 
     def admit(self, connection: TrackedConnection, address: str) -> ErrorReply | None:
         """Register a connection; return why it is refused, None if it is not.

@@ -99,7 +99,7 @@ class Http1Factory(Factory):
 
     def trust(self, proxies: TrustedProxies) -> None:
         """Let the headers of `proxies` count; to be called before there are connections."""
-        self._connections.trusted_proxies = proxies
+        self._connections.trust(proxies)
 
     def acceptableProtocols(self) -> list[bytes]:
         """Return the protocols to negotiate over TLS."""
