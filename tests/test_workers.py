@@ -81,6 +81,20 @@ def test_streams_of_an_address_are_counted_over_all_workers(tmp_path: pathlib.Pa
         wait_until(lambda: EventStream(client, target).status == 200)
 
 
+def test_the_rate_of_an_address_holds_for_all_workers_together(tmp_path: pathlib.Path) -> None:
+    # One request a second and so many at once: what comes back meanwhile does not count.
+    config = "[rates]\nrequests_per_address = 1\nburst_s = 3600\n[projects.shop]\n"
+    with Daemon(tmp_path, config=config, arguments=TWO) as daemon:
+        wires = one_of_each(daemon, lambda: connected(daemon), lambda wire: wire.socket)
+        admitted = sum(ask_for_nothing(wire) != 429 for _ in range(1900) for wire in wires)
+        assert 3400 <= admitted < 3800
+
+
+def ask_for_nothing(wire: Wire) -> int:
+    wire.send(b"OPTIONS * HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    return wire.receive().status
+
+
 def test_what_a_worker_held_is_free_when_it_has_died(tmp_path: pathlib.Path) -> None:
     config = "[limits]\nconnections_per_address = 6\n[projects.shop]\n"
     with Daemon(tmp_path, config=config, arguments=TWO) as daemon:

@@ -1,13 +1,16 @@
-"""How many there are of what has a limit: connections and streams, by address and by database.
+"""How much there is of what has a limit: connections and streams, and what callers do in a second.
 
-`Counts` is of one process; where several serve the same clients, another one counts for all of them
-(`workers.board`).
+`Counts` and `Levels` are of one process; where several serve the same clients, others count for all
+of them (`workers.board`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import Protocol
+from typing import Final, Protocol
+
+KEPT_LEVELS: Final = 32_768
+"""Levels of one generation in `Levels`: at most twice as many are kept."""
 
 
 class Counting(Protocol):
@@ -45,3 +48,46 @@ class Counts:
         self._counts[key] -= 1
         if not self._counts[key]:
             del self._counts[key]
+
+
+class Levelling(Protocol):
+    """The levels of token buckets by key.
+
+    A level is a time: when the bucket will be full again if nothing more is taken from it.
+    """
+
+    def get(self, key: str) -> float:
+        """Return a level; in the past for a bucket that is full, or that nobody has used."""
+        ...
+
+    def set(self, key: str, level: float) -> None:
+        """Set a level."""
+        ...
+
+
+class Levels:
+    """The levels of one process alone, in bounded memory.
+
+    They are kept in two generations. When the younger one is full, the older one is forgotten: what
+    was set longest ago. A bucket that was forgotten is full.
+    """
+
+    def __init__(self, kept: int = KEPT_LEVELS) -> None:
+        """Keep at least the `kept` levels that were set last, and at most twice as many."""
+        self._kept = kept
+        self._young: dict[str, float] = {}
+        self._old: dict[str, float] = {}
+
+    def __len__(self) -> int:
+        return len(self._young.keys() | self._old.keys())
+
+    def get(self, key: str) -> float:
+        """Return a level."""
+        level = self._young.get(key)
+        return self._old.get(key, 0.0) if level is None else level
+
+    def set(self, key: str, level: float) -> None:
+        """Set a level."""
+        self._young[key] = level
+        if len(self._young) > self._kept:
+            self._old, self._young = self._young, {}

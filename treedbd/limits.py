@@ -145,6 +145,8 @@ class Limits:
         streams: open streams; beyond it 503.
         streams_per_database: open streams of one database; beyond it 429.
         streams_per_address: open streams of one client address; beyond it 429.
+        streams_per_uid: open streams of one user of a project; beyond it 429. 0 is no limit.
+        streams_per_project: open streams of one project; beyond it 429. 0 is no limit.
 
     """
 
@@ -175,6 +177,43 @@ class Limits:
     streams: int = limit(16_000, 1, 10_000_000)
     streams_per_database: int = limit(16_000, 1, 10_000_000)
     streams_per_address: int = limit(4000, 1, 10_000_000)
+    streams_per_uid: int = limit(4000, 0, 10_000_000)
+    streams_per_project: int = limit(0, 0, 10_000_000)
+
+
+@attrs.frozen
+class RateLimits:
+    """`[rates]`: how much callers may do in each second; 0 is no limit, beyond one 429.
+
+    What a caller has not used for `burst_s` seconds may be used at once. Bytes are those of bodies
+    that were received, of responses and of events; they are counted when they have been sent, so a
+    caller that has had more than its rate waits until that is made up for. A client address is an
+    IPv4 address or the first 64 bits of an IPv6 address.
+
+    Attributes:
+        burst_s: how many seconds' worth a caller may use at once.
+        requests_per_address, writes_per_address, bytes_per_address: of one client address.
+        requests_per_uid, writes_per_uid, bytes_per_uid: of one user of a project.
+        requests_per_project, writes_per_project, bytes_per_project: of one project.
+
+    """
+
+    burst_s: float = limit(10.0, 0, 3600, "seconds")
+    requests_per_address: int = limit(0, 0, 10_000_000)
+    writes_per_address: int = limit(0, 0, 10_000_000)
+    bytes_per_address: int = limit(0, 0, 2**40, "bytes a second")
+    requests_per_uid: int = limit(0, 0, 10_000_000)
+    writes_per_uid: int = limit(0, 0, 10_000_000)
+    bytes_per_uid: int = limit(0, 0, 2**40, "bytes a second")
+    requests_per_project: int = limit(0, 0, 10_000_000)
+    writes_per_project: int = limit(0, 0, 10_000_000)
+    bytes_per_project: int = limit(0, 0, 2**40, "bytes a second")
+
+
+PROJECT_RATES: Final = tuple(
+    field.name for field in attrs.fields(RateLimits) if not field.name.endswith(("_s", "_address"))
+)
+"""The rates that a project may have of its own."""
 
 
 @attrs.frozen

@@ -17,6 +17,8 @@ from treedbd.limits import MAX_LABEL_CHARACTERS
 
 DialectName: TypeAlias = Literal["auto", "standard", "firebase"]
 ReadsName: TypeAlias = Literal["strict", "local"]
+CreatorName: TypeAlias = Literal["rules", "admin"]
+"""Whose write may create a database: one that the rules allow, or an admin's alone."""
 
 DEFAULT_DATABASE: Final = "default"
 SERVICE_PROVIDER: Final = "custom"

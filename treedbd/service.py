@@ -118,7 +118,8 @@ class TreeService(MultiService):
         self._credentials = Credentials(settings, self._catalog, self._reactor)
         self._authenticator = Authenticator(self._credentials.verifier, self._reactor, time.time)
         self._activity = make_activity(settings, self._reactor, context)
-        options = web_options(settings, None if context is None else context.counts)
+        shared = (None, None) if context is None else (context.counts, context.levels)
+        options = web_options(settings, *shared)
         recall = self._authenticator.recall
         self._request_log = make_request_log(settings, options, recall, self._reactor)
         login = None if identify is None else HostLogin(identify, self._reactor)
@@ -159,6 +160,7 @@ class TreeService(MultiService):
             ),
             counts=options.counts,
             activity=self._activity,
+            rates=self._resource.rates,
         )
         factory.trust(options.trusted_proxies)
         return factory

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
+import attrs
 from twisted.internet.threads import deferToThreadPool
 
 from treedbd.cluster_link import ClusterLink
 from treedbd.config.endpoints import AUTHORITY_CERTIFICATE, LOCAL_CERTIFICATE
 from treedbd.config.http_settings import HSTS_S
 from treedbd.config.settings import Settings
-from treedbd.counts import Counting
+from treedbd.counts import Counting, Levelling
 from treedbd.database.answer_pool import AnswerPool
 from treedbd.database.catalog import Catalog
 from treedbd.database.data_directory import stored_bytes
@@ -119,8 +120,10 @@ def _tell_nobody(_: DatabaseName) -> None:
     pass
 
 
-def web_options(settings: Settings, counts: Counting | None) -> WebOptions:
-    """Return the options of the interface; `counts` are those of all workers, None without."""
+def web_options(
+    settings: Settings, counts: Counting | None, levels: Levelling | None = None
+) -> WebOptions:
+    """Return the options of the interface; `counts` and `levels` are those of all workers."""
     is_local = settings.development or settings.emulator
     # A service that does not listen by itself is mounted in a program that knows its own hosts.
     has_own_hosts = bool(settings.domains and settings.listen)
@@ -136,7 +139,14 @@ def web_options(settings: Settings, counts: Counting | None) -> WebOptions:
         admin_token=None if settings.network is None else settings.network.admin_token,
         limits=settings.limits,
         streams=settings.streams,
+        rates=settings.rates,
+        project_rates={
+            name: attrs.evolve(settings.rates, **project.rates)
+            for name, project in settings.projects.items()
+            if project.rates
+        },
         counts=counts,
+        levels=levels,
         trusted_proxies=settings.trusted_proxies,
         logs_requests=settings.development and not settings.quiet,
         has_page=settings.http.page,
@@ -183,6 +193,9 @@ def project_specs(settings: Settings) -> dict[str, ProjectSpec]:
             project.require_index,
             is_file_managed=project.rules_file is not None,
             databases_max=project.databases_max,
+            create_databases=project.create_databases,
+            database_bytes=project.database_bytes,
+            database_nodes=project.database_nodes,
         )
         for name, project in settings.projects.items()
     }

@@ -9,7 +9,7 @@ from twisted.internet.interfaces import IListeningPort, IProtocolFactory
 
 from treedbd.config.certificate import ServerContext
 from treedbd.config.endpoints import Endpoint
-from treedbd.counts import Counting
+from treedbd.counts import Counting, Levelling
 from treedbd.database.other_processes import RulesExchange
 from treedbd.database.problems import Problem
 from treedbd.names import DatabaseName
@@ -24,6 +24,7 @@ class WorkerContext(Protocol):
         checks_files: whether this one, and no other, checks files for damage.
         lock: that of the data directory, which their parent holds.
         counts: the connections and streams of them all.
+        levels: what the callers of them all have used of their rates.
 
     """
 
@@ -40,6 +41,11 @@ class WorkerContext(Protocol):
     @property
     def counts(self) -> Counting:
         """How many connections and streams all workers have."""
+        ...
+
+    @property
+    def levels(self) -> Levelling:
+        """What the callers of all workers have used of their rates."""
         ...
 
     def adopt_port(

@@ -12,10 +12,24 @@ import pytest
 import treedbd
 from treedbd.config.settings import Settings, load_settings
 from treedbd.config.values import ConfigError
-from treedbd.limits import Bounds, Limits, RulesLimits, StreamLimits, Unit, bounds_of, has_bounds
+from treedbd.limits import (
+    Bounds,
+    Limits,
+    RateLimits,
+    RulesLimits,
+    StreamLimits,
+    Unit,
+    bounds_of,
+    has_bounds,
+)
 
 PACKAGE = pathlib.Path(treedbd.__file__).parent
-TABLES: dict[str, type[Any]] = {"limits": Limits, "streams": StreamLimits, "rules": RulesLimits}
+TABLES: dict[str, type[Any]] = {
+    "limits": Limits,
+    "streams": StreamLimits,
+    "rates": RateLimits,
+    "rules": RulesLimits,
+}
 FIELDS: dict[str, attrs.Attribute[Any]] = {
     f"{table}.{field.name}": field for table, kind in TABLES.items() for field in attrs.fields(kind)
 }

@@ -20,7 +20,7 @@ from treedbd.config.settings import (
     load_settings,
 )
 from treedbd.config.values import ConfigError
-from treedbd.limits import Limits, RulesLimits, StreamLimits
+from treedbd.limits import Limits, RateLimits, RulesLimits, StreamLimits
 from treedbd.trusted_proxies import parse_trusted_proxies
 
 # The settings are below all that reads them, and a command that only needs them must start quickly.
@@ -413,6 +413,7 @@ def test_the_example_file_shows_every_key_at_its_default(tmp_path: pathlib.Path)
             Limits,
             StreamLimits,
             RulesLimits,
+            RateLimits,
             HttpSettings,
             LogSettings,
             ProjectSettings,
@@ -420,7 +421,7 @@ def test_the_example_file_shows_every_key_at_its_default(tmp_path: pathlib.Path)
         )
         for field in attrs.fields(kind)
     }
-    sections = {"limits", "streams", "rules", "http", "log", "projects", "providers"}
+    sections = {"limits", "streams", "rules", "http", "log", "rates", "projects", "providers"}
     assert fields - keys - sections == {
         "accept_loss",
         "development",
@@ -492,3 +493,36 @@ def test_a_program_sets_plain_values(tmp_path: pathlib.Path) -> None:
 def test_a_bad_value_of_a_program_is_one_sentence(values: Any, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         Settings.from_values(**values)
+
+
+def test_a_project_may_replace_rates(tmp_path: pathlib.Path) -> None:
+    text = (
+        "[rates]\nburst_s = 2\nrequests_per_uid = 5\n"
+        "[projects.shop.rates]\nrequests_per_uid = 0\nbytes_per_project = 9\n"
+    )
+    settings = load(tmp_path, text)
+    assert settings.rates == RateLimits(burst_s=2.0, requests_per_uid=5)
+    assert settings.projects["shop"].rates == {"requests_per_uid": 0, "bytes_per_project": 9}
+
+
+@pytest.mark.parametrize("line", ["burst_s = 2", "requests_per_address = 5", "request = 1"])
+def test_a_rate_that_no_project_can_have_is_refused(tmp_path: pathlib.Path, line: str) -> None:
+    sentence = load_error(tmp_path, f"[projects.shop.rates]\n{line}\n")
+    assert f"projects.shop.rates.{line.split(maxsplit=1)[0]} is not a rate of a project" in sentence
+    assert "requests_per_uid" in sentence
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("rates = 5", "rates must be a table"),
+        ('rates = { writes_per_uid = "5" }', "rates.writes_per_uid must be an integer from 0 to"),
+        ('create_databases = "users"', "create_databases must be one of rules, admin"),
+        ("database_bytes = -1", "database_bytes must be an integer from 0 to"),
+        ("database_nodes = 1.5", "database_nodes must be an integer from 0 to"),
+    ],
+)
+def test_a_limit_of_a_project_that_is_none_is_refused(
+    tmp_path: pathlib.Path, line: str, problem: str
+) -> None:
+    assert f"projects.shop.{problem}" in load_error(tmp_path, f"[projects.shop]\n{line}\n")

@@ -357,3 +357,14 @@ def test_auth_must_be_json(tmp_path: pathlib.Path) -> None:
         database.as_auth({"uid": {1}})  # type: ignore[dict-item]
     with pytest.raises(TypeError):
         database.as_auth("ada")  # type: ignore[arg-type]
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_program_itself_has_no_rates(tmp_path: pathlib.Path) -> None:
+    rates = {"requests_per_uid": 1, "requests_per_project": 1, "writes_per_uid": 1}
+    settings = settings_in(tmp_path, rates={"burst_s": 1.0, **rates})
+    async with running(settings) as service:
+        ada = service.database("app", auth={"uid": "ada"})
+        for number in range(5):
+            await ada.put("users/ada/age", number)
+            assert await ada.get("users/ada/age") == number

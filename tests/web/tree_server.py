@@ -84,7 +84,9 @@ class TreeServer(Server):
             clock=self.clock,
             wall_clock=lambda: WALL,
         )
-        self.factory = Http1Factory(self.resource, options.limits, self.clock)
+        self.factory = Http1Factory(
+            self.resource, options.limits, self.clock, rates=self.resource.rates
+        )
 
     def request(
         self,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treedbd.workers.board import Board, create_board
+from treedbd.workers.board import Board, SharedLevels, create_board
 
 SECRET = b"s" * 32
 WORKERS = 3
@@ -68,3 +68,34 @@ def test_no_count_is_too_small_and_few_keys_are_counted_exactly(
         all_boards[worker].remove(key)
     assert all(all_boards[0].total(key) == 0 for key in expected)
     os.close(descriptor)
+
+
+def shared_levels(descriptor: int) -> list[SharedLevels]:
+    return [SharedLevels(descriptor, WORKERS, SECRET) for _ in range(WORKERS)]
+
+
+def test_levels_are_those_of_all_workers_and_apart_from_the_counts(descriptor: int) -> None:
+    first, second, third = shared_levels(descriptor)
+    board = boards(descriptor)[2]
+    first.set("a", 7.5)
+    second.set("b", 2.5)
+    assert [each.get("a") for each in (first, second, third)] == [7.5] * 3
+    assert [third.get("b"), third.get("c"), board.total("a")] == [2.5, 0.0, 0]
+    board.add("a")
+    board.clear(2, 1.0)
+    assert third.get("a") == 7.5
+
+
+def test_a_level_is_never_lowered(descriptor: int) -> None:
+    first, second, _ = shared_levels(descriptor)
+    first.set("a", 7.5)
+    second.set("a", 5.0)
+    assert first.get("a") == 7.5
+
+
+def test_few_keys_of_many_workers_have_levels_of_their_own(descriptor: int) -> None:
+    levels = shared_levels(descriptor)
+    for number in range(1000):
+        levels[number % WORKERS].set(str(number), float(number))
+    wrong = sum(levels[0].get(str(number)) != number for number in range(1000))
+    assert wrong <= 1

@@ -18,12 +18,18 @@ from treedbd.config.values import (
     items,
     key,
     one_of,
+    read_table,
     seconds,
     table,
     text,
 )
-from treedbd.limits import DEFAULT_PROJECT_DATABASES, MAX_LABEL_CHARACTERS
-from treedbd.names import DEFAULT_DATABASE, DialectName, parse_label
+from treedbd.limits import (
+    DEFAULT_PROJECT_DATABASES,
+    MAX_LABEL_CHARACTERS,
+    PROJECT_RATES,
+    RateLimits,
+)
+from treedbd.names import DEFAULT_DATABASE, CreatorName, DialectName, parse_label
 
 
 def _databases(raw: object, location: SettingLocation) -> frozenset[str] | None:
@@ -47,9 +53,23 @@ def check_label(name: str, label: str, location: SettingLocation) -> None:
         )
 
 
+def _rates(raw: object, location: SettingLocation) -> Mapping[str, int]:
+    if not isinstance(raw, dict):
+        raise location.error("must be a table")
+    for name in raw:
+        if name not in PROJECT_RATES:
+            raise location.at(name).error(
+                "is not a rate of a project (the keys are " + ", ".join(PROJECT_RATES) + ")"
+            )
+    return MappingProxyType(read_table(RateLimits, raw, location))
+
+
 @attrs.frozen
 class ProjectSettings:
-    """`[projects.<name>]`; `databases` is None if any may be created, up to `databases_max`."""
+    """`[projects.<name>]`; `databases` is None if any may be created, up to `databases_max`.
+
+    `rates` are those that replace the ones of `[rates]`.
+    """
 
     databases: frozenset[str] | None = key(frozenset({DEFAULT_DATABASE}), _databases)
     dialect: DialectName = key("auto", one_of("auto", "standard", "firebase"))
@@ -59,6 +79,10 @@ class ProjectSettings:
     providers: tuple[ProviderSettings, ...] = key((), provider_list)
     max_token_life_s: float | None = key(None, seconds(10 * 365 * 86_400))
     databases_max: int = key(DEFAULT_PROJECT_DATABASES, integer(1, 1_000_000))
+    create_databases: CreatorName = key("rules", one_of("rules", "admin"))
+    database_bytes: int = key(0, integer(0, 2**50))
+    database_nodes: int = key(0, integer(0, 2**50))
+    rates: Mapping[str, int] = key(MappingProxyType({}), _rates)
 
 
 def read_projects(raw: object, location: SettingLocation) -> Mapping[str, ProjectSettings]:

@@ -38,6 +38,7 @@ from treedbd.config.values import (
 )
 from treedbd.limits import (
     Limits,
+    RateLimits,
     RulesLimits,
     StreamLimits,
 )
@@ -121,6 +122,7 @@ class Settings:
     workers: int = key(1, read_workers)
     emulator: bool = key(False, boolean)
     limits: Limits = key(Limits(), table(Limits))
+    rates: RateLimits = key(RateLimits(), table(RateLimits))
     streams: StreamLimits = key(StreamLimits(), table(StreamLimits))
     http: HttpSettings = key(HttpSettings(), table(HttpSettings))
     log: LogSettings = key(LogSettings(), table(LogSettings))

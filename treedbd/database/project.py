@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 
 from treedbd.limits import DEFAULT_PROJECT_DATABASES
-from treedbd.names import DEFAULT_DATABASE, DialectName
+from treedbd.names import DEFAULT_DATABASE, CreatorName, DialectName
 
 
 @attrs.frozen
@@ -14,7 +14,9 @@ class ProjectSpec:
 
     `databases` is None if any may be created, up to `databases_max`. A project that is
     `is_file_managed` has its rules from a file of the configuration, and denies everything until
-    they have been read.
+    they have been read. Databases that may be created are so by writes that the rules allow, or
+    by those of an admin alone. A database may hold `database_bytes` and `database_nodes`, 0 for any
+    number (`store.usage` says how they are counted).
     """
 
     name: str
@@ -23,3 +25,6 @@ class ProjectSpec:
     require_index: bool = False
     is_file_managed: bool = False
     databases_max: int = DEFAULT_PROJECT_DATABASES
+    create_databases: CreatorName = "rules"
+    database_bytes: int = 0
+    database_nodes: int = 0

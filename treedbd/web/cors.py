@@ -11,7 +11,7 @@ from treedbd.web.headers import Header, Headers, first
 
 ANY_ORIGIN: Final = "*"
 
-_EXPOSED: Final = (b"Access-Control-Expose-Headers", b"ETag")
+_EXPOSED: Final = (b"Access-Control-Expose-Headers", b"ETag, Retry-After")
 _ANY_MAY_READ: Final = ((b"Access-Control-Allow-Origin", b"*"), _EXPOSED)
 _VARY: Final = (b"Vary", b"Origin")
 _PREFLIGHT_S: Final = b"600"

@@ -41,6 +41,7 @@ from treedbd.web.headers import Header
 from treedbd.web.http1 import errors as protocol
 from treedbd.web.methods import MethodNotAllowed
 from treedbd.web.origins import ForeignOrigin
+from treedbd.web.rates import TooManyRequests
 from treedbd.web.request import PayloadTooLarge
 from treedbd.web.response import JSON_TYPE, Response
 from treedbd.web.sse.registry import StreamsExhausted, TooManyStreams
@@ -71,6 +72,7 @@ STATUS: Final[dict[type[BaseException], tuple[int, str]]] = {
     IdentifyFailed: (500, "internal_error"),
     UnsupportedEncoding: (415, "unsupported_encoding"),
     Misdirected: (421, "misdirected"),
+    TooManyRequests: (429, "too_many_requests"),
     TooManyWaitingBytes: (429, "too_many_requests"),
     TooManyStreams: (429, "too_many_requests"),
     ProviderUnavailable: (503, "unavailable"),
@@ -156,6 +158,10 @@ def _find(error: BaseException) -> tuple[int, str] | None:
 def _headers_of(error: BaseException) -> tuple[Header, ...]:
     if isinstance(error, MethodNotAllowed):
         return ((b"Allow", error.allowed.header),)
+    if isinstance(error, TooManyRequests):
+        return ((b"Retry-After", b"%d" % error.retry_after_s),)
+    if isinstance(error, TooManyStreams | TooManyWaitingBytes):
+        return (RETRY_SOON,)
     return (ACCEPTED,) if isinstance(error, UnsupportedEncoding) else ()
 
 

@@ -33,8 +33,10 @@ from treedbd.web.flow import Flow
 from treedbd.web.headers import Header
 from treedbd.web.http1.interface import IHttp1Request
 from treedbd.web.large_reads import Rendered, Waiter, before_deadline
+from treedbd.web.methods import READING
 from treedbd.web.missing_indexes import MissingIndexes, explain_index
 from treedbd.web.options import WebOptions
+from treedbd.web.rates import Rates
 from treedbd.web.read_options import check_stream
 from treedbd.web.rendering import Rendering
 from treedbd.web.representation import (
@@ -97,8 +99,13 @@ class DataHandlers:
         shared_reads: SharedReads,
         clock: IReactorTime,
         wall_clock: Callable[[], float],
+        rates: Rates | None = None,
     ) -> None:
-        """`refuse` answers a stream that cannot begin; `wall_clock` returns seconds since 1970."""
+        """`refuse` answers a stream that cannot begin; `wall_clock` returns seconds since 1970.
+
+        `rates` bound what users do, None if nothing does.
+        """
+        self._rates = rates
         writes = WriteHandlers(
             options.limits,
             self._identify,
@@ -116,7 +123,7 @@ class DataHandlers:
             b"DELETE": writes.delete,
         }
         self.streams: Final = StreamRegistry(
-            options.limits, options.streams, clock, wall_clock, options.counts
+            options.limits, options.streams, clock, wall_clock, options.counts, rates
         )
         self._writes = writes
         self._authenticator = authenticator
@@ -240,7 +247,7 @@ class DataHandlers:
             request, stream_request, self.streams, self._shared_reads, self._clock, self._refuse
         )
         common = self._writer.common_headers(request, no_store=False)
-        self.streams.add(stream, Subscriber(database.name, address, identity))
+        self.streams.add(stream, Subscriber(database.name, address, identity, request))
         try:
             stream.start((*STREAM_HEADERS, *common), parse_id(wanted.last_event_id))
         except (PermissionDenied, WaitingBytesRefused, InvalidQuery):
@@ -268,18 +275,24 @@ class DataHandlers:
             )
         if database.is_absent:
             database.read(check_read)
-        self.streams.check(database.name, address)
+        self.streams.check(database.name, address, identity)
         return request
 
     # Callers.
 
     async def _identify(self, wanted: DataRequest, database: Database) -> Identity:
-        """Return the identity that the rules see as the caller of a request."""
+        """Return the identity that the rules see as the caller of a request, and count it."""
+        project = database.name.project
         if wanted.token is None and wanted.override is None:
-            return ANONYMOUS if wanted.identity is None else wanted.identity
-        return await self._authenticator.identify(
-            database.name.project, wanted.token, wanted.override, wanted.timeout_s, wanted.identity
-        )
+            identity = ANONYMOUS if wanted.identity is None else wanted.identity
+        else:
+            identity = await self._authenticator.identify(
+                project, wanted.token, wanted.override, wanted.timeout_s, wanted.identity
+            )
+        # Neither the program itself nor a question of our own is a caller.
+        if self._rates is not None and not (wanted.takes_whole or wanted.explains_denial):
+            self._rates.take_user(project, identity, is_write=wanted.method not in READING)
+        return identity
 
     async def _identify_for_explanation(self, wanted: DataRequest, database: Database) -> Identity:
         """Return the identity that an admin wants explained; raise for any other sender."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import attrs
 
-from treedbd.counts import Counting
-from treedbd.limits import Limits, StreamLimits
+from treedbd.counts import Counting, Levelling
+from treedbd.limits import Limits, RateLimits, StreamLimits
 from treedbd.trusted_proxies import NO_PROXIES, TrustedProxies
 
 
@@ -33,11 +35,12 @@ class WebOptions:
     hosts of this machine, whose pages count as local, and patterns such as `*.local`, whose pages
     do not. `cors_origins` holds `*` or origins. With `only_local_pages`, in development mode,
     requests of pages of other origins are refused. `admin_token` replaces the token `owner`. With
-    `compression` longer responses are encoded as their clients accept it. `counts` are the
-    streams of all processes that serve the same clients. What `trusted_proxies` say of a request
-    counts. With `logs_requests` each request is logged, and what its sender may have overlooked.
-    With `has_page` there is one for browsers, and the documentation; what it tells in `development`
-    mode is None in any other.
+    `compression` longer responses are encoded as their clients accept it. `counts` are the streams
+    of all processes that serve the same clients, `levels` what they count for `rates`;
+    `project_rates` are those of the projects that have rates of their own. What `trusted_proxies`
+    say of a request counts. With `logs_requests` each request is logged, and what its sender may
+    have overlooked. With `has_page` there is one for browsers, and the documentation; what it tells
+    in `development` mode is None in any other.
     """
 
     domains: tuple[str, ...] = ()
@@ -51,8 +54,11 @@ class WebOptions:
     compression: bool = True
     limits: Limits = Limits()
     streams: StreamLimits = StreamLimits()
+    rates: RateLimits = RateLimits()
+    project_rates: Mapping[str, RateLimits] = MappingProxyType({})
     counts: Counting | None = None
     trusted_proxies: TrustedProxies = NO_PROXIES
+    levels: Levelling | None = None
     logs_requests: bool = False
     has_page: bool = True
     development: DevelopmentFacts | None = None

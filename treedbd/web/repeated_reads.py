@@ -16,7 +16,9 @@ from treedbd.database.database import Database
 from treedbd.database.errors import PermissionDenied
 from treedbd.database.requests import Caller
 from treedbd.web.auth.authenticator import Authenticator
+from treedbd.web.auth.identity import ANONYMOUS
 from treedbd.web.http1.interface import IHttp1Request
+from treedbd.web.rates import Rates
 from treedbd.web.representation import kept_response
 from treedbd.web.request import DataRequest, Question
 from treedbd.web.response import ResponseWriter
@@ -33,8 +35,10 @@ class RepeatedReads:
         authenticator: Authenticator,
         writer: ResponseWriter,
         now_ms: Callable[[], int],
+        rates: Rates | None = None,
     ) -> None:
-        """`now_ms` returns milliseconds since 1970."""
+        """`now_ms` returns milliseconds since 1970; `rates` bound what callers do."""
+        self._rates = rates
         self._catalog = catalog
         self._authenticator = authenticator
         self._writer = writer
@@ -43,27 +47,28 @@ class RepeatedReads:
     def answer(self, request: IHttp1Request, question: Question) -> bool:
         """Answer a request if that is simple; return whether it is answered.
 
-        Raises `PermissionDenied` or `WaitingBytesRefused`.
+        Raises `TooManyRequests`, `PermissionDenied` or `WaitingBytesRefused`.
         """
         database = self._catalog.use_open(question.name)
         if database is None or question.rules is not database.rules.current:
             return False
         wanted = question.wanted
-        caller = ANYONE if wanted.token is None else self._find_caller(wanted.token, database)
-        if caller is None:
-            return False
+        identity, caller = ANONYMOUS, ANYONE
+        if wanted.token is not None:
+            known = self._authenticator.recall(database.name.project, wanted.token)
+            if known is None:
+                return False
+            identity, caller = known, Caller(known.auth, known.is_admin)
         answer = database.answers.find(wanted.place, wanted.read_options.form)
         if answer is None:
             return False
+        if self._rates is not None:
+            self._rates.take_project(request, database.name.project, is_write=False)
+            self._rates.take_user(database.name.project, identity, is_write=False)
         self._check_read(wanted, database, caller)
         response = kept_response(wanted, answer, self._writer.waiting)
         self._writer.send(request, response, no_store=wanted.token is not None)
         return True
-
-    def _find_caller(self, token: str, database: Database) -> Caller | None:
-        """Return whose a token is, None if it has to be verified first."""
-        identity = self._authenticator.recall(database.name.project, token)
-        return None if identity is None else Caller(identity.auth, identity.is_admin)
 
     def _check_read(self, wanted: DataRequest, database: Database, caller: Caller) -> None:
         path, facts = wanted.place.path, wanted.read_options.facts

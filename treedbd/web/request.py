@@ -8,14 +8,14 @@ steps, and the database is looked up between them: `locate` finds its name, `par
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cached_property
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, Protocol, TypeAlias, TypeVar
 
 import attrs
 
 from treedbd.database.errors import TooLarge
+from treedbd.database.project import ProjectSpec
 from treedbd.limits import DEFAULT_TIMEOUT_S, Limits
 from treedbd.names import DatabaseName, DialectName
 from treedbd.tree.errors import InvalidPath, InvalidQuery
@@ -33,6 +33,7 @@ from treedbd.web.content_coding import parse_coding
 from treedbd.web.dialect import FIREBASE, STANDARD, Dialect
 from treedbd.web.headers import Headers, first, is_true, joined
 from treedbd.web.http1.interface import IHttp1Request
+from treedbd.web.media_types import accepts_events
 from treedbd.web.methods import READING, WITH_BODY, WRITING, AllowedMethods, parse_method
 from treedbd.web.options import WebOptions
 from treedbd.web.parameters import (
@@ -46,12 +47,9 @@ from treedbd.web.read_options import ReadOptions, parse_read_options
 
 Print: TypeAlias = Literal["compact", "pretty", "silent"]
 
-EVENTS: Final = b"text/event-stream"
-
 _EXPLAIN: Final = b"x-treedb-explain"
 _ENCODING: Final = b"content-encoding"
 _LAST_ID: Final = b"last-event-id"
-_NO_WEIGHT: Final = re.compile(rb"q=0(\.0*)?")
 
 
 class PayloadTooLarge(TooLarge):
@@ -130,6 +128,18 @@ class Question:
     name: DatabaseName
     wanted: DataRequest
     rules: object = None
+
+
+class OfProject(Protocol):
+    """A database, of which only the project counts here."""
+
+    @property
+    def project(self) -> ProjectSpec:
+        """The project that it belongs to."""
+        ...
+
+
+Found = TypeVar("Found", bound=OfProject)
 
 
 class RequestParser:
@@ -228,18 +238,38 @@ class RequestParser:
             place=place,
             parameters=parameters,
             print=_parse_print(method, headers, parameters),
-            timeout_s=_parse_timeout(parameters),
+            timeout_s=parse_timeout(parameters.get("timeout")) if parameters else DEFAULT_TIMEOUT_S,
             wants_etag=self._wants_etag(headers),
             condition=_parse_condition(headers, chosen, method),
             dialect=chosen,
             token=find_token(headers, parameters),
             override=_parse_override(parameters),
             wants_explanation=_EXPLAIN in headers and is_true(headers, _EXPLAIN),
-            accepts_events=method in READING and _accepts_events(headers.get(b"accept", ())),
+            accepts_events=b"accept" in headers and method in READING and accepts_events(headers),
             last_event_id=first(headers, _LAST_ID) if _LAST_ID in headers else None,
             where_children=self._where_children,
             admin_path=None if has_place else location.raw_path,
         )
+
+    def ask(
+        self,
+        request: IHttp1Request,
+        find: Callable[[DatabaseName], Found],
+        allowed: AllowedMethods,
+        *,
+        has_place: bool,
+    ) -> tuple[Question, Found]:
+        """Return what a request asks, and of which database; what its head asks is remembered."""
+        memory = request.head_memory
+        question: Question | None = memory.question
+        if question is not None and not request.is_oversized:
+            return question, find(question.name)
+        location = self.locate(request)
+        database = find(location.name)
+        dialect = database.project.dialect
+        wanted = self.parse(request, location, dialect, allowed, has_place=has_place)
+        question = memory.question = Question(location.name, wanted)
+        return question, database
 
     def _wants_etag(self, headers: Headers) -> bool:
         if self._etag_headers.isdisjoint(headers):
@@ -281,19 +311,12 @@ def _find_place(
 ) -> tuple[Place, InvalidQuery | InvalidPath | None]:
     """Return the place, and what is malformed: of the place, else of the query."""
     try:
-        place = _parse_place(location.raw_path, len(request.prepath))
+        raw_path = location.raw_path
+        parse = parse_short_path if len(raw_path) <= CACHED_PATH_BYTES else parse_path
+        place = parse(raw_path, len(request.prepath))
     except InvalidPath as error:
         return Place(ROOT), error
     return place, location.malformed
-
-
-def _parse_place(raw_path: bytes, prefix_segments: int) -> Place:
-    parse = parse_short_path if len(raw_path) <= CACHED_PATH_BYTES else parse_path
-    return parse(raw_path, prefix_segments)
-
-
-def _parse_timeout(parameters: Parameters) -> float:
-    return parse_timeout(parameters["timeout"]) if "timeout" in parameters else DEFAULT_TIMEOUT_S
 
 
 def _parse_override(parameters: Parameters) -> AuthOverride | None:
@@ -318,18 +341,3 @@ def _parse_condition(headers: Headers, dialect: Dialect, method: bytes) -> ETagS
     if name not in headers:
         return None
     return dialect.parse_etags(joined(headers, name) or "")
-
-
-def _accepts_events(accept: Sequence[bytes]) -> bool:
-    """Return whether `Accept` (RFC 9110, section 12.5.1) requests a stream by its media type.
-
-    A weight of zero refuses the type; other weights make no difference.
-    """
-    accepted = b",".join(accept).lower()
-    if EVENTS not in accepted:
-        return False
-    for media in accepted.split(b","):
-        name, *parameters = (part.strip() for part in media.split(b";"))
-        if name == EVENTS and not any(map(_NO_WEIGHT.fullmatch, parameters)):
-            return True
-    return False

@@ -45,6 +45,7 @@ from treedbd.web.methods import READING, AllowedMethods
 from treedbd.web.openapi.served import OpenApi
 from treedbd.web.options import WebOptions
 from treedbd.web.origins import SENT_FOR_PAGES, ForeignOrigin, make_guard
+from treedbd.web.rates import TooManyRequests, make_rates
 from treedbd.web.repeated_reads import RepeatedReads
 from treedbd.web.request import DataRequest, Question, RequestParser
 from treedbd.web.response import Response, ResponseWriter
@@ -76,6 +77,7 @@ class TreeResource(Resource):
     Attributes:
         shared_reads: what waits for readers.
         data: handles the requests for data.
+        rates: bound what callers do; None if nothing does.
 
     """
 
@@ -109,6 +111,7 @@ class TreeResource(Resource):
         self._writer = ResponseWriter(cors, memory, clock, compresses=options.compression)
         self._guard = make_guard(options)
         self._users = None if login is None else Users(login, options.cors_origins)
+        self.rates: Final = make_rates(options, authenticator, clock.seconds)
         self._health = Health(catalog, authenticator, self._parser, self._users)
         self._refuse = ErrorSender(self._parser, self._writer, catalog.dialect)
         self._apart = ApartFromTree(self._parser, self._writer, self._refuse)
@@ -116,14 +119,14 @@ class TreeResource(Resource):
         self._documents = Documents(clock)
         declared = declared_routes(self.app, has_page=options.has_page)
         self._openapi = OpenApi(declared, options, codes_by_status())
-        self.data: Final = DataHandlers(
-            options, authenticator, self._writer, self._refuse, self.shared_reads, clock, wall_clock
-        )
+        own = self._writer, self._refuse, self.shared_reads
+        self.data: Final = DataHandlers(options, authenticator, *own, clock, wall_clock, self.rates)
         self._admin = AdminHandlers(
             authenticator, catalog, self._body_limit, clock, activity, self.streams.count_of
         )
         self._development_log = make_development_log(options, self.data.methods)
-        self._repeated_reads = RepeatedReads(catalog, authenticator, self._writer, self.data.now_ms)
+        kept = catalog, authenticator, self._writer, self.data.now_ms, self.rates
+        self._repeated_reads = RepeatedReads(*kept)
         self._routes = make_routes(self, self.app, self.admin)
         self._reserved = reserved_answers(self._routes, RESERVED, has_page=options.has_page)
 
@@ -204,12 +207,16 @@ class TreeResource(Resource):
         self._moment.of = None  # that was of another request
         if not IHttp1Request.providedBy(request):
             request = AdaptedRequest(request, self._body_limit, self._proxies)
-        if self._guard is not None and not SENT_FOR_PAGES.isdisjoint(request.headers):
-            try:
+            if self.rates is not None:
+                self.rates.follow(request)
+        try:
+            if self.rates is not None:
+                self.rates.take_address(request)
+            if self._guard is not None and not SENT_FOR_PAGES.isdisjoint(request.headers):
                 self._guard.check(request)
-            except ForeignOrigin as error:
-                self._refuse(request, error)
-                return NOT_DONE_YET
+        except (ForeignOrigin, TooManyRequests) as error:
+            self._refuse(request, error)
+            return NOT_DONE_YET
         if not self._repeat(request):
             self._dispatch(request)
         return NOT_DONE_YET
@@ -258,7 +265,7 @@ class TreeResource(Resource):
                 self._parser.check_host(request)
                 response: Response | None = self._writer.preflight(request, allowed.header)
             else:
-                question, database = self._parse(request, allowed, has_place=handler is None)
+                question, database = self._ask(request, allowed, has_place=handler is None)
                 wanted, rules = question.wanted, database.rules.current
                 if self._users is not None:  # asked for each request, however alike
                     wanted = await self._users.identify(request, wanted)
@@ -282,21 +289,15 @@ class TreeResource(Resource):
         except WaitingBytesRefused as error:
             self._refuse(request, error, wanted)
 
-    def _parse(
+    def _ask(
         self, request: IHttp1Request, allowed: AllowedMethods, *, has_place: bool
     ) -> tuple[Question, Database]:
-        """Return what a request asks, and of which database; what its head asks is remembered."""
-        memory = request.head_memory
-        question: Question | None = memory.question
-        if question is not None and not request.is_oversized:
-            return question, self.find(question.name)
-        location = self._parser.locate(request)
-        database = self.find(location.name)
-        wanted = self._parser.parse(
-            request, location, database.project.dialect, allowed, has_place=has_place
-        )
-        question = memory.question = Question(location.name, wanted)
-        return question, database
+        """Return what a request asks, and of which database; it is counted for its project."""
+        asked = self._parser.ask(request, self.find, allowed, has_place=has_place)
+        if self.rates is not None:
+            name, is_write = asked[0].name, asked[0].wanted.method not in READING
+            self.rates.take_project(request, name.project, is_write=is_write)
+        return asked
 
     async def serve(self, request: Any, name: DatabaseName, wanted: DataRequest) -> Response | None:
         """Return the response to the program itself; None if it has cancelled its `request`."""
@@ -329,10 +330,6 @@ class TreeResource(Resource):
         finally:
             self._catalog.release(database)
 
-    def _check_token(self, request: IHttp1Request, wanted: DataRequest) -> None:
-        if self._guard is not None and wanted.token is not None:
-            self._guard.check_token(request.headers, wanted.token)
-
     def find(self, name: DatabaseName) -> Database:
         """Return a database, or what answers for one that its project does not list."""
         try:
@@ -341,6 +338,10 @@ class TreeResource(Resource):
             if not error.is_project_known:
                 raise
             return self._catalog.stand_in(name, AbsentDatabase)
+
+    def _check_token(self, request: IHttp1Request, wanted: DataRequest) -> None:
+        if self._guard is not None and wanted.token is not None:
+            self._guard.check_token(request.headers, wanted.token)
 
 
 RESERVED: Final = reserved_routes(TreeResource.app)

@@ -8,6 +8,12 @@ come at the same time may both be refused, but never both admitted beyond a limi
 A part has no room for every address, so counts are kept in two tables of fixed size, in places that
 a keyed hash gives (a count-min sketch): the smaller of the two sums is shown. Only where two
 addresses share both places are they counted together, and nobody outside can find such a pair.
+
+After the parts come the levels of token buckets (`counts.Levelling`), which belong to nobody, in
+two tables of the same kind: the lower one of the two counts, and each is only ever raised. Nothing
+is locked here either: of two workers that take from one bucket within the same microsecond one may
+take nothing. So a rate holds for all workers together, whoever has the connections of a caller, but
+for these few.
 """
 
 from __future__ import annotations
@@ -15,6 +21,7 @@ from __future__ import annotations
 import mmap
 import os
 import struct
+from collections.abc import Callable
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Final
@@ -25,6 +32,9 @@ _TABLES: Final = 2
 _HEAD_BYTES: Final = 64
 _COUNT_BYTES: Final = 4
 _PART_BYTES: Final = _HEAD_BYTES + _TABLES * PLACES * _COUNT_BYTES
+LEVEL_PLACES: Final = 262_144
+"""Levels in one of the two tables; only those that are used take memory."""
+_LEVEL_BYTES: Final = 8
 _BEAT: Final = struct.Struct("d")
 
 
@@ -38,13 +48,7 @@ class Board:
         self._own = number
         self._workers = range(workers)
 
-        @lru_cache(maxsize=4096)
-        def places(key: str) -> tuple[int, int]:
-            hashed = blake2b(key.encode(), digest_size=8, key=secret).digest()
-            low, high = struct.unpack("II", hashed)
-            return low % PLACES, PLACES + high % PLACES
-
-        self._places = places
+        self._places = _make_places(PLACES, secret)
 
     def total(self, key: str) -> int:
         """Return how many there are at all workers together."""
@@ -84,12 +88,47 @@ class Board:
             self._counts[start + place] += by
 
 
+class SharedLevels:
+    """The levels of token buckets, as all workers see them (`counts.Levelling`)."""
+
+    def __init__(self, descriptor: int, workers: int, secret: bytes) -> None:
+        """Map the memory of the board; as `Board`."""
+        start = workers * _PART_BYTES
+        memory = mmap.mmap(descriptor, start + _TABLES * LEVEL_PLACES * _LEVEL_BYTES)
+        self._levels = memoryview(memory)[start:].cast("d")
+        self._places = _make_places(LEVEL_PLACES, secret)
+
+    def get(self, key: str) -> float:
+        """Return a level."""
+        first, second = self._places(key)
+        return min(self._levels[first], self._levels[second])
+
+    def set(self, key: str, level: float) -> None:
+        """Raise a level."""
+        levels = self._levels
+        for place in self._places(key):
+            levels[place] = max(levels[place], level)
+
+
 def create_board(workers: int) -> int:
     """Return the descriptor of new memory for a board."""
     descriptor = os.memfd_create("treedb-board", os.MFD_CLOEXEC)
-    os.ftruncate(descriptor, workers * _PART_BYTES)
+    size = workers * _PART_BYTES + _TABLES * LEVEL_PLACES * _LEVEL_BYTES
+    os.ftruncate(descriptor, size)
     return descriptor
 
 
 def _start(worker: int) -> int:
     return (worker * _PART_BYTES + _HEAD_BYTES) // _COUNT_BYTES
+
+
+def _make_places(places: int, secret: bytes) -> Callable[[str], tuple[int, int]]:
+    """Return what finds the place of a key in each of two tables of so many places."""
+
+    @lru_cache(maxsize=4096)
+    def find(key: str) -> tuple[int, int]:
+        hashed = blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8, key=secret).digest()
+        first, second = struct.unpack("II", hashed)
+        return first % places, places + second % places
+
+    return find

@@ -19,7 +19,7 @@ from treedbd.database.problems import Problem
 from treedbd.names import DatabaseName
 from treedbd.store.lock import DirectoryLock
 from treedbd.web.activity import ProjectActivity
-from treedbd.workers.board import Board
+from treedbd.workers.board import Board, SharedLevels
 from treedbd.workers.channel import Channel
 from treedbd.workers.hints import Hints
 from treedbd.workers.protocol import (
@@ -42,7 +42,7 @@ class Companions:
     Attributes:
         checks_files: whether this worker, and no other, checks files for damage.
         lock: that of the data directory.
-        counts: the board.
+        counts, levels: the board.
         hints: sends and receives hints.
 
     """
@@ -52,6 +52,7 @@ class Companions:
         self.checks_files: Final = start.checks_files
         self.lock: Final = DirectoryLock.inherit(settings.data, DIRECTORY_LOCK)
         self.counts: Final = Board(BOARD, start.number, start.workers, start.secret)
+        self.levels: Final = SharedLevels(BOARD, start.workers, start.secret)
         others = [_adopt_socket(descriptor) for descriptor in start.others]
         self.hints: Final = Hints(reactor, _adopt_socket(RECEIVER), others, received)
         self.parent: Channel | None = None

@@ -100,6 +100,14 @@ def override_auth(identity: Identity, override: AuthOverride | None) -> Identity
     return attrs.evolve(identity, is_admin=False, auth=override.auth)
 
 
+def uid_of(identity: Identity) -> str | None:
+    """Return the uid of a user, None for an admin and for who has none."""
+    if identity.is_admin or identity.auth is None:
+        return None
+    uid = identity.auth.get("uid")
+    return uid if isinstance(uid, str) else None
+
+
 def require_admin(identity: Identity, what: str) -> None:
     """Raise `AuthRequired` for a caller without a token, `NotAdmin` for one who is not an admin.
 

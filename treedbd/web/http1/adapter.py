@@ -139,7 +139,7 @@ class AdaptedRequest:
         """Return nothing: how that server sends is not known."""
         return None, None
 
-    def continue_after(self, body_bytes: int, rest: bytes) -> None:
+    def continue_after(self, rest: bytes) -> None:
         """Do nothing: nothing is sent past the request."""
 
     def abort(self) -> None:

@@ -87,6 +87,7 @@ class Http1Connection(Protocol):
         self._connections = connections
         self._note_answered = connections.note_answered
         self._log_least_s = self._served.logging.least_s
+        self._note_bytes = self._served.note_bytes
         self.sent_past = connections.sent_past
         self.date_lines = connections.date_lines
         self._limits = connections.limits
@@ -147,7 +148,7 @@ class Http1Connection(Protocol):
             if self._served.logging.lost is not None:
                 log_request(self._served.logging.lost, request)
             request.connectionLost(reason)
-        self._connections.remove(self)
+        self._connections.remove(self, request)
         self._parser.close()
 
     # From the request.
@@ -159,6 +160,8 @@ class Http1Connection(Protocol):
             self._release_body()
         seconds = perf_counter() - request.began
         self._note_answered((request.head_memory, request.method, request.code, seconds))
+        if self._note_bytes is not None:
+            self._note_bytes(request)
         if seconds >= self._log_least_s:
             log_request(self._served.logging.answered, request)
         if not request.persistent:
@@ -324,7 +327,7 @@ class Http1Connection(Protocol):
 
     def _refuse(self, error: ErrorReply) -> None:
         self._release_body()
-        self._connections.errors[error.status] += 1
+        error = self._connections.note_error(error, getattr(self.peer, "host", ""))
         headers = self._served.own_headers.refusals
         self.writer.write(format_reply(error, self.date_lines[self.secure], headers))
         self._close(linger=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable
 from math import inf
-from typing import Final, Literal, Protocol, TypeAlias
+from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from attrs import frozen
 from twisted.internet.defer import Deferred
@@ -66,6 +66,28 @@ class CountsRequests(Protocol):
         """Count them; called once a second while there are connections."""
 
 
+class CountsCallers(Protocol):
+    """What counts how much callers do (`web.rates`).
+
+    Attributes:
+        counts_bytes: whether it has to know of bytes.
+
+    """
+
+    @property
+    def counts_bytes(self) -> bool:
+        """Whether it has to know of bytes."""
+
+    def refuse_malformed(self, address: str) -> ErrorReply | None:
+        """Count what was no request; return what is sent if there were too many."""
+
+    def note_answered(self, request: Any) -> None:
+        """Count the bytes of an answered request."""
+
+    def note_sent(self, request: Any, sent: int) -> None:
+        """Count the bytes of a request of whose response so many were sent."""
+
+
 @frozen
 class OwnHeaders:
     """The headers that the server adds: `refusals` to what it refuses by itself, `secure` to all.
@@ -110,6 +132,8 @@ def log_request(log: Callable[[Request], None], request: Request) -> None:
 class ServedResource:
     """What answers the requests, and what logs them.
 
+    `rates` bound what callers do, None if nothing does.
+
     A resource that `takes_oversized` (an `IHttp1Resource`) also gets requests whose body was too
     large to be received. `own_headers` are those that the server adds.
     """
@@ -120,6 +144,14 @@ class ServedResource:
     site: Site
     logging: RequestLogging = NO_LOGGING
     own_headers: OwnHeaders = NO_HEADERS
+    rates: CountsCallers | None = None
+
+    @property
+    def note_bytes(self) -> Callable[[Request], None] | None:
+        """What counts the bytes of an answered request; None if nothing has to."""
+        if self.rates is None or not self.rates.counts_bytes:
+            return None
+        return self.rates.note_answered
 
 
 class TrackedConnection(Protocol):
@@ -242,8 +274,19 @@ class Connections:
         """Return whether so many refused connections are open that further ones get no reply."""
         return len(self._addresses) - self.count > _MAX_REFUSED
 
-    def remove(self, connection: TrackedConnection) -> None:
-        """Remove a connection that is closed."""
+    def note_error(self, error: ErrorReply, address: str) -> ErrorReply:
+        """Count an error that the server sends by itself; return what it sends."""
+        rates = self.served.rates
+        refusal = None if rates is None else rates.refuse_malformed(address)
+        error = error if refusal is None else refusal
+        self.errors[error.status] += 1
+        return error
+
+    def remove(self, connection: TrackedConnection, request: Request | None = None) -> None:
+        """Remove a connection that is closed; `request` is what was being answered."""
+        rates = self.served.rates
+        if request is not None and rates is not None and rates.counts_bytes:
+            rates.note_sent(request, min(request.sentLength, connection.bytes_sent))
         address = self._addresses.pop(connection)
         self._sent_before += connection.bytes_sent
         if address is not None:

@@ -21,14 +21,13 @@ from treedbd.web.http1.tally import Tally
 class ContentWriter:
     """Writes the body of one reply; nothing else may write to it."""
 
-    __slots__ = ("_body_bytes", "_request", "_send", "_tally")
+    __slots__ = ("_request", "_send", "_tally")
 
     def __init__(self, request: IHttp1Request) -> None:
         """Write to `request`."""
         self._request = request
         self._send: DirectSend | None = None
         self._tally: Tally | None = None
-        self._body_bytes = 0
 
     def write(self, data: bytes) -> None:
         """Write a piece of the body."""
@@ -48,16 +47,15 @@ class ContentWriter:
         except OSError:  # full, or not connected: the transport finds out which
             sent = 0
         tally.bytes += sent
-        self._body_bytes += content.size
+        self._request.sentLength += content.size
         if sent < len(chunk):
             self.settle(chunk[sent:])
 
     def settle(self, rest: bytes = b"") -> None:
-        """Let the request know what was sent, and write the rest of a chunk through it.
+        """Let the request write again, and first the rest of a chunk.
 
         Must be called before anything else is done with the request.
         """
         if self._send is not None:
             self._send = None
-            body_bytes, self._body_bytes = self._body_bytes, 0
-            self._request.continue_after(body_bytes, rest)
+            self._request.continue_after(rest)

@@ -28,11 +28,15 @@ STATUS_LINES: Final = {
 
 @frozen
 class ErrorReply:
-    """A reply that ends the connection: a status, a code of the error table, a sentence."""
+    """A reply that ends the connection: a status, a code of the error table, a sentence.
+
+    The client may try again in `retry_after_s` seconds, None if that is not known.
+    """
 
     status: int
     code: str
     message: str
+    retry_after_s: int | None = None
 
 
 class ProtocolError(Exception):
@@ -51,7 +55,7 @@ BODY_TIMEOUT: Final = ErrorReply(408, "request_timeout", "The request body arriv
 BODY_TOO_LARGE: Final = ErrorReply(413, "payload_too_large", "The request body is too large.")
 LINE_TOO_LONG: Final = ErrorReply(414, "too_long", "The request line is too long.")
 TOO_MANY_FROM_ADDRESS: Final = ErrorReply(
-    429, "too_many_requests", "There are too many connections from this address."
+    429, "too_many_requests", "There are too many connections from this address.", 1
 )
 HEADERS_TOO_LONG: Final = ErrorReply(431, "too_long", "The request headers are too long.")
 INTERNAL: Final = ErrorReply(500, "internal_error", "The server failed to answer this request.")
@@ -82,6 +86,8 @@ def format_body(error: ErrorReply) -> bytes:
 def format_reply(error: ErrorReply, date_lines: bytes, headers: Iterable[Header] = ()) -> bytes:
     """Return the whole last reply of a connection; `date_lines` are header lines with CRLF."""
     body = format_body(error)
+    if error.retry_after_s is not None:
+        headers = (*headers, (b"Retry-After", b"%d" % error.retry_after_s))
     lines = b"".join(b"%b: %b\r\n" % each for each in (*ERROR_HEADERS, *headers))
     return b"%b%b%bContent-Length: %d\r\nConnection: close\r\n\r\n%b" % (
         STATUS_LINES[error.status],

@@ -31,6 +31,7 @@ from treedbd.web.http1.connections import (
     NO_HEADERS,
     NO_LOGGING,
     Connections,
+    CountsCallers,
     CountsRequests,
     OwnHeaders,
     RequestLogging,
@@ -47,7 +48,7 @@ class Http1Factory(Factory):
 
     noisy = False
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - all but three are given by name
         self,
         resource: IResource,
         limits: Limits,
@@ -57,6 +58,7 @@ class Http1Factory(Factory):
         headers: OwnHeaders = NO_HEADERS,
         counts: Counting | None = None,
         activity: CountsRequests | None = None,
+        rates: CountsCallers | None = None,
     ) -> None:
         """Serve `resource`: a leaf gets every request, else its children are looked up.
 
@@ -64,7 +66,7 @@ class Http1Factory(Factory):
         Date of replies. `log_access` is called with every answered request, and must show no more
         of its target than `shown_path`. `headers` are added to replies. `counts` are the
         connections of all processes that serve the same clients; `activity` counts what they
-        request.
+        request, `rates` bound it.
         """
         site = Site(resource, reactor=clock)
         if log_access is None:
@@ -78,6 +80,7 @@ class Http1Factory(Factory):
             site,
             log_access,
             headers,
+            rates,
         )
         self._connections = Connections(served, limits, clock, wall_clock, counts, activity)
         self.protocol = partial(Http1Connection, self._connections)

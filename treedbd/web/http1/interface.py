@@ -38,6 +38,9 @@ class IHttp1Request(IRequest, IConsumer):
         "Whether a trusted proxy has sent it: then `headers`, the client's address and the scheme "
         "are those of which the proxy says so."
     )
+    sentLength = Attribute(
+        "Bytes of the body that were written so far, also of what was sent past the request."
+    )
     has_own_timeout = Attribute("Set to True by a resource that closes slow readers by itself.")
 
     def send(status: int, headers: Iterable[Header], body: bytes) -> None:
@@ -101,8 +104,8 @@ class IHttp1Request(IRequest, IConsumer):
         written, or after it has sent less than all.
         """
 
-    def continue_after(body_bytes: int, rest: bytes) -> None:
-        """Count what was sent past the request of its body; send the rest of a chunk."""
+    def continue_after(rest: bytes) -> None:
+        """Send the rest of a chunk that was sent past the request."""
 
     def finish() -> None:
         """End the reply."""

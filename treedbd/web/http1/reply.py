@@ -184,9 +184,8 @@ class Reply(StockRequest):
             send = self.channel.writer.find_free_send()
         return send, self.connection.sent_past
 
-    def continue_after(self, body_bytes: int, rest: bytes) -> None:
-        """Count what was sent past the request (`IHttp1Request.continue_after`)."""
-        self.sentLength += body_bytes
+    def continue_after(self, rest: bytes) -> None:
+        """Send what is left of a chunk (`IHttp1Request.continue_after`)."""
         if rest and self.channel is not None:
             self.channel.writer.write(rest)
 

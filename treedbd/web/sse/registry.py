@@ -18,7 +18,8 @@ from twisted.internet.task import LoopingCall
 from treedbd.counts import Counting, Counts
 from treedbd.limits import Limits, StreamLimits
 from treedbd.names import DatabaseName
-from treedbd.web.auth.identity import Identity
+from treedbd.web.auth.identity import ANONYMOUS, Identity, uid_of
+from treedbd.web.http1.interface import IHttp1Request
 from treedbd.web.sse.frames import AUTH_REVOKED
 
 TICK_S: Final = 1.0
@@ -30,13 +31,15 @@ ENDED_AT_ONCE: Final = 32
 _ALL: Final = "streams"
 _OF: Final = "streams of "
 _FROM: Final = "streams from "
+_OF_PROJECT: Final = "streams of the project "
+_OF_USER: Final = "streams of the user "
 """The keys of what is counted."""
 RETRIED_AT_ONCE: Final = 8
 """Postponed streams that begin again in one turn of the reactor."""
 
 
 class TooManyStreams(Exception):
-    """A client address or a database has reached its limit of streams."""
+    """A client address, a user, a project or a database has reached its limit of streams."""
 
 
 class StreamsExhausted(Exception):
@@ -68,16 +71,37 @@ class OpenStream(Protocol):
         ...
 
 
+class CountsBytes(Protocol):
+    """What counts the bytes that streams send (`web.rates.Rates`).
+
+    Attributes:
+        counts_bytes: whether anything depends on it.
+
+    """
+
+    @property
+    def counts_bytes(self) -> bool:
+        """Whether anything depends on it."""
+        ...
+
+    def note_bytes(
+        self, address: str | None, project: str | None, uid: str | None, count: int
+    ) -> None:
+        """Count bytes for all to whom they belong."""
+        ...
+
+
 @attrs.frozen
 class Subscriber:
     """Who has a stream open: the database, the client's address, the identity.
 
-    The address is None if there is no client: the program itself watches.
+    The address and the `request` are None if there is no client: the program itself watches.
     """
 
     name: DatabaseName
     address: str | None
     identity: Identity
+    request: IHttp1Request | None = None
 
 
 class StreamRegistry:
@@ -97,11 +121,15 @@ class StreamRegistry:
         clock: IReactorTime,
         wall_clock: Callable[[], float],
         counts: Counting | None = None,
+        rates: CountsBytes | None = None,
     ) -> None:
         """Keep streams alive by `clock`; tokens expire by `wall_clock`, seconds since 1970.
 
-        `counts` are the streams of all processes that serve the same clients.
+        `counts` are the streams of all processes that serve the same clients; `rates` count the
+        bytes that they send.
         """
+        self._rates = rates if rates is not None and rates.counts_bytes else None
+        self._counted_bytes: dict[OpenStream, int] = {}
         self.buffer_bytes: Final = stream_limits.buffer_bytes
         self.connected = 0
         self.opened = 0
@@ -127,7 +155,9 @@ class StreamRegistry:
         """Return how many streams of a database are open, at all processes together."""
         return self._counts.total(_OF + name.label)
 
-    def check(self, name: DatabaseName, address: str | None) -> None:
+    def check(
+        self, name: DatabaseName, address: str | None, identity: Identity = ANONYMOUS
+    ) -> None:
         """Raise `TooManyStreams` or `StreamsExhausted` if one more would be too many."""
         limits = self._limits
         if self._counts.total(_ALL) >= limits.streams:
@@ -138,6 +168,14 @@ class StreamRegistry:
             return
         if self._counts.total(_FROM + address) >= limits.streams_per_address:
             raise TooManyStreams("There are too many streams from this address.")
+        of_project, of_uid = limits.streams_per_project, limits.streams_per_uid
+        if of_project and self._counts.total(_OF_PROJECT + name.project) >= of_project:
+            raise TooManyStreams("There are too many streams of this project.")
+        uid = uid_of(identity)
+        if not of_uid or uid is None:
+            return
+        if self._counts.total(f"{_OF_USER}{name.project}/{uid}") >= of_uid:
+            raise TooManyStreams("There are too many streams of this user.")
 
     def add(self, stream: OpenStream, subscriber: Subscriber) -> None:
         """Register a stream that has been admitted, and keep it alive from now on."""
@@ -157,6 +195,9 @@ class StreamRegistry:
         subscriber = self._subscribers.pop(stream, None)
         if subscriber is None:
             return
+        if self._rates is not None:
+            self._count_bytes(self._rates, stream, subscriber)
+            self._counted_bytes.pop(stream, None)
         self._paused.pop(stream, None)
         self._postponed.pop(stream, None)
         self._expiring.pop(stream, None)
@@ -193,7 +234,21 @@ class StreamRegistry:
         """Return whether the token of an identity has expired."""
         return identity.expires_at is not None and identity.expires_at <= self._wall_clock()
 
+    def _count_bytes(self, rates: CountsBytes, stream: OpenStream, subscriber: Subscriber) -> None:
+        """Count what a stream has sent since the last time."""
+        if subscriber.request is None:
+            return
+        sent: int = subscriber.request.sentLength
+        count = sent - self._counted_bytes.get(stream, 0)
+        if count:
+            self._counted_bytes[stream] = sent
+            uid = uid_of(subscriber.identity)
+            rates.note_bytes(subscriber.address, subscriber.name.project, uid, count)
+
     def _tick(self) -> None:
+        if self._rates is not None:
+            for stream, subscriber in self._subscribers.items():
+                self._count_bytes(self._rates, stream, subscriber)
         expired_at = self._wall_clock()
         expired = [each for each, at in self._expiring.items() if at <= expired_at]
         self._in_turns(expired, ENDED_AT_ONCE, _end_expired)
@@ -238,7 +293,9 @@ def _keep_alive(stream: OpenStream) -> None:
 
 
 def _keys(subscriber: Subscriber) -> tuple[str, ...]:
-    counted = _ALL, _OF + subscriber.name.label
+    counted: tuple[str, ...] = (_ALL, _OF + subscriber.name.label)
     if subscriber.address is None:
         return counted
-    return (*counted, _FROM + subscriber.address)
+    name, uid = subscriber.name, uid_of(subscriber.identity)
+    counted = (*counted, _FROM + subscriber.address, _OF_PROJECT + name.project)
+    return counted if uid is None else (*counted, f"{_OF_USER}{name.project}/{uid}")

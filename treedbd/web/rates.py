@@ -1,0 +1,285 @@
+"""How much callers may do in each second: by client address, by user and by project.
+
+Theory of operation. Each caller has a token bucket for each rate, of which only a time is kept:
+the *level*, when the bucket will be full again. Taking one from a bucket moves the level on by the
+time in which one comes back; a bucket whose level is a whole burst ahead of the clock is empty. So
+a full bucket is a level in the past, which need not be kept (`counts.Levels`). Bytes are known
+only after they were sent: they are taken whatever the level is, and a caller whose bucket is more
+than empty is refused until it is not.
+
+A request is counted for its address before anything else is done for it, for its project when that
+is known, for its user when the token is verified. What one of them refuses has been counted for
+those before. What the program that embeds the service does by itself is not counted at all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from ipaddress import IPv6Address
+from typing import Any, Final
+
+import attrs
+
+from treedbd.counts import Levelling, Levels
+from treedbd.limits import RateLimits
+from treedbd.web.auth.authenticator import Authenticator
+from treedbd.web.auth.identity import Identity, uid_of
+from treedbd.web.http1.errors import ErrorReply
+from treedbd.web.http1.interface import IHttp1Request
+from treedbd.web.options import WebOptions
+from treedbd.web.request import Question
+from treedbd.web.response import address_of
+
+_HEALTH: Final = [b".health"]
+_NETWORK: Final = ((1 << 64) - 1) << 64
+
+
+class TooManyRequests(Exception):
+    """A caller has used up a rate.
+
+    Attributes:
+        retry_after_s: in how many whole seconds there is room again, at least 1.
+
+    """
+
+    def __init__(self, what: str, rate: int, setting: str, wait_s: float) -> None:
+        """Say what was too much, and of whom; `setting` is the key of the limit."""
+        self.retry_after_s: Final = max(1, math.ceil(wait_s))
+        super().__init__(
+            f"Too many {what}: at most {rate} a second ({setting}). "
+            f"Try again in {self.retry_after_s} s."
+        )
+
+
+@attrs.frozen(eq=False)
+class _Bucket:
+    """The buckets of all callers for one rate.
+
+    `levels` has them by a key that begins with `setting`; one takes `interval` seconds to come
+    back, and `burst` seconds fill an empty bucket.
+    """
+
+    levels: Levelling
+    setting: str
+    what: str
+    rate: int
+    interval: float
+    burst: float
+
+    def take(self, caller: str, now: float) -> None:
+        """Take one; raise `TooManyRequests` if there is none."""
+        levels, key = self.levels, self.setting + caller
+        level = levels.get(key)
+        if level <= now:
+            levels.set(key, now + self.interval)
+            return
+        level += self.interval
+        wait = level - now - self.burst
+        if wait > 0:
+            # Set again as it was, so that it is not forgotten as one that is not used.
+            levels.set(key, level - self.interval)
+            raise TooManyRequests(self.what, self.rate, self.setting, wait)
+        levels.set(key, level)
+
+    def take_anyway(self, caller: str, count: int, now: float) -> None:
+        """Take so many, however few there are."""
+        key = self.setting + caller
+        self.levels.set(key, max(self.levels.get(key), now) + count * self.interval)
+
+    def check(self, caller: str, now: float) -> None:
+        """Raise `TooManyRequests` if more was taken than there was."""
+        key = self.setting + caller
+        level = self.levels.get(key)
+        wait = level - now - self.burst
+        if wait > 0:
+            self.levels.set(key, level)
+            raise TooManyRequests(self.what, self.rate, self.setting, wait)
+
+
+@attrs.frozen(eq=False)
+class _Buckets:
+    """The rates of one kind of callers; None where there is no limit."""
+
+    requests: _Bucket | None
+    writes: _Bucket | None
+    bytes: _Bucket | None
+    is_any: bool
+
+    def take(self, caller: str, now: float, *, is_write: bool) -> None:
+        """Count a request; raise `TooManyRequests`."""
+        if self.bytes is not None:
+            self.bytes.check(caller, now)
+        if self.requests is not None:
+            self.requests.take(caller, now)
+        if is_write and self.writes is not None:
+            self.writes.take(caller, now)
+
+
+def _make_buckets(rates: RateLimits, kind: str, whom: str, levels: Levelling) -> _Buckets:
+    def make(measure: str) -> _Bucket | None:
+        setting = f"{measure}_per_{kind}"
+        rate: int = getattr(rates, setting)
+        if not rate:
+            return None
+        # However short a burst is, a full bucket holds one.
+        burst = max(rates.burst_s, 1 / rate)
+        return _Bucket(levels, setting, f"{measure} {whom}", rate, 1 / rate, burst)
+
+    made = make("requests"), make("writes"), make("bytes")
+    return _Buckets(*made, is_any=any(made))
+
+
+class Rates:
+    """Counts what callers do, and refuses what is beyond a rate.
+
+    Attributes:
+        counts_bytes: whether `note_bytes` has to be called at all.
+
+    """
+
+    def __init__(
+        self,
+        rates: RateLimits,
+        of_projects: Mapping[str, RateLimits],
+        authenticator: Authenticator,
+        seconds: Callable[[], float],
+        levels: Levelling | None = None,
+    ) -> None:
+        """Count by the clock `seconds`, which is the same for all who share `levels`.
+
+        `of_projects` are the rates of those projects that have rates of their own.
+        """
+        levels = Levels() if levels is None else levels
+        self._recall = authenticator.recall
+        self._seconds = seconds
+        self._address = _make_buckets(rates, "address", "from this address", levels)
+        self._of_others = _make_pair(rates, levels)
+        self._of_projects = {name: _make_pair(each, levels) for name, each in of_projects.items()}
+        buckets = [self._address, *self._of_others]
+        buckets += [each for pair in self._of_projects.values() for each in pair]
+        self.counts_bytes: Final = any(each.bytes is not None for each in buckets)
+        self._has_uid_bytes = any(
+            pair[0].bytes is not None for pair in (self._of_others, *self._of_projects.values())
+        )
+
+    # Requests, in the order in which they are counted.
+
+    def take_address(self, request: IHttp1Request) -> None:
+        """Count a request for its address; raise `TooManyRequests`, but not for its health."""
+        buckets = self._address
+        if not buckets.is_any:
+            return
+        try:
+            buckets.take(network_of(address_of(request)), self._seconds(), is_write=False)
+        except TooManyRequests:
+            # What looks after the server must not take a busy neighbour for a failure.
+            if request.postpath != _HEALTH:
+                raise
+
+    def take_project(self, request: IHttp1Request, project: str, *, is_write: bool) -> None:
+        """Count a request for its project, a write for its address too."""
+        if is_write and self._address.writes is not None:
+            self._address.writes.take(network_of(address_of(request)), self._seconds())
+        buckets = self._of_projects.get(project, self._of_others)[1]
+        if buckets.is_any:
+            buckets.take(project, self._seconds(), is_write=is_write)
+
+    def take_user(self, project: str, identity: Identity, *, is_write: bool) -> None:
+        """Count a request for the user who sends it, if it is one: admins have no limit here."""
+        buckets = self._of_projects.get(project, self._of_others)[0]
+        if not buckets.is_any:
+            return
+        uid = uid_of(identity)
+        if uid is not None:
+            buckets.take(f"{project}/{uid}", self._seconds(), is_write=is_write)
+
+    def refuse_malformed(self, address: str) -> ErrorReply | None:
+        """Count what was no request; return what is sent if there were too many, None if not."""
+        if self._address.requests is None:
+            return None
+        try:
+            self._address.requests.take(network_of(address), self._seconds())
+        except TooManyRequests as error:
+            return ErrorReply(429, "too_many_requests", str(error), error.retry_after_s)
+        return None
+
+    # Bytes.
+
+    def note_answered(self, request: Any) -> None:
+        """Count the bytes of a request that was answered, but not those of a stream."""
+        self.note_sent(request, request.sentLength)
+
+    def note_sent(self, request: Any, sent: int) -> None:
+        """Do as `note_answered` for one of whose response so many bytes were sent."""
+        if request.code == 429:
+            return  # else who tries again too early would never be served
+        question = request.head_memory.question
+        project, uid = None, None
+        if isinstance(question, Question):
+            if question.wanted.accepts_events:
+                return  # what streams send is counted as they go
+            project = question.name.project
+            if question.wanted.token is not None and self._has_uid_bytes:
+                identity = self._recall(project, question.wanted.token)
+                uid = None if identity is None else uid_of(identity)
+        body = request.content
+        received = 0 if body is None else body.seek(0, 2)
+        self.note_bytes(address_of(request), project, uid, received + sent)
+
+    def follow(self, request: IHttp1Request) -> None:
+        """Count the bytes of a request of another server when it ends."""
+        if self.counts_bytes:
+            request.notifyFinish().addBoth(lambda _: self.note_answered(request))
+
+    def note_bytes(
+        self, address: str | None, project: str | None, uid: str | None, count: int
+    ) -> None:
+        """Count bytes for all to whom they belong."""
+        now = self._seconds()
+        if address is not None and self._address.bytes is not None:
+            self._address.bytes.take_anyway(network_of(address), count, now)
+        if project is None:
+            return
+        of_users, of_project = self._of_projects.get(project, self._of_others)
+        if of_project.bytes is not None:
+            of_project.bytes.take_anyway(project, count, now)
+        if uid is not None and of_users.bytes is not None:
+            of_users.bytes.take_anyway(f"{project}/{uid}", count, now)
+
+
+def _make_pair(rates: RateLimits, levels: Levelling) -> tuple[_Buckets, _Buckets]:
+    """Return the rates of users and of projects."""
+    return (
+        _make_buckets(rates, "uid", "of this user", levels),
+        _make_buckets(rates, "project", "of this project", levels),
+    )
+
+
+def make_rates(
+    options: WebOptions, authenticator: Authenticator, seconds: Callable[[], float]
+) -> Rates | None:
+    """Return what counts as the options say, None if there is no limit at all."""
+    rates, of_projects = options.rates, options.project_rates
+    plain = RateLimits(burst_s=rates.burst_s)
+    if rates == plain and all(each == plain for each in of_projects.values()):
+        return None
+    return Rates(rates, of_projects, authenticator, seconds, options.levels)
+
+
+@lru_cache(maxsize=4096)
+def network_of(address: str) -> str:
+    """Return whose an address is: of IPv6, which a client has many of, the first 64 bits.
+
+    An IPv4 address that is mapped into IPv6 is itself.
+    """
+    if ":" not in address:
+        return address
+    try:
+        parsed = IPv6Address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return f"{IPv6Address(int(parsed) & _NETWORK)}/64"
