@@ -14,6 +14,7 @@ from tests.web.tree_server import OPTIONS, TreeServer
 from treedbd.web.http1.factory import Http1Factory
 
 TARGET = "/.openapi.json"
+PREFLIGHT = ["Access-Control-Request-Method: PUT", "Access-Control-Request-Headers: x-a"]
 
 
 @pytest.fixture
@@ -77,3 +78,60 @@ def test_mounted_under_a_prefix_it_says_where_its_paths_begin(server: TreeServer
     server.factory = Http1Factory(root, OPTIONS.limits, server.clock)
     reply = server.request("GET", f"/api/d%20b{TARGET}")
     assert json.loads(reply.body)["servers"] == [{"url": "/api/d%20b"}]
+
+
+OF_EVERY_MESSAGE = {"date", "content-type", "content-length", "connection", "transfer-encoding"}
+"""What HTTP itself needs, or what the document says otherwise."""
+SENT = [
+    ("GET", "/.json", "/.json", ["X-TreeDB-ETag: true"]),
+    ("GET", "/.json", "/.json?download=a.json", ["Accept-Encoding: gzip", "Origin: https://a.b"]),
+    ("GET", "/.json", "/.json?print=silent", []),
+    ("GET", "/.json", "/.json", ['If-None-Match: "74234e98"', "Last-Event-ID: 1"]),
+    ("GET", "/{key1}.json", "/a.json?limitToFirst=1", []),
+    ("PUT", "/{key1}.json", "/a.json", ['If-Match: "other"']),
+    ("PUT", "/{key1}.json", "/a.json", ["If-Match: *", "X-TreeDB-ETag: true"]),
+    ("PUT", "/{key1}.json", "/a.json", ["Content-Encoding: br"]),
+    ("POST", "/{key1}.json", "/a.json", ["X-HTTP-Method-Override: TRACE"]),
+    ("POST", "/{key1}.json", "/a.json", []),
+    ("OPTIONS", "/{key1}.json", "/a.json", PREFLIGHT),
+    ("GET", "/.settings/rules.json", "/.settings/rules.json", []),
+    ("GET", "/.health", "/.health", []),
+    ("GET", "/.openapi.json", "/.openapi.json", ["Accept-Encoding: gzip"]),
+    ("GET", "/", "/", ["Accept: text/html"]),
+    ("GET", "/", "/", []),
+    ("GET", "/favicon.ico", "/favicon.ico", []),
+    ("GET", "/.docs/rules.md", "/.docs/rules.md", []),
+    ("GET", "/.docs/rules.md", "/.docs/rules.md", ["Accept: text/html"]),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "target", "headers"), SENT)
+def test_every_header_that_is_sent_is_in_it(
+    server: TreeServer, method: str, path: str, target: str, headers: list[str]
+) -> None:
+    server.request("PUT", "/long.json", json.dumps("x" * 2000).encode())
+    body = b"1" if method in ("PUT", "POST") else b""
+    reply = server.request(method, target, body, headers)
+    shown, required = read_headers(server, path, method, reply.status)
+    sent = {name.decode().lower() for name, _ in reply.fields} - OF_EVERY_MESSAGE
+    assert required <= sent <= shown
+
+
+def test_every_header_of_a_stream_is_in_it(server: TreeServer) -> None:
+    client = server.open_stream("/a.json")
+    head = client.peer.transport.value().partition(b"\r\n\r\n")[0].decode()
+    sent = {line.partition(":")[0].lower() for line in head.splitlines()[1:]} - OF_EVERY_MESSAGE
+    shown, required = read_headers(server, "/{key1}.json", "GET", 200)
+    assert {"x-accel-buffering"} | required <= sent <= shown
+
+
+def read_headers(
+    server: TreeServer, path: str, method: str, status: int
+) -> tuple[set[str], set[str]]:
+    """Return the headers of a response by the document, and those of them that are required."""
+    document = json.loads(server.request("GET", TARGET).body)
+    response = document["paths"][path][method.lower()]["responses"][str(status)]
+    components = document["components"]
+    shown = components["responses"][response["$ref"].rpartition("/")[2]]["headers"]
+    required = [name for name in shown if components["headers"][name].get("required")]
+    return {name.lower() for name in shown}, {name.lower() for name in required}

@@ -41,13 +41,14 @@ _HEADERS: Final[dict[str, tuple[str, JsonObject]]] = {
     ),
     "ETag": ("The entity tag of the value, if the request asks for it.", _TEXT),
     "Content-Disposition": ("Of a download: the file name.", _TEXT),
+    "X-Accel-Buffering": ("Of a stream: proxies are not to buffer it.", {"const": "no"}),
     "Allow": ("The methods of the resource.", _TEXT),
     "Retry-After": ("In how many seconds to try again.", {"type": "integer", "minimum": 0}),
     "Accept-Encoding": ("The codings of bodies that are decoded.", _TEXT),
     "Content-Security-Policy": ("What the page may load: nothing.", _TEXT),
     "X-Frame-Options": ("No other page may frame it.", {"const": "DENY"}),
 }
-_REQUIRED: Final = frozenset({*_ALWAYS, "Content-Security-Policy"})
+_REQUIRED: Final = frozenset(_ALWAYS)
 
 WHEN: Final = {
     400: "What was sent is malformed or not allowed: bytes, address, parameters, headers or body.",
@@ -101,7 +102,7 @@ def _response(description: str, content: JsonObject, *headers: str) -> JsonObjec
 _PAGE_HEADERS: Final = ("Content-Security-Policy", "X-Frame-Options")
 _READ_MEDIA: Final[JsonObject] = {JSON: {}, SCRIPT: _TEXT, EVENTS: _TEXT}
 _TAGGED: Final = ("ETag",)
-_READ_HEADERS: Final = ("ETag", "Content-Disposition")
+_READ_HEADERS: Final = ("ETag", "Content-Disposition", "X-Accel-Buffering")
 _DONE: Final = {
     "Read": _response(
         "The value, or the result.", {**_READ_MEDIA, **_json("Value")}, *_READ_HEADERS
@@ -148,6 +149,7 @@ _APART: Final = {
     "Document": _response(
         "A page of the documentation; as HTML if the client prefers that.",
         {"text/markdown": _TEXT, HTML: _TEXT},
+        *_PAGE_HEADERS,
     ),
 }
 
