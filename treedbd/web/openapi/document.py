@@ -131,7 +131,8 @@ class _Paths:
             operations = BY_ENDPOINT[route.endpoint]
             tag = "project" if any(each.needs_admin for each in operations.values()) else "service"
             name = "".join(filter(str.isalpha, route.path.removesuffix(".json").title())) or "Page"
-            yield route.path, self._item(operations, tag, name, ())
+            declared = {each: operations[each] for each in operations if each in route.methods}
+            yield route.path, self._item(declared, tag, name, ())
             return
         for depth in range(DEPTHS + 1):
             keys = PATH_KEYS[:depth]
