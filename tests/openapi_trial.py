@@ -114,7 +114,9 @@ class Trial:
         flags = ["--phases", self.phases]
         flags += ["--max-examples", str(self.examples), "--seed", str(self.seed)]
         flags += ["--generation-database", "none", "--no-color", "--warnings", "off"]
-        flags += ["--continue-on-failure", "--request-timeout", "20"]
+        flags += ["--continue-on-failure"]
+        # A busy machine is no failure.
+        flags += ["--request-timeout", "60", "--suppress-health-check", "all"]
         if self.sender.header is not None:
             flags += ["--header", self.sender.header]
         if self.excluded is not None:
