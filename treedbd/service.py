@@ -53,14 +53,16 @@ from treedbd.store.engine import CannotOpenStore, StoreFailed, StoreUnreachable
 from treedbd.store.lock import DirectoryLock
 from treedbd.store.sqlite.engine import DESCRIPTORS_PER_FILE
 from treedbd.store.sqlite.shared_shelf import MORE_IF_SHARED
+from treedbd.tracing_link import make_tracer
 from treedbd.web.activity import Activity
 from treedbd.web.auth.authenticator import Authenticator
 from treedbd.web.auth.host_login import ADMIN, Auth, HostLogin, Identify, identity_of
 from treedbd.web.cors import Cors
-from treedbd.web.http1.connections import OwnHeaders
 from treedbd.web.http1.factory import Http1Factory
+from treedbd.web.http1.served import RequestLogging, ServerOptions
 from treedbd.web.options import WebOptions
-from treedbd.web.resource import TreeResource
+from treedbd.web.resource import RESERVED, TreeResource
+from treedbd.web.traced_request import traced
 from treedbd.worker_context import WorkerContext
 
 QUEUE_SECONDS: Final = 1.0
@@ -69,6 +71,7 @@ CLOSE_SECONDS: Final = 4.0
 DRAIN_POLL_S: Final = 0.02
 
 
+_RESERVED: Final = frozenset(b"/" + b"/".join(segments) for segments in RESERVED)
 _CANNOT_START: Final = (
     CannotOpenStore,
     StoreFailed,
@@ -113,6 +116,7 @@ class TreeService(MultiService):
         self._settings = settings
         per_file = DESCRIPTORS_PER_FILE + (0 if context is None else MORE_IF_SHARED)
         self._plan = plan_descriptors(settings.limits, per_file, descriptor_limit())
+        self._tracer = make_tracer(settings.tracing, self._reactor)
         self._cluster = make_cluster(settings, self._reactor)
         self._catalog = make_catalog(settings, self._plan, self._reactor, self._cluster, context)
         self._credentials = Credentials(settings, self._catalog, self._reactor)
@@ -150,20 +154,21 @@ class TreeService(MultiService):
         return resource
 
     def _make_factory(self, options: WebOptions) -> Http1Factory:
-        factory = Http1Factory(
-            self._resource,
-            attrs.evolve(options.limits, connections=self._plan.connections),
-            self._reactor,
-            self._resource.log_request or self._request_log.logging(),
-            headers=OwnHeaders(
-                Cors(options.cors_origins).fixed or (), secure_headers(self._settings)
-            ),
+        log = self._resource.log_request
+        server = ServerOptions(
+            logs=RequestLogging(log) if log else self._request_log.logging(),
+            refusal_headers=Cors(options.cors_origins).fixed or (),
+            secure_headers=secure_headers(self._settings),
             counts=options.counts,
             activity=self._activity,
             rates=self._resource.rates,
+            trusted_proxies=options.trusted_proxies,
+            adapt_requests=None
+            if self._tracer is None
+            else partial(traced, tracer=self._tracer, reserved=_RESERVED),
         )
-        factory.trust(options.trusted_proxies)
-        return factory
+        limits = attrs.evolve(options.limits, connections=self._plan.connections)
+        return Http1Factory(self._resource, limits, self._reactor, server)
 
     @property
     def activity(self) -> Activity:
@@ -227,6 +232,8 @@ class TreeService(MultiService):
                 self._cluster.close_at_once()
             self._unlock()
             raise CannotStart.because(error) from None
+        if self._tracer is not None:
+            self._tracer.start()
         self._local_access.refusal = None
         MultiService.startService(self)
 
@@ -269,6 +276,8 @@ class TreeService(MultiService):
             self._has_given_up |= not await self._cluster.stop()
         if not self._has_given_up:
             self._unlock()
+        if self._tracer is not None:
+            await self._tracer.stop()
         await maybeDeferred(MultiService.stopService, self)
 
     def _open_stores(self) -> None:

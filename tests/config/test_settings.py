@@ -19,6 +19,7 @@ from treedbd.config.settings import (
     Settings,
     load_settings,
 )
+from treedbd.config.tracing_settings import TracingSettings
 from treedbd.config.values import ConfigError
 from treedbd.limits import Limits, RateLimits, RulesLimits, StreamLimits
 from treedbd.trusted_proxies import parse_trusted_proxies
@@ -526,3 +527,44 @@ def test_a_limit_of_a_project_that_is_none_is_refused(
     tmp_path: pathlib.Path, line: str, problem: str
 ) -> None:
     assert f"projects.shop.{problem}" in load_error(tmp_path, f"[projects.shop]\n{line}\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ('endpoint = "127.0.0.1:4318"', "tracing.endpoint must be a URL such as http"),
+        ('endpoint = "ftp://127.0.0.1"', "tracing.endpoint must be a URL such as http"),
+        ('endpoint = "http://"', "tracing.endpoint must be a URL such as http"),
+        ('endpoint = "http://a:99999"', "tracing.endpoint must be a URL such as http"),
+        ('endpoint = "https://user:hush@a"', "put what is secret into OTEL_EXPORTER_OTLP_HEADERS"),
+        ('endpoint = "https://a?key=hush"', "put what is secret into OTEL_EXPORTER_OTLP_HEADERS"),
+        ("endpoint = 4318", "tracing.endpoint must be a string"),
+        ("sample = 1.5", "tracing.sample must be a number from 0 to 1"),
+        ("sample = nan", "tracing.sample must be a number from 0 to 1"),
+        ("sample = true", "tracing.sample must be a number from 0 to 1"),
+        ('service_name = ""', "tracing.service_name must be a name"),
+    ],
+)
+def test_a_bad_setting_of_tracing_is_one_sentence_without_a_secret(
+    tmp_path: pathlib.Path, text: str, sentence: str
+) -> None:
+    error = load_error(tmp_path, f"[tracing]\n{text}\n")
+    assert sentence in error
+    assert "hush" not in error
+
+
+def test_the_endpoint_of_a_collector_has_the_path_of_otlp(tmp_path: pathlib.Path) -> None:
+    for given in ("http://127.0.0.1:4318", "http://127.0.0.1:4318/"):
+        settings = load(tmp_path, f'[tracing]\nendpoint = "{given}"\n')
+        assert settings.tracing.endpoint == "http://127.0.0.1:4318/v1/traces"
+    settings = load(tmp_path, '[tracing]\nendpoint = "https://a.example/otlp"\nsample = 0\n')
+    assert settings.tracing == TracingSettings("https://a.example/otlp", 0.0)
+
+
+def test_tracing_without_its_libraries_says_what_to_install(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry", None)
+    text = '[tracing]\nendpoint = "http://127.0.0.1:4318"\n'
+    assert load_error(tmp_path, text).endswith("run pip install 'treedb[opentelemetry]'.")
+    assert load(tmp_path, "[tracing]\nsample = 0.5\n").tracing.sample == 0.5

@@ -20,6 +20,7 @@ from treedbd.web.activity import SLOW_S, SLOWEST, Activity, ProjectActivity, add
 from treedbd.web.auth.verifier import Verifier
 from treedbd.web.http1.factory import Http1Factory
 from treedbd.web.http1.head_memory import HeadMemory
+from treedbd.web.http1.served import ServerOptions
 from treedbd.web.request import Question
 
 PLACE = "/.inspect/activity.json"
@@ -40,7 +41,7 @@ class Counted(TreeServer):
         super().__init__(folder, verifier=verifiers.get)
         self.activity = Activity(self.clock)
         self.factory = Http1Factory(
-            self.resource, OPTIONS.limits, self.clock, activity=self.activity
+            self.resource, OPTIONS.limits, self.clock, ServerOptions(activity=self.activity)
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, cast
 
 import attrs
@@ -19,6 +19,8 @@ from treedbd.rules.ruleset import parse_rules
 from treedbd.web import development_log
 from treedbd.web.auth.verifier import Verifier
 from treedbd.web.http1.factory import Http1Factory
+from treedbd.web.http1.request import Request
+from treedbd.web.http1.served import RequestLogging, ServerOptions
 
 RULES = parse_rules(
     '{"rules": {"gate": {".write": true}, "room": {".read": "root.child(\'gate\').val() == 1"},'
@@ -28,13 +30,19 @@ RULES = parse_rules(
 BEARER = "Authorization: Bearer "
 
 
+def logging(log: Callable[[Request], None] | None) -> ServerOptions:
+    """Return the options of a server that logs requests by `log`."""
+    assert log is not None
+    return ServerOptions(logs=RequestLogging(log))
+
+
 @pytest.fixture
 def server(tmp_path: pathlib.Path) -> TreeServer:
     options = attrs.evolve(OPTIONS, logs_requests=True)
     verifier = Verifier([secret_of("demo").encode()], open_keys=no_keys)
     made = TreeServer(tmp_path, RULES, options=options, verifier=lambda _: verifier)
     made.factory = Http1Factory(
-        made.resource, OPTIONS.limits, made.clock, made.resource.log_request
+        made.resource, OPTIONS.limits, made.clock, logging(made.resource.log_request)
     )
     return made
 
@@ -139,7 +147,7 @@ def test_the_token_of_lan_is_not_shown_in_a_path(tmp_path: pathlib.Path, log: li
     options = attrs.evolve(OPTIONS, logs_requests=True, admin_token=token)
     server = TreeServer(tmp_path, RULES, options=options)
     server.factory = Http1Factory(
-        server.resource, OPTIONS.limits, server.clock, server.resource.log_request
+        server.resource, OPTIONS.limits, server.clock, logging(server.resource.log_request)
     )
     server.request("GET", f"/open/{token}.json")
     assert lines(log)[-1].startswith("info: GET /open/….json 200 ")
@@ -261,7 +269,9 @@ def test_lines_that_nobody_reads_are_dropped_and_counted(
         os.set_blocking(writing, False)
         monkeypatch.setattr(development_log, "_STANDARD_OUTPUT", writing)
         record = development_log.DevelopmentLog({}).record
-        server.factory = Http1Factory(server.resource, OPTIONS.limits, server.clock, record)
+        server.factory = Http1Factory(
+            server.resource, OPTIONS.limits, server.clock, logging(record)
+        )
         server.request("GET", "/open/a.json")
         assert len(lines(log)) == 1
         fill(writing)

@@ -14,6 +14,7 @@ from tests.web.tree_server import OPTIONS, TreeServer
 from treedbd.logs.line_budget import LINES, PER_S
 from treedbd.web.auth.identity import Identity
 from treedbd.web.http1.factory import Http1Factory
+from treedbd.web.http1.served import NO_LOGGING, ServerOptions
 from treedbd.web.request import RequestParser
 from treedbd.web.request_log import CLIENT_CLOSED, MAX_PATH, RequestLog, RequestLogOptions
 
@@ -35,7 +36,9 @@ class LoggedServer(TreeServer):
             self.clock.seconds,
         )
         logging = self.log.logging()
-        self.factory = Http1Factory(self.resource, OPTIONS.limits, self.clock, logging)
+        self.factory = Http1Factory(
+            self.resource, OPTIONS.limits, self.clock, ServerOptions(logs=logging)
+        )
 
 
 def fields(log: RecordedLog) -> list[dict[str, Any]]:
@@ -53,15 +56,13 @@ def warnings(log: RecordedLog) -> list[str]:
 
 
 def test_nothing_is_called_if_nothing_is_to_be_logged(tmp_path: pathlib.Path) -> None:
-    assert LoggedServer(tmp_path).log.logging() is None
+    assert LoggedServer(tmp_path).log.logging() is NO_LOGGING
 
 
 def test_only_slow_requests_are_called_for_without_an_access_log(tmp_path: pathlib.Path) -> None:
     logging = LoggedServer(tmp_path, slow_s=5.0).log.logging()
-    assert logging is not None
     assert (logging.least_s, logging.sends_ids) == (5.0, False)
     logging = LoggedServer(tmp_path, form="fields", slow_s=5.0).log.logging()
-    assert logging is not None
     assert (logging.least_s, logging.sends_ids) == (0.0, True)
 
 

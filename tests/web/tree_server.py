@@ -22,6 +22,7 @@ from treedbd.rules.ruleset import OPEN, RuleSet
 from treedbd.web.auth.authenticator import Authenticator
 from treedbd.web.auth.verifier import Verifier
 from treedbd.web.http1.factory import Http1Factory
+from treedbd.web.http1.served import ServerOptions
 from treedbd.web.options import WebOptions
 from treedbd.web.resource import TreeResource
 
@@ -85,7 +86,10 @@ class TreeServer(Server):
             wall_clock=lambda: WALL,
         )
         self.factory = Http1Factory(
-            self.resource, options.limits, self.clock, rates=self.resource.rates
+            self.resource,
+            options.limits,
+            self.clock,
+            ServerOptions(rates=self.resource.rates),
         )
 
     def request(

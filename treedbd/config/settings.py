@@ -22,6 +22,7 @@ from treedbd.config.http_settings import HttpSettings
 from treedbd.config.local_network import LocalNetwork
 from treedbd.config.log_settings import LogSettings
 from treedbd.config.project_settings import ProjectSettings, check_label, read_projects
+from treedbd.config.tracing_settings import TracingSettings
 from treedbd.config.values import (
     ConfigError,
     SettingLocation,
@@ -126,6 +127,7 @@ class Settings:
     streams: StreamLimits = key(StreamLimits(), table(StreamLimits))
     http: HttpSettings = key(HttpSettings(), table(HttpSettings))
     log: LogSettings = key(LogSettings(), table(LogSettings))
+    tracing: TracingSettings = key(TracingSettings(), table(TracingSettings))
     rules: RulesLimits = key(RulesLimits(), table(RulesLimits))
     projects: Mapping[str, ProjectSettings] = key(MappingProxyType({}), read_projects)
     development: bool = False
@@ -243,6 +245,7 @@ def _check(settings: Settings) -> None:
     _check_cluster(settings)
     _check_proxies(settings)
     _check_log(settings)
+    settings.tracing.check_libraries(settings.location.at("tracing"))
     for endpoint in settings.listen:
         if settings.emulator and not endpoint.is_loopback and not endpoint.is_passed:
             raise open_to_others(settings, endpoint)

@@ -12,6 +12,7 @@ from typing import Self
 
 from treedbd.database.errors import DeadlinePassed, PermissionDenied, TagDenied
 from treedbd.database.requests import Caller, Write
+from treedbd.database.traced_writes import trace_rules
 from treedbd.names import DatabaseName
 from treedbd.pauses import pause
 from treedbd.rules.context import Context, QueryFacts
@@ -78,6 +79,11 @@ class Authorisation:
         depends on everything below a place, the echo of an increment on the number it was
         added to, and the echo of a priority on whether there is a node.
         """
+        if write.trace is None:
+            return self._check_write(nodes, write, edit, after)
+        return trace_rules(write.trace, lambda: self._check_write(nodes, write, edit, after))
+
+    def _check_write(self, nodes: Nodes, write: Write, edit: Edit, after: View | None) -> bool:
         caller = write.caller
         if caller.is_admin:
             return True

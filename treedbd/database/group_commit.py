@@ -35,6 +35,7 @@ from treedbd.database.requests import Outcome, QueuedWrite, Write, answer_all
 from treedbd.database.rounds import Rounds
 from treedbd.database.runtime import Runtime
 from treedbd.database.slices import Steps
+from treedbd.database.traced_writes import trace_commit, trace_notify
 from treedbd.database.upkeep import Upkeep
 from treedbd.database.write_queue import WriteQueue
 from treedbd.database.write_turn import OwnTurn, WriteTurn
@@ -255,7 +256,8 @@ class GroupCommit:
         """Commit a batch that was applied, and answer its writers."""
         self._engine.pin()
         try:
-            await self._turn.commit(transaction.commit, self._is_checkpoint_due, batch)
+            committing = self._turn.commit(transaction.commit, self._is_checkpoint_due, batch)
+            await trace_commit(batch, committing)
         except Exception as error:
             self._engine.advance()
             self._not_committed(batch, error)
@@ -306,7 +308,7 @@ class GroupCommit:
         commits = [commit for queued in batch if (commit := queued.commit) is not None]
         self.rounds.add(answer_all(batch))
         if commits:
-            self.rounds.add(self._notify(commits))
+            self.rounds.add(trace_notify(batch, self._notify(commits)))
             # Before the round: no caller who knows of a write may still be served what was kept.
             self._on_committed(commits)
         self.rounds.is_held = False

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from treedbd.traces import Trace
 from treedbd.tree.edit import Edit
 from treedbd.tree.etag import ETagSet
 from treedbd.tree.event import Commit
@@ -60,7 +61,8 @@ class Write:
 
     `now` is the time of the request in milliseconds since 1970; `deadline` is in seconds of the
     database's clock. `wants_echo` and `wants_etag` say what the outcome is to contain. What
-    `is_push` sets a child whose key is a push id, which may be replaced by a later one.
+    `is_push` sets a child whose key is a push id, which may be replaced by a later one. `trace` is
+    that of its request, None if it is not sampled.
     """
 
     edit: Edit
@@ -72,6 +74,7 @@ class Write:
     wants_etag: bool = False
     large: LargeBody | None = None
     is_push: bool = False
+    trace: Trace | None = attrs.field(default=None, eq=False, repr=False)
 
 
 @attrs.frozen

@@ -16,7 +16,7 @@ from twisted.internet.interfaces import IReactorTime
 
 from treedbd.names import DatabaseName
 from treedbd.tree.path import format_path
-from treedbd.web.http1.connections import AnsweredRequest
+from treedbd.web.http1.served import AnsweredRequest
 from treedbd.web.http1.shown_path import shown_path
 from treedbd.web.request import Question
 

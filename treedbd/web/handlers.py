@@ -10,6 +10,7 @@ dropped. `write` has the handlers that write.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -21,6 +22,7 @@ from treedbd.database.database import Database
 from treedbd.database.errors import DeadlinePassed, PermissionDenied
 from treedbd.database.read_grants import ReadRequest
 from treedbd.database.requests import Caller
+from treedbd.database.traced_writes import trace_rules
 from treedbd.rules.context import Context, QueryFacts
 from treedbd.rules.evaluate import Verdict
 from treedbd.store.nodes import Nodes
@@ -153,7 +155,11 @@ class DataHandlers:
         path, caller = wanted.place.path, Caller(identity.auth, identity.is_admin)
 
         def check_read(nodes: Nodes) -> None:
-            database.check_read(path, caller, self.now_ms(), nodes, facts)
+            check = partial(database.check_read, path, caller, self.now_ms(), nodes, facts)
+            if wanted.trace is None:
+                check()
+            else:
+                trace_rules(wanted.trace, check)
 
         if wanted.accepts_events:
             self._open_stream(request, wanted, database, identity)

@@ -18,6 +18,7 @@ from treedbd.database.errors import TooLarge
 from treedbd.database.project import ProjectSpec
 from treedbd.limits import DEFAULT_TIMEOUT_S, Limits
 from treedbd.names import DatabaseName, DialectName
+from treedbd.traces import Trace
 from treedbd.tree.errors import InvalidPath, InvalidQuery
 from treedbd.tree.etag import ETagSet
 from treedbd.tree.types import ROOT, Place
@@ -80,7 +81,8 @@ class DataRequest:
     `condition` is that of If-Match on a write, of If-None-Match on a read. `identity` is who sends
     it, if the program that embeds the service has said so: then the token does not count. A sender
     that `takes_whole` receives a large value when all of it is rendered. `admin_path` is the path
-    of a request that names no place in the tree.
+    of a request that names no place in the tree. `trace` is that of the request, None if it is not
+    sampled.
     """
 
     method: bytes
@@ -101,6 +103,7 @@ class DataRequest:
     identity: Identity | None = None
     takes_whole: bool = False
     admin_path: bytes | None = None
+    trace: Trace | None = attrs.field(default=None, eq=False, repr=False)
 
     @cached_property
     def read_options(self) -> ReadOptions:

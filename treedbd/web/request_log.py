@@ -26,8 +26,8 @@ from treedbd.text import in_one_line
 from treedbd.web.auth.identity import Identity
 from treedbd.web.combined_format import format_combined
 from treedbd.web.http1.adapter import size_of_body
-from treedbd.web.http1.connections import RequestLogging
 from treedbd.web.http1.request import Request
+from treedbd.web.http1.served import NO_LOGGING, RequestLogging
 from treedbd.web.http1.shown_path import hide_tokens, shown_path
 from treedbd.web.request import Question
 from treedbd.web.response import address_of
@@ -99,12 +99,14 @@ class RequestLog:
         self._is_combined = options.form == "combined"
         self._slow_lines = LineBudget(seconds)
 
-    def logging(self) -> RequestLogging | None:
-        """Return what is called for which requests, None if nothing is logged."""
+    def logging(self) -> RequestLogging:
+        """Return what is called for which requests."""
         slow_s = self._options.slow_s
         if self._is_on:
             return RequestLogging(self.answered, self.lost, sends_ids=True)
-        return RequestLogging(self.answered, self.lost, least_s=slow_s) if slow_s else None
+        if slow_s:
+            return RequestLogging(self.answered, self.lost, least_s=slow_s)
+        return NO_LOGGING
 
     def answered(self, request: Request) -> None:
         """Log a request that has been answered, or a stream that the server has ended."""

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
+import attrs
 from klein import Klein
 from twisted.internet.interfaces import IReactorTime
 from twisted.web.resource import Resource
@@ -269,6 +270,8 @@ class TreeResource(Resource):
                 wanted, rules = question.wanted, database.rules.current
                 if self._users is not None:  # asked for each request, however alike
                     wanted = await self._users.identify(request, wanted)
+                if request.trace is not None:
+                    wanted = attrs.evolve(wanted, trace=request.trace)
                 response = await self._handle(request, wanted, database, handler)
                 if handler is None and self._users is None and wanted.is_simple_read:
                     question.rules = rules

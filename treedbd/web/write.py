@@ -298,6 +298,7 @@ def make_write(
         wants_echo=request.print != "silent" and request.method != b"POST",
         wants_etag=request.wants_etag or condition is not None,
         is_push=request.method == b"POST",
+        trace=request.trace,
     )
 
 

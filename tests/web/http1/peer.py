@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
+import attrs
 from attrs import field, frozen
 from twisted.internet.address import IPv4Address
 from twisted.internet.error import ConnectionDone
@@ -17,9 +18,14 @@ from twisted.web.server import NOT_DONE_YET
 from zope.interface import alsoProvides
 
 from treedbd.limits import Limits
-from treedbd.web.http1.connections import NO_HEADERS, OwnHeaders, RequestLogging
 from treedbd.web.http1.factory import Http1Factory
 from treedbd.web.http1.request import Request
+from treedbd.web.http1.served import (
+    DEFAULT_OPTIONS,
+    NO_LOGGING,
+    RequestLogging,
+    ServerOptions,
+)
 
 GET = b"GET /a.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
 BODY = b'{"a":1}'
@@ -156,18 +162,18 @@ class Server:
         self,
         resource: IResource,
         limits: Limits | None = None,
-        log_access: Callable[[Request], None] | RequestLogging | None = None,
-        headers: OwnHeaders = NO_HEADERS,
+        log_access: Callable[[Request], None] | RequestLogging = NO_LOGGING,
+        options: ServerOptions = DEFAULT_OPTIONS,
     ) -> None:
+        logs = log_access if isinstance(log_access, RequestLogging) else RequestLogging(log_access)
         self.clock = Clock()
         self.clock.advance(1000)
         self.factory = Http1Factory(
             resource,
             limits or Limits(),
             self.clock,
-            log_access,
+            attrs.evolve(options, logs=logs),
             lambda: 784111777.0,
-            headers,
         )
 
     def connect(self, host: str = "192.0.2.1", *, secure: bool = False) -> Peer:

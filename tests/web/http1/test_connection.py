@@ -11,8 +11,8 @@ from twisted.internet.interfaces import IPushProducer
 from tests.web.http1.peer import BODY, GET, Peer, ScriptedResource, Server, send_small
 from tests.web.http1.test_direct_send import SocketTransport
 from treedbd.limits import Limits
-from treedbd.web.http1.connections import OwnHeaders
 from treedbd.web.http1.request import Request
+from treedbd.web.http1.served import ServerOptions
 
 POST = b"POST /a.json HTTP/1.1\r\nHost: localhost\r\n"
 CLOSE = b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n"
@@ -170,7 +170,9 @@ def test_errors_are_json_and_end_the_connection(data: bytes, status: int, code: 
 
 def test_errors_carry_the_error_headers() -> None:
     headers = ((b"Access-Control-Allow-Origin", b"*"), (b"X-One", b"1"))
-    peer = Server(ScriptedResource(send_small), headers=OwnHeaders(headers)).connect()
+    peer = Server(
+        ScriptedResource(send_small), options=ServerOptions(refusal_headers=headers)
+    ).connect()
     (reply,) = peer.exchange(b"GET /a.json HTTP/9\r\n\r\n")
     assert (reply[b"access-control-allow-origin"], reply[b"x-one"]) == (b"*", b"1")
     (reply,) = peer.server.connect().exchange(GET)
@@ -187,7 +189,7 @@ def test_all_replies_over_tls_and_no_others_carry_the_secure_headers(*, secure: 
     def fail(request: Request) -> None:
         raise RuntimeError("This is in the log.")
 
-    headers = OwnHeaders(secure=((b"Strict-Transport-Security", b"max-age=1"),))
+    options = ServerOptions(secure_headers=((b"Strict-Transport-Security", b"max-age=1"),))
     replies = []
     for answer, sent in (
         (send_small, GET),
@@ -196,7 +198,7 @@ def test_all_replies_over_tls_and_no_others_carry_the_secure_headers(*, secure: 
         (begin, GET),
         (fail, GET),
     ):
-        peer = Server(ScriptedResource(answer), headers=headers).connect(secure=secure)
+        peer = Server(ScriptedResource(answer), options=options).connect(secure=secure)
         replies += peer.exchange(sent)
     assert [reply.status for reply in replies] == [200, 413, 400, 200, 500]
     expected = [b"max-age=1"] if secure else []

@@ -9,6 +9,7 @@ from treedbd.limits import Limits
 from treedbd.trusted_proxies import parse_trusted_proxies
 from treedbd.web.http1.proxied_request import ProxiedRequest
 from treedbd.web.http1.request import Request
+from treedbd.web.http1.served import ServerOptions
 from treedbd.web.response import address_of
 
 PROXY = "10.0.0.1"
@@ -25,9 +26,8 @@ def get(*fields: bytes) -> bytes:
 def serve(limits: Limits | None = None) -> tuple[Server, list[Request]]:
     """Return a server that trusts `PROXY`, and the requests that it receives."""
     resource = ScriptedResource(send_small)
-    server = Server(resource, limits)
-    server.factory.trust(parse_trusted_proxies([PROXY]))
-    return server, resource.requests
+    options = ServerOptions(trusted_proxies=parse_trusted_proxies([PROXY]))
+    return Server(resource, limits, options=options), resource.requests
 
 
 def facts(request: Request) -> tuple[str, bool, bytes | None, bool]:

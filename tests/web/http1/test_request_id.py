@@ -9,9 +9,9 @@ from tests.web.http1.peer import ScriptedResource, Server
 from tests.web.http1.test_reply import RecordedLog, raise_error
 from treedbd.logs.entry import FIELDS
 from treedbd.web.http1.adapter import AdaptedRequest
-from treedbd.web.http1.connections import RequestLogging
 from treedbd.web.http1.interface import IHttp1Request
 from treedbd.web.http1.request_id import choose_request_id, is_trusted_peer
+from treedbd.web.http1.served import RequestLogging
 
 RANDOM = re.compile(r"[0-9a-f]{16}")
 GET = b"GET /a.json HTTP/1.1\r\nHost: x\r\nX-Request-Id: theirs\r\n\r\n"

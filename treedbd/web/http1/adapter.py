@@ -35,6 +35,8 @@ class AdaptedRequest:
 
     """
 
+    trace = None  # the site of another program has spans of its own
+
     def __init__(self, request: Any, body_limit: int, proxies: TrustedProxies = NO_PROXIES) -> None:
         """Adapt `request`; a body of more than `body_limit` bytes makes it oversized.
 

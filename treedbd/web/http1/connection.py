@@ -34,7 +34,7 @@ from twisted.internet.protocol import Protocol, connectionDone
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from treedbd.web.http1.connections import Connections, log_request
+from treedbd.web.http1.connections import Connections
 from treedbd.web.http1.deadlines import Deadline
 from treedbd.web.http1.errors import (
     BODY_TOO_LARGE,
@@ -45,6 +45,7 @@ from treedbd.web.http1.errors import (
 )
 from treedbd.web.http1.parser import Http1Parser
 from treedbd.web.http1.request import Request
+from treedbd.web.http1.served import log_request
 from treedbd.web.http1.writer import ConnectionWriter
 
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -84,10 +85,12 @@ class Http1Connection(Protocol):
         """Belong to `connections`."""
         self._served = connections.served
         self.site = self._served.site
+        options = self._served.options
         self._connections = connections
         self._note_answered = connections.note_answered
-        self._log_least_s = self._served.logging.least_s
-        self._note_bytes = self._served.note_bytes
+        self._logs = options.logs
+        self._log_least_s = options.logs.least_s
+        self._note_bytes = options.note_bytes
         self.sent_past = connections.sent_past
         self.date_lines = connections.date_lines
         self._limits = connections.limits
@@ -145,8 +148,8 @@ class Http1Connection(Protocol):
             self._next_turn = None
         request, self._request = self._request, None
         if request is not None:
-            if self._served.logging.lost is not None:
-                log_request(self._served.logging.lost, request)
+            if self._logs.lost is not None:
+                log_request(self._logs.lost, request)
             request.connectionLost(reason)
         self._connections.remove(self, request)
         self._parser.close()
@@ -163,7 +166,7 @@ class Http1Connection(Protocol):
         if self._note_bytes is not None:
             self._note_bytes(request)
         if seconds >= self._log_least_s:
-            log_request(self._served.logging.answered, request)
+            log_request(self._logs.answered, request)
         if not request.persistent:
             self._close(linger=request.is_oversized or self._parser.unread_bytes > 0)
         elif not self._parsing:
@@ -328,7 +331,7 @@ class Http1Connection(Protocol):
     def _refuse(self, error: ErrorReply) -> None:
         self._release_body()
         error = self._connections.note_error(error, getattr(self.peer, "host", ""))
-        headers = self._served.own_headers.refusals
+        headers = self._served.options.refusal_headers
         self.writer.write(format_reply(error, self.date_lines[self.secure], headers))
         self._close(linger=True)
 

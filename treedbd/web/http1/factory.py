@@ -23,23 +23,12 @@ from twisted.web.resource import IResource
 from twisted.web.server import Site
 from zope.interface import implementer
 
-from treedbd.counts import Counting
 from treedbd.limits import Limits
-from treedbd.trusted_proxies import TrustedProxies
 from treedbd.web.http1.connection import Http1Connection
-from treedbd.web.http1.connections import (
-    NO_HEADERS,
-    NO_LOGGING,
-    Connections,
-    CountsCallers,
-    CountsRequests,
-    OwnHeaders,
-    RequestLogging,
-    ServedResource,
-)
+from treedbd.web.http1.connections import Connections
 from treedbd.web.http1.interface import IHttp1Resource
 from treedbd.web.http1.proxied import ProxiedFactory
-from treedbd.web.http1.request import Request
+from treedbd.web.http1.served import DEFAULT_OPTIONS, ServedResource, ServerOptions
 
 
 @implementer(IProtocolNegotiationFactory)
@@ -48,41 +37,27 @@ class Http1Factory(Factory):
 
     noisy = False
 
-    def __init__(  # noqa: PLR0913, PLR0917 - all but three are given by name
+    def __init__(
         self,
         resource: IResource,
         limits: Limits,
         clock: IReactorTime,
-        log_access: Callable[[Request], None] | RequestLogging | None = None,
+        options: ServerOptions = DEFAULT_OPTIONS,
         wall_clock: Callable[[], float] = time.time,
-        headers: OwnHeaders = NO_HEADERS,
-        counts: Counting | None = None,
-        activity: CountsRequests | None = None,
-        rates: CountsCallers | None = None,
     ) -> None:
         """Serve `resource`: a leaf gets every request, else its children are looked up.
 
         Time limits are counted with `clock`; `wall_clock` returns the seconds since 1970 for the
-        Date of replies. `log_access` is called with every answered request, and must show no more
-        of its target than `shown_path`. `headers` are added to replies. `counts` are the
-        connections of all processes that serve the same clients; `activity` counts what they
-        request, `rates` bound it.
+        Date of replies.
         """
-        site = Site(resource, reactor=clock)
-        if log_access is None:
-            log_access = NO_LOGGING
-        elif not isinstance(log_access, RequestLogging):
-            log_access = RequestLogging(log_access)
         served = ServedResource(
             resource,
             bool(resource.isLeaf),
             IHttp1Resource.providedBy(resource),
-            site,
-            log_access,
-            headers,
-            rates,
+            Site(resource, reactor=clock),
+            options,
         )
-        self._connections = Connections(served, limits, clock, wall_clock, counts, activity)
+        self._connections = Connections(served, limits, clock, wall_clock)
         self.protocol = partial(Http1Connection, self._connections)
 
     @property
@@ -99,10 +74,6 @@ class Http1Factory(Factory):
     def errors(self) -> dict[int, int]:
         """How many errors the server has sent by itself, by status."""
         return dict(self._connections.errors)
-
-    def trust(self, proxies: TrustedProxies) -> None:
-        """Let the headers of `proxies` count; to be called before there are connections."""
-        self._connections.trust(proxies)
 
     def acceptableProtocols(self) -> list[bytes]:
         """Return the protocols to negotiate over TLS."""

@@ -7,15 +7,13 @@ so that the heads of all other responses stay the same bytes.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cache
-from typing import Final, TypeVar
+from typing import Final
 
 from treedbd.web.headers import Header
 from treedbd.web.http1.request import Request
 from treedbd.web.http1.request_id import REQUEST_ID, id_header
 
 _EMPTY_LINE: Final = b"\r\n"
-_Kind = TypeVar("_Kind", bound=Request)
 
 
 class IdentifiedRequest(Request):
@@ -34,8 +32,7 @@ class IdentifiedRequest(Request):
         return super()._begin(length)
 
 
-@cache
-def identified(kind: type[_Kind]) -> type[_Kind]:
+def identified(kind: type[Request]) -> type[Request]:
     """Return the requests of a kind whose responses have their ids."""
     bases = (IdentifiedRequest,) if kind is Request else (IdentifiedRequest, kind)
     return type(f"Identified{kind.__name__}", bases, {})

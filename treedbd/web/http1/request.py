@@ -24,6 +24,7 @@ from twisted.web.resource import IResource
 from twisted.web.server import NOT_DONE_YET
 from zope.interface import implementer
 
+from treedbd.traces import Trace
 from treedbd.web.headers import Headers
 from treedbd.web.http1.errors import INTERNAL, ErrorReply
 from treedbd.web.http1.interface import IHttp1Request
@@ -62,12 +63,14 @@ class Request(Reply):
         request_id: the id by which the log and the client mean this request.
         began: when it was complete, in seconds of `perf_counter`.
         came_by_trusted_proxy: whether a trusted proxy has sent it.
+        trace: that of the request, None if it is not sampled.
         is_oversized: whether its body was too large to be received.
         has_own_timeout: whether its resource closes slow readers by itself.
 
     """
 
     came_by_trusted_proxy = False
+    trace: Trace | None = None
     is_oversized = False
     has_own_timeout = False
 
