@@ -1,4 +1,4 @@
-"""Spans of requests at a collector: what is in them, and which traces they continue."""
+"""Spans of requests at a collector: what they hold, whose traces they continue, what is dropped."""
 
 from __future__ import annotations
 

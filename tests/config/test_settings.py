@@ -417,12 +417,14 @@ def test_the_example_file_shows_every_key_at_its_default(tmp_path: pathlib.Path)
             RateLimits,
             HttpSettings,
             LogSettings,
+            TracingSettings,
             ProjectSettings,
             ProviderSettings,
         )
         for field in attrs.fields(kind)
     }
-    sections = {"limits", "streams", "rules", "http", "log", "rates", "projects", "providers"}
+    sections = {"limits", "streams", "rules", "http", "log", "tracing", "rates"}
+    sections |= {"projects", "providers"}
     assert fields - keys - sections == {
         "accept_loss",
         "development",

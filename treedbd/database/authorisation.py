@@ -12,7 +12,7 @@ from typing import Self
 
 from treedbd.database.errors import DeadlinePassed, PermissionDenied, TagDenied
 from treedbd.database.requests import Caller, Write
-from treedbd.database.traced_writes import trace_rules
+from treedbd.database.traced_rules import trace_rules
 from treedbd.names import DatabaseName
 from treedbd.pauses import pause
 from treedbd.rules.context import Context, QueryFacts

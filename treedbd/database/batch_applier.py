@@ -7,7 +7,7 @@ left of it waits for the next.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from functools import partial
 from typing import Final, TypeAlias, TypeVar
 
@@ -23,8 +23,10 @@ from treedbd.database.errors import (
     TooLarge,
 )
 from treedbd.database.requests import Outcome, QueuedWrite, Write
+from treedbd.database.slices import Steps
 from treedbd.pauses import in_steps, pause
 from treedbd.store.engine import DiskFull, Engine, StoreFailed, Transaction
+from treedbd.traces import Trace, now_ns
 from treedbd.tree.errors import InvalidData
 
 T = TypeVar("T")
@@ -33,6 +35,9 @@ Apply: TypeAlias = Callable[[Transaction, Write], Outcome]
 
 BATCH_SECONDS: Final = 0.02
 """A batch that has been applied for so long is committed; what is left of it waits for the next."""
+
+WRITES: Final = "treedb.batch.writes"
+"""The attribute with the number of writes in a batch, of spans that they share."""
 
 _REFUSALS: Final = (PermissionDenied, ConditionFailed, InvalidData, TooLarge, DeadlinePassed)
 
@@ -116,3 +121,35 @@ class BatchApplier:
                 break
             pause()
         return None
+
+
+async def trace_commit(batch: Sequence[QueuedWrite], committing: Awaitable[None]) -> None:
+    """Await the commit of a batch, and record a span of it for each write that is sampled."""
+    traces = _traces_of(batch)
+    if not traces:
+        await committing
+        return
+    began, failed = now_ns(), True
+    try:
+        await committing
+        failed = False
+    finally:
+        for trace in traces:
+            trace.record("commit", began, {WRITES: len(batch)}, failed=failed)
+
+
+def trace_round(batch: Sequence[QueuedWrite], notify: Steps) -> Steps:
+    """Return steps that notify of a batch, and record a span for each write that is sampled."""
+    traces = _traces_of(batch)
+    return _recorded(traces, notify, len(batch)) if traces else notify
+
+
+def _recorded(traces: Sequence[Trace], notify: Steps, writes: int) -> Steps:
+    began = now_ns()
+    yield from notify
+    for trace in traces:
+        trace.record("notify", began, {WRITES: writes})
+
+
+def _traces_of(batch: Sequence[QueuedWrite]) -> list[Trace]:
+    return [trace for queued in batch if (trace := queued.write.trace) is not None]

@@ -22,7 +22,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 
-from treedbd.database.batch_applier import Abandoned, Apply, BatchApplier
+from treedbd.database.batch_applier import Abandoned, Apply, BatchApplier, trace_commit, trace_round
 from treedbd.database.errors import (
     SHUTTING_DOWN,
     DeadlinePassed,
@@ -35,7 +35,6 @@ from treedbd.database.requests import Outcome, QueuedWrite, Write, answer_all
 from treedbd.database.rounds import Rounds
 from treedbd.database.runtime import Runtime
 from treedbd.database.slices import Steps
-from treedbd.database.traced_writes import trace_commit, trace_notify
 from treedbd.database.upkeep import Upkeep
 from treedbd.database.write_queue import WriteQueue
 from treedbd.database.write_turn import OwnTurn, WriteTurn
@@ -308,7 +307,7 @@ class GroupCommit:
         commits = [commit for queued in batch if (commit := queued.commit) is not None]
         self.rounds.add(answer_all(batch))
         if commits:
-            self.rounds.add(trace_notify(batch, self._notify(commits)))
+            self.rounds.add(trace_round(batch, self._notify(commits)))
             # Before the round: no caller who knows of a write may still be served what was kept.
             self._on_committed(commits)
         self.rounds.is_held = False

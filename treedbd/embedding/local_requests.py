@@ -100,6 +100,7 @@ class LocalRequest:
         method: that of the request.
         headers: none.
         content: the body.
+        trace: none: it is part of what the program does.
 
     """
 
@@ -107,6 +108,7 @@ class LocalRequest:
         self.method: Final = method
         self.headers: Final[dict[bytes, list[bytes]]] = {}
         self.content: Final = BytesIO(body)
+        self.trace: Final = None
 
     def getClientAddress(self) -> None:
         """Return that there is no client."""

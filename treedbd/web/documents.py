@@ -37,6 +37,7 @@ DOCUMENTS: Final = (
     "logging.md",
     "deployment.md",
     "proxies.md",
+    "tracing.md",
 )
 DOCUMENT_PATHS: Final = tuple(f"/.docs/{name}" for name in DOCUMENTS)
 

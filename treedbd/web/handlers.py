@@ -22,7 +22,7 @@ from treedbd.database.database import Database
 from treedbd.database.errors import DeadlinePassed, PermissionDenied
 from treedbd.database.read_grants import ReadRequest
 from treedbd.database.requests import Caller
-from treedbd.database.traced_writes import trace_rules
+from treedbd.database.traced_rules import trace_rules
 from treedbd.rules.context import Context, QueryFacts
 from treedbd.rules.evaluate import Verdict
 from treedbd.store.nodes import Nodes

@@ -270,8 +270,6 @@ class TreeResource(Resource):
                 wanted, rules = question.wanted, database.rules.current
                 if self._users is not None:  # asked for each request, however alike
                     wanted = await self._users.identify(request, wanted)
-                if request.trace is not None:
-                    wanted = attrs.evolve(wanted, trace=request.trace)
                 response = await self._handle(request, wanted, database, handler)
                 if handler is None and self._users is None and wanted.is_simple_read:
                     question.rules = rules
@@ -325,6 +323,8 @@ class TreeResource(Resource):
         # A large body is judged before it is applied, and a question about rules by the last state.
         is_write = wanted.method not in READING and not wanted.wants_explanation
         is_write = is_write and size_of_body(request) <= FREE_BYTES
+        if request.trace is not None:
+            wanted = attrs.evolve(wanted, trace=request.trace)
         opening = self._catalog.acquire(database, wanted.timeout_s, is_write=is_write)
         try:
             if opening is not None:
