@@ -9,7 +9,6 @@ variables are the reserved paths, and every other path is one of the tree.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Final
 
 import attrs
@@ -246,12 +245,12 @@ class TreeResource(Resource):
                 return False  # to be explained, too
             self._refuse(request, error, question.wanted)
             return True
-        again = partial(self._repeat_or_dispatch, request)
-        return may_wait and self._catalog.when_current(question.name, again)
 
-    def _repeat_or_dispatch(self, request: IHttp1Request) -> None:
-        if not self._repeat(request, may_wait=False):
-            self._dispatch(request)
+        def repeat_or_dispatch() -> None:
+            if not self._repeat(request, may_wait=False):
+                self._dispatch(request)
+
+        return may_wait and self._catalog.when_current(question.name, repeat_or_dispatch)
 
     async def _answer(
         self, request: IHttp1Request, allowed: AllowedMethods, handler: Handler | None
