@@ -22,8 +22,8 @@ class IdentifiedRequest(Request):
     def _format_head(self, status: int, headers: Iterable[Header], length: int) -> bytes:
         fields = tuple(headers)
         head = super()._format_head(status, fields, length)
-        if any(name == REQUEST_ID for name, _ in fields):
-            return head
+        if status >= 500 and any(name == REQUEST_ID for name, _ in fields):
+            return head  # as errors of the server always have it
         return b"%b%b: %b\r\n\r\n" % (head.removesuffix(_EMPTY_LINE), *id_header(self))
 
     def _begin(self, length: int | None) -> bytes:
