@@ -178,7 +178,7 @@ class Stream(Wire):
         return Event(fields["event"], _parsed(fields["data"]), fields.get("id"))
 
 
-def trusting(folder: pathlib.Path, config: str, projects: Iterable[str]) -> Daemon:
+def trusting(folder: pathlib.Path, config: str, projects: Iterable[str], *arguments: str) -> Daemon:
     """Return a daemon with `config` and with projects that have a secret each.
 
     The table of each of `projects` is added to `config`, with the standard dialect, or with that of
@@ -190,7 +190,7 @@ def trusting(folder: pathlib.Path, config: str, projects: Iterable[str]) -> Daem
         dialect = project if project in ("firebase", "auto") else "standard"
         lines += [f"[projects.{project}]", f'secret_files = ["{project}.secret"]']
         lines += [f'dialect = "{dialect}"', 'databases = "*"']
-    return Daemon(folder, config="\n".join(lines) + "\n")
+    return Daemon(folder, config="\n".join(lines) + "\n", arguments=arguments)
 
 
 def reload(daemon: Daemon) -> str:

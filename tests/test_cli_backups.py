@@ -18,6 +18,7 @@ from tests.command import COMMAND, environment, error_of, output_of, run_command
 from tests.daemon import Daemon
 from tests.store.sqlite.disk_space import limited_file_size
 from treedbd.cli.backups.backup import numbered
+from treedbd.database.data_directory import BACKUP_NOTE
 from treedbd.store.lock import DirectoryLock
 from treedbd.store.nodes import Nodes
 from treedbd.store.sqlite.engine import SqliteEngine
@@ -116,6 +117,38 @@ async def test_numbered_backups_are_kept_and_old_ones_removed(
     restored = tmp_path / "restored"
     assert "0003" in await output_of("restore", folder, "--data", restored)
     assert value_in(restored)[0] == {"a": 1}
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_backup_of_everything_leaves_a_note_which_is_not_in_the_way_of_a_restore(
+    data: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    with Daemon(data.parent) as daemon:
+        put(daemon, "/a.json", 1)
+    (data / "demo/broken.shelf").write_bytes(b"not a database")
+    assert (await treedb("backup", "--data", data, tmp_path / "b1")).status == 3
+    assert not (data / BACKUP_NOTE).exists()
+    (data / "demo/broken.shelf").unlink()
+    await output_of("backup", "--data", data, tmp_path / "b2")
+    assert (data / BACKUP_NOTE).exists()
+    shutil.rmtree(data / "demo")
+    for left in data.iterdir():  # the certificate, too
+        if left.name != BACKUP_NOTE:
+            left.unlink()
+    await output_of("restore", tmp_path / "b2", "--data", data)
+    assert value_in(data)[0] == {"a": 1}
+    assert not (data / BACKUP_NOTE).exists()
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_backup_that_cannot_be_noted_is_complete_all_the_same(
+    data: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    with Daemon(data.parent) as daemon:
+        put(daemon, "/a.json", 1)
+    (data / BACKUP_NOTE).mkdir()
+    done = await treedb("backup", "--data", data, tmp_path / "b")
+    assert (done.status, "is complete, but not noted" in done.errors) == (0, True)
 
 
 @pytest_twisted.ensureDeferred

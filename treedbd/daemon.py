@@ -164,7 +164,7 @@ class Daemon(Service):
             return
         turns = Turns(report_long_turns)
         if record_turns(self._reactor, turns):
-            self.tree.resource().show_turns(turns)
+            self.tree.show_turns(turns)
         self._reactor.callWhenRunning(self._announce, self.tree.has_open_rules())
 
     def stopService(self) -> Deferred[None]:
@@ -250,6 +250,8 @@ class Daemon(Service):
         urls = self.tree.urls()
         if self._settings.development:
             self._announce_development(urls, is_open=has_open_rules)
+        if ops_urls := self.tree.ops_urls():
+            self._log.info("Metrics and health: {urls}", urls=" ".join(ops_urls))
         line = " ".join(("treedb ready", *urls))
         if self._in_foreground and sys.__stdout__ is not None:
             print(line, file=sys.__stdout__, flush=True)

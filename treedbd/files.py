@@ -14,13 +14,19 @@ import pathlib
 import stat
 import sys
 import threading
-from typing import IO
+from typing import IO, Final
 
 FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """The errors of a write for which there is no room."""
 
 NO_DESCRIPTOR_ERRNOS = frozenset({errno.EMFILE, errno.ENFILE})
 """The errors of an opening for which the process or the system has no descriptor left."""
+
+READABLE_BY_OTHERS: Final = "Other users of this machine can read {file}: run chmod 600 on it."
+WAS_READABLE_BY_OTHERS: Final = (
+    "Other users of this machine could read {file}; its mode is now 0600. If one of them may have "
+    "read it, remove it: the next start makes another."
+)
 
 _UNFINISHED = ".new"
 _BLOCK = 64 * 1024

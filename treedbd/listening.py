@@ -13,7 +13,6 @@ from twisted.logger import Logger
 
 from treedbd.config.authority import AUTHORITY_KEY, LAN_CERTIFICATE, ensure_lan_certificate
 from treedbd.config.certificate import BadCertificate, ServerContext, ensure_local_certificate
-from treedbd.config.credentials import READABLE_BY_OTHERS, WAS_READABLE_BY_OTHERS
 from treedbd.config.endpoints import LOCAL_KEY, CertificateFiles, Endpoint
 from treedbd.config.listen import (
     CannotListen,
@@ -27,7 +26,12 @@ from treedbd.config.settings import Settings, open_to_others
 from treedbd.config.values import ConfigError
 from treedbd.database.data_directory import prepare
 from treedbd.errors import OperatorError
-from treedbd.files import close_to_others, is_open_to_others
+from treedbd.files import (
+    READABLE_BY_OTHERS,
+    WAS_READABLE_BY_OTHERS,
+    close_to_others,
+    is_open_to_others,
+)
 from treedbd.store.engine import CannotOpenStore
 from treedbd.store.lock import DirectoryInUse, find_other
 from treedbd.text import in_one_line
@@ -61,7 +65,7 @@ class CannotStart(Exception):
 
 
 class Listening:
-    """The endpoints that the settings name.
+    """The endpoints that one key of the settings names.
 
     Attributes:
         ports: those that are open, with their endpoints.
@@ -70,8 +74,21 @@ class Listening:
 
     _log = Logger()
 
-    def __init__(self, settings: Settings, reactor: Any, open_port: OpenPort | None = None) -> None:
-        """Nothing is opened yet; `open_port` opens one endpoint, None if the reactor does."""
+    def __init__(
+        self,
+        settings: Settings,
+        reactor: Any,
+        open_port: OpenPort | None = None,
+        *,
+        is_ops: bool = False,
+    ) -> None:
+        """Nothing is opened yet; `open_port` opens one endpoint, None if the reactor does.
+
+        The key is `listen`, or `ops_listen` if it `is_ops`.
+        """
+        self._is_ops = is_ops
+        self._endpoints = settings.ops_listen if is_ops else settings.listen
+        self._location = settings.ops_location if is_ops else settings.listen_location
         self.ports: list[tuple[Endpoint, IListeningPort]] = []
         self._settings = settings
         self._reactor = reactor
@@ -84,7 +101,7 @@ class Listening:
         `behind_proxy` is needed where connections are accepted.
         """
         try:
-            for endpoint in self._settings.listen:
+            for endpoint in self._endpoints:
                 context = self._read_certificate(endpoint) if endpoint.is_secure else None
                 if endpoint.is_proxied and behind_proxy is not None:
                     # The header comes before TLS.
@@ -104,6 +121,11 @@ class Listening:
     def urls(self) -> list[str]:
         """Return the URLs of the open endpoints, as this machine reaches them."""
         return [url_of(endpoint, port.getHost()) for endpoint, port in self.ports]
+
+    def certificates_end_at(self) -> float | None:
+        """Return when the first certificate in use ends, in seconds since 1970; None if none is."""
+        ends = [context.ends_at() for context in self._contexts]
+        return min((each for each in ends if each is not None), default=None)
 
     def reload(self) -> bool:
         """Read the certificates again, for new connections; return whether all are valid."""
@@ -144,7 +166,7 @@ class Listening:
             other = find_other(self._settings.data)
             if other is not None:
                 raise other from None  # most likely that one is in the way
-            if not self._settings.has_default_ports:
+            if self._is_ops or not self._settings.has_default_ports:
                 raise
             in_use = error
         for port in range(endpoint.port + 1, endpoint.port + 1 + NEXT_PORTS):
@@ -162,7 +184,7 @@ class Listening:
     def _check_address(self, endpoint: Endpoint, port: IListeningPort) -> None:
         """Raise `ConfigError` if others reach a socket that was open, where none may."""
         if endpoint.is_passed and self._settings.emulator and not is_local(port.getHost()):
-            raise open_to_others(self._settings, endpoint)
+            raise open_to_others(self._settings, endpoint, self._location)
 
     def _open_by_reactor(
         self, endpoint: Endpoint, factory: IProtocolFactory, context: ServerContext | None
@@ -191,5 +213,4 @@ class Listening:
 
     def _in_listen(self, error: OperatorError) -> str:
         """Return the message about an endpoint, or about a file that an endpoint names."""
-        location = self._settings.listen_location
-        return error.in_setting(location.source, location.key)
+        return error.in_setting(self._location.source, self._location.key)

@@ -8,7 +8,8 @@ Stop, after at most 7 seconds of waiting: 1 the endpoints close, so no connectio
 more; 2 requests under way are answered, writes once they are durable; those that still wait for
 their turn after `QUEUE_SECONDS` are refused; 3 streams end, and after `DRAIN_SECONDS` all
 connections that are left are dropped; 4 the stores are closed, unless the disk does not respond
-within `CLOSE_SECONDS`; 5 the data directory is unlocked. A stopped service does not start again.
+within `CLOSE_SECONDS`; 5 the endpoints for operators close, and the data directory is unlocked. A
+stopped service does not start again.
 
 To embed the service, a program adds it to its own and mounts `resource()` in its own site, under
 any prefix, or uses `database()`; `Settings.listen` may then be empty. The service changes nothing
@@ -25,7 +26,6 @@ import attrs
 from twisted.application.service import MultiService
 from twisted.internet.defer import Deferred, DeferredLock, maybeDeferred
 from twisted.internet.defer import TimeoutError as DeferredTimeoutError
-from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.python.reflect import namedAny
 
@@ -35,17 +35,21 @@ from treedbd.config.project_secrets import BadCredentials
 from treedbd.config.settings import Settings
 from treedbd.database.catalog import Catalog
 from treedbd.database.errors import SHUTTING_DOWN, Unavailable, UnknownDatabase
+from treedbd.database.runtime import Runtime
 from treedbd.descriptors import descriptor_limit, plan_descriptors
+from treedbd.draining import drain
 from treedbd.embedding.local_database import LocalDatabase
 from treedbd.embedding.local_requests import LocalAccess
 from treedbd.listening import CannotStart, Listening
 from treedbd.names import DEFAULT_DATABASE, DatabaseName, parse_label
+from treedbd.operations import CountingParts, Operations
 from treedbd.rules.ruleset import OPEN
 from treedbd.service_parts import (
     make_activity,
     make_catalog,
     make_request_log,
-    secure_headers,
+    make_runtime,
+    server_options,
     trusted_on_endpoints,
     web_options,
 )
@@ -54,24 +58,18 @@ from treedbd.store.lock import DirectoryLock
 from treedbd.store.sqlite.engine import DESCRIPTORS_PER_FILE
 from treedbd.store.sqlite.shared_shelf import MORE_IF_SHARED
 from treedbd.tracing_link import make_tracer
+from treedbd.turns import Turns
 from treedbd.web.activity import Activity
 from treedbd.web.auth.authenticator import Authenticator
 from treedbd.web.auth.host_login import ADMIN, Auth, HostLogin, Identify, identity_of
-from treedbd.web.cors import Cors
 from treedbd.web.http1.factory import Http1Factory
-from treedbd.web.http1.served import RequestLogging, ServerOptions
 from treedbd.web.options import WebOptions
-from treedbd.web.resource import RESERVED, TreeResource
-from treedbd.web.traced_request import traced
+from treedbd.web.request_counts import RequestCounts
+from treedbd.web.resource import TreeResource
 from treedbd.worker_context import WorkerContext
 
 QUEUE_SECONDS: Final = 1.0
-DRAIN_SECONDS: Final = 3.0
 CLOSE_SECONDS: Final = 4.0
-DRAIN_POLL_S: Final = 0.02
-
-
-_RESERVED: Final = frozenset(b"/" + b"/".join(segments) for segments in RESERVED)
 _CANNOT_START: Final = (
     CannotOpenStore,
     StoreFailed,
@@ -118,12 +116,13 @@ class TreeService(MultiService):
         self._plan = plan_descriptors(settings.limits, per_file, descriptor_limit())
         self._tracer = make_tracer(settings.tracing, self._reactor)
         self._cluster = make_cluster(settings, self._reactor)
-        self._catalog = make_catalog(settings, self._plan, self._reactor, self._cluster, context)
+        runtime = make_runtime(settings, self._reactor, self._cluster, context)
+        self._catalog = make_catalog(settings, self._plan, runtime, self._cluster, context)
         self._credentials = Credentials(settings, self._catalog, self._reactor)
         self._authenticator = Authenticator(self._credentials.verifier, self._reactor, time.time)
-        self._activity = make_activity(settings, self._reactor, context)
-        shared = (None, None) if context is None else (context.counts, context.levels)
-        options = web_options(settings, *shared)
+        requests = RequestCounts(settings.projects, any_project=settings.development)
+        self._activity = make_activity(settings, self._reactor, context, requests)
+        options = web_options(settings, context, requests)
         recall = self._authenticator.recall
         self._request_log = make_request_log(settings, options, recall, self._reactor)
         login = None if identify is None else HostLogin(identify, self._reactor)
@@ -132,6 +131,7 @@ class TreeService(MultiService):
         self._listening = Listening(
             settings, self._reactor, None if context is None else context.adopt_port
         )
+        self._operations = self._make_operations(requests, runtime)
         self._lock: DirectoryLock | None = None
         self._has_given_up = False
         self._local_access = LocalAccess(
@@ -154,21 +154,31 @@ class TreeService(MultiService):
         return resource
 
     def _make_factory(self, options: WebOptions) -> Http1Factory:
-        log = self._resource.log_request
-        server = ServerOptions(
-            logs=RequestLogging(log) if log else self._request_log.logging(),
-            refusal_headers=Cors(options.cors_origins).fixed or (),
-            secure_headers=secure_headers(self._settings),
-            counts=options.counts,
-            activity=self._activity,
-            rates=self._resource.rates,
-            trusted_proxies=options.trusted_proxies,
-            adapt_requests=None
-            if self._tracer is None
-            else partial(traced, tracer=self._tracer, reserved=_RESERVED),
+        server = server_options(
+            self._settings, options, self._resource, self._request_log, self._activity, self._tracer
         )
         limits = attrs.evolve(options.limits, connections=self._plan.connections)
         return Http1Factory(self._resource, limits, self._reactor, server)
+
+    def _make_operations(self, requests: RequestCounts, runtime: Runtime) -> Operations:
+        context = self._context
+        open_port = None if context is None else context.adopt_ops_port
+        return Operations(
+            self._settings,
+            self._reactor,
+            CountingParts(
+                requests,
+                runtime,
+                self._catalog,
+                self._resource.streams,
+                self._resource.data.missing_indexes,
+                self._factory,
+                self._activity,
+            ),
+            Listening(self._settings, self._reactor, open_port, is_ops=True),
+            self._listening.certificates_end_at,
+            None if context is None else context.samples,
+        )
 
     @property
     def activity(self) -> Activity:
@@ -187,6 +197,15 @@ class TreeService(MultiService):
     def urls(self) -> list[str]:
         """Return the URLs of the open endpoints, as this machine reaches them."""
         return self._listening.urls()
+
+    def ops_urls(self) -> list[str]:
+        """Return those of the endpoints for operators."""
+        return self._operations.urls()
+
+    def show_turns(self, turns: Turns) -> None:
+        """Show the turns of the process to admins and operators."""
+        self._resource.show_turns(turns)
+        self._operations.show_turns(turns)
 
     def database(
         self, project: str, name: str = DEFAULT_DATABASE, *, auth: Auth = ADMIN
@@ -216,6 +235,11 @@ class TreeService(MultiService):
         """Read certificates and open the endpoints; raise `CannotStart`."""
         trusts = trusted_on_endpoints(self._settings).trusts
         self._listening.open(self._factory, partial(self._factory.behind_proxy, is_trusted=trusts))
+        try:
+            self._operations.open()
+        except CannotStart:
+            self._listening.close()
+            raise
         MultiService.privilegedStartService(self)
 
     def startService(self) -> None:
@@ -227,6 +251,7 @@ class TreeService(MultiService):
             self._credentials.load()
         except _CANNOT_START as error:
             self._listening.close()
+            self._operations.close_at_once()
             self._catalog.close_at_once()
             if self._cluster is not None:
                 self._cluster.close_at_once()
@@ -235,6 +260,7 @@ class TreeService(MultiService):
         if self._tracer is not None:
             self._tracer.start()
         self._local_access.refusal = None
+        self._operations.start()
         MultiService.startService(self)
 
     def stopService(self) -> Deferred[None]:
@@ -261,17 +287,21 @@ class TreeService(MultiService):
             is_valid = False
         else:
             self._resource.streams.recheck(self._authenticator.trusts)
-        return self._listening.reload() and is_valid
+        is_valid &= self._listening.reload()
+        return self._operations.reload() and is_valid
 
     async def _stop(self) -> None:
         self._local_access.refusal = SHUTTING_DOWN
+        self._operations.begin_ending()
         refusal = self._reactor.callLater(QUEUE_SECONDS, self._refuse_writes)
         await self._listening.close()
-        await self._drain()
+        follow = None if self._context is None else self._catalog.poll
+        await drain(self._factory, self._resource.streams, self._reactor, follow)
         if refusal.active():
             refusal.cancel()
         self._credentials.close()
         await self._close_stores()
+        self._operations.close_at_once()
         if self._cluster is not None:
             self._has_given_up |= not await self._cluster.stop()
         if not self._has_given_up:
@@ -294,34 +324,6 @@ class TreeService(MultiService):
         self._catalog.open(self._lock, accept_loss=self._settings.accept_loss)
         if self._cluster is not None:
             self._cluster.start()
-
-    async def _drain(self) -> None:
-        """Let requests under way finish, then end the streams, which receive events until then."""
-        streams = self._resource.streams
-        streams_end_at = self._reactor.seconds() + DRAIN_SECONDS / 2
-        has_followed = False
-
-        def end_streams() -> None:
-            nonlocal has_followed
-            if self._context is not None and not has_followed:
-                # What others have acknowledged is sent before, in the slices until the next call.
-                has_followed = True
-                self._catalog.poll()
-                return
-            is_late = self._reactor.seconds() >= streams_end_at
-            if is_late or self._factory.connections <= streams.connected:
-                streams.end()
-
-        drained = self._factory.drain()
-        polling = LoopingCall(end_streams)
-        polling.clock = self._reactor
-        polling.start(DRAIN_POLL_S)
-        late = self._reactor.callLater(DRAIN_SECONDS, self._factory.abort)
-        await drained
-        polling.stop()
-        streams.end()
-        if late.active():
-            late.cancel()
 
     def _refuse_writes(self) -> None:
         self._resource.refuse_writes()

@@ -14,7 +14,6 @@ from treedbd.cluster_link import ClusterLink
 from treedbd.config.endpoints import AUTHORITY_CERTIFICATE, LOCAL_CERTIFICATE
 from treedbd.config.http_settings import HSTS_S
 from treedbd.config.settings import Settings
-from treedbd.counts import Counting, Levelling
 from treedbd.database.answer_pool import AnswerPool
 from treedbd.database.catalog import Catalog
 from treedbd.database.data_directory import stored_bytes
@@ -24,30 +23,57 @@ from treedbd.database.open_databases import OpenBounds
 from treedbd.database.project import ProjectSpec
 from treedbd.database.runtime import MeasureRules, Runtime
 from treedbd.database.slow_rules import SlowRulesLog
+from treedbd.database.statistics import Statistics
 from treedbd.descriptors import DescriptorPlan
 from treedbd.names import DatabaseName
 from treedbd.rules.ruleset import DENY, OPEN
+from treedbd.traces import Tracer
 from treedbd.trusted_proxies import TrustedProxies, parse_trusted_proxies
 from treedbd.web.activity import Activity
 from treedbd.web.auth.verifier import OWNER_TOKEN
+from treedbd.web.cors import Cors
 from treedbd.web.headers import Header
+from treedbd.web.http1.served import RequestLogging, ServerOptions
 from treedbd.web.options import DevelopmentFacts, WebOptions
 from treedbd.web.request import RequestParser
+from treedbd.web.request_counts import RequestCounts
 from treedbd.web.request_log import (
     AccessLogForm,
     FindIdentity,
     RequestLog,
     RequestLogOptions,
 )
+from treedbd.web.resource import RESERVED, TreeResource
+from treedbd.web.traced_request import traced
 from treedbd.worker_context import WorkerContext
 
+_RESERVED: Final = frozenset(b"/" + b"/".join(segments) for segments in RESERVED)
 _THIS_MACHINE: Final = parse_trusted_proxies(("127.0.0.0/8", "::1", "unix"))
+
+
+def make_runtime(
+    settings: Settings, reactor: Any, cluster: ClusterLink | None, context: WorkerContext | None
+) -> Runtime:
+    """Return what all databases are given; commits and rules are measured for metrics only."""
+    return Runtime(
+        reactor,
+        os.urandom,
+        partial(deferToThreadPool, reactor, reactor.getThreadPool())
+        if cluster is None
+        else cluster.run_in_thread,
+        AnswerPool(settings.limits.kept_answer_bytes),
+        entry_bytes=settings.streams.retain_entry_bytes,
+        followed_bytes=EVENT_BYTES if context or cluster else 0,
+        send_hint=_tell_nobody if context is None else context.send_hint,
+        measure_rules=_measure_rules(settings, reactor),
+        statistics=Statistics(is_measuring=bool(settings.ops_listen)),
+    )
 
 
 def make_catalog(
     settings: Settings,
     plan: DescriptorPlan,
-    reactor: Any,
+    runtime: Runtime,
     cluster: ClusterLink | None,
     context: WorkerContext | None,
 ) -> Catalog:
@@ -61,18 +87,7 @@ def make_catalog(
         max_databases=settings.limits.databases,
         bounds=OpenBounds(plan.open_databases, settings.limits.cache_bytes),
         rules_limits=settings.rules,
-        runtime=Runtime(
-            reactor,
-            os.urandom,
-            partial(deferToThreadPool, reactor, reactor.getThreadPool())
-            if cluster is None
-            else cluster.run_in_thread,
-            AnswerPool(settings.limits.kept_answer_bytes),
-            entry_bytes=settings.streams.retain_entry_bytes,
-            followed_bytes=EVENT_BYTES if context or cluster else 0,
-            send_hint=_tell_nobody if context is None else context.send_hint,
-            measure_rules=_measure_rules(settings, reactor),
-        ),
+        runtime=runtime,
         retain_events=settings.streams.retain_events,
         others=context,
         make_files=DatabaseFiles if cluster is None else cluster.make_files,
@@ -84,8 +99,10 @@ def _measure_rules(settings: Settings, reactor: Any) -> MeasureRules | None:
     return SlowRulesLog(least_ms / 1000, reactor.seconds).measure if least_ms else None
 
 
-def make_activity(settings: Settings, reactor: Any, context: WorkerContext | None) -> Activity:
-    """Return what counts the requests of clients."""
+def make_activity(
+    settings: Settings, reactor: Any, context: WorkerContext | None, requests: RequestCounts
+) -> Activity:
+    """Return what counts the requests of clients; `requests` does so only if there are metrics."""
 
     async def measure(names: Sequence[DatabaseName]) -> Sequence[int]:
         def add_up() -> list[int]:
@@ -97,6 +114,7 @@ def make_activity(settings: Settings, reactor: Any, context: WorkerContext | Non
         reactor,
         None if settings.engine == "memory" else measure,
         None if context is None else context.find_activity,
+        requests.add if settings.ops_listen else None,
     )
 
 
@@ -121,9 +139,12 @@ def _tell_nobody(_: DatabaseName) -> None:
 
 
 def web_options(
-    settings: Settings, counts: Counting | None, levels: Levelling | None = None
+    settings: Settings, context: WorkerContext | None, requests: RequestCounts
 ) -> WebOptions:
-    """Return the options of the interface; `counts` and `levels` are those of all workers."""
+    """Return the options of the interface; refusals are counted by `requests` if there are metrics.
+
+    What has a limit is counted for all workers.
+    """
     is_local = settings.development or settings.emulator
     # A service that does not listen by itself is mounted in a program that knows its own hosts.
     has_own_hosts = bool(settings.domains and settings.listen)
@@ -145,12 +166,36 @@ def web_options(
             for name, project in settings.projects.items()
             if project.rates
         },
-        counts=counts,
-        levels=levels,
+        counts=None if context is None else context.counts,
+        levels=None if context is None else context.levels,
         trusted_proxies=settings.trusted_proxies,
         logs_requests=settings.development and not settings.quiet,
         has_page=settings.http.page,
         development=_development_facts(settings) if settings.development else None,
+        refused=requests.note_refusal if settings.ops_listen else None,
+    )
+
+
+def server_options(
+    settings: Settings,
+    options: WebOptions,
+    resource: TreeResource,
+    request_log: RequestLog,
+    activity: Activity,
+    tracer: Tracer | None,
+) -> ServerOptions:
+    """Return what the server of `resource` does beside answering requests."""
+    log = resource.log_request
+    adapt = None if tracer is None else partial(traced, tracer=tracer, reserved=_RESERVED)
+    return ServerOptions(
+        logs=RequestLogging(log) if log else request_log.logging(),
+        refusal_headers=Cors(options.cors_origins).fixed or (),
+        secure_headers=secure_headers(settings),
+        counts=options.counts,
+        activity=activity,
+        rates=resource.rates,
+        trusted_proxies=options.trusted_proxies,
+        adapt_requests=adapt,
     )
 
 

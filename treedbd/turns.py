@@ -49,12 +49,14 @@ class Turns:
 
     Attributes:
         counts: turns in each of the buckets, the last of which has no bound.
+        total_ns: how long all of them took.
 
     """
 
     def __init__(self, report: Report, now_ns: Callable[[], int] = time.perf_counter_ns) -> None:
         """Call `report` with the number of long turns since the last call, and the longest's s."""
         self.counts: Final = [0] * (len(BUCKETS_S) + 1)
+        self.total_ns = 0
         self.now_ns: Final = now_ns
         self._report = report
         self._longest_ns = 0
@@ -66,6 +68,7 @@ class Turns:
     def add(self, length_ns: int) -> None:
         """Count a turn that ends now."""
         self.counts[bisect_left(_BOUNDS_NS, length_ns)] += 1
+        self.total_ns += length_ns
         self._longest_ns = max(self._longest_ns, length_ns)
         if length_ns > _LONG_NS:
             self._late_count += 1

@@ -12,6 +12,7 @@ from treedbd.config.endpoints import Endpoint
 from treedbd.counts import Counting, Levelling
 from treedbd.database.other_processes import RulesExchange
 from treedbd.database.problems import Problem
+from treedbd.metrics.board import SampleBoard
 from treedbd.names import DatabaseName
 from treedbd.store.lock import DirectoryLock
 from treedbd.web.activity import ProjectActivity
@@ -25,6 +26,7 @@ class WorkerContext(Protocol):
         lock: that of the data directory, which their parent holds.
         counts: the connections and streams of them all.
         levels: what the callers of them all have used of their rates.
+        samples: what each of them counts for metrics.
 
     """
 
@@ -36,6 +38,11 @@ class WorkerContext(Protocol):
     @property
     def lock(self) -> DirectoryLock:
         """The lock of the data directory."""
+        ...
+
+    @property
+    def samples(self) -> SampleBoard:
+        """What the workers show each other of what they count for metrics."""
         ...
 
     @property
@@ -52,6 +59,12 @@ class WorkerContext(Protocol):
         self, endpoint: Endpoint, factory: IProtocolFactory, context: ServerContext | None
     ) -> IListeningPort:
         """Accept connections of an endpoint that the parent has opened."""
+        ...
+
+    def adopt_ops_port(
+        self, endpoint: Endpoint, factory: IProtocolFactory, context: ServerContext | None
+    ) -> IListeningPort:
+        """Accept connections of an endpoint for operators that the parent has opened."""
         ...
 
     def send_hint(self, name: DatabaseName) -> None:

@@ -91,7 +91,7 @@ def test_a_stream_is_a_request_but_its_time_is_not_counted(server: Counted) -> N
 def test_the_slowest_requests_are_kept_slowest_first(server: Counted) -> None:
     memory = question_of(server, "/a/b.json?auth=")
     for number in range(SLOWEST * 3):
-        server.activity.answered.append((memory, b"GET", 200, 10.0 + number % (SLOWEST * 2)))
+        server.activity.answered.append((memory, b"GET", 200, 10.0 + number % (SLOWEST * 2), 0, 0))
     slowest = server.activity.of_this_process("demo").slowest
     assert len(slowest) == SLOWEST
     seconds = [each[0] for each in slowest]
@@ -102,7 +102,7 @@ def test_the_slowest_requests_are_kept_slowest_first(server: Counted) -> None:
 
 def test_what_was_slow_is_forgotten_after_two_minutes(server: Counted) -> None:
     memory = question_of(server, "/a.json")
-    server.activity.answered.append((memory, b"GET", 200, 99.0))
+    server.activity.answered.append((memory, b"GET", 200, 99.0, 0, 0))
     server.activity.count()
     ages = []
     for _ in range(3):

@@ -89,6 +89,13 @@ class ServerContext:
         """Read the files again, for new connections; on `BadCertificate` nothing changes."""
         self._context = read_context(self._files)
 
+    def ends_at(self) -> float | None:
+        """Return when the certificate in use ends, in seconds since 1970; None if it cannot say."""
+        certificate = SSL.Connection(self._context, None).get_certificate()
+        if certificate is None:
+            return None
+        return certificate.to_cryptography().not_valid_after_utc.timestamp()
+
     def serverConnectionForTLS(self, protocol: TLSMemoryBIOProtocol) -> SSL.Connection:
         """Make the TLS side of one connection."""
         return SSL.Connection(self._context, None)

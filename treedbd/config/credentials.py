@@ -28,7 +28,12 @@ from treedbd.config.settings import Settings
 from treedbd.config.values import SettingLocation
 from treedbd.database.active_rules import log_warnings
 from treedbd.database.catalog import Catalog
-from treedbd.files import close_to_others, is_open_to_others
+from treedbd.files import (
+    READABLE_BY_OTHERS,
+    WAS_READABLE_BY_OTHERS,
+    close_to_others,
+    is_open_to_others,
+)
 from treedbd.limits import RulesLimits
 from treedbd.rules.errors import InvalidRules, with_hint
 from treedbd.rules.ruleset import RuleSet, parse_rules_in_steps
@@ -38,11 +43,6 @@ from treedbd.web.auth.fetch import BadAuthority, make_fetch, read_authority
 from treedbd.web.auth.providers import InvalidProvider, Provider
 from treedbd.web.auth.verifier import Verifier
 
-READABLE_BY_OTHERS: Final = "Other users of this machine can read {file}: run chmod 600 on it."
-WAS_READABLE_BY_OTHERS: Final = (
-    "Other users of this machine could read {file}; its mode is now 0600. If one of them may have "
-    "read it, remove it: the next start makes another."
-)
 MAX_UNCONFIGURED: Final = 256
 """Verifiers of projects that are not configured, in development mode."""
 

@@ -121,6 +121,7 @@ class Settings:
     engine: str = key("sqlite", read_engine)
     reads: ReadsName = key("strict", one_of("strict", "local"))
     workers: int = key(1, read_workers)
+    ops_listen: tuple[Endpoint, ...] = key((), _endpoints)
     emulator: bool = key(False, boolean)
     limits: Limits = key(Limits(), table(Limits))
     rates: RateLimits = key(RateLimits(), table(RateLimits))
@@ -167,6 +168,11 @@ class Settings:
     def has_default_ports(self) -> bool:
         """Whether nobody has named an endpoint, so that others do as well."""
         return self.listen_location.source == DEVELOPMENT_MODE
+
+    @property
+    def ops_location(self) -> SettingLocation:
+        """Where `ops_listen` comes from."""
+        return self.location.at("ops_listen")
 
     def location_of(self, project: str) -> SettingLocation:
         """Return the location of the keys of a project."""
@@ -246,22 +252,38 @@ def _check(settings: Settings) -> None:
     _check_proxies(settings)
     _check_log(settings)
     settings.tracing.check_libraries(settings.location.at("tracing"))
-    for endpoint in settings.listen:
+    _check_endpoints(settings, settings.listen, settings.listen_location)
+    _check_endpoints(settings, settings.ops_listen, settings.ops_location)
+    for endpoint in settings.ops_listen:
+        if endpoint.is_proxied:
+            raise settings.ops_location.error(
+                f"holds {endpoint.text}, but operators are not served by way of haproxy:",
+                "leave out haproxy:",
+            )
+
+
+def _check_endpoints(
+    settings: Settings, endpoints: tuple[Endpoint, ...], location: SettingLocation
+) -> None:
+    """Raise `ConfigError` for an endpoint that is open to others, or lacks a certificate."""
+    for endpoint in endpoints:
         if settings.emulator and not endpoint.is_loopback and not endpoint.is_passed:
-            raise open_to_others(settings, endpoint)
+            raise open_to_others(settings, endpoint, location)
         if endpoint.is_secure and endpoint.certificate is None and not settings.development:
-            raise settings.listen_location.error(
+            raise location.error(
                 f"has no certificate for {endpoint.text}", "add privateKey= and certKey="
             )
 
 
-def open_to_others(settings: Settings, endpoint: Endpoint) -> ConfigError:
+def open_to_others(
+    settings: Settings, endpoint: Endpoint, location: SettingLocation
+) -> ConfigError:
     """Return the error of an endpoint that other machines reach, where none may."""
     mode, way = "emulator = true", "set emulator = false"
     if settings.development:
         mode, way = DEVELOPMENT_MODE, "use --lan"
     remedy = "let ListenStream= name 127.0.0.1" if endpoint.is_passed else "add interface=127.0.0.1"
-    return settings.listen_location.error(
+    return location.error(
         f"opens {endpoint.text} to other machines, which {mode} does not allow",
         f"{remedy}, or {way}",
     )

@@ -8,6 +8,7 @@ no Twisted: `rules_trial` judges with it where there is no daemon.
 from __future__ import annotations
 
 from collections.abc import Callable
+from time import perf_counter
 from typing import Self
 
 from treedbd.database.errors import DeadlinePassed, PermissionDenied, TagDenied
@@ -28,7 +29,14 @@ from treedbd.tree.view import View
 
 
 class Authorisation:
-    """What callers may do in one database."""
+    """What callers may do in one database.
+
+    Attributes:
+        observe: called with the seconds of each evaluation that needs a view; None to measure none.
+
+    """
+
+    observe: Callable[[float], None] | None = None
 
     def __init__(
         self,
@@ -62,8 +70,12 @@ class Authorisation:
 
         All rules on the way are evaluated, also those that `RuleSet.find_read` knows.
         """
+        began = perf_counter() if self.observe is not None else 0.0
         context = self.context(caller.auth, now, nodes, query)
-        return caller.is_admin or self._rules().may_read(path, context).allowed
+        allowed = caller.is_admin or self._rules().may_read(path, context).allowed
+        if self.observe is not None:
+            self.observe(perf_counter() - began)
+        return allowed
 
     def check_may_write(self, path: Path, caller: Caller) -> None:
         """Raise `PermissionDenied` if no rule can let `caller` write at or below `path`."""
@@ -98,7 +110,10 @@ class Authorisation:
             return True
         context = self.context(caller.auth, write.now, nodes, None, write.deadline)
         if allowed is None:
+            began = perf_counter() if self.observe is not None else 0.0
             allowed = rules.may_write(edit.changes, context, after=after).allowed
+            if self.observe is not None:
+                self.observe(perf_counter() - began)
         if not allowed:
             raise PermissionDenied("this write")
         if condition is not None and not rules.may_read(condition.place.path, context).allowed:

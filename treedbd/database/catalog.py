@@ -88,6 +88,7 @@ class Catalog:
         self._used: WeakValueDictionary[DatabaseName, Database] = WeakValueDictionary()
         # Those of `_used` that are kept though nobody refers to them: their data is open.
         self._open: dict[DatabaseName, Database] = {}
+        runtime.statistics.count_open = self._open.__len__
         hooks = CatalogHooks(
             self.find, self._check_may_create, self._created, self._keep, self._let_go, self.rules
         )
@@ -140,9 +141,7 @@ class Catalog:
         database = self._open.get(name)
         if database is None or not database.is_open:
             return None
-        if not self._may_exist(name, database.project):
-            return None
-        if not database.is_current():
+        if not (self._may_exist(name, database.project) and database.is_current()):
             return None
         database.used_at = self._runtime.clock.seconds()
         return database

@@ -25,6 +25,8 @@ SHELF: Final = ".shelf"
 RULES_FILE: Final = "rules.json"
 MOVED_FILE: Final = "moved-to-postgresql"
 """In a data directory whose databases were brought to PostgreSQL, which has newer data since."""
+BACKUP_NOTE: Final = "treedb.backup"
+"""In a data directory that `treedb backup` has saved; the time of the file says when."""
 _LEFT_BEHIND: Final = {f"{SHELF}{LOG}": "log", f"{SHELF}{MARK}": "mark"}
 """What only a database with data leaves, by the end of the name."""
 
@@ -81,6 +83,26 @@ def stored_bytes(folder: pathlib.Path, name: DatabaseName) -> int:
                 with contextlib.suppress(OSError):  # removed meanwhile
                     total += file.stat().st_size
     return total
+
+
+def measure_all(folder: pathlib.Path) -> dict[DatabaseName, int]:
+    """Return how many bytes the files of each database have in a data directory."""
+    sizes: dict[DatabaseName, int] = {}
+    with contextlib.suppress(OSError), os.scandir(folder) as projects:
+        for project in projects:
+            if project.is_dir():
+                _measure_project(project.name, pathlib.Path(project.path), sizes)
+    return sizes
+
+
+def _measure_project(project: str, folder: pathlib.Path, sizes: dict[DatabaseName, int]) -> None:
+    with contextlib.suppress(OSError), os.scandir(folder) as files:
+        for file in files:
+            database, shelf, _ = file.name.partition(SHELF)
+            if shelf:
+                name = DatabaseName(project, database)
+                with contextlib.suppress(OSError):  # removed meanwhile
+                    sizes[name] = sizes.get(name, 0) + file.stat().st_size
 
 
 def walk(folder: pathlib.Path, projects: Collection[str]) -> Iterator[DirectoryEntry]:

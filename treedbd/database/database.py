@@ -86,12 +86,13 @@ class Database:
         self.requests = 0
         self.used_at = runtime.clock.seconds()
         self._engine = engine
-        self._run_in_thread = runtime.run_in_thread
+        self._runtime = runtime
         self._kept_reads = KeptReads(runtime.read_pool)
         self.answers: Final = Answers(runtime.answer_pool, runtime.slices)
         self._authorisation = Authorisation(
             lambda: rules.current, rules.report_exceeded, runtime.clock.seconds, self._kept_reads
         ).measured_by(runtime.measure_rules, name)
+        self._authorisation.observe = runtime.statistics.observe_rules
         self._grants = ReadGrants(
             lambda: rules.current, self.read, self._authorisation.context, self._is_behind
         )
@@ -103,11 +104,10 @@ class Database:
         )
         maintain = self._group_commit.maintain
         self.indexes: Final = Indexes(name, engine, lambda: rules.current, maintain)
-        self._slices = runtime.slices
         self._watching = Watching(engine, self._group_commit.rounds, runtime.slices)
         self._watchers = self._watching.watchers
         self._windows = SharedWindows(self._watching)
-        self._resumptions = Resumptions(engine, self._watchers, runtime.slices, retain_events)
+        self._resumptions = Resumptions(engine, self._watchers, runtime, retain_events)
 
     def _make_applier(self, runtime: Runtime, retain_events: int) -> WriteApplier:
         return WriteApplier(
@@ -235,7 +235,7 @@ class Database:
 
         Those that are not checked in this turn are checked before anything is sent to them.
         """
-        self._slices.start(self._grants.recheck())
+        self._runtime.slices.start(self._grants.recheck())
         self.indexes.rules_changed()
         if self.is_open:
             self.indexes.check()
@@ -290,7 +290,7 @@ class Database:
         """
         self._kept_reads.clear()
         closing = self._group_commit.close()
-        return closing.addCallback(lambda _: self._run_in_thread(self._engine.close))
+        return closing.addCallback(lambda _: self._runtime.run_in_thread(self._engine.close))
 
     def close_at_once(self) -> None:
         """Close the store in this thread; no write may be under way."""

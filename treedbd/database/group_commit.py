@@ -16,6 +16,7 @@ the store back.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from time import perf_counter
 from typing import Final, TypeAlias
 
 from twisted.internet.defer import Deferred
@@ -23,12 +24,7 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 
 from treedbd.database.batch_applier import Abandoned, Apply, BatchApplier, trace_commit, trace_round
-from treedbd.database.errors import (
-    SHUTTING_DOWN,
-    DeadlinePassed,
-    OutcomeInDoubt,
-    Unavailable,
-)
+from treedbd.database.errors import SHUTTING_DOWN, DeadlinePassed, OutcomeInDoubt, Unavailable
 from treedbd.database.maintenance import Maintenance, maintain_once
 from treedbd.database.recovery import Recovery
 from treedbd.database.requests import Outcome, QueuedWrite, Write, answer_all
@@ -84,6 +80,9 @@ class GroupCommit:
             runtime.slices, lambda: bool(self._waiting), self._resume_writes
         )
         self._slices = runtime.slices
+        self._time_commit = runtime.statistics.time_commit
+        runtime.statistics.queues.add(self._waiting)
+        self._began = 0.0  # the batch under way
         self._is_committing = False  # from the first write of a batch that is applied on
         self._scheduled: IDelayedCall | None = None
         self.upkeep: Final = Upkeep(
@@ -209,6 +208,7 @@ class GroupCommit:
         self._is_maintenance_due = not self._is_maintenance_due
         # Held from now on: no round may begin while a transaction is open.
         self._is_committing = self.rounds.is_held = True
+        self._began = perf_counter()
         self._slices.start(steps)
 
     def _maintain_once(self, work: Maintenance) -> Steps:
@@ -254,8 +254,10 @@ class GroupCommit:
     async def _commit(self, transaction: Transaction, batch: list[QueuedWrite]) -> None:
         """Commit a batch that was applied, and answer its writers."""
         self._engine.pin()
+        commit, time = transaction.commit, self._time_commit
+        commit = commit if time is None else time(commit, len(batch), self._began)
         try:
-            committing = self._turn.commit(transaction.commit, self._is_checkpoint_due, batch)
+            committing = self._turn.commit(commit, self._is_checkpoint_due, batch)
             await trace_commit(batch, committing)
         except Exception as error:
             self._engine.advance()

@@ -23,7 +23,8 @@ import attrs
 from twisted.logger import Logger
 
 from treedbd.database.missed_events import LoggedWrite, MissedEvents, decode_entry
-from treedbd.database.slices import Slices, StepQueue, Steps
+from treedbd.database.runtime import Runtime
+from treedbd.database.slices import StepQueue, Steps
 from treedbd.database.watchers import Notification, Watcher, Watchers
 from treedbd.limits import MAX_RESUMED_BYTES, MAX_RESUMED_WRITES
 from treedbd.store.engine import Engine, ReadView
@@ -64,12 +65,13 @@ class Resumptions:
 
     _log = Logger()
 
-    def __init__(self, engine: Engine, watchers: Watchers, slices: Slices, retained: int) -> None:
+    def __init__(self, engine: Engine, watchers: Watchers, runtime: Runtime, retained: int) -> None:
         """Of the log only the `retained` newest entries count, though it may hold some more."""
         self._engine = engine
         self._watchers = watchers
         self._limit = min(retained, MAX_RESUMED_WRITES)
-        self._queue = StepQueue(slices)
+        self._queue = StepQueue(runtime.slices)
+        self._statistics = runtime.statistics
         self._waiting: dict[tuple[Path, Position], deque[Resumption]] = {}
         self._decoded: dict[int, LoggedWrite] = {}
         self._decoded_bytes = 0
@@ -125,6 +127,7 @@ class Resumptions:
     def _begin(self, client: Resumption, missed: MissedEvents | None) -> None:
         if client.is_cancelled:
             return
+        self._statistics.add_resumption(is_known=missed is not None)
         if missed is not None:
             self._watchers.add(client.path, client.watcher, missed.next - 1)
         try:

@@ -11,6 +11,7 @@ from twisted.internet.interfaces import IReactorTime
 
 from treedbd.database.answer_pool import AnswerPool
 from treedbd.database.slices import Slices
+from treedbd.database.statistics import Statistics
 from treedbd.limits import Limits, StreamLimits
 from treedbd.names import DatabaseName
 from treedbd.rules.kept_reads import ReadPool
@@ -36,7 +37,8 @@ class Runtime:
     change log has at most `entry_bytes`; a longer one is kept without its body, or with it for a
     while, up to `followed_bytes`, for other processes to follow. `send_hint` tells
     the other processes that share a database that this one has written to it. By
-    `measure_rules` slow rules are found, if they are to be logged.
+    `measure_rules` slow rules are found, if they are to be logged. `statistics` count what all
+    databases do.
     """
 
     clock: IReactorTime
@@ -48,6 +50,7 @@ class Runtime:
     followed_bytes: int = 0
     send_hint: Callable[[DatabaseName], None] = _tell_nobody
     measure_rules: MeasureRules | None = None
+    statistics: Statistics = attrs.field(factory=Statistics)
     slices: Slices = attrs.field(init=False)
 
     @slices.default

@@ -27,6 +27,10 @@ class WriteQueue:
         self._timer: IDelayedCall | None = None
         self._timer_at = math.inf
 
+    def __len__(self) -> int:
+        """Return how many writes wait."""
+        return len(self._waiting)
+
     def __bool__(self) -> bool:
         """Return whether a write waits."""
         return bool(self._waiting)

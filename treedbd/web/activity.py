@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, TypeAlias
 
 import attrs
@@ -85,11 +85,14 @@ class Activity:
         clock: IReactorTime,
         measure: Measure | None = None,
         ask_others: AskOthers | None = None,
+        count_too: Callable[[Iterable[AnsweredRequest]], None] | None = None,
     ) -> None:
         """Keep times by `clock`.
 
         `measure` is None if nothing is on the disk, `ask_others` if no other process serves.
+        `count_too` is called with the answered requests before they are counted here.
         """
+        self._count_too = count_too
         self.answered: Final[deque[AnsweredRequest]] = deque(maxlen=MAX_NOTED)
         self._clock = clock
         self._measure = measure
@@ -107,8 +110,10 @@ class Activity:
             self._slowest_before, self._slowest = self._slowest, []
             self._next_minute = now + SLOW_S
         answered = self.answered
+        if self._count_too is not None:
+            self._count_too(answered)
         while answered:
-            memory, method, status, seconds = answered.popleft()
+            memory, method, status, seconds, _, _ = answered.popleft()
             question = memory.question
             if not isinstance(question, Question):
                 continue  # it addressed no database

@@ -11,7 +11,7 @@ from treedbd.text import in_one_line
 from treedbd.web.auth.host_login import ClientGone
 from treedbd.web.content import WaitingBytesRefused
 from treedbd.web.dialect import Dialect
-from treedbd.web.errors import error_response, is_server_error
+from treedbd.web.errors import code_of, error_response, is_server_error
 from treedbd.web.http1.interface import IHttp1Request
 from treedbd.web.http1.request_id import id_header
 from treedbd.web.http1.shown_path import shown_path
@@ -27,8 +27,13 @@ class ErrorSender:
         parser: RequestParser,
         writer: ResponseWriter,
         setting_of: Callable[[DatabaseName], DialectName],
+        note: Callable[[IHttp1Request, BaseException, str], None] | None = None,
     ) -> None:
-        """`setting_of` returns the dialect that is set for the project of a database."""
+        """`setting_of` returns the dialect that is set for the project of a database.
+
+        `note` is called with each error that is answered, and its code.
+        """
+        self._note = note
         self._parser = parser
         self._writer = writer
         self._setting_of = setting_of
@@ -39,6 +44,8 @@ class ErrorSender:
         """Answer with an error; `wanted` is the request as far as it has been parsed."""
         if isinstance(error, ClientGone):
             return
+        if self._note is not None:
+            self._note(request, error, code_of(error))
         dialect = (
             self._parser.dialect_of(request, self._setting_of) if wanted is None else wanted.dialect
         )

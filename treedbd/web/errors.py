@@ -111,7 +111,7 @@ def error_response(
     if problem is not None:
         _log.error("A store has failed: {error}", error=error, treedb_fields=logged)
         return _response(dialect, 503, "unavailable", problem)
-    known = _find(error)
+    known = _find_known(error)
     if known is None:
         return _internal_error(error, dialect, logged)
     status, code = known
@@ -147,11 +147,19 @@ def _internal_error(
 
 def is_server_error(error: BaseException) -> bool:
     """Return whether the response to an error has a status of 500 or more."""
-    known = _find(error)
+    known = _find_known(error)
     return known is None or known[0] >= 500
 
 
-def _find(error: BaseException) -> tuple[int, str] | None:
+def code_of(error: BaseException) -> str:
+    """Return the code of the response to an error."""
+    known = _find_known(error)
+    if known is not None:
+        return known[1]
+    return "unavailable" if type(error) in _STORE_ERRORS else "internal_error"
+
+
+def _find_known(error: BaseException) -> tuple[int, str] | None:
     return next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), None)
 
 

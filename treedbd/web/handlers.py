@@ -89,6 +89,7 @@ class DataHandlers:
     Attributes:
         methods: the handler of each method.
         streams: the open streams.
+        missing_indexes: looks at the queries.
 
     """
 
@@ -132,7 +133,7 @@ class DataHandlers:
         self._writer = writer
         self._refuse = refuse
         self._shared_reads = shared_reads
-        self._missing_indexes = MissingIndexes()
+        self.missing_indexes: Final = MissingIndexes()
         self._clock = clock
         self._wall_clock = wall_clock
 
@@ -165,7 +166,7 @@ class DataHandlers:
             self._open_stream(request, wanted, database, identity)
             return None
         if options.query is not None:
-            self._missing_indexes.check(
+            self.missing_indexes.check(
                 database, path, options.query, lambda: database.read(check_read)
             )
         answer = database.answers.find(wanted.place, options.form)
@@ -276,7 +277,7 @@ class DataHandlers:
             database.check_read(path, request.caller, self.now_ms(), nodes, options.facts)
 
         if options.query is not None:
-            self._missing_indexes.check(
+            self.missing_indexes.check(
                 database, path, options.query, lambda: database.read(check_read)
             )
         if database.is_absent:

@@ -25,11 +25,17 @@ MAX_LOGGED: Final = 1000
 
 
 class MissingIndexes:
-    """Looks at queries before they run, and remembers those that it has logged."""
+    """Looks at queries before they run, and remembers those that it has logged.
+
+    Attributes:
+        unindexed: how many queries ran, or were to run, though no index was declared.
+
+    """
 
     _log = Logger()
 
     def __init__(self) -> None:
+        self.unindexed = 0
         self._logged: set[tuple[str, str, Path]] = set()
 
     def check(
@@ -48,9 +54,9 @@ class MissingIndexes:
         if index is None:
             return
         if index in database.rules.current.indexed(path):
-            if database.indexes.is_changing:
-                self._say_building(database, path, query, index, check_read)
+            self._say_building(database, path, query, index, check_read)
             return
+        self.unindexed += 1
         is_required = database.project.require_index
         missing = (database.name.project, index, path)
         if not is_required and (missing in self._logged or len(self._logged) >= MAX_LOGGED):
@@ -80,6 +86,8 @@ class MissingIndexes:
         check_read: Callable[[], None],
     ) -> None:
         """Log once that a query has read all children because its index is not built yet."""
+        if not database.indexes.is_changing:
+            return
         building = (f"{database.name} ", index, path)
         is_logged = building in self._logged or len(self._logged) >= MAX_LOGGED
         if is_logged or database.indexes.stage_of(path, query.order) == "built":

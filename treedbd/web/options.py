@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import Any
 
 import attrs
 
@@ -40,7 +41,8 @@ class WebOptions:
     `project_rates` are those of the projects that have rates of their own. What `trusted_proxies`
     say of a request counts. With `logs_requests` each request is logged, and what its sender may
     have overlooked. With `has_page` there is one for browsers, and the documentation; what it tells
-    in `development` mode is None in any other.
+    in `development` mode is None in any other. `refused` is called with each request that
+    is answered with an error, that error, and its code.
     """
 
     domains: tuple[str, ...] = ()
@@ -62,3 +64,4 @@ class WebOptions:
     logs_requests: bool = False
     has_page: bool = True
     development: DevelopmentFacts | None = None
+    refused: Callable[[Any, BaseException, str], None] | None = None

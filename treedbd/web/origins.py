@@ -101,7 +101,9 @@ class OriginGuard:
         """Raise `BadToken` for the token of the emulator's owner from a page of another site."""
         if token == self._admin_token and not self.is_local(headers):
             name = OWNER_TOKEN if token == OWNER_TOKEN else "of the admin"
-            raise BadToken(f"The token {name} counts only for programs and pages of this machine.")
+            raise BadToken(
+                f"The token {name} counts only for programs and pages of this machine.", "origin"
+            )
 
     def is_local(self, headers: Headers) -> bool:
         """Return whether a request is that of a program, of a page of this site or of loopback."""

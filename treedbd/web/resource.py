@@ -113,7 +113,7 @@ class TreeResource(Resource):
         self._users = None if login is None else Users(login, options.cors_origins)
         self.rates: Final = make_rates(options, authenticator, clock.seconds)
         self._health = Health(catalog, authenticator, self._parser, self._users)
-        self._refuse = ErrorSender(self._parser, self._writer, catalog.dialect)
+        self._refuse = ErrorSender(self._parser, self._writer, catalog.dialect, options.refused)
         self._apart = ApartFromTree(self._parser, self._writer, self._refuse)
         self._front_page = FrontPage(options, self._parser, catalog)
         self._documents = Documents(clock)

@@ -16,6 +16,7 @@ from treedbd.config.listen import adopt_port, in_tls
 from treedbd.config.settings import Settings
 from treedbd.database.errors import Unavailable
 from treedbd.database.problems import Problem
+from treedbd.metrics.board import SampleBoard
 from treedbd.names import DatabaseName
 from treedbd.store.lock import DirectoryLock
 from treedbd.web.activity import ProjectActivity
@@ -31,7 +32,14 @@ from treedbd.workers.protocol import (
     decode_activity,
     decode_problems,
 )
-from treedbd.workers.start import BOARD, DIRECTORY_LOCK, RECEIVER, WorkerStart
+from treedbd.workers.start import (
+    BOARD,
+    DIRECTORY_LOCK,
+    RECEIVER,
+    SAMPLES,
+    ListeningSocket,
+    WorkerStart,
+)
 
 NO_PARENT: Final = "The server is shutting down."
 
@@ -43,6 +51,7 @@ class Companions:
         checks_files: whether this worker, and no other, checks files for damage.
         lock: that of the data directory.
         counts, levels: the board.
+        samples: what each of them counts for metrics.
         hints: sends and receives hints.
 
     """
@@ -57,15 +66,31 @@ class Companions:
         self.hints: Final = Hints(reactor, _adopt_socket(RECEIVER), others, received)
         self.parent: Channel | None = None
         self._reactor = reactor
-        self._listening = dict(zip(settings.listen, start.listening, strict=True))
+        self.samples: Final = SampleBoard(SAMPLES, start.number, start.workers)
+        of_clients = len(settings.listen)
+        self._listening = dict(zip(settings.listen, start.listening[:of_clients], strict=True))
+        self._ops = dict(zip(settings.ops_listen, start.listening[of_clients:], strict=True))
 
     def adopt_port(
         self, endpoint: Endpoint, factory: IProtocolFactory, context: ServerContext | None
     ) -> IListeningPort:
         """Accept connections of an endpoint that the parent has opened."""
+        return self._adopt(self._listening[endpoint], factory, context)
+
+    def adopt_ops_port(
+        self, endpoint: Endpoint, factory: IProtocolFactory, context: ServerContext | None
+    ) -> IListeningPort:
+        """Accept connections of an endpoint for operators that the parent has opened."""
+        return self._adopt(self._ops[endpoint], factory, context)
+
+    def _adopt(
+        self,
+        inherited: ListeningSocket,
+        factory: IProtocolFactory,
+        context: ServerContext | None,
+    ) -> IListeningPort:
         if context is not None:
             factory = in_tls(factory, context)
-        inherited = self._listening[endpoint]
         port = adopt_port(self._reactor, inherited.descriptor, inherited.family, factory)
         return _accept_fairly(port)
 

@@ -85,7 +85,7 @@ class Worker(Channel):
             return
         turns = Turns(report_long_turns)
         if record_turns(self._reactor, turns):
-            self._service.resource().show_turns(turns)
+            self._service.show_turns(turns)
         self._companions.hints.begin()
         self._polling.start(BEAT_S, now=False)
         freeze_objects()

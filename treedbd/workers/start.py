@@ -26,7 +26,9 @@ BOARD: Final = 5
 RECEIVER: Final = 6
 """The socket at which hints arrive."""
 DIRECTORY_LOCK: Final = 7
-FIRST_FREE: Final = 8
+SAMPLES: Final = 8
+"""The memory in which workers show each other what they count for metrics."""
+FIRST_FREE: Final = 9
 """From here on: sockets at which other workers receive hints, then listening sockets."""
 
 
@@ -63,7 +65,10 @@ class SettingsSource:
 
 @attrs.frozen
 class ListeningSocket:
-    """A socket that the parent has opened, for the endpoint of the same place in the settings."""
+    """A socket that the parent has opened, for the endpoint of the same place in the settings.
+
+    Those of `ops_listen` follow those of `listen`.
+    """
 
     descriptor: int
     family: int

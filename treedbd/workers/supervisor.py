@@ -22,7 +22,6 @@ from twisted.application.service import Service
 from twisted.internet.defer import Deferred, DeferredList, DeferredLock
 from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import IDelayedCall
-from twisted.internet.protocol import Factory
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.protocols.amp import Command
@@ -30,13 +29,15 @@ from twisted.python.failure import Failure
 
 from treedbd.config.settings import Settings
 from treedbd.database.problems import Problem
-from treedbd.listening import CannotStart, Listening
+from treedbd.listening import CannotStart
+from treedbd.metrics.board import create_sample_board
 from treedbd.store.engine import CannotOpenStore
 from treedbd.store.lock import DirectoryLock
 from treedbd.store.sqlite.shelf_lock import can_share
 from treedbd.web.activity import add_up
 from treedbd.workers.board import Board, create_board
 from treedbd.workers.hints import create_pairs
+from treedbd.workers.ports import Ports
 from treedbd.workers.protocol import (
     Damaged,
     FindActivity,
@@ -64,12 +65,6 @@ RESTART_PAUSES: Final = (0.0, 0.2, 1.0, 5.0)
 SOON_S: Final = 10.0
 
 
-class Treedb(Factory):
-    """Makes no connection; Twisted logs the name of the class with each port that is opened."""
-
-    noisy = False
-
-
 class Supervisor(Service):
     """Serves by worker processes.
 
@@ -89,7 +84,7 @@ class Supervisor(Service):
         self._settings = settings
         self._reactor = reactor
         self._source = source
-        self._listening = Listening(settings, reactor)
+        self._ports = Ports(settings, reactor)
         self._lock: DirectoryLock | None = None
         self._inheritance: Inheritance | None = None
         self._board: Board | None = None
@@ -107,23 +102,25 @@ class Supervisor(Service):
 
     def urls(self) -> list[str]:
         """Return the URLs of the open endpoints, as this machine reaches them."""
-        return self._listening.urls()
+        return self._ports.urls()
+
+    def ops_urls(self) -> list[str]:
+        """Return those of the endpoints for operators."""
+        return self._ports.ops_urls()
 
     def privilegedStartService(self) -> None:
         """Read certificates and open the endpoints; raise `CannotStart`."""
         if not can_share():
             raise CannotStart("Several workers need Linux on a 64-bit machine: set workers = 1.")
-        self._listening.open(Treedb())
-        for _, port in self._listening.ports:
-            stop_reading(port)  # the workers accept
+        self._ports.open()
 
     def startService(self) -> None:
         """Lock the data directory and start the workers; raise `CannotStart`."""
         try:
-            self._listening.ensure_data_directory()
+            self._ports.ensure_data_directory()
             self._lock = DirectoryLock(self._settings.data)
         except CannotOpenStore as error:
-            self._listening.close()
+            self._ports.close()
             raise CannotStart.because(error) from None
         self._lock.note_urls(self.urls())
         secret = os.urandom(32)
@@ -131,9 +128,10 @@ class Supervisor(Service):
             self._source,
             secret,
             create_board(len(self._workers)),
+            create_sample_board(),
             self._lock.descriptor,
             create_pairs(len(self._workers)),
-            [socket_of(port) for _, port in self._listening.ports],
+            self._ports.sockets(),
         )
         self._board = Board(self._inheritance.board, -1, len(self._workers), secret)
         self._start(self._workers[0])
@@ -150,7 +148,7 @@ class Supervisor(Service):
         for restart in self._restarts.values():
             restart.cancel()
         self._restarts.clear()
-        self._listening.close()
+        self._ports.close()
         for worker in self._workers:
             if worker.is_ready:
                 worker.ask(Stop).addErrback(ignore_end)
@@ -338,13 +336,3 @@ class Supervisor(Service):
         is_over = not any(worker.is_running for worker in self._workers)
         if is_over and not self._stopped.called:
             self._stopped.callback(None)
-
-
-def stop_reading(port: Any) -> None:
-    """Let a port accept nothing, though it stays open."""
-    port.stopReading()
-
-
-def socket_of(port: Any) -> tuple[int, int]:
-    """Return the descriptor of a port and its address family."""
-    return port.fileno(), port.addressFamily

@@ -33,6 +33,7 @@ from treedbd.workers.start import (
     DIRECTORY_LOCK,
     FIRST_FREE,
     RECEIVER,
+    SAMPLES,
     START,
     ListeningSocket,
     SettingsSource,
@@ -53,6 +54,7 @@ class Inheritance:
     source: SettingsSource
     secret: bytes
     board: int
+    samples: int
     directory_lock: int
     hints: list[tuple[socket.socket, socket.socket]]
     listening: list[tuple[int, int]]
@@ -64,6 +66,7 @@ class Inheritance:
         """
         inherited = {
             BOARD: self.board,
+            SAMPLES: self.samples,
             RECEIVER: self.hints[number][0].fileno(),
             DIRECTORY_LOCK: self.directory_lock,
         }

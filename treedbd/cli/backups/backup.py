@@ -25,8 +25,8 @@ from treedbd.cli.exit import DONE, CommandFailed, Status, make_printable, print_
 from treedbd.cli.options import add_settings_options, number_from, read_stored_settings
 from treedbd.cli.progress import ProgressReport
 from treedbd.config.settings import Settings
-from treedbd.database.data_directory import DirectoryEntry, walk
-from treedbd.files import create_directory, sync_directory
+from treedbd.database.data_directory import BACKUP_NOTE, DirectoryEntry, walk
+from treedbd.files import create_directory, sync_directory, write_atomically
 from treedbd.store.engine import CannotOpenStore, DiskFull, StoreFailed
 from treedbd.store.lock import DirectoryLock
 from treedbd.store.sqlite.copy import Moment, Progress, hash_file, verify_copy
@@ -74,10 +74,23 @@ def _backup(arguments: Namespace) -> Status:
         raise CommandFailed(f"The backup failed: there is no space left in {folder}.") from None
     for sentence in saved.skipped:
         warn(sentence)
+    if not saved.skipped:
+        _note(settings.data, saved)
     if not arguments.quiet:
         size = sum(each.size for each in saved.files)
         print_line(make_printable(f"{folder}: {_count_files(saved)}, {size:,} bytes, verified."))
     return SKIPPED if saved.skipped else DONE
+
+
+def _note(data: pathlib.Path, saved: Manifest) -> None:
+    """Leave a note in the data directory that everything in it is saved, for metrics."""
+    try:
+        write_atomically(data / BACKUP_NOTE, f"{saved.time}\n".encode())
+    except OSError as error:
+        warn(
+            f"The backup is complete, but not noted in {data} ({error.strerror}): the metric of "
+            "the last backup does not show it."
+        )
 
 
 def _count_files(saved: Manifest) -> str:

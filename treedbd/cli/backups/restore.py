@@ -17,6 +17,7 @@ from treedbd.cli.backups.backup import numbered
 from treedbd.cli.backups.manifest import MANIFEST, Manifest, SavedFile, read_manifest
 from treedbd.cli.exit import DONE, CommandFailed, Status, make_printable, print_line
 from treedbd.cli.options import add_settings_options, read_settings
+from treedbd.database.data_directory import BACKUP_NOTE
 from treedbd.files import create_directory, sync_directory
 from treedbd.store.engine import CannotOpenStore
 from treedbd.store.lock import DirectoryLock
@@ -80,9 +81,10 @@ def _require_free(data: pathlib.Path) -> None:
         return
     lock = DirectoryLock(data)
     lock.release()
-    if {each.name for each in data.iterdir()} - {pathlib.Path(lock.path).name}:
+    if {each.name for each in data.iterdir()} - {pathlib.Path(lock.path).name, BACKUP_NOTE}:
         raise CommandFailed(f"{data} is not empty: move it away, or choose another by --data.")
     pathlib.Path(lock.path).unlink()
+    (data / BACKUP_NOTE).unlink(missing_ok=True)
 
 
 def _restore_file(folder: pathlib.Path, saved: SavedFile, work: pathlib.Path) -> None:

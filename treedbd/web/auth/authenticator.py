@@ -56,7 +56,7 @@ class Authenticator:
             return override_auth(ANONYMOUS, override)
         verifier = self._verifier(project)
         if verifier is None:
-            raise BadToken("The token has an unknown issuer.")
+            raise BadToken("The token has an unknown issuer.", "issuer")
         identity = verifier.verify(token, self._wall_clock())
         if isinstance(identity, Deferred):
             identity = await identity.addTimeout(timeout_s, self._clock, _time_out)

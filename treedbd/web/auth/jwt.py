@@ -16,7 +16,7 @@ import pathlib
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import attrs
 import jwt
@@ -42,8 +42,29 @@ _REFUSED_MEMBERS: Final = frozenset({"crit", "jku", "jwk", "x5u", "x5c", "b64", 
 _HS256: Final = HMACAlgorithm(HMACAlgorithm.SHA256)
 
 
+BadTokenReason: TypeAlias = Literal[
+    "malformed",
+    "signature",
+    "expired",
+    "not_yet_valid",
+    "issuer",
+    "audience",
+    "lifetime",
+    "origin",
+]
+
+
 class BadToken(Exception):
-    """A token that is not valid; the message is a sentence that says why, without the token."""
+    """A token that is not valid; the message is a sentence that says why, without the token.
+
+    Attributes:
+        reason: the same in a word.
+
+    """
+
+    def __init__(self, message: str, reason: BadTokenReason = "malformed") -> None:
+        super().__init__(message)
+        self.reason: Final = reason
 
 
 class BadSecret(ValueError):
@@ -118,9 +139,9 @@ def lifetime(claims: Claims, now: float, max_life_s: float | None = None) -> Lif
     """
     life = _life(claims, now, max_life_s)
     if now >= life.until:
-        raise BadToken("The token is expired.")
+        raise BadToken("The token is expired.", "expired")
     if now < life.since:
-        raise BadToken("The token is not yet valid.")
+        raise BadToken("The token is not yet valid.", "not_yet_valid")
     return life
 
 
@@ -137,11 +158,11 @@ def _life(claims: Claims, now: float, max_life_s: float | None = None) -> Lifeti
 def verify_by_secret(token: Token, secrets: Iterable[bytes]) -> bytes:
     """Return which of the secrets signed a token with HS256; raise `BadToken` if none did."""
     if token.algorithm != "HS256":
-        raise BadToken("The token's signature must be made with HS256.")
+        raise BadToken("The token's signature must be made with HS256.", "signature")
     for secret in secrets:
         if _HS256.verify(token.signed, secret, token.signature):
             return secret
-    raise BadToken("The token's signature is wrong.")
+    raise BadToken("The token's signature is wrong.", "signature")
 
 
 def mint(
@@ -163,7 +184,7 @@ def mint(
         text = ""
     life = _life(parse(text).claims, now)
     if life.until <= max(now, life.since):
-        raise BadToken("The token is expired, or would be before it is valid.")
+        raise BadToken("The token is expired, or would be before it is valid.", "expired")
     return text
 
 
@@ -273,7 +294,9 @@ def _latest_end(
         return issued + max_life_s
     if expires is not None and expires <= now + max_life_s + LEEWAY_S:
         return expires
-    raise BadToken(f"The token is valid for longer than the {max_life_s:g} seconds allowed here.")
+    raise BadToken(
+        f"The token is valid for longer than the {max_life_s:g} seconds allowed here.", "lifetime"
+    )
 
 
 def _is_opaque(secret: bytes) -> bool:

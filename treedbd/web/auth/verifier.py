@@ -146,7 +146,8 @@ class Verifier:
         if token == OWNER_TOKEN:
             raise BadToken(
                 "The token owner does not count with --lan: use the one that was printed at the "
-                "start."
+                "start.",
+                "origin",
             )
         return hmac.compare_digest(token.encode(errors="replace"), self._admin_token.encode())
 
@@ -164,7 +165,7 @@ class Verifier:
 
     def _verify_by_project(self, text: str, token: Token, now: float) -> Identity:
         if token.algorithm in _ASYMMETRIC:
-            raise BadToken("The token has an unknown issuer.")
+            raise BadToken("The token has an unknown issuer.", "issuer")
         secret = verify_by_secret(token, self._secrets)
         life = lifetime(token.claims, now, self._max_life_s)
         is_admin = token.claims.get("admin") is True
@@ -179,7 +180,7 @@ class Verifier:
         """Verify with a provider's keys; first come the checks without one, to save a fetch."""
         keys = self._keys_for(issuer, _audiences(token.claims))
         if token.algorithm not in _ASYMMETRIC:
-            raise BadToken("The token's signature must be made with RS256 or ES256.")
+            raise _unsigned("The token's signature must be made with RS256 or ES256.")
         if "exp" not in token.claims:
             raise BadToken("The token is malformed: a provider's token must have exp.")
         life = lifetime(token.claims, now, self._max_life_s)
@@ -194,12 +195,12 @@ class Verifier:
 
         def finish(key: PublicKey | None) -> Identity:
             if key is None:
-                raise BadToken("The token's signature is by a key that its issuer does not have.")
+                raise _unsigned("The token's signature is by a key that its issuer does not have.")
             if not key.verify(token.signed, token.signature):
-                raise BadToken("The token's signature is wrong.")
+                raise _unsigned("The token's signature is wrong.")
             # A reload may have removed the provider while the keys were fetched.
             if self._providers.get(keys.provider) is not keys:
-                raise BadToken("The token has an unknown issuer.")
+                raise BadToken("The token has an unknown issuer.", "issuer")
             return self._cache(text, _Verified(identity, life, keys, keys.check_generation()))
 
         found = keys.find(token.key_id, token.algorithm)
@@ -211,7 +212,7 @@ class Verifier:
         for provider, keys in self._providers.items():
             if provider.issuer == issuer and provider.audience in audiences:
                 return keys
-        raise BadToken("The token is for another audience.")
+        raise BadToken("The token is for another audience.", "audience")
 
     def _cache(self, text: str, verified: _Verified) -> Identity:
         self._verified[text] = verified
@@ -235,3 +236,7 @@ def _audiences(claims: Claims) -> list[str]:
     entries = audience if isinstance(audience, list) else [audience]
     strings = [each for each in entries if isinstance(each, str)]
     return strings if len(strings) == len(entries) else []
+
+
+def _unsigned(message: str) -> BadToken:
+    return BadToken(message, "signature")

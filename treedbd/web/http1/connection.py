@@ -41,7 +41,6 @@ from treedbd.web.http1.errors import (
     TOO_MANY_BODIES,
     ErrorReply,
     ProtocolError,
-    format_reply,
 )
 from treedbd.web.http1.parser import Http1Parser
 from treedbd.web.http1.request import Request
@@ -161,8 +160,9 @@ class Http1Connection(Protocol):
         self._request = None
         if self._held:
             self._release_body()
-        seconds = perf_counter() - request.began
-        self._note_answered((request.head_memory, request.method, request.code, seconds))
+        asked, seconds = request.head_memory, perf_counter() - request.began
+        sent, received = request.sentLength, self._parser.body_size
+        self._note_answered((asked, request.method, request.code, seconds, sent, received))
         if self._note_bytes is not None:
             self._note_bytes(request)
         if seconds >= self._log_least_s:
@@ -330,9 +330,8 @@ class Http1Connection(Protocol):
 
     def _refuse(self, error: ErrorReply) -> None:
         self._release_body()
-        error = self._connections.note_error(error, getattr(self.peer, "host", ""))
-        headers = self._served.options.refusal_headers
-        self.writer.write(format_reply(error, self.date_lines[self.secure], headers))
+        address: str = getattr(self.peer, "host", "")
+        self.writer.write(self._connections.format_error(error, address, secure=self.secure))
         self._close(linger=True)
 
     def _close(self, *, linger: bool) -> None:

@@ -22,6 +22,7 @@ from treedbd.web.http1.errors import (
     TOO_MANY,
     TOO_MANY_FROM_ADDRESS,
     ErrorReply,
+    format_reply,
 )
 from treedbd.web.http1.request import Request
 from treedbd.web.http1.served import AnsweredRequest, ServedResource
@@ -68,6 +69,7 @@ class Connections:
         held_body_bytes: content of unanswered requests that arrived in several pieces.
         sent_past: the bytes that were sent past the writers of the connections.
         errors: how many errors the server has sent by itself, by status.
+        refusals: those of them that no resource has answered, by code.
         note_answered: notes an answered request, to be counted later.
 
     """
@@ -91,6 +93,7 @@ class Connections:
         self.held_body_bytes = 0
         self.errors: Counter[int] = Counter()
         self._activity = options.activity
+        self.refusals: Counter[str] = Counter()
         answered: deque[AnsweredRequest] = deque(maxlen=0)
         # A method of the interpreter: it adds no call of ours to a request.
         self.note_answered: Final = (self._activity.answered if self._activity else answered).append
@@ -143,17 +146,18 @@ class Connections:
             self._sweep()
         return error
 
-    def refuses_without_reply(self) -> bool:
-        """Return whether so many refused connections are open that further ones get no reply."""
-        return len(self._addresses) - self.count > _MAX_REFUSED
-
-    def note_error(self, error: ErrorReply, address: str) -> ErrorReply:
-        """Count an error that the server sends by itself; return what it sends."""
+    def format_error(self, error: ErrorReply, address: str, *, secure: bool) -> bytes:
+        """Return the last reply of a connection from an address, and count it."""
         rates = self.served.options.rates
         refusal = None if rates is None else rates.refuse_malformed(address)
         error = error if refusal is None else refusal
         self.errors[error.status] += 1
-        return error
+        self.refusals[error.code] += 1
+        return format_reply(error, self.date_lines[secure], self.served.options.refusal_headers)
+
+    def refuses_without_reply(self) -> bool:
+        """Return whether so many refused connections are open that further ones get no reply."""
+        return len(self._addresses) - self.count > _MAX_REFUSED
 
     def remove(self, connection: TrackedConnection, request: Request | None = None) -> None:
         """Remove a connection that is closed; `request` is what was being answered."""

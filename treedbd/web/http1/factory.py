@@ -75,6 +75,11 @@ class Http1Factory(Factory):
         """How many errors the server has sent by itself, by status."""
         return dict(self._connections.errors)
 
+    @property
+    def refusals(self) -> dict[str, int]:
+        """How many errors the server has sent by itself without any resource, by code."""
+        return dict(self._connections.refusals)
+
     def acceptableProtocols(self) -> list[bytes]:
         """Return the protocols to negotiate over TLS."""
         return [b"http/1.1"]

@@ -58,14 +58,16 @@ class Http1Parser:
 
     After `receive` returned True these describe the request until the next call: `method`;
     `target`, as it was sent; `version`; `headers`, the fields by their names in lower case; `body`,
-    None if there is none; `keep_alive`, whether the client wants to keep the connection;
-    `head_memory`, the same for requests that follow each other with the very same head.
+    None if there is none; `body_size`, its bytes; `keep_alive`, whether the client wants to keep
+    the connection; `head_memory`, the same for requests that follow each other with the very same
+    head.
     """
 
     method = b""
     target = b""
     version = HTTP_1_1
     keep_alive = False
+    body_size = 0
     body: BufferedIOBase | None = None
 
     def __init__(self, limits: Limits) -> None:
@@ -218,6 +220,7 @@ class Http1Parser:
         self.headers = self._pop_fields()
         self.head_memory = HeadMemory()
         self.body = None
+        self.body_size = 0
         self._remaining = 0
         if not self._complete:
             self._begin_body()
@@ -293,6 +296,7 @@ class Http1Parser:
             raise malformed("The body does not end where its framing says.")
         self._pop_fields()  # trailer fields are ignored
         self._state = _HEAD
+        self.body_size = self._content.tell()
         self._content.seek(0)
         self.body = self._content
         self._content = BytesIO()

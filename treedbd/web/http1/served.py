@@ -23,8 +23,9 @@ from treedbd.web.http1.request import Request
 
 _log: Final = Logger()
 
-AnsweredRequest: TypeAlias = tuple[HeadMemory, bytes, int, float]
-"""What its head asked, its method, the status of the reply, and how many seconds it took."""
+AnsweredRequest: TypeAlias = tuple[HeadMemory, bytes, int, float, int, int]
+"""What its head asked, its method, the status of the reply, how many seconds it took, and the bytes
+of the bodies: those sent and those received."""
 
 AdaptRequests: TypeAlias = Callable[[type[Request]], type[Request]]
 """Returns the class of requests to be made in place of another one."""

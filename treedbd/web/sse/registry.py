@@ -110,7 +110,8 @@ class StreamRegistry:
     Attributes:
         connected: how many of them have a connection.
         buffer_bytes: how many bytes may wait for the reader of one stream.
-        opened, events_sent, overflowed: counters since the start.
+        opened, events_sent, event_bytes, overflowed: counters since the start; the bytes are
+            those of events, without what streams begin with.
 
     """
 
@@ -134,6 +135,7 @@ class StreamRegistry:
         self.connected = 0
         self.opened = 0
         self.events_sent = 0
+        self.event_bytes = 0
         self.overflowed = 0
         self._limits = limits
         self._stream_limits = stream_limits

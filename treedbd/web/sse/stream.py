@@ -181,9 +181,11 @@ class Stream:
             data: Content | None = notification.shared.get(with_ids)
             if data is None:
                 data = frames.content_of(notification, self._reads.memory, with_ids)
-            self._registry.events_sent += len(notification.events)
+            registry = self._registry
+            registry.events_sent += len(notification.events)
+            registry.event_bytes += data.size
             if data.size and not queue.send(data):
-                self._registry.overflowed += 1
+                registry.overflowed += 1
         except Exception:
             self.fail()
 
@@ -298,9 +300,8 @@ class Stream:
             if missed is None:
                 self.refill()
             else:
-                self._queue.send_next(
-                    [MissedReader(missed, self._reads.memory, self._wanted.address)]
-                )
+                reader = MissedReader(missed, self._reads.memory, self._wanted.address)
+                self._queue.send_next([reader])
             self._queue.resume()
         except Exception:
             self.fail()
@@ -312,9 +313,8 @@ class Stream:
 
     def _open_first(self, rendered: bytes | Rendering, sequence: int) -> list[ContentReader]:
         wanted = self._wanted
-        return self._first.open(
-            rendered, wanted.database.position(sequence) if wanted.with_ids else None
-        )
+        position = wanted.database.position(sequence) if wanted.with_ids else None
+        return self._first.open(rendered, position)
 
     def _render_large(self, judged: int) -> None:
         """Render a large value; the read rules already allowed the state `judged`."""

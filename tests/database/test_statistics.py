@@ -1,0 +1,87 @@
+"""What the databases of a service count: the queue, commits, the evaluation of rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from twisted.internet.task import Clock
+
+from tests.database.world import Disk
+from treedbd.database.group_commit import GroupCommit
+from treedbd.database.requests import Caller, Outcome, Write
+from treedbd.database.runtime import Runtime
+from treedbd.database.statistics import Statistics
+from treedbd.metrics.samples import read_samples
+from treedbd.metrics.sources import Sources
+from treedbd.metrics.table import METRICS
+from treedbd.store.engine import DiskFull, Transaction
+from treedbd.store.memory import MemoryEngine
+from treedbd.tree.edit import make_put
+from treedbd.tree.event import describe
+from treedbd.tree.types import Place
+
+ADMIN = Caller(None, True)
+
+
+def queue(statistics: Statistics, disk: Disk, clock: Clock) -> Callable[[str], object]:
+    """Return what submits a write at a key."""
+
+    def apply(transaction: Transaction, write: Write) -> Outcome:
+        sequence = transaction.append(b"", b"")
+        return Outcome(write.edit, describe(sequence, write.edit), None, None)
+
+    commits = GroupCommit(
+        MemoryEngine(),
+        apply,
+        lambda _: None,
+        lambda _: iter(()),  # type: ignore[arg-type,return-value]
+        Runtime(clock, bytes, disk.run, statistics=statistics),
+    )
+    return lambda key: commits.submit(Write(make_put(Place((key,)), 1, 100), 0, ADMIN))
+
+
+def test_a_commit_is_measured_and_what_waits_for_the_next_one_is_seen() -> None:
+    statistics, disk, clock = Statistics(is_measuring=True), Disk(), Clock()
+    submit = queue(statistics, disk, clock)
+    submit("a"), submit("b")
+    clock.advance(0)
+    submit("c")
+    assert statistics.waiting_writes == 1
+    waiting = [each for each in METRICS if each.name == "treedb_waiting_writes"]
+    sources = Sources(*[None] * 6)  # type: ignore[arg-type]
+    sources.statistics = statistics
+    assert read_samples(waiting, sources) == {"treedb_waiting_writes": {(): 1}}
+    disk.finish()
+    clock.advance(0)
+    disk.finish()
+    assert statistics.waiting_writes == 0
+    statistics.count()
+    assert statistics.writes == 3
+    assert statistics.commit_writes.total == 3
+    assert sum(statistics.commit_writes.counts) == 2
+    assert 0 < statistics.sync_seconds.total <= statistics.commit_seconds.total
+
+
+def test_a_commit_that_fails_is_not_counted() -> None:
+    statistics, clock = Statistics(is_measuring=True), Clock()
+    assert statistics.time_commit is not None
+
+    def fail() -> None:
+        raise DiskFull("full")
+
+    with pytest.raises(DiskFull):
+        statistics.time_commit(fail, 1, 0.0)()
+    statistics.count()
+    assert (statistics.writes, clock.seconds()) == (0, 0)
+
+
+def test_without_metrics_nothing_is_measured() -> None:
+    statistics, disk, clock = Statistics(), Disk(), Clock()
+    assert statistics.time_commit is None
+    assert statistics.observe_rules is None
+    queue(statistics, disk, clock)("a")
+    clock.advance(0)
+    disk.finish()
+    statistics.count()
+    assert statistics.writes == 0

@@ -1,0 +1,387 @@
+"""`/.metrics` and the full `/.health` of real daemons: every metric moves, and nothing leaks."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import pathlib
+import re
+import signal
+import socket
+import ssl
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from tests.access import Stream, Tree, admin, at, reload, trusting, user
+from tests.command import run_command
+from tests.daemon import Daemon
+from tests.ops import OPEN_METRICS, OPS_LISTEN, Scrape, fetch, health, ops_url, scrape
+from tests.rest import Wire
+from tests.workers_of import kill, one_of_each, wait_until, worker_pids
+from treedbd.config.certificate import ensure_local_certificate
+from treedbd.config.endpoints import LOCAL_CERTIFICATE
+from treedbd.metrics.table import METRICS
+
+CONFIG = f"""
+{OPS_LISTEN}
+[streams]
+buffer_bytes = 65536
+"""
+ONE_PROCESS = ("--workers", "1")
+RULES = {
+    "open": {".read": True, ".write": True},
+    "present": {".read": "data.exists()"},
+}
+LABELS = {
+    "treedb_requests_total": {"method", "status", "project"},
+    "treedb_request_seconds": set(),
+    "treedb_writes_total": set(),
+    "treedb_commit_seconds": set(),
+    "treedb_commit_writes": set(),
+    "treedb_streams": set(),
+    "treedb_events_total": set(),
+    "treedb_event_bytes_total": set(),
+    "treedb_stale_streams_total": set(),
+    "treedb_store_bytes": {"project", "database"},
+    "treedb_denied_total": {"project", "operation"},
+    "treedb_token_failures_total": {"reason"},
+    "treedb_turn_seconds": set(),
+    "treedb_kept_answers_total": {"result"},
+    "treedb_unindexed_queries_total": set(),
+    "treedb_databases_open": set(),
+}
+"""The names and labels that dashboards depend on."""
+
+
+class World:
+    """A daemon whose metrics are looked at, and a client of it."""
+
+    def __init__(self, daemon: Daemon, project: str = "shop") -> None:
+        self.daemon = daemon
+        self.project = project
+        self.tree = Tree(daemon, project)
+        self.closing = ExitStack()
+        self._databases = 0
+
+    def put(self) -> None:
+        assert self.tree.status("PUT", "/open/a.json", '{"b":1}') == 200
+
+    def get(self) -> None:
+        assert self.tree.status("GET", "/open/a.json") == 200
+
+    def deny(self) -> None:
+        assert self.tree.status("GET", "/shut.json") == 403
+        assert self.tree.status("PUT", "/shut.json", "1") == 403
+
+    def send_bad_token(self) -> None:
+        assert self.tree.status("GET", at("/open/a.json", "not-a-token")) == 401
+
+    def connect(self) -> None:
+        wire = self.closing.enter_context(Wire(self.daemon.http))
+        wire.send(b"GET /open/a.json HTTP/1.1\r\nHost: shop.db.test\r\n\r\n")
+        assert wire.has_response(30)
+
+    def query(self) -> None:
+        assert self.tree.status("GET", at("/open.json", orderBy='"height"')) == 200
+
+    def read_by_data(self) -> None:
+        self.tree.seed("/present.json", 1)
+        assert self.tree.status("GET", "/present.json") == 200
+
+    def stream(self) -> Stream:
+        stream = self.closing.enter_context(self.tree.listen("/open/s.json"))
+        stream.next()
+        return stream
+
+    def open_stream(self) -> None:
+        self.stream()
+
+    def send_event(self) -> None:
+        stream = self.stream()
+        assert self.tree.status("PUT", "/open/s.json", '"event"') == 200
+        assert stream.next().data["data"] == "event"
+
+    def fall_behind(self) -> None:
+        before = scrape(self.daemon).get("treedb_stale_streams_total")
+        self.stream()  # which is not read any more
+        value = json.dumps("x" * 1_000_000)
+        for _ in range(60):
+            assert self.tree.status("PUT", "/open/s.json?print=silent", value) == 204
+            if scrape(self.daemon).get("treedb_stale_streams_total") > before:
+                break
+
+    def resume(self) -> None:
+        resuming = {"Last-Event-ID": "1-00112233aabbccdd"}
+        stream = self.tree.listen("/open/a.json?resume=true", resuming)
+        self.closing.enter_context(stream).next()
+
+    def create_database(self) -> None:
+        self._databases += 1
+        with Tree(self.daemon, self.project, f"d{self._databases}") as tree:
+            tree.seed("/a.json", "x" * 200_000)
+
+    def break_database(self) -> None:
+        self._databases += 1
+        name = f"broken{self._databases}"
+        with Tree(self.daemon, self.project, name) as tree:
+            tree.seed("/a.json", 1)
+        shelf = self.daemon.data / self.project / f"{name}.shelf"
+        shelf.rename(shelf.with_suffix(".away"))
+
+    def back_up(self) -> None:
+        target = self.daemon.folder / "backup"
+        done = run_command("backup", "--data", self.daemon.data, target)
+        assert done.status == 0, done
+
+    def renew_certificate(self) -> None:
+        (self.daemon.data / LOCAL_CERTIFICATE).unlink()
+        later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=1)
+        ensure_local_certificate(self.daemon.data, later)
+        reload(self.daemon)
+
+    def send_many(self) -> None:
+        for _ in range(300):
+            self.get()
+
+
+MOVES: dict[str, Callable[[World], None]] = {
+    "treedb_requests_total": World.get,
+    "treedb_request_seconds": World.get,
+    "treedb_received_bytes_total": World.put,
+    "treedb_sent_bytes_total": World.get,
+    "treedb_refusals_total": World.deny,
+    "treedb_denied_total": World.deny,
+    "treedb_token_failures_total": World.send_bad_token,
+    "treedb_connections": World.connect,
+    "treedb_kept_answers_total": World.get,
+    "treedb_unindexed_queries_total": World.query,
+    "treedb_rule_seconds": World.read_by_data,
+    "treedb_writes_total": World.put,
+    "treedb_commit_seconds": World.put,
+    "treedb_commit_writes": World.put,
+    "treedb_sync_seconds": World.put,
+    "treedb_streams": World.open_stream,
+    "treedb_events_total": World.send_event,
+    "treedb_event_bytes_total": World.send_event,
+    "treedb_stale_streams_total": World.fall_behind,
+    "treedb_resumptions_total": World.resume,
+    "treedb_databases_open": World.create_database,
+    "treedb_store_bytes": World.create_database,
+    "treedb_project_store_bytes": World.create_database,
+    "treedb_disk_free_bytes": World.create_database,
+    "treedb_turn_seconds": World.get,
+    "treedb_certificate_end_timestamp_seconds": World.renew_certificate,
+    "process_cpu_seconds_total": World.send_many,
+    "process_resident_memory_bytes": World.fall_behind,
+    "process_open_fds": World.connect,
+    "treedb_last_backup_timestamp_seconds": World.back_up,
+    "treedb_problems": World.break_database,
+    "treedb_write_problems": World.break_database,
+}
+"""What moves each metric, those last that leave something broken."""
+ELSEWHERE = {
+    "treedb_waiting_writes",  # tests/database/test_statistics.py
+    "treedb_processes",  # with two workers, below
+    # Of one process they stay as they are.
+    *("treedb_build_info", "process_start_time_seconds", "process_max_fds"),
+    "process_virtual_memory_bytes",
+}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with trusting(tmp_path_factory.mktemp("metrics"), CONFIG, ["shop"], *ONE_PROCESS) as daemon:
+        world = World(daemon)
+        world.tree.put_rules(RULES)
+        with world.closing:
+            yield world
+
+
+@pytest.mark.parametrize("name", MOVES)
+def test_every_metric_moves(world: World, name: str) -> None:
+    before = scrape(world.daemon).of(name)
+    MOVES[name](world)
+    after = scrape(world.daemon)
+    if name.endswith("_total"):
+        assert sum(after.of(name).values()) > sum(before.values())
+    assert after.of(name) != before
+
+
+def test_the_table_of_moves_has_all_metrics(world: World) -> None:
+    names = {metric.name for metric in METRICS}
+    assert names == MOVES.keys() | ELSEWHERE
+    found = scrape(world.daemon)
+    assert found.names == names
+    assert all(found.of(name) for name in names)
+
+
+def test_names_and_labels_are_those_that_dashboards_depend_on(world: World) -> None:
+    found = scrape(world.daemon).labels
+    assert {name: found[name] for name in LABELS} == LABELS
+    assert found == {metric.name: set(metric.labels) for metric in METRICS}
+
+
+def test_the_format_is_negotiated(world: World) -> None:
+    url = f"{ops_url(world.daemon)}/.metrics"
+    _, headers, text = fetch(url)
+    assert headers["content-type"].startswith("text/plain; version=0.0.4")
+    _, open_headers, open_text = fetch(url, OPEN_METRICS)
+    assert open_headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
+    assert Scrape(open_text, is_open=True).names == Scrape(text).names
+    assert fetch(url, method="HEAD")[2] == ""
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/.json", "/open/a.json", "/.metrics/", "/.inspect/databases.json", "/.docs/"]
+)
+def test_the_endpoints_of_operators_serve_nothing_else(world: World, path: str) -> None:
+    status, _, text = fetch(ops_url(world.daemon) + path)
+    assert (status, json.loads(text)["error"]) == (404, "not_found")
+
+
+def test_other_methods_are_refused(world: World) -> None:
+    for path in ("/.metrics", "/.health"):
+        status, headers, text = fetch(ops_url(world.daemon) + path, method="DELETE")
+        assert (status, headers["allow"]) == (405, "GET, HEAD")
+        assert json.loads(text)["error"] == "method_not_allowed"
+
+
+def test_clients_find_no_metrics(world: World) -> None:
+    for host in ("shop.db.test", "localhost", "127.0.0.1"):
+        found = world.daemon.request("GET", "/.metrics", headers={"Host": host})
+        assert found.status == 404
+        assert b"treedb_" not in found.body
+
+
+def test_what_clients_send_is_no_label_and_no_token_is_shown(world: World) -> None:
+    daemon, tokens = world.daemon, [user("shop", "ada"), admin("shop"), "secret-token-of-nobody"]
+    before = scrape(daemon)
+    for token in tokens:
+        for host in ("unheard-of.db.test", "shop.db.test", "eu--nobody.db.test"):
+            headers = {"Host": host, "Authorization": f"Bearer {token}"}
+            daemon.request("BREW", f"/sneaky/{token[:20]}.json", headers=headers)
+            daemon.request("GET", f"/sneaky.json?ns=sneaky&auth={token}", headers={"Host": host})
+    with Wire(daemon.http) as wire:
+        wire.send(b"NONSENSE\r\n\r\n")
+        assert wire.has_response(30)
+    found = scrape(daemon)
+    known = {value for _, labels in before.samples for _, value in labels}
+    added = {value for _, labels in found.samples for _, value in labels} - known
+    assert added <= {"other", "405", "404", "401", "400", "403", "421", "GET"} | {
+        *("method_not_allowed", "not_found", "auth_required", "misdirected", "invalid_data"),
+        *("malformed", "signature", "", "invalid_query", "invalid_path"),
+    }
+    assert found.get("treedb_requests_total", method="other", status="405", project="") > 0
+    for token in tokens:
+        assert token not in found.text
+    assert not re.search("sneaky|eyJ|BREW|-nobody|unheard", found.text)
+
+
+def test_health_shows_operators_names_and_reasons(world: World) -> None:
+    world.break_database()
+    status, report = health(world.daemon)
+    assert (status, report["error"], report["status"]) == (503, "unavailable", "unavailable")
+    problem = report["problems"][-1]
+    assert (problem["project"], problem["refuses_writes"]) == ("shop", True)
+    assert problem["database"].startswith("broken")
+    assert "was moved" in problem["reason"]
+    assert health(world.daemon, "?live") == (200, {"status": "ok"})
+    assert health(world.daemon, "?ready")[0] == 503
+    shown = world.daemon.request("GET", "/.health")
+    assert (shown.status, b"broken" in shown.body) == (503, False)
+
+
+def test_a_service_that_stops_is_alive_but_not_ready(tmp_path: pathlib.Path) -> None:
+    with trusting(tmp_path, CONFIG, ["shop"], *ONE_PROCESS) as daemon, Wire(daemon.http) as client:
+        # A request that is under way keeps the service from ending for a while.
+        client.send(b"PUT /a.json HTTP/1.1\r\nHost: shop.db.test\r\nContent-Length: 9\r\n\r\n")
+        client.send(b"1")
+        url = ops_url(daemon)
+        assert health(daemon)[0] == 200
+        daemon.signal(signal.SIGTERM)
+        wait_until(lambda: fetch(f"{url}/.health?ready")[0] == 503)
+        assert fetch(f"{url}/.health?live")[0] == 200
+        assert fetch(f"{url}/.metrics")[0] == 200
+        client.close()
+        assert daemon.wait() == 0
+
+
+def test_operators_may_have_tls_and_the_flag_for_clients_does_not_change_it(
+    tmp_path: pathlib.Path,
+) -> None:
+    files = ensure_local_certificate(tmp_path, datetime.datetime.now(datetime.UTC))
+    keys = f"privateKey={files.key}:certKey={files.certificate}"
+    config = f'ops_listen = ["ssl:0:interface=127.0.0.1:{keys}"]'
+    with trusting(tmp_path, config, ["shop"]) as daemon:  # which gives --listen
+        url = ops_url(daemon)
+        assert url.startswith("https:")
+        assert url not in daemon.urls
+        context = ssl.create_default_context(cafile=str(files.certificate))
+        with urllib.request.urlopen(f"{url}/.health", context=context) as response:
+            assert json.load(response)["status"] == "ok"
+
+
+def sum_of(found: Scrape, name: str) -> float:
+    return sum(found.of(name).values())
+
+
+def test_any_worker_shows_the_numbers_of_all_and_none_falls_when_one_is_killed(
+    tmp_path: pathlib.Path,
+) -> None:
+    with (
+        trusting(tmp_path, OPS_LISTEN, ["shop"], "--workers", "2") as daemon,
+        ExitStack() as closing,
+    ):
+        sent: list[Wire] = []
+
+        def connect() -> Wire:
+            wire = Tree(daemon, "shop").connect()
+            deny(wire)
+            return wire
+
+        def deny(wire: Wire) -> None:
+            wire.send(b"GET /a.json HTTP/1.1\r\nHost: shop.db.test\r\n\r\n")
+            assert wire.receive().status == 403
+            sent.append(wire)
+
+        def denied() -> float:
+            return scrape(daemon).get("treedb_denied_total", project="shop", operation="read")
+
+        wires = [
+            closing.enter_context(wire)
+            for wire in one_of_each(daemon, connect, lambda wire: wire.socket)
+        ]
+        wait_until(lambda: scrape(daemon).get("treedb_connections") == 2)
+        for wire in wires:
+            for _ in range(5):
+                deny(wire)
+        wait_until(lambda: denied() == len(sent))
+        names = ("treedb_requests_total", "treedb_denied_total", "treedb_refusals_total")
+
+        found = scrape(daemon)
+        assert found.get("treedb_processes") == 2
+        first = worker_pids(daemon)
+        kill(first[0])
+        seen = [scrape(daemon)]
+        wait_until(lambda: "serves again" in daemon.log)
+        seen += [scrape(daemon) for _ in range(10)]
+        for name in (*names, "process_cpu_seconds_total", "treedb_turn_seconds"):
+            values = [sum_of(each, name) for each in (found, *seen)]
+            assert values == sorted(values), name
+        wait_until(lambda: scrape(daemon).get("treedb_processes") == 2)
+        wait_until(lambda: scrape(daemon).get("treedb_connections") <= 1)
+
+
+def test_an_endpoint_that_is_in_use_stops_the_start_with_a_sentence(
+    tmp_path: pathlib.Path,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        config = f'ops_listen = ["tcp:{port}:interface=127.0.0.1"]'
+        done = trusting(tmp_path, config, ["shop"]).run()
+    assert done.returncode == 1
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("treedb: ")]
+    assert f"treedb.toml: ops_listen: tcp:{port}" in line

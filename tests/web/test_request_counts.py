@@ -1,0 +1,65 @@
+"""How requests are counted for metrics: labels that no client chooses."""
+
+from __future__ import annotations
+
+import pathlib
+
+import attrs
+
+from tests.web.tree_server import OPTIONS, TreeServer
+from treedbd.web.activity import Activity
+from treedbd.web.http1.factory import Http1Factory
+from treedbd.web.http1.served import ServerOptions
+from treedbd.web.request_counts import MAX_OTHERS, RequestCounts
+
+
+class CountingServer(TreeServer):
+    """A server whose requests and refusals are counted for metrics."""
+
+    def __init__(self, folder: pathlib.Path, counts: RequestCounts) -> None:
+        options = attrs.evolve(OPTIONS, refused=counts.note_refusal)
+        super().__init__(folder, options=options)
+        self.activity = Activity(self.clock, count_too=counts.add)
+        self.factory = Http1Factory(
+            self.resource, options.limits, self.clock, ServerOptions(activity=self.activity)
+        )
+
+
+def test_requests_are_counted_by_method_status_and_project(tmp_path: pathlib.Path) -> None:
+    counts = RequestCounts(["demo"])
+    server = CountingServer(tmp_path, counts)
+    server.request("PUT", "/a.json", b'"12345"')
+    server.request("GET", "/a.json")
+    server.request("GET", "/a")
+    server.request("BREW", "/a.json")
+    server.activity.count()
+    assert counts.answered == {
+        (b"PUT", 200, "demo"): 1,
+        (b"GET", 200, "demo"): 1,
+        (b"GET", 404, ""): 1,
+        (b"other", 405, ""): 1,
+    }
+    assert counts.received == {"demo": 7}
+    assert counts.sent["demo"] == 14
+    assert sum(counts.seconds.counts) == 4
+    assert counts.refused == {"not_found": 1, "method_not_allowed": 1}
+
+
+def test_a_stream_is_counted_without_its_time_and_bytes(tmp_path: pathlib.Path) -> None:
+    counts = RequestCounts(["demo"])
+    server = CountingServer(tmp_path, counts)
+    server.open_stream("/a.json")
+    server.resource.streams.end()
+    server.activity.count()
+    assert counts.answered == {(b"GET", 200, "demo"): 1}
+    assert (sum(counts.seconds.counts), counts.sent) == (0, {})
+
+
+def test_projects_that_are_not_configured_are_named_up_to_a_bound() -> None:
+    assert RequestCounts(["shop"]).label_of("other") == ""
+    counts = RequestCounts(["shop"], any_project=True)
+    labels = {counts.label_of(f"p{number}") for number in range(MAX_OTHERS * 2)}
+    assert len(labels) == MAX_OTHERS + 1
+    assert "" in labels
+    assert counts.label_of("p0") == "p0"
+    assert counts.label_of("shop") == "shop"

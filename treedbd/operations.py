@@ -1,0 +1,236 @@
+"""What operators see of a service: the endpoints of `ops_listen`, and what is counted for them.
+
+Without such endpoints nothing is counted that would not be anyway. Workers show each other what
+they count (`metrics.board`), so that each of them shows what all have counted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sized
+from typing import Any, Final, Protocol
+
+import attrs
+from twisted.internet.defer import Deferred, DeferredLock
+from twisted.internet.defer import TimeoutError as DeferredTimeoutError
+from twisted.internet.interfaces import IProtocolFactory
+from twisted.internet.task import LoopingCall
+from twisted.internet.threads import deferToThreadPool
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from treedbd.config.settings import Settings
+from treedbd.database.catalog import Catalog
+from treedbd.database.problems import Problem
+from treedbd.database.runtime import Runtime
+from treedbd.limits import Limits
+from treedbd.metrics.board import SampleBoard
+from treedbd.metrics.exposition import format_samples
+from treedbd.metrics.looking import Looking, add_problems
+from treedbd.metrics.ops_resource import OpsResource
+from treedbd.metrics.samples import NOTHING, Samples, add_up, growing, read_samples
+from treedbd.metrics.sources import Queries, Server, Sources, Streams
+from treedbd.metrics.table import METRICS
+from treedbd.turns import Turns
+from treedbd.web.activity import Activity
+from treedbd.web.http1.factory import Http1Factory
+from treedbd.web.request_counts import RequestCounts
+
+OPS_CONNECTIONS: Final = 32
+"""Connections to these endpoints that may be open; they are not among those of clients."""
+COUNT_S: Final = 1.0
+"""Seconds between two times that what was noted is counted, and shown to other workers."""
+LOOK_EACH: Final = 5
+"""Each so many of these times it looks up the metrics of its process."""
+ANSWER_S: Final = 3.0
+"""Seconds within which the other workers have to say what is wrong with them."""
+LATE_S: Final = 10.0
+"""Seconds after which what another worker has shown counts no longer, unless it only grows."""
+
+
+class OpsEndpoints(Protocol):
+    """The endpoints of `ops_listen`, as `Listening` is."""
+
+    @property
+    def ports(self) -> Sized:
+        """Those that are open."""
+
+    def open(self, factory: IProtocolFactory) -> None:
+        """Open them; raise `CannotStart`."""
+
+    def urls(self) -> list[str]:
+        """Return their URLs, as this machine reaches them."""
+
+    def reload(self) -> bool:
+        """Read the certificates again; return whether all are valid."""
+
+    def close(self) -> Deferred[Any]:
+        """Accept no connection any more."""
+
+
+@attrs.frozen
+class CountingParts:
+    """The parts of a service that count."""
+
+    requests: RequestCounts
+    runtime: Runtime
+    catalog: Catalog
+    streams: Streams
+    queries: Queries
+    server: Server
+    activity: Activity
+
+    def sources(self) -> Sources:
+        """Return what metrics are read of."""
+        statistics, answers = self.runtime.statistics, self.runtime.answer_pool
+        return Sources(self.requests, statistics, answers, self.streams, self.queries, self.server)
+
+
+class Operations:
+    """The endpoints for operators of one service."""
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        settings: Settings,
+        reactor: Any,
+        counted: CountingParts,
+        endpoints: OpsEndpoints,
+        certificates_end_at: Callable[[], float | None],
+        board: SampleBoard | None,
+    ) -> None:
+        """Prepare; nothing is opened yet. `board` is that of several workers, None without.
+
+        `certificates_end_at` returns when the first certificate of the databases ends.
+        """
+        self._reactor = reactor
+        self._catalog = counted.catalog
+        self._activity = counted.activity
+        self._statistics = counted.runtime.statistics
+        self._certificates_end_at = certificates_end_at
+        self._sources = counted.sources()
+        self._looking = Looking(
+            None if settings.engine == "memory" else settings.data,
+            counted.requests.label_of,
+            has_backups=not settings.is_cluster,
+        )
+        self._resource = OpsResource(self._scrape, self._catalog.find_problems)
+        self._factory = Http1Factory(self._resource, _limits(settings.limits), reactor)
+        self._listening = endpoints
+        self._board = board
+        self._before: Samples = NOTHING if board is None else board.before()
+        self._scrapes = DeferredLock()
+        self._counting = LoopingCall(self._count)
+        self._counting.clock = reactor
+        self._until_look = 0
+
+    def urls(self) -> list[str]:
+        """Return the URLs of the open endpoints, as this machine reaches them."""
+        return self._listening.urls()
+
+    def open(self) -> None:
+        """Open the endpoints; raise `CannotStart`."""
+        self._listening.open(self._factory)
+
+    def start(self) -> None:
+        """Count, and show the other workers what is counted, from now on."""
+        if self._listening.ports:
+            self._counting.start(COUNT_S)
+
+    def show_turns(self, turns: Turns) -> None:
+        """Show the turns of the event loop."""
+        self._sources.turns = self._resource.turns = turns
+
+    def reload(self) -> bool:
+        """Read the certificates again, for new connections; return whether all are valid."""
+        return self._listening.reload()
+
+    def begin_ending(self) -> None:
+        """Say from now on that the service is not ready; it still answers."""
+        self._resource.is_ending = True
+
+    def close_at_once(self) -> None:
+        """Accept no connection any more, and drop those that are open."""
+        if self._counting.running:
+            self._counting.stop()
+            self._publish()
+        self._listening.close()
+        self._factory.abort()
+
+    async def _scrape(self, accept: str) -> tuple[bytes, str]:
+        """Return the metrics of all processes as text, and its media type."""
+        await self._scrapes.acquire()  # one at a time: each takes a thread for a while
+        try:
+            await self._look()
+            samples = add_up(METRICS, [self._publish(), *self._read_others()])
+            text: tuple[bytes, str] = await self._in_thread(
+                lambda: format_samples(METRICS, samples, accept)
+            )
+            return text
+        finally:
+            self._scrapes.release()
+
+    async def _look(self) -> None:
+        problems = await self._find_problems()
+        facts = await self._in_thread(self._looking.look_at_data)
+        self._sources.facts = add_problems(facts, problems, self._certificates_end_at())
+        self._sources.process = await self._in_thread(self._looking.look_at_process)
+
+    async def _find_problems(self) -> list[Problem]:
+        """Return the problems of all processes; of this one, if another does not answer."""
+        try:
+            return await self._catalog.find_problems().addTimeout(ANSWER_S, self._reactor)
+        except DeferredTimeoutError:
+            return await self._catalog.find_own_problems()
+
+    def _count(self) -> Deferred[None] | None:
+        """Count what was noted; show it to the other workers, with the process now and then."""
+        if self._board is None:
+            self._statistics.count()
+            return None
+        self._publish()
+        self._until_look -= 1
+        if self._until_look > 0:
+            return None
+        self._until_look = LOOK_EACH
+        looking = self._in_thread(self._looking.look_at_process)
+        return looking.addCallback(self._set_process).addErrback(self._could_not_look)
+
+    def _set_process(self, process: Mapping[str, float]) -> None:
+        self._sources.process = process
+
+    def _could_not_look(self, failure: Failure) -> None:
+        self._log.failure("The metrics of this process cannot be read.", failure)
+
+    def _in_thread(self, work: Callable[[], Any]) -> Deferred[Any]:
+        return deferToThreadPool(self._reactor, self._reactor.getThreadPool(), work)
+
+    def _publish(self) -> Samples:
+        """Return what this process counts, with what those before it have; show it to others."""
+        self._activity.count()
+        self._statistics.count()
+        samples = read_samples(METRICS, self._sources)
+        if self._board is not None:
+            samples |= add_up(GROWING, [growing(METRICS, samples), self._before])
+            with contextlib.suppress(OSError):  # no memory: the others see what there was before
+                self._board.write(samples, self._reactor.seconds())
+        return samples
+
+    def _read_others(self) -> list[Samples]:
+        """Return what the other workers count; of those that have ended what does not fall."""
+        if self._board is None:
+            return []
+        late = self._reactor.seconds() - LATE_S
+        return [
+            samples if at >= late else growing(METRICS, samples)
+            for at, samples in self._board.read_others()
+        ]
+
+
+GROWING: Final = tuple(metric for metric in METRICS if metric.only_grows)
+
+
+def _limits(limits: Limits) -> Limits:
+    most = OPS_CONNECTIONS
+    return attrs.evolve(limits, connections=most, connections_per_address=most)
