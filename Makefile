@@ -16,7 +16,8 @@ run: $(INSTALLED)
 
 test: $(TESTABLE)
 	@.ci/packages curl=curl strace=strace chromium=chromium chromedriver=chromium-driver wrk=wrk \
-		zsh=zsh fish=fish systemd-analyze=systemd haproxy=haproxy /usr/sbin/nginx=nginx caddy=caddy
+		zsh=zsh fish=fish systemd-analyze=systemd haproxy=haproxy /usr/sbin/nginx=nginx caddy=caddy \
+		promtool=prometheus
 	@tests/clients/install
 	@tests/board/install
 	$(BIN)/ruff format --check .
