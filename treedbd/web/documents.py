@@ -38,6 +38,7 @@ DOCUMENTS: Final = (
     "deployment.md",
     "proxies.md",
     "tracing.md",
+    "monitoring.md",
 )
 DOCUMENT_PATHS: Final = tuple(f"/.docs/{name}" for name in DOCUMENTS)
 
