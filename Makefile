@@ -17,9 +17,10 @@ run: $(INSTALLED)
 test: $(TESTABLE)
 	@.ci/packages curl=curl strace=strace chromium=chromium chromedriver=chromium-driver wrk=wrk \
 		zsh=zsh fish=fish systemd-analyze=systemd haproxy=haproxy /usr/sbin/nginx=nginx caddy=caddy \
-		promtool=prometheus
+		promtool=prometheus slowhttptest=slowhttptest testssl=testssl.sh
 	@tests/clients/install
 	@tests/board/install
+	@tests/scanners/install
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy

@@ -101,3 +101,12 @@ def test_the_log_names_the_page_and_the_page_says_whose_token_it_shows(
         shown = daemon.request("GET", "/", headers=AS_HTML).body
         assert b"token of an admin" in shown
         assert b"Bearer owner" in shown
+
+
+def test_the_page_is_not_compressed_since_it_may_show_a_token(shared_daemon: Daemon) -> None:
+    headers = {**AS_HTML, "Accept-Encoding": "gzip, zstd"}
+    page = shared_daemon.request("GET", "/", headers=headers)
+    assert len(page.body) > 1024
+    assert "Content-Encoding" not in page.headers
+    document = shared_daemon.request("GET", "/.docs/interface.md", headers=headers)
+    assert document.headers["Content-Encoding"] == "zstd"

@@ -131,7 +131,9 @@ class Limits:
             take at `body_bytes_per_s`; after it 408.
         body_bytes_per_s: the least rate of a body.
         idle_s: how long a connection stays open between two requests, or before the first.
-        write_stalled_s: how long a client may read nothing of what is waiting for it.
+        write_stalled_s: how long a client may read less than `read_bytes_per_s` of what is waiting
+            for it, on average; streams have a limit of their own.
+        read_bytes_per_s: the least rate of a client that reads.
         linger_s: how long a closing connection waits for a client that neither sends nor closes;
             six times as long for one that goes on sending.
         databases: databases that have data; beyond it 503.
@@ -168,6 +170,7 @@ class Limits:
     body_bytes_per_s: int = limit(4096, 1, 1024 * MIB, "bytes a second")
     idle_s: float = limit(75.0, 0, 86_400, "seconds")
     write_stalled_s: float = limit(60.0, 0, 86_400, "seconds")
+    read_bytes_per_s: int = limit(4096, 1, 1024 * MIB, "bytes a second")
     linger_s: float = limit(5.0, 0, 60, "seconds")
     databases: int = limit(4000, 1, 1_000_000)
     open_databases: int = limit(4000, 1, 1_000_000)
@@ -214,6 +217,11 @@ PROJECT_RATES: Final = tuple(
     field.name for field in attrs.fields(RateLimits) if not field.name.endswith(("_s", "_address"))
 )
 """The rates that a project may have of its own."""
+
+    @property
+    def least_read_bytes(self) -> int:
+        """How much of what is waiting for it a client has to read within `write_stalled_s`."""
+        return max(1, int(self.write_stalled_s * self.read_bytes_per_s))
 
 
 @attrs.frozen

@@ -112,9 +112,13 @@ class FrontPage:
         """Return the page; raise the error of a host or an `ns` that names no database."""
         visit = self._parse(request)
         if self._facts is None:
-            return _show_configured(visit)
-        is_near = _is_loopback_address(address_of(request))
-        return self._show_development(visit, self._facts, is_near=is_near)
+            page = _show_configured(visit)
+        else:
+            is_near = _is_loopback_address(address_of(request))
+            page = self._show_development(visit, self._facts, is_near=is_near)
+        # It repeats the host and `ns` of the request, and may show a token: the length of such a
+        # page, when it is compressed, says something about the token (BREACH).
+        return attrs.evolve(page, may_be_encoded=False)
 
     async def answer_icon(self, _: IHttp1Request) -> Response:
         """Return the icon, which a browser asks for beside any page."""

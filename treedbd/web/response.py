@@ -37,7 +37,8 @@ class Response:
     """A whole response, without the headers that are added when it is sent.
 
     If the client has not read all of it at `cut_off_at`, in seconds of the clock, the connection is
-    dropped; that is for a body which flows, or is in a file. Caches may keep it for `max_age_s`.
+    dropped; that is for a body which flows, or is in a file. Caches may keep it for `max_age_s`. It
+    is compressed only if it `may_be_encoded`.
     """
 
     status: int
@@ -45,6 +46,7 @@ class Response:
     headers: tuple[Header, ...] = JSON_HEADERS
     cut_off_at: float | None = None
     max_age_s: int = 0
+    may_be_encoded: bool = True
 
 
 class ResponseWriter:
@@ -175,7 +177,7 @@ def _may_be_encoded(response: Response) -> bool:
     if response.status == 304:
         return True  # it has the header Vary of the response that it stands for
     if isinstance(body, bytes):
-        return len(body) > MIN_BYTES
+        return len(body) > MIN_BYTES and response.may_be_encoded
     return isinstance(body, Flow) or body.size > MIN_BYTES
 
 

@@ -357,7 +357,8 @@ def test_a_connection_is_not_idle_while_the_peer_is_still_reading() -> None:
 def test_a_connection_is_not_idle_while_a_small_rest_is_unread() -> None:
     transport = SocketTransport()
     transport.tcp.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-    server = Server(ScriptedResource(lambda request: request.send(200, [], b"x" * 10_800)))
+    resource = ScriptedResource(lambda request: request.send(200, [], b"x" * 10_800))
+    server = Server(resource, Limits(write_stalled_s=1000))
     connection: Any = server.factory.buildProtocol(None)
     connection.makeConnection(transport.tcp)
     connection.dataReceived(GET)

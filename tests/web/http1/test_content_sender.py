@@ -212,6 +212,30 @@ def test_a_client_that_reads_nothing_is_dropped(
     assert aborted
 
 
+@pytest.mark.parametrize(("read_bytes_per_s", "is_dropped"), [(1, False), (MB, True)])
+def test_a_client_that_reads_more_slowly_than_the_least_rate_is_dropped(
+    transport: SocketTransport,
+    monkeypatch: pytest.MonkeyPatch,
+    read_bytes_per_s: int,
+    *,
+    is_dropped: bool,
+) -> None:
+    aborted: list[None] = []
+    monkeypatch.setattr(transport.tcp, "abortConnection", lambda: aborted.append(None))
+    limits = Limits(write_stalled_s=10, read_bytes_per_s=read_bytes_per_s)
+    server = Server(send_text(WaitingBytes(MB)), limits)
+    connection: Any = server.factory.buildProtocol(None)
+    connection.makeConnection(transport.tcp)
+    connection.dataReceived(GET)
+    for _ in range(9):
+        server.pass_time(1)
+        transport.receive_some()
+        transport.flush()
+    assert not aborted
+    server.pass_time(3)
+    assert bool(aborted) is is_dropped
+
+
 def test_a_client_that_was_gone_before_releases_the_content() -> None:
     waiting = WaitingBytes(MB)
     resource = ScriptedResource()

@@ -15,7 +15,7 @@ A connection is in one of these states, whose time limits `sweep` checks:
   because closing with unread input would reset the connection and could destroy the last reply on
   its way (RFC 9112, section 9.6).
 
-In all of them a client that reads nothing of what is waiting for it is dropped after a while.
+In all of them a client that reads too little of what is waiting for it is dropped after a while.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ class Http1Connection(Protocol):
 
     def sweep(self, now: float) -> None:
         """Do what is due at `now`."""
-        stalled_s = self.writer.stalled_s(now)
+        stalled_s = self.writer.stalled_s(now, self._limits.least_read_bytes)
         if stalled_s is not None:
             has_own_timeout = self._request is not None and self._request.has_own_timeout
             if stalled_s >= self._limits.write_stalled_s and not has_own_timeout:

@@ -82,7 +82,7 @@ class ConnectionWriter:
         self._handed_bytes = (
             _UNKNOWN_BUFFER_BYTES if self._descriptor is None else _BUFFERED_BYTES
         ) + 1
-        self._front: tuple[object, int] | None = None
+        self._read: int | None = None
         self._moved_at = 0.0
         self._clock = clock
         self._on_writable = on_writable
@@ -142,25 +142,24 @@ class ConnectionWriter:
         self.bytes_sent += sent
         return sent
 
-    def stalled_s(self, now: float) -> float | None:
-        """Return for how long the client read nothing of what waits for it; None if nothing waits.
+    def stalled_s(self, now: float, least_bytes: int = 1) -> float | None:
+        """Return for how long the client has not read `least_bytes` of what waits for it.
 
-        A transport sends from the front of its buffer and appends elsewhere, so the front shows
-        whether it could send. What a transport of another kind buffers cannot be seen; there
-        something waits while the transport is paused.
+        None if nothing waits. What a transport of an unknown kind buffers cannot be seen; there
+        something waits while the transport is paused, and nothing of it is read.
         """
         descriptor = self._descriptor
-        front: tuple[object, int]
         if descriptor is None:
-            waits, front = self.is_paused, (None, 0)
+            waits, read = self.is_paused, 0
         else:
-            waits = bool(descriptor.dataBuffer or descriptor._tempDataLen)
-            front = (descriptor.dataBuffer, descriptor.offset)
+            waiting = len(descriptor.dataBuffer) - descriptor.offset + descriptor._tempDataLen
+            # Over TLS a little less than was read, since what waits is longer when it is encrypted.
+            waits, read = waiting > 0, self.bytes_sent - waiting
         if not waits:
-            self._front = None
+            self._read = None
             return None
-        if self._front is None or self._front[0] is not front[0] or self._front[1] != front[1]:
-            self._front = front
+        if self._read is None or read >= self._read + least_bytes:
+            self._read = read
             self._moved_at = now
         return now - self._moved_at
 
@@ -190,7 +189,8 @@ class ConnectionWriter:
     def resumeProducing(self) -> None:
         """Write again: the client has read everything."""
         self.is_paused = False
-        self._front = None
+        if self._descriptor is None:
+            self._read = None
         if self._producer is not None:
             self._producer.resumeProducing()
         self._on_writable()
