@@ -153,7 +153,10 @@ def test_the_limits_that_can_be_set_have_the_defaults_of_the_page() -> None:
     rows = rows_after(f"{heading} describes them:\n".rstrip("\n"))
     shown = {setting.strip("`"): as_number(default) for _, setting, default, _ in rows}
     defaults = attrs.asdict(limits.Limits())
-    not_for_clients = {"body_bytes_per_s", "cache_bytes", "kept_answer_bytes", "linger_s"}
+    not_for_clients = {
+        *("body_bytes_per_s", "read_bytes_per_s"),
+        *("cache_bytes", "kept_answer_bytes", "linger_s"),
+    }
     assert shown == {name: defaults[name] for name in defaults.keys() - not_for_clients}
 
 

@@ -183,6 +183,11 @@ class Limits:
     streams_per_uid: int = limit(4000, 0, 10_000_000)
     streams_per_project: int = limit(0, 0, 10_000_000)
 
+    @property
+    def least_read_bytes(self) -> int:
+        """How much of what is waiting for it a client has to read within `write_stalled_s`."""
+        return max(1, int(self.write_stalled_s * self.read_bytes_per_s))
+
 
 @attrs.frozen
 class RateLimits:
@@ -217,11 +222,6 @@ PROJECT_RATES: Final = tuple(
     field.name for field in attrs.fields(RateLimits) if not field.name.endswith(("_s", "_address"))
 )
 """The rates that a project may have of its own."""
-
-    @property
-    def least_read_bytes(self) -> int:
-        """How much of what is waiting for it a client has to read within `write_stalled_s`."""
-        return max(1, int(self.write_stalled_s * self.read_bytes_per_s))
 
 
 @attrs.frozen
