@@ -63,19 +63,18 @@ from treedbd.web.activity import Activity
 from treedbd.web.auth.authenticator import Authenticator
 from treedbd.web.auth.host_login import ADMIN, Auth, HostLogin, Identify, identity_of
 from treedbd.web.http1.factory import Http1Factory
+from treedbd.web.http1.served import RequestLogging
 from treedbd.web.options import WebOptions
 from treedbd.web.request_counts import RequestCounts
-from treedbd.web.resource import TreeResource
+from treedbd.web.resource import RESERVED, TreeResource
+from treedbd.web.traced_request import traced
 from treedbd.worker_context import WorkerContext
 
 QUEUE_SECONDS: Final = 1.0
 CLOSE_SECONDS: Final = 4.0
 _CANNOT_START: Final = (
-    CannotOpenStore,
-    StoreFailed,
-    StoreUnreachable,
-    Unavailable,
-    BadCredentials,
+    *(CannotOpenStore, StoreFailed, StoreUnreachable),
+    *(Unavailable, BadCredentials),
 )
 
 
@@ -123,8 +122,6 @@ class TreeService(MultiService):
         requests = RequestCounts(settings.projects, any_project=settings.development)
         self._activity = make_activity(settings, self._reactor, context, requests)
         options = web_options(settings, context, requests)
-        recall = self._authenticator.recall
-        self._request_log = make_request_log(settings, options, recall, self._reactor)
         login = None if identify is None else HostLogin(identify, self._reactor)
         self._resource = self._make_resource(options, login)
         self._factory = self._make_factory(options)
@@ -140,22 +137,23 @@ class TreeService(MultiService):
         self._reloading = DeferredLock()
 
     def _make_resource(self, options: WebOptions, login: HostLogin | None) -> TreeResource:
-        resource = TreeResource(
-            self._catalog,
-            options,
-            self._authenticator,
-            self._reactor,
-            time.time,
-            self._activity,
-            login,
-        )
+        own = self._catalog, options, self._authenticator, self._reactor
+        resource = TreeResource(*own, time.time, self._activity, login)
         if self._cluster is not None and self._settings.reads == "local":
             resource.show_lag(self._cluster.lag_ms)
         return resource
 
     def _make_factory(self, options: WebOptions) -> Http1Factory:
+        log, tracer = self._resource.log_request, self._tracer
+        recall = self._authenticator.recall
+        request_log = make_request_log(self._settings, options, recall, self._reactor)
         server = server_options(
-            self._settings, options, self._resource, self._request_log, self._activity, self._tracer
+            self._settings,
+            options,
+            RequestLogging(log) if log else request_log.logging(),
+            self._activity,
+            self._resource.rates,
+            None if tracer is None else partial(traced, tracer=tracer, reserved=RESERVED),
         )
         limits = attrs.evolve(options.limits, connections=self._plan.connections)
         return Http1Factory(self._resource, limits, self._reactor, server)

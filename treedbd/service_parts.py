@@ -27,14 +27,14 @@ from treedbd.database.statistics import Statistics
 from treedbd.descriptors import DescriptorPlan
 from treedbd.names import DatabaseName
 from treedbd.rules.ruleset import DENY, OPEN
-from treedbd.traces import Tracer
 from treedbd.trusted_proxies import TrustedProxies, parse_trusted_proxies
 from treedbd.web.activity import Activity
 from treedbd.web.auth.verifier import OWNER_TOKEN
 from treedbd.web.cors import Cors
 from treedbd.web.headers import Header
-from treedbd.web.http1.served import RequestLogging, ServerOptions
+from treedbd.web.http1.served import AdaptRequests, RequestLogging, ServerOptions
 from treedbd.web.options import DevelopmentFacts, WebOptions
+from treedbd.web.rates import Rates
 from treedbd.web.request import RequestParser
 from treedbd.web.request_counts import RequestCounts
 from treedbd.web.request_log import (
@@ -43,11 +43,8 @@ from treedbd.web.request_log import (
     RequestLog,
     RequestLogOptions,
 )
-from treedbd.web.resource import RESERVED, TreeResource
-from treedbd.web.traced_request import traced
 from treedbd.worker_context import WorkerContext
 
-_RESERVED: Final = frozenset(b"/" + b"/".join(segments) for segments in RESERVED)
 _THIS_MACHINE: Final = parse_trusted_proxies(("127.0.0.0/8", "::1", "unix"))
 
 
@@ -179,23 +176,21 @@ def web_options(
 def server_options(
     settings: Settings,
     options: WebOptions,
-    resource: TreeResource,
-    request_log: RequestLog,
+    logs: RequestLogging,
     activity: Activity,
-    tracer: Tracer | None,
+    rates: Rates | None,
+    adapt_requests: AdaptRequests | None,
 ) -> ServerOptions:
-    """Return what the server of `resource` does beside answering requests."""
-    log = resource.log_request
-    adapt = None if tracer is None else partial(traced, tracer=tracer, reserved=_RESERVED)
+    """Return what the server does beside answering requests."""
     return ServerOptions(
-        logs=RequestLogging(log) if log else request_log.logging(),
+        logs=logs,
         refusal_headers=Cors(options.cors_origins).fixed or (),
         secure_headers=secure_headers(settings),
         counts=options.counts,
         activity=activity,
-        rates=resource.rates,
+        rates=rates,
         trusted_proxies=options.trusted_proxies,
-        adapt_requests=adapt,
+        adapt_requests=adapt_requests,
     )
 
 

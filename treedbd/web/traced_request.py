@@ -6,6 +6,7 @@ no more than a log may show. Of requests that are not sampled nothing is kept.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from twisted.python.failure import Failure
@@ -84,7 +85,13 @@ class TracedRequest(Request):
         return described
 
 
-def traced(kind: type[Request], tracer: Tracer, reserved: frozenset[bytes]) -> type[Request]:
-    """Return the requests of a kind that have spans of `tracer`."""
+def traced(
+    kind: type[Request], tracer: Tracer, reserved: Iterable[tuple[bytes, ...]]
+) -> type[Request]:
+    """Return the requests of a kind that have spans of `tracer`.
+
+    `reserved` are the paths that are routes of their own, as segments.
+    """
+    paths = frozenset(b"/" + b"/".join(segments) for segments in reserved)
     bases = (TracedRequest,) if kind is Request else (TracedRequest, kind)
-    return type(f"Traced{kind.__name__}", bases, {"tracer": tracer, "reserved": reserved})
+    return type(f"Traced{kind.__name__}", bases, {"tracer": tracer, "reserved": paths})
