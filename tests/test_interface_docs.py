@@ -160,6 +160,14 @@ def test_the_limits_that_can_be_set_have_the_defaults_of_the_page() -> None:
     assert shown == {name: defaults[name] for name in defaults.keys() - not_for_clients}
 
 
+def test_the_limits_that_are_off_are_those_of_the_page() -> None:
+    rows = rows_after("These are off unless the configuration sets them:")
+    shown = {name.strip("`") for _, names, _ in rows for name in names.split(", ")}
+    rates = {field.name for field in attrs.fields(limits.RateLimits)} - {"burst_s"}
+    assert shown == rates | {"database_bytes", "database_nodes"}
+    assert not any(attrs.asdict(limits.RateLimits(), filter=lambda f, _: f.name in rates).values())
+
+
 def test_the_fixed_limits_are_those_of_the_page() -> None:
     shown = [as_number(value) for _, value, _ in rows_after("These are fixed:")]
     assert shown == [

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Self
 
-from treedbd.database.errors import DeadlinePassed, PermissionDenied, TagDenied
+from treedbd.database.errors import DeadlinePassed, PermissionDenied, TagDenied, UnknownDatabase
 from treedbd.database.requests import Caller, Write
 from treedbd.database.traced_rules import trace_rules
 from treedbd.names import DatabaseName
@@ -44,8 +44,11 @@ class Authorisation:
         exceeded: Callable[[str, TextPosition], None],
         seconds: Callable[[], float],
         kept_reads: KeptReads,
+        admins_own: DatabaseName | None = None,
     ) -> None:
         """Evaluate the rules that `rules` returns; `kept_reads` are of the data of the database.
+
+        `admins_own` is its name if only an admin's write may create it.
 
         `exceeded` is called with a rule that would have read too much (`Context`). `seconds` is the
         clock of the deadlines.
@@ -54,6 +57,7 @@ class Authorisation:
         self._exceeded = exceeded
         self._seconds = seconds
         self._kept_reads = kept_reads
+        self._admins_own = admins_own
         self._make_evaluation: MakeEvaluation | None = None
 
     def measured_by(
@@ -85,11 +89,13 @@ class Authorisation:
     def check_write(
         self, nodes: Nodes, write: Write, edit: Edit, after: View | None = None
     ) -> bool:
-        """Return whether the caller may read what its response shows; raise `PermissionDenied`.
+        """Return whether the caller may read what its response shows.
 
-        `nodes` are the tree before the write; `after` is the tree with it, if it is applied. A tag
-        depends on everything below a place, the echo of an increment on the number it was
-        added to, and the echo of a priority on whether there is a node.
+        Raises `PermissionDenied`, or `UnknownDatabase` if the rules allow a write that would create
+        a database, which it must not. `nodes` are the tree before the write; `after` is the tree
+        with it, if it is applied. A tag depends on everything below a place, the echo of an
+        increment on the number it was added to, and the echo of a priority on whether there is a
+        node.
         """
         if write.trace is None:
             return self._check_write(nodes, write, edit, after)
@@ -99,6 +105,13 @@ class Authorisation:
         caller = write.caller
         if caller.is_admin:
             return True
+        may_read = self._check_rules(nodes, write, edit, after)
+        if self._admins_own is not None and nodes.rows.sequence() == 0:
+            raise UnknownDatabase(self._admins_own, is_project_known=True)
+        return may_read
+
+    def _check_rules(self, nodes: Nodes, write: Write, edit: Edit, after: View | None) -> bool:
+        caller = write.caller
         requested, condition = write.edit, write.condition
         is_read = write.wants_etag or (
             write.wants_echo

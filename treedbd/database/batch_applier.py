@@ -20,7 +20,9 @@ from treedbd.database.errors import (
     ConditionFailed,
     DeadlinePassed,
     PermissionDenied,
+    QuotaExceeded,
     TooLarge,
+    UnknownDatabase,
 )
 from treedbd.database.requests import Outcome, QueuedWrite, Write
 from treedbd.database.slices import Steps
@@ -39,7 +41,10 @@ BATCH_SECONDS: Final = 0.02
 WRITES: Final = "treedb.batch.writes"
 """The attribute with the number of writes in a batch, of spans that they share."""
 
-_REFUSALS: Final = (PermissionDenied, ConditionFailed, InvalidData, TooLarge, DeadlinePassed)
+_REFUSALS: Final = (
+    *(PermissionDenied, ConditionFailed, InvalidData, TooLarge, DeadlinePassed),
+    *(QuotaExceeded, UnknownDatabase),
+)
 
 
 class Abandoned(Exception):

@@ -20,7 +20,9 @@ from treedbd.database.following import FollowerHooks, News
 from treedbd.database.group_commit import GroupCommit
 from treedbd.database.indexes import Indexes
 from treedbd.database.large_events import print_watched
+from treedbd.database.maintenance import MaintenanceList
 from treedbd.database.project import ProjectSpec
+from treedbd.database.quotas import make_quotas
 from treedbd.database.read_grants import ReadGrant, ReadGrants, ReadRequest
 from treedbd.database.requests import Caller, Outcome, Write
 from treedbd.database.resume import Resumption, Resumptions
@@ -58,6 +60,7 @@ class Database:
         push_ids: makes the keys of its pushed children.
         answers: what reads of its present state have rendered.
         indexes: the indexes of its collections.
+        quotas: what it may hold; None if it may hold anything.
         is_open: whether it can be used without opening its file first.
         requests: how many requests are using it, so that its file stays open.
         used_at: when a request used it last, in seconds of the clock.
@@ -66,6 +69,8 @@ class Database:
     """
 
     is_absent = False
+    is_open = True
+    requests = 0
 
     def __init__(
         self,
@@ -81,29 +86,29 @@ class Database:
         self.name: Final = name
         self.project: Final = project
         self.rules: Final = rules
-        self.push_ids: Final = PushIds(runtime.entropy, self._push_time)
-        self.is_open = True
-        self.requests = 0
+        self.push_ids: Final = PushIds(runtime.entropy, lambda: engine.read(changelog.push_time))
         self.used_at = runtime.clock.seconds()
         self._engine = engine
         self._runtime = runtime
         self._kept_reads = KeptReads(runtime.read_pool)
         self.answers: Final = Answers(runtime.answer_pool, runtime.slices)
         self._authorisation = Authorisation(
-            lambda: rules.current, rules.report_exceeded, runtime.clock.seconds, self._kept_reads
+            *(lambda: rules.current, rules.report_exceeded, runtime.clock.seconds),
+            *(self._kept_reads, name if project.is_created_by_admins else None),
         ).measured_by(runtime.measure_rules, name)
         self._authorisation.observe = runtime.statistics.observe_rules
         self._grants = ReadGrants(
             lambda: rules.current, self.read, self._authorisation.context, self._is_behind
         )
+        maintenance = MaintenanceList(lambda each: self._group_commit.maintain(each))  # noqa: PLW0108
+        self.quotas: Final = make_quotas(name, project, maintenance.add)
         self._writes = self._make_applier(runtime, retain_events)
         hooks = FollowerHooks(self._is_interested, self._show_news, self._notify)
         self._shared = None if make_turn is None else make_turn(engine, hooks)
         self._group_commit = GroupCommit(
             engine, self._writes.apply, self._on_committed, self._notify, runtime, self._shared
         )
-        maintain = self._group_commit.maintain
-        self.indexes: Final = Indexes(name, engine, lambda: rules.current, maintain)
+        self.indexes: Final = Indexes(name, engine, lambda: rules.current, maintenance.add)
         self._watching = Watching(engine, self._group_commit.rounds, runtime.slices)
         self._watchers = self._watching.watchers
         self._windows = SharedWindows(self._watching)
@@ -116,11 +121,12 @@ class Database:
             self._authorisation.check_write,
             lambda: self.rules.current.fingerprint,
             self._kept_reads,
-            self._is_watched,
+            lambda path: self._watchers.has_at_or_above(path),  # noqa: PLW0108 - made later
             self.push_ids,
             runtime,
             retain_events,
             lambda: 0 if self._shared is None else self._shared.following.latest_ms,
+            self.quotas,
         )
 
     @property
@@ -296,9 +302,6 @@ class Database:
         """Close the store in this thread; no write may be under way."""
         self._engine.close()
 
-    def _push_time(self) -> int:
-        return self._engine.read(changelog.push_time)
-
     def _on_committed(self, commits: Sequence[Commit]) -> None:
         """Bring what is kept in memory up to date; no writer has been answered yet."""
         if self._shared is not None:
@@ -341,6 +344,3 @@ class Database:
                 commits = self.read(lambda nodes: [complete(each, nodes) for each in commits])
             yield from self._watchers.notify(commits)
         self._watching.notified_through = commits[-1].position.sequence
-
-    def _is_watched(self, path: Path) -> bool:
-        return self._watchers.has_at_or_above(path)

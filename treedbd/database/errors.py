@@ -31,6 +31,18 @@ class TooLarge(Exception):
     """A value or a body has too many bytes; the text says how many it may have."""
 
 
+class QuotaExceeded(Exception):
+    """A write would make a database hold more than it may."""
+
+    def __init__(self, name: DatabaseName, what: str, quota: int, there: int, more: int) -> None:
+        """`there` are the bytes or nodes that it holds, `more` those that the write would add."""
+        super().__init__(
+            f"The database {name.label} may hold {quota} {what} (database_{what}); it holds "
+            f"{there}, and this would add {more}. Remove data first, or let the operator raise "
+            "the quota."
+        )
+
+
 class TooLargeToIndent(TooLarge):
     """A value is too large to be indented."""
 

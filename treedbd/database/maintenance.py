@@ -1,4 +1,7 @@
-"""Work on a store in transactions of its own, between the batches of writes: building indexes."""
+"""Work on a store in transactions of its own, between the batches of writes.
+
+Indexes are built so, and what a database holds is counted.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from functools import partial
 from typing import TypeAlias
 
 from treedbd.pauses import in_steps
-from treedbd.store.engine import Engine, Transaction
+from treedbd.store.engine import DiskFull, Engine, StoreFailed, Transaction
 
 Maintenance: TypeAlias = Callable[[Transaction], bool]
 """Does one step in a transaction; returns False if there was nothing left to do."""
@@ -25,3 +28,32 @@ def maintain_once(engine: Engine, work: Maintenance) -> Generator[None, None, Tr
         return transaction
     transaction.rollback()
     return None
+
+
+class MaintenanceList:
+    """What is to be done to one store, one after the other."""
+
+    def __init__(self, maintain: Callable[[Maintenance], None]) -> None:
+        """Do it by `maintain` (`GroupCommit.maintain`), which knows of one thing at a time."""
+        self._maintain = maintain
+        self._waiting: list[Maintenance] = []
+
+    def add(self, work: Maintenance) -> None:
+        """Do steps of `work` until there is nothing left of it to do."""
+        if work not in self._waiting:
+            self._waiting.append(work)
+        self._maintain(self._do_step)
+
+    def _do_step(self, transaction: Transaction) -> bool:
+        while self._waiting:
+            work = self._waiting[0]
+            try:
+                if work(transaction):
+                    return True
+            except (DiskFull, StoreFailed):
+                raise  # it is tried again
+            except Exception:
+                self._waiting.remove(work)
+                raise
+            self._waiting.remove(work)
+        return False

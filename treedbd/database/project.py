@@ -28,3 +28,8 @@ class ProjectSpec:
     create_databases: CreatorName = "rules"
     database_bytes: int = 0
     database_nodes: int = 0
+
+    @property
+    def is_created_by_admins(self) -> bool:
+        """Whether only an admin's write may create a database that is not listed."""
+        return self.databases is None and self.create_databases == "admin"

@@ -16,6 +16,7 @@ import attrs
 from treedbd.database import etags
 from treedbd.database.errors import DeadlinePassed
 from treedbd.database.large_writes import AppliedBody
+from treedbd.database.quotas import CountedWrite, Quotas
 from treedbd.database.requests import Caller, LargeBody, Outcome, Write
 from treedbd.database.runtime import Runtime
 from treedbd.rules.kept_reads import KeptReads
@@ -55,6 +56,7 @@ class WriteApplier:
         retain_events: how many entries the change log keeps.
         others_ms: returns the latest time of what other processes have written, 0 if there are
             none.
+        quotas: what the database may hold; None if it may hold anything.
 
     """
 
@@ -68,13 +70,15 @@ class WriteApplier:
     runtime: Runtime
     retain_events: int
     others_ms: Callable[[], int] = lambda: 0
+    quotas: Quotas | None = None
 
     def apply(self, transaction: Transaction, write: Write) -> Outcome:
         """Do one write in a transaction; raise the error that refuses it."""
         write = self._after_others(write)
         if write.large is not None:
             return self._apply_large(transaction, write, write.large)
-        nodes = self.make_writer(transaction)
+        counted = None if self.quotas is None else self.quotas.begin(transaction)
+        nodes = self.make_writer(transaction if counted is None else counted.rows)
         edit = resolve(write.edit, write.now, nodes)
         may_read = self.check_write(nodes, write, edit, None)
         if write.condition is not None:
@@ -86,7 +90,7 @@ class WriteApplier:
         if has_effect(edit, nodes):
             self.kept_reads.note_changes(transaction, edit.changes)
             nodes.apply(edit.changes)
-            sequence, op_id = self._log(transaction, write, edit)
+            sequence, op_id = self._log(transaction, write, edit, counted=counted)
             commit = self._complete_if_cheap(describe(sequence, edit, op_id), nodes)
         echo = None
         if write.wants_echo:
@@ -97,7 +101,8 @@ class WriteApplier:
 
     def _apply_large(self, transaction: Transaction, write: Write, body: LargeBody) -> Outcome:
         """Do a write whose body is applied before the rules are evaluated; it pauses."""
-        nodes = self.make_writer(transaction)
+        counted = None if self.quotas is None else self.quotas.begin(transaction, is_large=True)
+        nodes = self.make_writer(transaction if counted is None else counted.rows)
         with closing(self.hold()) as before:
             applied = AppliedBody(nodes, write, body, before, partial(self._check_time, write))
             edit = attrs.evolve(
@@ -112,7 +117,7 @@ class WriteApplier:
         etag = etags.etag_after_write(nodes, edit) if write.wants_etag and may_read else None
         self._check_time(write)
         self.kept_reads.note_changes(transaction, edit.changes)
-        sequence, op_id = self._log(transaction, write, write.edit, applied)
+        sequence, op_id = self._log(transaction, write, write.edit, applied, counted)
         commit = describe_large(sequence, edit, op_id, applied.printed)
         return Outcome(edit, commit, None, etag, may_read, applied.echo)
 
@@ -135,9 +140,16 @@ class WriteApplier:
             raise DeadlinePassed("it was applied")
 
     def _log(
-        self, transaction: Transaction, write: Write, edit: Edit, applied: AppliedBody | None = None
+        self,
+        transaction: Transaction,
+        write: Write,
+        edit: Edit,
+        applied: AppliedBody | None = None,
+        counted: CountedWrite | None = None,
     ) -> tuple[int, bytes]:
-        """Append an edit to the change log; return its number and its id."""
+        """Append an edit that was applied to the change log; return its number and its id."""
+        if counted is not None:
+            counted.judge(edit)
         op_id = self.runtime.entropy(16)
         large, kept = write.large, self.runtime.entry_bytes
         most = max(kept, self.runtime.followed_bytes)
@@ -154,7 +166,10 @@ class WriteApplier:
             rules=self.fingerprint(),
             pushed=self.push_ids.latest_ms,
         )
-        return changelog.append(transaction, op_id, entry, self.retain_events, kept), op_id
+        sequence = changelog.append(transaction, op_id, entry, self.retain_events, kept)
+        if counted is not None:
+            counted.record(sequence)
+        return sequence, op_id
 
     def _complete_if_cheap(self, commit: Commit, nodes: Nodes) -> Commit:
         """Complete a commit of priorities; a large node is read only if it is watched."""

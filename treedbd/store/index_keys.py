@@ -45,6 +45,8 @@ INDEX_END: Final = b"\x06"
 """All entries of all indexes are in the range from the one to the other."""
 STATE_KEY: Final = INDEX_END
 """The key of the one row that says which indexes there are (`index_states`)."""
+USAGE_KEY: Final = b"\x06u"
+"""The key of the one row that says how much the database holds (`usage`)."""
 COLLECTION_BYTES: Final = 240
 """A collection whose encoded path is longer has no entries; queries there read all children."""
 VALUE_BYTES: Final = 100

@@ -15,6 +15,7 @@ from treedbd.store.index_keys import (
     INDEX_END,
     INDEX_FIRST,
     STATE_KEY,
+    USAGE_KEY,
     ChildIndex,
     decode_entry,
     encode_entry,
@@ -35,7 +36,8 @@ def verify_indexes(view: ReadView) -> Iterator[str]:
     except DamagedRow as error:
         yield f"The indexes cannot be checked: {error}"
         return
-    if any(key != STATE_KEY for key in view.scan_keys(STATE_KEY, _BEYOND_STATES)):
+    others = {STATE_KEY, USAGE_KEY}
+    if any(key not in others for key in view.scan_keys(STATE_KEY, _BEYOND_STATES)):
         yield "There are rows that belong to nothing."
     yield from _verify_unknown(view, states)
     nodes = Nodes(view)

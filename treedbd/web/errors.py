@@ -18,6 +18,7 @@ from treedbd.database.errors import (
     DeadlinePassed,
     OutcomeInDoubt,
     PermissionDenied,
+    QuotaExceeded,
     RulesManagedByFile,
     TagDenied,
     TooLarge,
@@ -81,6 +82,7 @@ STATUS: Final[dict[type[BaseException], tuple[int, str]]] = {
     Unavailable: (503, "unavailable"),
     DeadlinePassed: (504, "timeout"),
     OutcomeInDoubt: (504, "in_doubt"),
+    QuotaExceeded: (507, "quota_exceeded"),
 }
 _STORE_ERRORS: Final[dict[type[BaseException], str]] = {
     StoreFailed: "The store is being recovered after a failure.",
