@@ -100,7 +100,7 @@ class Database:
         self._grants = ReadGrants(
             lambda: rules.current, self.read, self._authorisation.context, self._is_behind
         )
-        maintenance = MaintenanceList(lambda each: self._group_commit.maintain(each))  # noqa: PLW0108
+        maintenance = MaintenanceList()
         self.quotas: Final = make_quotas(name, project, maintenance.add)
         self._writes = self._make_applier(runtime, retain_events)
         hooks = FollowerHooks(self._is_interested, self._show_news, self._notify)
@@ -108,6 +108,7 @@ class Database:
         self._group_commit = GroupCommit(
             engine, self._writes.apply, self._on_committed, self._notify, runtime, self._shared
         )
+        maintenance.begin(self._group_commit.maintain)
         self.indexes: Final = Indexes(name, engine, lambda: rules.current, maintenance.add)
         self._watching = Watching(engine, self._group_commit.rounds, runtime.slices)
         self._watchers = self._watching.watchers
@@ -121,7 +122,7 @@ class Database:
             self._authorisation.check_write,
             lambda: self.rules.current.fingerprint,
             self._kept_reads,
-            lambda path: self._watchers.has_at_or_above(path),  # noqa: PLW0108 - made later
+            self._is_watched,
             self.push_ids,
             runtime,
             retain_events,
@@ -344,3 +345,6 @@ class Database:
                 commits = self.read(lambda nodes: [complete(each, nodes) for each in commits])
             yield from self._watchers.notify(commits)
         self._watching.notified_through = commits[-1].position.sequence
+
+    def _is_watched(self, path: Path) -> bool:
+        return self._watchers.has_at_or_above(path)

@@ -33,16 +33,22 @@ def maintain_once(engine: Engine, work: Maintenance) -> Generator[None, None, Tr
 class MaintenanceList:
     """What is to be done to one store, one after the other."""
 
-    def __init__(self, maintain: Callable[[Maintenance], None]) -> None:
-        """Do it by `maintain` (`GroupCommit.maintain`), which knows of one thing at a time."""
-        self._maintain = maintain
+    def __init__(self) -> None:
+        self._maintain: Callable[[Maintenance], None] | None = None
         self._waiting: list[Maintenance] = []
+
+    def begin(self, maintain: Callable[[Maintenance], None]) -> None:
+        """Do it from now on by `maintain` (`GroupCommit.maintain`), which knows of one thing."""
+        self._maintain = maintain
+        if self._waiting:
+            maintain(self._do_step)
 
     def add(self, work: Maintenance) -> None:
         """Do steps of `work` until there is nothing left of it to do."""
         if work not in self._waiting:
             self._waiting.append(work)
-        self._maintain(self._do_step)
+        if self._maintain is not None:
+            self._maintain(self._do_step)
 
     def _do_step(self, transaction: Transaction) -> bool:
         while self._waiting:
