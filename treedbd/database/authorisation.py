@@ -29,14 +29,9 @@ from treedbd.tree.view import View
 
 
 class Authorisation:
-    """What callers may do in one database.
+    """What callers may do in one database."""
 
-    Attributes:
-        observe: called with the seconds of each evaluation that needs a view; None to measure none.
-
-    """
-
-    observe: Callable[[float], None] | None = None
+    _observe: Callable[[float], None] | None = None  # the seconds of evaluations that need a view
 
     def __init__(
         self,
@@ -61,10 +56,17 @@ class Authorisation:
         self._make_evaluation: MakeEvaluation | None = None
 
     def measured_by(
-        self, make: Callable[[DatabaseName], MakeEvaluation] | None, name: DatabaseName
+        self,
+        make: Callable[[DatabaseName], MakeEvaluation] | None,
+        name: DatabaseName,
+        observe: Callable[[float], None] | None,
     ) -> Self:
-        """Measure the rules by what `make` returns, unless it is None; return self."""
+        """Measure each rule by what `make` returns, verdicts by `observe`; return self.
+
+        None measures nothing.
+        """
         self._make_evaluation = None if make is None else make(name)
+        self._observe = observe
         return self
 
     def evaluate_read(
@@ -74,11 +76,11 @@ class Authorisation:
 
         All rules on the way are evaluated, also those that `RuleSet.find_read` knows.
         """
-        began = perf_counter() if self.observe is not None else 0.0
+        began = perf_counter() if self._observe is not None else 0.0
         context = self.context(caller.auth, now, nodes, query)
         allowed = caller.is_admin or self._rules().may_read(path, context).allowed
-        if self.observe is not None:
-            self.observe(perf_counter() - began)
+        if self._observe is not None:
+            self._observe(perf_counter() - began)
         return allowed
 
     def check_may_write(self, path: Path, caller: Caller) -> None:
@@ -123,10 +125,10 @@ class Authorisation:
             return True
         context = self.context(caller.auth, write.now, nodes, None, write.deadline)
         if allowed is None:
-            began = perf_counter() if self.observe is not None else 0.0
+            began = perf_counter() if self._observe is not None else 0.0
             allowed = rules.may_write(edit.changes, context, after=after).allowed
-            if self.observe is not None:
-                self.observe(perf_counter() - began)
+            if self._observe is not None:
+                self._observe(perf_counter() - began)
         if not allowed:
             raise PermissionDenied("this write")
         if condition is not None and not rules.may_read(condition.place.path, context).allowed:

@@ -95,8 +95,7 @@ class Database:
         self._authorisation = Authorisation(
             *(lambda: rules.current, rules.report_exceeded, runtime.clock.seconds),
             *(self._kept_reads, name if project.is_created_by_admins else None),
-        ).measured_by(runtime.measure_rules, name)
-        self._authorisation.observe = runtime.statistics.observe_rules
+        ).measured_by(runtime.measure_rules, name, runtime.statistics.observe_rules)
         self._grants = ReadGrants(
             lambda: rules.current, self.read, self._authorisation.context, self._is_behind
         )
