@@ -236,7 +236,7 @@ def test_a_passed_socket_behind_a_proxy_names_the_client(tmp_path: pathlib.Path)
         with socket.create_connection(activated.sockets["web"].getsockname()) as connected:
             connected.sendall(b"PROXY TCP6 2001:db8::9 ::1 4000 443\r\n")
             assert ask(connected) == b"HTTP/1.1 200 OK"
-        daemon.await_line(r"2001:db8::9 GET /\.health 200 ")
+        daemon.await_line(r"GET /\.health 200 .*client=2001:db8::9 ")
 
 
 def test_the_activator_of_systemd_starts_the_daemon_at_the_first_connection(

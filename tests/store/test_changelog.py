@@ -8,7 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tree.value_view import ValueView
-from treedbd.store.changelog import TRIM_EVERY, NotRetained, append, decode, encode, rules_of
+from treedbd.store.changelog import (
+    TRIM_EVERY,
+    NotRetained,
+    append,
+    decode,
+    describe_entry,
+    encode,
+    rules_of,
+)
+from treedbd.store.engine import LogEntry
 from treedbd.store.memory import MemoryEngine
 from treedbd.tree.edit import Edit, make_patch, make_put, make_remove, resolve
 from treedbd.tree.printing import compact
@@ -131,11 +140,21 @@ def test_the_fingerprint_of_the_rules_is_kept_without_the_body_too() -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"1", b"[]", b"{}", b'{"method":"put"}', b'{"method":"get","path":[],"sent":1}'],
+    [
+        *(b"", b"1", b"[]", b"{}", b'{"method":"put"}', b'{"method":"get","path":[],"sent":1}'),
+        *(b'{"time":1,"method":"put","path":"ab","sent":1}', b'{"time":1,"method":{},"path":[]}'),
+        *(
+            b'{"time":1,"method":"put","path":[1],"sent":1}',
+            b'{"time":"x","method":"put","path":[]}',
+        ),
+        b'{"time":1,"method":"put","path":["a"],"rules":{"a":1},"sent":1}',
+        b'{"time":1,"method":"put","path":["a"],"uid":[],"sent":1}',
+    ],
 )
 def test_bytes_that_are_not_an_entry_are_an_error(content: bytes) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011
-        decode(content)
+    for read in (decode, lambda each: describe_entry(LogEntry(1, b"", each))):
+        with pytest.raises(ValueError):  # noqa: PT011
+            read(content)
 
 
 @pytest.mark.parametrize("retain", [0, 3, 100])

@@ -27,6 +27,11 @@ FOLLOWED: Final = 4
 """Entries after which nobody still needs the body of a long one."""
 NOTHING_PUSHED: Final = -1
 _SENT: Final = b',"sent":'
+_KINDS: Final[tuple[tuple[str, type[str | int]], ...]] = (
+    *(("uid", str), ("rules", str), ("size", int), ("pushed", int)),
+    *(("is_admin", bool), ("is_priority", bool), ("is_printed", bool)),
+)
+"""The kinds of the members that an entry may have."""
 
 
 @attrs.frozen
@@ -113,34 +118,26 @@ class LoggedEntry:
 
 def describe_entry(entry: LogEntry) -> LoggedEntry:
     """Return what an entry of the log says; raise ValueError for bytes that are none."""
-    try:
-        json: Any = parse(entry.content)
-        return LoggedEntry(
-            entry.sequence,
-            int(json["time"]),
-            Writer(json.get("uid"), json.get("is_admin", False)),
-            json["method"],
-            Place(tuple(json["path"]), json.get("is_priority", False)),
-            json.get("size"),
-            "sent" in json,
-            json.get("sent"),
-        )
-    except (LookupError, TypeError, AttributeError):
-        raise ValueError("This is not an entry of the change log.") from None
+    json = _parse_entry(entry.content)
+    return LoggedEntry(
+        entry.sequence,
+        int(json["time"]),
+        Writer(json.get("uid"), json.get("is_admin", False)),
+        json["method"],
+        Place(tuple(json["path"]), json.get("is_priority", False)),
+        json.get("size"),
+        "sent" in json,
+        json.get("sent"),
+    )
 
 
 def decode(content: bytes) -> Edit | NotRetained:
     """Return the edit of an entry; raise ValueError for bytes that `encode` did not make."""
-    try:
-        entry: Any = parse(content)
-        method: Method = entry["method"]
-        place = Place(tuple(entry["path"]), entry.get("is_priority", False))
-        if "sent" not in entry:
-            return NotRetained(method, place)
-        make = {"put": _make_put, "patch": _make_patch}[method]
-    except (LookupError, TypeError, AttributeError):
-        raise ValueError("This is not an entry of the change log.") from None
-    return make(place, entry["sent"])
+    entry = _parse_entry(content)
+    place = Place(tuple(entry["path"]), entry.get("is_priority", False))
+    if "sent" not in entry:
+        return NotRetained(entry["method"], place)
+    return (_make_put if entry["method"] == "put" else _make_patch)(place, entry["sent"])
 
 
 def printed_body(content: bytes) -> tuple[bytes, bytes | None]:
@@ -210,6 +207,22 @@ def split(content: bytes) -> tuple[bytes, bytes | None]:
     """
     head, found, body = content.partition(_SENT)
     return (head + b"}", body[:-1]) if found else (content, None)
+
+
+def _parse_entry(content: bytes) -> dict[str, Any]:
+    """Parse an entry; raise ValueError for bytes that are none, or are damaged."""
+    entry: Any = parse(content)
+    is_entry = (
+        isinstance(entry, dict)
+        and entry.get("method") in ("put", "patch")
+        and isinstance(entry.get("path"), list)
+        and all(isinstance(key, str) for key in entry["path"])
+        and isinstance(entry.get("time"), int)
+        and all(isinstance(entry.get(name, kind()), kind) for name, kind in _KINDS)
+    )
+    if not is_entry:
+        raise ValueError("This is not an entry of the change log.")
+    return entry  # type: ignore[no-any-return]  # all of it was checked
 
 
 def _make_put(place: Place, body: Json) -> Edit:

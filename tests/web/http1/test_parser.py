@@ -299,6 +299,12 @@ def test_headers_may_be_as_long_as_their_limit() -> None:
         assert error_of(*pieces, limits=SMALL) == (431, "too_long")
 
 
+def test_headers_as_long_as_their_limit_may_be_cut_anywhere() -> None:
+    request = LINE + b"A: " + b"b" * 75 + b"\r\n\r\n"
+    for cut in range(1, len(request)):
+        assert len(parse_all(request[:cut], request[cut:], limits=SMALL)) == 1
+
+
 def test_there_may_be_as_many_headers_as_their_limit() -> None:
     assert len(parse_one(LINE + b"A: b\r\n" * 3 + b"\r\n", limits=SMALL).headers[b"a"]) == 3
     assert error_of(LINE + b"A: b\r\n" * 4 + b"\r\n", limits=SMALL) == (431, "too_long")

@@ -196,7 +196,9 @@ class Http1Parser:
             raise ProtocolError(LINE_TOO_LONG)
         if whole_line:
             headers = line_end + 2
-            if (end + 2 if end >= 0 else len(data)) - headers > self._limits.header_bytes:
+            # The last of these may be half of the empty line, which is no header line.
+            so_far = end + 2 if end >= 0 else len(data) - data.endswith(b"\r\n\r")
+            if so_far - headers > self._limits.header_bytes:
                 raise ProtocolError(HEADERS_TOO_LONG)
             if REQUEST_LINE.match(data, at) is None:
                 refuse_line(data, at)
