@@ -176,6 +176,27 @@ def test_paths_in_the_file_start_from_its_folder_and_in_flags_from_the_working_d
     assert certificate.key == tmp_path / "b.pem"
 
 
+@pytest.mark.parametrize(
+    ("endpoint", "remedy"),
+    [
+        ("tcp:1", "add interface=127.0.0.1"),
+        ("haproxy:tcp:1:interface=127.0.0.1", "leave out haproxy:"),
+        ("haproxy:systemd:web", "leave out haproxy:"),
+    ],
+)
+def test_the_emulator_serves_neither_other_machines_nor_proxies_of_theirs(
+    tmp_path: pathlib.Path, endpoint: str, remedy: str
+) -> None:
+    text = f'listen = ["{endpoint}"]\nemulator = true'
+    problem = f"opens {endpoint} to other machines, which emulator = true does not allow: {remedy}"
+    with pytest.raises(ConfigError, match=re.escape(problem)):
+        load(tmp_path, text)
+    with pytest.raises(ConfigError, match="development mode does not allow"):
+        load_settings(None, {"listen": [endpoint]}, tmp_path)
+    near = load(tmp_path, 'listen = ["systemd:web"]\nemulator = true')  # checked when it is open
+    assert near.listen[0].is_passed
+
+
 def test_a_flag_overrides_the_file(tmp_path: pathlib.Path) -> None:
     text = 'listen = ["tcp:1", "tcp:2"]\nengine = "sqlite"'
     settings = load(tmp_path, text, listen=["tcp:3"], engine="memory")

@@ -267,7 +267,8 @@ def _check_endpoints(
 ) -> None:
     """Raise `ConfigError` for an endpoint that is open to others, or lacks a certificate."""
     for endpoint in endpoints:
-        if settings.emulator and not endpoint.is_loopback and not endpoint.is_passed:
+        is_near = endpoint.is_loopback or endpoint.is_passed  # whose address is checked later
+        if settings.emulator and (endpoint.is_proxied or not is_near):
             raise open_to_others(settings, endpoint, location)
         if endpoint.is_secure and endpoint.certificate is None and not settings.development:
             raise location.error(
@@ -282,7 +283,11 @@ def open_to_others(
     mode, way = "emulator = true", "set emulator = false"
     if settings.development:
         mode, way = DEVELOPMENT_MODE, "use --lan"
-    remedy = "let ListenStream= name 127.0.0.1" if endpoint.is_passed else "add interface=127.0.0.1"
+    remedy = "add interface=127.0.0.1"
+    if endpoint.is_proxied:  # a proxy is on this machine, but its clients need not be
+        remedy = "leave out haproxy:"
+    elif endpoint.is_passed:
+        remedy = "let ListenStream= name 127.0.0.1"
     return location.error(
         f"opens {endpoint.text} to other machines, which {mode} does not allow",
         f"{remedy}, or {way}",

@@ -27,7 +27,7 @@ from treedbd.limits import Limits
 from treedbd.web.http1.connection import Http1Connection
 from treedbd.web.http1.connections import Connections
 from treedbd.web.http1.interface import IHttp1Resource
-from treedbd.web.http1.proxied import ProxiedFactory
+from treedbd.web.http1.proxy_protocol import ProxiedFactory
 from treedbd.web.http1.served import DEFAULT_OPTIONS, ServedResource, ServerOptions
 
 

@@ -9,7 +9,7 @@ from twisted.logger import capturedLogs
 
 from tests.web.http1.peer import BODY, GET, CountingTransport, ScriptedResource, Server, send_small
 from treedbd.limits import Limits
-from treedbd.web.http1.proxied import ProxiedFactory
+from treedbd.web.http1.proxy_protocol import ProxiedFactory
 from treedbd.web.http1.request import Request
 
 PROXY = "10.0.0.1"
