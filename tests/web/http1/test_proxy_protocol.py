@@ -103,9 +103,9 @@ def test_a_peer_that_is_not_trusted_gets_no_connection() -> None:
 def test_a_header_that_does_not_come_has_a_deadline_that_no_byte_extends() -> None:
     proxied = Proxied(Limits(handshake_s=10))
     transport = proxied.connect(b"PROXY ")
-    for _ in range(9):
+    for byte in b"TCP4 203.":  # a byte each second
         proxied.server.pass_time(1)
-        cast(Any, transport).protocol.dataReceived(b"U"[: len(proxied.requests)])
+        cast(Any, transport).protocol.dataReceived(bytes([byte]))
     assert not transport.disconnected
     proxied.server.pass_time(2)
     assert transport.disconnected
