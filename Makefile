@@ -17,7 +17,7 @@ run: $(INSTALLED)
 test: $(TESTABLE)
 	@.ci/packages curl=curl strace=strace chromium=chromium chromedriver=chromium-driver wrk=wrk \
 		zsh=zsh fish=fish systemd-analyze=systemd haproxy=haproxy /usr/sbin/nginx=nginx caddy=caddy \
-		promtool=prometheus slowhttptest=slowhttptest testssl=testssl.sh
+		promtool=prometheus slowhttptest=slowhttptest testssl=testssl.sh faketime=faketime
 	@tests/clients/install
 	@tests/board/install
 	@tests/scanners/install
