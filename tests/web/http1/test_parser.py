@@ -274,6 +274,11 @@ def test_an_upgrade_is_ignored(head: bytes, body: bytes | None, kept: bool) -> N
     assert request.keep_alive is kept
 
 
+def test_an_upgrade_with_a_framing_that_is_not_valid_is_an_error() -> None:
+    head = b"GET /a HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n"
+    assert error_of(head + b"Transfer-Encoding: chunks\r\n\r\n0\r\n\r\n") == (400, "invalid_data")
+
+
 def test_a_request_line_may_be_as_long_as_its_limit() -> None:
     line = b"GET /" + b"a" * (60 - 14) + b" HTTP/1.1"
     assert len(line) == 60

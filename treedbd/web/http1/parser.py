@@ -212,9 +212,10 @@ class Http1Parser:
         if self.target[0] != _SLASH:
             check_target(self.target)
         try:
-            self._parser.feed_data(b"POST / " + data[line.start(3) : end])
-        except HttpParserUpgrade:
-            self._forget_upgrade()
+            try:
+                self._parser.feed_data(b"POST / " + data[line.start(3) : end])
+            except HttpParserUpgrade:
+                self._forget_upgrade()
         except HttpParserError as error:
             raise _explain(error) from None
         if self._field_count > self._limits.header_count:
