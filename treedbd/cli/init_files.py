@@ -26,6 +26,8 @@ _CONFIG: Final = string.Template("""\
 
 # Plain HTTP, for this machine only: for a proxy such as nginx or Caddy, which has the certificate.
 listen = ["tcp:$port:interface=127.0.0.1"]
+# With that proxy, so that limits and the log have the addresses of clients and not the proxy's:
+#trusted_proxies = ["127.0.0.1"]
 # Without a proxy, with a certificate that the daemon's user can read; a port below 1024 needs a
 # line in $unit_file too:
 #listen = ["ssl:443:privateKey=key.pem:certKey=fullchain.pem"]
