@@ -274,6 +274,11 @@ def test_an_upgrade_is_ignored(head: bytes, body: bytes | None, kept: bool) -> N
     assert request.keep_alive is kept
 
 
+def test_a_line_end_without_cr_after_a_body_that_ends_with_cr_is_an_error() -> None:
+    stream = POST + b"Content-Length: 1\r\n\r\n\r"
+    assert error_of(stream + b"\n") == error_of(stream, b"\n") == (400, "invalid_data")
+
+
 def test_an_upgrade_with_a_framing_that_is_not_valid_is_an_error() -> None:
     head = b"GET /a HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n"
     assert error_of(head + b"Transfer-Encoding: chunks\r\n\r\n0\r\n\r\n") == (400, "invalid_data")

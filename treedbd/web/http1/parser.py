@@ -202,7 +202,9 @@ class Http1Parser:
                 raise ProtocolError(HEADERS_TOO_LONG)
             if REQUEST_LINE.match(data, at) is None:
                 refuse_line(data, at)
-        if end < 0 and NEVER_IN_A_HEAD.search(data, max(at, self._searched)):
+        # The pattern sees what is before: a CR there ends the body of another request, not a line.
+        is_bare = data.startswith(b"\n", at)
+        if end < 0 and (is_bare or NEVER_IN_A_HEAD.search(data, max(at, self._searched))):
             raise malformed("The request contains a control character, or a line end without CR.")
 
     def _read_head(self, data: bytes, at: int, end: int) -> None:
