@@ -164,7 +164,7 @@ class ProxyClient(Closing):
         return Response(response.status, response.headers, response.read())
 
     def close(self) -> None:
-        """Close the connection, whoever still reads from it."""
+        """Close the connection, also if something reads from it."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._connection.close()

@@ -1,6 +1,6 @@
 """The proxies whose word counts: for whom they forward a request, by which scheme and host.
 
-Whoever connects may send `Forwarded` and `X-Forwarded-*`, and the header of the PROXY protocol too;
+Any client may send `Forwarded` and `X-Forwarded-*`, and the header of the PROXY protocol too;
 only those of the configured addresses count. A trusted proxy is known by the address that it
 connects from, or by connecting over a Unix socket.
 """
