@@ -159,13 +159,14 @@ def test_testssl_has_no_finding_above_low(served: Served, tmp_path: pathlib.Path
         check=False,
     )
     found = {each["id"]: each for each in json.loads(findings.read_text())}
-    assert {"TLS1_2", "TLS1_3", "cert_trust", "HSTS_time", "BREACH", "CRIME_TLS"} <= set(found), (
-        done
-    )
-    severe = [each for each in found.values() if each["severity"] not in {"OK", "INFO", "LOW"}]
-    # That it has no program with GOST ciphers to try is a remark on the scanner itself.
-    assert [each for each in severe if each["id"] != "engine_problem"] == []
-    assert found["HSTS_time"]["severity"] == "OK"
+    looked_at = ("TLS1_2", "TLS1_3", "cert_trust", "HSTS_time", "BREACH", "CRIME_TLS")
+    assert {name: found[name]["severity"] for name in looked_at} == dict.fromkeys(
+        looked_at, "OK"
+    ), done
+    # WARN is of the scanner itself: what it has no program for, or where it could not connect,
+    # which happens to its own openssl on a busy machine.
+    passed = {"OK", "INFO", "LOW", "WARN"}
+    assert [each for each in found.values() if each["severity"] not in passed] == []
 
 
 # Strict-Transport-Security.
