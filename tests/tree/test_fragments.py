@@ -129,3 +129,12 @@ def test_a_document_that_is_nested_too_deep_is_refused() -> None:
 def test_a_document_that_ends_too_early_is_refused(text: bytes) -> None:
     with pytest.raises(InvalidData, match="too early"):
         split(text, 4)
+
+
+@pytest.mark.parametrize(
+    "text", [b"[[1],[2]]\x0b", b"[1,2]\x0c\n", b'{"a":{"b":1},"c"\x0b:{"d":2}}\x0b']
+)
+def test_white_space_that_json_has_not_is_not_valid(text: bytes) -> None:
+    with pytest.raises(InvalidData):
+        split(text, 4)
+    assert split(b"[1] \t\r\n", 4)

@@ -37,6 +37,8 @@ _ELSEWHERE: Final = re.compile(rb"(?>(?:%b){0,8})(?:(?!)())?([{}\[\],])?" % _ELE
 """What comes before the next bracket or comma, and that."""
 _PLAIN: Final = re.compile(rb'[^"{}\[\],]*')
 _QUOTE: Final = b'"'[0]
+_BLANK: Final = b" \t\n\r"
+"""White space in JSON (RFC 8259, section 2): less than that of Python."""
 _BACKSLASH: Final = b"\\"[0]
 _COMMA: Final = b","[0]
 _OPEN: Final = b"{["
@@ -109,7 +111,7 @@ class Splitter:
             raise InvalidData("Not valid JSON: the document ends too early.")
         if not self._is_over:
             yield Fragment((), self._text, 0, 0)
-        elif self._text[self._at :].strip():
+        elif self._text[self._at :].strip(_BLANK):
             raise _unexpected()
 
     def _follow(self) -> Iterator[Fragment]:
@@ -189,7 +191,7 @@ class Splitter:
             if container.is_past:
                 self._expect_blank(container.start, at - 1)
             else:
-                if not self._text[container.start : at - 1].strip():
+                if not self._text[container.start : at - 1].strip(_BLANK):
                     raise _unexpected()
                 yield self._fragment(len(self._open) - 1, at - 1)
         self._open.pop()
@@ -209,7 +211,7 @@ class Splitter:
         while len(self._text) > self._limit and depth < len(self._open):
             container = self._open[depth]
             if not container.is_past and container.member > container.start:
-                if not self._text[container.start : container.member - 1].strip():
+                if not self._text[container.start : container.member - 1].strip(_BLANK):
                     raise _unexpected()
                 yield self._fragment(depth, container.member - 1)
                 container.start, container.first = container.member, container.count
@@ -234,7 +236,7 @@ class Splitter:
         if container.key is None:
             # Nothing has been cut off in the child yet, so this is what precedes its bracket.
             name = self._text[container.member : self._open[depth + 1].start - 1]
-            container.key = self._parse_key(container, name.strip())
+            container.key = self._parse_key(container, name.strip(_BLANK))
         return container.key
 
     def _parse_key(self, container: _OpenContainer, text: bytes) -> str:
@@ -251,7 +253,7 @@ class Splitter:
         return key
 
     def _expect_blank(self, start: int, end: int) -> None:
-        if self._text[start:end].strip():
+        if self._text[start:end].strip(_BLANK):
             raise _unexpected()
 
     def _drop(self, count: int) -> None:
