@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.task import Clock
+from twisted.web.server import Site
 
 from tests.web.http1.peer import ParsedReply
 from tests.web.tree_server import OPTIONS, WALL, TreeServer
@@ -306,6 +307,29 @@ def test_the_bytes_of_bodies_are_counted(tmp_path: pathlib.Path) -> None:
     request: dict[str, Any] = {"method": "PUT", "target": "/a.json?print=silent", "body": BODY}
     assert world.statuses(3, **request) == [204, 204, 429]
     assert world.ask(project="blog").status == 200
+
+
+def test_the_bytes_of_bodies_are_counted_in_the_site_of_another_program(
+    tmp_path: pathlib.Path,
+) -> None:
+    world = World(tmp_path, bytes_per_project=1000)
+    site: Any = Site(world.resource, reactor=world.clock)
+    world.factory = site
+    request: dict[str, Any] = {"method": "PUT", "target": "/a.json?print=silent", "body": BODY}
+    assert world.statuses(3, **request) == [204, 204, 429]
+
+
+def test_the_bytes_of_a_client_that_leaves_the_site_of_another_program_are_counted(
+    tmp_path: pathlib.Path,
+) -> None:
+    world = World(tmp_path, bytes_per_address=100)
+    site: Any = Site(world.resource, reactor=world.clock)
+    world.factory = site
+    peer = world.connect(ADDRESS)
+    head = f"PUT /a.json HTTP/1.1\r\nHost: shop.localhost\r\nContent-Length: {len(BODY)}\r\n\r\n"
+    peer.send(head.encode() + BODY)
+    peer.disconnect()
+    assert world.ask("/b.json").status == 429
 
 
 def test_the_bytes_of_a_user_are_counted(tmp_path: pathlib.Path) -> None:

@@ -26,6 +26,7 @@ from treedbd.counts import Levelling, Levels
 from treedbd.limits import RateLimits
 from treedbd.web.auth.authenticator import Authenticator
 from treedbd.web.auth.identity import Identity, uid_of
+from treedbd.web.http1.adapter import AdaptedRequest, size_of_body
 from treedbd.web.http1.errors import ErrorReply
 from treedbd.web.http1.interface import IHttp1Request
 from treedbd.web.options import WebOptions
@@ -213,6 +214,17 @@ class Rates:
 
     def note_sent(self, request: Any, sent: int) -> None:
         """Do as `note_answered` for one of whose response so many bytes were sent."""
+        self._note(request, size_of_body(request) + sent)
+
+    def follow(self, request: AdaptedRequest) -> None:
+        """Count the bytes of a request of another server when it ends."""
+        if self.counts_bytes:
+            received = size_of_body(request)  # now: that server closes the body before the end
+            request.notifyFinish().addBoth(
+                lambda _: self._note(request, received + request.sentLength)
+            )
+
+    def _note(self, request: Any, count: int) -> None:
         if request.code == 429:
             return  # else who tries again too early would never be served
         question = request.head_memory.question
@@ -224,14 +236,7 @@ class Rates:
             if question.wanted.token is not None and self._has_uid_bytes:
                 identity = self._recall(project, question.wanted.token)
                 uid = None if identity is None else uid_of(identity)
-        body = request.content
-        received = 0 if body is None else body.seek(0, 2)
-        self.note_bytes(address_of(request), project, uid, received + sent)
-
-    def follow(self, request: IHttp1Request) -> None:
-        """Count the bytes of a request of another server when it ends."""
-        if self.counts_bytes:
-            request.notifyFinish().addBoth(lambda _: self.note_answered(request))
+        self.note_bytes(address_of(request), project, uid, count)
 
     def note_bytes(
         self, address: str | None, project: str | None, uid: str | None, count: int
