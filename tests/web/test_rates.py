@@ -21,10 +21,13 @@ from treedbd.counts import Levels
 from treedbd.database.project import ProjectSpec
 from treedbd.limits import PROJECT_RATES, Limits, RateLimits
 from treedbd.rules.ruleset import OPEN
+from treedbd.trusted_proxies import parse_trusted_proxies
 from treedbd.web.auth import jwt
 from treedbd.web.auth.authenticator import Authenticator
 from treedbd.web.auth.identity import Identity
 from treedbd.web.auth.verifier import Verifier
+from treedbd.web.http1.factory import Http1Factory
+from treedbd.web.http1.served import ServerOptions
 from treedbd.web.rates import Rates, TooManyRequests, network_of
 
 SECRET = b"s" * 32
@@ -200,6 +203,17 @@ def test_what_is_not_http_is_counted_and_refused_with_when_to_try_again(
     assert replies[1][b"retry-after"] == b"1"
     assert json.loads(replies[1].body)["error"] == "too_many_requests"
     assert world.ask().status == 429
+
+
+def test_what_is_not_http_is_not_counted_for_a_trusted_proxy(tmp_path: pathlib.Path) -> None:
+    world = World(tmp_path, requests_per_address=1)
+    options = ServerOptions(
+        rates=world.resource.rates, trusted_proxies=parse_trusted_proxies([ADDRESS])
+    )
+    world.factory = Http1Factory(world.resource, OPTIONS.limits, world.clock, options)
+    replies = [world.connect(ADDRESS).exchange(b"nonsense\r\n\r\n")[0] for _ in range(2)]
+    assert [each.status for each in replies] == [400, 400]
+    assert world.ask().status == 200
 
 
 def test_too_many_connections_say_when_to_try_again(tmp_path: pathlib.Path) -> None:

@@ -69,6 +69,7 @@ class Http1Connection(Protocol):
     secure = False
     writer: ConnectionWriter
     _make_request: type[Request]
+    _counted_for: str  # an address, empty for none
 
     transport: Any
     _request: Request | None = None
@@ -110,8 +111,8 @@ class Http1Connection(Protocol):
         self.host = transport.getHost()
         self.secure = ISSLTransport.providedBy(transport)
         self.writer = ConnectionWriter(transport, self._connections.clock, self._resume_parsing)
-        self._make_request, counted_for = self._connections.requests_of(self.peer)
-        error = self._connections.admit(self, counted_for)
+        self._make_request, self._counted_for = self._connections.requests_of(self.peer)
+        error = self._connections.admit(self, self._counted_for)
         if error is not None:
             if self.secure or self._connections.refuses_without_reply():
                 self.abort()
@@ -330,8 +331,8 @@ class Http1Connection(Protocol):
 
     def _refuse(self, error: ErrorReply) -> None:
         self._release_body()
-        address: str = getattr(self.peer, "host", "")
-        self.writer.write(self._connections.format_error(error, address, secure=self.secure))
+        reply = self._connections.format_error(error, self._counted_for, secure=self.secure)
+        self.writer.write(reply)
         self._close(linger=True)
 
     def _close(self, *, linger: bool) -> None:

@@ -147,9 +147,13 @@ class Connections:
         return error
 
     def format_error(self, error: ErrorReply, address: str, *, secure: bool) -> bytes:
-        """Return the last reply of a connection from an address, and count it."""
+        """Return the last reply of a connection that is counted for an address, and count it.
+
+        The address is as in `admit`: what the clients of a trusted proxy do wrong is not counted
+        for the proxy, whose own requests it would refuse.
+        """
         rates = self.served.options.rates
-        refusal = None if rates is None else rates.refuse_malformed(address)
+        refusal = None if rates is None or not address else rates.refuse_malformed(address)
         error = error if refusal is None else refusal
         self.errors[error.status] += 1
         self.refusals[error.code] += 1
