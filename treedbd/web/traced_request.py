@@ -52,8 +52,10 @@ class TracedRequest(Request):
         self._end_trace()
 
     def _end(self) -> None:
-        super()._end()
-        self._end_trace()
+        try:
+            self._end_trace()
+        finally:
+            super()._end()  # which may answer what the client has sent after this request
 
     def _end_trace(self) -> None:
         trace, self.trace = self.trace, None
