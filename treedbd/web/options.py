@@ -40,9 +40,9 @@ class WebOptions:
     of all processes that serve the same clients, `levels` what they count for `rates`;
     `project_rates` are those of the projects that have rates of their own. What `trusted_proxies`
     say of a request counts. With `logs_requests` each request is logged, and what its sender may
-    have overlooked. With `has_page` there is one for browsers, and the documentation; what it tells
-    in `development` mode is None in any other. `refused` is called with each request that
-    is answered with an error, that error, and its code.
+    have overlooked. With `has_page` there is a page for browsers, and the documentation; what
+    that page shows in `development` mode is None in any other. `refused` is called with each
+    request that is answered with an error, that error, and its code.
     """
 
     domains: tuple[str, ...] = ()

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from time import perf_counter
-from typing import Any, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 from zlib import crc32
 
 import attrs
@@ -243,10 +243,7 @@ def _bytes_received(request: Request) -> int:
     length = request.headers.get(b"content-length")
     if length is not None:
         return int(length[0])
-    if b"transfer-encoding" not in request.headers:
-        return 0
-    content: Any = request.content
-    return 0 if content.closed else size_of_body(request)
+    return size_of_body(request) if b"transfer-encoding" in request.headers else 0
 
 
 def _user_agent(request: Request) -> str:

@@ -120,7 +120,7 @@ class ApartFromTree:
         *,
         is_health: bool = False,
     ) -> None:
-        """Answer a request for one route by a handler; health is told at any host, and afresh."""
+        """Answer a request for one route by a handler; health at any host, never stored."""
         allowed = route.allowed
         try:
             if not is_health:

@@ -1,8 +1,8 @@
 """The parameters of the OpenAPI document, by the names that operations refer to them by.
 
 A name is that of the parameter itself, in most cases; where resources read the same parameter
-differently, a suffix tells them apart: `format.rules`. `tests/web/openapi` compares them with those
-that the parser knows.
+differently, a suffix distinguishes them: `format.rules`. `tests/web/openapi` compares them with
+those that the parser knows.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _json(schema: JsonObject, *examples: str) -> JsonObject:
 
 @attrs.frozen
 class Parameter:
-    """One parameter; `key` tells it apart from others of the same name."""
+    """One parameter; `key` distinguishes it from others of the same name."""
 
     source: Source
     name: str
