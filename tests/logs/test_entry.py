@@ -81,6 +81,7 @@ def test_of_a_very_long_text_the_rest_is_dropped() -> None:
     "line",
     [
         *(b"", b"null", b"[]", b"Traceback", b'{"a": 1}', b"\xff", b"[1.5]"),
+        b"[" * 100_000,
         *(b'[1, "info", "a", "b", {}, "", ""]', b'[1.5, "loud", "a", "b", {}, "", ""]'),
     ],
 )

@@ -125,7 +125,7 @@ def decode_entry(line: bytes, worker: int) -> LogRecord:
     """Return the entry that a worker has encoded; raise `NotAnEntry`."""
     try:
         parts: Any = json.loads(line)  # which also knows lone surrogates
-    except ValueError:
+    except (ValueError, RecursionError):
         raise NotAnEntry from None
     if not isinstance(parts, list) or [type(part) for part in parts] != _TYPES:
         raise NotAnEntry
