@@ -1,7 +1,7 @@
 """What clients do with the databases: how many requests, how long they take, which are slowest.
 
 Connections only note each answered request; what they have noted is counted once a second, or when
-somebody looks. So a request costs next to nothing here.
+they are looked at. So a request costs next to nothing here.
 """
 
 from __future__ import annotations

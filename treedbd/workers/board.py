@@ -12,8 +12,8 @@ addresses share both places are they counted together, and nobody outside can fi
 After the parts come the levels of token buckets (`counts.Levelling`), which belong to nobody, in
 two tables of the same kind: the lower one of the two counts, and each is only ever raised. Nothing
 is locked here either: of two workers that take from one bucket within the same microsecond one may
-take nothing. So a rate holds for all workers together, however connections are spread, but
-for these few.
+take nothing. So a rate holds for all workers together, wherever a caller is connected, but for
+these few.
 """
 
 from __future__ import annotations

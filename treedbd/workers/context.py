@@ -159,8 +159,8 @@ def _adopt_socket(descriptor: int) -> socket.socket:
 def _accept_fairly(port: Any) -> IListeningPort:
     """Let a port accept one connection at a time, so that the other workers get theirs.
 
-    All are notified of a new connection, and whoever has the least to do comes first. Twisted would
-    accept as many as there are.
+    All are notified of a new connection, and the one with the least to do comes first.
+    Twisted would accept as many as there are.
     """
     accept_some = port.doRead
 
