@@ -45,7 +45,7 @@ def child_sources(
                 yield decode_key(key[start:]), raw
             else:
                 yield decode_key(key[start:end]), SPREAD
-                low, high = _past(key[:end], low, high, span)
+                low, high = (low, key[:end]) if span.reverse else (_after(key, end), high)
                 break
         else:
             return
@@ -87,7 +87,7 @@ def is_array(rows: PagedRows, container: bytes) -> bool:
         count += len(indices) - (indices[0] == previous)
         previous = indices[-1]
         if len(keys[-1]) > end:  # of a spread child, whose other rows are not read
-            scan = rows.scan_keys(keys[-1][:end] + BEYOND, high)
+            scan = rows.scan_keys(_after(keys[-1], end), high)
     return int(decode_key(last[start:end])) < 2 * count
 
 
@@ -106,16 +106,20 @@ def _child_keys(rows: PagedRows, container: bytes, span: Span) -> Iterator[tuple
             if key[:end] != seen or not end:
                 yield key, end
             if end < len(key) and end:
-                low, high = _past(key[:end], low, high, span)
+                low, high = (low, key[:end]) if span.reverse else (_after(key, end), high)
                 break
             seen = key
         else:
             return
 
 
-def _past(child: bytes, low: bytes, high: bytes, span: Span) -> tuple[bytes, bytes]:
-    """Return what is left of a range of row keys after the row of a child and those below it."""
-    return (low, child) if span.reverse else (child + BEYOND, high)
+def _after(key: bytes, end: int) -> bytes:
+    """Return the least key after those below the child that `key[:end]` is of, and after `key`.
+
+    A key that no path has may be beyond the child: such a row is damaged, and must not be found
+    again and again.
+    """
+    return max(key[:end] + BEYOND, key + b"\0")
 
 
 def _bucket_members(raw: bytes, span: Span) -> list[tuple[str, Value]]:
