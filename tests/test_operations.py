@@ -5,13 +5,17 @@ from __future__ import annotations
 import pathlib
 from typing import Any
 
+import pytest
 import pytest_twisted
 from treq.testing import StubTreq
 from twisted.internet import reactor as installed_reactor
+from twisted.internet.defer import fail
+from twisted.internet.error import ConnectionLost
 from twisted.internet.threads import deferToThread
 
 from tests.ops import Scrape, fetch
 from treedbd.config.settings import Settings
+from treedbd.database.errors import Unavailable
 from treedbd.service import TreeService
 
 reactor: Any = installed_reactor
@@ -56,6 +60,19 @@ async def test_two_services_in_one_process_count_apart(tmp_path: pathlib.Path) -
     assert not other.of("treedb_last_backup_timestamp_seconds")
     for service in (stored, in_memory):
         await service.stopService()
+
+
+@pytest_twisted.ensureDeferred
+async def test_without_its_parent_a_process_shows_its_own_problems(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = make(tmp_path)
+    service.privilegedStartService()
+    service.startService()
+    for lost in (ConnectionLost(), Unavailable("The server is shutting down.")):
+        monkeypatch.setattr(service.catalog, "find_problems", lambda lost=lost: fail(lost))
+        assert (await scrape(service)).get("treedb_problems") == 0
+    await service.stopService()
 
 
 @pytest_twisted.ensureDeferred

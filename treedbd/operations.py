@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 import attrs
 from twisted.internet.defer import Deferred, DeferredLock
 from twisted.internet.defer import TimeoutError as DeferredTimeoutError
+from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import IProtocolFactory
 from twisted.internet.task import LoopingCall
 from twisted.internet.threads import deferToThreadPool
@@ -21,6 +22,7 @@ from twisted.python.failure import Failure
 
 from treedbd.config.settings import Settings
 from treedbd.database.catalog import Catalog
+from treedbd.database.errors import Unavailable
 from treedbd.database.problems import Problem
 from treedbd.database.runtime import Runtime
 from treedbd.limits import Limits
@@ -178,10 +180,10 @@ class Operations:
         self._sources.process = await self._in_thread(self._looking.look_at_process)
 
     async def _find_problems(self) -> list[Problem]:
-        """Return the problems of all processes; of this one, if another does not answer."""
+        """Return the problems of all processes; of this one, if others do not answer."""
         try:
             return await self._catalog.find_problems().addTimeout(ANSWER_S, self._reactor)
-        except DeferredTimeoutError:
+        except (DeferredTimeoutError, ConnectionDone, ConnectionLost, Unavailable):
             return await self._catalog.find_own_problems()
 
     def _count(self) -> Deferred[None] | None:
