@@ -12,7 +12,7 @@ the same databases, it is what all calls go to from then on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
 from treedbd.store.engine import (
@@ -21,14 +21,13 @@ from treedbd.store.engine import (
     Engine,
     EngineSnapshot,
     InDoubt,
-    LogEntry,
     ReadView,
-    Row,
     StoreUnreachable,
     Transaction,
 )
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.row_keys import ROW_KEY_BYTES
+from treedbd.store.wrapped_transaction import WrappedTransaction
 
 E = TypeVar("E", bound=Engine)
 
@@ -148,57 +147,16 @@ class CreateOnWriteEngine(Generic[E]):
         self._created(engine)
 
 
-class _FirstTransaction:
+class _FirstTransaction(WrappedTransaction):
     """Changes to a database that does not exist yet; passes on everything but the commit."""
 
     def __init__(self, changes: Transaction, commit: Callable[[Transaction], None]) -> None:
-        self._changes = changes
+        super().__init__(changes)
         self._commit = commit
 
-    def get(self, key: bytes) -> bytes | None:
-        return self._changes.get(key)
-
-    def floor(self, key: bytes) -> Row | None:
-        return self._changes.floor(key)
-
-    def scan(self, low: bytes, high: bytes, *, reverse: bool = False) -> Iterator[Row]:
-        return self._changes.scan(low, high, reverse=reverse)
-
-    def scan_keys(self, low: bytes, high: bytes, *, reverse: bool = False) -> Iterator[bytes]:
-        return self._changes.scan_keys(low, high, reverse=reverse)
-
-    def sequence(self) -> int:
-        return self._changes.sequence()
-
-    def entries(self, after: int) -> Iterator[LogEntry]:
-        return self._changes.entries(after)
-
-    def put(self, key: bytes, value: bytes) -> None:
-        self._changes.put(key, value)
-
-    def put_all(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
-        self._changes.put_all(rows)
-
-    def delete(self, key: bytes) -> None:
-        self._changes.delete(key)
-
-    def delete_range(self, low: bytes, high: bytes) -> None:
-        self._changes.delete_range(low, high)
-
-    def append(self, op_id: bytes, content: bytes) -> int:
-        return self._changes.append(op_id, content)
-
-    def trim(self, through: int) -> None:
-        self._changes.trim(through)
-
-    def shorten(self, through: int, longest: int, cut: Callable[[bytes], bytes]) -> None:
-        self._changes.shorten(through, longest, cut)
-
     def commit(self) -> None:
-        self._commit(self._changes)
-
-    def rollback(self) -> None:
-        self._changes.rollback()
+        """Write the changes to an engine that is created for them."""
+        self._commit(self._transaction)
 
 
 def _is_empty(view: ReadView) -> bool:

@@ -15,7 +15,7 @@ is counted and kept by the writes that come meanwhile, what is beyond is not cou
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import islice
 from typing import Any, Final
 
@@ -24,10 +24,11 @@ import orjson
 
 from treedbd.limits import KIB, MIB
 from treedbd.pauses import pause
-from treedbd.store.engine import DamagedRow, LogEntry, ReadView, Row, Transaction
+from treedbd.store.engine import DamagedRow, ReadView, Transaction
 from treedbd.store.index_keys import USAGE_KEY
 from treedbd.store.paged_rows import SUM_BYTES, Page, is_page, seal, unseal
 from treedbd.store.row_keys import END, FIRST
+from treedbd.store.wrapped_transaction import WrappedTransaction
 from treedbd.tree.printing import compact
 from treedbd.tree.types import PRIORITY, Json
 
@@ -164,7 +165,7 @@ def _count_row(raw: bytes) -> int:
     return _count_nodes(orjson.loads(raw))
 
 
-class CountedRows:
+class CountedRows(WrappedTransaction):
     """A `Transaction` in which one write is counted, and can be undone.
 
     Attributes:
@@ -181,9 +182,9 @@ class CountedRows:
         keeps_undo: bool = True,
     ) -> None:
         """Count what is before `position`, None for all; without `keeps_undo` nothing is undone."""
+        super().__init__(transaction)
         self.size = 0
         self.nodes = 0
-        self._transaction = transaction
         self._end = END if position is None else position
         self._counts_nodes = counts_nodes
         self._keeps_undo = keeps_undo
@@ -204,30 +205,6 @@ class CountedRows:
             else:
                 self._transaction.put(key, old)
         self.size = self.nodes = 0
-
-    def get(self, key: bytes) -> bytes | None:
-        """Return the value of `key`."""
-        return self._transaction.get(key)
-
-    def floor(self, key: bytes) -> Row | None:
-        """Return the row with the greatest key that is at most `key`."""
-        return self._transaction.floor(key)
-
-    def scan(self, low: bytes, high: bytes, *, reverse: bool = False) -> Iterator[Row]:
-        """Iterate over rows."""
-        return self._transaction.scan(low, high, reverse=reverse)
-
-    def scan_keys(self, low: bytes, high: bytes, *, reverse: bool = False) -> Iterator[bytes]:
-        """Iterate over keys."""
-        return self._transaction.scan_keys(low, high, reverse=reverse)
-
-    def sequence(self) -> int:
-        """Return the number of the last entry."""
-        return self._transaction.sequence()
-
-    def entries(self, after: int) -> Iterator[LogEntry]:
-        """Iterate over the retained entries with numbers above `after`."""
-        return self._transaction.entries(after)
 
     def put(self, key: bytes, value: bytes) -> None:
         """Set the value of `key`."""
@@ -260,26 +237,6 @@ class CountedRows:
                 seen = 0
                 pause()
         self._transaction.delete_range(low, high)
-
-    def append(self, op_id: bytes, content: bytes) -> int:
-        """Append an entry to the log; return its sequence number."""
-        return self._transaction.append(op_id, content)
-
-    def trim(self, through: int) -> None:
-        """Drop the entries with numbers up to and including `through`."""
-        self._transaction.trim(through)
-
-    def shorten(self, through: int, longest: int, cut: Any) -> None:
-        """Cut the entries with numbers up to `through` that are longer than `longest` bytes."""
-        self._transaction.shorten(through, longest, cut)
-
-    def commit(self) -> None:
-        """Make the changes durable."""
-        self._transaction.commit()
-
-    def rollback(self) -> None:
-        """Discard the changes."""
-        self._transaction.rollback()
 
     def _note(self, key: bytes, old: bytes | None, new: bytes | None) -> None:
         if old == new:
