@@ -8,7 +8,7 @@ import socket
 import ssl
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from urllib.parse import urlsplit
 
@@ -22,9 +22,17 @@ RESET = struct.pack("ii", 1, 0)  # closes without TIME_WAIT, so that ports do no
 class Listeners:
     """Open streams; events are not parsed, only their bytes counted."""
 
-    def __init__(self, base: str, paths: list[str]) -> None:
-        """Open one stream for each path and wait for the first event of each."""
-        self._sockets = {each.fileno(): each for each in (connect(base, path) for path in paths)}
+    def __init__(
+        self,
+        base: str,
+        paths: list[str],
+        open_one: Callable[[str, str], socket.socket] | None = None,
+        event_bytes: int = CHUNK_BYTES,
+    ) -> None:
+        """Open one stream for each path by `open_one`, and wait for the first event of each."""
+        open_one = connect if open_one is None else open_one
+        self._event_bytes = event_bytes
+        self._sockets = {each.fileno(): each for each in (open_one(base, path) for path in paths)}
         self._poll = select.epoll()
         for number, each in self._sockets.items():
             each.setblocking(False)
@@ -32,7 +40,7 @@ class Listeners:
 
     def receive(self, since: float) -> list[float]:
         """Wait until each has received one more event; return the delays since then, in seconds."""
-        missing = dict.fromkeys(self._sockets, CHUNK_BYTES)
+        missing = dict.fromkeys(self._sockets, self._event_bytes)
         receive = {number: each.recv_into for number, each in self._sockets.items()}
         buffer = bytearray(65_536)
         delays: list[float] = []

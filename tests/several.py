@@ -10,9 +10,11 @@ from typing import Final, TypeAlias, TypeVar
 
 from tests.closing import Closing
 from tests.daemon import Daemon
+from tests.realtime import RealtimeClient
 from tests.rest import Client, Headers, Wire
 from tests.served import Cluster, Served, make_workers
 from tests.sse import EventStream
+from tests.websocket import TARGET
 from tests.workers_of import one_of_each
 
 C = TypeVar("C", bound=Closing)
@@ -63,6 +65,14 @@ class Several(Closing):
         for stream in streams:
             stream.next_change()
         return streams
+
+    def sockets(self, target: str = TARGET) -> list[RealtimeClient]:
+        """Return clients of the real-time protocol, one at each process."""
+
+        def make(daemon: Daemon) -> RealtimeClient:
+            return RealtimeClient(Client(daemon, self.host), target)
+
+        return self._one_of_each(make, lambda client: client.wire)
 
     def close(self) -> None:
         """Close all clients and streams."""

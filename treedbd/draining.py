@@ -1,4 +1,8 @@
-"""How the clients of a service that stops are let go: requests are answered, then streams end."""
+"""How the clients of a service that stops are let go: requests are answered, then streams end.
+
+Sockets of the real-time protocol end with the streams; what their clients have left for that is
+written before the service goes on to stop.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from typing import Any, Final
 from twisted.internet.task import LoopingCall
 
 from treedbd.web.http1.factory import Http1Factory
+from treedbd.web.realtime.door import RealtimeDoor
 from treedbd.web.sse.registry import StreamRegistry
 
 DRAIN_SECONDS: Final = 3.0
@@ -15,12 +20,17 @@ DRAIN_POLL_S: Final = 0.02
 
 
 async def drain(
-    factory: Http1Factory, streams: StreamRegistry, clock: Any, follow: Callable[[], None] | None
+    factory: Http1Factory,
+    streams: StreamRegistry,
+    sockets: RealtimeDoor,
+    clock: Any,
+    follow: Callable[[], None] | None,
 ) -> None:
-    """Let requests under way finish, then end the streams, which receive events until then.
+    """Let requests under way finish, then end streams and sockets, which receive until then.
 
     `follow` is called before, if other processes write too, so that what they have acknowledged is
-    sent. After `DRAIN_SECONDS` all connections that are left are dropped.
+    sent. After `DRAIN_SECONDS` all connections that are left are dropped. At last, what streams
+    write when they end is waited for.
     """
     streams_end_at = clock.seconds() + DRAIN_SECONDS / 2
 
@@ -32,8 +42,9 @@ async def drain(
             follow_once()
             return
         is_late = clock.seconds() >= streams_end_at
-        if is_late or factory.connections <= streams.connected:
+        if is_late or factory.connections <= streams.connected + sockets.connected:
             streams.end()
+            sockets.end()
 
     drained = factory.drain()
     polling = LoopingCall(end_streams)
@@ -45,3 +56,6 @@ async def drain(
     streams.end()
     if late.active():
         late.cancel()
+    # What is not written by then is left to the next process.
+    await streams.written().addTimeout(DRAIN_SECONDS, clock, lambda _, __: None)
+    await sockets.ended()

@@ -32,6 +32,8 @@ MAX_BODY_NESTING: Final = 4 * MAX_DEPTH
 """Levels of objects and arrays in a body, which may hold empty ones below `MAX_DEPTH`."""
 MAX_PATCH_MEMBERS: Final = 2_000_000
 """Members of a PATCH: each is a place of its own to be found, authorised and written."""
+MAX_DISCONNECT_BYTES: Final = 256 * KIB
+"""Bytes of what one connection has pending to be written when it ends."""
 MAX_SHOWN_BYTES: Final = 32 * MIB
 """Bytes of a value that can be indented, or shown by a 412: both need all of it at once."""
 
@@ -144,11 +146,18 @@ class Limits:
         kept_answer_bytes: answers to reads of all databases that are kept in memory together until
             a write changes them; those used longest ago are dropped first. 0 keeps none.
         where_children: children that one request with `where` looks through; beyond it 400.
+        disconnect_writes_per_connection: places that one connection or stream has pending to be
+            written when it ends; beyond it 400.
         streams: open streams; beyond it 503.
         streams_per_database: open streams of one database; beyond it 429.
         streams_per_address: open streams of one client address; beyond it 429.
         streams_per_uid: open streams of one user of a project; beyond it 429. 0 is no limit.
         streams_per_project: open streams of one project; beyond it 429. 0 is no limit.
+        sockets: open WebSockets of the real-time protocol; beyond it 503.
+        sockets_per_address: open WebSockets of one client address; beyond it 503.
+        listens_per_connection: listens of one WebSocket; beyond it `unavailable`.
+        message_pieces: frames into which a client may cut one message of the real-time protocol;
+            beyond it the WebSocket is closed with 1009.
 
     """
 
@@ -177,11 +186,16 @@ class Limits:
     cache_bytes: int = limit(256 * MIB, MIB, 2**40, "bytes")
     kept_answer_bytes: int = limit(64 * MIB, 0, 2**40, "bytes")
     where_children: int = limit(100_000, 1, 100_000_000)
+    disconnect_writes_per_connection: int = limit(100, 1, 10_000)
     streams: int = limit(16_000, 1, 10_000_000)
     streams_per_database: int = limit(16_000, 1, 10_000_000)
     streams_per_address: int = limit(4000, 1, 10_000_000)
     streams_per_uid: int = limit(4000, 0, 10_000_000)
     streams_per_project: int = limit(0, 0, 10_000_000)
+    sockets: int = limit(16_000, 1, 10_000_000)
+    sockets_per_address: int = limit(4000, 1, 10_000_000)
+    listens_per_connection: int = limit(1000, 1, 1_000_000)
+    message_pieces: int = limit(4096, 1, 1_000_000)
 
     @property
     def least_read_bytes(self) -> int:

@@ -140,7 +140,7 @@ class TreeService(MultiService):
         own = self._catalog, options, self._authenticator, self._reactor
         resource = TreeResource(*own, time.time, self._activity, login)
         if self._cluster is not None and self._settings.reads == "local":
-            resource.show_lag(self._cluster.lag_ms)
+            resource.writer.lag_ms = self._cluster.lag_ms
         return resource
 
     def _make_factory(self, options: WebOptions) -> Http1Factory:
@@ -285,6 +285,7 @@ class TreeService(MultiService):
             is_valid = False
         else:
             self._resource.streams.recheck(self._authenticator.trusts)
+            self._resource.realtime.door.recheck(self._authenticator.trusts)
         is_valid &= self._listening.reload()
         return self._operations.reload() and is_valid
 
@@ -294,7 +295,9 @@ class TreeService(MultiService):
         refusal = self._reactor.callLater(QUEUE_SECONDS, self._refuse_writes)
         await self._listening.close()
         follow = None if self._context is None else self._catalog.poll
-        await drain(self._factory, self._resource.streams, self._reactor, follow)
+        resource = self._resource
+        sockets = resource.realtime.door
+        await drain(self._factory, resource.streams, sockets, self._reactor, follow)
         if refusal.active():
             refusal.cancel()
         self._credentials.close()

@@ -22,6 +22,7 @@ from treedbd.database.large_writes import EVENT_BYTES
 from treedbd.database.open_databases import OpenBounds
 from treedbd.database.project import ProjectSpec
 from treedbd.database.runtime import MeasureRules, Runtime
+from treedbd.database.session_owner import MemoryOwner, OwnerFile, SessionOwner
 from treedbd.database.slow_rules import SlowRulesLog
 from treedbd.database.statistics import Statistics
 from treedbd.descriptors import DescriptorPlan
@@ -64,7 +65,19 @@ def make_runtime(
         send_hint=_tell_nobody if context is None else context.send_hint,
         measure_rules=_measure_rules(settings, reactor),
         statistics=Statistics(is_measuring=bool(settings.ops_listen)),
+        owner=_make_owner(settings, reactor, is_alone=cluster is None),
     )
+
+
+def _make_owner(settings: Settings, reactor: Any, *, is_alone: bool) -> SessionOwner:
+    """Return what the sessions of this process belong to.
+
+    If it does not have all owners' files in its data directory, it `is_alone` not.
+    """
+    if settings.engine == "memory":
+        return MemoryOwner()
+    run_in_thread = partial(deferToThreadPool, reactor, reactor.getThreadPool())
+    return OwnerFile(settings.data, run_in_thread, os.urandom, knows_all=is_alone)
 
 
 def make_catalog(
@@ -168,6 +181,7 @@ def web_options(
         trusted_proxies=settings.trusted_proxies,
         logs_requests=settings.development and not settings.quiet,
         has_page=settings.http.page,
+        has_realtime=settings.realtime.enabled,
         development=_development_facts(settings) if settings.development else None,
         refused=requests.note_refusal if settings.ops_listen else None,
     )

@@ -24,7 +24,7 @@ HERE: Final = pathlib.Path(__file__).parent
 PYTHON: Final = HERE / ".venv/bin/python"
 NODE: Final = HERE / ".venv/play-node"
 DOMAIN: Final = "db.example.com"
-PROJECTS: Final = ("shop", "guarded", "members", "devices")
+PROJECTS: Final = ("shop", "guarded", "members", "devices", "live")
 SECONDS: Final = 120
 
 RULES: Final = """{
@@ -47,6 +47,9 @@ secret_files = ["guarded.secret"]
 [projects.members]
 secret_files = ["members.secret"]
 rules_file = "members.json"
+
+[projects.live]
+secret_files = ["live.secret"]
 
 [projects.devices]
 secret_files = ["devices.secret"]

@@ -15,6 +15,7 @@ from treedbd.config.http_settings import HttpSettings
 from treedbd.config.log_settings import LogSettings
 from treedbd.config.project_settings import ProjectSettings
 from treedbd.config.provider_settings import ProviderSettings
+from treedbd.config.realtime_settings import RealtimeSettings
 from treedbd.config.settings import (
     Settings,
     load_settings,
@@ -442,13 +443,14 @@ def test_the_example_file_shows_every_key_at_its_default(tmp_path: pathlib.Path)
             RateLimits,
             HttpSettings,
             LogSettings,
+            RealtimeSettings,
             TracingSettings,
             ProjectSettings,
             ProviderSettings,
         )
         for field in attrs.fields(kind)
     }
-    sections = {"limits", "streams", "rules", "http", "log", "tracing", "rates"}
+    sections = {"limits", "streams", "rules", "http", "log", "tracing", "rates", "realtime"}
     sections |= {"projects", "providers"}
     assert fields - keys - sections == {
         "accept_loss",

@@ -19,6 +19,7 @@ from treedbd.database.problems import Problem
 from treedbd.database.project import ProjectSpec
 from treedbd.database.requests import Caller, Outcome, Write
 from treedbd.database.runtime import RunInThread, Runtime
+from treedbd.database.session_owner import MemoryOwner, SessionOwner
 from treedbd.limits import MIB
 from treedbd.names import DatabaseName
 from treedbd.rules.ruleset import DENY, OPEN
@@ -45,6 +46,7 @@ def make_catalog(
     run_in_thread: RunInThread = run_at_once,
     lock: DirectoryLock | None = None,
     accept_loss: bool = False,
+    owner: SessionOwner | None = None,
 ) -> tuple[Catalog, TurnClock]:
     """Return a catalog that has found its databases, and its clock."""
     clock = TurnClock()
@@ -56,7 +58,12 @@ def make_catalog(
         first_rules=OPEN if allow else DENY,
         max_databases=max_databases,
         bounds=OpenBounds(max_open, cache_bytes),
-        runtime=Runtime(clock, lambda size: next(_ids).to_bytes(size, "big"), run_in_thread),
+        runtime=Runtime(
+            clock,
+            lambda size: next(_ids).to_bytes(size, "big"),
+            run_in_thread,
+            owner=owner or MemoryOwner(),
+        ),
         retain_events=10,
     )
     catalog.open(lock, accept_loss=accept_loss)

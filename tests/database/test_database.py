@@ -199,9 +199,9 @@ class Follower:
             return show(nodes, self.path, self.query)
 
         database = self._model.database
-        first, sequence = database.watch(self.path, self, work)
+        first, sequence = database.watching.watch(self.path, self, work)
         self.replica.apply("put", "/", first)
-        self._move_to(database.position(sequence))
+        self._move_to(database.watching.position(sequence))
 
     def resume(self, after: Position, replica: Replica) -> bool:
         """Watch from the position and replica of another one; return whether that is possible."""
@@ -500,7 +500,7 @@ class DatabaseMachine(RuleBasedStateMachine):
     @rule(number=st.integers(0, 9))
     def unwatch(self, number: int) -> None:
         follower = self.followers.pop(number % len(self.followers))
-        self.model.database.unwatch(follower.path, follower)
+        self.model.database.watching.watchers.remove(follower.path, follower)
         self.former.append(follower)
 
     @precondition(lambda self: any(each.history for each in self.former))
@@ -616,8 +616,10 @@ def test_a_position_of_another_history_cannot_be_resumed(model: Model) -> None:
         other.write(make_put(Place(("a",)), 1))
     other.finish()
     for sequence in (1, 2, 3):
-        foreign = other.database.position(sequence)
-        assert Follower(model, (), None).resume(model.database.position(sequence), Replica())
+        foreign = other.database.watching.position(sequence)
+        assert Follower(model, (), None).resume(
+            model.database.watching.position(sequence), Replica()
+        )
         assert not Follower(model, (), None).resume(foreign, Replica())
         assert not Follower(model, (), None).resume(Position(sequence), Replica())
     assert not Follower(model, (), None).resume(Position(4, b"op"), Replica())
@@ -629,9 +631,9 @@ def test_a_client_that_missed_more_than_the_log_has_starts_again(model: Model) -
         model.write(make_put(Place(("a",)), 1))
     model.finish()
     assert not Follower(model, (), None).resume(Position(0), Replica())
-    dropped = model.database.position(TRIM_EVERY - RETAINED - 1)
+    dropped = model.database.watching.position(TRIM_EVERY - RETAINED - 1)
     assert not Follower(model, (), None).resume(dropped, Replica())
-    oldest = model.database.position(TRIM_EVERY - RETAINED)
+    oldest = model.database.watching.position(TRIM_EVERY - RETAINED)
     follower = Follower(model, (), None)
     assert follower.resume(oldest, Replica())
     assert len(follower.history) == RETAINED
@@ -641,20 +643,20 @@ def test_what_is_no_longer_retained_is_not_sent_though_the_log_still_has_it(mode
     for _ in range(RETAINED):
         model.write(make_put(Place(("a",)), 1))
     model.finish()
-    first = model.database.position(1)
+    first = model.database.watching.position(1)
     assert Follower(model, (), None).resume(Position(0), Replica())
     for _ in range(2):
         model.write(make_put(Place(("a",)), 1))
     model.finish()
     assert not Follower(model, (), None).resume(Position(0), Replica())
     assert not Follower(model, (), None).resume(first, Replica())
-    assert Follower(model, (), None).resume(model.database.position(2), Replica())
+    assert Follower(model, (), None).resume(model.database.watching.position(2), Replica())
 
 
 def test_a_position_that_no_event_had_cannot_be_resumed(model: Model) -> None:
     model.write(make_patch((), {"a/b": 1, "a/c": 2, "d": 3}))
     model.finish()
-    known = model.database.position(1)
+    known = model.database.watching.position(1)
     assert not Follower(model, (), None).resume(Position(0, known.op_id), Replica())
     half = Replica()
     half.apply("put", "/b", 1)
@@ -691,7 +693,7 @@ def test_a_large_node_whose_priority_is_set_is_read_only_if_it_is_watched(
 def test_a_client_that_missed_a_priority_starts_again(model: Model) -> None:
     model.write(make_put(Place(("a", "b")), 1))
     model.finish()
-    before = model.database.position(1)
+    before = model.database.watching.position(1)
     model.write(make_put(Place(("a",), is_priority=True), 5))
     model.finish()
     assert not Follower(model, (), None).resume(before, Replica())
@@ -704,7 +706,7 @@ def test_a_client_that_missed_too_many_writes_starts_again() -> None:
     for _ in range(MAX_RESUMED_WRITES + 1):
         model.write(make_put(Place(("a",)), 1))
     model.finish()
-    second = model.database.position(1)
+    second = model.database.watching.position(1)
     model.clock.advance(0)
     assert Follower(model, (), None).resume(second, Replica())
     assert not Follower(model, (), None).resume(Position(0), Replica())
@@ -716,8 +718,8 @@ def test_a_client_that_missed_too_many_bytes_starts_again() -> None:
     for _ in range(MAX_RESUMED_BYTES // size + 2):
         model.write(make_put(Place(("a",)), "x" * size))
     model.finish()
-    assert not Follower(model, (), None).resume(model.database.position(1), Replica())
-    assert Follower(model, (), None).resume(model.database.position(10), Replica())
+    assert not Follower(model, (), None).resume(model.database.watching.position(1), Replica())
+    assert Follower(model, (), None).resume(model.database.watching.position(10), Replica())
 
 
 # Reads that the rules allow, and how often a database does its work.
@@ -798,5 +800,5 @@ def test_watching_reads_the_first_state_once() -> None:
         states.append(nodes.get(()))
         return "result"
 
-    assert database.watch((), IgnoringWatcher(), work) == ("result", 1)
+    assert database.watching.watch((), IgnoringWatcher(), work) == ("result", 1)
     assert states == [{"a": 1}]

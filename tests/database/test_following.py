@@ -133,7 +133,7 @@ class Worker:
     def watch(self, path: Path) -> Recorder:
         recorder = Recorder()
         assert self.database.make_current() is None
-        self.database.watch(path, recorder, lambda nodes: None)
+        self.database.watching.watch(path, recorder, lambda nodes: None)
         return recorder
 
 

@@ -396,7 +396,7 @@ def test_watchers_are_notified_after_the_writers_and_never_of_a_failed_batch() -
         def notify(self, notification: Notification) -> None:
             log.append(f"notified {[event.data for _, event in notification.events]}")
 
-    world.database.watch(("a",), LoggingWatcher(), lambda nodes: None)
+    world.database.watching.watch(("a",), LoggingWatcher(), lambda nodes: None)
     world.write(put(1, "a")).addErrback(lambda _: log.append("refused"))
     world.advance()
     world.disk.fail(DiskFull("no room"))

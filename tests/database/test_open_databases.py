@@ -157,8 +157,8 @@ def test_a_closed_database_is_in_memory_only_while_somebody_refers_to_it(
 
 def watch(catalog: Catalog, database: Database, clock: Clock) -> Callable[[], object]:
     watcher = Recorder()
-    database.watch((), watcher, lambda _: None)
-    return lambda: database.unwatch((), watcher)
+    database.watching.watch((), watcher, lambda _: None)
+    return lambda: database.watching.watchers.remove((), watcher)
 
 
 def grant(catalog: Catalog, database: Database, clock: Clock) -> Callable[[], object]:
@@ -582,13 +582,13 @@ class RandomWorld:
     def toggle_watch(self, name: str) -> None:
         if name in self.watched:
             database, recorder, expected = self.watched.pop(name)
-            database.unwatch(("a",), recorder)
+            database.watching.watchers.remove(("a",), recorder)
             assert recorder.seen == expected
         elif len(self.watched) < 5 and not find(self.catalog, name).requests:
             recorder = Recorder()
 
             def begin(database: Database) -> None:
-                database.watch(("a",), recorder, lambda _: None)
+                database.watching.watch(("a",), recorder, lambda _: None)
                 self.watched[name] = (database, recorder, [])
 
             self.request(name, begin)
@@ -599,7 +599,7 @@ class RandomWorld:
     def check_all(self) -> None:
         for database, recorder, expected in self.watched.values():
             assert recorder.seen == expected
-            database.unwatch(("a",), recorder)
+            database.watching.watchers.remove(("a",), recorder)
         self.watched.clear()
         for name in self.names:
             assert read(find(self.catalog, name)) == self.expected(name)

@@ -101,7 +101,7 @@ class GrantedWatcher:
         request = ReadRequest(caller, path, query, world.count_check)
         self.grant: ReadGrant = world.database.make_grant(request, self.end, self.start_again)
         world.database.read(self.grant.check)
-        world.database.watch(path, self, lambda _: None)
+        world.database.watching.watch(path, self, lambda _: None)
 
     def notify(self, notification: Notification) -> None:
         if self.grant.must_be_checked and not self.grant.recheck():
@@ -114,10 +114,10 @@ class GrantedWatcher:
 
     def start_again(self) -> None:
         self.uncertain += 1
-        self.world.database.watch(self.path, self, lambda _: None)
+        self.world.database.watching.watch(self.path, self, lambda _: None)
 
     def close(self) -> None:
-        self.world.database.unwatch(self.path, self)
+        self.world.database.watching.watchers.remove(self.path, self)
         self.grant.close()
 
 

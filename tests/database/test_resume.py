@@ -67,7 +67,7 @@ class DaemonRun:
     def put(self, key: str) -> Position:
         self.database.write(Write(make_put(Place((key,)), 1), 0, ADMIN))
         self.clock.run()
-        return self.database.position(self.sequence())
+        return self.database.watching.position(self.sequence())
 
     def sequence(self) -> int:
         return self.engine.read(lambda view: view.sequence())
@@ -199,8 +199,8 @@ def test_clients_that_missed_the_same_share_what_it_is(
     events_at = Commit.events_at
     monkeypatch.setattr(resume, "decode_entry", count_decoded)
     monkeypatch.setattr(Commit, "events_at", count_computed)
-    clients = [Client(slow_run, slow_run.database.position(10)) for _ in range(20)]
-    clients.append(Client(slow_run, slow_run.database.position(20)))
+    clients = [Client(slow_run, slow_run.database.watching.position(10)) for _ in range(20)]
+    clients.append(Client(slow_run, slow_run.database.watching.position(20)))
     slow_run.clock.run()
     assert [client.received for client in clients[:20]] == [list(range(11, 51))] * 20
     assert clients[20].received == list(range(21, 51))
@@ -240,7 +240,7 @@ def test_whenever_a_client_resumes_it_receives_each_write_once(steps: list[str])
         elif step == "turn":
             run.clock.take_turn()
         else:
-            clients.append((number % 20, Client(run, run.database.position(number % 20))))
+            clients.append((number % 20, Client(run, run.database.watching.position(number % 20))))
     run.clock.run()
     last = run.sequence()
     for after, client in clients:
@@ -263,7 +263,7 @@ def test_of_clients_that_share_what_they_missed_each_is_judged_by_itself() -> No
     for name in ("alice", "bob"):
         run.database.write(Write(make_put(Place(("allowed", name)), 1), 0, ADMIN))
     run.clock.run()
-    received = run.database.position(run.sequence())
+    received = run.database.watching.position(run.sequence())
     run.database.write(Write(make_put(Place(("allowed", "bob")), 1), 0, ADMIN))
     run.clock.run()
     alice, bob = (Client(run, received, Caller({"uid": name})) for name in ("alice", "bob"))
@@ -278,7 +278,7 @@ def test_a_right_that_is_lost_while_a_client_waits_is_noticed() -> None:
     for number in range(40):
         run.put(f"k{number}")
     run.clock.lag = SLICE_SECONDS
-    client = Client(run, run.database.position(1), Caller(None))
+    client = Client(run, run.database.watching.position(1), Caller(None))
     run.database.write(Write(make_put(Place(("open",)), 0), 0, ADMIN))
     run.clock.run()
     assert (client.received, client.starts_again) == ([], 1)
@@ -291,7 +291,7 @@ def test_new_rules_hold_for_a_client_that_missed_nothing(
     if not is_swept:
         monkeypatch.setattr(ReadGrants, "recheck", lambda _: iter(()))
     other = Client(slow_run, Position(0))
-    client = Client(slow_run, slow_run.database.position(50), Caller(None))
+    client = Client(slow_run, slow_run.database.watching.position(50), Caller(None))
     assert (client.missed, client.starts_again) == (None, 0)
     slow_run.rules.manage_by_file(DENY)
     slow_run.database.recheck_grants()

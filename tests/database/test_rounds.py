@@ -140,7 +140,7 @@ class Database:
         self.database = make_database(MemoryEngine(), self.runtime)
         self.listeners = [Listener() for _ in range(listeners)]
         for listener in self.listeners:
-            self.database.watch(("a",), listener, lambda _: None)
+            self.database.watching.watch(("a",), listener, lambda _: None)
         self.answered: list[Json] = []
 
     def write(self, value: Json) -> None:

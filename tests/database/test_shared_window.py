@@ -411,7 +411,7 @@ def test_what_was_drawn_during_a_commit_is_sent_after_all_were_notified_of_it() 
     world.write(make_put(Place(LIST), {**large(500), "k000": 2000}))
     world.clock.run_until(lambda: world.disk.waiting)
     world.disk.finish()
-    world.database.watch((), LoggingWatcher(), lambda _: None)
+    world.database.watching.watch((), LoggingWatcher(), lambda _: None)
     world.write(make_put(Place((*LIST, "k001")), 3000))
     world.clock.run()
     assert world.disk.waiting

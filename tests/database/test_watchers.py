@@ -56,6 +56,82 @@ def test_a_batch_is_one_notification_with_its_events_in_order() -> None:
     assert watcher.events == [(1, Event("put", (), 1)), (3, Event("put", ("x",), 3))]
 
 
+class LoggingWatcher:
+    """Appends the numbers of the writes that it is notified of to the log of its group."""
+
+    def __init__(self, log: list[int]) -> None:
+        self.log = log
+
+    def notify(self, notification: Notification) -> None:
+        self.log += [position.sequence for position, _ in notification.events]
+
+
+def test_the_watchers_of_a_group_are_notified_in_the_order_of_the_writes() -> None:
+    watchers, log = Watchers(), list[int]()
+    for path in ((), ("a",), ("a", "b"), ("c",)):
+        watchers.add(path, LoggingWatcher(log), 0, group="client")
+    writes = [("a",), ("a", "b"), ("a",), ("c",), ("a", "b"), ()]
+    notify(watchers, [put(number, *path) for number, path in enumerate(writes, 1)])
+    assert log == sorted(log)
+    assert set(log) == set(range(1, len(writes) + 1))
+
+
+PATHS = st.lists(st.sampled_from("ab"), max_size=3).map(tuple)
+
+
+@given(
+    st.sets(st.tuples(PATHS, st.integers(0, 2)), max_size=8),
+    st.lists(PATHS, min_size=1, max_size=12),
+)
+def test_with_groups_every_watcher_receives_the_same_and_each_group_in_order(
+    watched: set[tuple[Path, int]], writes: list[Path]
+) -> None:
+    """Each watcher receives the same events with and without groups, each group in order."""
+    commits = [put(number, *path) for number, path in enumerate(writes, 1)]
+    logs: list[list[int]] = [[], [], []]
+    grouped, single = Watchers(), Watchers()
+    recording = []
+    for path, group in watched:
+        pair = RecordingWatcher(), RecordingWatcher()
+        recording.append(pair)
+        grouped.add(path, pair[0], 0, group=group)
+        grouped.add(path, LoggingWatcher(logs[group]), 0, group=group)
+        single.add(path, pair[1], 0)
+    notify(grouped, commits)
+    notify(single, commits)
+    assert all(one.events == other.events for one, other in recording)
+    assert all(log == sorted(log) for log in logs)
+
+
+def test_writes_of_unrelated_clients_are_one_notification_each() -> None:
+    watchers, one, other = Watchers(), RecordingWatcher(), RecordingWatcher()
+    watchers.add(("a",), one, 0, group=1)
+    watchers.add(("b",), other, 0, group=2)
+    notify(watchers, [put(1, "a"), put(2, "b"), put(3, "a"), put(4, "b")])
+    assert [len(each.notifications) for each in (one, other)] == [1, 1]
+
+
+def test_watchers_without_a_group_are_called_once_for_a_batch_beside_groups() -> None:
+    """The windows of queries rely on it: they read the present state."""
+    watchers, alone = Watchers(), RecordingWatcher()
+    watchers.add(("a",), alone, 0)
+    for path in (("a",), ("a", "b")):
+        watchers.add(path, LoggingWatcher([]), 0, group="client")
+    notify(watchers, [put(1, "a"), put(2, "a", "b"), put(3, "a")])
+    assert len(alone.notifications) == 1
+    assert [sequence for sequence, _ in alone.events] == [1, 2, 3]
+
+
+def test_a_group_that_has_left_delays_nobody() -> None:
+    watchers, one, other = Watchers(), RecordingWatcher(), RecordingWatcher()
+    watchers.add(("a",), one, 0, group=1)
+    watchers.add(("b",), other, 0, group=1)
+    watchers.remove(("b",), other)
+    watchers.add(("b",), other, 0)
+    notify(watchers, [put(1, "a"), put(2, "b"), put(3, "a")])
+    assert len(one.notifications) == 1
+
+
 def test_each_event_of_a_write_has_a_position_and_the_last_has_that_of_the_whole_write() -> None:
     watchers, watcher = Watchers(), RecordingWatcher()
     watchers.add(("a",), watcher, 0)

@@ -10,7 +10,7 @@ import io
 import os
 import tempfile
 from collections.abc import Callable, Hashable, Iterator
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import pytest
 from twisted.internet.defer import CancelledError, Deferred
@@ -18,7 +18,6 @@ from twisted.internet.defer import CancelledError, Deferred
 from tests.database.world import make_database, run_at_once
 from tests.web.tree_server import SlowClock
 from treedbd.database.errors import DeadlinePassed, PermissionDenied
-from treedbd.database.read_grants import ReadGrant
 from treedbd.database.requests import Caller, Write
 from treedbd.database.runtime import Runtime
 from treedbd.database.shared_window import QuerySubscription
@@ -600,8 +599,7 @@ class Follower:
         assert isinstance(subscription, QuerySubscription)
         self.subscription = subscription
         source = first_source(world.database, path, query, subscription)
-        # The grant is only evaluated against another state than the stream has seen.
-        first = FirstValue(source, cast(ReadGrant, None), world.reads, ADDRESS)
+        first = FirstValue(source, lambda _: None, world.reads, ADDRESS)
         rendered, state = subscription.watch(lambda _: world.present(first.render))
         assert rendered == TooMuchWork(state)
         first.render_large(world.hold, state, subscription).addCallback(self._receive)

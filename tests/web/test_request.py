@@ -25,12 +25,12 @@ from treedbd.web.http1.parser import Http1Parser
 from treedbd.web.http1.request import Request
 from treedbd.web.methods import AllowedMethods, MethodNotAllowed
 from treedbd.web.options import WebOptions
+from treedbd.web.parameters import find_token
 from treedbd.web.request import (
     DataRequest,
     Location,
     PayloadTooLarge,
     RequestParser,
-    find_token,
 )
 
 SHOP = DatabaseName("shop")

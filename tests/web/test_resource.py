@@ -36,6 +36,8 @@ RESERVED_PATHS = [
     "/.settings/compact.json",
     "/.inspect/databases.json",
     "/.inspect/activity.json",
+    "/.ws",
+    "/.lp",
 ]
 TREE_PATHS = [
     "/.json",
@@ -84,6 +86,12 @@ class RecordingResource(TreeResource):
 
     async def openapi(self, request: IHttp1Request) -> None:
         self._record("openapi", request)
+
+    async def socket(self, request: IHttp1Request) -> None:
+        self._record("socket", request)
+
+    async def long_poll(self, request: IHttp1Request) -> None:
+        self._record("long_poll", request)
 
     async def admin(self, request: IHttp1Request, endpoint: str) -> None:
         self._record(endpoint, request)

@@ -22,6 +22,7 @@ from treedbd.cluster.next_run import NextRun
 from treedbd.cluster.replica import Replica
 from treedbd.cluster.rules import ClusterRules
 from treedbd.database.catalog_hooks import CatalogHooks
+from treedbd.database.dead_owners import DeadOwners
 from treedbd.database.errors import Unavailable, time_out_opening
 from treedbd.database.file_user import FileUser
 from treedbd.database.open_databases import OpenBounds, OpenDatabases
@@ -55,7 +56,7 @@ class ClusterFiles:
         bounds: OpenBounds,
         runtime: Runtime,
         catalog: CatalogHooks,
-        _: OtherProcesses | None,
+        others: OtherProcesses | None,
     ) -> None:
         """Keep copies in `folder`, of which as many may be open as `bounds` says."""
         self._connections = connections
@@ -75,6 +76,7 @@ class ClusterFiles:
             bounds, runtime, self._refusals, opened=catalog.keep, closed=catalog.let_go
         )
         self._copies = Copies(connections, folder, catalog, self._open.may_create)
+        self._dead = DeadOwners(self, catalog.find, runtime, has_others=others is not None)
 
     # What a catalog needs.
 
@@ -104,6 +106,7 @@ class ClusterFiles:
                 found.databases.add(DatabaseName(each.project, each.name))
         self._copies.remove_unused()
         self._open.start()
+        self._dead.start()
         return found
 
     def rules_storage(self, project: str) -> ClusterRules:
@@ -216,6 +219,7 @@ class ClusterFiles:
         """Open and close nothing more by itself."""
         self._connections.is_closing = True
         self._open.stop()
+        self._dead.stop()
         return succeed(None)
 
     # What others have committed.

@@ -22,6 +22,7 @@ from treedbd.config.http_settings import HttpSettings
 from treedbd.config.local_network import LocalNetwork
 from treedbd.config.log_settings import LogSettings
 from treedbd.config.project_settings import ProjectSettings, check_label, read_projects
+from treedbd.config.realtime_settings import RealtimeSettings
 from treedbd.config.tracing_settings import TracingSettings
 from treedbd.config.values import (
     ConfigError,
@@ -130,6 +131,7 @@ class Settings:
     log: LogSettings = key(LogSettings(), table(LogSettings))
     tracing: TracingSettings = key(TracingSettings(), table(TracingSettings))
     rules: RulesLimits = key(RulesLimits(), table(RulesLimits))
+    realtime: RealtimeSettings = key(RealtimeSettings(), table(RealtimeSettings))
     projects: Mapping[str, ProjectSettings] = key(MappingProxyType({}), read_projects)
     development: bool = False
     quiet: bool = False

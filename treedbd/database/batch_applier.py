@@ -82,7 +82,7 @@ class BatchApplier:
                 transaction.rollback()
                 raise
             if failed is None:
-                if any(queued.commit is not None for queued in batch):
+                if any(queued.must_be_committed for queued in batch):
                     return transaction
                 transaction.rollback()
                 return None

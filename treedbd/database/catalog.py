@@ -257,6 +257,7 @@ class Catalog:
         self._files.stop()
         for database in self._live():
             database.close_at_once()
+        self._runtime.owner.close()
 
     def close(self) -> Deferred[None]:
         """Refuse writes, and close every store once the writes under way have been answered.
@@ -273,6 +274,7 @@ class Catalog:
         for is_closed, result in await DeferredList([each.close() for each in self._live()]):
             if not is_closed:
                 self._log.failure("A store could not be closed.", result)
+        self._runtime.owner.close()
 
     def _project(self, name: DatabaseName) -> ProjectSpec:
         spec = self._projects.get(name.project)
@@ -343,7 +345,6 @@ class Catalog:
         database.answers.is_active = True
 
     def _let_go(self, name: DatabaseName) -> None:
-        database = self._open.pop(name, None)
-        if database is not None:
+        if (database := self._open.pop(name, None)) is not None:
             database.answers.is_active = False
             database.answers.clear()

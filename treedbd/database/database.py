@@ -15,6 +15,7 @@ from twisted.internet.defer import Deferred, fail
 from treedbd.database.active_rules import ActiveRules
 from treedbd.database.answers import Answers
 from treedbd.database.authorisation import Authorisation
+from treedbd.database.disconnect_writes import DisconnectWrites
 from treedbd.database.errors import PermissionDenied, Unavailable
 from treedbd.database.following import FollowerHooks, News
 from treedbd.database.group_commit import GroupCommit
@@ -25,12 +26,16 @@ from treedbd.database.project import ProjectSpec
 from treedbd.database.quotas import make_quotas
 from treedbd.database.read_grants import ReadGrant, ReadGrants, ReadRequest
 from treedbd.database.requests import Caller, Outcome, Write
-from treedbd.database.resume import Resumption, Resumptions
+from treedbd.database.resume import Resumptions
 from treedbd.database.runtime import Runtime
-from treedbd.database.shared_window import QueryStream, QuerySubscription, SharedWindows
+from treedbd.database.shared_window import (
+    QueryStream,
+    QuerySubscription,
+    SharedWindows,
+    ShownQuery,
+)
 from treedbd.database.slices import Steps
 from treedbd.database.subscription import NodeSubscription, Subscription
-from treedbd.database.watchers import Watcher
 from treedbd.database.watching import Watching
 from treedbd.database.write_applier import WriteApplier
 from treedbd.database.write_turn import MakeSharedTurn
@@ -42,7 +47,7 @@ from treedbd.store import changelog
 from treedbd.store.engine import Engine
 from treedbd.store.index_writer import WriterMaker
 from treedbd.store.nodes import HeldNodes, Nodes, PresentNodes
-from treedbd.tree.event import Commit, Position, complete
+from treedbd.tree.event import Commit, complete
 from treedbd.tree.push_id import PushIds
 from treedbd.tree.query import Query
 from treedbd.tree.types import Path
@@ -61,6 +66,9 @@ class Database:
         answers: what reads of its present state have rendered.
         indexes: the indexes of its collections.
         quotas: what it may hold; None if it may hold anything.
+        disconnect_writes: its writes that are kept for the end of sessions.
+        watching: who is notified of what is written, and when.
+        resume: lets a client continue after a position, when it is known what it missed.
         is_open: whether it can be used without opening its file first.
         requests: how many requests are using it, so that its file stays open.
         used_at: when a request used it last, in seconds of the clock.
@@ -83,13 +91,10 @@ class Database:
         make_turn: MakeSharedTurn | None = None,
     ) -> None:
         """Serve `engine`, which is its own; other processes write too if there is `make_turn`."""
-        self.name: Final = name
-        self.project: Final = project
-        self.rules: Final = rules
+        self.name, self.project, self.rules = name, project, rules
         self.push_ids: Final = PushIds(runtime.entropy, lambda: engine.read(changelog.push_time))
         self.used_at = runtime.clock.seconds()
-        self._engine = engine
-        self._runtime = runtime
+        self._engine, self._runtime = engine, runtime
         self._kept_reads = KeptReads(runtime.read_pool)
         self.answers: Final = Answers(runtime.answer_pool, runtime.slices)
         self._authorisation = Authorisation(
@@ -109,10 +114,12 @@ class Database:
         )
         maintenance.begin(self._group_commit.maintain)
         self.indexes: Final = Indexes(name, engine, lambda: rules.current, maintenance.add)
-        self._watching = Watching(engine, self._group_commit.rounds, runtime.slices)
-        self._watchers = self._watching.watchers
-        self._windows = SharedWindows(self._watching)
+        self.watching: Final = Watching(engine, self._group_commit.rounds, runtime.slices)
+        self._watchers = self.watching.watchers
+        self._windows = SharedWindows(self.watching)
         self._resumptions = Resumptions(engine, self._watchers, runtime, retain_events)
+        self.resume: Final = self._resumptions.add
+        self.disconnect_writes: Final = DisconnectWrites(name, self.write, runtime)
 
     def _make_applier(self, runtime: Runtime, retain_events: int) -> WriteApplier:
         return WriteApplier(
@@ -143,6 +150,7 @@ class Database:
     def is_idle(self) -> bool:
         """Whether nobody uses it: no request, watcher or read grant, and no write under way."""
         is_used = self.requests or self._watchers.count or self._grants.held or self.is_writing
+        is_used = is_used or self.disconnect_writes.is_needed
         # A file that is elsewhere stays open: it holds what was acknowledged.
         return not is_used and self._engine.find_misplaced() is None
 
@@ -246,29 +254,20 @@ class Database:
         if self.is_open:
             self.indexes.check()
 
-    def watch(
-        self, path: Path, watcher: Watcher, work: Callable[[PresentNodes], T]
-    ) -> tuple[T, int]:
-        """Do as `Watching.watch`."""
-        return self._watching.watch(path, watcher, work)
-
-    def subscribe(self, path: Path, query: Query | None, stream: QueryStream) -> Subscription:
-        """Return what a stream shows of a path, by a query or all; it watches nothing yet."""
+    def subscribe(
+        self,
+        path: Path,
+        query: Query | None,
+        stream: QueryStream,
+        *,
+        is_export: bool = False,
+        group: object | None = None,
+    ) -> Subscription:
+        """Return what a stream (of a `group`) shows of a path; it watches nothing yet."""
         if query is None:
-            return NodeSubscription(self._watching, path, stream)
-        return QuerySubscription(self._watching, self._windows, path, query, stream)
-
-    def resume(self, client: Resumption) -> None:
-        """Let a client continue after a position, as soon as it is known what it missed."""
-        self._resumptions.add(client)
-
-    def position(self, sequence: int) -> Position:
-        """Do as `Watching.position`."""
-        return self._watching.position(sequence)
-
-    def unwatch(self, path: Path, watcher: Watcher) -> None:
-        """Stop notifying `watcher`; no error if it does not watch."""
-        self._watchers.remove(path, watcher)
+            return NodeSubscription(self.watching, path, stream, group)
+        shown = ShownQuery(path, query, is_export)
+        return QuerySubscription(self.watching, self._windows, shown, stream)
 
     async def compact(self) -> tuple[int, int]:
         """Give free space back; return the bytes that the database occupied before and after.
@@ -287,6 +286,7 @@ class Database:
 
     def refuse_writes(self) -> None:
         """Refuse all writes from now on, but those that are being made durable."""
+        self.disconnect_writes.stop()
         self._group_commit.refuse_writes()
 
     def close(self) -> Deferred[None]:
@@ -295,6 +295,7 @@ class Database:
         Closing waits for the disk.
         """
         self._kept_reads.clear()
+        self.disconnect_writes.stop()
         closing = self._group_commit.close()
         return closing.addCallback(lambda _: self._runtime.run_in_thread(self._engine.close))
 
@@ -323,7 +324,7 @@ class Database:
             self.answers.fall(news.commits)
         self._grants.last_round = news.sequence
         if not self._watchers.count:
-            self._watching.notified_through = news.sequence
+            self.watching.notified_through = news.sequence
 
     def _is_behind(self, sequence: int) -> bool:
         """Return whether what is shown is newer than a number: others have committed."""
@@ -343,7 +344,7 @@ class Database:
             if any(map(self._writes.lacks_watched_values, commits)):  # watched since then
                 commits = self.read(lambda nodes: [complete(each, nodes) for each in commits])
             yield from self._watchers.notify(commits)
-        self._watching.notified_through = commits[-1].position.sequence
+        self.watching.notified_through = commits[-1].position.sequence
 
     def _is_watched(self, path: Path) -> bool:
         return self._watchers.has_at_or_above(path)

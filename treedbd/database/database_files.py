@@ -19,6 +19,7 @@ from twisted.logger import Logger
 from treedbd.database.catalog_hooks import CatalogHooks
 from treedbd.database.damage_checks import DamageChecks
 from treedbd.database.data_directory import RULES_FILE, SHELF
+from treedbd.database.dead_owners import DeadOwners
 from treedbd.database.errors import (
     DatabaseRefused,
     NoDescriptors,
@@ -85,6 +86,7 @@ class DatabaseFiles:
                 folder, self._engines, runtime.clock, self._open_shared, catalog.created
             )
         self._checks = DamageChecks(self, runtime)
+        self._dead = DeadOwners(self, catalog.find, runtime, has_others=self.is_shared)
         self._is_held_only_for_check = False
 
     def survey(
@@ -112,6 +114,7 @@ class DatabaseFiles:
         if self._others is None or self._others.checks_files:
             self._checks.add(sorted(filter(self._refusals.may_open, found.databases), key=str))
         self._open.start()
+        self._dead.start()
         return found
 
     def make_engine(self, name: DatabaseName, *, is_written: bool) -> ReopeningEngine:
@@ -214,6 +217,7 @@ class DatabaseFiles:
     def stop(self) -> Deferred[None]:
         """Open and close nothing more by itself; fires when no file is being checked."""
         self._open.stop()
+        self._dead.stop()
         return self._checks.stop()
 
     # For the checks.

@@ -31,6 +31,17 @@ class TooLarge(Exception):
     """A value or a body has too many bytes; the text says how many it may have."""
 
 
+class TooManyDisconnectWrites(Exception):
+    """A session has as many writes pending for its end as it may have."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(
+            f"At most {limit} places can be written when a connection ends "
+            "(disconnect_writes_per_connection)."
+        )
+        self.limit = limit
+
+
 class QuotaExceeded(Exception):
     """A write would make a database hold more than it may."""
 

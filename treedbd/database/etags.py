@@ -1,4 +1,4 @@
-"""Entity tags of writes: what a condition compares, and the tag of what a write leaves.
+"""Conditions and entity tags of writes: what is compared, and the tag of what a write leaves.
 
 A tag of a large value is computed from its rows, in steps. The tag of what a PUT, POST or DELETE
 leaves is known before anything is applied, if it is small; all others only afterwards. A condition
@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from treedbd.database.errors import ConditionFailed
-from treedbd.database.requests import Condition
+from treedbd.database.errors import ConditionFailed, TooLarge
+from treedbd.database.requests import Condition, HashCondition
 from treedbd.limits import KIB, MAX_SHOWN_BYTES
 from treedbd.pauses import pause
 from treedbd.store.canonical import etag_in_steps
+from treedbd.store.hashing import hash_at
 from treedbd.store.nodes import Nodes
 from treedbd.store.row_codec import is_surely_longer, parse_stored
 from treedbd.tree import value
@@ -25,8 +26,14 @@ _AT_ONCE_BYTES: Final = 64 * KIB
 """The tag of a longer value is computed from its rows."""
 
 
-def check_condition(nodes: Nodes, condition: Condition) -> None:
-    """Raise `ConditionFailed` unless the condition of a write is met."""
+def check_condition(nodes: Nodes, condition: Condition | HashCondition) -> None:
+    """Raise `ConditionFailed` unless the condition of a write is met.
+
+    Raises `TooLarge` for the hash of a value that is too large to be hashed.
+    """
+    if isinstance(condition, HashCondition):
+        _check_hash(nodes, condition)
+        return
     place, etags = condition.place, condition.etags
     exists = not place.is_priority and nodes.peek(place.path) is not None
     if etags.is_any and exists:
@@ -37,6 +44,14 @@ def check_condition(nodes: Nodes, condition: Condition) -> None:
     if not etags.matches(present, exists):
         current, is_shown = _current(nodes, place)
         raise ConditionFailed(current, present, is_shown)
+
+
+def _check_hash(nodes: Nodes, condition: HashCondition) -> None:
+    present = hash_at(nodes, condition.place)
+    if present is None:
+        raise TooLarge(f"A value of more than {MAX_SHOWN_BYTES} bytes cannot be compared by hash.")
+    if present != condition.data_hash:
+        raise ConditionFailed(None, present, is_shown=False)
 
 
 def etag_before_write(edit: Edit) -> str | None:

@@ -7,6 +7,25 @@ from typing import Protocol
 from twisted.internet.defer import Deferred
 
 from treedbd.names import DatabaseName
+from treedbd.store.disconnect_rows import DisconnectRow
+from treedbd.store.engine import ReadView
+
+
+class LeftWrites(Protocol):
+    """`DisconnectWrites`, for those who see to what the sessions of dead processes have left."""
+
+    @property
+    def has_left(self) -> bool:
+        """Whether something that could not be done is to be tried again."""
+        ...
+
+    def find_left(self, view: ReadView) -> list[DisconnectRow]:
+        """Return the writes that dead owners have left."""
+        ...
+
+    def run_left(self) -> Deferred[None]:
+        """Do them; never errbacks."""
+        ...
 
 
 class FileUser(Protocol):
@@ -22,6 +41,11 @@ class FileUser(Protocol):
     is_open: bool
     requests: int
     used_at: float
+
+    @property
+    def disconnect_writes(self) -> LeftWrites:
+        """Its writes that are kept for the end of sessions."""
+        ...
 
     @property
     def name(self) -> DatabaseName:

@@ -7,6 +7,9 @@ acquired, and what has no watcher, read grant, snapshot, waiting write or recove
 database is idle, the request is refused. After `UNUSED_S` an idle database is closed in any case.
 
 A program that holds a `Database` need not acquire it: then it is opened in place, at the next use.
+
+What the sessions of dead processes have left (`disconnect_writes`) is written before a database
+counts as open. If it is opened in place, which cannot wait for that, it is refused for a moment.
 """
 
 from __future__ import annotations
@@ -50,6 +53,7 @@ CREATED_BEYOND: Final = 16
 where no other can be closed."""
 OPENED_AT_ONCE: Final = 4
 """Databases that are opened at a time, so that most threads stay free for commits."""
+_IS_BEHIND: Final = "What was to be written when connections ended is written first: try again."
 
 _log = Logger()
 
@@ -139,9 +143,23 @@ class OpenDatabases:
                 change()
             finally:
                 self._finish(change)
+            self._check_nothing_left(database, engine)
         except Exception as error:
             raise self._refusal(database, error) from None
         self._record(database)
+
+    def _check_nothing_left(self, database: FileUser, engine: ReopeningEngine) -> None:
+        """Raise `Unavailable` if dead processes have left writes, and begin to do these."""
+        if engine.read(database.disconnect_writes.find_left):
+            engine.detach()
+            engine.close_detached()
+            database.requests += 1
+
+            def done(_: object) -> None:
+                database.requests -= 1
+
+            self._runtime.clock.callLater(0, lambda: self.open(database, engine).addBoth(done))
+            raise Unavailable(_IS_BEHIND)
 
     def created(self, database: FileUser, engine: ReopeningEngine) -> None:
         """Count a database whose file was created; may be called in a worker thread."""
@@ -198,6 +216,9 @@ class OpenDatabases:
         try:
             if not database.is_open:
                 await self._run(self._prepare(database, engine))
+                # Before it counts as open: whoever needs it waits for this too.
+                if engine.read(database.disconnect_writes.find_left):
+                    await database.disconnect_writes.run_left()
             self._record(database)
         except Exception as error:
             refusal = self._refusal(database, error)

@@ -176,6 +176,11 @@ class ReadGrant:
         self._grants.held.add(self)
         self._depend_on(verdict.dependencies or _NOTHING)
 
+    def check_again(self, view: View) -> None:
+        """Do as `check` for an older state, and check the present one too."""
+        self.check(view)
+        self.recheck()  # what it depends on may have changed since
+
     def notify(self, _: Notification) -> None:
         """Check again: a path that the rules read was written."""
         if self.recheck() and self._grants.is_uncertain:

@@ -7,10 +7,11 @@ done raises one of `errors`.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import attrs
 
+from treedbd.store.engine import Transaction
 from treedbd.traces import Trace
 from treedbd.tree.edit import Edit
 from treedbd.tree.etag import ETagSet
@@ -39,6 +40,14 @@ class Condition:
 
 
 @attrs.frozen
+class HashCondition:
+    """The write is done only if what is at `place` has this hash (`tree.data_hash`)."""
+
+    place: Place
+    data_hash: str
+
+
+@attrs.frozen
 class LargeBody:
     """A body that is parsed, checked and applied piece by piece, in many turns.
 
@@ -53,6 +62,24 @@ class LargeBody:
     max_nodes: int
 
 
+class Applier(Protocol):
+    """What a task is given to work with (`WriteApplier`)."""
+
+    def judge(self, transaction: Transaction, write: Write) -> None:
+        """Raise what would refuse a write by its rules or its server values; apply nothing."""
+        ...
+
+    def apply_edit(self, transaction: Transaction, write: Write) -> Outcome:
+        """Do a write; raise the error that refuses it."""
+        ...
+
+
+Task: TypeAlias = "Callable[[Applier, Transaction, Write], Outcome]"
+"""What a write does in its transaction in place of its edit; it may be done again from the start.
+
+If it changes rows beside the tree, the outcome `has_changed_rows`."""
+
+
 @attrs.frozen
 class Write:
     """One write: what, under which condition, until when.
@@ -62,19 +89,20 @@ class Write:
     `now` is the time of the request in milliseconds since 1970; `deadline` is in seconds of the
     database's clock. `wants_echo` and `wants_etag` say what the outcome is to contain. What
     `is_push` sets a child whose key is a push id, which may be replaced by a later one. `trace` is
-    that of its request, None if it is not sampled.
+    that of its request, None if it is not sampled. With a `task` that is done, and not `edit`.
     """
 
     edit: Edit
     now: int
     caller: Caller
-    condition: Condition | None = None
+    condition: Condition | HashCondition | None = None
     deadline: float | None = None
     wants_echo: bool = True
     wants_etag: bool = False
     large: LargeBody | None = None
     is_push: bool = False
     trace: Trace | None = attrs.field(default=None, eq=False, repr=False)
+    task: Task | None = attrs.field(default=None, eq=False, repr=False)
 
 
 @attrs.frozen
@@ -85,7 +113,8 @@ class Outcome:
     the written place; both are None if they were not wanted. A write that changed nothing (a PATCH
     without members) has no `commit`. Of a write with a large body there is no echo; `sent` is what
     a PATCH sent, as JSON, None if that is too long, and `may_read` says whether its caller may be
-    shown what it wrote as it is stored.
+    shown what it wrote as it is stored. A task that has changed rows which are not of the tree
+    `has_changed_rows`.
     """
 
     edit: Edit
@@ -94,6 +123,7 @@ class Outcome:
     etag: str | None
     may_read: bool = True
     sent: bytes | None = None
+    has_changed_rows: bool = False
 
 
 @attrs.define(eq=False)
@@ -108,6 +138,14 @@ class QueuedWrite:
     def commit(self) -> Commit | None:
         """What it changed, once it has been applied; None if it changed nothing."""
         return self.result.commit if isinstance(self.result, Outcome) else None
+
+    @property
+    def must_be_committed(self) -> bool:
+        """Whether it has changed anything, of the tree or beside it."""
+        result = self.result
+        return isinstance(result, Outcome) and (
+            result.commit is not None or result.has_changed_rows
+        )
 
     @property
     def is_large(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -10,6 +11,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 
 from treedbd.database.answer_pool import AnswerPool
+from treedbd.database.session_owner import MemoryOwner, SessionOwner
 from treedbd.database.slices import Slices
 from treedbd.database.statistics import Statistics
 from treedbd.limits import Limits, StreamLimits
@@ -22,6 +24,10 @@ RunInThread: TypeAlias = Callable[[Callable[[], None]], "Deferred[None]"]
 
 MeasureRules: TypeAlias = Callable[[DatabaseName], MakeEvaluation]
 """Returns what evaluates the rules of a database, and measures them."""
+
+
+def _read_clock() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _tell_nobody(_: DatabaseName) -> None:
@@ -38,7 +44,8 @@ class Runtime:
     while, up to `followed_bytes`, for other processes to follow. `send_hint` tells
     the other processes that share a database that this one has written to it. By
     `measure_rules` slow rules are found, if they are to be logged. `statistics` count what all
-    databases do.
+    databases do. `now_ms` returns the milliseconds since 1970. `owner` is what the sessions of
+    this process belong to.
     """
 
     clock: IReactorTime
@@ -51,6 +58,8 @@ class Runtime:
     send_hint: Callable[[DatabaseName], None] = _tell_nobody
     measure_rules: MeasureRules | None = None
     statistics: Statistics = attrs.field(factory=Statistics)
+    now_ms: Callable[[], int] = _read_clock
+    owner: SessionOwner = attrs.field(factory=MemoryOwner)
     slices: Slices = attrs.field(init=False)
 
     @slices.default

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, Protocol, TypeVar
 
+import attrs
 from twisted.logger import Logger
 
 from treedbd.database.slices import Steps
@@ -57,18 +58,34 @@ class QueryStream(Protocol):
         ...
 
 
+@attrs.frozen
+class ShownQuery:
+    """A query of the children of a path, shown as a GET does or in export form."""
+
+    path: Path
+    query: Query
+    is_export: bool = False
+
+    @property
+    def key(self) -> tuple[Path, str, bool]:
+        """Equal for what shows the same."""
+        # As text: 1 and True are equal, but are different bounds of a query.
+        return self.path, repr(self.query), self.is_export
+
+
 class SharedWindow:
     """The window of a query of a path, and the streams that show it."""
 
     _log = Logger()
 
     def __init__(
-        self, watching: Watching, path: Path, query: Query, since: int, closed: Callable[[], None]
+        self, watching: Watching, shown: ShownQuery, since: int, closed: Callable[[], None]
     ) -> None:
         """Begin with the state `since`; call `closed` when the last stream has left."""
         self._watching = watching
-        self._path = path
-        self._query = query
+        self._path = shown.path
+        self._query = shown.query
+        self._is_export = shown.is_export
         self._closed = closed
         self._streams: dict[QueryStream, int] = {}
         self._window: Window | None = None
@@ -76,7 +93,12 @@ class SharedWindow:
         self._is_drawing = True
         self._is_moving = False
         self._written: set[str] | None = set()
-        watching.watchers.add(path, self, since)
+        watching.watchers.add(shown.path, self, since)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether its streams were not notified yet of all that the watchers were notified of."""
+        return self._window is not None and (self._is_drawing or self._is_moving)
 
     def shows(self, state: int) -> bool:
         """Return whether it shows a state, or is being drawn from it for the first time."""
@@ -105,7 +127,7 @@ class SharedWindow:
         `nodes` is the state that the streams attached with. If the window is being drawn for the
         first time, it shows these children when all have been yielded.
         """
-        window = Window(self._query)
+        window = self._make_window()
         yield from draw(nodes, self._path, self._query, window)
         if self._window is None:
             self._window = window
@@ -113,6 +135,9 @@ class SharedWindow:
                 self._is_drawing = False
             else:
                 self._watching.rounds.run_later(self._guarded(self._catch_up()))
+
+    def _make_window(self) -> Window:
+        return Window(self._query, is_export=self._is_export)
 
     def notify(self, notification: Notification) -> None:
         """Move in the round under way, or later if it is being drawn."""
@@ -171,7 +196,7 @@ class SharedWindow:
         former = self._window
         if former is None:
             return
-        window, events = Window(self._query), list[Event]()
+        window, events = self._make_window(), list[Event]()
         held = self._watching.hold()
         self._written = set()
         try:
@@ -211,12 +236,11 @@ class SharedWindows:
 
     def __init__(self, watching: Watching) -> None:
         self._watching = watching
-        self._newest: dict[tuple[Path, str], SharedWindow] = {}
+        self._newest: dict[tuple[Path, str, bool], SharedWindow] = {}
 
-    def find(self, path: Path, query: Query, state: int) -> SharedWindow:
+    def find(self, shown: ShownQuery, state: int) -> SharedWindow:
         """Return a window that shows a state, which was just read; a new one if there is none."""
-        # As text: 1 and True are equal, but are different bounds of a query.
-        key = (path, repr(query))
+        key = shown.key
         found = self._newest.get(key)
         if found is None or not found.shows(state):
 
@@ -224,7 +248,7 @@ class SharedWindows:
                 if self._newest.get(key) is found:
                     del self._newest[key]
 
-            found = self._newest[key] = SharedWindow(self._watching, path, query, state, closed)
+            found = self._newest[key] = SharedWindow(self._watching, shown, state, closed)
         return found
 
 
@@ -240,8 +264,7 @@ class QuerySubscription:
     __slots__ = (
         "_is_attached",
         "_keys",
-        "_path",
-        "_query",
+        "_shown",
         "_stream",
         "_watching",
         "_windows",
@@ -252,19 +275,22 @@ class QuerySubscription:
         self,
         watching: Watching,
         windows: SharedWindows,
-        path: Path,
-        query: Query,
+        shown: ShownQuery,
         stream: QueryStream,
     ) -> None:
         """Find the window in `windows`, which the streams of a database share."""
         self._watching = watching
         self._windows = windows
-        self._path = path
-        self._query = query
+        self._shown = shown
         self._stream = stream
         self.window: SharedWindow | None = None
         self._is_attached = False
         self._keys: list[str] | None = None
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the stream was not notified yet of all that the watchers were notified of."""
+        return self._is_attached and self.window is not None and self.window.is_behind
 
     def watch(self, work: Callable[[Nodes], T]) -> tuple[T, int]:
         """Notify the stream from now on; return what `work` made of the present state."""
@@ -282,7 +308,7 @@ class QuerySubscription:
 
     def watch_from(self, state: int) -> None:
         """Notify the stream of what comes after a state."""
-        window = self._windows.find(self._path, self._query, state)
+        window = self._windows.find(self._shown, state)
         window.attach(self._stream, state)
         if self.window is not window:
             self.unwatch()
@@ -302,5 +328,8 @@ class QuerySubscription:
         if self.window is None:
             raise RuntimeError("This stream does not watch.")
         if self._keys is not None:
-            return print_members((key, nodes.chunks((*self._path, key))) for key in self._keys)
+            path, is_export = self._shown.path, self._shown.is_export
+            return print_members(
+                (key, nodes.chunks((*path, key), export=is_export)) for key in self._keys
+            )
         return print_members(self.window.draw(nodes))

@@ -21,6 +21,11 @@ T = TypeVar("T")
 class Subscription(Protocol):
     """What one stream shows."""
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether the stream was not notified yet of all that the watchers were notified of."""
+        ...
+
     def watch(self, work: Callable[[Nodes], T]) -> tuple[T, int]:
         """Notify the stream from now on; return what `work` made of the present state, its number.
 
@@ -44,20 +49,26 @@ class Subscription(Protocol):
 class NodeSubscription:
     """All of a node."""
 
-    __slots__ = ("_path", "_stream", "_watching")
+    is_behind = False
 
-    def __init__(self, watching: Watching, path: Path, stream: Watcher) -> None:
+    __slots__ = ("_group", "_path", "_stream", "_watching")
+
+    def __init__(
+        self, watching: Watching, path: Path, stream: Watcher, group: object | None
+    ) -> None:
+        """Notify the streams of a `group` in the order of the writes."""
+        self._group = group
         self._watching = watching
         self._path = path
         self._stream = stream
 
     def watch(self, work: Callable[[Nodes], T]) -> tuple[T, int]:
         """Notify the stream from now on; return what `work` made of the present state."""
-        return self._watching.watch(self._path, self._stream, work)
+        return self._watching.watch(self._path, self._stream, work, self._group)
 
     def watch_from(self, state: int) -> None:
         """Notify the stream of what comes after a state."""
-        self._watching.watchers.add(self._path, self._stream, state)
+        self._watching.watchers.add(self._path, self._stream, state, self._group)
 
     def unwatch(self) -> None:
         """Stop notifying the stream."""

@@ -10,6 +10,11 @@ The writes of one batch are delivered together. What they mean at a node is comp
 notified only of writes newer than the state it started from; one that raises is removed and
 disturbs no other.
 
+What several watchers of one client receive has one order, that of the writes, if they were added
+with that client as their `group`: when a write concerns another of them than the writes before it
+in the batch, these are delivered to all groups first. So a watcher of a group may be called several
+times for a batch.
+
 Notifying is done in steps, between which watchers may come, go and start again. Those that came or
 started again did so from a state with all of the batch, so they are not notified of it.
 """
@@ -61,10 +66,47 @@ class _Node:
 
     children: dict[str, _Node] = attrs.field(factory=dict)
     watchers: dict[Watcher, int] = attrs.field(factory=dict)
+    groups: dict[Watcher, object] | None = None
+
+    def drop(self, watcher: Watcher) -> bool:
+        """Remove a watcher; return whether it was there."""
+        if self.groups is not None and self.groups.pop(watcher, None) is not None:
+            self.groups = self.groups or None
+        return self.watchers.pop(watcher, None) is not None
 
 
 _Concerned: TypeAlias = tuple[_Node, Iterator[Event]]
 """A watched node, and what one write means there."""
+
+
+class _Round:
+    """What is delivered together to groups: what some writes mean at the nodes that they watch."""
+
+    def __init__(self) -> None:
+        self.found: dict[_Node, list[tuple[Position, Event]]] = {}
+        self._node_of_group: dict[object, _Node] = {}
+        self._is_shared = False
+
+    def must_precede(self, concerned: Sequence[_Concerned]) -> bool:
+        """Return whether a group would receive the next write before one of this round."""
+        return bool(self.found) and any(self._is_elsewhere(node) for node, _ in concerned)
+
+    def add(self, node: _Node, numbered: Sequence[tuple[Position, Event]]) -> None:
+        """Add what a write means at a node that groups watch."""
+        if node not in self.found:
+            self.found[node] = []
+            for group in (node.groups or {}).values():
+                if self._node_of_group.setdefault(group, node) is not node:
+                    self._is_shared = True
+        self.found[node] += numbered
+
+    def _is_elsewhere(self, node: _Node) -> bool:
+        if node.groups is None:
+            return False
+        if self._is_shared:
+            return True
+        seen = self._node_of_group
+        return node not in self.found and any(group in seen for group in node.groups.values())
 
 
 class Watchers:
@@ -76,13 +118,20 @@ class Watchers:
         self._root = _Node()
         self.count = 0
 
-    def add(self, path: Path, watcher: Watcher, since: int) -> None:
-        """Notify `watcher` of writes that concern `path` and are newer than the number `since`."""
+    def add(self, path: Path, watcher: Watcher, since: int, group: object | None = None) -> None:
+        """Notify `watcher` of writes that concern `path` and are newer than the number `since`.
+
+        All watchers of a `group` are notified in the order of the writes.
+        """
         node = self._root
         for key in path:
             node = node.children.setdefault(key, _Node())
         self.count += watcher not in node.watchers
         node.watchers[watcher] = since
+        if group is not None:
+            if node.groups is None:
+                node.groups = {}
+            node.groups[watcher] = group
 
     def remove(self, path: Path, watcher: Watcher) -> None:
         """Stop notifying `watcher` of `path`; no error if it is not there."""
@@ -92,8 +141,7 @@ class Watchers:
             if node is None:
                 return
             trail.append(node)
-        if trail[-1].watchers.pop(watcher, None) is not None:
-            self.count -= 1
+        self.count -= trail[-1].drop(watcher)
         for at in range(len(path), 0, -1):
             if trail[at].watchers or trail[at].children:
                 return
@@ -112,19 +160,42 @@ class Watchers:
     def notify(self, commits: Sequence[Commit]) -> Steps:
         """Notify every watcher that the writes of one batch concern."""
         found: dict[_Node, list[tuple[Position, Event]]] = {}
+        together = _Round()
         for commit in commits:
-            for concerned in self._concerned(commit):
-                if concerned is not None:
-                    node, events = concerned
-                    found.setdefault(node, []).extend(commit.numbered(events))
+            concerned = []
+            for each in self._concerned(commit):
+                if each is not None:
+                    concerned.append(each)
                 yield
-        for node, numbered in found.items():
-            if numbered:
-                yield from self._notify_node(node, Notification(tuple(numbered)))
+            if together.must_precede(concerned):
+                yield from self._notify_nodes(together.found, in_groups=True)
+                together = _Round()
+            for at, (node, events) in enumerate(concerned, 1):
+                numbered = list(commit.numbered(events))
+                if node.groups is not None:
+                    together.add(node, numbered)
+                if node.groups is None or len(node.groups) < len(node.watchers):
+                    found.setdefault(node, []).extend(numbered)
+                if at % PAUSE_AFTER == 0:
+                    yield
+        yield from self._notify_nodes(together.found, in_groups=True)
+        yield from self._notify_nodes(found, in_groups=False)
 
-    def _notify_node(self, node: _Node, notification: Notification) -> Steps:
+    def _notify_nodes(
+        self, found: dict[_Node, list[tuple[Position, Event]]], *, in_groups: bool
+    ) -> Steps:
+        for node, numbered in found.items():
+            if not numbered:
+                continue
+            groups = node.groups or {}
+            watchers = [each for each in node.watchers if (each in groups) is in_groups]
+            yield from self._notify_node(node, watchers, Notification(tuple(numbered)))
+
+    def _notify_node(
+        self, node: _Node, watchers: Sequence[Watcher], notification: Notification
+    ) -> Steps:
         first, last = (notification.events[at][0].sequence for at in (0, -1))
-        for watcher in list(node.watchers):
+        for watcher in watchers:
             since = node.watchers.get(watcher)
             if since is None or since >= last:
                 continue
@@ -132,7 +203,7 @@ class Watchers:
                 watcher.notify(notification if since < first else _after(since, notification))
             except Exception:
                 self._log.failure("A watcher failed and is removed.")
-                self.count -= node.watchers.pop(watcher, None) is not None
+                self.count -= node.drop(watcher)
             yield
 
     def _concerned(self, commit: Commit) -> Iterator[_Concerned | None]:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from treedbd.database.rounds import Rounds
-from treedbd.database.slices import Slices, StepQueue
+from treedbd.database.slices import Slices, StepQueue, Steps
 from treedbd.database.watchers import Watcher, Watchers
 from treedbd.store.engine import Engine
 from treedbd.store.nodes import HeldNodes, PresentNodes
@@ -48,9 +48,13 @@ class Watching:
         return HeldNodes(self._engine.snapshot())
 
     def watch(
-        self, path: Path, watcher: Watcher, work: Callable[[PresentNodes], T]
+        self,
+        path: Path,
+        watcher: Watcher,
+        work: Callable[[PresentNodes], T],
+        group: object | None = None,
     ) -> tuple[T, int]:
-        """Notify `watcher` of what concerns `path` from now on.
+        """Notify `watcher` of what concerns `path` from now on, as one of a `group`.
 
         Returns what `work` made of the present state, and its sequence number: the watcher is
         notified of every later write and no earlier one. A second call replaces the first.
@@ -58,8 +62,34 @@ class Watching:
         result, sequence = self._engine.read(
             lambda view: (work(PresentNodes(view)), view.sequence())
         )
-        self.watchers.add(path, watcher, sequence)
+        self.watchers.add(path, watcher, sequence, group)
         return result, sequence
+
+    def call_when_notified(self, call: Callable[[], None], is_behind: Callable[[], bool]) -> None:
+        """Call this when the watchers have been notified of all that is durable by now.
+
+        Called by a writer who is answered, it is called in the same round. `is_behind` returns
+        whether a watched query of the caller still has to catch up; that is waited for, too.
+        """
+
+        def after_watchers() -> Steps:
+            # The windows of queries were added to the round by now.
+            self.rounds.add(after_windows())
+            yield
+
+        def after_windows() -> Steps:
+            if is_behind():
+                self.background.add(after_drawing())
+            else:
+                call()
+            yield
+
+        def after_drawing() -> Steps:
+            self.rounds.run_later(after_windows())
+            yield
+
+        self.rounds.add(after_watchers())
+        self.rounds.start()
 
     def position(self, sequence: int) -> Position:
         """Return the position of a client that has received everything up to a number."""

@@ -75,6 +75,18 @@ class WriteApplier:
     def apply(self, transaction: Transaction, write: Write) -> Outcome:
         """Do one write in a transaction; raise the error that refuses it."""
         write = self._after_others(write)
+        if write.task is not None:
+            return write.task(self, transaction, write)
+        return self.apply_edit(transaction, write)
+
+    def judge(self, transaction: Transaction, write: Write) -> None:
+        """Raise what would refuse a write by its rules or its server values; apply nothing."""
+        nodes = self.make_writer(transaction)
+        self.check_write(nodes, write, resolve(write.edit, write.now, nodes), None)
+        self._check_time(write)
+
+    def apply_edit(self, transaction: Transaction, write: Write) -> Outcome:
+        """Do a write in a transaction, without its task."""
         if write.large is not None:
             return self._apply_large(transaction, write, write.large)
         counted = None if self.quotas is None else self.quotas.begin(transaction)

@@ -197,7 +197,8 @@ class WatchQueue:
         self._grant = database.make_grant(request, self.revoke, self.overflow)
         self._subscription = database.subscribe(path, self._query, self)
         source = first_source(database, path, self._query, self._subscription)
-        self._first = FirstValue(source, self._grant, self._access.resource.shared_reads, "")
+        reads = self._access.resource.shared_reads
+        self._first = FirstValue(source, self._grant.check_again, reads, "")
         self._database = database
         self._registry.add(self, Subscriber(self._name, None, self._identity))
         try:
@@ -278,7 +279,7 @@ class WatchQueue:
 
     def _show(self, database: Database, rendered: bytes | Rendering, sequence: int) -> None:
         """Let the value of a state be the first event; what was written later follows it."""
-        self._events.add_first(text_of(rendered), database.position(sequence))
+        self._events.add_first(text_of(rendered), database.watching.position(sequence))
 
     def _not_rendered(self, failure: Failure) -> None:
         if self._is_over:

@@ -47,6 +47,9 @@ STATE_KEY: Final = INDEX_END
 """The key of the one row that says which indexes there are (`index_states`)."""
 USAGE_KEY: Final = b"\x06u"
 """The key of the one row that says how much the database holds (`usage`)."""
+DISCONNECT_FIRST: Final = b"\x06d"
+DISCONNECT_END: Final = b"\x06e"
+"""All writes that are kept for the end of a session are in this range (`disconnect_rows`)."""
 COLLECTION_BYTES: Final = 240
 """A collection whose encoded path is longer has no entries; queries there read all children."""
 VALUE_BYTES: Final = 100

@@ -290,7 +290,7 @@ def _release(child: _Found) -> _Found:
 
 def _show(child: Child, window: Window) -> Iterator[bytes]:
     digest = Digest()
-    for chunk in child.chunks():
+    for chunk in child.chunks(export=window.is_export):
         digest.update(chunk)
         yield chunk
     window.show(child.key, child.rank, digest.value)

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from treedbd.store.disconnect_rows import check_rows
 from treedbd.store.engine import DamagedRow, ReadView
 from treedbd.store.index_entries import find_collections, look_up
 from treedbd.store.index_keys import (
+    DISCONNECT_END,
+    DISCONNECT_FIRST,
     INDEX_END,
     INDEX_FIRST,
     STATE_KEY,
@@ -37,8 +40,10 @@ def verify_indexes(view: ReadView) -> Iterator[str]:
         yield f"The indexes cannot be checked: {error}"
         return
     others = {STATE_KEY, USAGE_KEY}
-    if any(key not in others for key in view.scan_keys(STATE_KEY, _BEYOND_STATES)):
-        yield "There are rows that belong to nothing."
+    for low, high in ((STATE_KEY, DISCONNECT_FIRST), (DISCONNECT_END, _BEYOND_STATES)):
+        if any(key not in others for key in view.scan_keys(low, high)):
+            yield "There are rows that belong to nothing."
+    yield from check_rows(view)
     yield from _verify_unknown(view, states)
     nodes = Nodes(view)
     for state in states.states:

@@ -14,7 +14,8 @@ are relative to a path that the watcher cannot see.
 
 A `put` shows a value as a plain GET does: no priorities, arrays where the keys are indices. A
 `patch` has the members as they were sent; only server values are resolved, and what is empty is
-null. A write to a priority is a `put` of the node that has it.
+null. A write to a priority is a `put` of the node that has it. The same in export form, with
+priorities and without arrays, is for clients of the real-time protocol.
 
 One write may be several events. Each therefore has a `Position` of its own, so a client that is cut
 off between two of them can resume with the second.
@@ -31,7 +32,7 @@ from treedbd.tree import printing
 from treedbd.tree.edit import Edit, Method, changes_as_sent
 from treedbd.tree.path import format_path, is_at_or_above
 from treedbd.tree.types import PRIORITY, Json, Path, Value
-from treedbd.tree.value import plain, value_at
+from treedbd.tree.value import as_json, plain, value_at
 from treedbd.tree.view import View
 
 MAX_LARGE_CHANGES: Final = 10_000
@@ -41,6 +42,7 @@ MAX_LARGE_CHANGES: Final = 10_000
 class Event:
     """At `path`, relative to the watched path, `data` was set or merged.
 
+    `exported` is the same in export form.
     Of a large write there is only what its data prints as, in `printed`; or it `is_missed`: then
     what was written is too large for an event, and a watcher has to read its value again.
     """
@@ -50,6 +52,9 @@ class Event:
     data: Json
     printed: bytes | None = None
     is_missed: bool = False
+    exported: Json = attrs.field(
+        default=attrs.Factory(lambda self: self.data, takes_self=True), eq=False, repr=False
+    )
 
     @property
     def is_large(self) -> bool:
@@ -116,9 +121,14 @@ class Commit:
             return
         if self.method == "put":
             (change,) = self.changes
-            yield Event("put", relative, plain(change.value))
+            yield _put(relative, change.value)
             return
-        yield Event("patch", relative, dict(map(self._member, self.changes)))
+        exported: Json = {
+            self._name(each): each.sent if each.is_priority else as_json(each.value)
+            for each in self.changes
+        }
+        members: Json = dict(map(self._member, self.changes))
+        yield Event("patch", relative, members, exported=exported)
 
     def events_below(self, watched: Path) -> Iterator[Event]:
         """Yield the events at `watched`, which is below `path`."""
@@ -127,9 +137,9 @@ class Commit:
             return
         for change in self.changes:
             if is_at_or_above(watched, change.path):
-                yield Event("put", change.path[len(watched) :], plain(change.value))
+                yield _put(change.path[len(watched) :], change.value)
             elif is_at_or_above(change.path, watched) and not change.is_priority:
-                yield Event("put", (), plain(value_at(change.value, watched[len(change.path) :])))
+                yield _put((), value_at(change.value, watched[len(change.path) :]))
 
     def events_at(self, watched: Path) -> Iterator[Event]:
         """Yield the events at any path."""
@@ -148,9 +158,16 @@ class Commit:
 
     def _member(self, change: CommittedChange) -> tuple[str, Json]:
         """Return a change of a PATCH as the member that was sent."""
+        return self._name(change), None if change.sent in ({}, []) else change.sent
+
+    def _name(self, change: CommittedChange) -> str:
         below = change.path[len(self.path) :]
-        name = "/".join((*below, PRIORITY) if change.is_priority else below)
-        return name, None if change.sent in ({}, []) else change.sent
+        return "/".join((*below, PRIORITY) if change.is_priority else below)
+
+
+def _put(path: Path, value: Value) -> Event:
+    """Return the event that the value of a node was set."""
+    return Event("put", path, plain(value), exported=as_json(value))
 
 
 def describe(sequence: int, edit: Edit, op_id: bytes = b"") -> Commit:

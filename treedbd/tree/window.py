@@ -26,7 +26,7 @@ from treedbd.tree.event import Event
 from treedbd.tree.order import KeyRank, ValueRank, rank_key
 from treedbd.tree.query import Query
 from treedbd.tree.types import PRIORITY, Json, Value
-from treedbd.tree.value import plain
+from treedbd.tree.value import as_json, plain
 
 RESERVE: Final = 256
 """Children whose positions are kept beyond the limit, unless another number is given."""
@@ -62,10 +62,19 @@ class Window:
 
     It is made empty. `show` and `keep` add the children that `wider_query` selects, in its order;
     then `finish` has to be called.
+
+    Attributes:
+        is_export: whether it shows them in export form.
+
     """
 
-    def __init__(self, query: Query, reserve: int = RESERVE) -> None:
-        """Keep the positions of at most `reserve` children beyond the limit."""
+    def __init__(self, query: Query, reserve: int = RESERVE, *, is_export: bool = False) -> None:
+        """Keep the positions of at most `reserve` children beyond the limit.
+
+        With `is_export` children are shown in export form.
+        """
+        self.is_export: Final = is_export
+        self._as_shown: Callable[[Value], Json] = as_json if is_export else plain
         self._query = query
         self._reserve = reserve
         self._limit = query.limit_to_first or query.limit_to_last
@@ -132,7 +141,7 @@ class Window:
             for key, child in zip(keys, read(keys), strict=True):
                 position = self._position(key, child)
                 touched.update(dict.fromkeys((key, *self._place(key, position))))
-                values[key] = None if position is None else plain(child)
+                values[key] = None if position is None else self._as_shown(child)
             yield
         if self._horizon is not None and len(self._in_order) < (self._limit or 0):
             return None
@@ -142,7 +151,8 @@ class Window:
                 values[key] = None
         entered = [key for key in touched if key not in values and key not in self._shown]
         for keys in _batched(entered):
-            values.update((key, plain(child)) for key, child in zip(keys, read(keys), strict=True))
+            shown = map(self._as_shown, read(keys))
+            values.update(zip(keys, shown, strict=True))
             yield
         events: list[Event] = []
         for keys in _batched(values):

@@ -43,6 +43,8 @@ MAX_PARAMETERS: Final = 64
 """Parameters of a request that are looked at."""
 MAX_UNKNOWN: Final = 4
 """Unknown parameters of a request that are named."""
+_OTHER_PARAMETERS: Final = frozenset({b"/.ws", b"/.lp"})
+"""Paths whose requests have parameters of another protocol."""
 _STANDARD_OUTPUT: Final = 1
 _BY_LOWER_CASE: Final = {name.lower(): name for name in KNOWN}
 
@@ -145,7 +147,9 @@ def _wanted_of(request: Any) -> DataRequest | None:
 
 
 def _unknown_parameters(request: IHttp1Request) -> list[str]:
-    _, _, query = request.uri.partition(b"?")
+    path, _, query = request.uri.partition(b"?")
+    if path in _OTHER_PARAMETERS:
+        return []
     names = (part.partition(b"=")[0] for part in query.split(b"&", MAX_PARAMETERS))
     found = (decode_leniently(name).decode(errors="replace") for name in names if name)
     return [name for name in found if name not in KNOWN][:MAX_UNKNOWN]

@@ -22,6 +22,7 @@ from treedbd.database.errors import (
     RulesManagedByFile,
     TagDenied,
     TooLarge,
+    TooManyDisconnectWrites,
     Unavailable,
     UnknownDatabase,
 )
@@ -43,6 +44,13 @@ from treedbd.web.http1 import errors as protocol
 from treedbd.web.methods import MethodNotAllowed
 from treedbd.web.origins import ForeignOrigin
 from treedbd.web.rates import TooManyRequests
+from treedbd.web.realtime.registry import (
+    WEBSOCKET_VERSION,
+    BadHandshake,
+    CannotUpgrade,
+    TooManySockets,
+    WrongVersion,
+)
 from treedbd.web.request import PayloadTooLarge
 from treedbd.web.response import JSON_TYPE, Response
 from treedbd.web.sse.registry import StreamsExhausted, TooManyStreams
@@ -56,6 +64,7 @@ STATUS: Final[dict[type[BaseException], tuple[int, str]]] = {
     InvalidPath: (400, "invalid_path"),
     InvalidQuery: (400, "invalid_query"),
     InvalidRules: (400, "invalid_data"),
+    TooManyDisconnectWrites: (400, "invalid_query"),
     BadToken: (401, "auth_required"),
     AuthRequired: (401, "auth_required"),
     ForeignOrigin: (403, "permission_denied"),
@@ -65,6 +74,7 @@ STATUS: Final[dict[type[BaseException], tuple[int, str]]] = {
     MissingSuffix: (404, "not_found"),
     NoDatabaseNamed: (404, "not_found"),
     UnknownDatabase: (404, "not_found"),
+    CannotUpgrade: (404, "not_found"),
     MethodNotAllowed: (405, "method_not_allowed"),
     RulesManagedByFile: (409, "conflict"),
     ConditionFailed: (412, "condition_failed"),
@@ -73,12 +83,15 @@ STATUS: Final[dict[type[BaseException], tuple[int, str]]] = {
     IdentifyFailed: (500, "internal_error"),
     UnsupportedEncoding: (415, "unsupported_encoding"),
     Misdirected: (421, "misdirected"),
+    BadHandshake: (400, "invalid_data"),
+    WrongVersion: (426, "invalid_data"),
     TooManyRequests: (429, "too_many_requests"),
     TooManyWaitingBytes: (429, "too_many_requests"),
     TooManyStreams: (429, "too_many_requests"),
     ProviderUnavailable: (503, "unavailable"),
     WaitingBytesExhausted: (503, "unavailable"),
     StreamsExhausted: (503, "unavailable"),
+    TooManySockets: (503, "unavailable"),
     Unavailable: (503, "unavailable"),
     DeadlinePassed: (504, "timeout"),
     OutcomeInDoubt: (504, "in_doubt"),
@@ -94,8 +107,12 @@ _INTERNAL: Final = (500, "internal_error")
 
 
 def codes_by_status() -> dict[int, list[str]]:
-    """Return the codes of all errors by their statuses: of requests, and of HTTP itself."""
-    pairs = {*STATUS.values(), _INTERNAL, *((each.status, each.code) for each in protocol.REPLIES)}
+    """Return the codes of all errors by their statuses: of requests, and of HTTP itself.
+
+    But not that of a handshake, which is no request of the REST interface.
+    """
+    of_requests = {pair for kind, pair in STATUS.items() if kind is not WrongVersion}
+    pairs = {*of_requests, _INTERNAL, *((each.status, each.code) for each in protocol.REPLIES)}
     codes: defaultdict[int, list[str]] = defaultdict(list)
     for status, code in sorted(pairs):
         codes[status].append(code)
@@ -172,6 +189,8 @@ def _headers_of(error: BaseException) -> tuple[Header, ...]:
         return ((b"Retry-After", b"%d" % error.retry_after_s),)
     if isinstance(error, TooManyStreams | TooManyWaitingBytes):
         return (RETRY_SOON,)
+    if isinstance(error, WrongVersion):
+        return ((b"Sec-WebSocket-Version", WEBSOCKET_VERSION.encode()), (b"Upgrade", b"websocket"))
     return (ACCEPTED,) if isinstance(error, UnsupportedEncoding) else ()
 
 

@@ -14,31 +14,24 @@ from functools import partial
 from typing import Any, Final, TypeAlias
 
 from twisted.internet.defer import CancelledError, Deferred
-from twisted.internet.interfaces import IReactorTime
 from twisted.python.failure import Failure
 
 from treedbd.database.answers import Answer
 from treedbd.database.database import Database
-from treedbd.database.errors import DeadlinePassed, PermissionDenied
-from treedbd.database.read_grants import ReadRequest
+from treedbd.database.errors import DeadlinePassed
 from treedbd.database.requests import Caller
 from treedbd.database.traced_rules import trace_rules
 from treedbd.rules.context import Context, QueryFacts
 from treedbd.rules.evaluate import Verdict
 from treedbd.store.nodes import Nodes
-from treedbd.tree.errors import InvalidQuery
-from treedbd.web.auth.authenticator import Authenticator
 from treedbd.web.auth.identity import ANONYMOUS, Identity, override_auth, require_admin
-from treedbd.web.content import WaitingBytesRefused
 from treedbd.web.explain import explanation
 from treedbd.web.flow import Flow
-from treedbd.web.headers import Header
 from treedbd.web.http1.interface import IHttp1Request
 from treedbd.web.large_reads import Rendered, Waiter, before_deadline
 from treedbd.web.methods import READING
 from treedbd.web.missing_indexes import MissingIndexes, explain_index
-from treedbd.web.options import WebOptions
-from treedbd.web.rates import Rates
+from treedbd.web.parts import WebParts
 from treedbd.web.read_options import check_stream
 from treedbd.web.rendering import Rendering
 from treedbd.web.representation import (
@@ -52,19 +45,13 @@ from treedbd.web.representation import (
     shared_response,
 )
 from treedbd.web.request import DataRequest
-from treedbd.web.response import Response, ResponseWriter, address_of
-from treedbd.web.shared_reads import SharedReads, TooMuchWork
-from treedbd.web.sse.frames import parse_id
-from treedbd.web.sse.registry import StreamRegistry, Subscriber
-from treedbd.web.sse.stream import Stream, StreamRequest
+from treedbd.web.response import Response, address_of
+from treedbd.web.shared_reads import TooMuchWork
+from treedbd.web.sse.opening import StreamOpening
+from treedbd.web.sse.registry import StreamRegistry
 from treedbd.web.write import WriteHandlers
 
 Handler: TypeAlias = Callable[[IHttp1Request, DataRequest, Database], Awaitable[Response | None]]
-
-STREAM_HEADERS: Final[tuple[Header, ...]] = (
-    (b"Content-Type", b"text/event-stream; charset=utf-8"),
-    (b"X-Accel-Buffering", b"no"),
-)
 
 
 def drive(coroutine: Coroutine[Deferred[Any], Any, object], failure: Failure | None = None) -> None:
@@ -90,24 +77,16 @@ class DataHandlers:
         methods: the handler of each method.
         streams: the open streams.
         missing_indexes: looks at the queries.
+        gate: lets bodies be parsed.
+        admit: `StreamOpening.admit`.
 
     """
 
     def __init__(
-        self,
-        options: WebOptions,
-        authenticator: Authenticator,
-        writer: ResponseWriter,
-        refuse: Callable[[IHttp1Request, BaseException], None],
-        shared_reads: SharedReads,
-        clock: IReactorTime,
-        wall_clock: Callable[[], float],
-        rates: Rates | None = None,
+        self, parts: WebParts, refuse: Callable[[IHttp1Request, BaseException], None]
     ) -> None:
-        """`refuse` answers a stream that cannot begin; `wall_clock` returns seconds since 1970.
-
-        `rates` bound what users do, None if nothing does.
-        """
+        """`refuse` answers a stream that cannot begin."""
+        options, rates, clock = parts.options, parts.rates, parts.clock
         self._rates = rates
         writes = WriteHandlers(
             options.limits,
@@ -115,27 +94,25 @@ class DataHandlers:
             self._identify_for_explanation,
             clock,
             self.now_ms,
-            shared_reads,
+            parts.reads,
         )
         self.methods: Final[dict[bytes, Handler]] = {
             b"GET": self.get,
             b"HEAD": self.get,
-            b"PUT": writes.put,
-            b"POST": writes.post,
-            b"PATCH": writes.patch,
-            b"DELETE": writes.delete,
+            **writes.methods,
         }
         self.streams: Final = StreamRegistry(
-            options.limits, options.streams, clock, wall_clock, options.counts, rates
+            options.limits, options.streams, clock, parts.wall_clock, options.counts, rates
         )
         self._writes = writes
-        self._authenticator = authenticator
-        self._writer = writer
-        self._refuse = refuse
-        self._shared_reads = shared_reads
+        self.gate: Final = writes.gate
+        self._authenticator = parts.authenticator
+        self._shared_reads = parts.reads
         self.missing_indexes: Final = MissingIndexes()
-        self._clock = clock
-        self._wall_clock = wall_clock
+        self._clock, self._wall_clock = clock, parts.wall_clock
+        kept = self.streams, refuse, self.missing_indexes, self.now_ms
+        self._opening = StreamOpening(parts, *kept)
+        self.admit: Final = self._opening.admit
 
     def refuse_writes(self) -> None:
         """Refuse the writes that wait to be parsed, and all that come."""
@@ -163,7 +140,7 @@ class DataHandlers:
                 trace_rules(wanted.trace, check)
 
         if wanted.accepts_events:
-            self._open_stream(request, wanted, database, identity)
+            await self._opening.open(request, wanted, database, identity)
             return None
         if options.query is not None:
             self.missing_indexes.check(
@@ -234,56 +211,6 @@ class DataHandlers:
         if query is not None:
             shown["index"] = explain_index(database, wanted.place.path, query)
         return json_response(wanted, shown)
-
-    def _open_stream(
-        self,
-        request: IHttp1Request,
-        wanted: DataRequest,
-        database: Database,
-        identity: Identity,
-    ) -> None:
-        request.head_memory.identity = identity  # for the log: its token may expire meanwhile
-        address = address_of(request)
-        read_request = self.admit(wanted, database, identity, address)
-        path = wanted.place.path
-        with_ids = wanted.parameters.get("resume") == "true"
-        stream_request = StreamRequest(
-            database, path, wanted.read_options.query, read_request, identity, address, with_ids
-        )
-        stream = Stream(
-            request, stream_request, self.streams, self._shared_reads, self._clock, self._refuse
-        )
-        common = self._writer.common_headers(request, no_store=False)
-        self.streams.add(stream, Subscriber(database.name, address, identity, request))
-        try:
-            stream.start((*STREAM_HEADERS, *common), parse_id(wanted.last_event_id))
-        except (PermissionDenied, WaitingBytesRefused, InvalidQuery):
-            self.streams.remove(stream)
-            raise
-
-    def admit(
-        self, wanted: DataRequest, database: Database, identity: Identity, address: str | None
-    ) -> ReadRequest:
-        """Return for what the rules are evaluated while a stream, or a program, watches a place.
-
-        Raises if it may not begin; whether the rules allow it is evaluated with its first value.
-        """
-        options, path = wanted.read_options, wanted.place.path
-        request = ReadRequest(
-            Caller(identity.auth, identity.is_admin), path, options.facts, self.now_ms
-        )
-
-        def check_read(nodes: Nodes) -> None:
-            database.check_read(path, request.caller, self.now_ms(), nodes, options.facts)
-
-        if options.query is not None:
-            self.missing_indexes.check(
-                database, path, options.query, lambda: database.read(check_read)
-            )
-        if database.is_absent:
-            database.read(check_read)
-        self.streams.check(database.name, address, identity)
-        return request
 
     # Callers.
 

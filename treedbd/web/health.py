@@ -26,7 +26,8 @@ from treedbd.web.auth.jwt import BadToken
 from treedbd.web.auth.providers import ProviderUnavailable
 from treedbd.web.http1.interface import IHttp1Request
 from treedbd.web.origins import ForeignOrigin
-from treedbd.web.request import RequestParser, find_token
+from treedbd.web.parameters import find_token
+from treedbd.web.request import RequestParser
 from treedbd.web.response import JSON_TYPE, Response
 from treedbd.web.users import Users
 

@@ -1,4 +1,4 @@
-"""The methods of requests: those of a resource, and the one that a request has."""
+"""The methods of requests: those of a resource, the one that a request has, and streams."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from typing import Final
 
 import attrs
 
+from treedbd.tree.errors import InvalidQuery
 from treedbd.web.headers import Headers, first
-from treedbd.web.parameters import METHOD_OVERRIDE, Parameters
+from treedbd.web.media_types import accepts_events
+from treedbd.web.parameters import METHOD_OVERRIDE, ON_DISCONNECT, Parameters
 
 READING: Final = frozenset({b"GET", b"HEAD"})
 WRITING: Final = frozenset({b"PUT", b"POST", b"PATCH", b"DELETE"})
@@ -62,3 +64,11 @@ def check_method(method: bytes, allowed: AllowedMethods) -> None:
     """Raise `MethodNotAllowed` for a method that the resource does not have."""
     if method not in allowed.names:
         raise MethodNotAllowed(f"The methods here are {allowed.header.decode()}.", allowed)
+
+
+def wants_stream(method: bytes, headers: Headers, parameters: Parameters) -> bool:
+    """Return whether a request opens a stream; raise `InvalidQuery` for what only a stream has."""
+    is_stream = b"accept" in headers and method in READING and accepts_events(headers)
+    if ON_DISCONNECT in parameters and not is_stream:
+        raise InvalidQuery(f"{ON_DISCONNECT} works with a stream only.")
+    return is_stream

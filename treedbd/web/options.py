@@ -38,7 +38,8 @@ class WebOptions:
     requests of pages of other origins are refused. `admin_token` replaces the token `owner`. With
     `compression` longer responses are encoded as their clients accept it. `counts` are the streams
     of all processes that serve the same clients, `levels` what they count for `rates`;
-    `project_rates` are those of the projects that have rates of their own. What `trusted_proxies`
+    `project_rates` are those of the projects that have rates of their own. With `has_realtime` the
+    real-time protocol is served. What `trusted_proxies`
     say of a request counts. With `logs_requests` each request is logged, and what its sender may
     have overlooked. With `has_page` there is a page for browsers, and the documentation; what
     that page shows in `development` mode is None in any other. `refused` is called with each
@@ -63,5 +64,6 @@ class WebOptions:
     levels: Levelling | None = None
     logs_requests: bool = False
     has_page: bool = True
+    has_realtime: bool = True
     development: DevelopmentFacts | None = None
     refused: Callable[[Any, BaseException, str], None] | None = None

@@ -1,7 +1,8 @@
 """The query string, parsed from the raw request target.
 
 `&` separates, `;` does not; a parameter without a value counts; `+` is a space. Parameters that the
-interface does not know are ignored, but must decode; a known one given twice is an error.
+interface does not know are ignored, but must decode; a known one given twice is an error. A token
+may be one of them, or in a header.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from treedbd.limits import DEFAULT_TIMEOUT_S, MAX_CALLBACK_CHARACTERS, MAX_TIMEO
 from treedbd.tree.errors import InvalidQuery
 from treedbd.tree.query import PARAMETERS as QUERY_PARAMETERS
 from treedbd.tree.query import WHERE
+from treedbd.web.headers import Headers
 from treedbd.web.percent_encoding import BadEncoding, decode
 
 Parameters: TypeAlias = dict[str, str]
 
+ON_DISCONNECT: Final = "onDisconnect"
 METHOD_OVERRIDE: Final = "x-http-method-override"
 TIMEOUT_PATTERN: Final = r"([0-9]{1,9})(ms|s|min)"
 KNOWN: Final = frozenset(
@@ -25,6 +28,7 @@ KNOWN: Final = frozenset(
         *("shallow", "v", "format", "print", "callback", "download", "resume"),
         *QUERY_PARAMETERS,
         WHERE,
+        ON_DISCONNECT,
         *("dryRun", "writeSizeLimit", "disableTriggers"),
     }
 )
@@ -60,6 +64,15 @@ def parse_parameters(raw: bytes) -> Parameters:
             raise InvalidQuery(f"The parameter {name_text} is given twice.")
         parameters[name_text] = value_text
     return parameters
+
+
+def find_parameter(uri: bytes, name: bytes) -> str:
+    """Return the first value of a parameter that only some paths have; "" if there is none."""
+    for part in uri.partition(b"?")[2].split(b"&"):
+        found, _, value = part.partition(b"=")
+        if found == name:
+            return _decode(value)
+    return ""
 
 
 def parse_leniently(raw_query: bytes) -> Parameters:
@@ -105,6 +118,26 @@ def parse_callback(text: str) -> str:
     if text.partition(".")[0] in _RESERVED_WORDS:
         raise InvalidQuery("callback must not begin with a reserved word of JavaScript.")
     return text
+
+
+def find_token(headers: Headers, parameters: Parameters) -> str | None:
+    """Return the token of a request, None if it has none.
+
+    Raises `InvalidQuery` if it has two that differ. An `Authorization` of another scheme than
+    Bearer has none.
+    """
+    found = {parameters.get("auth"), parameters.get("access_token")}
+    for value in headers.get(b"authorization", ()):
+        found.add(_bearer_token(value.decode("latin-1").strip()))
+    found -= {None, ""}
+    if len(found) > 1:
+        raise InvalidQuery("The request carries two different tokens.")
+    return found.pop() if found else None
+
+
+def _bearer_token(field: str) -> str:
+    scheme, *token = field.split(None, 1) or ("",)
+    return token[0] if token and scheme.lower() == "bearer" else ""
 
 
 def parse_choice(parameters: Parameters, name: str, *choices: str) -> str | None:

@@ -55,6 +55,8 @@ class ReadOptions:
 
 
 PLAIN: Final = ReadOptions(None, None, False, None, None)
+EXPORT: Final = ReadOptions(None, None, True, None, None)
+"""A whole value, as it is and in export form."""
 
 
 def parse_read_options(

@@ -18,6 +18,7 @@ from treedbd.database.requests import Caller
 from treedbd.web.auth.authenticator import Authenticator
 from treedbd.web.auth.identity import ANONYMOUS
 from treedbd.web.http1.interface import IHttp1Request
+from treedbd.web.origins import OriginGuard
 from treedbd.web.rates import Rates
 from treedbd.web.representation import kept_response
 from treedbd.web.request import DataRequest, Question
@@ -35,16 +36,58 @@ class RepeatedReads:
         authenticator: Authenticator,
         writer: ResponseWriter,
         now_ms: Callable[[], int],
-        rates: Rates | None = None,
+        rates: Rates | None,
+        guard: OriginGuard | None,
+        refuse: Callable[[IHttp1Request, BaseException, DataRequest], None],
+        *,
+        leaves_denials: bool,
     ) -> None:
-        """`now_ms` returns milliseconds since 1970; `rates` bound what callers do."""
+        """`now_ms` returns milliseconds since 1970; `rates` bound what callers do.
+
+        `guard` refuses pages of other sites, `refuse` answers with an error. What rules deny is
+        left to the handlers if it `leaves_denials`.
+        """
         self._rates = rates
+        self._guard = guard
+        self._refuse = refuse
+        self._leaves_denials = leaves_denials
         self._catalog = catalog
         self._authenticator = authenticator
         self._writer = writer
         self._now_ms = now_ms
 
-    def answer(self, request: IHttp1Request, question: Question) -> bool:
+    def repeat(
+        self, request: IHttp1Request, otherwise: Callable[[IHttp1Request], None] | None
+    ) -> bool:
+        """Answer a read that the connection repeats, if that is simple; return whether it was.
+
+        It may be answered in a moment, if there is what to do `otherwise`.
+        """
+        question: Question | None = request.head_memory.question
+        if question is None or question.rules is None:
+            return False
+        wanted = question.wanted
+        try:
+            if self._guard is not None and wanted.token is not None:
+                self._guard.check_token(request.headers, wanted.token)
+            if self._answer(request, question):
+                return True
+        except Exception as error:
+            if self._leaves_denials and isinstance(error, PermissionDenied):
+                return False  # to be explained, too
+            self._refuse(request, error, wanted)
+            return True
+        if otherwise is None:
+            return False
+        go_on = otherwise
+
+        def repeat_or_go_on() -> None:
+            if not self.repeat(request, None):
+                go_on(request)
+
+        return self._catalog.when_current(question.name, repeat_or_go_on)
+
+    def _answer(self, request: IHttp1Request, question: Question) -> bool:
         """Answer a request if that is simple; return whether it is answered.
 
         Raises `TooManyRequests`, `PermissionDenied` or `WaitingBytesRefused`.

@@ -34,11 +34,18 @@ from treedbd.web.content_coding import parse_coding
 from treedbd.web.dialect import FIREBASE, STANDARD, Dialect
 from treedbd.web.headers import Headers, first, is_true, joined
 from treedbd.web.http1.interface import IHttp1Request
-from treedbd.web.media_types import accepts_events
-from treedbd.web.methods import READING, WITH_BODY, WRITING, AllowedMethods, parse_method
+from treedbd.web.methods import (
+    READING,
+    WITH_BODY,
+    WRITING,
+    AllowedMethods,
+    parse_method,
+    wants_stream,
+)
 from treedbd.web.options import WebOptions
 from treedbd.web.parameters import (
     Parameters,
+    find_token,
     parse_choice,
     parse_leniently,
     parse_parameters,
@@ -190,8 +197,11 @@ class RequestParser:
             pass  # no project is addressed, so none has a setting
         return choose_dialect(setting, request.headers, parameters)
 
-    def locate(self, request: IHttp1Request) -> Location:
-        """Return the location that a request addresses; raise the error in its address."""
+    def locate(self, request: IHttp1Request, *, ignores_ns: bool = False) -> Location:
+        """Return the location that a request addresses; raise the error in its address.
+
+        With `ignores_ns` the parameter `ns` is as if it were not there.
+        """
         uri = request.uri
         # Most targets are paths, and need not be split.
         authority, target = (None, uri) if uri[:1] == b"/" else split_target(uri)
@@ -207,7 +217,8 @@ class RequestParser:
         hosts = request.headers.get(b"host", ())
         if len(hosts) != 1 or authority is not None:
             self._addressing.check_host(hosts, authority)
-        name = self._addressing.find(hosts[0], parameters.get("ns"))
+        ns = None if ignores_ns else parameters.get("ns")
+        name = self._addressing.find(hosts[0], ns)
         return Location(name, raw_path, parameters, malformed)
 
     def parse(
@@ -248,7 +259,7 @@ class RequestParser:
             token=find_token(headers, parameters),
             override=_parse_override(parameters),
             wants_explanation=_EXPLAIN in headers and is_true(headers, _EXPLAIN),
-            accepts_events=b"accept" in headers and method in READING and accepts_events(headers),
+            accepts_events=wants_stream(method, headers, parameters),
             last_event_id=first(headers, _LAST_ID) if _LAST_ID in headers else None,
             where_children=self._where_children,
             admin_path=None if has_place else location.raw_path,
@@ -287,26 +298,6 @@ def choose_dialect(name: DialectName, headers: Headers, parameters: Parameters) 
     else:
         is_firebase = name == "firebase"
     return FIREBASE if is_firebase else STANDARD
-
-
-def find_token(headers: Headers, parameters: Parameters) -> str | None:
-    """Return the token of a request, None if it has none.
-
-    Raises `InvalidQuery` if it has two that differ. An `Authorization` of another scheme than
-    Bearer has none.
-    """
-    found = {parameters.get("auth"), parameters.get("access_token")}
-    for value in headers.get(b"authorization", ()):
-        found.add(_bearer_token(value.decode("latin-1").strip()))
-    found -= {None, ""}
-    if len(found) > 1:
-        raise InvalidQuery("The request carries two different tokens.")
-    return found.pop() if found else None
-
-
-def _bearer_token(field: str) -> str:
-    scheme, *token = field.split(None, 1) or ("",)
-    return token[0] if token and scheme.lower() == "bearer" else ""
 
 
 def _find_place(

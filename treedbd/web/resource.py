@@ -21,7 +21,7 @@ from zope.interface import implementer
 from treedbd.database.absent import AbsentDatabase
 from treedbd.database.catalog import Catalog
 from treedbd.database.database import Database
-from treedbd.database.errors import SHUTTING_DOWN, PermissionDenied, Unavailable, UnknownDatabase
+from treedbd.database.errors import SHUTTING_DOWN, Unavailable, UnknownDatabase
 from treedbd.names import DatabaseName
 from treedbd.turns import Turns
 from treedbd.web.activity import Activity
@@ -30,7 +30,6 @@ from treedbd.web.auth.authenticator import Authenticator
 from treedbd.web.auth.host_login import HostLogin
 from treedbd.web.body_gate import FREE_BYTES
 from treedbd.web.content import WaitingBytesRefused
-from treedbd.web.cors import Cors
 from treedbd.web.development_log import make_development_log
 from treedbd.web.documents import DOCUMENT_PATHS, Documents
 from treedbd.web.error_sender import ErrorSender
@@ -44,11 +43,13 @@ from treedbd.web.http1.request import Request
 from treedbd.web.methods import READING, AllowedMethods
 from treedbd.web.openapi.served import OpenApi
 from treedbd.web.options import WebOptions
-from treedbd.web.origins import SENT_FOR_PAGES, ForeignOrigin, make_guard
-from treedbd.web.rates import TooManyRequests, make_rates
+from treedbd.web.origins import SENT_FOR_PAGES, ForeignOrigin
+from treedbd.web.parts import make_parts
+from treedbd.web.rates import TooManyRequests
+from treedbd.web.realtime.endpoint import make_realtime
 from treedbd.web.repeated_reads import RepeatedReads
-from treedbd.web.request import DataRequest, Question, RequestParser
-from treedbd.web.response import Response, ResponseWriter
+from treedbd.web.request import DataRequest, Question
+from treedbd.web.response import Response
 from treedbd.web.routes import (
     ALL_METHODS,
     READ_METHODS,
@@ -56,14 +57,12 @@ from treedbd.web.routes import (
     ApartFromTree,
     declared_routes,
     make_routes,
+    missing_endpoints,
     reserved_answers,
     reserved_routes,
     route_each,
     split_segments,
 )
-from treedbd.web.shared_reads import SharedReads
-from treedbd.web.sse.registry import StreamRegistry
-from treedbd.web.users import Users
 
 _SUFFIX: Final = b".json"
 _ECHOING: Final = frozenset({b"PUT", b"PATCH"})
@@ -76,7 +75,9 @@ class TreeResource(Resource):
 
     Attributes:
         shared_reads: what waits for readers.
-        data: handles the requests for data.
+        data, streams: handles the requests for data; the open streams.
+        realtime: serves the real-time protocol.
+        writer: sends responses.
         rates: bound what callers do; None if nothing does.
 
     """
@@ -105,35 +106,31 @@ class TreeResource(Resource):
         self._moment = catalog.moment
         self._body_limit = options.limits.write_body_bytes
         self._proxies = options.trusted_proxies
-        self._parser = RequestParser(options)
-        self.shared_reads: Final = SharedReads(options.limits, clock)
-        cors, memory = Cors(options.cors_origins), self.shared_reads.memory
-        self._writer = ResponseWriter(cors, memory, clock, compresses=options.compression)
-        self._guard = make_guard(options)
-        self._users = None if login is None else Users(login, options.cors_origins)
-        self.rates: Final = make_rates(options, authenticator, clock.seconds)
+        parts = make_parts(options, authenticator, clock, wall_clock, login)
+        self._parser, self._guard, self._users = parts.parser, parts.guard, parts.users
+        self.shared_reads, self.rates, self.writer = parts.reads, parts.rates, parts.writer
         self._health = Health(catalog, authenticator, self._parser, self._users)
-        self._refuse = ErrorSender(self._parser, self._writer, catalog.dialect, options.refused)
-        self._apart = ApartFromTree(self._parser, self._writer, self._refuse)
+        self._refuse = ErrorSender(self._parser, self.writer, catalog.dialect, options.refused)
+        self._apart = ApartFromTree(self._parser, self.writer, self._refuse)
         self._front_page = FrontPage(options, self._parser, catalog)
         self._documents = Documents(clock)
-        declared = declared_routes(self.app, has_page=options.has_page)
+        without = missing_endpoints(options)
+        declared = declared_routes(self.app, without)
         self._openapi = OpenApi(declared, options, codes_by_status())
-        own = self._writer, self._refuse, self.shared_reads
-        self.data: Final = DataHandlers(options, authenticator, *own, clock, wall_clock, self.rates)
+        self.data: Final = DataHandlers(parts, self._refuse)
+        self.streams: Final = self.data.streams
+        self.realtime: Final = make_realtime(parts, catalog, self.data, self._refuse, self.find)
         self._admin = AdminHandlers(
             authenticator, catalog, self._body_limit, clock, activity, self.streams.count_of
         )
         self._development_log = make_development_log(options, self.data.methods)
-        kept = catalog, authenticator, self._writer, self.data.now_ms, self.rates
-        self._repeated_reads = RepeatedReads(*kept)
+        self._repeated_reads = RepeatedReads(
+            *(catalog, authenticator, self.writer, self.data.now_ms, self.rates),
+            *(self._guard, self._refuse),
+            leaves_denials=self._development_log is not None,
+        )
         self._routes = make_routes(self, self.app, self.admin)
-        self._reserved = reserved_answers(self._routes, RESERVED, has_page=options.has_page)
-
-    @property
-    def streams(self) -> StreamRegistry:
-        """The open streams."""
-        return self.data.streams
+        self._reserved = reserved_answers(self._routes, RESERVED, without)
 
     @property
     def log_request(self) -> Callable[[Request], None] | None:
@@ -144,16 +141,10 @@ class TreeResource(Resource):
         """Show the turns of the process to the admins who ask for its health."""
         self._health.turns = turns
 
-    def show_lag(self, lag_ms: Callable[[], int]) -> None:
-        """Say in each response how old, in milliseconds, what it shows may be."""
-        self._writer.lag_ms = lag_ms
-
     def refuse_writes(self) -> None:
         """Refuse the writes that wait to be parsed, and all that come: the server is stopping."""
-        self._is_ending = self._health.is_ending = True
+        self._is_ending = self._health.is_ending = self.realtime.door.is_ending = True
         self.data.refuse_writes()
-
-    # The routes.
 
     @app.route("/", methods=ALL_METHODS)
     async def root(self, request: IHttp1Request) -> None:
@@ -167,6 +158,16 @@ class TreeResource(Resource):
     async def icon(self, request: IHttp1Request) -> None:
         """Answer with the icon of the pages."""
         await self._apart.answer(request, self._routes["icon"], self._front_page.answer_icon)
+
+    @app.route("/.ws", methods=["GET"])
+    async def socket(self, request: IHttp1Request) -> None:
+        """Open a session of the real-time protocol."""
+        await self.realtime.socket(request)
+
+    @app.route("/.lp", methods=["GET"])
+    async def long_poll(self, request: IHttp1Request) -> None:
+        """Send a browser that begins to poll back to the WebSocket."""
+        await self.realtime.long_poll(request)
 
     @route_each(app, DOCUMENT_PATHS, READ_METHODS)
     async def document(self, request: IHttp1Request) -> None:
@@ -217,7 +218,8 @@ class TreeResource(Resource):
         except (ForeignOrigin, TooManyRequests) as error:
             self._refuse(request, error)
             return NOT_DONE_YET
-        if not self._repeat(request):
+        is_known = request.head_memory.question is not None
+        if not (is_known and self._repeated_reads.repeat(request, self._dispatch)):
             self._dispatch(request)
         return NOT_DONE_YET
 
@@ -227,30 +229,6 @@ class TreeResource(Resource):
         if b"/." in path or b"%" in path or not path.endswith(_SUFFIX):
             answer = self._reserved.get(split_segments(request.postpath), self.tree)
         drive(answer(request))
-
-    def _repeat(self, request: IHttp1Request, *, may_wait: bool = True) -> bool:
-        """Answer a read that the connection repeats, if that is simple; return whether it was.
-
-        If it `may_wait` for that, it is answered in a moment, one way or the other.
-        """
-        question: Question | None = request.head_memory.question
-        if question is None or question.rules is None:
-            return False
-        try:
-            self._check_token(request, question.wanted)
-            if self._repeated_reads.answer(request, question):
-                return True
-        except Exception as error:
-            if self._development_log is not None and isinstance(error, PermissionDenied):
-                return False  # to be explained, too
-            self._refuse(request, error, question.wanted)
-            return True
-
-        def repeat_or_dispatch() -> None:
-            if not self._repeat(request, may_wait=False):
-                self._dispatch(request)
-
-        return may_wait and self._catalog.when_current(question.name, repeat_or_dispatch)
 
     async def _answer(
         self, request: IHttp1Request, allowed: AllowedMethods, handler: Handler | None
@@ -263,7 +241,7 @@ class TreeResource(Resource):
         try:
             if request.method == b"OPTIONS":
                 self._parser.check_host(request)
-                response: Response | None = self._writer.preflight(request, allowed.header)
+                response: Response | None = self.writer.preflight(request, allowed.header)
             else:
                 question, database = self._ask(request, allowed, has_place=handler is None)
                 wanted, rules = question.wanted, database.rules.current
@@ -285,7 +263,7 @@ class TreeResource(Resource):
         may_store = is_public and wanted is not None and wanted.token is None
         may_refuse = wanted is None or wanted.method not in _ECHOING
         try:
-            self._writer.send(request, response, no_store=not may_store, may_refuse=may_refuse)
+            self.writer.send(request, response, no_store=not may_store, may_refuse=may_refuse)
         except WaitingBytesRefused as error:
             self._refuse(request, error, wanted)
 
@@ -295,8 +273,8 @@ class TreeResource(Resource):
         """Return what a request asks, and of which database; it is counted for its project."""
         asked = self._parser.ask(request, self.find, allowed, has_place=has_place)
         if self.rates is not None:
-            name, is_write = asked[0].name, asked[0].wanted.method not in READING
-            self.rates.take_project(request, name.project, is_write=is_write)
+            is_write = asked[0].wanted.method not in READING
+            self.rates.take_project(request, asked[0].name.project, is_write=is_write)
         return asked
 
     async def serve(self, request: Any, name: DatabaseName, wanted: DataRequest) -> Response | None:
@@ -312,11 +290,12 @@ class TreeResource(Resource):
         handler: Handler | None,
     ) -> Response | None:
         """Return the response of the handler; for data, the database is open meanwhile."""
-        self._check_token(request, wanted)
+        if wanted.token is not None and self._guard is not None:
+            self._guard.check_token(request.headers, wanted.token)
         if self._is_ending and wanted.method not in READING:
             raise Unavailable(SHUTTING_DOWN)
         if wanted.method in _ECHOING and wanted.print != "silent":
-            self._writer.check_room(request, size_of_body(request))
+            self.writer.check_room(request, size_of_body(request))
         if handler is not None:
             return await handler(request, wanted, database)
         # A large body is judged before it is applied, and a question about rules by the last state.
@@ -340,10 +319,6 @@ class TreeResource(Resource):
             if not error.is_project_known:
                 raise
             return self._catalog.stand_in(name, AbsentDatabase)
-
-    def _check_token(self, request: IHttp1Request, wanted: DataRequest) -> None:
-        if self._guard is not None and wanted.token is not None:
-            self._guard.check_token(request.headers, wanted.token)
 
 
 RESERVED: Final = reserved_routes(TreeResource.app)

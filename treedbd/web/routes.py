@@ -11,6 +11,7 @@ from klein import Klein
 from treedbd.web.http1.interface import IHttp1Request
 from treedbd.web.methods import AllowedMethods, check_method
 from treedbd.web.openapi.document import DeclaredRoute
+from treedbd.web.options import WebOptions
 from treedbd.web.request import RequestParser
 from treedbd.web.response import Response, ResponseWriter
 
@@ -20,7 +21,9 @@ _Handler = TypeVar("_Handler", bound=Callable[..., Any])
 ALL_METHODS: Final = ("GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "OPTIONS")
 READ_METHODS: Final = ("GET", "HEAD", "OPTIONS")
 PAGES: Final = frozenset({"root", "icon", "document"})
-"""The routes that are for browsers; without them their paths are as all others of the tree."""
+"""The routes that are for browsers."""
+REALTIME: Final = frozenset({"socket", "long_poll"})
+"""The routes of the real-time protocol."""
 
 _SUFFIX: Final = b".json"
 
@@ -80,23 +83,37 @@ def reserved_routes(app: Klein) -> dict[tuple[bytes, ...], str]:
 
 
 def reserved_answers(
-    routes: Mapping[str, Route], reserved: Mapping[tuple[bytes, ...], str], *, has_page: bool
+    routes: Mapping[str, Route],
+    reserved: Mapping[tuple[bytes, ...], str],
+    without: frozenset[str],
 ) -> dict[tuple[bytes, ...], Answer]:
-    """Return what answers each reserved path; those of pages only with `has_page`."""
+    """Return what answers each reserved path.
+
+    The paths of the endpoints that the service is `without` are as all others of the tree.
+    """
     return {
         segments: routes[endpoint].answer
         for segments, endpoint in reserved.items()
-        if has_page or endpoint not in PAGES
+        if endpoint not in without
     }
 
 
-def declared_routes(app: Klein, *, has_page: bool) -> list[DeclaredRoute]:
-    """Return the routes of `app` as they are declared; those of pages only with `has_page`."""
+def declared_routes(app: Klein, without: frozenset[str]) -> list[DeclaredRoute]:
+    """Return the routes of `app` as they are declared, but those `without` which the service is.
+
+    Those of the real-time protocol are never among them: it has another kind of requests.
+    """
     return [
         DeclaredRoute(rule.rule, rule.endpoint, frozenset(rule.methods or ()))
         for rule in app.url_map.iter_rules()
-        if has_page or rule.endpoint not in PAGES
+        if rule.endpoint not in without | REALTIME
     ]
+
+
+def missing_endpoints(options: WebOptions) -> frozenset[str]:
+    """Return the endpoints that a service with these options is without."""
+    pages = frozenset() if options.has_page else PAGES
+    return pages if options.has_realtime else pages | REALTIME
 
 
 class ApartFromTree:

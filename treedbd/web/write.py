@@ -70,7 +70,13 @@ class _BegunWrite:
 
 
 class WriteHandlers:
-    """Handles the requests that write."""
+    """Handles the requests that write.
+
+    Attributes:
+        methods: the handler of each method.
+        gate: lets bodies be parsed.
+
+    """
 
     def __init__(
         self,
@@ -91,12 +97,18 @@ class WriteHandlers:
         self._identify_for_explanation = identify_for_explanation
         self._clock = clock
         self._now_ms = now_ms
+        self.methods: Final = {
+            b"PUT": self.put,
+            b"POST": self.post,
+            b"PATCH": self.patch,
+            b"DELETE": self.delete,
+        }
         self._large = LargeBodies(reads, clock)
-        self._gate = BodyGate(limits.parsed_bytes, clock)
+        self.gate: Final = BodyGate(limits.parsed_bytes, clock)
 
     def refuse_writes(self) -> None:
         """Refuse the bodies that wait, and all that come: the server is shutting down."""
-        self._gate.refuse(SHUTTING_DOWN)
+        self.gate.refuse(SHUTTING_DOWN)
 
     async def put(
         self, request: IHttp1Request, wanted: DataRequest, database: Database
@@ -176,7 +188,7 @@ class WriteHandlers:
         if is_split and not is_whole:
             turn = Turn(body.length, 0)
         try:
-            await self._gate.enter(request, turn, begun.deadline)
+            await self.gate.enter(request, turn, begun.deadline)
         except CancelledError:
             return None  # the client has disconnected
         try:
@@ -184,7 +196,7 @@ class WriteHandlers:
                 return await self._write_split(request, begun, body, target)
             return await self._write_whole(begun, body, target, takes_long=turn.takes_long)
         finally:
-            self._gate.leave(turn)
+            self.gate.leave(turn)
 
     async def _write_split(
         self, request: IHttp1Request, begun: _BegunWrite, body: SentBody, target: Edit

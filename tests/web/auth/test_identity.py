@@ -19,8 +19,7 @@ from treedbd.web.auth.identity import (
 )
 from treedbd.web.auth.jwt import BadToken, Claims
 from treedbd.web.headers import Headers
-from treedbd.web.parameters import Parameters, parse_parameters
-from treedbd.web.request import find_token
+from treedbd.web.parameters import Parameters, find_token, parse_parameters
 
 USER = Identity(False, {"uid": "alice"}, 1000.0, "a secret")
 ACCOUNTS = "accounts.example.com"

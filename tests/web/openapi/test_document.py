@@ -19,8 +19,9 @@ from treedbd.web.openapi.operations import BY_ENDPOINT
 from treedbd.web.openapi.responses import WHEN
 from treedbd.web.options import WebOptions
 from treedbd.web.parameters import KNOWN
+from treedbd.web.realtime.registry import WrongVersion
 from treedbd.web.resource import RESERVED, TreeResource
-from treedbd.web.routes import PAGES, READ_METHODS, declared_routes
+from treedbd.web.routes import PAGES, READ_METHODS, REALTIME, declared_routes
 
 PROBES = {"live", "ready"}
 METHODS = {"get", "head", "put", "post", "patch", "delete", "options"}
@@ -28,7 +29,7 @@ METHODS = {"get", "head", "put", "post", "patch", "delete", "options"}
 
 def make(options: WebOptions | None = None, prefix: str = "", *, has_page: bool = True) -> Any:
     """Return the document as a client parses it."""
-    routes = declared_routes(TreeResource.app, has_page=has_page)
+    routes = declared_routes(TreeResource.app, frozenset() if has_page else PAGES)
     document = make_document(routes, options or WebOptions(), codes_by_status(), prefix)
     return json.loads(json.dumps(document))
 
@@ -80,14 +81,14 @@ def test_it_has_every_route_and_method_of_the_application_and_no_other() -> None
         (rule.rule, method.lower())
         for rule in TreeResource.app.url_map.iter_rules()
         for method in rule.methods or ()
-        if rule.endpoint not in ("tree", "root")
+        if rule.endpoint not in ("tree", "root") and rule.endpoint not in REALTIME
     }
     # `/` is a page for browsers that read it; all else there is an error, whatever its method.
     declared |= {("/", method.lower()) for method in READ_METHODS}
     of_tree = {(path, method) for path, method, shown in operations() if shown["tags"] == ["data"]}
     assert {(path, method) for path, method, _ in operations()} - of_tree == declared
     assert {method for path, method in of_tree if "priority" not in path} == METHODS
-    assert BY_ENDPOINT.keys() == {*RESERVED.values()}
+    assert BY_ENDPOINT.keys() == {*RESERVED.values()} - REALTIME
 
 
 def test_places_are_listed_by_the_number_of_their_keys() -> None:
@@ -123,7 +124,8 @@ def test_it_has_the_headers_of_the_settings() -> None:
 
 
 def test_it_has_every_status_and_code_of_errors_and_no_other() -> None:
-    known = {*STATUS.values(), (500, "internal_error")}
+    of_requests = {pair for kind, pair in STATUS.items() if kind is not WrongVersion}
+    known = {*of_requests, (500, "internal_error")}
     known |= {
         (each.status, each.code)
         for each in vars(protocol).values()

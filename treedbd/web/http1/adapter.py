@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import Any, Final
 
@@ -143,6 +143,9 @@ class AdaptedRequest:
 
     def continue_after(self, rest: bytes) -> None:
         """Do nothing: nothing is sent past the request."""
+
+    def upgrade(self, _: Iterable[Header], __: Callable[[bytes], None]) -> None:
+        """Return None: another server keeps its connection."""
 
     def abort(self) -> None:
         """Drop the connection."""

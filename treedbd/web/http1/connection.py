@@ -20,6 +20,7 @@ In all of them a client that reads too little of what is waiting for it is dropp
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import inf
 from time import perf_counter
 from typing import Any, Final
@@ -36,12 +37,8 @@ from zope.interface import implementer
 
 from treedbd.web.http1.connections import Connections
 from treedbd.web.http1.deadlines import Deadline
-from treedbd.web.http1.errors import (
-    BODY_TOO_LARGE,
-    TOO_MANY_BODIES,
-    ErrorReply,
-    ProtocolError,
-)
+from treedbd.web.http1.errors import BODY_TOO_LARGE, TOO_MANY_BODIES, ErrorReply, ProtocolError
+from treedbd.web.http1.held_body import HeldBody
 from treedbd.web.http1.parser import Http1Parser
 from treedbd.web.http1.request import Request
 from treedbd.web.http1.served import log_request
@@ -57,8 +54,8 @@ class Http1Connection(Protocol):
     """The protocol of one connection; its requests call it too (`RequestConnection`).
 
     Attributes:
-        secure: whether the connection uses TLS.
-        peer, host: the address of the client, and the local one that it connected to.
+        secure: whether it uses TLS.
+        peer, host: the address of the client, and the local one.
         site: the `Site` that requests belong to.
         writer: what writes to the transport.
         sent_past: the bytes that were sent past the writers of all connections.
@@ -78,7 +75,7 @@ class Http1Connection(Protocol):
     _is_read_paused = False  # the transport was paused
     _closing = False
     _idle_since = inf  # while no first request is awaited yet
-    _held = 0  # bytes of content that the registry counts for this connection
+    _receive: Callable[[bytes], None] | None = None  # of another protocol, after an upgrade
     _dropped = 0
 
     def __init__(self, connections: Connections) -> None:
@@ -95,6 +92,7 @@ class Http1Connection(Protocol):
         self.date_lines = connections.date_lines
         self._limits = connections.limits
         self._parser = Http1Parser(connections.limits)
+        self._body = HeldBody(connections, connections.limits)
         self._deadline = Deadline(connections.limits, connections.clock)
 
     @property
@@ -107,8 +105,7 @@ class Http1Connection(Protocol):
     def connectionMade(self) -> None:
         """Start, or refuse the client."""
         transport = self.transport
-        self.peer = transport.getPeer()
-        self.host = transport.getHost()
+        self.peer, self.host = transport.getPeer(), transport.getHost()
         self.secure = ISSLTransport.providedBy(transport)
         self.writer = ConnectionWriter(transport, self._connections.clock, self._resume_parsing)
         self._make_request, self._counted_for = self._connections.requests_of(self.peer)
@@ -141,7 +138,7 @@ class Http1Connection(Protocol):
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """Notify the request under way that its client is gone."""
         self._closing = True
-        self._release_body()
+        self._body.release()
         self.writer.release()
         if self._next_turn is not None:
             self._next_turn.cancel()
@@ -159,8 +156,8 @@ class Http1Connection(Protocol):
     def answered(self, request: Request) -> None:
         """Go on to the next request, or close."""
         self._request = None
-        if self._held:
-            self._release_body()
+        if self._body.held:
+            self._body.release()
         asked, seconds = request.head_memory, perf_counter() - request.began
         sent, received = request.sentLength, self._parser.body_size
         self._note_answered((asked, request.method, request.code, seconds, sent, received))
@@ -169,13 +166,25 @@ class Http1Connection(Protocol):
         if seconds >= self._log_least_s:
             log_request(self._logs.answered, request)
         if not request.persistent:
-            self._close(linger=request.is_oversized or self._parser.unread_bytes > 0)
+            is_sending = request.is_oversized or self._receive is not None
+            self._close(linger=is_sending or self._parser.unread_bytes > 0)
         elif not self._parsing:
             self._resume_parsing()
 
     def lose_connection(self) -> None:
         """Close once everything is sent."""
         self._close(linger=False)
+
+    def switch(self, receive: Callable[[bytes], None]) -> bytes:
+        """Let another protocol receive all that follows; return what was received already."""
+        self._receive = receive
+        return self._parser.end()
+
+    def set_reading(self, is_reading: bool) -> None:
+        """Read what the client sends, or leave it unread."""
+        if self._is_read_paused is is_reading and not self._closing:
+            self._is_read_paused = not is_reading
+            (self.transport.resumeProducing if is_reading else self.transport.pauseProducing)()
 
     # From the registry of connections.
 
@@ -222,8 +231,7 @@ class Http1Connection(Protocol):
 
     def _parse(self, data: bytes = b"") -> None:
         """Render complete requests, until one is not answered at once."""
-        parser = self._parser
-        rendered = 0
+        parser, rendered = self._parser, 0
         self._parsing = True
         try:
             while parser.receive(data):
@@ -261,7 +269,7 @@ class Http1Connection(Protocol):
 
     def _render_oversized(self) -> None:
         """Let the resource refuse a request; what still arrives of its body is dropped."""
-        self._release_body()
+        self._body.release()
         self._connections.errors[BODY_TOO_LARGE.status] += 1
         request = self._request = self._make_request(self, self._parser)
         request.is_oversized = True
@@ -284,7 +292,8 @@ class Http1Connection(Protocol):
         if parser.in_body:
             if self._deadline.set_for_body(parser.body_bytes) and parser.awaits_continue:
                 self.writer.write(_CONTINUE)
-            self._count_body()
+            if not self._body.count(parser.body_bytes):
+                self._refuse(TOO_MANY_BODIES)
         elif parser.unread_bytes:
             self._deadline.set_for_head()
         else:
@@ -297,6 +306,9 @@ class Http1Connection(Protocol):
 
     def _hold_or_drop(self, data: bytes) -> None:
         """Hold bytes that cannot be parsed yet; drop those of a closing connection."""
+        if self._receive is not None and not self._closing:
+            self._receive(data)
+            return
         if not self._closing:
             self._parser.hold(data)
             if not self._is_read_paused and self._parser.unread_bytes > _HELD_BYTES:
@@ -307,17 +319,6 @@ class Http1Connection(Protocol):
         if self._dropped > 2 * self._limits.write_body_bytes:
             self.abort()
         self._deadline.set_for_close()
-
-    def _count_body(self) -> None:
-        grown = self._parser.body_bytes - self._held
-        self._held += grown
-        self._connections.held_body_bytes += grown
-        if self._connections.held_body_bytes > self._limits.held_body_bytes:
-            self._refuse(TOO_MANY_BODIES)
-
-    def _release_body(self) -> None:
-        self._connections.held_body_bytes -= self._held
-        self._held = 0
 
     # The end.
 
@@ -330,7 +331,7 @@ class Http1Connection(Protocol):
             self._close(linger=False)
 
     def _refuse(self, error: ErrorReply) -> None:
-        self._release_body()
+        self._body.release()
         reply = self._connections.format_error(error, self._counted_for, secure=self.secure)
         self.writer.write(reply)
         self._close(linger=True)

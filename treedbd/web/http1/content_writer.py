@@ -16,6 +16,7 @@ from treedbd.web.content import Content
 from treedbd.web.http1.direct_send import DirectSend
 from treedbd.web.http1.interface import IHttp1Request
 from treedbd.web.http1.tally import Tally
+from treedbd.web.http1.upgraded import UpgradedConnection
 
 
 class ContentWriter:
@@ -23,8 +24,8 @@ class ContentWriter:
 
     __slots__ = ("_request", "_send", "_tally")
 
-    def __init__(self, request: IHttp1Request) -> None:
-        """Write to `request`."""
+    def __init__(self, request: IHttp1Request | UpgradedConnection) -> None:
+        """Write to `request`, or to a connection that was upgraded."""
         self._request = request
         self._send: DirectSend | None = None
         self._tally: Tally | None = None

@@ -8,7 +8,7 @@ requests of that site are adapted (`adapter`), so a handler only sees this inter
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IAddress, IConsumer
@@ -20,6 +20,7 @@ from treedbd.web.content import Content, ContentReader
 from treedbd.web.headers import Header
 from treedbd.web.http1.direct_send import DirectSend
 from treedbd.web.http1.tally import Tally
+from treedbd.web.http1.upgraded import UpgradedConnection
 
 
 class IHttp1Request(IRequest, IConsumer):
@@ -72,10 +73,22 @@ class IHttp1Request(IRequest, IConsumer):
         connection ends with the reply.
         """
 
+    def upgrade(
+        headers: Iterable[Header], receive: Callable[[bytes], None]
+    ) -> UpgradedConnection | None:
+        """Reply with 101, then leave the connection to another protocol.
+
+        `headers` are those of the reply beside the date; `receive` is called with what the client
+        sends from then on. Returns the connection, None if it cannot be had: the client is gone, or
+        the server is another. `notifyFinish` fires when it has ended, one way or the other.
+        """
+
     def abort() -> None:
         """Drop the connection, and with it what has not been sent."""
 
     # Of the interfaces of `twisted.web`, here with types.
+
+    clientproto = Attribute("The version of HTTP that the client speaks.")
 
     startedWriting = Attribute("Whether any of the reply has been written.")
 

@@ -117,9 +117,16 @@ class Http1Parser:
             and self.headers.get(b"expect", [b""])[0].lower() == b"100-continue"
         )
 
+    def end(self) -> bytes:
+        """Parse no more; return what no request has used, and release what is held."""
+        unread, self._unread = self._unread[self._at :], b""
+        self._at = 0
+        self.close()
+        return unread
+
     def close(self) -> None:
         """Release the parser of httptools, which refers back to this one, and what is known."""
-        del self._parser
+        self.__dict__.pop("_parser", None)
         self._known = b""
         self.headers = {}
         self.head_memory = HeadMemory()

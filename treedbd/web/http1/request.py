@@ -25,13 +25,14 @@ from twisted.web.server import NOT_DONE_YET
 from zope.interface import implementer
 
 from treedbd.traces import Trace
-from treedbd.web.headers import Headers
+from treedbd.web.headers import Header, Headers
 from treedbd.web.http1.errors import INTERNAL, ErrorReply
 from treedbd.web.http1.interface import IHttp1Request
 from treedbd.web.http1.parser import Http1Parser
 from treedbd.web.http1.reply import Reply, RequestConnection
 from treedbd.web.http1.request_id import id_header, request_id_of
 from treedbd.web.http1.shown_path import shown_path
+from treedbd.web.http1.upgraded import UpgradedConnection
 
 
 class _Lazy:
@@ -131,6 +132,33 @@ class Request(Reply):
             return super().getHeader(key)
         values = self.headers.get(key.lower())
         return values[-1] if values else None
+
+    def upgrade(
+        self, headers: Iterable[Header], receive: Callable[[bytes], None]
+    ) -> UpgradedConnection | None:
+        """Switch to another protocol (`IHttp1Request.upgrade`)."""
+        if self.channel is None:
+            return None
+        lines = b"".join([b"%b: %b\r\n" % header for header in headers])
+        dates = self.connection.date_lines[self.isSecure()]
+        self.code = 101
+        self.startedWriting = 1
+        self.persistent = False
+        self.has_own_timeout = True
+        self.reply_began = perf_counter()
+        self.channel.writer.write(b"HTTP/1.1 101 Switching Protocols\r\n%b%b\r\n" % (dates, lines))
+        unread = self.channel.switch(receive)
+        connection = self.connection
+        return UpgradedConnection(
+            self, connection.writer, connection.sent_past, self.channel.set_reading, unread
+        )
+
+    def end_upgraded(self) -> None:
+        """End the connection of a request that has switched, after what was written."""
+        if self.channel is not None:
+            if self.producer is not None:
+                self.unregisterProducer()
+            self._end()
 
     def isSecure(self) -> bool:
         """Return whether the request came over TLS."""

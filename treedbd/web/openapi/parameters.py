@@ -24,7 +24,7 @@ from treedbd.tree.query import WHERE
 from treedbd.web.change_log import DEFAULT_ENTRIES, MAX_ENTRIES
 from treedbd.web.methods import OVERRIDES
 from treedbd.web.openapi.values import JsonObject
-from treedbd.web.parameters import METHOD_OVERRIDE, TIMEOUT_PATTERN
+from treedbd.web.parameters import METHOD_OVERRIDE, ON_DISCONNECT, TIMEOUT_PATTERN
 
 Source: TypeAlias = Literal["query", "header", "path"]
 
@@ -144,6 +144,12 @@ READ: Final = (
         "JSONP: identifiers of JavaScript, joined by dots.",
     ),
     Parameter("query", "download", _TEXT, "The file name in `Content-Disposition`."),
+    Parameter(
+        "query",
+        ON_DISCONNECT,
+        _json({"type": "object"}, '{"/users/ada/state":"offline"}'),
+        "JSON. On streams: what is written when the stream ends, as a PATCH of the path.",
+    ),
     Parameter("query", "resume", _FLAG, "On streams: events have an id, to continue after it."),
     Parameter(
         "header", "If-None-Match", _TEXT, "304 if the value still has one of these entity tags."

@@ -12,7 +12,6 @@ from typing import Final
 
 from twisted.internet.defer import Deferred
 
-from treedbd.database.read_grants import ReadGrant
 from treedbd.database.shared_window import QuerySubscription
 from treedbd.database.subscription import Subscription
 from treedbd.store.nodes import HeldNodes, Nodes
@@ -21,7 +20,7 @@ from treedbd.tree.query import Query
 from treedbd.tree.types import Path, Place
 from treedbd.web.content import Content, ContentReader
 from treedbd.web.large_reads import RenderingSource, Waiter
-from treedbd.web.read_options import PLAIN
+from treedbd.web.read_options import EXPORT, PLAIN
 from treedbd.web.rendering import Rendering
 from treedbd.web.representation import ReadSource
 from treedbd.web.shared_reads import SharedReads, TooMuchWork
@@ -32,11 +31,17 @@ class QuerySource:
     """The first value of streams of a query, which fills the window that they are attached to."""
 
     def __init__(
-        self, database: object, path: Path, query: Query | None, subscription: QuerySubscription
+        self,
+        database: object,
+        path: Path,
+        query: Query | None,
+        subscription: QuerySubscription,
+        *,
+        is_export: bool = False,
     ) -> None:
         self._subscription = subscription
         # As text: 1 and True are equal, but are different bounds of a query.
-        self.key: Final[Hashable] = ("window", database, path, repr(query))
+        self.key: Final[Hashable] = ("window", database, path, repr(query), is_export)
 
     def shares(self, other: object) -> bool:
         """Return whether the other has rendered for the window that this stream is attached to."""
@@ -50,25 +55,34 @@ class QuerySource:
 
 
 def first_source(
-    database: object, path: Path, query: Query | None, subscription: Subscription
+    database: object,
+    path: Path,
+    query: Query | None,
+    subscription: Subscription,
+    *,
+    is_export: bool = False,
 ) -> RenderingSource:
     """Return what renders the first value: of a node the same as an ordinary read of it."""
     if isinstance(subscription, QuerySubscription):
-        return QuerySource(database, path, query, subscription)
-    return ReadSource(database, Place(path), PLAIN)
+        return QuerySource(database, path, query, subscription, is_export=is_export)
+    return ReadSource(database, Place(path), EXPORT if is_export else PLAIN)
 
 
 class FirstValue:
     """The first value of one stream."""
 
-    __slots__ = ("_address", "_grant", "_reads", "_source", "_waiting")
+    __slots__ = ("_address", "_judge", "_reads", "_source", "_waiting")
 
     def __init__(
-        self, source: RenderingSource, grant: ReadGrant, reads: SharedReads, address: str
+        self,
+        source: RenderingSource,
+        judge: Callable[[Nodes], None],
+        reads: SharedReads,
+        address: str,
     ) -> None:
-        """Render `source`, as far as `grant` allows it, for a client."""
+        """Render `source` for a client; `judge` raises unless it may read a large value still."""
         self._source: Final = source
-        self._grant: Final = grant
+        self._judge: Final = judge
         self._reads: Final = reads
         self._address: Final = address
         self._waiting: Deferred[Rendering] | None = None
@@ -116,7 +130,3 @@ class FirstValue:
 
     def _open(self, short: bytes) -> ContentReader:
         return Content(self._reads.memory, short).open(self._address, may_refuse=False)
-
-    def _judge(self, nodes: Nodes) -> None:
-        self._grant.check(nodes)
-        self._grant.recheck()  # what it depends on may have changed since

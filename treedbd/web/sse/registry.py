@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 import attrs
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import LoopingCall
 
@@ -138,6 +139,8 @@ class StreamRegistry:
         self.event_bytes = 0
         self.overflowed = 0
         self._limits = limits
+        self._writing = 0
+        self._waiting: list[Deferred[None]] = []
         self._stream_limits = stream_limits
         self._clock = clock
         self._wall_clock = wall_clock
@@ -225,6 +228,25 @@ class StreamRegistry:
         """End every stream cleanly."""
         for stream in list(self._subscribers):
             stream.end()
+
+    def track(self, writing: Deferred[None]) -> None:
+        """Let `written` wait for what a stream writes that has ended; `writing` never errbacks."""
+        self._writing += 1
+
+        def done(_: None) -> None:
+            self._writing -= 1
+            while not self._writing and self._waiting:
+                self._waiting.pop().callback(None)
+
+        writing.addCallback(done)
+
+    def written(self) -> Deferred[None]:
+        """Return what fires when all is written that streams write at their end, or is left."""
+        waiter: Deferred[None] = Deferred(self._waiting.remove)
+        self._waiting.append(waiter)
+        if not self._writing:
+            self._waiting.pop().callback(None)
+        return waiter
 
     def recheck(self, trusts: Callable[[str, Identity], bool]) -> None:
         """End the streams of identities that a project no longer trusts."""

@@ -15,24 +15,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-import attrs
 from twisted.internet.interfaces import IPushProducer, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from treedbd.database.database import Database
 from treedbd.database.errors import PermissionDenied
-from treedbd.database.read_grants import ReadRequest
 from treedbd.database.resume import Resumption
 from treedbd.database.watchers import Notification
 from treedbd.store.engine import DiskFull, StoreFailed
 from treedbd.store.nodes import Nodes
 from treedbd.tree.errors import InvalidQuery
 from treedbd.tree.event import Position
-from treedbd.tree.query import Query
-from treedbd.tree.types import Path
-from treedbd.web.auth.identity import Identity
 from treedbd.web.content import Content, ContentReader, WaitingBytesRefused
 from treedbd.web.headers import Header
 from treedbd.web.http1.interface import IHttp1Request
@@ -43,22 +37,7 @@ from treedbd.web.sse.first_value import FirstValue, first_source
 from treedbd.web.sse.missed import MissedReader
 from treedbd.web.sse.registry import StreamRegistry
 from treedbd.web.sse.send_queue import SendQueue
-
-
-@attrs.frozen
-class StreamRequest:
-    """What a stream watches: a path, all of it or a query; `with_ids` if it can be resumed.
-
-    `read` is what the rules are evaluated for, `identity` who reads, from which `address`.
-    """
-
-    database: Database
-    path: Path
-    query: Query | None
-    read: ReadRequest
-    identity: Identity
-    address: str
-    with_ids: bool
+from treedbd.web.sse.stream_request import StreamRequest
 
 
 @implementer(IPushProducer)
@@ -104,7 +83,7 @@ class Stream:
         self._grant = database.make_grant(wanted.read, self.revoke, self._queue.overflow)
         self._subscription = database.subscribe(wanted.path, wanted.query, self)
         source = first_source(database, wanted.path, wanted.query, self._subscription)
-        self._first = FirstValue(source, self._grant, reads, wanted.address)
+        self._first = FirstValue(source, self._grant.check_again, reads, wanted.address)
         self._resumption: Resumption | None = None
         self._refused: WaitingBytesRefused | None = None
         self._is_ending = False
@@ -160,7 +139,9 @@ class Stream:
         self._queue.resume()
 
     def _start_sending(self, headers: tuple[Header, ...]) -> None:
-        request = self._request
+        request, writes = self._request, self._wanted.writes
+        if writes is not None:
+            writes.has_begun = True
         request.start(200, headers, closes_connection=True)
         request.has_own_timeout = True
         request.registerProducer(self, True)
@@ -250,6 +231,8 @@ class Stream:
 
     def _unwatch(self) -> None:
         self._subscription.unwatch()
+        if self._wanted.writes is not None:
+            self._wanted.writes.end()
         self._grant.close()
         self._first.cancel()
         if self._resumption is not None:
@@ -313,7 +296,7 @@ class Stream:
 
     def _open_first(self, rendered: bytes | Rendering, sequence: int) -> list[ContentReader]:
         wanted = self._wanted
-        position = wanted.database.position(sequence) if wanted.with_ids else None
+        position = wanted.database.watching.position(sequence) if wanted.with_ids else None
         return self._first.open(rendered, position)
 
     def _render_large(self, judged: int) -> None:
@@ -342,6 +325,8 @@ class Stream:
             isinstance(error, DiskFull | StoreFailed | WaitingBytesRefused | InvalidQuery)
             and not has_begun
         ):
+            if self._wanted.writes is not None:
+                self._wanted.writes.has_begun = False
             self._close(None)
             self._request.unregisterProducer()
             self._refuse(self._request, error)

@@ -1,0 +1,406 @@
+"""Writes that are kept for the end of a session are done once, in order, as who has set them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from twisted.internet.defer import Deferred
+from twisted.logger import LogLevel, capturedLogs, formatEvent
+from twisted.python.failure import Failure
+
+from tests.database.world import (
+    NAME,
+    Disk,
+    TurnClock,
+    logged_failures,
+    make_active_rules,
+    run_at_once,
+)
+from tests.rules.evaluating import rules
+from treedbd.database.database import Database
+from treedbd.database.disconnect_writes import RETRY_S
+from treedbd.database.errors import (
+    PermissionDenied,
+    TooLarge,
+    TooManyDisconnectWrites,
+    Unavailable,
+)
+from treedbd.database.project import ProjectSpec
+from treedbd.database.requests import Caller, Write
+from treedbd.database.runtime import Runtime
+from treedbd.database.watchers import Notification
+from treedbd.limits import MAX_DISCONNECT_BYTES
+from treedbd.rules.ruleset import OPEN, RuleSet
+from treedbd.store.disconnect_rows import list_owners, list_rows
+from treedbd.store.engine import DiskFull, StoreFailed
+from treedbd.store.memory import MemoryEngine
+from treedbd.tree.edit import Edit, make_patch, make_put, make_remove, resolve
+from treedbd.tree.errors import InvalidData
+from treedbd.tree.types import Json, Path, Place
+from treedbd.tree.value import plain
+
+ADA = Caller({"uid": "ada"})
+ADMIN = Caller(None, is_admin=True)
+NOW = 1_000
+LATER = 2_000
+OWN = rules({"users": {"$uid": {".read": True, ".write": "auth.uid === $uid"}}})
+
+
+def put(path: str, value: Json) -> Edit:
+    return make_put(Place(tuple(path.split("/"))), value)
+
+
+class Recorder:
+    """A watcher that keeps what it is notified of."""
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    def notify(self, notification: Notification) -> None:
+        self.seen += [event.data for _, event in notification.events]
+
+
+class World:
+    """A database, its clock and the disk it waits for."""
+
+    def __init__(
+        self,
+        first: RuleSet = OPEN,
+        engine: MemoryEngine | None = None,
+        *,
+        slow: bool = False,
+        **quotas: int,
+    ) -> None:
+        self.clock = TurnClock()
+        self.disk = Disk()
+        self.engine = engine or MemoryEngine()
+        self.rules = make_active_rules(run_at_once, first)
+        self.runtime = Runtime(
+            self.clock,
+            lambda n: b"x" * n,
+            self.disk.run if slow else run_at_once,
+            now_ms=lambda: LATER,
+        )
+        project = ProjectSpec(NAME.project, **quotas)  # type: ignore[arg-type]
+        self.database = Database(NAME, self.engine, project, self.rules, self.runtime, 100)
+        self.writes = self.database.disconnect_writes
+
+    def wait(self, deferred: Deferred[Any]) -> Any:
+        """Return the result of what needs only turns, or its error."""
+        found: list[Any] = []
+        deferred.addBoth(found.append)
+        self.clock.run()
+        return found[0].value if isinstance(found[0], Failure) else found[0]
+
+    def set(self, edit: Edit, caller: Caller = ADMIN, session: str = "1", limit: int = 100) -> Any:
+        return self.wait(self.writes.set(session, edit, caller, NOW, limit))
+
+    def cancel(self, path: Path, session: str = "1") -> Any:
+        return self.wait(self.writes.cancel(session, path))
+
+    def run(self, session: str = "1") -> None:
+        assert self.wait(self.writes.run(session)) is None
+
+    def write(self, edit: Edit) -> Any:
+        return self.wait(self.database.write(Write(edit, NOW, ADMIN)))
+
+    def get(self, *path: str) -> Json:
+        return self.database.read(lambda nodes: plain(nodes.get(path)))
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether anything is stored for the end of sessions."""
+        return self.engine.read(lambda view: list(list_owners(view))) != []
+
+    @property
+    def sequence(self) -> int:
+        return self.engine.read(lambda view: view.sequence())
+
+
+def test_what_was_set_is_done_when_the_session_is_run_and_not_before() -> None:
+    world = World()
+    world.write(put("a", "online"))
+    world.set(put("a", "offline"))
+    assert world.get("a") == "online"
+    assert world.is_kept
+    world.run()
+    assert world.get("a") == "offline"
+    assert not world.is_kept
+
+
+def test_a_session_is_run_once_however_often_it_is_called_for() -> None:
+    world = World()
+    world.set(put("n", {".sv": {"increment": 1}}))
+    first, second = world.writes.run("1"), world.writes.run("1")
+    world.wait(first)
+    world.wait(second)
+    world.run()
+    assert world.get("n") == 1
+
+
+def test_setting_is_no_write_of_the_change_log_and_running_is_one() -> None:
+    world = World()
+    world.set(put("a", 1))
+    assert world.sequence == 0
+    world.run()
+    assert world.sequence == 1
+
+
+def test_watchers_are_notified_of_what_is_run() -> None:
+    world = World()
+    watcher = Recorder()
+    world.database.watching.watch((), watcher, lambda _: None)
+    world.set(put("a", 1))
+    world.run()
+    assert watcher.seen == [1]
+
+
+def test_other_sessions_keep_what_they_have_set() -> None:
+    world = World()
+    world.set(put("a", 1), session="1")
+    world.set(put("b", 2), session="2")
+    world.run("1")
+    assert world.get() == {"a": 1}
+    world.run("2")
+    assert world.get() == {"a": 1, "b": 2}
+
+
+def test_entries_are_run_in_the_order_in_which_they_were_set() -> None:
+    world = World()
+    watcher = Recorder()
+    world.database.watching.watch((), watcher, lambda _: None)
+    for number in range(40):
+        world.set(put(f"k{number}", number))
+    world.run()
+    assert watcher.seen == list(range(40))
+
+
+def test_server_values_are_those_of_the_moment_when_it_is_run() -> None:
+    world = World()
+    world.write(put("n", 1))
+    world.set(make_patch((), {"at": {".sv": "timestamp"}, "n": {".sv": {"increment": 5}}}))
+    world.write(put("n", 10))
+    world.run()
+    assert world.get() == {"at": LATER, "n": 15}
+
+
+def test_a_write_that_is_denied_when_it_is_set_is_not_kept() -> None:
+    world = World(OWN)
+    assert isinstance(world.set(put("users/bob", 1), ADA), PermissionDenied)
+    assert not world.is_kept
+    assert world.set(put("users/ada", 1), ADA) is None
+    world.run()
+    assert world.get() == {"users": {"ada": 1}}
+
+
+def test_rules_of_a_priority_or_an_increment_need_no_right_to_read() -> None:
+    world = World(rules({".write": True, ".read": False}))
+    assert world.set(put("n", {".sv": {"increment": 1}}), ADA) is None
+    world.run()
+    assert world.get("n") == 1
+
+
+def test_a_write_that_is_denied_when_it_is_run_is_forgotten_and_logged_without_its_data() -> None:
+    world = World()
+    world.set(put("secret", "hidden"), ADA)
+    world.set(put("b", 2), ADMIN)
+    world.rules.manage_by_file(rules({".read": True}))
+    with capturedLogs() as events:
+        world.run()
+    assert world.get() == {"b": 2}
+    assert not world.is_kept
+    (line,) = [formatEvent(each) or "" for each in events if each["log_level"] is LogLevel.warn]
+    assert "PermissionDenied" in line
+    assert "secret" not in line
+    assert "hidden" not in line
+
+
+def test_what_cannot_be_computed_is_refused_now_or_forgotten_later() -> None:
+    world = World()
+    edit = put("n", {".sv": {"increment": 1e308}})
+    world.write(put("n", 1.7e308))
+    assert isinstance(world.set(edit), InvalidData)
+    world.write(put("n", 0))
+    world.set(edit)
+    world.write(put("n", 1.7e308))
+    world.run()
+    assert world.get("n") == 1.7e308
+    assert not world.is_kept
+
+
+def test_more_places_than_the_limit_are_refused_and_the_others_stay() -> None:
+    world = World()
+    world.set(make_patch((), {"a": 1, "b": 2}), limit=3)
+    world.set(put("c", 3), limit=3)
+    assert isinstance(world.set(put("d", 4), limit=3), TooManyDisconnectWrites)
+    assert world.set(put("c", 5), limit=3) is None
+    world.run()
+    assert world.get() == {"a": 1, "b": 2, "c": 5}
+
+
+def test_more_bytes_than_the_bound_are_refused() -> None:
+    world = World()
+    half = "x" * (MAX_DISCONNECT_BYTES // 2)
+    assert world.set(put("a", half)) is None
+    assert isinstance(world.set(put("b", half)), TooLarge)
+    assert world.set(put("a", half)) is None
+
+
+def test_what_is_cancelled_is_not_run() -> None:
+    world = World()
+    world.set(put("a/b", 1))
+    world.set(make_patch(("a",), {"c": 2, "d": 3}))
+    world.cancel(("a", "b"))
+    world.cancel(("a", "c"))
+    world.run()
+    assert world.get() == {"a": {"d": 3}}
+
+
+def test_calls_are_done_in_their_order_while_the_disk_is_slow() -> None:
+    world = World(slow=True)
+    done = [
+        world.writes.set("1", put("a", 1), ADMIN, NOW, 9),
+        world.writes.set("1", put("b", 1), ADMIN, NOW, 9),
+        world.writes.cancel("1", ("b",)),
+        world.writes.run("1"),
+    ]
+    world.clock.run()
+    while world.disk.waiting:
+        world.disk.finish()
+        world.clock.run()
+    assert [each.called for each in done] == [True] * 4
+    assert world.get() == {"a": 1}
+
+
+def test_a_write_counts_only_when_it_is_durable() -> None:
+    world = World(slow=True)
+    setting = world.writes.set("1", put("a", 1), ADMIN, NOW, 9)
+    world.clock.run()
+    assert not setting.called
+    world.disk.finish()
+    assert setting.called
+
+
+@pytest.mark.parametrize("error", [DiskFull(), StoreFailed("The disk failed.")])
+def test_a_failed_commit_refuses_what_is_set_and_only_delays_what_is_run(error: Exception) -> None:
+    world = World(slow=True)
+    world.writes.set("1", put("a", 1), ADMIN, NOW, 9)
+    world.clock.run()
+    world.disk.finish()
+    world.clock.run()
+    running = world.writes.run("1")
+    world.clock.run()
+    while not world.disk.commits_next():
+        world.disk.finish()
+        world.clock.run()
+    world.disk.fail(error)
+    world.clock.run()
+    while world.disk.waiting:
+        world.disk.finish()
+        world.clock.run()
+    assert running.called
+    assert world.is_kept
+    for _ in range(4):
+        world.clock.rightNow += RETRY_S
+        world.clock.run()
+        while world.disk.waiting:
+            world.disk.finish()
+            world.clock.run()
+    assert world.get() == {"a": 1}
+    assert not world.is_kept
+
+
+def test_after_the_end_nothing_is_set_and_what_is_run_stays_for_the_next_process() -> None:
+    world = World()
+    world.set(put("a", 1))
+    world.database.refuse_writes()
+    assert isinstance(world.set(put("b", 1)), Unavailable)
+    with capturedLogs():
+        world.run()
+    assert world.is_kept
+    world.wait(world.database.close())
+    assert world.clock.getDelayedCalls() == []
+
+
+def test_a_put_and_a_removal_are_run_as_set() -> None:
+    world = World()
+    world.write(put("a", {"b": 1, "c": 2}))
+    world.set(make_remove(Place(("a", "b"))))
+    world.run()
+    assert world.get() == {"a": {"c": 2}}
+
+
+def test_what_is_kept_does_not_count_for_a_quota_and_what_is_run_does() -> None:
+    world = World(database_bytes=150)
+    assert world.set(put("a", "x" * 100)) is None
+    assert world.set(put("b", "x" * 100)) is None
+    with capturedLogs() as events:
+        world.run()
+    assert world.get() == {"a": "x" * 100}
+    assert not world.is_kept
+    assert [each["error"] for each in events if each["log_level"] is LogLevel.warn] == [
+        "QuotaExceeded"
+    ]
+    quotas = world.database.quotas
+    assert quotas is not None
+    assert 100 < world.engine.read(quotas.read).size <= 150
+
+
+def test_a_database_is_in_use_until_its_sessions_are_run_or_forgotten() -> None:
+    world = World()
+    assert world.database.is_idle
+    world.set(put("a", 1), session="1")
+    world.set(put("a", 2), session="2")
+    world.run("1")
+    assert not world.database.is_idle
+    world.wait(world.writes.forget("2"))
+    assert world.database.is_idle
+    assert world.get() == {"a": 1}
+    assert not world.is_kept
+
+
+def test_what_is_only_judged_is_not_kept() -> None:
+    world = World(OWN)
+    assert world.wait(world.writes.judge(put("users/ada", 1), ADA, NOW, 1)) is None
+    denied = world.wait(world.writes.judge(put("users/bob", 1), ADA, NOW, 1))
+    assert isinstance(denied, PermissionDenied)
+    many = make_patch((), {"users/ada/a": 1, "users/ada/b": 2})
+    refused = world.wait(world.writes.judge(many, ADA, NOW, 1))
+    assert isinstance(refused, TooManyDisconnectWrites)
+    assert not world.is_kept
+
+
+def test_an_entry_that_cannot_be_read_is_forgotten_and_the_others_are_run() -> None:
+    world = World()
+    world.set(put("a", 1))
+    world.set(put("b", 2))
+    transaction = world.engine.begin()
+    (row, _) = list_rows(transaction, world.runtime.owner.id, "1")
+    transaction.put(row.key, b"rubbish")
+    transaction.commit()
+    with capturedLogs():
+        world.run()
+    assert world.get() == {"b": 2}
+    assert not world.is_kept
+
+
+def test_an_entry_whose_write_fails_unexpectedly_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    world.set(put("a", 1))
+    world.set(put("b", 2))
+
+    def fail(edit: Edit, *rest: Any) -> Edit:
+        if edit.place.path == ("a",):
+            raise AssertionError
+        return resolve(edit, *rest)
+
+    monkeypatch.setattr("treedbd.database.write_applier.resolve", fail)
+    with logged_failures(), capturedLogs():
+        world.run()
+    world.clock.rightNow += RETRY_S
+    world.clock.run()
+    assert world.get() == {"b": 2}
+    assert not world.is_kept

@@ -1,0 +1,182 @@
+"""The handshake of the real-time protocol and its hello, and the answer to long polling."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+import time
+
+import pytest
+
+from tests.daemon import Daemon
+from tests.realtime import RealtimeClient
+from tests.rest import Client, check_refused, print_request
+from tests.websocket import Refused, WebSocket, upgrade_headers
+from tests.websocket_frames import TEXT, print_frame
+
+# The handshake.
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_a_client_is_greeted_before_it_sends_anything(tree: Client, secure: bool) -> None:
+    with RealtimeClient(Client(tree.daemon, tree.host, secure=secure)) as client:
+        assert list(client.hello) == ["ts", "v", "h", "s"]
+        assert client.hello["v"] == "5"
+        assert abs(client.hello["ts"] - time.time() * 1000) < 10_000
+        assert isinstance(client.hello["ts"], int)
+
+
+def test_the_hello_names_the_host_as_the_client_addressed_it(tree: Client) -> None:
+    for host in (tree.host, f"{tree.host}:80", tree.host.upper()):
+        with RealtimeClient(tree, host=host) as client:
+            assert client.hello["h"] == host
+
+
+def test_every_connection_has_a_session_of_its_own(tree: Client) -> None:
+    sessions = set()
+    for _ in range(5):
+        with RealtimeClient(tree) as client:
+            sessions.add(client.session)
+    assert len(sessions) == 5
+    assert all(re.fullmatch(r"[0-9A-Za-z_-]{16,64}", session) for session in sessions)
+
+
+def test_no_extension_and_no_subprotocol_is_agreed_on(tree: Client) -> None:
+    offers = {
+        "Sec-WebSocket-Extensions": "permessage-deflate; client_max_window_bits",
+        "Sec-WebSocket-Protocol": "chat",
+    }
+    with RealtimeClient(tree, headers=offers) as client:
+        assert "Sec-WebSocket-Extensions" not in client.headers
+        assert "Sec-WebSocket-Protocol" not in client.headers
+        client.put("a", 1)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/.ws?v=5&p=1:23:web:45&ac=token&r=f",
+        "/.ws?v=5&s=unknown",
+        "/.ws?v=5&ls=unknown",
+        "/.ws?ls=&s=&v=5",
+    ],
+)
+def test_what_clients_add_to_the_address_is_accepted(tree: Client, target: str) -> None:
+    with RealtimeClient(tree, target) as client:
+        client.put("a", 1)
+        assert client.get("a") == 1
+
+
+def test_a_client_that_authorises_its_handshake_is_served(tree: Client) -> None:
+    headers = {
+        "User-Agent": "Firebase/5/20.0.0/17/Admin",
+        "Authorization": "Bearer owner",
+        "X-Firebase-AppCheck": "x",
+    }
+    with RealtimeClient(tree, headers=headers) as client:
+        assert client.get("a") is None
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Upgrade": ""},
+        {"Connection": "keep-alive"},
+        {"Sec-WebSocket-Key": ""},
+        {"Sec-WebSocket-Key": "short"},
+        {"Sec-WebSocket-Version": ""},
+        {"Sec-WebSocket-Version": "8"},
+        {"Upgrade": "h2c"},
+    ],
+)
+def test_a_request_that_is_no_handshake_is_refused(tree: Client, headers: dict[str, str]) -> None:
+    with pytest.raises(Refused) as refused:
+        WebSocket(tree, headers=headers)
+    assert refused.value.status in (400, 426)
+    assert refused.value.headers["Content-Type"].startswith("application/json")
+    assert json.loads(refused.value.body)["error"]
+
+
+def test_only_a_get_opens_a_socket(tree: Client) -> None:
+    for method in ("POST", "PUT", "DELETE", "PATCH"):
+        response = tree.request(method, "/.ws?v=5", "{}")
+        assert response.status == 405, method
+
+
+def test_another_version_of_websockets_is_told_which_one_is_served(tree: Client) -> None:
+    with pytest.raises(Refused) as refused:
+        WebSocket(tree, headers={"Sec-WebSocket-Version": "12"})
+    assert refused.value.status == 426
+    assert refused.value.headers["Sec-WebSocket-Version"] == "13"
+
+
+def test_tokens_of_headers_may_be_in_any_case_and_lists(tree: Client) -> None:
+    headers = {"Connection": "keep-alive, UPGRADE", "Upgrade": "WebSocket"}
+    with RealtimeClient(tree, headers=headers) as client:
+        client.put("a", 1)
+
+
+def test_frames_that_follow_the_handshake_at_once_are_not_lost(tree: Client) -> None:
+    target = "/.ws?v=5"
+    with tree.connect() as wire:
+        head = print_request("GET", target, None, upgrade_headers(), tree.host)
+        wire.send(head + print_frame(TEXT, b'{"t":"d","d":{"r":1,"a":"p","b":{"p":"a","d":7}}}'))
+        received = b""
+        while b'"r":1' not in received:
+            more = wire.socket.recv(65_536)
+            assert more
+            received += more
+    assert received.startswith(b"HTTP/1.1 101 ")
+    assert tree.get("/a.json") == 7
+
+
+# The way back of browsers.
+
+
+def script_of(tree: Client, query: str) -> str:
+    response = tree.request("GET", f"/.lp?{query}")
+    assert response.status == 200, response
+    assert response.headers["Content-Type"].startswith("application/javascript")
+    return response.body.decode()
+
+
+def test_a_browser_that_polls_is_sent_back_to_sockets(tree: Client) -> None:
+    script = script_of(tree, "start=t&ser=77&cb=12&v=5&p=x")
+    note = 'localStorage.removeItem("firebase:previous_websocket_failure")'
+    assert note in script
+    assert 'parent.window["pLPCommand12"]("close")' in script
+    assert script.startswith("try{")
+
+
+@pytest.mark.parametrize(
+    "callback",
+    ["", "1x", "%22%5D;alert(1)//", "a", "%0A", "%D9%A1", "-1", "1" * 100, "1%00", "+1", "1+"],
+)
+def test_a_callback_that_is_not_digits_is_not_called(tree: Client, callback: str) -> None:
+    response = tree.request("GET", f"/.lp?start=t&ser=1&cb={callback}")
+    assert response.status in (200, 400), response
+    assert b"pLPCommand" not in response.body
+
+
+def test_other_requests_of_polling_do_nothing(tree: Client) -> None:
+    for query in ("id=1&pw=2&ser=3", "dframe=t&id=1&pw=2", "disconn=t&id=1&pw=2", ""):
+        assert script_of(tree, query) == ""
+
+
+def test_a_poll_of_an_unknown_place_is_refused(tree: Client) -> None:
+    assert Client(tree.daemon, "example.com").request("GET", "/.lp?cb=1").status == 421
+
+
+# Off.
+
+
+def test_real_time_that_is_not_enabled_is_not_there(tmp_path: pathlib.Path) -> None:
+    config = '[realtime]\nenabled = false\n[projects.shop]\nrules_file = "open.json"\n'
+    (tmp_path / "open.json").write_text('{"rules": {".read": true, ".write": true}}')
+    with Daemon(tmp_path, config=config) as daemon, Client(daemon) as tree:
+        with pytest.raises(Refused) as refused:
+            WebSocket(tree, "/.ws?v=5&ns=shop")
+        assert refused.value.status == 404
+        check_refused(tree.request("GET", "/.lp?start=t&cb=1&ns=shop"), 404)
+        assert tree.get("/a.json?ns=shop") is None

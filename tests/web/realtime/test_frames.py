@@ -1,0 +1,98 @@
+"""Messages as frames: short ones whole, long ones in pieces that end with a character."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hypothesis import given
+from hypothesis import strategies as st
+from websockets.frames import Frame, Opcode
+from websockets.streams import StreamReader
+
+from treedbd.web.content import WaitingBytes
+from treedbd.web.realtime.frames import (
+    PIECE_BYTES,
+    BytesReader,
+    Frames,
+    FramingReader,
+    frame_message,
+)
+
+
+def texts(sent: bytes) -> Iterator[bytes]:
+    """Yield the texts of the frames that were sent."""
+    reader = StreamReader()
+    reader.feed_data(sent)
+    reader.feed_eof()
+    while reader.buffer:
+        parsing = Frame.parse(reader.read_exact, mask=False)
+        try:
+            next(parsing)
+        except StopIteration as stop:
+            frame = stop.value
+            assert frame.opcode is Opcode.TEXT
+            assert frame.fin
+            yield bytes(frame.data)
+
+
+def joined(sent: bytes) -> bytes:
+    """Return the message in frames, as a client joins it; check the pieces."""
+    first, *pieces = texts(sent)
+    if not pieces:
+        return first
+    assert int(first) == len(pieces)
+    for piece in pieces:
+        assert len(piece) <= PIECE_BYTES
+        piece.decode()
+    return b"".join(pieces)
+
+
+def test_a_message_that_fits_is_one_frame() -> None:
+    for size in (1, 125, 126, PIECE_BYTES):
+        assert list(texts(frame_message(b"x" * size))) == [b"x" * size]
+
+
+def test_a_longer_one_is_pieces_after_their_number() -> None:
+    for size in (PIECE_BYTES + 1, 2 * PIECE_BYTES, 10 * PIECE_BYTES + 7):
+        assert joined(frame_message(b"x" * size)) == b"x" * size
+
+
+@given(st.integers(0, 3), st.sampled_from(["é", "€", "\U0001f600"]), st.integers(1, 40_000))
+def test_no_piece_ends_within_a_character(offset: int, character: str, count: int) -> None:
+    message = ("x" * offset + character * count).encode()
+    assert joined(frame_message(message)) == message
+
+
+@given(
+    st.lists(st.integers(1, 40_000), min_size=1, max_size=4),
+    st.lists(st.integers(1, 20_000), min_size=1, max_size=5),
+)
+def test_a_message_in_parts_is_framed_as_a_whole_one(sizes: list[int], reads: list[int]) -> None:
+    parts = [("aé€\U0001f600" * size).encode()[:size] for size in sizes]
+    message = b"".join(parts)
+    reader = FramingReader([BytesReader(each) for each in parts], len(message))
+    sent, number = b"", 0
+    while reader.remaining:
+        size = reads[number % len(reads)]
+        piece = reader.read(size)
+        assert len(piece) <= size
+        sent += piece
+        number += 1
+    found = list(texts(sent))
+    assert b"".join(found[1:] if len(message) > PIECE_BYTES else found) == message
+
+
+def test_closing_closes_all_parts() -> None:
+    waiting = WaitingBytes(10**6)
+    contents = [Frames(waiting, b"x" * 30_000) for _ in range(3)]
+    reader = FramingReader([each.open("here") for each in contents], 90_000)
+    reader.read(50)
+    assert waiting.total == 90_000
+    reader.close()
+    assert waiting.total == 0
+    assert not reader.remaining
+
+
+def test_frames_are_never_framed_again() -> None:
+    content = Frames(WaitingBytes(100), b"\x81\x01x")
+    assert content.as_chunk() == b"\x81\x01x"

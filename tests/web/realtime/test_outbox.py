@@ -1,0 +1,225 @@
+"""The outbox of a WebSocket: one order, bounded, and no answer before what precedes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from twisted.internet.task import Clock
+
+from treedbd.web.content import WaitingBytes, WaitingBytesExhausted, WaitingBytesRefused
+from treedbd.web.http1.direct_send import DirectSend
+from treedbd.web.http1.tally import Tally
+from treedbd.web.realtime.frames import BytesReader, Frames
+from treedbd.web.realtime.outbox import JOB_BYTES, Outbox
+from treedbd.web.sse.send_queue import FrameReader
+
+LIMIT = 1000
+
+
+class Connection:
+    """Records what is written."""
+
+    def __init__(self) -> None:
+        self.sentLength = 0
+        self.written: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        self.written.append(data)
+
+    def write_content(self, content: Frames) -> None:
+        self.written.append(content.as_chunk())
+
+    def find_free_send(self) -> tuple[DirectSend | None, Tally | None]:
+        return None, None
+
+    def continue_after(self, rest: bytes) -> None:
+        assert not rest
+
+
+class Owner:
+    """A session that records what its outbox wants."""
+
+    def __init__(self) -> None:
+        self.reading: list[bool] = []
+        self.postponements = 0
+        self.overflows = 0
+
+    def set_reading(self, is_reading: bool) -> None:
+        self.reading.append(is_reading)
+
+    def postponed(self, error: WaitingBytesRefused) -> None:
+        self.postponements += 1
+
+    def overflowed(self) -> None:
+        self.overflows += 1
+
+    def fail(self) -> None:
+        raise AssertionError("The outbox failed.")
+
+
+class Listen:
+    """A listen that sends a value, or is not ready, or finds no room."""
+
+    def __init__(self, value: bytes) -> None:
+        self.is_stale = False
+        self.value = value
+        self.is_ready = True
+        self.refusals = 0
+
+    def open(self) -> Sequence[FrameReader] | None:
+        if self.refusals:
+            self.refusals -= 1
+            raise WaitingBytesExhausted("no room", WaitingBytes(1), 1)
+        self.is_stale = False
+        return [BytesReader(self.value)] if self.is_ready else None
+
+
+class World:
+    """An outbox with all that it needs."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.memory = WaitingBytes(10**6)
+        self.connection = Connection()
+        self.owner = Owner()
+        self.outbox = Outbox(self.connection, LIMIT, self.owner, self.clock, "here")  # type: ignore[arg-type]
+
+    def event(self, text: bytes, listen: Listen) -> None:
+        if not listen.is_stale:
+            self.outbox.send_event(Frames(self.memory, text), listen)
+
+    def resume(self) -> None:
+        self.outbox.is_paused = False
+        self.outbox.resume()
+        self.clock.advance(0)
+
+    @property
+    def sent(self) -> bytes:
+        return b"".join(self.connection.written)
+
+
+def test_what_is_sent_while_the_client_reads_goes_out_at_once_in_order() -> None:
+    world = World()
+    listen = Listen(b"V")
+    world.event(b"e1", listen)
+    world.outbox.send_answer(b"a1")
+    world.outbox.add(listen)
+    world.event(b"e2", listen)
+    assert world.connection.written == [b"e1", b"a1", b"V", b"e2"]
+
+
+def test_what_waits_for_the_client_keeps_its_order() -> None:
+    world = World()
+    listen = Listen(b"V")
+    world.outbox.is_paused = True
+    world.event(b"e1", listen)
+    world.outbox.send_answer(b"a1")
+    world.outbox.send_answer(b"a2")
+    world.event(b"e2", listen)
+    assert world.sent == b""
+    world.resume()
+    assert world.sent == b"e1a1a2e2"
+    assert world.memory.total == 0
+
+
+def test_events_beyond_the_bound_are_replaced_by_the_value_in_the_place_of_the_first() -> None:
+    world = World()
+    slow, other = Listen(b"SLOW"), Listen(b"OTHER")
+    world.outbox.is_paused = True
+    world.outbox.send_answer(b"a1")
+    world.event(b"s" * 600, slow)
+    world.outbox.send_answer(b"a2")
+    world.event(b"o" * 300, other)
+    world.event(b"s" * 600, slow)
+    world.event(b"lost", other)
+    world.outbox.send_answer(b"a3")
+    assert world.owner.overflows == 1
+    assert slow.is_stale
+    assert other.is_stale
+    assert world.memory.total == 0
+    world.resume()
+    assert world.sent == b"a1SLOWa2OTHERa3"
+
+
+def test_nothing_behind_a_job_that_is_not_ready_is_sent_before_it() -> None:
+    world = World()
+    listen = Listen(b"")
+    listen.is_ready = False
+    world.outbox.add(listen)
+    world.outbox.send_answer(b"a1")
+    world.event(b"e1", Listen(b""))
+    assert world.sent == b""
+    world.outbox.release([BytesReader(b"V")])
+    world.clock.advance(0)
+    assert world.sent == b"Va1e1"
+
+
+def test_a_job_without_room_is_asked_again() -> None:
+    world = World()
+    listen = Listen(b"V")
+    listen.refusals = 2
+    world.outbox.add(listen)
+    world.outbox.send_answer(b"a1")
+    world.outbox.retry()
+    assert world.owner.postponements == 2
+    assert world.sent == b""
+    world.outbox.retry()
+    assert world.sent == b"Va1"
+
+
+def test_while_too_many_answers_wait_the_client_is_not_read() -> None:
+    world = World()
+    world.outbox.is_paused = True
+    for _ in range(LIMIT // 100 + 1):
+        world.outbox.send_answer(b"a" * 100)
+    assert world.owner.reading == [False]
+    world.resume()
+    assert world.owner.reading == [False, True]
+    assert len(world.sent) == LIMIT + 100
+
+
+def test_jobs_count_as_answers_that_wait() -> None:
+    world = World()
+    world.outbox.is_paused = True
+    for _ in range(LIMIT // JOB_BYTES + 1):
+        world.outbox.add(Listen(b"V"))
+    assert world.owner.reading == [False]
+
+
+def test_a_long_value_is_sent_in_chunks_in_several_turns() -> None:
+    world = World()
+    value = bytes(range(256)) * 20_000
+    world.outbox.add(Listen(value))
+    world.outbox.send_answer(b"end")
+    assert len(world.sent) < len(value)
+    for _ in range(10):
+        world.clock.advance(0)
+    assert world.sent == value + b"end"
+
+
+def test_refreshing_a_listen_drops_its_events_and_no_others() -> None:
+    world = World()
+    first, second = Listen(b"FIRST"), Listen(b"SECOND")
+    world.outbox.is_paused = True
+    world.event(b"f1", first)
+    world.event(b"s1", second)
+    world.event(b"f2", first)
+    world.outbox.refresh(first)
+    world.outbox.refresh(first)
+    world.resume()
+    assert world.sent == b"FIRSTs1"
+    assert world.owner.overflows == 0
+
+
+def test_closing_drops_everything() -> None:
+    world = World()
+    world.outbox.is_paused = True
+    world.event(b"e1", Listen(b""))
+    world.outbox.send_answer(b"a1")
+    world.outbox.close()
+    world.outbox.is_paused = False
+    world.outbox.resume()
+    world.outbox.send_answer(b"a2")
+    world.outbox.release([BytesReader(b"V")])
+    assert world.sent == b""
+    assert world.memory.total == 0

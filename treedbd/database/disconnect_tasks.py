@@ -1,0 +1,166 @@
+"""What is done to the writes that are kept for the end of a session, each in one transaction.
+
+They are the tasks of writes (`requests.Task`) and belong to batches like any write. A task may be
+done several times before one transaction of it is committed, so it begins with what is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import attrs
+
+from treedbd.database.errors import (
+    PermissionDenied,
+    QuotaExceeded,
+    TooLarge,
+    TooManyDisconnectWrites,
+    UnknownDatabase,
+)
+from treedbd.database.requests import Applier, Outcome, Write
+from treedbd.limits import MAX_DISCONNECT_BYTES
+from treedbd.store.disconnect_rows import (
+    DisconnectEntry,
+    DisconnectRow,
+    add_entry,
+    cancel_entries,
+    list_owners,
+    list_rows,
+)
+from treedbd.store.engine import ReadView, Transaction
+from treedbd.tree.errors import InvalidData
+from treedbd.tree.types import Place
+
+_REFUSALS: Final = (PermissionDenied, InvalidData, TooLarge, QuotaExceeded, UnknownDatabase)
+"""Why a write is not done, now or later. What only delays it is not among them."""
+
+
+@attrs.frozen
+class SetEntry:
+    """Judge a write, and keep it for the end of a session, which may have `limit` places."""
+
+    owner: str
+    session: str
+    limit: int
+
+    def __call__(self, applier: Applier, transaction: Transaction, write: Write) -> Outcome:
+        """Raise what refuses the write at present, or what the session may not have."""
+        applier.judge(transaction, write)
+        entry = DisconnectEntry(write.caller.auth, write.caller.is_admin, write.edit)
+        is_stored = add_entry(transaction, self.owner, self.session, entry, self._check)
+        return Outcome(write.edit, None, None, None, has_changed_rows=is_stored)
+
+    def _check(self, places: int, size: int) -> None:
+        check_bounds(self.limit, places, size)
+
+
+@attrs.frozen
+class JudgeEntry:
+    """Judge a write as `SetEntry` does for a session that has none, and keep nothing."""
+
+    limit: int
+
+    def __call__(self, applier: Applier, transaction: Transaction, write: Write) -> Outcome:
+        """Raise what refuses it."""
+        applier.judge(transaction, write)
+        entry = DisconnectEntry(write.caller.auth, write.caller.is_admin, write.edit)
+        check_bounds(self.limit, len(write.edit.changes), entry.size)
+        return Outcome(write.edit, None, None, None)
+
+
+@attrs.frozen
+class CancelEntries:
+    """Remove what a session has kept for a place, and for all below it."""
+
+    owner: str
+    session: str
+    place: Place
+
+    def __call__(self, _: Applier, transaction: Transaction, write: Write) -> Outcome:
+        """Do it."""
+        has_changed = cancel_entries(transaction, self.owner, self.session, self.place)
+        return Outcome(write.edit, None, None, None, has_changed_rows=has_changed)
+
+
+@attrs.define
+class ListEntries:
+    """Find the rows of a session, after all that was set before in the queue of writes.
+
+    Attributes:
+        find: returns them.
+        found: what it returned.
+
+    """
+
+    find: Callable[[ReadView], list[DisconnectRow]]
+    found: list[DisconnectRow] = attrs.field(factory=list)
+
+    def __call__(self, _: Applier, transaction: Transaction, write: Write) -> Outcome:
+        """Do it; nothing is changed."""
+        self.found = self.find(transaction)
+        return Outcome(write.edit, None, None, None)
+
+
+@attrs.define
+class RunEntry:
+    """Do a write that was kept, and forget it, both or neither.
+
+    Attributes:
+        row: what is stored; if that has changed, it is run already or is not to be run.
+        refusal: why the write was not done, though it is forgotten; None if it was done.
+        is_early: whether another one of its session has to be run first; nothing is changed then.
+
+    """
+
+    row: DisconnectRow
+    refusal: Exception | None = None
+    is_early: bool = False
+
+    def __call__(self, applier: Applier, transaction: Transaction, write: Write) -> Outcome:
+        """Do it."""
+        self.refusal = None
+        self.is_early = False
+        outcome = Outcome(write.edit, None, None, None)
+        if transaction.get(self.row.key) != self.row.stored:
+            return outcome
+        # On a full disk removals are done, and what was set before them may have to wait.
+        if self.row.has_earlier(transaction):
+            self.is_early = True
+            return outcome
+        try:
+            outcome = applier.apply_edit(transaction, write)
+        except _REFUSALS as error:
+            self.refusal = error
+        transaction.delete(self.row.key)
+        return attrs.evolve(outcome, has_changed_rows=True)
+
+
+@attrs.frozen
+class DropEntry:
+    """Forget a write that cannot be done."""
+
+    row: DisconnectRow
+
+    def __call__(self, _: Applier, transaction: Transaction, write: Write) -> Outcome:
+        """Do it."""
+        is_there = transaction.get(self.row.key) == self.row.stored
+        if is_there:
+            transaction.delete(self.row.key)
+        return Outcome(write.edit, None, None, None, has_changed_rows=is_there)
+
+
+def list_session(view: ReadView, session: str) -> list[DisconnectRow]:
+    """Return the entries of a session, whoever its owner is."""
+    return [row for owner in list_owners(view) for row in list_rows(view, owner, session)]
+
+
+def check_bounds(limit: int, places: int, size: int) -> None:
+    """Raise what refuses that many places and bytes of one session."""
+    if places > limit:
+        raise TooManyDisconnectWrites(limit)
+    if size > MAX_DISCONNECT_BYTES:
+        raise TooLarge(
+            f"What is written when a connection ends may have at most {MAX_DISCONNECT_BYTES} "
+            "bytes in all."
+        )

@@ -1,0 +1,290 @@
+"""Writes that are done when the session that has set them ends, however it ends.
+
+Theory of operation. A write that is set is judged by the rules at once, and kept in the store of
+its database (`store.disconnect_rows`), durably before `set` fires. When the session ends, its
+writes are done one after the other (`run`): each is an ordinary write, judged again as the identity
+that has set it, which forgets its row in the same transaction. So each is done once, whenever the
+process or the machine stops. What the process of a session leaves, because it was killed or could
+not write, is run by another one (`run_left`), before anything of the database is served.
+
+All of it goes through the queue of writes, so it is in the order in which it was called for, and in
+a turn of this process where others write too. What the store cannot do at present is tried again
+after a while, and is left to the next process in the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+from twisted.internet.defer import Deferred, DeferredList
+from twisted.internet.interfaces import IDelayedCall
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from treedbd.database.disconnect_tasks import (
+    CancelEntries,
+    DropEntry,
+    JudgeEntry,
+    ListEntries,
+    RunEntry,
+    SetEntry,
+    list_session,
+)
+from treedbd.database.errors import DeadlinePassed, OutcomeInDoubt, Unavailable
+from treedbd.database.requests import Caller, Outcome, Task, Write
+from treedbd.database.runtime import Runtime
+from treedbd.limits import DEFAULT_TIMEOUT_S
+from treedbd.names import DatabaseName
+from treedbd.store.disconnect_rows import DisconnectRow, list_owners, list_rows
+from treedbd.store.engine import DamagedRow, DiskFull, ReadView, StoreFailed
+from treedbd.tree.edit import Edit, make_remove
+from treedbd.tree.types import ROOT, Path, Place
+
+RETRY_S: Final = 5.0
+"""Seconds until what the store could not do is tried again."""
+RUN_AT_ONCE: Final = 256
+"""Writes of ended sessions that wait in the queue together, so that others come in between."""
+
+_NOTHING: Final = make_remove(Place(ROOT))
+_DELAYS: Final = (Unavailable, DeadlinePassed, OutcomeInDoubt, StoreFailed, DiskFull)
+_NOBODY: Final = Caller(None)
+
+
+class DisconnectWrites:
+    """The writes of one database that are kept for the end of sessions."""
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        name: DatabaseName,
+        write: Callable[[Write], Deferred[Outcome]],
+        runtime: Runtime,
+    ) -> None:
+        """Do writes of the database `name` by `write`."""
+        self._name = name
+        self._write = write
+        self._owner = runtime.owner
+        self._clock = runtime.clock
+        self._now_ms = runtime.now_ms
+        self._retry: IDelayedCall | None = None
+        self._left: dict[str | None, None] = {}  # sessions to be run again; None for dead owners
+        self._sessions: set[str] = set()
+        self._has_set = False
+        self._is_over = False
+
+    def set(self, session: str, edit: Edit, caller: Caller, now: int, limit: int) -> Deferred[None]:
+        """Keep a write for the end of a session; fires when it is durable.
+
+        It replaces what the session has kept for its places, and for all below them. Of an edit
+        with server values these are resolved when it is run. Errbacks with what refuses the write
+        at present, as `Database.write`; with `Unavailable`; with `TooManyDisconnectWrites` beyond
+        `limit` places, and `TooLarge` beyond `MAX_DISCONNECT_BYTES`.
+        """
+        task = SetEntry(self._owner.id, session, limit)
+        write = Write(edit, now, caller, None, self._deadline(), wants_echo=False, task=task)
+        return Deferred.fromCoroutine(self._set(session, write))
+
+    def cancel(self, session: str, path: Path) -> Deferred[None]:
+        """Forget what a session has kept for a path and all below it; fires when that is durable.
+
+        Of a PATCH the other members stay. Errbacks with `Unavailable`.
+        """
+        task = CancelEntries(self._owner.id, session, Place(path))
+        return Deferred.fromCoroutine(self._cancel(self._make_write(task)))
+
+    def judge(self, edit: Edit, caller: Caller, now: int, limit: int) -> Deferred[None]:
+        """Judge a write as `set` does, and keep nothing; errbacks as `set`."""
+        task = JudgeEntry(limit)
+        write = Write(edit, now, caller, None, self._deadline(), wants_echo=False, task=task)
+        return Deferred.fromCoroutine(self._submit(write))
+
+    def forget(self, session: str) -> Deferred[None]:
+        """Forget all that a session has kept, which is not to be done; never errbacks."""
+        return Deferred.fromCoroutine(self._forget(session))
+
+    def run(self, session: str) -> Deferred[None]:
+        """Do the writes of a session that has ended, in the order in which they were set.
+
+        The session may be one of another process. Fires when all are done and forgotten, or
+        refused; what cannot be done at present is tried again later. Never errbacks.
+        """
+        return Deferred.fromCoroutine(self._run(session))
+
+    def run_left(self) -> Deferred[None]:
+        """Do the writes that dead owners have left; otherwise as `run`."""
+        return Deferred.fromCoroutine(self._run(None))
+
+    def find_left(self, view: ReadView) -> list[DisconnectRow]:
+        """Return the writes that dead owners have left."""
+        dead = [owner for owner in list_owners(view) if self._owner.is_dead(owner)]
+        return [row for owner in dead for row in list_rows(view, owner)]
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether anything is to be done by this process, so that the file should stay open."""
+        return bool(self._sessions or self._left)
+
+    @property
+    def has_left(self) -> bool:
+        """Whether something that could not be done is to be tried again."""
+        return bool(self._left)
+
+    def stop(self) -> None:
+        """Try nothing again."""
+        self._is_over = True
+        if self._retry is not None and self._retry.active():
+            self._retry.cancel()
+
+    def make_run(self, row: DisconnectRow) -> Write:
+        """Return the write that does what was kept, and forgets it; raise `DamagedRow`."""
+        entry = row.entry()
+        caller = Caller(entry.auth, entry.is_admin)
+        now, deadline = self._now_ms(), self._deadline()
+        return Write(entry.edit, now, caller, None, deadline, wants_echo=False, task=RunEntry(row))
+
+    # Setting and cancelling.
+
+    async def _set(self, session: str, write: Write) -> None:
+        self._has_set = True
+        try:
+            await self._note()
+        except OSError as error:
+            raise Unavailable(f"The data directory cannot be written: {error.strerror}.") from None
+        try:
+            await self._submit(write)
+        except Unavailable:  # it may be stored all the same
+            self._keep(session)
+            raise
+        self._keep(session)
+
+    async def _cancel(self, write: Write) -> None:
+        await self._wait_for_set()
+        await self._submit(write)
+
+    async def _forget(self, session: str) -> None:
+        try:
+            await self.cancel(session, ROOT)
+            self._end(session)
+        except Exception as error:
+            self._log.error(
+                "{label}: what a session has kept cannot be forgotten: {error}",
+                label=self._name.label,
+                error=error,
+            )
+
+    def _keep(self, session: str) -> None:
+        self._sessions.add(session)
+        self._owner.keep(self._name, session)
+
+    def _end(self, session: str) -> None:
+        self._sessions.discard(session)
+        self._owner.forget(self._name, session)
+
+    async def _wait_for_set(self) -> None:
+        """Return when all that was set before is in the queue of writes."""
+        if self._has_set:
+            with contextlib.suppress(OSError):  # then nothing was set
+                await self._note()
+
+    async def _note(self) -> None:
+        """Return when the owner's file lists the database; who comes first goes on first."""
+        if (noting := self._owner.note(self._name)) is not None:
+            await noting
+
+    async def _submit(self, write: Write) -> None:
+        try:
+            await self._write(write)
+        except (DeadlinePassed, OutcomeInDoubt, DamagedRow) as error:
+            raise Unavailable(str(error)) from None
+
+    def _deadline(self) -> float:
+        return self._clock.seconds() + DEFAULT_TIMEOUT_S
+
+    def _make_write(self, task: Task) -> Write:
+        return Write(
+            _NOTHING, self._now_ms(), _NOBODY, None, self._deadline(), wants_echo=False, task=task
+        )
+
+    # Running.
+
+    async def _run(self, session: str | None) -> None:
+        try:
+            await self._run_all(session)
+        except _DELAYS as error:
+            self._log.error(
+                "{label}: writes of a session that has ended are delayed: {reason}",
+                label=self._name.label,
+                reason=str(error),
+            )
+            self._run_again(session)
+        except Exception:
+            self._log.failure(
+                "{label}: writes of a session that has ended have failed.", label=self._name.label
+            )
+            self._run_again(session)
+        else:
+            if session is not None:
+                self._end(session)
+
+    async def _run_all(self, session: str | None) -> None:
+        """Do all writes that there are; raise what delays any of them."""
+        await self._wait_for_set()
+        find = self.find_left if session is None else partial(list_session, session=session)
+        listing = ListEntries(find)
+        await self._write(self._make_write(listing))
+        for at in range(0, len(listing.found), RUN_AT_ONCE):
+            await self._run_some(listing.found[at : at + RUN_AT_ONCE])
+
+    async def _run_some(self, rows: Sequence[DisconnectRow]) -> None:
+        """Do some writes, in their order; raise what delays any of them."""
+        runs = [Deferred.fromCoroutine(self._run_row(row)) for row in rows]
+        for is_done, result in await DeferredList(runs, consumeErrors=True):
+            if not is_done and isinstance(result, Failure):
+                result.raiseException()
+
+    async def _run_row(self, row: DisconnectRow) -> None:
+        try:
+            write = self.make_run(row)
+            await self._write(write)
+        except _DELAYS:
+            raise
+        except Exception:
+            self._log.failure(
+                "{label}: a write of a session that has ended has failed, and is forgotten.",
+                label=self._name.label,
+            )
+            await self._write(self._make_write(DropEntry(row)))
+        else:
+            self.check_run(write)
+
+    def check_run(self, write: Write) -> None:
+        """Log if a write was refused that `make_run` has returned; raise what delays it."""
+        task = write.task
+        if not isinstance(task, RunEntry):
+            return
+        if task.is_early:
+            raise Unavailable("An earlier write of the session is not done yet.")
+        if task.refusal is not None:
+            self._log.warn(
+                "{label}: a write of a session that has ended was refused ({error}), and is "
+                "forgotten.",
+                label=self._name.label,
+                error=type(task.refusal).__name__,  # its text may have keys and values
+            )
+
+    # What is delayed.
+
+    def _run_again(self, session: str | None) -> None:
+        self._left[session] = None
+        is_waiting = self._retry is not None and self._retry.active()
+        if not (self._is_over or is_waiting):
+            self._retry = self._clock.callLater(RETRY_S, self._run_all_again)
+
+    def _run_all_again(self) -> None:
+        left, self._left = self._left, {}
+        for session in left:
+            Deferred.fromCoroutine(self._run(session))

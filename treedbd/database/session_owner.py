@@ -1,0 +1,266 @@
+"""The owner of sessions: one process, for as long as it runs.
+
+Writes that are kept for the end of a session (`disconnect_writes`) name the owner of the session.
+If the owner is dead, nobody else will do them. `OwnerFile` is that of a process over files;
+`MemoryOwner` that of one whose databases end with it.
+
+Theory of operation. The file of an owner is in the data directory, and is locked (`flock`) until
+the process ends, however that happens. It lists the databases in which the owner has ever stored
+such a write: a label is durable there before the first write is stored. So those that a dead
+process has left are found without opening every database. The file is removed when none are left.
+
+Whoever looks takes a shared lock for a moment, so that several can look at a time; an owner cannot
+be taken for dead between the creation of its file and the lock, because a file that is not the one
+under its name any more is given up, and another one made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pathlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import Final, Protocol
+
+from twisted.internet.defer import Deferred
+
+from treedbd.files import create_directory, open_private, sync_directory
+from treedbd.names import DatabaseName, parse_label
+
+OWNER_FILE: Final = "treedb.owner."
+"""How the name of an owner's file begins; its id follows. No project can have such a name."""
+_ID_BYTES: Final = 8
+
+
+class SessionOwner(Protocol):
+    """What the sessions of a process belong to; used in the reactor's thread."""
+
+    @property
+    def id(self) -> str:
+        """What names it in the rows of its writes."""
+        ...
+
+    def note(self, name: DatabaseName) -> Deferred[None] | None:
+        """Record that it has writes in a database; None if that is durable already.
+
+        Errbacks with OSError.
+        """
+        ...
+
+    def keep(self, name: DatabaseName, session: str) -> None:
+        """Record that a session may have writes that are not done."""
+        ...
+
+    def forget(self, name: DatabaseName, session: str) -> None:
+        """Record that a session has none."""
+        ...
+
+    def is_dead(self, owner: str) -> bool:
+        """Return whether the process of another owner has ended, as far as is known here."""
+        ...
+
+    def find_dead(self) -> list[pathlib.Path]:
+        """Return the files of owners that are dead."""
+        ...
+
+    def close(self) -> None:
+        """End it: what it has left is for the next process."""
+        ...
+
+
+class MemoryOwner:
+    """The owner of sessions in databases that end with the process."""
+
+    id = "memory"
+
+    def note(self, _: DatabaseName) -> None:
+        """Return None."""
+
+    def keep(self, _: DatabaseName, __: str) -> None:
+        """Do nothing."""
+
+    def forget(self, _: DatabaseName, __: str) -> None:
+        """Do nothing."""
+
+    def is_dead(self, _: str) -> bool:
+        """Return False."""
+        return False
+
+    def find_dead(self) -> list[pathlib.Path]:
+        """Return nothing."""
+        return []
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class OwnerFile:
+    """The owner of the sessions of this process, in one data directory.
+
+    Attributes:
+        id: names it in the rows of its writes.
+
+    """
+
+    def __init__(
+        self,
+        folder: pathlib.Path,
+        run_in_thread: Callable[[Callable[[], None]], Deferred[None]],
+        entropy: Callable[[int], bytes],
+        *,
+        knows_all: bool = True,
+    ) -> None:
+        """Keep a file in `folder` from the first write on.
+
+        `knows_all` says whether an owner without a file is dead; if not, its file may be in the
+        data directory of another daemon.
+        """
+        self._folder = folder
+        self._run_in_thread = run_in_thread
+        self._entropy = entropy
+        self._knows_all = knows_all
+        self.id = entropy(_ID_BYTES).hex()
+        self._descriptor: int | None = None
+        self._creating = threading.Lock()
+        self._noted: set[DatabaseName] = set()
+        self._noting: dict[DatabaseName, list[Deferred[None]]] = {}
+        self._sessions: set[tuple[DatabaseName, str]] = set()
+
+    def note(self, name: DatabaseName) -> Deferred[None] | None:
+        """Do as `SessionOwner.note`; those who wait go on in the order in which they came."""
+        if name in self._noted:
+            return None
+        done: Deferred[None] = Deferred()
+        waiting = self._noting.setdefault(name, [])
+        waiting.append(done)
+        if len(waiting) == 1:
+            Deferred.fromCoroutine(self._note(name))
+        return done
+
+    async def _note(self, name: DatabaseName) -> None:
+        failed: OSError | None = None
+        try:
+            await self._run_in_thread(lambda: self._append(name))
+            self._noted.add(name)
+        except OSError as error:
+            failed = error
+        for done in self._noting.pop(name):
+            if failed is None:
+                done.callback(None)
+            else:
+                done.errback(failed)
+
+    def _append(self, name: DatabaseName) -> None:
+        """Add a database to the file, durably; blocks."""
+        with self._creating:
+            if self._descriptor is None:
+                self._descriptor = self._create()
+        os.write(self._descriptor, f"{name.label}\n".encode())
+        os.fsync(self._descriptor)
+
+    def _create(self) -> int:
+        """Create the file and lock it; return its descriptor."""
+        create_directory(self._folder)
+        path = self._folder / (OWNER_FILE + self.id)
+        while True:
+            descriptor = open_private(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+            try:
+                # Waits for those who only look, which is a moment.
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                if _is_at(path, descriptor):
+                    sync_directory(self._folder)
+                    return descriptor
+            except BaseException:
+                os.close(descriptor)
+                raise
+            os.close(descriptor)
+
+    def keep(self, name: DatabaseName, session: str) -> None:
+        """Record that a session may have writes that are not done."""
+        self._sessions.add((name, session))
+
+    def forget(self, name: DatabaseName, session: str) -> None:
+        """Record that a session has none."""
+        self._sessions.discard((name, session))
+
+    def is_dead(self, owner: str) -> bool:
+        """Do as `SessionOwner.is_dead`."""
+        if owner == self.id:
+            return False
+        descriptor = lock_dead(self._folder / (OWNER_FILE + owner))
+        if descriptor is not None:
+            os.close(descriptor)
+            return True
+        return self._knows_all and not (self._folder / (OWNER_FILE + owner)).exists()
+
+    def find_dead(self) -> list[pathlib.Path]:
+        """Return the files of owners that are dead."""
+        found = []
+        for path in _list_files(self._folder):
+            descriptor = None if path.name == OWNER_FILE + self.id else lock_dead(path)
+            if descriptor is not None:
+                os.close(descriptor)
+                found.append(path)
+        return found
+
+    def close(self) -> None:
+        """End it: what it has left is for the next process; without any, the file is removed."""
+        if self._descriptor is None:
+            return
+        if not self._sessions:
+            with contextlib.suppress(OSError):
+                (self._folder / (OWNER_FILE + self.id)).unlink()
+        os.close(self._descriptor)
+        self._descriptor = None
+
+
+def lock_dead(path: pathlib.Path) -> int | None:
+    """Return a descriptor of the file of a dead owner, None if it lives or has no file.
+
+    As long as the descriptor is open, no process can be the owner.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def read_names(path: pathlib.Path) -> list[DatabaseName]:
+    """Return the databases that the file of an owner lists; a label that was cut off is left out.
+
+    Raises OSError.
+    """
+    labels = path.read_text("ascii", "replace").split("\n")[:-1]
+    found = (parse_label(label) for label in labels)
+    return list(dict.fromkeys(name for name in found if name is not None))
+
+
+def remove_file(path: pathlib.Path) -> None:
+    """Remove the file of a dead owner that has left nothing; no error if that fails."""
+    with contextlib.suppress(OSError):
+        path.unlink()
+
+
+def _list_files(folder: pathlib.Path) -> Iterator[pathlib.Path]:
+    try:
+        names = sorted(name for name in os.listdir(folder) if name.startswith(OWNER_FILE))
+    except OSError:
+        return
+    for name in names:
+        yield folder / name
+
+
+def _is_at(path: pathlib.Path, descriptor: int) -> bool:
+    """Return whether a file is still the one under its name."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,193 @@
+"""Writes that are kept until the session that has set them ends: their rows, beside the tree.
+
+A *session* is a connection or a stream, named by random text; its *owner* is the process that
+serves it, as long as that runs. Each write is one row:
+
+    DISCONNECT_FIRST   two bytes, above every row of the tree and of its indexes
+    …                  the owner, the session, each followed by `/`
+    8 hex digits       a number: the writes of a session are run in this order
+
+The content is JSON with a check sum: who has set the write, and what it sends. Server values are in
+it as they were sent. No row of these is data: none is served, counted or indexed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple
+
+import attrs
+
+from treedbd.store.engine import DamagedRow, ReadView, Transaction
+from treedbd.store.index_keys import DISCONNECT_END, DISCONNECT_FIRST
+from treedbd.store.paged_rows import seal, unseal
+from treedbd.tree.edit import Edit, make_patch, make_put
+from treedbd.tree.errors import InvalidData
+from treedbd.tree.printing import compact, parse
+from treedbd.tree.types import Json, Place
+
+_DIGITS: Final = 8
+_ANY_LENGTH: Final = 2**62
+"""What is stored was checked when it was set."""
+
+
+@attrs.frozen
+class DisconnectEntry:
+    """One write of a session: as whom it is done, and what, with its server values unresolved."""
+
+    auth: Json
+    is_admin: bool
+    edit: Edit
+
+    @property
+    def size(self) -> int:
+        """The bytes of what it sends, and of where."""
+        return len(compact([*self.edit.place.path, self.edit.sent]))
+
+    def encode(self) -> bytes:
+        """Return the JSON that is stored."""
+        path, is_priority = self.edit.place
+        json: Json = {
+            "auth": self.auth,
+            "is_admin": self.is_admin,
+            "method": self.edit.method,
+            "path": list(path),
+            "is_priority": is_priority,
+            "sent": self.edit.sent,
+        }
+        return compact(json)
+
+
+class DisconnectRow(NamedTuple):
+    """An entry as it is stored: `stored` is the value of the row `key`."""
+
+    key: bytes
+    stored: bytes
+
+    def entry(self) -> DisconnectEntry:
+        """Return what is stored; raise `DamagedRow`."""
+        try:
+            json: Any = parse(unseal(self.key, self.stored))
+            return _from_json(json)
+        except DamagedRow:
+            raise
+        except (ValueError, LookupError, TypeError, AttributeError, InvalidData):
+            raise DamagedRow("A write that was kept for a session cannot be read.") from None
+
+    def has_earlier(self, view: ReadView) -> bool:
+        """Return whether another entry of its session comes before it."""
+        return next(view.scan_keys(self.key[:-_DIGITS], self.key), None) is not None
+
+
+def list_owners(view: ReadView) -> Iterator[str]:
+    """Yield the owners of all entries, each once, without reading every row."""
+    low = DISCONNECT_FIRST
+    while (key := next(view.scan_keys(low, DISCONNECT_END), None)) is not None:
+        owner = key[len(DISCONNECT_FIRST) :].partition(b"/")[0]
+        yield owner.decode("ascii", "replace")
+        low = DISCONNECT_FIRST + owner + b"0"  # the character after the slash
+
+
+def list_rows(view: ReadView, owner: str, session: str | None = None) -> list[DisconnectRow]:
+    """Return the entries of a session in their order, or those of all sessions of an owner."""
+    prefix = _prefix(owner) if session is None else _prefix(owner, session)
+    end = prefix[:-1] + b"0"
+    return [DisconnectRow(*row) for row in view.scan(prefix, end)]
+
+
+def add_entry(
+    transaction: Transaction,
+    owner: str,
+    session: str,
+    entry: DisconnectEntry,
+    check: Callable[[int, int], None],
+) -> bool:
+    """Add an entry after the others of its session, of which it replaces what it overwrites.
+
+    `check` is called with the number of places and bytes that the session then has, and raises what
+    refuses them; nothing has changed then. Returns whether anything is stored for the entry: an
+    empty PATCH has no effect. Raises `DamagedRow`.
+    """
+    written = [change.place for change in entry.edit.changes]
+    if not written:
+        return False
+    rows = list_rows(transaction, owner, session)
+    kept = [(row, _without(row.entry(), written)) for row in rows]
+    every = [entry, *(left for _, left in kept if left is not None)]
+    check(sum(len(each.edit.changes) for each in every), sum(each.size for each in every))
+    for row, left in kept:
+        _replace(transaction, row, left)
+    number = int(rows[-1].key[-_DIGITS:], 16) + 1 if rows else 0
+    # Not in binary: a key that ends with `PAGE_END` would be that of a page.
+    key = _prefix(owner, session) + b"%0*x" % (_DIGITS, number)
+    transaction.put(key, seal(key, entry.encode()))
+    return True
+
+
+def cancel_entries(transaction: Transaction, owner: str, session: str, place: Place) -> bool:
+    """Remove what the entries of a session write at or below a place; return if there was any.
+
+    Raises `DamagedRow`.
+    """
+    has_changed = False
+    for row in list_rows(transaction, owner, session):
+        entry = row.entry()
+        left = _without(entry, [place])
+        has_changed = has_changed or left is not entry
+        _replace(transaction, row, left)
+    return has_changed
+
+
+def check_rows(view: ReadView) -> Iterator[str]:
+    """Yield a sentence for each entry that cannot be read."""
+    for owner in list_owners(view):
+        for row in list_rows(view, owner):
+            try:
+                row.entry()
+            except DamagedRow as error:
+                yield str(error)
+
+
+def _prefix(*parts: str) -> bytes:
+    if not all(part.isascii() and part.isalnum() for part in parts):
+        raise ValueError("A session and its owner are named by letters and digits.")
+    return DISCONNECT_FIRST + b"".join(part.encode() + b"/" for part in parts)
+
+
+def _replace(transaction: Transaction, row: DisconnectRow, left: DisconnectEntry | None) -> None:
+    """Store what is left of an entry, if that is not what is stored."""
+    if left is None:
+        transaction.delete(row.key)
+    elif (stored := seal(row.key, left.encode())) != row.stored:
+        transaction.put(row.key, stored)
+
+
+def _without(entry: DisconnectEntry, places: list[Place]) -> DisconnectEntry | None:
+    """Return an entry without what it writes at or below some places, None if nothing is left."""
+    edit = entry.edit
+    left = [not any(_covers(place, change.place) for place in places) for change in edit.by_member]
+    if all(left):
+        return entry
+    if not any(left):
+        return None
+    sent: Any = edit.sent
+    members = {
+        key: item for (key, item), is_left in zip(sent.items(), left, strict=True) if is_left
+    }
+    return attrs.evolve(entry, edit=make_patch(edit.place.path, members, _ANY_LENGTH))
+
+
+def _covers(upper: Place, lower: Place) -> bool:
+    """Return whether a write at one place overwrites all that one at another has written."""
+    if upper.is_priority:
+        return lower == upper
+    return lower.path[: len(upper.path)] == upper.path
+
+
+def _from_json(json: Any) -> DisconnectEntry:
+    path, sent = tuple(json["path"]), json["sent"]
+    if json["method"] == "patch":
+        edit = make_patch(path, sent, _ANY_LENGTH)
+    else:
+        edit = make_put(Place(path, json["is_priority"]), sent, _ANY_LENGTH)
+    return DisconnectEntry(json["auth"], json["is_admin"], edit)

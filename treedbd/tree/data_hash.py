@@ -1,0 +1,96 @@
+"""The hash by which clients of the real-time protocol say which value of a node they hold.
+
+It is the base64 of a SHA-1 over a text. That of a leaf is its type and value, a number as the 16
+hexadecimal digits of its double; of a container `:<key>:<hash>` for each child, in the order of
+their priorities and then of their keys; in front of both the priority of the node, if it has one.
+Nothing hashes to the empty string. Here strings compare by their UTF-16 units, as clients compare
+them; beyond U+FFFF that is another order than the one of the tree. Source: `realtime-protocol.md`,
+section 3.
+"""
+
+from __future__ import annotations
+
+import struct
+from base64 import b64encode
+from collections.abc import Iterable
+from hashlib import sha1
+from typing import Final, NamedTuple, TypeAlias
+
+from treedbd.tree.order import rank_key
+from treedbd.tree.types import Leaf, Priority, Value
+from treedbd.tree.value import container_of, leaf_of, members, priority_of
+
+NOTHING: Final = ""
+"""The hash of a node where nothing is."""
+
+_Rank: TypeAlias = tuple[int, float, bytes]
+
+
+class HashedChild(NamedTuple):
+    """A child of a container: its key, its priority and its hash, which is not that of nothing."""
+
+    key: str
+    priority: Priority | None
+    data_hash: str
+
+
+def data_hash(value: Value) -> str:
+    """Return the hash of a value with its priorities."""
+    if value is None:
+        return NOTHING
+    if container_of(value) is None:
+        return hash_leaf(leaf_of(value), priority_of(value))  # type: ignore[arg-type]
+    children = (
+        HashedChild(key, priority_of(child), data_hash(child)) for key, child in members(value)
+    )
+    return hash_container(children, priority_of(value))
+
+
+def hash_leaf(leaf: Leaf, priority: Priority | None) -> str:
+    """Return the hash of a leaf."""
+    return _digest(_priority_text(priority) + _typed(leaf))
+
+
+def hash_container(children: Iterable[HashedChild], priority: Priority | None) -> str:
+    """Return the hash of a container that has these children, in any order."""
+    ordered = sorted(children, key=_child_rank)
+    text = "".join([f":{child.key}:{child.data_hash}" for child in ordered])
+    return _digest(_priority_text(priority) + text)
+
+
+def _child_rank(child: HashedChild) -> tuple[_Rank, _Rank]:
+    return _priority_rank(child.priority), _key_rank(child.key)
+
+
+def _priority_rank(priority: Priority | None) -> _Rank:
+    if priority is None:
+        return (0, 0, b"")
+    if isinstance(priority, str):
+        return (2, 0, _utf_16(priority))
+    return (1, priority, b"")
+
+
+def _key_rank(key: str) -> _Rank:
+    is_text, number, text = rank_key(key)
+    return (is_text, number, _utf_16(text))
+
+
+def _utf_16(text: str) -> bytes:
+    return text.encode("utf-16-be")
+
+
+def _priority_text(priority: Priority | None) -> str:
+    return "" if priority is None else f"priority:{_typed(priority)}:"
+
+
+def _typed(leaf: Leaf) -> str:
+    if isinstance(leaf, bool):
+        return f"boolean:{'true' if leaf else 'false'}"
+    if isinstance(leaf, str):
+        return f"string:{leaf}"
+    return f"number:{struct.pack('>d', leaf).hex()}"
+
+
+def _digest(text: str) -> str:
+    # The protocol names SHA-1; nothing that is secret depends on it.
+    return b64encode(sha1(text.encode(), usedforsecurity=False).digest()).decode()

@@ -1,0 +1,165 @@
+"""What each action of the protocol does: from a message of a client to the part that it is for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Protocol, TypeAlias
+
+from treedbd.limits import KIB
+from treedbd.web.auth.identity import Identity
+from treedbd.web.http1.interface import IHttp1Request
+from treedbd.web.realtime import messages
+from treedbd.web.realtime.callers import CallerOwner, SessionCaller
+from treedbd.web.realtime.inbox import Inbox, Message
+from treedbd.web.realtime.listening import ListeningOwner, SessionListens
+from treedbd.web.realtime.long_messages import LongWrite, find_long_write
+from treedbd.web.realtime.messages import Ping, RealtimeRequest
+from treedbd.web.realtime.pieces import END_BYTES, OversizedMessage
+from treedbd.web.realtime.presence import PresenceOwner, SessionPresence
+from treedbd.web.realtime.statuses import TOO_BIG, status_of
+from treedbd.web.realtime.writes import SessionWrites, WriteOwner, is_long
+
+WHOLE_BYTES: Final = 320 * KIB
+"""The longest message that is parsed at once, if it is no write in the form that clients send.
+
+That is room for all disconnect writes that a session may have, and for the hashes with which
+clients that keep much data on disk listen.
+"""
+_WRITES: Final = frozenset({"p", "m", "o", "om"})
+
+
+class UnknownLongMessage(Exception):
+    """A message that is too long to be parsed, and in no form that shows what it asks for."""
+
+
+class ActionsOwner(CallerOwner, ListeningOwner, PresenceOwner, WriteOwner, Protocol):
+    """The session whose client acts."""
+
+    request: IHttp1Request
+    inbox: Inbox
+
+    def send(self, message: bytes) -> None:
+        """Send a message that is never dropped."""
+        ...
+
+
+class SessionActions:
+    """Does what the client of one session asks for.
+
+    Attributes:
+        signed_in: who the session is.
+        listens, presence: its listens, and its disconnect writes.
+
+    """
+
+    __slots__ = ("_owner", "_writes", "listens", "presence", "signed_in")
+
+    def __init__(self, owner: ActionsOwner, first: Identity) -> None:
+        """Act for a session that begins as `first`."""
+        self._owner = owner
+        self.signed_in = SessionCaller(owner, first)
+        self.listens = SessionListens(owner)
+        self.presence = SessionPresence(owner)
+        self._writes = SessionWrites(owner)
+
+    def handle(self, message: Message) -> None:
+        """Do what a message asks for; raise `NotAnEnvelope` or `UnknownLongMessage`."""
+        if isinstance(message, OversizedMessage):
+            self._refuse(message, self._owner.parts.limits.write_body_bytes)
+            return
+        if is_long(message):
+            long = find_long_write(message)
+            if long is not None and long.request.action in ("p", "m"):
+                self._block(long.request, self._write_long(long))
+                return
+            if len(message) > WHOLE_BYTES:
+                ends = OversizedMessage(message[:END_BYTES], message[-END_BYTES:])
+                self._refuse(ends, WHOLE_BYTES)
+                return
+        parsed = messages.parse_message(message)
+        if isinstance(parsed, RealtimeRequest):
+            self._act(parsed)
+        elif isinstance(parsed, Ping):
+            self._owner.send(messages.PONG)
+
+    def _act(self, request: RealtimeRequest) -> None:
+        try:
+            self._take(is_write=request.action in _WRITES)
+            act = _ACTIONS.get(request.action)
+            if act is None:
+                raise messages.UnknownAction(request.action)
+            waiting = act(self, request)
+            if waiting is not None:
+                self._block(request, waiting)
+        except Exception as error:
+            self._owner.answer(request.number, *status_of(error))
+
+    def _take(self, *, is_write: bool) -> None:
+        """Count a request for all who send it; raise `TooManyRequests`."""
+        owner = self._owner
+        rates = owner.parts.rates
+        if rates is not None:
+            rates.take_address(owner.request)
+            rates.take_project(owner.request, owner.project, is_write=is_write)
+            rates.take_user(owner.project, self.signed_in.identity, is_write=is_write)
+
+    def _block(self, request: RealtimeRequest, work: Coroutine[Any, Any, None]) -> None:
+        """Do work that may wait; the messages behind it wait, too."""
+
+        async def run() -> None:
+            try:
+                await work
+            except Exception as error:
+                self._owner.answer(request.number, *status_of(error))
+
+        self._owner.inbox.block(run())
+
+    async def _write_long(self, long: LongWrite) -> None:
+        self._take(is_write=True)
+        await self._writes.write_long(long)
+
+    def _refuse(self, message: OversizedMessage, most: int) -> None:
+        """Answer a request that is too long with `too_big`; raise `UnknownLongMessage`."""
+        number = messages.find_number(message)
+        if number is None:
+            raise UnknownLongMessage
+        self._owner.answer(number, TOO_BIG, f"This request may have at most {most} bytes.")
+
+    def _note(self, request: RealtimeRequest) -> None:
+        self._owner.answer(request.number, messages.OK, {})
+
+    def _write(self, request: RealtimeRequest) -> None:
+        self._writes.write(request)
+
+    def _get(self, request: RealtimeRequest) -> Coroutine[Any, Any, None] | None:
+        """Read what the writes before it have written, also if they are not answered yet."""
+        if not self._writes.under_way:
+            return self.listens.get(request)
+
+        async def get_later() -> None:
+            await self._writes.settle()
+            waiting = self.listens.get(request)
+            if waiting is not None:
+                await waiting
+
+        return get_later()
+
+
+_Act: TypeAlias = Callable[[SessionActions, RealtimeRequest], Coroutine[Any, Any, None] | None]
+_ACTIONS: Final[dict[str, _Act]] = {
+    "q": lambda actions, request: actions.listens.listen(request),
+    "n": lambda actions, request: actions.listens.unlisten(request),
+    "g": SessionActions._get,
+    "p": SessionActions._write,
+    "m": SessionActions._write,
+    "o": lambda actions, request: actions.presence.set(request),
+    "om": lambda actions, request: actions.presence.set(request),
+    "oc": lambda actions, request: actions.presence.cancel(request),
+    "auth": lambda actions, request: actions.signed_in.sign_in(request),
+    "gauth": lambda actions, request: actions.signed_in.sign_in(request),
+    "unauth": lambda actions, request: actions.signed_in.sign_out(request),
+    "s": SessionActions._note,
+    "appcheck": SessionActions._note,
+    "unappcheck": SessionActions._note,
+    "unappeck": SessionActions._note,
+}

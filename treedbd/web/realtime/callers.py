@@ -1,0 +1,134 @@
+"""Who a session is: `auth`, `gauth` and `unauth`, and tokens that expire.
+
+An admin may be another user for the session, or nobody: `authvar` and `noauth`, as
+`auth_variable_override` does for one request over HTTP. An `auth` that fails ends the identity that
+there was before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from twisted.internet.defer import Deferred
+
+from treedbd.database.requests import Caller
+from treedbd.limits import DEFAULT_TIMEOUT_S, MAX_CLAIM_LEVELS
+from treedbd.tree.types import Json
+from treedbd.web.auth.identity import ANONYMOUS, AuthOverride, Identity
+from treedbd.web.auth.jwt import exceeds_levels
+from treedbd.web.auth.unsigned import unsigned_identity
+from treedbd.web.headers import Headers
+from treedbd.web.realtime.messages import OK, RealtimeRequest
+from treedbd.web.realtime.requests import InvalidRequest
+from treedbd.web.realtime.service import RealtimeParts
+
+
+class CallerOwner(Protocol):
+    """The session of an identity."""
+
+    parts: RealtimeParts
+
+    @property
+    def project(self) -> str:
+        """The project whose tokens count."""
+        ...
+
+    @property
+    def headers(self) -> Headers:
+        """The headers of the request that has opened the session."""
+        ...
+
+    def rejudge(self) -> Deferred[None]:
+        """Judge all listens for the present identity."""
+        ...
+
+    @property
+    def answer(self) -> Callable[[int, str, Json], None]:
+        """Answers a request."""
+        ...
+
+
+class SessionCaller:
+    """The identity of one session.
+
+    Attributes:
+        identity: who it is now.
+        caller: the same as the rules see it; another object after each change.
+        is_overridden: whether an admin is another user here.
+
+    """
+
+    __slots__ = ("_first", "_owner", "caller", "identity", "is_overridden")
+
+    def __init__(self, owner: CallerOwner, first: Identity) -> None:
+        """Begin as `first`, which the session is again without a token."""
+        self._owner = owner
+        self._first = first
+        self.is_overridden = False
+        self._become(first)
+
+    def forget(self) -> None:
+        """Be again who opened the session."""
+        self.is_overridden = False
+        self._become(self._first)
+
+    async def sign_in(self, request: RealtimeRequest) -> None:
+        """Become whom a token names, judge all listens again, then answer.
+
+        Raises as `Authenticator.identify`, or `InvalidRequest`; then the session is nobody.
+        """
+        owner = self._owner
+        try:
+            data = await self._identify(request.body)
+        finally:
+            await owner.rejudge()
+        owner.answer(request.number, OK, data)
+
+    async def sign_out(self, request: RealtimeRequest) -> None:
+        """Be again who opened the session, then answer."""
+        self.forget()
+        await self._owner.rejudge()
+        self._owner.answer(request.number, OK, {})
+
+    async def _identify(self, body: dict[str, Any]) -> Json:
+        owner = self._owner
+        self.forget()
+        token = body.get("cred")
+        if not isinstance(token, str):
+            raise InvalidRequest("The token (cred) must be a string.")
+        override = _parse_override(body)
+        parts = owner.parts
+        if parts.guard is not None:
+            parts.guard.check_token(owner.headers, token)
+        identity = None
+        if parts.accepts_unsigned and override is None and parts.is_local(owner.headers):
+            identity = unsigned_identity(token)
+        if identity is None:
+            identify = parts.authenticator.identify
+            identity = await identify(owner.project, token, override, DEFAULT_TIMEOUT_S)
+        self.is_overridden = override is not None
+        self._become(identity)
+        return {"auth": identity.auth}
+
+    def _become(self, identity: Identity) -> None:
+        self.identity = identity
+        self.caller = Caller(identity.auth, identity.is_admin)
+
+
+def first_identity(known: Identity | None) -> Identity:
+    """Return who opens a session: whom the program that embeds the service names, or nobody."""
+    return ANONYMOUS if known is None else known
+
+
+def _parse_override(body: dict[str, Any]) -> AuthOverride | None:
+    if body.get("noauth") is True:
+        return AuthOverride(None)
+    if "authvar" not in body:
+        return None
+    variable = body["authvar"]
+    if variable is None:
+        return AuthOverride(None)
+    if not isinstance(variable, dict) or exceeds_levels(variable, MAX_CLAIM_LEVELS):
+        raise InvalidRequest("authvar must be an object.")
+    return AuthOverride(variable)

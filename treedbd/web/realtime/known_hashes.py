@@ -1,0 +1,49 @@
+"""The hashes of values that clients listen to, kept for the next who asks with a hash.
+
+After a restart all clients come back at once, each with the hash of what it holds. The hash of a
+value is computed from its JSON once, and kept by what was rendered and the number of the state.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable
+from typing import Final
+
+from treedbd.limits import KIB
+from treedbd.store.row_codec import parse_stored
+from treedbd.tree.data_hash import data_hash
+from treedbd.tree.value import from_export
+from treedbd.web.rendering import Rendering
+
+HASHED_BYTES: Final = 64 * KIB
+"""The JSON of a longer value is not hashed: sending it costs less."""
+MAX_KNOWN: Final = 4096
+
+
+class KnownHashes:
+    """The hashes that were computed last."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[Hashable, str] = OrderedDict()
+
+    def is_hash_of(
+        self, claimed: str, rendered: bytes | Rendering, key: Hashable, sequence: int
+    ) -> bool:
+        """Return whether what was rendered has the hash that a client claims, if that is cheap.
+
+        `key` and `sequence` say what was rendered, from which state.
+        """
+        if not claimed:
+            return False
+        size = len(rendered) if isinstance(rendered, bytes) else rendered.size
+        if size > HASHED_BYTES:
+            return False
+        place = (key, sequence)
+        known = self._known.get(place)
+        if known is None:
+            body = rendered if isinstance(rendered, bytes) else rendered.whole()
+            known = self._known[place] = data_hash(from_export(parse_stored(body)))
+            if len(self._known) > MAX_KNOWN:
+                self._known.popitem(last=False)
+        return known == claimed

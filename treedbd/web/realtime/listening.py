@@ -1,0 +1,162 @@
+"""The listens of one session: begun, ended, judged again; and its gets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Protocol, TypeAlias
+
+from twisted.internet.defer import Deferred
+
+from treedbd.database.slices import Steps
+from treedbd.store.nodes import Nodes
+from treedbd.tree import printing
+from treedbd.tree.query import Query
+from treedbd.tree.types import Json, Path
+from treedbd.web.read_options import ReadOptions, index_of
+from treedbd.web.realtime.gets import Get
+from treedbd.web.realtime.listens import Listen, ListenOwner
+from treedbd.web.realtime.messages import OK, RealtimeRequest
+from treedbd.web.realtime.queries import parse_query_object
+from treedbd.web.realtime.requests import path_of, place_of, tag_of
+from treedbd.web.realtime.statuses import LimitReached
+
+_NO_INDEX: Final[Json] = {"w": ["no_index"]}
+"""The data of the answer to a listen whose query has read all children."""
+
+_Key: TypeAlias = tuple[Path, bytes | None]
+
+
+class ListeningOwner(ListenOwner, Protocol):
+    """The session that listens."""
+
+    def answer(self, number: int, status: str, data: Json) -> None:
+        """Answer a request."""
+
+
+class SessionListens:
+    """The listens of one session."""
+
+    __slots__ = ("_listens", "_owner")
+
+    def __init__(self, owner: ListeningOwner) -> None:
+        self._owner = owner
+        self._listens: dict[_Key, Listen] = {}
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether a query was not brought up to date yet with all that was committed."""
+        return any(each.is_behind for each in self._listens.values() if each.query is not None)
+
+    def listen(self, request: RealtimeRequest) -> Coroutine[Any, Any, None] | None:
+        """Begin a listen; raise for one that is malformed."""
+        owner, body = self._owner, request.body
+        path, query, key = _parse(body)
+        tag = tag_of(body) if query is not None else None
+        claimed_hash = body.get("h", "")
+        if key not in self._listens and (
+            len(self._listens) >= owner.parts.limits.listens_per_connection
+        ):
+            raise LimitReached("There are too many listens of this connection.")
+        facts = ReadOptions(None, query, True, None, None).facts
+        query_object = None if query is None else body["q"]
+        listen = Listen(owner, path, query, query_object, tag, facts)
+        warning: Json = {}
+        if query is not None and self._is_unindexed(listen, query):
+            warning = _NO_INDEX
+        former = self._listens.pop(key, None)
+        if former is not None:
+            former.close()
+        else:
+            owner.parts.registry.listens += 1
+        self._listens[key] = listen
+        claimed = claimed_hash if isinstance(claimed_hash, str) else ""
+
+        def begin() -> None:
+            listen.begin(request.number, claimed, warning)
+
+        return self._when_current(begin)
+
+    def unlisten(self, request: RealtimeRequest) -> None:
+        """End a listen, if it is there; raise for a request that is malformed."""
+        _, _, key = _parse(request.body)
+        listen = self._listens.get(key)
+        if listen is not None:
+            listen.close()
+            self.forget(listen)
+        self._owner.answer(request.number, OK, {})
+
+    def get(self, request: RealtimeRequest) -> Coroutine[Any, Any, None] | None:
+        """Answer with the present value; raise for a request that is malformed."""
+        owner = self._owner
+        place, query = place_of(request.body), parse_query_object(request.body.get("q"))
+        get = Get(owner, request.number, place, query)
+        if query is not None:
+            read = get.read_request
+
+            def check_read(nodes: Nodes) -> None:
+                owner.database.check_read(read.path, read.caller, read.now(), nodes, read.query)
+
+            owner.parts.missing_indexes.check(
+                owner.database, place.path, query, lambda: owner.database.read(check_read)
+            )
+        return self._when_current(lambda: owner.outbox.add(get))
+
+    def forget(self, listen: object) -> None:
+        """Forget a listen that has ended."""
+        for key, each in self._listens.items():
+            if each is listen:
+                del self._listens[key]
+                self._owner.parts.registry.listens -= 1
+                return
+
+    def rejudge(self) -> Steps:
+        """Judge all listens for the present identity of the session, in steps."""
+        for listen in list(self._listens.values()):
+            listen.rejudge()
+            yield
+
+    def close(self) -> None:
+        """End all listens."""
+        listens, self._listens = self._listens, {}
+        self._owner.parts.registry.listens -= len(listens)
+        for listen in listens.values():
+            listen.close()
+
+    def _is_unindexed(self, listen: Listen, query: Query) -> bool:
+        """Return whether a query reads all children; raise if the project does not allow that."""
+        owner, read = self._owner, listen.read_request
+
+        def check_read(nodes: Nodes) -> None:
+            owner.database.check_read(read.path, read.caller, read.now(), nodes, read.query)
+
+        owner.parts.missing_indexes.check(
+            owner.database, listen.path, query, lambda: owner.database.read(check_read)
+        )
+        index = index_of(query)
+        return index is not None and index not in owner.database.rules.current.indexed(listen.path)
+
+    def _when_current(self, call: Callable[[], None]) -> Coroutine[Any, Any, None] | None:
+        """Call this when reads show what other processes have committed: now, if they do."""
+        parts, database = self._owner.parts, self._owner.database
+        opening = parts.acquire(database)
+        if not isinstance(opening, Deferred):
+            parts.release(database)
+            call()
+            return None
+
+        async def wait() -> None:
+            try:
+                await opening
+            finally:
+                parts.release(database)
+            call()
+
+        return wait()
+
+
+def _parse(body: dict[str, Any]) -> tuple[Path, Query | None, _Key]:
+    """Return what a listen shows, and the key that it has in its session."""
+    path, query = path_of(body), parse_query_object(body.get("q"))
+    if query is None:
+        return path, None, (path, None)
+    return path, query, (path, printing.compact(dict(sorted(body["q"].items()))))

@@ -1,0 +1,305 @@
+"""Listens: a client is sent the value at a path, or what a query selects of it, and what changes.
+
+A `Listen` is a watcher of the database, as a stream of Server-Sent Events is. Its first value is a
+job of the `Outbox`: it is read, and from then on watched, when its turn has come. If its events
+were dropped, because the client does not read, the same job sends the value as it is then. The
+events of a path are printed once for all listens there; those of queries differ in their tag.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
+
+from twisted.internet.defer import CancelledError
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from treedbd.database.errors import PermissionDenied
+from treedbd.database.read_grants import ReadGrant, ReadRequest
+from treedbd.database.watchers import Notification
+from treedbd.rules.context import QueryFacts
+from treedbd.store.nodes import Nodes
+from treedbd.tree.query import Query
+from treedbd.tree.types import Json, Path
+from treedbd.web.content import WaitingBytesRefused
+from treedbd.web.realtime import messages
+from treedbd.web.realtime.frames import Frames, frame_message
+from treedbd.web.realtime.values import ReadOwner, read_bytes, read_message
+from treedbd.web.rendering import Rendering
+from treedbd.web.shared_reads import TooMuchWork
+from treedbd.web.sse.first_value import FirstValue, first_source
+from treedbd.web.sse.send_queue import FrameReader
+
+_SHARED: Final = "realtime"
+"""The key of what the listens of a path share of a notification."""
+
+
+class ListenOwner(ReadOwner, Protocol):
+    """The session of a listen."""
+
+    def may_receive(self) -> bool:
+        """Return whether the identity of the session is still valid; if not, end it."""
+        ...
+
+    def drop(self, listen: Listen) -> None:
+        """Forget a listen that has ended."""
+        ...
+
+    def fail(self) -> None:
+        """End after the exception that is being handled."""
+        ...
+
+
+class Listen:
+    """One listen of a session.
+
+    Attributes:
+        path, query: what it shows; `query_object` is the query as the client has sent it.
+        is_stale: whether its present value is to be sent in place of events.
+        is_closed: whether it has ended.
+
+    """
+
+    __slots__ = (
+        "_caller",
+        "_claimed_hash",
+        "_facts",
+        "_first",
+        "_grant",
+        "_is_begun",
+        "_number",
+        "_owner",
+        "_source",
+        "_subscription",
+        "_tag",
+        "_warning",
+        "is_closed",
+        "is_stale",
+        "path",
+        "query",
+        "query_object",
+    )
+    _log = Logger()
+
+    def __init__(
+        self,
+        owner: ListenOwner,
+        path: Path,
+        query: Query | None,
+        query_object: Json,
+        tag: int | None,
+        facts: QueryFacts | None,
+    ) -> None:
+        """Show `path` in a session; `facts` are what the rules see of the query."""
+        self.path: Final = path
+        self.query: Final = query
+        self.query_object: Final = query_object
+        self.is_stale = False
+        self.is_closed = False
+        self._owner = owner
+        self._tag = tag
+        self._facts = facts
+        self._caller = owner.caller
+        self._number: int | None = None
+        self._claimed_hash = ""
+        self._warning: Json = {}
+        self._is_begun = False
+        database = owner.database
+        self._grant = self._make_grant()
+        self._subscription = database.subscribe(path, query, self, is_export=True, group=owner)
+        self._source = first_source(database, path, query, self._subscription, is_export=True)
+        self._first = FirstValue(self._source, self._judge, owner.parts.reads, owner.address)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether it was not notified yet of all that was committed."""
+        return self._is_begun and self._subscription.is_behind
+
+    @property
+    def read_request(self) -> ReadRequest:
+        """What the rules are evaluated for."""
+        return ReadRequest(self._caller, self.path, self._facts, self._owner.parts.now_ms)
+
+    def begin(self, number: int, claimed_hash: str, warning: Json) -> None:
+        """Send the first value, unless the client has it, then answer the request `number`.
+
+        `warning` is the data of that answer.
+        """
+        self._number = number
+        self._claimed_hash = claimed_hash
+        self._warning = warning
+        self._owner.outbox.add(self)
+
+    def open(self) -> Sequence[FrameReader] | None:
+        """Return the present value, and watch from there (`outbox.Job`)."""
+        self.is_stale = False
+        if self.is_closed:
+            return self._answer()
+        try:
+            self._is_begun = True
+            rendered, sequence = self._subscription.watch(self._render)
+            if isinstance(rendered, TooMuchWork):
+                self._render_large(sequence)
+                return None
+            return self._show(rendered, sequence)
+        except WaitingBytesRefused:
+            self._subscription.unwatch()
+            raise
+        except Exception as error:
+            self._refuse(error)
+            return ()
+
+    def notify(self, notification: Notification) -> None:
+        """Send what was written."""
+        try:
+            if self.is_closed or self.is_stale or not self._may_continue():
+                return
+            owner = self._owner
+            printed, frames = self._print(notification)
+            if not printed:
+                owner.outbox.refresh(self)
+                return
+            if frames is None:
+                end = messages.value_end(self._tag)
+                text = b"".join([frame_message(each + end) for each in printed])
+                frames = Frames(owner.parts.reads.memory, text)
+            registry = owner.parts.registry
+            registry.events_sent += len(printed)
+            registry.event_bytes += frames.size
+            owner.outbox.send_event(frames, self)
+        except Exception:
+            self.fail()
+
+    def rejudge(self) -> None:
+        """Evaluate the rules for the present identity of the session; end if they deny."""
+        caller = self._owner.caller
+        former_caller, self._caller = self._caller, caller
+        if self.is_closed or former_caller == caller:
+            return
+        former, self._grant = self._grant, self._make_grant()
+        former.close()
+        if not self._is_begun:
+            return  # its first value is judged for the new identity
+        try:
+            self._owner.database.read(self._grant.check)
+        except PermissionDenied:
+            self.revoke()
+
+    def revoke(self) -> None:
+        """End: what it shows can no longer be read."""
+        if self.is_closed:
+            return
+        if self._number is not None:
+            self._refuse(PermissionDenied("this read"))
+            return
+        self.close()
+        body: dict[str, Any] = {"p": "/".join(self.path)}
+        if self.query_object is not None:
+            body["q"] = [self.query_object]
+        self._owner.outbox.send_answer(frame_message(messages.print_push("c", body)))
+        self._owner.drop(self)
+
+    def fail(self) -> None:
+        """End the session after an error of ours, so that the client connects again."""
+        self._owner.fail()
+
+    def close(self) -> None:
+        """End."""
+        self.is_closed = True
+        self._subscription.unwatch()
+        self._grant.close()
+        self._first.cancel()
+
+    def _make_grant(self) -> ReadGrant:
+        return self._owner.database.make_grant(self.read_request, self.revoke, self._be_uncertain)
+
+    def _be_uncertain(self) -> None:
+        if self._is_begun and not self.is_closed:
+            self._owner.outbox.refresh(self)
+
+    def _may_continue(self) -> bool:
+        owner = self._owner
+        if not owner.may_receive():
+            return False
+        if self._caller is not owner.caller:
+            self.rejudge()
+        if not self.is_closed and self._grant.must_be_checked:
+            self._grant.recheck()
+        return not self.is_closed
+
+    def _judge(self, nodes: Nodes) -> None:
+        self._grant.check_again(nodes)
+
+    def _render(self, nodes: Nodes) -> bytes | Rendering | TooMuchWork:
+        self._grant.check(nodes)
+        return self._first.render(nodes)
+
+    def _print(self, notification: Notification) -> tuple[tuple[bytes, ...], Frames | None]:
+        """Return the events, printed up to their tags, and as frames if there is no tag.
+
+        Nothing is printed if an event is too large: then the value is read again.
+        """
+        shared = notification.shared.get(_SHARED)
+        if shared is None:
+            events = [event for _, event in notification.events]
+            printed: tuple[bytes, ...] = ()
+            if not any(event.is_large for event in events):
+                printed = messages.print_events(self.path, iter(events))
+            shared = notification.shared[_SHARED] = [printed, None]
+        printed, frames = shared
+        if frames is None and printed and self._tag is None:
+            text = b"".join([frame_message(each + messages.VALUE_END) for each in printed])
+            frames = shared[1] = Frames(self._owner.parts.reads.memory, text)
+        return printed, frames if self._tag is None else None
+
+    def _render_large(self, judged: int) -> None:
+        """Render a large value; the rules already allowed the state `judged`."""
+        waiting = self._first.render_large(self._owner.database.hold, judged, self._subscription)
+        waiting.addCallback(self._rendered).addErrback(self._not_rendered)
+
+    def _rendered(self, rendering: Rendering) -> None:
+        outbox = self._owner.outbox
+        outbox.release(
+            self._answer() if self.is_closed else self._show(rendering, rendering.sequence)
+        )
+
+    def _not_rendered(self, failure: Failure) -> None:
+        error = failure.value
+        if isinstance(error, WaitingBytesRefused):
+            self._subscription.unwatch()
+            self._owner.outbox.postpone(self, error)
+            return
+        if not isinstance(error, CancelledError):
+            self._refuse(error)
+        self._owner.outbox.release(self._answer() if self.is_closed else ())
+
+    def _show(self, rendered: bytes | Rendering, sequence: int) -> list[FrameReader]:
+        """Return the value, and the answer to the request if that waits."""
+        parts, path = self._owner.parts, self.path
+        readers: list[FrameReader] = []
+        claimed, self._claimed_hash = self._claimed_hash, ""
+        if not parts.hashes.is_hash_of(claimed, rendered, self._source.key, sequence):
+            start, end = messages.value_start(path), messages.value_end(self._tag)
+            readers += read_message(parts, self._owner.address, start, rendered, end)
+        return readers + self._answer()
+
+    def _answer(self) -> list[FrameReader]:
+        """Return the answer to the request that began it, once."""
+        number, self._number = self._number, None
+        if number is None:
+            return []
+        text = messages.print_answer(number, messages.OK, self._warning)
+        return [read_bytes(self._owner.parts, self._owner.address, frame_message(text))]
+
+    def _refuse(self, error: BaseException | None) -> None:
+        """End after an error: answered, if its request was not, else revoked."""
+        number, self._number = self._number, None
+        if number is None:
+            if not isinstance(error, PermissionDenied):
+                self._log.failure("A listen failed.", Failure(error))
+            self.revoke()
+            return
+        self.close()
+        self._owner.drop(self)
+        self._owner.answer_error(number, error, self.read_request)

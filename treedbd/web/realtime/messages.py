@@ -1,0 +1,141 @@
+"""The messages of the real-time protocol: what clients send, parsed, and what the server sends.
+
+Each is a JSON envelope: `{"t":"d","d":…}` holds data, `{"t":"c","d":…}` control. Data from a client
+is a request `{"r":<number>,"a":<action>,"b":<body>}`, which is answered by
+`{"r":<number>,"b":{"s":"ok" or an error word,"d":…}}`; data from the server beside the answers is
+`{"a":<action>,"b":<body>}`. Source: `realtime-protocol.md`, sections 1 and 2.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+import attrs
+
+from treedbd.tree import printing
+from treedbd.tree.errors import InvalidData
+from treedbd.tree.event import Event
+from treedbd.tree.types import Json, Path
+from treedbd.web.realtime.pieces import OversizedMessage
+
+OK: Final = "ok"
+VALUE_END: Final = b"}}}"
+"""What closes a message after a value in its body."""
+PONG: Final = b'{"t":"c","d":{"t":"o","d":null}}'
+
+_VERSION: Final = "5"
+_EVENT_ACTIONS: Final = {"put": b"d", "patch": b"m"}
+_FIRST_NUMBER: Final = re.compile(rb'\A\{(?:"t":"d",)?"d":\{(?:"a":"\w{1,9}",)?"r":([0-9]{1,15}),')
+_LAST_NUMBER: Final = re.compile(rb'[,{]"r":([0-9]{1,15})(?:,"a":"\w{1,9}")?\}(?:,"t":"d")?\}\Z')
+
+
+class NotAnEnvelope(Exception):
+    """What a client has sent is no message of the protocol."""
+
+
+class UnknownAction(InvalidData):
+    """A request for what the protocol does not have."""
+
+    def __init__(self, action: str) -> None:
+        super().__init__(f"There is no action {action[:20]}.")
+
+
+@attrs.frozen
+class RealtimeRequest:
+    """A request of a client: its number, its action, and its body as it was sent."""
+
+    number: int
+    action: str
+    body: dict[str, Any]
+
+
+@attrs.frozen
+class Ping:
+    """A client asks for a sign of life."""
+
+
+@attrs.frozen
+class Ignored:
+    """A control message that needs no answer."""
+
+
+def parse_message(text: bytes) -> RealtimeRequest | Ping | Ignored:
+    """Return what a message says; raise `NotAnEnvelope`."""
+    try:
+        envelope = printing.parse(text)
+    except InvalidData:
+        raise NotAnEnvelope from None
+    return read_envelope(envelope)
+
+
+def read_envelope(envelope: Json) -> RealtimeRequest | Ping | Ignored:
+    """Return what an envelope says; raise `NotAnEnvelope`."""
+    if not isinstance(envelope, dict) or not isinstance(envelope.get("d"), dict):
+        raise NotAnEnvelope
+    kind, content = envelope.get("t"), envelope["d"]
+    if kind == "c":
+        return Ping() if content.get("t") == "p" else Ignored()  # type: ignore[union-attr]
+    if kind != "d":
+        raise NotAnEnvelope
+    number, action = content.get("r"), content.get("a")  # type: ignore[union-attr]
+    body = content.get("b", {})  # type: ignore[union-attr]
+    if type(number) is not int or not isinstance(action, str) or not 0 <= number < 2**53:
+        raise NotAnEnvelope
+    return RealtimeRequest(number, action, body if isinstance(body, dict) else {})
+
+
+def find_number(message: OversizedMessage) -> int | None:
+    """Return the number of the request in a message that is too long, None if it is not found."""
+    found = _FIRST_NUMBER.search(message.first) or _LAST_NUMBER.search(message.last)
+    return None if found is None else int(found[1])
+
+
+def print_hello(now_ms: int, host: str, session: str) -> bytes:
+    """Print the first message of a connection; `host` is as the client addressed it."""
+    hello: Json = {"ts": now_ms, "v": _VERSION, "h": host, "s": session}
+    envelope: Json = {"t": "c", "d": {"t": "h", "d": hello}}
+    return printing.compact(envelope)
+
+
+def print_answer(number: int, status: str, data: Json) -> bytes:
+    """Print the answer to a request."""
+    return b"".join((answer_start(number, status), printing.compact(data), VALUE_END))
+
+
+def answer_start(number: int, status: str = OK) -> bytes:
+    """Return the answer to a request up to its data, which `VALUE_END` follows."""
+    return b'{"t":"d","d":{"r":%d,"b":{"s":%b,"d":' % (number, printing.compact(status))
+
+
+def print_push(action: str, body: Json) -> bytes:
+    """Print what the server sends without a request."""
+    envelope: Json = {"t": "d", "d": {"a": action, "b": body}}
+    return printing.compact(envelope)
+
+
+def value_start(path: Path) -> bytes:
+    """Return the message that a value was set at a path, up to the value.
+
+    `value_end` follows it.
+    """
+    return _event_start("put", path)
+
+
+def value_end(tag: int | None) -> bytes:
+    """Return what follows the value in a message to a listen; one without a query has no tag."""
+    return VALUE_END if tag is None else b',"t":%d%b' % (tag, VALUE_END)
+
+
+def print_events(path: Path, events: Iterator[Event]) -> tuple[bytes, ...]:
+    """Print the events at a watched path, each up to what `value_end` returns."""
+    return tuple(
+        _event_start(event.kind, path + event.path) + printing.compact(event.exported)
+        for event in events
+    )
+
+
+def _event_start(kind: str, path: Path) -> bytes:
+    place = printing.compact("/".join(path))
+    return b'{"t":"d","d":{"a":"%b","b":{"p":%b,"d":' % (_EVENT_ACTIONS[kind], place)

@@ -1,0 +1,197 @@
+"""The open WebSockets of a service: their limits, signs of life, and what is due with the time.
+
+A socket that has sent nothing for a while is sent a ping. A client that sends nothing for twice
+that time is gone, and so is one that takes nothing of what waits for it. One timer finds them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import LoopingCall
+
+from treedbd.counts import Counting, Counts
+from treedbd.limits import Limits, StreamLimits
+from treedbd.web.auth.identity import Identity
+
+TICK_S: Final = 1.0
+TICKS_PER_KEEP_ALIVE: Final = 8
+SEEN_AT_ONCE: Final = 256
+"""Sockets that are looked at in one turn of the reactor."""
+WEBSOCKET_VERSION: Final = "13"
+_ALL: Final = "sockets"
+_FROM: Final = "sockets from "
+"""The keys of what is counted."""
+
+
+class TooManySockets(Exception):
+    """The service, or a client address, has as many WebSockets as it may have."""
+
+
+class CannotUpgrade(LookupError):
+    """The WebSocket cannot be opened in the server that the request came by."""
+
+    def __init__(self) -> None:
+        super().__init__("WebSockets are served by the endpoints of treedb alone (listen).")
+
+
+class BadHandshake(Exception):
+    """A request for a WebSocket that does not ask for one as it has to."""
+
+
+class WrongVersion(Exception):
+    """A request for another version of the WebSocket protocol than the one there is."""
+
+    def __init__(self) -> None:
+        super().__init__(f"The version of the WebSocket protocol is {WEBSOCKET_VERSION}.")
+
+
+class OpenSocket(Protocol):
+    """What the registry knows of a session."""
+
+    @property
+    def id(self) -> str:
+        """By which a client names it when it comes back."""
+        ...
+
+    @property
+    def address(self) -> str:
+        """That of its client."""
+        ...
+
+    @property
+    def project(self) -> str:
+        """The project whose tokens count."""
+        ...
+
+    @property
+    def identity(self) -> Identity:
+        """Who it is now."""
+        ...
+
+    def tick(self, now: float, wall_now: float) -> None:
+        """Do what is due: in seconds of the clock, and since 1970."""
+        ...
+
+    def lose_identity(self) -> None:
+        """Be nobody from now on: its token is not trusted any more."""
+        ...
+
+    def end(self) -> None:
+        """Close the WebSocket: the server stops."""
+        ...
+
+
+class SocketRegistry:
+    """The open WebSockets of a service.
+
+    Attributes:
+        keep_alive_s: after how much silence a socket is sent a ping.
+        stalled_s: how long a client may take nothing of what waits for it.
+        opened, refused, messages_in, messages_out, events_sent, event_bytes, overflowed: counters
+            since the start.
+        listens: how many there are.
+
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        stream_limits: StreamLimits,
+        clock: IReactorTime,
+        wall_clock: Callable[[], float],
+        counts: Counting | None = None,
+    ) -> None:
+        """Count time by `clock`; tokens expire by `wall_clock`, seconds since 1970.
+
+        `counts` are the sockets of all processes that serve the same clients.
+        """
+        self.keep_alive_s: Final = stream_limits.keep_alive_s
+        self.stalled_s: Final = stream_limits.stalled_s
+        self.opened = 0
+        self.refused = 0
+        self.messages_in = 0
+        self.messages_out = 0
+        self.events_sent = 0
+        self.event_bytes = 0
+        self.overflowed = 0
+        self.listens = 0
+        self._limits = limits
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._counts: Counting = Counts() if counts is None else counts
+        self._sockets: dict[str, OpenSocket] = {}
+        self._held_bytes = 0
+        self._tick_s = min(TICK_S, self.keep_alive_s / TICKS_PER_KEEP_ALIVE)
+        self._ticking = LoopingCall(self._tick)
+        self._ticking.clock = clock
+
+    def __len__(self) -> int:
+        return len(self._sockets)
+
+    def check(self, address: str) -> None:
+        """Raise `TooManySockets` if one more would be too many."""
+        if self._counts.total(_ALL) >= self._limits.sockets:
+            self.refused += 1
+            raise TooManySockets("There are too many WebSockets of this service (sockets).")
+        if address and self._counts.total(_FROM + address) >= self._limits.sockets_per_address:
+            self.refused += 1
+            raise TooManySockets(
+                "There are too many WebSockets from this address (sockets_per_address)."
+            )
+
+    def add(self, socket: OpenSocket) -> None:
+        """Register a socket that has been admitted."""
+        self._sockets[socket.id] = socket
+        self.opened += 1
+        for key in _keys(socket):
+            self._counts.add(key)
+        if not self._ticking.running:
+            self._ticking.start(self._tick_s, now=False)
+
+    def remove(self, socket: OpenSocket) -> None:
+        """Remove a socket that has ended; no error if it is not there."""
+        if self._sockets.pop(socket.id, None) is None:
+            return
+        for key in _keys(socket):
+            self._counts.remove(key)
+        if not self._sockets and self._ticking.running:
+            self._ticking.stop()
+
+    def find(self, session: str) -> OpenSocket | None:
+        """Return the socket of a session, None if it is not open here."""
+        return self._sockets.get(session)
+
+    def note_held(self, grown: int) -> bool:
+        """Count bytes of messages that are arriving; return whether there are too many."""
+        self._held_bytes += grown
+        return grown > 0 and self._held_bytes > self._limits.held_body_bytes
+
+    def recheck(self, trusts: Callable[[str, Identity], bool]) -> None:
+        """End the identities that a project no longer trusts."""
+        for socket in list(self._sockets.values()):
+            if not trusts(socket.project, socket.identity):
+                socket.lose_identity()
+
+    def end(self) -> None:
+        """Close every socket."""
+        for socket in list(self._sockets.values()):
+            socket.end()
+
+    def _tick(self) -> None:
+        self._see(list(self._sockets.values()))
+
+    def _see(self, sockets: list[OpenSocket]) -> None:
+        now, wall_now = self._clock.seconds(), self._wall_clock()
+        for socket in sockets[:SEEN_AT_ONCE]:
+            if socket.id in self._sockets:
+                socket.tick(now, wall_now)
+        rest = sockets[SEEN_AT_ONCE:]
+        if rest:
+            self._clock.callLater(0, self._see, rest)
+
+
+def _keys(socket: OpenSocket) -> tuple[str, ...]:
+    return (_ALL, _FROM + socket.address) if socket.address else (_ALL,)

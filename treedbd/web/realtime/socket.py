@@ -1,0 +1,239 @@
+"""One WebSocket (RFC 6455): from the bytes of a client to its messages, and from messages to bytes.
+
+The `websockets` library reads and checks the frames, without I/O; the connection, its writer and
+its time limits stay those of the HTTP server. Text frames that the server sends are made by
+`frames` and go through the `Outbox`, so that control frames come between whole messages only.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from math import inf
+from typing import Final, Protocol
+
+from twisted.internet.interfaces import IReactorTime
+from websockets.frames import CloseCode, Frame, Opcode
+from websockets.http11 import Request as UpgradeRequest
+from websockets.protocol import State
+from websockets.server import ServerProtocol
+
+from treedbd.limits import KIB, Limits
+from treedbd.web.headers import Header
+from treedbd.web.http1.upgraded import UpgradedConnection
+from treedbd.web.realtime.frames import BytesReader
+from treedbd.web.realtime.outbox import Outbox
+from treedbd.web.realtime.pieces import OversizedMessage, PieceJoiner, TooManyPieces
+from treedbd.web.realtime.registry import BadHandshake
+from treedbd.web.sse.send_queue import FrameReader
+
+FRAME_SLACK_BYTES: Final = 64 * KIB
+"""Bytes by which a frame may exceed a message, so that a message that is too long is answered."""
+
+_OF_THE_SERVER: Final = frozenset({b"date", b"content-length", b"content-type", b"connection"})
+
+_silent = logging.getLogger("treedb.websockets")
+_silent.addHandler(logging.NullHandler())
+_silent.propagate = False
+
+
+class MessageReceiver(Protocol):
+    """What receives the messages of a socket."""
+
+    def receive(self, message: bytes | OversizedMessage) -> None:
+        """Receive a message."""
+        ...
+
+
+def make_protocol(limits: Limits, state: State = State.OPEN) -> ServerProtocol:
+    """Return what reads the frames of a client."""
+    size = limits.write_body_bytes + FRAME_SLACK_BYTES
+    return ServerProtocol(state=state, max_size=size, logger=_silent)
+
+
+def accept_upgrade(request: UpgradeRequest, limits: Limits) -> tuple[Header, ...]:
+    """Return the headers of the reply that upgrades; raise `BadHandshake` if it cannot."""
+    answer = make_protocol(limits, State.CONNECTING).accept(request)
+    fields = [(name.encode(), text.encode()) for name, text in answer.headers.raw_items()]
+    kept = tuple(field for field in fields if field[0].lower() not in _OF_THE_SERVER)
+    if answer.status_code != 101:
+        raise BadHandshake(bytes(answer.body or b"").decode().strip())
+    return (*kept, (b"Connection", b"Upgrade"))
+
+
+class RealtimeSocket:
+    """The frames of one WebSocket.
+
+    Attributes:
+        last_received: when the client has sent anything last, in seconds of the clock.
+
+    """
+
+    __slots__ = (
+        "_began_message",
+        "_clock",
+        "_connection",
+        "_fragments",
+        "_held",
+        "_is_closing",
+        "_joiner",
+        "_note_held",
+        "_outbox",
+        "_pinged_at",
+        "_pong",
+        "_protocol",
+        "_receiver",
+        "last_received",
+    )
+
+    def __init__(
+        self,
+        connection: UpgradedConnection,
+        outbox: Outbox,
+        receiver: MessageReceiver,
+        limits: Limits,
+        clock: IReactorTime,
+        note_held: Callable[[int], bool],
+    ) -> None:
+        """Hand messages to `receiver`.
+
+        `note_held` is called with the bytes by which what is held of messages has grown; it returns
+        whether that is too much.
+        """
+        self.last_received = clock.seconds()
+        self._began_message: float | None = None
+        self._clock = clock
+        self._connection = connection
+        self._fragments: bytearray | None = None
+        self._is_closing = False
+        self._joiner = PieceJoiner(limits.write_body_bytes, limits.message_pieces)
+        self._note_held = note_held
+        self._held = 0
+        self._outbox = outbox
+        self._pinged_at = -inf
+        self._pong: bytes | None = None
+        self._protocol = make_protocol(limits)
+        self._receiver = receiver
+
+    @property
+    def message_age(self) -> float:
+        """For how many seconds the client has been sending a message that is not complete."""
+        return 0.0 if self._began_message is None else self._clock.seconds() - self._began_message
+
+    @property
+    def held_bytes(self) -> int:
+        """How many bytes are held of a message that is not complete."""
+        return self._held
+
+    def receive(self, data: bytes) -> None:
+        """Receive what the client has sent."""
+        if self._is_closing:
+            return
+        self.last_received = self._clock.seconds()
+        protocol = self._protocol
+        protocol.receive_data(data)
+        for event in protocol.events_received():
+            if isinstance(event, Frame) and not self._is_closing:
+                self._receive_frame(event)
+        if self._is_closing:
+            return
+        self._send_control(protocol.data_to_send())
+        if not self._is_closing:
+            self._count_held()
+
+    def ping(self) -> None:
+        """Ask the client for a sign of life, once for each silence."""
+        if self._is_closing or self._pinged_at >= self.last_received:
+            return
+        self._pinged_at = self._clock.seconds()
+        self._protocol.send_ping(b"")
+        for frame in self._protocol.data_to_send():
+            self._outbox.send_answer(frame)
+
+    def open(self) -> Sequence[FrameReader]:
+        """Return the pong that waits (`outbox.Job`)."""
+        pong, self._pong = self._pong or b"", None
+        return [BytesReader(pong)]
+
+    def close(self, code: int, reason: str = "") -> None:
+        """Close the WebSocket; what waits to be sent is dropped."""
+        if self._is_closing:
+            return
+        self._protocol.fail(code, reason)
+        self._end(self._protocol.data_to_send())
+
+    def abort(self) -> None:
+        """Drop the connection."""
+        self._is_closing = True
+        self._connection.abort()
+
+    def release(self) -> None:
+        """Hold nothing any more: the connection is gone."""
+        self._is_closing = True
+        self._fragments = None
+        self._note_held(-self._held)
+        self._held = 0
+
+    def _receive_frame(self, frame: Frame) -> None:
+        if frame.opcode is Opcode.BINARY:
+            self.close(CloseCode.UNSUPPORTED_DATA, "messages are text")
+        elif frame.opcode is Opcode.TEXT and frame.fin:
+            self._receive_text(bytes(frame.data))
+        elif frame.opcode in (Opcode.TEXT, Opcode.CONT):
+            fragments = self._fragments
+            if fragments is None:
+                fragments = self._fragments = bytearray()
+            fragments += frame.data
+            if frame.fin:
+                self._fragments = None
+                self._receive_text(bytes(fragments))
+
+    def _receive_text(self, text: bytes) -> None:
+        try:
+            text.decode()
+            message = self._joiner.add(text)
+        except UnicodeDecodeError:
+            self.close(CloseCode.INVALID_DATA, "text is UTF-8")
+        except TooManyPieces:
+            self.close(CloseCode.MESSAGE_TOO_BIG, "too many pieces")
+        else:
+            if message is not None:
+                self._receiver.receive(message)
+
+    def _send_control(self, writes: list[bytes]) -> None:
+        """Send what the protocol answers by itself: pongs, or the end."""
+        if not writes:
+            return
+        if self._protocol.close_expected():
+            self._end(writes)
+            return
+        # The last pong answers all pings before it (RFC 6455, section 5.5.3).
+        is_waiting, self._pong = self._pong is not None, writes[-1]
+        if not is_waiting:
+            self._outbox.add(self)
+
+    def _end(self, writes: list[bytes]) -> None:
+        """Send a close frame, unless another frame is sent in part, and close the connection."""
+        self._is_closing = True
+        is_mid_frame = self._outbox.is_mid_frame
+        self._outbox.close()
+        if not is_mid_frame:
+            for frame in writes:
+                if frame:
+                    self._connection.write(frame)
+        self._connection.finish()
+
+    def _count_held(self) -> None:
+        """Count what is held of a message that is not complete."""
+        held = len(self._protocol.reader.buffer) + self._joiner.held_bytes
+        if self._fragments is not None:
+            held += len(self._fragments)
+        grown = held - self._held
+        if grown:
+            self._held = held
+            if self._note_held(grown):
+                self.close(CloseCode.TRY_AGAIN_LATER, "too many messages are arriving")
+        if not held and self._fragments is None and not self._joiner.is_joining:
+            self._began_message = None
+        elif self._began_message is None:
+            self._began_message = self._clock.seconds()

@@ -1,0 +1,56 @@
+"""Values on their way to a client: a message that holds one, whatever its size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from treedbd.database.database import Database
+from treedbd.database.read_grants import ReadRequest
+from treedbd.database.requests import Caller
+from treedbd.web.realtime.frames import Frames, FramingReader, frame_message
+from treedbd.web.realtime.outbox import Outbox
+from treedbd.web.realtime.service import RealtimeParts
+from treedbd.web.rendering import Rendering
+from treedbd.web.sse.send_queue import FrameReader
+
+
+class ReadOwner(Protocol):
+    """The session of a listen or a get."""
+
+    parts: RealtimeParts
+    database: Database
+    address: str
+    outbox: Outbox
+
+    @property
+    def caller(self) -> Caller:
+        """Who the rules see now."""
+        ...
+
+    @property
+    def answer_error(self) -> Callable[[int, BaseException | None, ReadRequest], None]:
+        """Answers with an error; told what was to be read."""
+        ...
+
+
+def read_bytes(parts: RealtimeParts, address: str, frames: bytes) -> FrameReader:
+    """Return what reads frames."""
+    return Frames(parts.reads.memory, frames).open(address, may_refuse=False)
+
+
+def read_message(
+    parts: RealtimeParts, address: str, start: bytes, rendered: bytes | Rendering, end: bytes
+) -> list[FrameReader]:
+    """Return what reads a message that holds a value between its start and its end.
+
+    Raises `WaitingBytesRefused`.
+    """
+    if isinstance(rendered, bytes):
+        return [read_bytes(parts, address, frame_message(start + rendered + end))]
+    value = rendered.open(address)
+    ends = [
+        Frames(parts.reads.memory, each).open(address, may_refuse=False) for each in (start, end)
+    ]
+    size = len(start) + rendered.size + len(end)
+    return [FramingReader([ends[0], value, ends[1]], size)]

@@ -1,0 +1,184 @@
+"""Puts and merges of a session, and transactions: a put that is done only on a known value.
+
+A write is queued in the turn in which its request is read, so writes of one client are applied in
+its order. It is answered when it is durable, and after the events of its commit have gone to the
+listens of the session. A transaction carries the hash of the value that its client has seen
+(`tree.data_hash`): if another is there, the answer is `datastale`, after the events that led there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+import attrs
+from twisted.internet.defer import Deferred
+from twisted.internet.task import deferLater
+from twisted.python.failure import Failure
+
+from treedbd.database.database import Database
+from treedbd.database.requests import Caller, HashCondition, LargeBody, Outcome, Write
+from treedbd.limits import DEFAULT_TIMEOUT_S
+from treedbd.tree.edit import Edit, Method, make_patch, make_put
+from treedbd.tree.errors import InvalidData
+from treedbd.tree.types import STORED, Change, Place
+from treedbd.web.body_gate import FREE_BYTES, Turn
+from treedbd.web.http1.interface import IHttp1Request
+from treedbd.web.large_bodies import LARGE_BODY_BYTES, LARGE_BODY_NODES, PIECE_BYTES
+from treedbd.web.realtime.long_messages import LongWrite
+from treedbd.web.realtime.messages import RealtimeRequest
+from treedbd.web.realtime.requests import InvalidRequest, path_of, place_of, value_of
+from treedbd.web.realtime.service import RealtimeParts
+from treedbd.web.write import parse_body
+
+METHODS: Final[dict[str, Method]] = {"p": "put", "m": "patch"}
+
+
+class WriteOwner(Protocol):
+    """The session of writes."""
+
+    parts: RealtimeParts
+    database: Database
+    request: IHttp1Request
+
+    @property
+    def caller(self) -> Caller:
+        """Who the rules see now."""
+        ...
+
+    @property
+    def answer_when_notified(self) -> Callable[[int], None]:
+        """Answers with `ok`, after the events of what is durable by now."""
+        ...
+
+    @property
+    def fail_when_notified(self) -> Callable[[int, BaseException | None, Write], None]:
+        """Answers with an error, after the events of what is durable by now."""
+        ...
+
+
+class SessionWrites:
+    """Does the writes of one session.
+
+    Attributes:
+        under_way: how many are not durable yet.
+
+    """
+
+    __slots__ = ("_owner", "_settled", "under_way")
+
+    def __init__(self, owner: WriteOwner) -> None:
+        self.under_way = 0
+        self._owner = owner
+        self._settled: Deferred[None] | None = None
+
+    def settle(self) -> Deferred[None]:
+        """Return what fires when none is under way any more: call it if some are, and once."""
+        self._settled = Deferred()
+        return self._settled
+
+    def write(self, request: RealtimeRequest) -> None:
+        """Do a put or a merge; raise for one that is malformed."""
+        body, method = request.body, METHODS[request.action]
+        place, condition = _target(body, method)
+        edit = make_edit(method, place, value_of(body), self._owner.parts.limits.string_bytes)
+        self._submit(request.number, self._make_write(edit, condition))
+
+    async def write_long(self, long: LongWrite) -> None:
+        """Do a write with a long value; raise for one that is malformed.
+
+        Returns when it is queued, so that the writes behind it come after it.
+        """
+        owner, request = self._owner, long.request
+        method = METHODS[request.action]
+        place, condition = _target(request.body, method)
+        owner.database.check_may_write(place.path, owner.caller)
+        text = long.message[long.start : long.end]
+        turn = Turn.of(text)
+        is_split = len(text) > LARGE_BODY_BYTES or turn.nodes > LARGE_BODY_NODES
+        is_split = is_split and not place.is_priority
+        if is_split:
+            turn = Turn(len(text), 0)
+        clock, gate = owner.parts.clock, owner.parts.gate
+        await gate.enter(owner.request, turn, clock.seconds() + DEFAULT_TIMEOUT_S)
+        try:
+            write = await self._make_long(text, place, method, condition, turn, is_split=is_split)
+        except BaseException:
+            gate.leave(turn)
+            raise
+        self._submit(request.number, write).addBoth(lambda _: gate.leave(turn))
+
+    async def _make_long(
+        self,
+        text: bytes,
+        place: Place,
+        method: Method,
+        condition: HashCondition | None,
+        turn: Turn,
+        *,
+        is_split: bool,
+    ) -> Write:
+        limits = self._owner.parts.limits
+        if is_split:
+            edit = Edit(method, place, None, (Change(place, STORED),))
+            large = LargeBody(
+                lambda: (text[at : at + PIECE_BYTES] for at in range(0, len(text), PIECE_BYTES)),
+                len(text),
+                limits.string_bytes,
+                limits.write_nodes,
+            )
+            return attrs.evolve(self._make_write(edit, condition), large=large)
+        json = parse_body(text, limits)
+        if turn.takes_long:
+            await deferLater(self._owner.parts.clock, 0)
+        return self._make_write(make_edit(method, place, json, limits.string_bytes), condition)
+
+    def _make_write(self, edit: Edit, condition: HashCondition | None) -> Write:
+        owner = self._owner
+        deadline = owner.parts.clock.seconds() + DEFAULT_TIMEOUT_S
+        now = owner.parts.now_ms()
+        return Write(edit, now, owner.caller, condition, deadline, wants_echo=False)
+
+    def _submit(self, number: int, write: Write) -> Deferred[Any]:
+        owner = self._owner
+        self.under_way += 1
+
+        def done(_: Outcome) -> None:
+            owner.answer_when_notified(number)
+
+        def failed(failure: Failure) -> None:
+            owner.fail_when_notified(number, failure.value, write)
+
+        return owner.database.write(write).addCallbacks(done, failed).addBoth(self._count)
+
+    def _count(self, result: Any) -> Any:
+        self.under_way -= 1
+        if not self.under_way and self._settled is not None:
+            settled, self._settled = self._settled, None
+            settled.callback(None)
+        return result
+
+
+def make_edit(method: Method, place: Place, value: Any, max_string_bytes: int) -> Edit:
+    """Return the edit of a put or a merge; raise `InvalidData`."""
+    if method == "put":
+        return make_put(place, value, max_string_bytes)
+    if not isinstance(value, dict):
+        raise InvalidData("What is merged (d) must be an object.")
+    return make_patch(place.path, value, max_string_bytes)
+
+
+def is_long(message: bytes) -> bool:
+    """Return whether a message is so long that its value waits for its turn to be parsed."""
+    return len(message) > FREE_BYTES
+
+
+def _target(body: dict[str, Any], method: Method) -> tuple[Place, HashCondition | None]:
+    """Return where is written, and on which condition; raise `InvalidPath`."""
+    place = Place(path_of(body)) if method == "patch" else place_of(body)
+    data_hash = body.get("h")
+    if data_hash is None:
+        return place, None
+    if not isinstance(data_hash, str):
+        raise InvalidRequest("The hash (h) must be a string.")
+    return place, HashCondition(place, data_hash)
