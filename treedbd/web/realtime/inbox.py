@@ -31,6 +31,7 @@ class Inbox:
 
     Attributes:
         may_read: whether there is room for the answers of the client.
+        is_parsing: whether what it has sent is still parsed.
 
     """
 
@@ -43,6 +44,7 @@ class Inbox:
         "_is_working",
         "_messages",
         "_slices",
+        "is_parsing",
         "may_read",
     )
 
@@ -51,6 +53,7 @@ class Inbox:
     ) -> None:
         """Call `handle`, which raises nothing, with each message, in `slices`."""
         self.may_read = True
+        self.is_parsing = False
         self._bytes = 0
         self._connection = connection
         self._handle = handle
@@ -80,7 +83,7 @@ class Inbox:
         """Read the client, or not, by what waits."""
         if self._is_closed:
             return
-        if self.may_read and self._bytes <= INBOX_BYTES:
+        if self.may_read and not self.is_parsing and self._bytes <= INBOX_BYTES:
             self._connection.resume_reading()
         else:
             self._connection.pause_reading()

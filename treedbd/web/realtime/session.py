@@ -128,7 +128,13 @@ class RealtimeSession:
         own = self, parts.clock
         self.outbox = Outbox(connection, parts.buffer_bytes, *own, self.address)
         self._socket = RealtimeSocket(
-            connection, self.outbox, self, parts.limits, parts.clock, parts.registry.note_held
+            connection,
+            self.outbox,
+            self,
+            parts.limits,
+            parts.clock,
+            parts.slices,
+            parts.registry.note_held,
         )
         self.inbox = Inbox(connection, parts.slices, self._receive_one)
         self.request.registerProducer(self, True)
@@ -270,6 +276,11 @@ class RealtimeSession:
         """Handle a message, now or in its turn."""
         self.parts.registry.messages_in += 1
         self.inbox.add(message)
+
+    def set_parsing(self, is_parsing: bool) -> None:
+        """Leave the client unread while what it has sent is parsed."""
+        self.inbox.is_parsing = is_parsing
+        self.inbox.bound_reading()
 
     def _receive_one(self, message: Message) -> None:
         if self.is_over:

@@ -18,6 +18,7 @@ from websockets.http11 import Request as UpgradeRequest
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
+from treedbd.database.slices import Slices, Steps
 from treedbd.limits import KIB, Limits
 from treedbd.web.headers import Header
 from treedbd.web.http1.upgraded import UpgradedConnection
@@ -27,6 +28,8 @@ from treedbd.web.realtime.pieces import OversizedMessage, PieceJoiner, TooManyPi
 from treedbd.web.realtime.registry import BadHandshake
 from treedbd.web.sse.send_queue import FrameReader
 
+PARSED_AT_ONCE: Final = KIB
+"""Bytes of a client in one step: 170 frames without content take a few milliseconds."""
 FRAME_SLACK_BYTES: Final = 64 * KIB
 """Bytes by which a frame may exceed a message, so that a message that is too long is answered."""
 
@@ -42,6 +45,14 @@ class MessageReceiver(Protocol):
 
     def receive(self, message: bytes | OversizedMessage) -> None:
         """Receive a message."""
+        ...
+
+    def set_parsing(self, is_parsing: bool) -> None:
+        """Leave the client unread, or read it: what it has sent is parsed in slices."""
+        ...
+
+    def fail(self) -> None:
+        """End after the exception that is being handled."""
         ...
 
 
@@ -83,6 +94,8 @@ class RealtimeSocket:
         "_pong",
         "_protocol",
         "_receiver",
+        "_slices",
+        "_unparsed",
         "last_received",
     )
 
@@ -93,6 +106,7 @@ class RealtimeSocket:
         receiver: MessageReceiver,
         limits: Limits,
         clock: IReactorTime,
+        slices: Slices,
         note_held: Callable[[int], bool],
     ) -> None:
         """Hand messages to `receiver`.
@@ -114,6 +128,8 @@ class RealtimeSocket:
         self._pong: bytes | None = None
         self._protocol = make_protocol(limits)
         self._receiver = receiver
+        self._slices = slices
+        self._unparsed: bytearray | None = None
 
     @property
     def message_age(self) -> float:
@@ -126,10 +142,35 @@ class RealtimeSocket:
         return self._held
 
     def receive(self, data: bytes) -> None:
-        """Receive what the client has sent."""
+        """Receive what the client has sent; much of it in slices, for it may be tiny frames."""
         if self._is_closing:
             return
         self.last_received = self._clock.seconds()
+        if self._unparsed is not None:
+            self._unparsed += data
+        elif len(data) <= PARSED_AT_ONCE:
+            self._parse(data)
+        else:
+            self._unparsed = bytearray(data)
+            self._slices.start(self._parse_in_steps())
+            if self._unparsed is not None:
+                self._receiver.set_parsing(True)
+
+    def _parse_in_steps(self) -> Steps:
+        try:
+            while self._unparsed and not self._is_closing:
+                data = bytes(self._unparsed[:PARSED_AT_ONCE])
+                del self._unparsed[:PARSED_AT_ONCE]
+                self._parse(data)
+                yield
+        except Exception:
+            self._receiver.fail()
+        self._unparsed = None
+        self._receiver.set_parsing(False)
+
+    def _parse(self, data: bytes) -> None:
+        if self._is_closing:
+            return
         protocol = self._protocol
         protocol.receive_data(data)
         for event in protocol.events_received():
