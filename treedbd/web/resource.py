@@ -163,6 +163,8 @@ class TreeResource(Resource):
     async def socket(self, request: IHttp1Request) -> None:
         """Open a session of the real-time protocol."""
         await self.realtime.socket(request)
+        if self._development_log is not None:
+            self._development_log.socket_opened(request)
 
     @app.route("/.lp", methods=["GET"])
     async def long_poll(self, request: IHttp1Request) -> None:

@@ -6,6 +6,7 @@ that time is gone, and so is one that takes nothing of what waits for it. One ti
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -90,8 +91,9 @@ class SocketRegistry:
     Attributes:
         keep_alive_s: after how much silence a socket is sent a ping.
         stalled_s: how long a client may take nothing of what waits for it.
-        opened, refused, messages_in, messages_out, events_sent, event_bytes, overflowed: counters
-            since the start.
+        opened, messages_in, messages_out, events_sent, event_bytes, overflowed: counters since the
+            start.
+        refused: what was refused, or which sockets were closed, by the setting of the limit.
         listens: how many there are.
 
     """
@@ -111,7 +113,7 @@ class SocketRegistry:
         self.keep_alive_s: Final = stream_limits.keep_alive_s
         self.stalled_s: Final = stream_limits.stalled_s
         self.opened = 0
-        self.refused = 0
+        self.refused: Final[Counter[str]] = Counter()
         self.messages_in = 0
         self.messages_out = 0
         self.events_sent = 0
@@ -134,10 +136,10 @@ class SocketRegistry:
     def check(self, address: str) -> None:
         """Raise `TooManySockets` if one more would be too many."""
         if self._counts.total(_ALL) >= self._limits.sockets:
-            self.refused += 1
+            self.refused["sockets"] += 1
             raise TooManySockets("There are too many WebSockets of this service (sockets).")
         if address and self._counts.total(_FROM + address) >= self._limits.sockets_per_address:
-            self.refused += 1
+            self.refused["sockets_per_address"] += 1
             raise TooManySockets(
                 "There are too many WebSockets from this address (sockets_per_address)."
             )
@@ -167,7 +169,9 @@ class SocketRegistry:
     def note_held(self, grown: int) -> bool:
         """Count bytes of messages that are arriving; return whether there are too many."""
         self._held_bytes += grown
-        return grown > 0 and self._held_bytes > self._limits.held_body_bytes
+        is_too_much = grown > 0 and self._held_bytes > self._limits.held_body_bytes
+        self.refused["held_body_bytes"] += is_too_much
+        return is_too_much
 
     def recheck(self, trusts: Callable[[str, Identity], bool]) -> None:
         """End the identities that a project no longer trusts."""

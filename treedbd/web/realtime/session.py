@@ -206,8 +206,10 @@ class RealtimeSession:
         if (self._paused_at is not None and now - self._paused_at >= registry.stalled_s) or (
             self.inbox.may_read and silence >= 2 * registry.keep_alive_s
         ):
+            self.refused("keep_alive_s" if self._paused_at is None else "stalled_s")
             self._socket.abort()
         elif self._socket.message_age > held_s:
+            self.refused("body_s")
             self._socket.close(CloseCode.POLICY_VIOLATION, "the message took too long")
         else:
             if silence >= registry.keep_alive_s:
@@ -265,6 +267,10 @@ class RealtimeSession:
         self.parts.registry.overflowed += 1
 
     # Messages.
+
+    def refused(self, limit: str) -> None:
+        """Note what a limit has refused, by its setting."""
+        self.parts.registry.refused[limit] += 1
 
     def receive(self, message: Message) -> None:
         """Handle a message, now or in its turn."""
