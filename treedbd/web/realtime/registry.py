@@ -15,6 +15,7 @@ from twisted.internet.task import LoopingCall
 
 from treedbd.counts import Counting, Counts
 from treedbd.limits import Limits, StreamLimits
+from treedbd.names import DatabaseName
 from treedbd.web.auth.identity import Identity
 
 TICK_S: Final = 1.0
@@ -24,6 +25,7 @@ SEEN_AT_ONCE: Final = 256
 WEBSOCKET_VERSION: Final = "13"
 _ALL: Final = "sockets"
 _FROM: Final = "sockets from "
+_OF: Final = "sockets of "
 """The keys of what is counted."""
 
 
@@ -63,8 +65,8 @@ class OpenSocket(Protocol):
         ...
 
     @property
-    def project(self) -> str:
-        """The project whose tokens count."""
+    def name(self) -> DatabaseName:
+        """The database that it has addressed."""
         ...
 
     @property
@@ -133,6 +135,10 @@ class SocketRegistry:
     def __len__(self) -> int:
         return len(self._sockets)
 
+    def count_of(self, name: DatabaseName) -> int:
+        """Return how many sockets of a database are open, at all processes together."""
+        return self._counts.total(_OF + name.label)
+
     def check(self, address: str) -> None:
         """Raise `TooManySockets` if one more would be too many."""
         if self._counts.total(_ALL) >= self._limits.sockets:
@@ -176,7 +182,7 @@ class SocketRegistry:
     def recheck(self, trusts: Callable[[str, Identity], bool]) -> None:
         """End the identities that a project no longer trusts."""
         for socket in list(self._sockets.values()):
-            if not trusts(socket.project, socket.identity):
+            if not trusts(socket.name.project, socket.identity):
                 socket.lose_identity()
 
     def end(self) -> None:
@@ -198,4 +204,5 @@ class SocketRegistry:
 
 
 def _keys(socket: OpenSocket) -> tuple[str, ...]:
-    return (_ALL, _FROM + socket.address) if socket.address else (_ALL,)
+    keys = _ALL, _OF + socket.name.label
+    return (*keys, _FROM + socket.address) if socket.address else keys

@@ -20,6 +20,7 @@ from zope.interface import implementer
 from treedbd.database.database import Database
 from treedbd.database.requests import Caller
 from treedbd.database.slices import Steps
+from treedbd.names import DatabaseName
 from treedbd.web.auth.identity import Identity, uid_of
 from treedbd.web.content import WaitingBytesRefused
 from treedbd.web.headers import Headers
@@ -90,9 +91,14 @@ class RealtimeSession:
     # What others need to know.
 
     @property
+    def name(self) -> DatabaseName:
+        """The database that it has addressed."""
+        return self.database.name
+
+    @property
     def project(self) -> str:
         """The project whose tokens count."""
-        return self.database.name.project
+        return self.name.project
 
     @property
     def headers(self) -> Headers:
