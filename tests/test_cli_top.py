@@ -48,7 +48,9 @@ def rows_of(lines: list[str]) -> list[list[str]]:
 
 def test_rates_are_those_between_two_looks_with_the_busiest_first() -> None:
     before = counted(100.0, a=(10, 0, 9, 1000, 5000.0), b=(10, 0, 0, 50, 100.0))
-    now = counted(102.0, a=(2048, 3, 7, 1010, 5005.0), b=(None, 1, 0, 150, 400.0), c=(0, 0, 0, 0, 0.0))
+    now = counted(
+        102.0, a=(2048, 3, 7, 1010, 5005.0), b=(None, 1, 0, 150, 400.0), c=(0, 0, 0, 0, 0.0)
+    )
     lines = format_counted(before, now)
     assert lines[0] == "3 databases, 4 streams, 7 WebSockets, 55.0 requests a second"
     assert rows_of(lines) == [

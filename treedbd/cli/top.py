@@ -78,7 +78,7 @@ def _show(lines: list[str], *, clears: bool) -> None:
 
 @attrs.frozen
 class CountedDatabase:
-    """One database: its size on the disk in bytes, open streams and WebSockets, requests, and their time."""
+    """One database: its bytes on the disk, open streams and WebSockets, requests and their time."""
 
     bytes: int | None
     streams: int
