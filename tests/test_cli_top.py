@@ -35,7 +35,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
         yield running
 
 
-def counted(for_s: float, **databases: tuple[int | None, int, int, float]) -> Counted:
+def counted(for_s: float, **databases: tuple[int | None, int, int, int, float]) -> Counted:
     return Counted(for_s, {name: CountedDatabase(*of) for name, of in databases.items()}, ())
 
 
@@ -47,21 +47,23 @@ def rows_of(lines: list[str]) -> list[list[str]]:
 
 
 def test_rates_are_those_between_two_looks_with_the_busiest_first() -> None:
-    before = counted(100.0, a=(10, 0, 1000, 5000.0), b=(10, 0, 50, 100.0))
-    now = counted(102.0, a=(2048, 3, 1010, 5005.0), b=(None, 1, 150, 400.0), c=(0, 0, 0, 0.0))
+    before = counted(100.0, a=(10, 0, 9, 1000, 5000.0), b=(10, 0, 0, 50, 100.0))
+    now = counted(
+        102.0, a=(2048, 3, 7, 1010, 5005.0), b=(None, 1, 0, 150, 400.0), c=(0, 0, 0, 0, 0.0)
+    )
     lines = format_counted(before, now)
-    assert lines[0] == "3 databases, 4 streams, 55.0 requests a second"
+    assert lines[0] == "3 databases, 4 streams, 7 WebSockets, 55.0 requests a second"
     assert rows_of(lines) == [
-        ["50.0", "3.0", "1", "-", "b"],
-        ["5.0", "0.5", "3", "2.0", "KB", "a"],
-        ["0.0", "0.0", "0", "0", "B", "c"],
+        ["50.0", "3.0", "1", "0", "-", "b"],
+        ["5.0", "0.5", "3", "7", "2.0", "KB", "a"],
+        ["0.0", "0.0", "0", "0", "0", "B", "c"],
     ]
 
 
 def test_a_daemon_that_has_started_again_counts_from_its_start() -> None:
-    before = counted(100.0, a=(10, 0, 1000, 5000.0))
-    assert rows_of(format_counted(before, counted(4.0, a=(10, 0, 8, 16.0)))) == [
-        ["2.0", "2.0", "0", "10", "B", "a"]
+    before = counted(100.0, a=(10, 0, 0, 1000, 5000.0))
+    assert rows_of(format_counted(before, counted(4.0, a=(10, 0, 0, 8, 16.0)))) == [
+        ["2.0", "2.0", "0", "0", "10", "B", "a"]
     ]
 
 
@@ -83,7 +85,7 @@ def test_sizes_have_the_unit_that_suits_them(count: int, shown: str) -> None:
 def test_once_prints_the_databases_of_the_project(daemon: Daemon) -> None:
     done = run_command("top", f"{daemon.http}/?ns=top", "--once", token="owner")
     assert done.status == 0, done.errors
-    assert "2 databases, 0 streams" in done.text
+    assert "2 databases, 0 streams, 0 WebSockets" in done.text
     assert re.search(r" top\n", done.text)
     assert re.search(r" eu--top\n", done.text)
     assert re.search(r"PUT /a \((eu--)?top\)\n", done.text)

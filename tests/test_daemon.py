@@ -69,7 +69,8 @@ def test_the_log_begins_with_versions_data_projects_and_limits(tmp_path: pathlib
         f", SQLite {apsw.sqlite_lib_version()}.",
         f"Data directory: {daemon.data}. Engine: sqlite. Workers: ",
         "Projects: shop. Default project: shop. Domains: any.",
-        "Limits: 20000 connections, 16000 streams, 4000 databases, 16777216 bytes in a body.",
+        "Limits: 20000 connections, 16000 streams, 16000 WebSockets, 4000 databases, "
+        "16777216 bytes in a body.",
     ):
         assert words in before
 

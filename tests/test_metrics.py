@@ -19,14 +19,18 @@ from tests.access import Stream, Tree, admin, at, reload, trusting, user
 from tests.command import run_command
 from tests.daemon import Daemon
 from tests.ops import OPEN_METRICS, OPS_LISTEN, Scrape, fetch, health, ops_url, scrape
+from tests.realtime import RealtimeClient
 from tests.rest import Wire
 from tests.workers_of import kill, one_of_each, wait_until, worker_pids
 from treedbd.config.certificate import ensure_local_certificate
 from treedbd.config.endpoints import LOCAL_CERTIFICATE
 from treedbd.metrics.table import METRICS
 
+LISTENS = 3
 CONFIG = f"""
 {OPS_LISTEN}
+[limits]
+listens_per_connection = {LISTENS}
 [streams]
 buffer_bytes = 65536
 """
@@ -45,6 +49,16 @@ LABELS = {
     "treedb_events_total": set(),
     "treedb_event_bytes_total": set(),
     "treedb_stale_streams_total": set(),
+    "treedb_sockets": set(),
+    "treedb_sockets_opened_total": set(),
+    "treedb_socket_refusals_total": {"limit"},
+    "treedb_socket_messages_total": {"direction"},
+    "treedb_listens": set(),
+    "treedb_listen_events_total": set(),
+    "treedb_listen_event_bytes_total": set(),
+    "treedb_stale_listens_total": set(),
+    "treedb_disconnect_sessions": set(),
+    "treedb_disconnect_writes_total": {"result"},
     "treedb_store_bytes": {"project", "database"},
     "treedb_denied_total": {"project", "operation"},
     "treedb_token_failures_total": {"reason"},
@@ -118,6 +132,52 @@ class World:
         stream = self.tree.listen("/open/a.json?resume=true", resuming)
         self.closing.enter_context(stream).next()
 
+    def socket(self) -> RealtimeClient:
+        return self.closing.enter_context(RealtimeClient(self.tree))
+
+    def open_socket(self) -> None:
+        self.socket()
+
+    def listen(self) -> None:
+        self.socket().listen("open/l")
+
+    def listen_too_often(self) -> None:
+        client = self.socket()
+        for number in range(LISTENS):
+            client.listen(f"open/{number}")
+        assert client.request("q", {"p": "open/more", "h": ""}).status == "unavailable"
+
+    def send_listen_event(self) -> None:
+        client = self.socket()
+        client.listen("open/l")
+        assert self.tree.status("PUT", "/open/l.json", '"event"') == 200
+        assert client.next_push().body["d"] == "event"
+
+    def fall_behind_over_a_socket(self) -> None:
+        before = scrape(self.daemon).get("treedb_stale_listens_total")
+        self.socket().listen("open/l")  # which is not read any more
+        value = json.dumps("x" * 1_000_000)
+        for _ in range(60):
+            assert self.tree.status("PUT", "/open/l.json?print=silent", value) == 204
+            if scrape(self.daemon).get("treedb_stale_listens_total") > before:
+                break
+
+    def prepare_to_leave(self) -> RealtimeClient:
+        client = self.socket()
+        client.succeed("o", {"p": "open/left", "d": 1})
+        return client
+
+    def be_about_to_leave(self) -> None:
+        self.prepare_to_leave()
+
+    def leave(self) -> None:
+        def done() -> float:
+            return scrape(self.daemon).get("treedb_disconnect_writes_total", result="done")
+
+        before = done()
+        self.prepare_to_leave().leave()
+        wait_until(lambda: done() == before + 1)
+
     def create_database(self) -> None:
         self._databases += 1
         with Tree(self.daemon, self.project, f"d{self._databases}") as tree:
@@ -168,6 +228,16 @@ MOVES: dict[str, Callable[[World], None]] = {
     "treedb_event_bytes_total": World.send_event,
     "treedb_stale_streams_total": World.fall_behind,
     "treedb_resumptions_total": World.resume,
+    "treedb_sockets": World.open_socket,
+    "treedb_sockets_opened_total": World.open_socket,
+    "treedb_socket_refusals_total": World.listen_too_often,
+    "treedb_socket_messages_total": World.listen,
+    "treedb_listens": World.listen,
+    "treedb_listen_events_total": World.send_listen_event,
+    "treedb_listen_event_bytes_total": World.send_listen_event,
+    "treedb_stale_listens_total": World.fall_behind_over_a_socket,
+    "treedb_disconnect_sessions": World.be_about_to_leave,
+    "treedb_disconnect_writes_total": World.leave,
     "treedb_databases_open": World.create_database,
     "treedb_store_bytes": World.create_database,
     "treedb_project_store_bytes": World.create_database,

@@ -55,6 +55,8 @@ FIRES: dict[str, dict[str, str]] = {
     "TreedbTokenFailures": {'treedb_token_failures_total{%s, reason="expired"}': "0+600x180"},
     "TreedbRefusals": {'treedb_refusals_total{%s, code="too_many_requests"}': "0+600x180"},
     "TreedbStaleStreams": {"treedb_stale_streams_total{%s}": "0+600x180"},
+    "TreedbStaleListens": {"treedb_stale_listens_total{%s}": "0+600x180"},
+    "TreedbSocketRefusals": {'treedb_socket_refusals_total{%s, limit="sockets"}': "0+600x180"},
     "TreedbRestarts": {"process_start_time_seconds{%s}": "0+1x180"},
 }
 """Series, a value each minute, for which an alert fires after some time."""

@@ -14,6 +14,7 @@ import pytest
 
 from tests.collector import Collector, ReceivedSpan
 from tests.daemon import Daemon
+from tests.realtime import RealtimeClient
 from tests.rest import Client, configured
 from tests.sse import EventStream
 
@@ -113,6 +114,20 @@ def test_a_stream_has_a_span_when_it_ends(daemon: Daemon, collector: Collector) 
         stream.next_change()
     (span,) = (each for each in spans_at(collector, "/stream.json") if each.kind == SERVER)
     assert span.attributes["http.response.status_code"] == 200
+
+
+def test_a_websocket_has_a_span_when_it_ends_and_its_writes_are_done(
+    daemon: Daemon, collector: Collector
+) -> None:
+    with Client(daemon) as tree, RealtimeClient(tree) as client:
+        client.listen("socket")
+        client.put("socket", 1)
+        tree.put("/socket.json", 2)
+        assert client.next_push().body["d"] == 2
+        client.leave()
+    (span,) = (each for each in spans_at(collector, "/.ws") if each.kind == SERVER)
+    assert (span.attributes["http.response.status_code"], span.is_error) == (101, False)
+    assert span.attributes["http.route"] == "/.ws"
 
 
 def test_reads_that_a_connection_repeats_have_spans_too(

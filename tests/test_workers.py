@@ -14,6 +14,7 @@ import pytest
 from tests.browser import find_port
 from tests.command import run_command
 from tests.daemon import Daemon, Response
+from tests.realtime import RealtimeClient
 from tests.rest import Client, Wire, check_error
 from tests.sse import EventStream
 from tests.workers_of import is_running, kill, one_of_each, wait_until, worker_of, worker_pids
@@ -319,7 +320,11 @@ def test_the_activity_of_all_workers_is_shown_by_any_of_them(tmp_path: pathlib.P
         for client in clients_of(tree):
             for _ in range(5):
                 assert client.request("PUT", "/a.json?ns=demo", "1").status == 200
-        with contextlib.closing(EventStream(tree, "/a.json?ns=demo")) as stream:
+        with (
+            contextlib.closing(EventStream(tree, "/a.json?ns=demo")) as stream,
+            RealtimeClient(tree, "/.ws?v=5&ns=demo"),
+            RealtimeClient(tree, "/.ws?v=5&ns=demo"),
+        ):
             stream.next_change()
             shown = [
                 client.request("GET", "/.inspect/activity.json?ns=demo&auth=owner").json
@@ -328,6 +333,6 @@ def test_the_activity_of_all_workers_is_shown_by_any_of_them(tmp_path: pathlib.P
     for each in shown:
         (demo,) = each["databases"]
         assert demo["requests"] >= 10
-        assert demo["streams"] == 1
+        assert (demo["streams"], demo["sockets"]) == (1, 2)
         assert demo["bytes"] > 0
         assert {slow["path"] for slow in each["slowest"]} <= {"/a", "/.inspect/activity.json"}

@@ -296,6 +296,7 @@ def describe_start(settings: Settings) -> list[str]:
         f"Projects: {projects}. Default project: {settings.default_project or 'none'}. "
         f"Domains: {', '.join(settings.domains) or 'any'}.",
         f"Limits: {limits.connections} connections, {limits.streams} streams, "
+        f"{limits.sockets} WebSockets, "
         f"{limits.databases} databases, {limits.write_body_bytes} bytes in a body.",
     ]
 

@@ -31,7 +31,7 @@ from treedbd.metrics.exposition import format_samples
 from treedbd.metrics.looking import Looking, add_problems
 from treedbd.metrics.ops_resource import OpsResource
 from treedbd.metrics.samples import NOTHING, Samples, add_up, growing, read_samples
-from treedbd.metrics.sources import Queries, Server, Sources, Streams
+from treedbd.metrics.sources import Queries, Server, Sockets, Sources, Streams
 from treedbd.metrics.table import METRICS
 from treedbd.turns import Turns
 from treedbd.web.activity import Activity
@@ -78,6 +78,7 @@ class CountingParts:
     runtime: Runtime
     catalog: Catalog
     streams: Streams
+    sockets: Sockets
     queries: Queries
     server: Server
     activity: Activity
@@ -85,7 +86,8 @@ class CountingParts:
     def sources(self) -> Sources:
         """Return what metrics are read of."""
         statistics, answers = self.runtime.statistics, self.runtime.answer_pool
-        return Sources(self.requests, statistics, answers, self.streams, self.queries, self.server)
+        own = self.streams, self.sockets, self.queries, self.server
+        return Sources(self.requests, statistics, answers, *own)
 
 
 class Operations:

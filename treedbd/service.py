@@ -168,7 +168,7 @@ class TreeService(MultiService):
                 requests,
                 runtime,
                 self._catalog,
-                self._resource.streams,
+                *(self._resource.streams, self._resource.realtime.door.sockets),
                 self._resource.data.missing_indexes,
                 self._factory,
                 self._activity,

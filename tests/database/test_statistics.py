@@ -49,7 +49,7 @@ def test_a_commit_is_measured_and_what_waits_for_the_next_one_is_seen() -> None:
     submit("c")
     assert statistics.waiting_writes == 1
     waiting = [each for each in METRICS if each.name == "treedb_waiting_writes"]
-    sources = Sources(*[None] * 6)  # type: ignore[arg-type]
+    sources = Sources(*[None] * 7)  # type: ignore[arg-type]
     sources.statistics = statistics
     assert read_samples(waiting, sources) == {"treedb_waiting_writes": {(): 1}}
     disk.finish()

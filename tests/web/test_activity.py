@@ -173,7 +173,7 @@ def test_an_admin_is_shown_the_databases_of_his_project(tmp_path: pathlib.Path) 
     assert [each["name"] for each in shown["databases"]] == ["demo", "eu--demo"]
     demo, eu = shown["databases"]
     assert (demo["requests"], demo["streams"], demo["bytes"]) == (1, 1, None)
-    assert (eu["requests"], eu["streams"]) == (1, 0)
+    assert (eu["requests"], eu["streams"], eu["sockets"]) == (1, 0, 0)
     assert {each["name"] for each in shown["slowest"]} == {"demo", "eu--demo"}
     assert set(shown["slowest"][0]) == {"ms", "method", "name", "path", "status", "ago_s"}
 

@@ -78,10 +78,11 @@ def _show(lines: list[str], *, clears: bool) -> None:
 
 @attrs.frozen
 class CountedDatabase:
-    """One database: its size on the disk in bytes, open streams, requests, and their time."""
+    """One database: its bytes on the disk, open streams and WebSockets, requests and their time."""
 
     bytes: int | None
     streams: int
+    sockets: int
     requests: int
     busy_ms: float
 
@@ -99,7 +100,8 @@ def parse_counted(content: dict[str, Any]) -> Counted:
     """Return what a daemon sends."""
     databases = {
         each["name"]: CountedDatabase(
-            each["bytes"], each["streams"], each["requests"], each["busy_ms"]
+            *(each["bytes"], each["streams"], each["sockets"]),
+            *(each["requests"], each["busy_ms"]),
         )
         for each in content["databases"]
     }
@@ -118,16 +120,19 @@ def format_counted(before: Counted, now: Counted) -> list[str]:
         rows.append((requests / seconds, busy_ms / requests if requests else 0.0, name, counted))
     rows.sort(key=lambda row: (-row[0], row[2]))
     streams = sum(counted.streams for counted in now.databases.values())
+    sockets = sum(counted.sockets for counted in now.databases.values())
     rate = sum(row[0] for row in rows)
-    what = f"{_count(len(rows), 'database')}, {_count(streams, 'stream')}"
+    what = f"{_count(len(rows), 'database')}, {_count(streams, 'stream')}, "
+    what += _count(sockets, "WebSocket")
     lines = [
         f"{what}, {rate:.1f} requests a second",
         "",
-        f"{'REQ/S':>9} {'MS':>8} {'STREAMS':>8} {'SIZE':>10}  DATABASE",
+        f"{'REQ/S':>9} {'MS':>8} {'STREAMS':>8} {'SOCKETS':>8} {'SIZE':>10}  DATABASE",
     ]
     for per_second, ms, name, counted in rows:
         size = "-" if counted.bytes is None else format_bytes(counted.bytes)
-        lines.append(f"{per_second:9.1f} {ms:8.1f} {counted.streams:8} {size:>10}  {name}")
+        open_now = f"{counted.streams:8} {counted.sockets:8}"
+        lines.append(f"{per_second:9.1f} {ms:8.1f} {open_now} {size:>10}  {name}")
     if now.slowest:
         lines += ["", f"{'SLOWEST MS':>18} {'AGO':>8} {'STATUS':>10}  REQUEST"]
     for slow in now.slowest:

@@ -110,17 +110,19 @@ class RunEntry:
         row: what is stored; if that has changed, it is run already or is not to be run.
         refusal: why the write was not done, though it is forgotten; None if it was done.
         is_early: whether another one of its session has to be run first; nothing is changed then.
+        is_forgotten: whether this has removed the row.
 
     """
 
     row: DisconnectRow
     refusal: Exception | None = None
     is_early: bool = False
+    is_forgotten: bool = False
 
     def __call__(self, applier: Applier, transaction: Transaction, write: Write) -> Outcome:
         """Do it."""
         self.refusal = None
-        self.is_early = False
+        self.is_early = self.is_forgotten = False
         outcome = Outcome(write.edit, None, None, None)
         if transaction.get(self.row.key) != self.row.stored:
             return outcome
@@ -133,6 +135,7 @@ class RunEntry:
         except _REFUSALS as error:
             self.refusal = error
         transaction.delete(self.row.key)
+        self.is_forgotten = True
         return attrs.evolve(outcome, has_changed_rows=True)
 
 

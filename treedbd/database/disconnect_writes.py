@@ -70,6 +70,7 @@ class DisconnectWrites:
         self._owner = runtime.owner
         self._clock = runtime.clock
         self._now_ms = runtime.now_ms
+        self._statistics = runtime.statistics
         self._retry: IDelayedCall | None = None
         self._left: dict[str | None, None] = {}  # sessions to be run again; None for dead owners
         self._sessions: set[str] = set()
@@ -177,10 +178,12 @@ class DisconnectWrites:
             )
 
     def _keep(self, session: str) -> None:
+        self._statistics.disconnect_sessions += session not in self._sessions
         self._sessions.add(session)
         self._owner.keep(self._name, session)
 
     def _end(self, session: str) -> None:
+        self._statistics.disconnect_sessions -= session in self._sessions
         self._sessions.discard(session)
         self._owner.forget(self._name, session)
 
@@ -262,13 +265,15 @@ class DisconnectWrites:
             self.check_run(write)
 
     def check_run(self, write: Write) -> None:
-        """Log if a write was refused that `make_run` has returned; raise what delays it."""
+        """Count a write of `make_run` that was done, or log why not; raise what delays it."""
         task = write.task
         if not isinstance(task, RunEntry):
             return
         if task.is_early:
             raise Unavailable("An earlier write of the session is not done yet.")
+        self._statistics.disconnect_writes += task.is_forgotten and task.refusal is None
         if task.refusal is not None:
+            self._statistics.disconnect_refusals += 1
             self._log.warn(
                 "{label}: a write of a session that has ended was refused ({error}), and is "
                 "forgotten.",

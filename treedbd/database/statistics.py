@@ -40,6 +40,9 @@ class Statistics:
         count_open: returns how many databases are open.
         resumed, restarted: clients that continued after the last event that they had, and those
             that asked to, but began with the present value.
+        disconnect_sessions: streams and sockets whose disconnect writes are not done yet.
+        disconnect_writes, disconnect_refusals: disconnect writes that were done, and that were
+            refused when their session had ended.
 
     """
 
@@ -56,6 +59,9 @@ class Statistics:
         self.count_open: Callable[[], int] = int
         self.resumed = 0
         self.restarted = 0
+        self.disconnect_sessions = 0
+        self.disconnect_writes = 0
+        self.disconnect_refusals = 0
         self._commits: deque[tuple[int, float, float]] = deque(maxlen=MAX_NOTED)
 
     @property

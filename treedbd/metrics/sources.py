@@ -43,6 +43,32 @@ class Streams(Protocol):
         """Return how many are open."""
 
 
+class Sockets(Protocol):
+    """The open WebSockets.
+
+    Attributes:
+        opened, messages_in, messages_out, events_sent, event_bytes, overflowed: counters since the
+            start.
+        listens: how many there are.
+
+    """
+
+    opened: int
+    messages_in: int
+    messages_out: int
+    events_sent: int
+    event_bytes: int
+    overflowed: int
+    listens: int
+
+    @property
+    def refused(self) -> Mapping[str, int]:
+        """What was refused, or which sockets were closed, by the setting of the limit."""
+
+    def __len__(self) -> int:
+        """Return how many are open."""
+
+
 class Queries(Protocol):
     """What queries have read.
 
@@ -93,6 +119,7 @@ class Sources:
     statistics: Statistics
     answers: AnswerPool
     streams: Streams
+    sockets: Sockets
     queries: Queries
     server: Server
     turns: Turns | None = None

@@ -181,6 +181,46 @@ METRICS: Final[tuple[Metric, ...]] = (
         lambda s: _by({"resumed": s.statistics.resumed, "restarted": s.statistics.restarted}),
         "result",
     ),
+    # Sockets of the real-time protocol.
+    _gauge("treedb_sockets", "Open WebSockets.", lambda s: len(s.sockets)),
+    _counter("treedb_sockets_opened_total", "WebSockets opened.", lambda s: s.sockets.opened),
+    _counter(
+        "treedb_socket_refusals_total",
+        "What was refused to WebSockets, and those closed, by the setting of the limit.",
+        lambda s: _by(s.sockets.refused),
+        "limit",
+    ),
+    _counter(
+        "treedb_socket_messages_total",
+        "Messages from clients (in), and to them (out); events are not counted.",
+        lambda s: _by({"in": s.sockets.messages_in, "out": s.sockets.messages_out}),
+        "direction",
+    ),
+    _gauge("treedb_listens", "Listens of WebSockets.", lambda s: s.sockets.listens),
+    _counter("treedb_listen_events_total", "Events for listens.", lambda s: s.sockets.events_sent),
+    _counter(
+        "treedb_listen_event_bytes_total",
+        "Bytes of these events, without the values that listens begin with.",
+        lambda s: s.sockets.event_bytes,
+    ),
+    _counter(
+        "treedb_stale_listens_total",
+        "How often a listen lost events because its client did not read, and got its value again.",
+        lambda s: s.sockets.overflowed,
+    ),
+    _gauge(
+        "treedb_disconnect_sessions",
+        "Streams and WebSockets with something to be written at their end that is not done yet.",
+        lambda s: s.statistics.disconnect_sessions,
+    ),
+    _counter(
+        "treedb_disconnect_writes_total",
+        "What was to be written at the end of these, and was done, or refused then.",
+        lambda s: _by(
+            {"done": s.statistics.disconnect_writes, "refused": s.statistics.disconnect_refusals}
+        ),
+        "result",
+    ),
     # Databases.
     _gauge(
         "treedb_databases_open",

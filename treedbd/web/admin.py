@@ -42,11 +42,12 @@ class AdminHandlers:
         clock: IReactorTime,
         activity: Activity | None,
         count_streams: Callable[[DatabaseName], int],
+        count_sockets: Callable[[DatabaseName], int],
     ) -> None:
         """Serve `catalog` to the callers that `authenticator` identifies as admins.
 
         `activity` is what clients do with its databases; `count_streams` returns how many streams
-        of one are open.
+        of one are open, `count_sockets` how many WebSockets.
         """
         self._authenticator = authenticator
         self._catalog = catalog
@@ -54,6 +55,7 @@ class AdminHandlers:
         self._clock = clock
         self._activity = activity or Activity(clock)
         self._count_streams = count_streams
+        self._count_sockets = count_sockets
 
     async def rules(
         self, request: IHttp1Request, wanted: DataRequest, database: Database
@@ -99,12 +101,12 @@ class AdminHandlers:
         shown: list[Json] = []
         for name, stored_bytes in zip(names, stored, strict=True):
             requests, seconds = activity.totals.get(name.label, (0, 0.0))
-            streams = self._count_streams(name)
             shown.append(
                 {
                     "name": name.label,
                     "bytes": stored_bytes,
-                    "streams": streams,
+                    "streams": self._count_streams(name),
+                    "sockets": self._count_sockets(name),
                     "requests": requests,
                     "busy_ms": round(seconds * 1000),
                 }

@@ -17,6 +17,7 @@ from typing import Any, Final, TypeAlias
 import attrs
 import orjson
 from twisted.logger import Logger
+from twisted.web.http import OK, SWITCHING
 
 from treedbd.database.database import Database
 from treedbd.database.errors import PermissionDenied, TooLarge
@@ -45,6 +46,8 @@ MAX_UNKNOWN: Final = 4
 """Unknown parameters of a request that are named."""
 _OTHER_PARAMETERS: Final = frozenset({b"/.ws", b"/.lp"})
 """Paths whose requests have parameters of another protocol."""
+_ENDED: Final = {OK: "stream ended after", SWITCHING: "WebSocket closed after"}
+"""What is said of a request that has lasted, by its status."""
 _STANDARD_OUTPUT: Final = 1
 _BY_LOWER_CASE: Final = {name.lower(): name for name in KNOWN}
 
@@ -76,26 +79,34 @@ class DevelopmentLog:
         wanted = _wanted_of(request)
         for name in _unknown_parameters(request):
             _log.warn("{sentence}", sentence=_describe_unknown(name))
-        is_stream = wanted is not None and wanted.accepts_events and request.code == 200
+        is_stream = request.code == SWITCHING or (
+            request.code == OK and wanted is not None and wanted.accepts_events
+        )
         _log.info(
-            "{method} {path} {status} {ms} {caller}",
+            "{method} {path} {status} {ms}{caller}",
             method=in_one_line(request.method.decode("latin-1")),
             path=self._show(request.shown_path),
-            status="stream ended after" if is_stream else request.code,
+            status=_ENDED.get(request.code, "") if is_stream else request.code,
             ms=_duration(perf_counter() - request.began),
-            caller=_caller_of(wanted, request.code),
+            caller=_end(_caller_of(wanted, request.code) if request.code != SWITCHING else ""),
         )
 
     def stream_opened(self, request: IHttp1Request) -> None:
         """Log that a stream has begun, if it has."""
         wanted = _wanted_of(request)
-        if wanted is not None and wanted.accepts_events and self._is_read():
+        if wanted is not None and wanted.accepts_events:
+            self._log_opened(request, "stream", _caller_of(wanted, OK))
+
+    def socket_opened(self, request: IHttp1Request) -> None:
+        """Log that a WebSocket has been opened, if it has."""
+        if getattr(request, "code", OK) == SWITCHING:
+            self._log_opened(request, "WebSocket", "")
+
+    def _log_opened(self, request: IHttp1Request, what: str, caller: str) -> None:
+        if self._is_read():
             path: Any = getattr(request, "shown_path", "")
-            _log.info(
-                "GET {path} stream opened {caller}",
-                path=self._show(path),
-                caller=_caller_of(wanted, 200),
-            )
+            shown = self._show(path)
+            _log.info("GET {path} {what} opened{end}", path=shown, what=what, end=_end(caller))
 
     async def explain(
         self, request: IHttp1Request, wanted: DataRequest, database: Database, error: Exception
@@ -167,6 +178,11 @@ def _describe_unknown(name: str) -> str:
 
 def _duration(seconds: float) -> str:
     return f"{seconds * 1000:.1f} ms" if seconds < 10 else f"{seconds:.0f} s"
+
+
+def _end(caller: str) -> str:
+    """Return the end of a line; who uses a WebSocket is known only later, and not named."""
+    return f" {caller}" if caller else ""
 
 
 def _caller_of(wanted: DataRequest | None, status: int) -> str:

@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from typing import Final
 
+from twisted.web.http import SWITCHING
+
 from treedbd.database.errors import PermissionDenied
 from treedbd.histogram import Histogram
 from treedbd.web.auth.jwt import BadToken
@@ -30,7 +32,7 @@ class RequestCounts:
 
     Attributes:
         answered: requests by method, status and project.
-        seconds: how long each took, streams not.
+        seconds: how long each took, streams and WebSockets not.
         sent, received: bytes of bodies by project, streams not.
         refused: refusals by the code of the error.
         denied: denials of the rules by project and operation: `read`, `stream` or `write`.
@@ -72,7 +74,7 @@ class RequestCounts:
                 if project not in known:
                     project = self.label_of(project)
             answered[method if method in _METHODS else _OTHER_METHOD, status, project] += 1
-            if not is_stream:
+            if not is_stream and status != SWITCHING:
                 counts[bisect_left(bounds, seconds)] += 1
                 total += seconds
                 if sent_bytes:

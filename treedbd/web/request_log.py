@@ -19,6 +19,7 @@ from zlib import crc32
 
 import attrs
 from twisted.logger import Logger
+from twisted.web.http import SWITCHING
 
 from treedbd.logs.line_budget import LineBudget
 from treedbd.names import DatabaseName
@@ -125,7 +126,7 @@ class RequestLog:
             return
         head = self._head_of(request)
         is_stream = head.is_stream and has_reply and status == 200
-        is_slow = may_be_slow and not is_stream
+        is_slow = may_be_slow and not is_stream and status != SWITCHING
         if not is_slow and not (self._is_on and self._is_sampled(request, status)):
             return
         fields = self._fields_of(request, head, status, seconds, is_stream=is_stream)

@@ -115,13 +115,13 @@ class TreeResource(Resource):
         self._front_page = FrontPage(options, self._parser, catalog)
         self._documents = Documents(clock)
         without = missing_endpoints(options)
-        declared = declared_routes(self.app, without)
-        self._openapi = OpenApi(declared, options, codes_by_status())
+        self._openapi = OpenApi(declared_routes(self.app, without), options, codes_by_status())
         self.data: Final = DataHandlers(parts, self._refuse)
         self.streams: Final = self.data.streams
         self.realtime: Final = make_realtime(parts, catalog, self.data, self._refuse, self.find)
         self._admin = AdminHandlers(
-            authenticator, catalog, self._body_limit, clock, activity, self.streams.count_of
+            *(authenticator, catalog, self._body_limit, clock, activity),
+            *(self.streams.count_of, self.realtime.door.sockets.count_of),
         )
         self._development_log = make_development_log(options, self.data.methods)
         self._repeated_reads = RepeatedReads(
@@ -163,6 +163,8 @@ class TreeResource(Resource):
     async def socket(self, request: IHttp1Request) -> None:
         """Open a session of the real-time protocol."""
         await self.realtime.socket(request)
+        if self._development_log is not None:
+            self._development_log.socket_opened(request)
 
     @app.route("/.lp", methods=["GET"])
     async def long_poll(self, request: IHttp1Request) -> None:

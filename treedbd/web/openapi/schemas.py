@@ -143,6 +143,7 @@ ADMIN_SCHEMAS: Final[JsonObject] = {
                         "name": _TEXT,
                         "bytes": {"type": ["integer", "null"]},
                         "streams": _COUNT,
+                        "sockets": _COUNT,
                         "requests": _COUNT,
                         "busy_ms": _MILLISECONDS,
                     }

@@ -120,6 +120,7 @@ class SessionActions:
 
     def _refuse(self, message: OversizedMessage, most: int) -> None:
         """Answer a request that is too long with `too_big`; raise `UnknownLongMessage`."""
+        self._owner.parts.registry.refused["write_body_bytes"] += 1
         number = messages.find_number(message)
         if number is None:
             raise UnknownLongMessage

@@ -28,6 +28,7 @@ from treedbd.web.realtime.callers import first_identity
 from treedbd.web.realtime.registry import (
     WEBSOCKET_VERSION,
     CannotUpgrade,
+    SocketRegistry,
     WrongVersion,
 )
 from treedbd.web.realtime.service import RealtimeParts
@@ -100,6 +101,11 @@ class RealtimeDoor:
     def connected(self) -> int:
         """How many sessions have a connection."""
         return len(self._parts.registry)
+
+    @property
+    def sockets(self) -> SocketRegistry:
+        """The open WebSockets."""
+        return self._parts.registry
 
     def end(self) -> None:
         """Close all sessions, and open no others: the server stops."""

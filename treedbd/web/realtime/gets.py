@@ -72,6 +72,7 @@ class Get:
 
     def _answer(self, rendered: bytes | Rendering) -> list[FrameReader]:
         owner, start = self._owner, messages.answer_start(self._number)
+        owner.parts.registry.messages_out += 1
         return read_message(owner.parts, owner.address, start, rendered, messages.VALUE_END)
 
     def _not_rendered(self, failure: Failure) -> None:

@@ -56,6 +56,7 @@ class SessionListens:
         if key not in self._listens and (
             len(self._listens) >= owner.parts.limits.listens_per_connection
         ):
+            owner.parts.registry.refused["listens_per_connection"] += 1
             raise LimitReached("There are too many listens of this connection.")
         facts = ReadOptions(None, query, True, None, None).facts
         query_object = None if query is None else body["q"]

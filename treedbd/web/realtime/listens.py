@@ -197,6 +197,7 @@ class Listen:
         body: dict[str, Any] = {"p": "/".join(self.path)}
         if self.query_object is not None:
             body["q"] = [self.query_object]
+        self._owner.parts.registry.messages_out += 1
         self._owner.outbox.send_answer(frame_message(messages.print_push("c", body)))
         self._owner.drop(self)
 
@@ -289,6 +290,7 @@ class Listen:
         number, self._number = self._number, None
         if number is None:
             return []
+        self._owner.parts.registry.messages_out += 1
         text = messages.print_answer(number, messages.OK, self._warning)
         return [read_bytes(self._owner.parts, self._owner.address, frame_message(text))]
 

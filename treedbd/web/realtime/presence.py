@@ -14,6 +14,7 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.python.failure import Failure
 
 from treedbd.database.database import Database
+from treedbd.database.errors import TooManyDisconnectWrites
 from treedbd.database.requests import Caller, Write
 from treedbd.limits import DEFAULT_TIMEOUT_S
 from treedbd.tree.edit import Method
@@ -102,6 +103,8 @@ class SessionPresence:
         owner = self._owner
 
         def failed(failure: Failure) -> None:
+            if failure.check(TooManyDisconnectWrites) is not None:
+                owner.parts.registry.refused["disconnect_writes_per_connection"] += 1
             owner.fail_when_notified(number, failure.value, write)
 
         waiting.addCallbacks(lambda _: owner.answer_when_notified(number), failed)

@@ -6,6 +6,7 @@ that time is gone, and so is one that takes nothing of what waits for it. One ti
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -14,6 +15,7 @@ from twisted.internet.task import LoopingCall
 
 from treedbd.counts import Counting, Counts
 from treedbd.limits import Limits, StreamLimits
+from treedbd.names import DatabaseName
 from treedbd.web.auth.identity import Identity
 
 TICK_S: Final = 1.0
@@ -23,6 +25,7 @@ SEEN_AT_ONCE: Final = 256
 WEBSOCKET_VERSION: Final = "13"
 _ALL: Final = "sockets"
 _FROM: Final = "sockets from "
+_OF: Final = "sockets of "
 """The keys of what is counted."""
 
 
@@ -62,8 +65,8 @@ class OpenSocket(Protocol):
         ...
 
     @property
-    def project(self) -> str:
-        """The project whose tokens count."""
+    def name(self) -> DatabaseName:
+        """The database that it has addressed."""
         ...
 
     @property
@@ -90,8 +93,9 @@ class SocketRegistry:
     Attributes:
         keep_alive_s: after how much silence a socket is sent a ping.
         stalled_s: how long a client may take nothing of what waits for it.
-        opened, refused, messages_in, messages_out, events_sent, event_bytes, overflowed: counters
-            since the start.
+        opened, messages_in, messages_out, events_sent, event_bytes, overflowed: counters since the
+            start.
+        refused: what was refused, or which sockets were closed, by the setting of the limit.
         listens: how many there are.
 
     """
@@ -111,7 +115,7 @@ class SocketRegistry:
         self.keep_alive_s: Final = stream_limits.keep_alive_s
         self.stalled_s: Final = stream_limits.stalled_s
         self.opened = 0
-        self.refused = 0
+        self.refused: Final[Counter[str]] = Counter()
         self.messages_in = 0
         self.messages_out = 0
         self.events_sent = 0
@@ -131,13 +135,17 @@ class SocketRegistry:
     def __len__(self) -> int:
         return len(self._sockets)
 
+    def count_of(self, name: DatabaseName) -> int:
+        """Return how many sockets of a database are open, at all processes together."""
+        return self._counts.total(_OF + name.label)
+
     def check(self, address: str) -> None:
         """Raise `TooManySockets` if one more would be too many."""
         if self._counts.total(_ALL) >= self._limits.sockets:
-            self.refused += 1
+            self.refused["sockets"] += 1
             raise TooManySockets("There are too many WebSockets of this service (sockets).")
         if address and self._counts.total(_FROM + address) >= self._limits.sockets_per_address:
-            self.refused += 1
+            self.refused["sockets_per_address"] += 1
             raise TooManySockets(
                 "There are too many WebSockets from this address (sockets_per_address)."
             )
@@ -167,12 +175,14 @@ class SocketRegistry:
     def note_held(self, grown: int) -> bool:
         """Count bytes of messages that are arriving; return whether there are too many."""
         self._held_bytes += grown
-        return grown > 0 and self._held_bytes > self._limits.held_body_bytes
+        is_too_much = grown > 0 and self._held_bytes > self._limits.held_body_bytes
+        self.refused["held_body_bytes"] += is_too_much
+        return is_too_much
 
     def recheck(self, trusts: Callable[[str, Identity], bool]) -> None:
         """End the identities that a project no longer trusts."""
         for socket in list(self._sockets.values()):
-            if not trusts(socket.project, socket.identity):
+            if not trusts(socket.name.project, socket.identity):
                 socket.lose_identity()
 
     def end(self) -> None:
@@ -194,4 +204,5 @@ class SocketRegistry:
 
 
 def _keys(socket: OpenSocket) -> tuple[str, ...]:
-    return (_ALL, _FROM + socket.address) if socket.address else (_ALL,)
+    keys = _ALL, _OF + socket.name.label
+    return (*keys, _FROM + socket.address) if socket.address else keys

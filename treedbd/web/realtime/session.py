@@ -20,6 +20,7 @@ from zope.interface import implementer
 from treedbd.database.database import Database
 from treedbd.database.requests import Caller
 from treedbd.database.slices import Steps
+from treedbd.names import DatabaseName
 from treedbd.web.auth.identity import Identity, uid_of
 from treedbd.web.content import WaitingBytesRefused
 from treedbd.web.headers import Headers
@@ -90,9 +91,14 @@ class RealtimeSession:
     # What others need to know.
 
     @property
+    def name(self) -> DatabaseName:
+        """The database that it has addressed."""
+        return self.database.name
+
+    @property
     def project(self) -> str:
         """The project whose tokens count."""
-        return self.database.name.project
+        return self.name.project
 
     @property
     def headers(self) -> Headers:
@@ -212,8 +218,10 @@ class RealtimeSession:
         if (self._paused_at is not None and now - self._paused_at >= registry.stalled_s) or (
             self.inbox.may_read and silence >= 2 * registry.keep_alive_s
         ):
+            self.refused("keep_alive_s" if self._paused_at is None else "stalled_s")
             self._socket.abort()
         elif self._socket.message_age > held_s:
+            self.refused("body_s")
             self._socket.close(CloseCode.POLICY_VIOLATION, "the message took too long")
         else:
             if silence >= registry.keep_alive_s:
@@ -271,6 +279,10 @@ class RealtimeSession:
         self.parts.registry.overflowed += 1
 
     # Messages.
+
+    def refused(self, limit: str) -> None:
+        """Note what a limit has refused, by its setting."""
+        self.parts.registry.refused[limit] += 1
 
     def receive(self, message: Message) -> None:
         """Handle a message, now or in its turn."""

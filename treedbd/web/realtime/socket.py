@@ -55,6 +55,10 @@ class MessageReceiver(Protocol):
         """End after the exception that is being handled."""
         ...
 
+    def refused(self, limit: str) -> None:
+        """Note what a limit has refused, by its setting."""
+        ...
+
 
 def make_protocol(limits: Limits, state: State = State.OPEN) -> ServerProtocol:
     """Return what reads the frames of a client."""
@@ -236,6 +240,7 @@ class RealtimeSocket:
         except UnicodeDecodeError:
             self.close(CloseCode.INVALID_DATA, "text is UTF-8")
         except TooManyPieces:
+            self._receiver.refused("message_pieces")
             self.close(CloseCode.MESSAGE_TOO_BIG, "too many pieces")
         else:
             if message is not None:
@@ -246,6 +251,9 @@ class RealtimeSocket:
         if not writes:
             return
         if self._protocol.close_expected():
+            sent = self._protocol.close_sent
+            if sent is not None and sent.code == CloseCode.MESSAGE_TOO_BIG:
+                self._receiver.refused("write_body_bytes")
             self._end(writes)
             return
         # The last pong answers all pings before it (RFC 6455, section 5.5.3).
@@ -256,6 +264,7 @@ class RealtimeSocket:
     def _end(self, writes: list[bytes]) -> None:
         """Send a close frame, unless another frame is sent in part, and close the connection."""
         self._is_closing = True
+        self._began_message = None
         is_mid_frame = self._outbox.is_mid_frame
         self._outbox.close()
         if not is_mid_frame:
