@@ -22,7 +22,7 @@ import trustme
 
 from tests.closing import Closing
 from tests.daemon import Response
-from tests.rest import PATIENCE_S
+from tests.rest import PATIENCE_S, Wire
 
 CONF: Final = pathlib.Path(__file__).parent.parent / "conf"
 DOMAIN: Final = "db.example.com"
@@ -133,13 +133,16 @@ class ProxyClient(Closing):
     def __init__(self, front: Front, name: str, address: str) -> None:
         """Connect."""
         self.host: Final = f"{name}:{front.port}"
-        connected = socket.create_connection(
-            ("127.0.0.1", front.port), PATIENCE_S, source_address=(address, 0)
-        )
-        context = ssl.create_default_context(cafile=str(front.ca))
+        self._front = front
+        self._name = name
+        self._address = address
         self._connection = HTTPConnection(name, front.port)
-        self._socket = context.wrap_socket(connected, server_hostname=name)
+        self._socket = self._open_socket()
         self._connection.sock = self._socket
+
+    def connect(self) -> Wire:
+        """Return another connection."""
+        return Wire(self._open_socket())
 
     def open(
         self,
@@ -162,6 +165,13 @@ class ProxyClient(Closing):
         """Send a request; return its whole response."""
         response = self.open(method, target, body, headers)
         return Response(response.status, response.headers, response.read())
+
+    def _open_socket(self) -> ssl.SSLSocket:
+        source = (self._address, 0)
+        port = self._front.port
+        connected = socket.create_connection(("127.0.0.1", port), PATIENCE_S, source_address=source)
+        context = ssl.create_default_context(cafile=str(self._front.ca))
+        return context.wrap_socket(connected, server_hostname=self._name)
 
     def close(self) -> None:
         """Close the connection, also if something reads from it."""

@@ -38,17 +38,13 @@ class Wire(Closing):
     """One connection: it sends bytes and receives responses."""
 
     def __init__(
-        self, url: str, ca: pathlib.Path | None = None, patience: float = PATIENCE_S
+        self,
+        url: str | socket.socket,
+        ca: pathlib.Path | None = None,
+        patience: float = PATIENCE_S,
     ) -> None:
-        """Connect to a URL; the certificate of an https URL is verified by `ca`."""
-        address = urlsplit(url)
-        assert address.hostname is not None
-        host = reachable_host(address.hostname)
-        connected = socket.create_connection((host, address.port), patience)
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if address.scheme == "https":
-            context = ssl.create_default_context(cafile=None if ca is None else str(ca))
-            connected = context.wrap_socket(connected, server_hostname=address.hostname)
+        """Use a connection, or connect to a URL; the certificate of https is verified by `ca`."""
+        connected = url if isinstance(url, socket.socket) else _connect(url, ca, patience)
         self.socket: Final = connected
         self._file = connected.makefile("rb")
         self._patience = patience
@@ -138,6 +134,18 @@ class Wire(Closing):
         chunk = self._file.read(int(self._file.readline(), 16))
         assert self._file.readline() == b"\r\n"
         return chunk
+
+
+def _connect(url: str, ca: pathlib.Path | None, patience: float) -> socket.socket:
+    address = urlsplit(url)
+    assert address.hostname is not None
+    host = reachable_host(address.hostname)
+    connected = socket.create_connection((host, address.port), patience)
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if address.scheme == "https":
+        context = ssl.create_default_context(cafile=None if ca is None else str(ca))
+        connected = context.wrap_socket(connected, server_hostname=address.hostname)
+    return connected
 
 
 def reachable_host(host: str) -> str:

@@ -10,11 +10,14 @@ import ssl
 import struct
 import subprocess
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import pytest
 
 from tests.browser import find_port
 from tests.daemon import Daemon
+from tests.realtime import RealtimeClient
+from tests.rest import Wire
 from tests.workers_of import wait_until
 
 CONFIG = """
@@ -146,20 +149,30 @@ listen text
 listen binary
     bind 127.0.0.1:{binary}
     server treedb 127.0.0.1:{secure} send-proxy-v2 check
+listen requests
+    mode http
+    timeout tunnel 1h
+    bind 127.0.0.1:{requests}
+    server treedb 127.0.0.1:{plain} send-proxy
 """
 
 
 def test_haproxy_of_debian_passes_clients_on(tmp_path: pathlib.Path, daemon: Daemon) -> None:
-    ports = {"text": find_port(), "binary": find_port()}
+    ports = {name: find_port() for name in ("text", "binary", "requests")}
     (_, secure), (_, plain) = addresses(daemon)
     file = tmp_path / "haproxy.cfg"
     file.write_text(HAPROXY.format(**ports, secure=secure, plain=plain))
     proxy = subprocess.Popen(["haproxy", "-db", "-q", "-f", str(file)])
     try:
-        wait_until(lambda: can_connect(ports["binary"]) and can_connect(ports["text"]))
+        wait_until(lambda: all(map(can_connect, ports.values())))
         assert json.loads(exchange(("127.0.0.1", ports["text"]), GET).rpartition(b"\r\n")[2]) == {
             "status": "ok"
         }
+        for name, port in ports.items():
+            url = f"http{'s' * (name == 'binary')}://127.0.0.1:{port}"
+            with RealtimeClient(Passed(url, daemon.ca)) as client:
+                assert client.ping() == {"t": "o", "d": None}
+                assert client.request("g", {"p": "a"}).status == "permission_denied"
         context = ssl.create_default_context(cafile=str(daemon.ca))
         with (
             socket.create_connection(("127.0.0.1", ports["binary"]), 30) as connected,
@@ -170,6 +183,17 @@ def test_haproxy_of_debian_passes_clients_on(tmp_path: pathlib.Path, daemon: Dae
     finally:
         proxy.terminate()
         proxy.wait(30)
+
+
+class Passed(NamedTuple):
+    """What a client of HAProxy connects to."""
+
+    url: str
+    ca: pathlib.Path | None
+    host: str = "localhost"
+
+    def connect(self) -> Wire:
+        return Wire(self.url, self.ca)
 
 
 def can_connect(port: int) -> bool:

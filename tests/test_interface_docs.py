@@ -16,12 +16,14 @@ import pytest
 
 from tests.daemon import Daemon
 from tests.pages import ANY, DOCS, matches, read_blocks
+from tests.rest import Client
+from tests.websocket import WebSocket
 from treedbd import limits
 from treedbd.web.errors import STATUS
 from treedbd.web.http1 import errors as protocol
 
 PAGE = (DOCS / "interface.md").read_text()
-BLOCKS = read_blocks("interface.md", "http", "sse")
+BLOCKS = read_blocks("interface.md", "http", "sse", "ws")
 WAIT_S = 30
 SENT_AS_IS = "/?=&%:,\"$'()*+.~-_"
 
@@ -69,9 +71,11 @@ class Stream:
 class Reader:
     """Sends the examples of the page, in their order."""
 
-    def __init__(self, url: str) -> None:
-        self._address = ("127.0.0.1", urlsplit(url).port)
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+        self._address = ("127.0.0.1", urlsplit(daemon.http).port)
         self._last_id = ""
+        self._socket: WebSocket | None = None
         self.stream: Stream | None = None
 
     def exchange(self, block: str) -> None:
@@ -93,9 +97,21 @@ class Reader:
         assert matches(shown.body, body), body
         self._check_headers(shown, response.headers)
 
+    def talk(self, block: str) -> None:
+        """Send messages of the page over one WebSocket, and compare what is received."""
+        if self._socket is None:
+            self._socket = WebSocket(Client(self._daemon))
+        for line in block.splitlines():
+            if line.startswith("> "):
+                self._socket.send_text(line[2:])
+            else:
+                received = self._socket.next_text()
+                assert matches(line.removeprefix("< "), received), received
+
     def close(self) -> None:
-        if self.stream is not None:
-            self.stream.close()
+        for each in (self.stream, self._socket):
+            if each is not None:
+                each.close()
 
     def _print(self, request: Lines) -> bytes:
         method, target = request.first.split()
@@ -117,7 +133,7 @@ class Reader:
 @pytest.fixture
 def reader(tmp_path: pathlib.Path) -> Iterator[Reader]:
     with Daemon(tmp_path) as daemon:
-        reader = Reader(daemon.http)
+        reader = Reader(daemon)
         yield reader
         reader.close()
 
@@ -127,6 +143,8 @@ def test_every_example_is_received_as_the_page_shows_it(reader: Reader) -> None:
     for kind, block in BLOCKS:
         if kind == "http":
             reader.exchange(block)
+        elif kind == "ws":
+            reader.talk(block)
         else:
             assert reader.stream is not None
             assert matches(block.strip(), reader.stream.next_event())

@@ -17,13 +17,16 @@ import pytest
 
 from tests.daemon import Daemon
 from tests.proxies import Front, ProxyClient, start_caddy, start_nginx
+from tests.realtime import RealtimeClient
 from tests.rest import OPEN_RULES, configured
+from tests.websocket import Refused
 
 CONFIG: Final = """
 domains = ["db.example.com"]
 trusted_proxies = ["127.0.0.1", "unix"]
 [limits]
 streams_per_address = 2
+sockets_per_address = 2
 [http]
 access_log = true
 [projects.shop]
@@ -181,6 +184,52 @@ def test_a_peer_that_is_not_trusted_may_say_what_it_likes(daemon: Daemon) -> Non
     assert "127.0.0.98" not in daemon.log
 
 
+def check_socket(client: ProxyClient) -> None:
+    """Check that a WebSocket carries messages and events both ways, long ones too."""
+    with RealtimeClient(client) as socket:
+        assert socket.hello["h"] == client.host
+        assert socket.listen("room") is None
+        client.request("PUT", "/room/topic.json", '"birds"')
+        assert socket.next_push().change == ("d", "room/topic", "birds", None)
+        socket.put("room/long", "x" * 300_000)
+        assert socket.get("room/long") == "x" * 300_000
+        assert client.request("GET", "/room/topic.json").json == "birds"
+        socket.send_request("o", {"p": "gone", "d": True})
+        socket.put("room", None)
+        socket.leave()
+    end = time.monotonic() + 30
+    while client.request("GET", "/gone.json").json is not True:
+        assert time.monotonic() < end
+    client.request("DELETE", "/gone.json")
+
+
+def test_a_websocket_passes_with_its_host_and_its_end(shop: ProxyClient) -> None:
+    check_socket(shop)
+
+
+def test_websockets_are_counted_for_the_client(nginx: Front) -> None:
+    with (
+        nginx.client("shop", "127.0.0.14") as client,
+        RealtimeClient(client),
+        RealtimeClient(client),
+        nginx.client("shop", "127.0.0.15") as other,
+    ):
+        with pytest.raises(Refused) as refused:
+            RealtimeClient(client)
+        assert (refused.value.status, b"sockets_per_address" in refused.value.body) == (503, True)
+        RealtimeClient(other).close()
+
+
+def test_another_upgrade_is_not_one_and_a_refused_handshake_is_told_why(nginx: Front) -> None:
+    with nginx.client("shop", "127.0.0.16") as client:
+        upgrade = {"Connection": "Upgrade", "Upgrade": "h2c"}
+        assert client.request("GET", "/name.json", headers=upgrade).status == 200
+        with pytest.raises(Refused) as refused:
+            RealtimeClient(client, headers={"Sec-WebSocket-Version": "12"})
+        assert refused.value.status == 426
+        assert refused.value.headers["Sec-WebSocket-Version"] == "13"
+
+
 def test_the_page_shows_the_address_of_the_proxy(nginx: Front, shop: ProxyClient) -> None:
     page = shop.request("GET", "/", headers={"Accept": "text/html"})
     assert f"https://shop.db.example.com:{nginx.port}/" in page.body.decode()
@@ -236,5 +285,6 @@ def test_caddy_passes_requests_events_hosts_and_addresses(daemon: Daemon) -> Non
         assert read_event(stream) == ("put", {"path": "/", "data": 1})
         page = client.request("GET", "/", headers={"Accept": "text/html"})
         assert f"https://eu--shop.db.example.com:{front.port}/" in page.body.decode()
+        check_socket(client)
     assert "127.0.0.10" in daemon.await_line("PUT /caddy.json").string
     assert "127.0.0.97" not in daemon.log
