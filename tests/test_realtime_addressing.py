@@ -121,12 +121,14 @@ def test_any_page_may_connect_outside_development_mode(
     headers = {"Origin": origin}
     with RealtimeClient(Client(configured_daemon, "shop.db.test"), headers=headers) as client:
         client.put("origin", origin)
+        assert client.get("origin") == origin
 
 
 def test_in_development_mode_pages_of_this_machine_may_connect(tree: Client) -> None:
     for origin in ("http://localhost:3000", "https://app.localhost", "http://127.0.0.1:5173"):
         with RealtimeClient(tree, headers={"Origin": origin}) as client:
             client.put("origin", origin)
+            assert client.get("origin") == origin
 
 
 @pytest.mark.parametrize(
@@ -150,4 +152,5 @@ def test_pages_of_the_origins_that_are_configured_are_not_told_apart(
         for origin in ("https://app.example", "https://other.example"):
             headers = {"Origin": origin}
             with RealtimeClient(Client(daemon, "shop.db.test"), headers=headers) as client:
-                client.put("a", 1)
+                client.put("a", origin)
+                assert client.get("a") == origin

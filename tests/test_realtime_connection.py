@@ -61,6 +61,7 @@ def test_a_pong_that_nobody_asked_for_is_ignored(tree: Client) -> None:
     with RealtimeClient(tree) as client:
         client.send_frame(PONG, b"x")
         client.put("a", 1)
+    assert tree.get("/a.json") == 1
 
 
 @pytest.mark.parametrize("code", [1000, 1001, 3000, 4999])
@@ -176,7 +177,8 @@ def test_a_session_of_another_database_cannot_be_ended(tree: Client) -> None:
         RealtimeClient(tree, f"/.ws?v=5&ls={victim.session}") as client,
     ):
         client.put("a", 1)
-        victim.put("a", 1)
+        victim.put("a", 2)
+        assert (tree.get("/a.json"), other.get("/a.json")) == (1, 2)
 
 
 def test_a_connection_that_ends_in_a_frame_does_no_harm(tree: Client) -> None:
@@ -185,3 +187,4 @@ def test_a_connection_that_ends_in_a_frame_does_no_harm(tree: Client) -> None:
     with RealtimeClient(tree) as client:
         client.put("a", 1)
         client.leave()
+    assert tree.get("/a.json") == 1

@@ -115,6 +115,7 @@ def test_tokens_of_headers_may_be_in_any_case_and_lists(tree: Client) -> None:
     headers = {"Connection": "keep-alive, UPGRADE", "Upgrade": "WebSocket"}
     with RealtimeClient(tree, headers=headers) as client:
         client.put("a", 1)
+    assert tree.get("/a.json") == 1
 
 
 def test_frames_that_follow_the_handshake_at_once_are_not_lost(tree: Client) -> None:

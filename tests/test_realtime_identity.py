@@ -314,6 +314,7 @@ def test_the_token_of_the_emulator_is_an_admins_in_development_mode(tree: Client
     with RealtimeClient(tree) as client:
         client.succeed("gauth", {"cred": "owner"})
         client.put("a", 1)
+    assert tree.get("/a.json") == 1
 
 
 def test_unsigned_tokens_count_in_emulator_mode_only(tree: Client, shop: Tree) -> None:

@@ -99,6 +99,7 @@ def test_sockets_that_come_and_go_do_not_use_up_the_limit(tmp_path: pathlib.Path
                 client.leave()
             with contextlib.suppress(Refused):
                 WebSocket(tree, headers={"Sec-WebSocket-Version": "7"})
+        assert tree.get("/a.json") == 19
 
 
 # Listens and disconnect writes.

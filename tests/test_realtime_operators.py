@@ -253,3 +253,4 @@ def test_any_worker_shows_the_sockets_of_all(tmp_path: pathlib.Path) -> None:
         for client in clients:
             client.close()
         wait_until(lambda: scrape(daemon).get("treedb_sockets") == 0)
+        assert scrape(daemon).get("treedb_listens") == 0

@@ -200,7 +200,8 @@ def test_a_write_runs_as_the_identity_that_has_set_it(shop: Tree, then: str) -> 
         if then == "another user":
             client.succeed("auth", {"cred": user("shop", "somebody")})
         client.close()
-    wait_until(lambda: shop.see(f"/users/{uid}/online.json") is False)
+    wait_until(lambda: shop.see(f"/users/{uid}/online.json") is not None)
+    assert shop.see(f"/users/{uid}/online.json") is False
 
 
 def test_a_write_runs_though_the_token_has_expired_since(shop: Tree) -> None:

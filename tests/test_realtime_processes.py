@@ -135,4 +135,5 @@ def test_what_the_clients_of_a_killed_worker_have_left_is_written_soon(
         kill(worker_of(daemon, clients[0].wire.socket))
         wait_until(lambda: tree.get("/online.json") == [False, True])
         clients[1].leave()
-        wait_until(lambda: tree.get("/online.json") == [False, False])
+        wait_until(lambda: tree.get("/online.json") != [False, True])
+        assert tree.get("/online.json") == [False, False]

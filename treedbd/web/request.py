@@ -58,6 +58,7 @@ Print: TypeAlias = Literal["compact", "pretty", "silent"]
 _EXPLAIN: Final = b"x-treedb-explain"
 _ENCODING: Final = b"content-encoding"
 _LAST_ID: Final = b"last-event-id"
+_TOKEN: Final = b"authorization"
 
 
 class PayloadTooLarge(TooLarge):
@@ -256,7 +257,7 @@ class RequestParser:
             wants_etag=self._wants_etag(headers),
             condition=_parse_condition(headers, chosen, method),
             dialect=chosen,
-            token=find_token(headers, parameters),
+            token=find_token(headers, parameters) if parameters or _TOKEN in headers else None,
             override=_parse_override(parameters),
             wants_explanation=_EXPLAIN in headers and is_true(headers, _EXPLAIN),
             accepts_events=wants_stream(method, headers, parameters),
