@@ -27,6 +27,7 @@ from treedbd.web.http1.errors import (
 from treedbd.web.http1.request import Request
 from treedbd.web.http1.served import AnsweredRequest, ServedResource
 from treedbd.web.http1.tally import Tally
+from treedbd.web.in_turns import in_turns
 
 SWEEP_S: Final = 1.0
 SWEPT_AT_ONCE: Final = 512
@@ -215,15 +216,11 @@ class Connections:
         self._next_sweep = self.clock.callLater(SWEEP_S, self._sweep)
         if self._activity is not None:
             self._activity.count()
-        self._sweep_some(list(self._addresses))
+        in_turns(self.clock, list(self._addresses), SWEPT_AT_ONCE, self._sweep_one)
 
-    def _sweep_some(self, connections: list[TrackedConnection]) -> None:
-        for connection in connections[:SWEPT_AT_ONCE]:
-            if connection in self._addresses:
-                connection.sweep(self.now)
-        rest = connections[SWEPT_AT_ONCE:]
-        if rest:
-            self.clock.callLater(0, self._sweep_some, rest)
+    def _sweep_one(self, connection: TrackedConnection) -> None:
+        if connection in self._addresses:
+            connection.sweep(self.now)
 
     def _end(self) -> None:
         if self._next_sweep is not None:

@@ -17,9 +17,9 @@ from treedbd.counts import Counting, Counts
 from treedbd.limits import Limits, StreamLimits
 from treedbd.names import DatabaseName
 from treedbd.web.auth.identity import Identity
+from treedbd.web.in_turns import in_turns
+from treedbd.web.sse.registry import tick_seconds
 
-TICK_S: Final = 1.0
-TICKS_PER_KEEP_ALIVE: Final = 8
 SEEN_AT_ONCE: Final = 256
 """Sockets that are looked at in one turn of the reactor."""
 WEBSOCKET_VERSION: Final = "13"
@@ -128,7 +128,7 @@ class SocketRegistry:
         self._counts: Counting = Counts() if counts is None else counts
         self._sockets: dict[str, OpenSocket] = {}
         self._held_bytes = 0
-        self._tick_s = min(TICK_S, self.keep_alive_s / TICKS_PER_KEEP_ALIVE)
+        self._tick_s = tick_seconds(stream_limits)
         self._ticking = LoopingCall(self._tick)
         self._ticking.clock = clock
 
@@ -191,16 +191,11 @@ class SocketRegistry:
             socket.end()
 
     def _tick(self) -> None:
-        self._see(list(self._sockets.values()))
+        in_turns(self._clock, list(self._sockets.values()), SEEN_AT_ONCE, self._see)
 
-    def _see(self, sockets: list[OpenSocket]) -> None:
-        now, wall_now = self._clock.seconds(), self._wall_clock()
-        for socket in sockets[:SEEN_AT_ONCE]:
-            if socket.id in self._sockets:
-                socket.tick(now, wall_now)
-        rest = sockets[SEEN_AT_ONCE:]
-        if rest:
-            self._clock.callLater(0, self._see, rest)
+    def _see(self, socket: OpenSocket) -> None:
+        if socket.id in self._sockets:
+            socket.tick(self._clock.seconds(), self._wall_clock())
 
 
 def _keys(socket: OpenSocket) -> tuple[str, ...]:

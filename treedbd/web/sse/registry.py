@@ -21,6 +21,7 @@ from treedbd.limits import Limits, StreamLimits
 from treedbd.names import DatabaseName
 from treedbd.web.auth.identity import ANONYMOUS, Identity, uid_of
 from treedbd.web.http1.interface import IHttp1Request
+from treedbd.web.in_turns import in_turns
 from treedbd.web.sse.frames import AUTH_REVOKED
 
 TICK_S: Final = 1.0
@@ -37,6 +38,11 @@ _OF_USER: Final = "streams of the user "
 """The keys of what is counted."""
 RETRIED_AT_ONCE: Final = 8
 """Postponed streams that begin again in one turn of the reactor."""
+
+
+def tick_seconds(limits: StreamLimits) -> float:
+    """Return how often what is due with the time is looked for."""
+    return min(TICK_S, limits.keep_alive_s / TICKS_PER_KEEP_ALIVE)
 
 
 class TooManyStreams(Exception):
@@ -149,7 +155,7 @@ class StreamRegistry:
         self._expiring: dict[OpenStream, float] = {}
         self._paused: dict[OpenStream, float] = {}
         self._postponed: dict[OpenStream, None] = {}
-        self._tick_s = min(TICK_S, stream_limits.keep_alive_s / TICKS_PER_KEEP_ALIVE)
+        self._tick_s = tick_seconds(stream_limits)
         self._ticking = LoopingCall(self._tick)
         self._ticking.clock = clock
 
@@ -292,12 +298,12 @@ class StreamRegistry:
         self, streams: list[OpenStream], at_once: int, act: Callable[[OpenStream], None]
     ) -> None:
         """Do something with streams that are still open, so many in each turn of the reactor."""
-        for stream in streams[:at_once]:
+
+        def act_if_open(stream: OpenStream) -> None:
             if stream in self._subscribers:
                 act(stream)
-        rest = streams[at_once:]
-        if rest:
-            self._clock.callLater(0, self._in_turns, rest, at_once, act)
+
+        in_turns(self._clock, streams, at_once, act_if_open)
 
     def _abort_stalled(self, stream: OpenStream) -> None:
         if stream in self._paused:  # it may read again since the tick
