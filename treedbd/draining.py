@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from twisted.internet.defer import DeferredList
 from twisted.internet.task import LoopingCall
 
 from treedbd.web.http1.factory import Http1Factory
@@ -17,6 +18,8 @@ from treedbd.web.sse.registry import StreamRegistry
 
 DRAIN_SECONDS: Final = 3.0
 DRAIN_POLL_S: Final = 0.02
+WRITTEN_SECONDS: Final = 2.0
+"""For what streams and sockets write when they end."""
 
 
 async def drain(
@@ -29,8 +32,8 @@ async def drain(
     """Let requests under way finish, then end streams and sockets, which receive until then.
 
     `follow` is called before, if other processes write too, so that what they have acknowledged is
-    sent. After `DRAIN_SECONDS` all connections that are left are dropped. At last, what streams
-    write when they end is waited for.
+    sent. After `DRAIN_SECONDS` all connections that are left are dropped. At last, what streams and
+    sockets write when they end is waited for, `WRITTEN_SECONDS` at most.
     """
     streams_end_at = clock.seconds() + DRAIN_SECONDS / 2
 
@@ -57,5 +60,5 @@ async def drain(
     if late.active():
         late.cancel()
     # What is not written by then is left to the next process.
-    await streams.written().addTimeout(DRAIN_SECONDS, clock, lambda _, __: None)
-    await sockets.ended()
+    written = DeferredList([streams.written(), sockets.ended()], consumeErrors=True)
+    await written.addTimeout(WRITTEN_SECONDS, clock, lambda _, __: None)

@@ -7,24 +7,21 @@ which is ended first: what it has left is written before the client can write an
 
 from __future__ import annotations
 
-import contextlib
 import ipaddress
 import re
 from collections.abc import Callable
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred, DeferredList
-from twisted.internet.defer import TimeoutError as DeferredTimeoutError
 from websockets.datastructures import Headers as UpgradeHeaders
 from websockets.http11 import Request as UpgradeRequest
 
 from treedbd.database.database import Database
 from treedbd.database.errors import SHUTTING_DOWN, Unavailable
-from treedbd.web.auth.identity import Identity
+from treedbd.web.auth.identity import ANONYMOUS, Identity
 from treedbd.web.headers import Header
 from treedbd.web.http1.interface import IHttp1Request
 from treedbd.web.realtime import messages
-from treedbd.web.realtime.callers import first_identity
 from treedbd.web.realtime.registry import (
     WEBSOCKET_VERSION,
     CannotUpgrade,
@@ -37,8 +34,6 @@ from treedbd.web.realtime.socket import accept_upgrade
 from treedbd.web.response import address_of
 
 SESSION_BYTES: Final = 16
-ENDING_S: Final = 3.0
-"""Seconds for what clients have left to be written when the server stops."""
 _SESSION: Final = re.compile(r"[0-9a-f]{32}")
 
 
@@ -84,7 +79,7 @@ class RealtimeDoor:
             database,
             request,
             address,
-            first_identity(identity),
+            ANONYMOUS if identity is None else identity,
         )
         opening = parts.acquire(database)
         try:
@@ -112,14 +107,9 @@ class RealtimeDoor:
         self.is_ending = True
         self._parts.registry.end()
 
-    async def ended(self) -> None:
-        """Wait until what the clients of all sessions have left is written, but not for long.
-
-        What is not written then, the next process writes.
-        """
-        closing = DeferredList([session.close() for session in self._open], consumeErrors=True)
-        with contextlib.suppress(DeferredTimeoutError):
-            await closing.addTimeout(ENDING_S, self._parts.clock)
+    def ended(self) -> Deferred[Any]:
+        """Return what fires when all that the clients of all sessions have left is written."""
+        return DeferredList([session.close() for session in self._open], consumeErrors=True)
 
     def recheck(self, trusts: Callable[[str, Identity], bool]) -> None:
         """End the identities that a project no longer trusts."""
