@@ -197,7 +197,7 @@ def test_a_client_that_leaves_between_pieces_changes_nothing(tree: Client) -> No
 
 
 def test_a_message_that_is_too_long_is_answered_and_the_connection_goes_on(tree: Client) -> None:
-    """The answer names the request, whose number stands at the front of the message."""
+    """The answer names the request, whose number is at the front of the message."""
     with RealtimeClient(tree) as client:
         number = client.send_request("p", {"p": "a", "d": "x" * (17 * 1_048_576)})
         try:

@@ -154,7 +154,7 @@ class DropEntry:
 
 
 def list_session(view: ReadView, session: str) -> list[DisconnectRow]:
-    """Return the entries of a session, whoever its owner is."""
+    """Return the entries of a session of any owner."""
     return [row for owner in list_owners(view) for row in list_rows(view, owner, session)]
 
 

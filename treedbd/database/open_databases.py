@@ -216,7 +216,7 @@ class OpenDatabases:
         try:
             if not database.is_open:
                 await self._run(self._prepare(database, engine))
-                # Before it counts as open: whoever needs it waits for this too.
+                # Before it counts as open: all who need it wait for this too.
                 if engine.read(database.disconnect_writes.find_left):
                     await database.disconnect_writes.run_left()
             self._record(database)

@@ -16,7 +16,7 @@ sent to nobody before the checks are over. When the rules change there is no suc
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import attrs
 from twisted.logger import Logger
@@ -40,6 +40,16 @@ MakeContext: TypeAlias = Callable[[Json, int, View, QueryFacts | None], Context]
 _NOTHING: Final = Dependencies(frozenset(), reads_time=False)
 
 
+class ChecksReads(Protocol):
+    """What evaluates the rules of one database (`database.Database`)."""
+
+    def check_read(
+        self, path: Path, caller: Caller, now: int, nodes: Nodes, query: QueryFacts | None = None
+    ) -> None:
+        """Raise `PermissionDenied` unless the rules let `caller` read `path`."""
+        ...
+
+
 @attrs.frozen
 class ReadRequest:
     """Who wants to watch which path, by which query; `now` returns the time in milliseconds."""
@@ -48,6 +58,10 @@ class ReadRequest:
     path: Path
     query: QueryFacts | None
     now: Callable[[], int]
+
+    def check(self, database: ChecksReads, nodes: Nodes) -> None:
+        """Raise as `Database.check_read` unless the rules allow it, without a grant."""
+        database.check_read(self.path, self.caller, self.now(), nodes, self.query)
 
 
 class ReadGrants:

@@ -9,9 +9,9 @@ the process ends, however that happens. It lists the databases in which the owne
 such a write: a label is durable there before the first write is stored. So those that a dead
 process has left are found without opening every database. The file is removed when none are left.
 
-Whoever looks takes a shared lock for a moment, so that several can look at a time; an owner cannot
-be taken for dead between the creation of its file and the lock, because a file that is not the one
-under its name any more is given up, and another one made.
+A process that looks takes a shared lock for a moment, so several can look at a time. An owner
+cannot be taken for dead between the creation of its file and the lock, because a file that is not
+the one under its name any more is given up, and another one made.
 """
 
 from __future__ import annotations

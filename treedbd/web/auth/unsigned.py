@@ -1,7 +1,7 @@
 """Unsigned tokens (`"alg": "none"`), with which clients of the Firebase emulator name a user.
 
-They count in emulator mode only, where whoever can connect may be anybody, and only for the
-real-time protocol. Nothing of them is verified; times in them are not looked at.
+They count in emulator mode only, where every client may be any user, and only for the real-time
+protocol. Nothing of them is verified; times in them are not looked at.
 """
 
 from __future__ import annotations

@@ -58,12 +58,18 @@ class SessionAnswers:
         """Answer a request with `ok`, after the events of what is durable by now."""
         self._call_when_notified(lambda: self.answer(number, messages.OK, {}))
 
-    def fail_when_notified(self, number: int, error: BaseException | None, write: Write) -> None:
-        """Answer a request with an error, after the events of what is durable by now."""
+    def fail_when_notified(
+        self, number: int, error: BaseException | None, write: Write | None
+    ) -> None:
+        """Answer a request with an error, after the events of what is durable by now.
+
+        `write` is what the rules may have denied.
+        """
         database = self._owner.database
 
         def answer() -> None:
-            self._explain_denial(error, lambda: explain_write(database, write))
+            if write is not None:
+                self._explain_denial(error, lambda: explain_write(database, write))
             self.answer(number, *status_of(error))
 
         self._call_when_notified(answer)

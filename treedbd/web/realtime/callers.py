@@ -15,7 +15,7 @@ from twisted.internet.defer import Deferred
 from treedbd.database.requests import Caller
 from treedbd.limits import DEFAULT_TIMEOUT_S, MAX_CLAIM_LEVELS
 from treedbd.tree.types import Json
-from treedbd.web.auth.identity import ANONYMOUS, AuthOverride, Identity
+from treedbd.web.auth.identity import AuthOverride, Identity
 from treedbd.web.auth.jwt import exceeds_levels
 from treedbd.web.auth.unsigned import unsigned_identity
 from treedbd.web.headers import Headers
@@ -114,11 +114,6 @@ class SessionCaller:
     def _become(self, identity: Identity) -> None:
         self.identity = identity
         self.caller = Caller(identity.auth, identity.is_admin)
-
-
-def first_identity(known: Identity | None) -> Identity:
-    """Return who opens a session: whom the program that embeds the service names, or nobody."""
-    return ANONYMOUS if known is None else known
 
 
 def _parse_override(body: dict[str, Any]) -> AuthOverride | None:

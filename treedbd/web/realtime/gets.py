@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import attrs
 from twisted.python.failure import Failure
 
 from treedbd.database.read_grants import ReadRequest
@@ -12,7 +13,7 @@ from treedbd.tree.query import Query
 from treedbd.tree.types import Place
 from treedbd.web.content import WaitingBytesRefused
 from treedbd.web.large_reads import Waiter
-from treedbd.web.read_options import ReadOptions
+from treedbd.web.read_options import EXPORT
 from treedbd.web.realtime import messages
 from treedbd.web.realtime.values import ReadOwner, read_message
 from treedbd.web.rendering import Rendering
@@ -29,7 +30,7 @@ class Get:
         self._owner = owner
         self._number = number
         self._place = place
-        options = ReadOptions(None, query, True, None, None)
+        options = attrs.evolve(EXPORT, query=query)
         self._facts = options.facts
         self._source = ReadSource(owner.database, place, options)
 
@@ -65,10 +66,7 @@ class Get:
         self._owner.outbox.release(self._answer(rendering))
 
     def _judge(self, nodes: Nodes) -> None:
-        request = self.read_request
-        self._owner.database.check_read(
-            request.path, request.caller, request.now(), nodes, request.query
-        )
+        self.read_request.check(self._owner.database, nodes)
 
     def _answer(self, rendered: bytes | Rendering) -> list[FrameReader]:
         owner, start = self._owner, messages.answer_start(self._number)

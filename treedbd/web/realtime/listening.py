@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, Protocol, TypeAlias
+from functools import partial
+from typing import Any, Final, Protocol
 
 from twisted.internet.defer import Deferred
 
+from treedbd.database.read_grants import ReadRequest
 from treedbd.database.slices import Steps
-from treedbd.store.nodes import Nodes
 from treedbd.tree import printing
 from treedbd.tree.query import Query
 from treedbd.tree.types import Json, Path
-from treedbd.web.read_options import ReadOptions, index_of
+from treedbd.web.read_options import index_of
 from treedbd.web.realtime.gets import Get
-from treedbd.web.realtime.listens import Listen, ListenOwner
+from treedbd.web.realtime.listens import Listen, ListenKey, ListenOwner
 from treedbd.web.realtime.messages import OK, RealtimeRequest
 from treedbd.web.realtime.queries import parse_query_object
 from treedbd.web.realtime.requests import path_of, place_of, tag_of
@@ -22,8 +23,6 @@ from treedbd.web.realtime.statuses import LimitReached
 
 _NO_INDEX: Final[Json] = {"w": ["no_index"]}
 """The data of the answer to a listen whose query has read all children."""
-
-_Key: TypeAlias = tuple[Path, bytes | None]
 
 
 class ListeningOwner(ListenOwner, Protocol):
@@ -40,7 +39,7 @@ class SessionListens:
 
     def __init__(self, owner: ListeningOwner) -> None:
         self._owner = owner
-        self._listens: dict[_Key, Listen] = {}
+        self._listens: dict[ListenKey, Listen] = {}
 
     @property
     def is_behind(self) -> bool:
@@ -58,11 +57,10 @@ class SessionListens:
         ):
             owner.parts.registry.refused["listens_per_connection"] += 1
             raise LimitReached("There are too many listens of this connection.")
-        facts = ReadOptions(None, query, True, None, None).facts
         query_object = None if query is None else body["q"]
-        listen = Listen(owner, path, query, query_object, tag, facts)
+        listen = Listen(owner, key, path, query, query_object, tag)
         warning: Json = {}
-        if query is not None and self._is_unindexed(listen, query):
+        if query is not None and not self._check_index(listen.read_request, query):
             warning = _NO_INDEX
         former = self._listens.pop(key, None)
         if former is not None:
@@ -92,23 +90,14 @@ class SessionListens:
         place, query = place_of(request.body), parse_query_object(request.body.get("q"))
         get = Get(owner, request.number, place, query)
         if query is not None:
-            read = get.read_request
-
-            def check_read(nodes: Nodes) -> None:
-                owner.database.check_read(read.path, read.caller, read.now(), nodes, read.query)
-
-            owner.parts.missing_indexes.check(
-                owner.database, place.path, query, lambda: owner.database.read(check_read)
-            )
+            self._check_index(get.read_request, query)
         return self._when_current(lambda: owner.outbox.add(get))
 
-    def forget(self, listen: object) -> None:
+    def forget(self, listen: Listen) -> None:
         """Forget a listen that has ended."""
-        for key, each in self._listens.items():
-            if each is listen:
-                del self._listens[key]
-                self._owner.parts.registry.listens -= 1
-                return
+        if self._listens.get(listen.key) is listen:
+            del self._listens[listen.key]
+            self._owner.parts.registry.listens -= 1
 
     def rejudge(self) -> Steps:
         """Judge all listens for the present identity of the session, in steps."""
@@ -123,18 +112,19 @@ class SessionListens:
         for listen in listens.values():
             listen.close()
 
-    def _is_unindexed(self, listen: Listen, query: Query) -> bool:
-        """Return whether a query reads all children; raise if the project does not allow that."""
-        owner, read = self._owner, listen.read_request
+    def _check_index(self, read: ReadRequest, query: Query) -> bool:
+        """Return whether an index is declared for a query, if it needs one.
 
-        def check_read(nodes: Nodes) -> None:
-            owner.database.check_read(read.path, read.caller, read.now(), nodes, read.query)
+        Raises if there is none, and the project requires it.
+        """
+        parts, database = self._owner.parts, self._owner.database
 
-        owner.parts.missing_indexes.check(
-            owner.database, listen.path, query, lambda: owner.database.read(check_read)
-        )
+        def check_read() -> None:
+            database.read(partial(read.check, database))
+
+        parts.missing_indexes.check(database, read.path, query, check_read)
         index = index_of(query)
-        return index is not None and index not in owner.database.rules.current.indexed(listen.path)
+        return index is None or index in database.rules.current.indexed(read.path)
 
     def _when_current(self, call: Callable[[], None]) -> Coroutine[Any, Any, None] | None:
         """Call this when reads show what other processes have committed: now, if they do."""
@@ -155,7 +145,7 @@ class SessionListens:
         return wait()
 
 
-def _parse(body: dict[str, Any]) -> tuple[Path, Query | None, _Key]:
+def _parse(body: dict[str, Any]) -> tuple[Path, Query | None, ListenKey]:
     """Return what a listen shows, and the key that it has in its session."""
     path, query = path_of(body), parse_query_object(body.get("q"))
     if query is None:

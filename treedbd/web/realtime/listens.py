@@ -9,8 +9,9 @@ events of a path are printed once for all listens there; those of queries differ
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
+import attrs
 from twisted.internet.defer import CancelledError
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -18,11 +19,11 @@ from twisted.python.failure import Failure
 from treedbd.database.errors import PermissionDenied
 from treedbd.database.read_grants import ReadGrant, ReadRequest
 from treedbd.database.watchers import Notification
-from treedbd.rules.context import QueryFacts
 from treedbd.store.nodes import Nodes
 from treedbd.tree.query import Query
 from treedbd.tree.types import Json, Path
 from treedbd.web.content import WaitingBytesRefused
+from treedbd.web.read_options import EXPORT
 from treedbd.web.realtime import messages
 from treedbd.web.realtime.frames import Frames, frame_message
 from treedbd.web.realtime.values import ReadOwner, read_bytes, read_message
@@ -30,6 +31,9 @@ from treedbd.web.rendering import Rendering
 from treedbd.web.shared_reads import TooMuchWork
 from treedbd.web.sse.first_value import FirstValue, first_source
 from treedbd.web.sse.send_queue import FrameReader
+
+ListenKey: TypeAlias = tuple[Path, bytes | None]
+"""The path, and the query as JSON with its members in order, None without a query."""
 
 _SHARED: Final = "realtime"
 """The key of what the listens of a path share of a notification."""
@@ -55,6 +59,7 @@ class Listen:
     """One listen of a session.
 
     Attributes:
+        key: by which its session has it.
         path, query: what it shows; `query_object` is the query as the client has sent it.
         is_stale: whether its present value is to be sent in place of events.
         is_closed: whether it has ended.
@@ -76,6 +81,7 @@ class Listen:
         "_warning",
         "is_closed",
         "is_stale",
+        "key",
         "path",
         "query",
         "query_object",
@@ -85,13 +91,14 @@ class Listen:
     def __init__(
         self,
         owner: ListenOwner,
+        key: ListenKey,
         path: Path,
         query: Query | None,
         query_object: Json,
         tag: int | None,
-        facts: QueryFacts | None,
     ) -> None:
-        """Show `path` in a session; `facts` are what the rules see of the query."""
+        """Show `path` in a session, which has the listen by `key`."""
+        self.key: Final = key
         self.path: Final = path
         self.query: Final = query
         self.query_object: Final = query_object
@@ -99,7 +106,7 @@ class Listen:
         self.is_closed = False
         self._owner = owner
         self._tag = tag
-        self._facts = facts
+        self._facts = attrs.evolve(EXPORT, query=query).facts
         self._caller = owner.caller
         self._number: int | None = None
         self._claimed_hash = ""

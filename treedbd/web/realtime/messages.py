@@ -67,20 +67,14 @@ def parse_message(text: bytes) -> RealtimeRequest | Ping | Ignored:
         envelope = printing.parse(text)
     except InvalidData:
         raise NotAnEnvelope from None
-    return read_envelope(envelope)
-
-
-def read_envelope(envelope: Json) -> RealtimeRequest | Ping | Ignored:
-    """Return what an envelope says; raise `NotAnEnvelope`."""
-    if not isinstance(envelope, dict) or not isinstance(envelope.get("d"), dict):
+    content: Any = envelope.get("d") if isinstance(envelope, dict) else None
+    if not isinstance(envelope, dict) or not isinstance(content, dict):
         raise NotAnEnvelope
-    kind, content = envelope.get("t"), envelope["d"]
-    if kind == "c":
-        return Ping() if content.get("t") == "p" else Ignored()  # type: ignore[union-attr]
-    if kind != "d":
+    if envelope.get("t") == "c":
+        return Ping() if content.get("t") == "p" else Ignored()
+    if envelope.get("t") != "d":
         raise NotAnEnvelope
-    number, action = content.get("r"), content.get("a")  # type: ignore[union-attr]
-    body = content.get("b", {})  # type: ignore[union-attr]
+    number, action, body = content.get("r"), content.get("a"), content.get("b", {})
     if type(number) is not int or not isinstance(action, str) or not 0 <= number < 2**53:
         raise NotAnEnvelope
     return RealtimeRequest(number, action, body if isinstance(body, dict) else {})

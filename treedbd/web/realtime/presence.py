@@ -7,50 +7,28 @@ of the server too. They keep the identity with which they were set.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final, Protocol
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.python.failure import Failure
 
-from treedbd.database.database import Database
 from treedbd.database.errors import TooManyDisconnectWrites
-from treedbd.database.requests import Caller, Write
+from treedbd.database.requests import Write
 from treedbd.limits import DEFAULT_TIMEOUT_S
 from treedbd.tree.edit import Method
-from treedbd.tree.types import Place
 from treedbd.web.realtime.messages import RealtimeRequest
-from treedbd.web.realtime.requests import path_of, place_of, value_of
-from treedbd.web.realtime.service import RealtimeParts
-from treedbd.web.realtime.writes import make_edit
+from treedbd.web.realtime.requests import place_of, value_of
+from treedbd.web.realtime.writes import WriteOwner, make_edit, target_of
 
 METHODS: Final[dict[str, Method]] = {"o": "put", "om": "patch"}
 
 
-class PresenceOwner(Protocol):
+class PresenceOwner(WriteOwner, Protocol):
     """The session whose end is prepared."""
-
-    parts: RealtimeParts
-    database: Database
 
     @property
     def id(self) -> str:
         """By which the store knows it."""
-        ...
-
-    @property
-    def caller(self) -> Caller:
-        """Who the rules see now."""
-        ...
-
-    @property
-    def answer_when_notified(self) -> Callable[[int], None]:
-        """Answers with `ok`, after the events of what is durable by now."""
-        ...
-
-    @property
-    def fail_when_notified(self) -> Callable[[int, BaseException | None, Write], None]:
-        """Answers with an error, after the events of what is durable by now."""
         ...
 
 
@@ -71,9 +49,8 @@ class SessionPresence:
     def set(self, request: RealtimeRequest) -> None:
         """Keep a write for the end of the session; raise if it is malformed."""
         owner, body, method = self._owner, request.body, METHODS[request.action]
-        place = Place(path_of(body)) if method == "patch" else place_of(body)
         limits = owner.parts.limits
-        edit = make_edit(method, place, value_of(body), limits.string_bytes)
+        edit = make_edit(method, target_of(body, method), value_of(body), limits.string_bytes)
         self.is_set = True
         now, caller = owner.parts.now_ms(), owner.caller
         write = Write(edit, now, caller, None, owner.parts.clock.seconds() + DEFAULT_TIMEOUT_S)
@@ -89,8 +66,7 @@ class SessionPresence:
             owner.answer_when_notified(request.number)
             return
         cancelled = owner.database.disconnect_writes.cancel(owner.id, place.path)
-        edit = make_edit("put", place, None, 1)
-        self._answer(request.number, cancelled, Write(edit, 0, owner.caller))
+        self._answer(request.number, cancelled, None)
 
     def run(self) -> Deferred[None]:
         """Write what was set: the session has ended."""
@@ -99,7 +75,7 @@ class SessionPresence:
         self.is_set = False
         return self._owner.database.disconnect_writes.run(self._owner.id)
 
-    def _answer(self, number: int, waiting: Deferred[None], write: Write) -> None:
+    def _answer(self, number: int, waiting: Deferred[None], write: Write | None) -> None:
         owner = self._owner
 
         def failed(failure: Failure) -> None:

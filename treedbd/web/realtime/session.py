@@ -31,6 +31,7 @@ from treedbd.web.realtime.actions import SessionActions, UnknownLongMessage
 from treedbd.web.realtime.answers import SessionAnswers
 from treedbd.web.realtime.frames import frame_message
 from treedbd.web.realtime.inbox import Inbox, Message
+from treedbd.web.realtime.listens import Listen
 from treedbd.web.realtime.messages import NotAnEnvelope
 from treedbd.web.realtime.outbox import Outbox
 from treedbd.web.realtime.service import RealtimeParts
@@ -314,7 +315,7 @@ class RealtimeSession:
             self.parts.registry.messages_out += 1
             self.outbox.send_answer(frame_message(message))
 
-    def drop(self, listen: object) -> None:
+    def drop(self, listen: Listen) -> None:
         """Forget a listen that has ended."""
         self._actions.listens.forget(listen)
 

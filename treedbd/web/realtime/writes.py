@@ -52,8 +52,8 @@ class WriteOwner(Protocol):
         ...
 
     @property
-    def fail_when_notified(self) -> Callable[[int, BaseException | None, Write], None]:
-        """Answers with an error, after the events of what is durable by now."""
+    def fail_when_notified(self) -> Callable[[int, BaseException | None, Write | None], None]:
+        """Answers with an error of a write, after the events of what is durable by now."""
         ...
 
 
@@ -168,6 +168,11 @@ def make_edit(method: Method, place: Place, value: Any, max_string_bytes: int) -
     return make_patch(place.path, value, max_string_bytes)
 
 
+def target_of(body: dict[str, Any], method: Method) -> Place:
+    """Return the place that is written: of a merge a node; raise `InvalidPath`."""
+    return Place(path_of(body)) if method == "patch" else place_of(body)
+
+
 def is_long(message: bytes) -> bool:
     """Return whether a message is so long that its value waits for its turn to be parsed."""
     return len(message) > FREE_BYTES
@@ -175,7 +180,7 @@ def is_long(message: bytes) -> bool:
 
 def _target(body: dict[str, Any], method: Method) -> tuple[Place, HashCondition | None]:
     """Return where is written, and on which condition; raise `InvalidPath`."""
-    place = Place(path_of(body)) if method == "patch" else place_of(body)
+    place = target_of(body, method)
     data_hash = body.get("h")
     if data_hash is None:
         return place, None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import attrs
@@ -11,7 +12,6 @@ from treedbd.database.database import Database
 from treedbd.database.errors import PermissionDenied
 from treedbd.database.read_grants import ReadRequest
 from treedbd.database.requests import Caller
-from treedbd.store.nodes import Nodes
 from treedbd.tree.errors import InvalidQuery
 from treedbd.web.auth.identity import Identity
 from treedbd.web.content import WaitingBytesRefused
@@ -99,11 +99,7 @@ class StreamOpening:
         limits = self.parts.options.limits
         edit = parse_on_disconnect(wanted.parameters, wanted.place.path, limits)
         read = self.admit(wanted, database, identity, address_of(request))
-
-        def check_read(nodes: Nodes) -> None:
-            database.check_read(read.path, read.caller, self.now_ms(), nodes, read.query)
-
-        database.read(check_read)
+        database.read(partial(read.check, database))
         writes = StreamWrites(database, edit, read.caller, self.streams.track)
         store = writes.judge if request.method == b"HEAD" else writes.store
         await store(self.now_ms(), limits.disconnect_writes_per_connection)
@@ -120,10 +116,7 @@ class StreamOpening:
         request = ReadRequest(
             Caller(identity.auth, identity.is_admin), path, options.facts, self.now_ms
         )
-
-        def check_read(nodes: Nodes) -> None:
-            database.check_read(path, request.caller, self.now_ms(), nodes, options.facts)
-
+        check_read = partial(request.check, database)
         if options.query is not None:
             self.missing_indexes.check(
                 database, path, options.query, lambda: database.read(check_read)
