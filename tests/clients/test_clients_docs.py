@@ -9,11 +9,13 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.clients.harness import DOMAIN, HERE, Domain, run_node, secret_of, sign_token
-from tests.clients.sdk_daemons import PROJECT, secure_variables
+from tests.clients.sdk_daemons import PROJECT, put_rules, secure_variables
 from tests.daemon import Daemon
+from tests.oidc import AUDIENCE, OidcProvider, authority_pem
 from tests.pages import Check, Shell, check_blocks, matches, read_blocks
 
 BLOCKS: Final = read_blocks("clients.md", "js", "text")
+LISTEN: Final = "tcp:0:interface=127.0.0.1"
 SIGN_IN: Final = "js sign_in.mjs"
 IN_DEVELOPMENT: Final = ("app.mjs", "compat.mjs", "emulator.mjs", "admin_dev.mjs")
 OVER_TLS: Final = ("signed.mjs", "admin.mjs")
@@ -84,3 +86,20 @@ def test_a_program_for_a_real_machine_does_what_the_page_says(
     variables = {**secure_variables(domain), "TREEDB_TOKEN": sign_token(PROJECT, uid="ada")}
     replaced = {f"https://shop.{DOMAIN}": domain.url(PROJECT), "/etc/treedb/": f"{tmp_path}/"}
     Programs(tmp_path, variables, replaced).check_program(name)
+
+
+def test_an_sdk_is_signed_in_with_a_token_of_an_openid_provider(tmp_path: pathlib.Path) -> None:
+    (tmp_path / f"{PROJECT}.secret").write_text(secret_of(PROJECT))
+    (tmp_path / "ca.pem").write_bytes(authority_pem())
+    with OidcProvider() as provider:
+        lines = ["emulator = true", f"[projects.{PROJECT}]", f'secret_files = ["{PROJECT}.secret"]']
+        lines += [f"[[projects.{PROJECT}.providers]]", f'issuer = "{provider.issuer}"']
+        lines += [f'audience = "{AUDIENCE}"', 'ca_file = "ca.pem"']
+        with Daemon(tmp_path, config="\n".join(lines), listen=[LISTEN]) as daemon:
+            put_rules(daemon, f"/.settings/rules.json?ns={PROJECT}")
+            url = f"{daemon.http}/?ns={PROJECT}"
+            variables = {"TREEDB_TOKEN": provider.token(sub="ada")}
+            replaced = {f"https://shop.{DOMAIN}": url}
+            Programs(tmp_path, variables, replaced).check_program("signed.mjs")
+            target = f"/users/ada.json?ns={PROJECT}&auth={provider.token(sub='ada')}"
+            assert daemon.request("GET", target).body == b'{"name":"Ada"}'
