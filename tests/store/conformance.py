@@ -398,6 +398,26 @@ class EngineContract:
             letters.advance()
             assert letters.read(lambda rows: rows.get(b"a")) == b"%d" % number
 
+    def test_the_moment_that_reads_leave_can_be_held(self, letters: Engine) -> None:
+        held: list[EngineSnapshot] = []
+        for number in range(5):
+            letters.pin()
+            transaction = letters.begin()
+            transaction.put(b"a", b"%d" % number)
+            transaction.append(b"op", b"entry")
+            transaction.commit()
+            left = letters.advance(holds=True)
+            assert left is not None
+            held.append(left)
+            assert letters.read(lambda rows: rows.sequence()) == number + 1
+        for number, moment in enumerate(held):
+            expected = b"aa" if number == 0 else b"%d" % (number - 1)
+            assert (moment.sequence(), moment.get(b"a")) == (number, expected)
+            assert next(key for key, _ in moment.scan(b"", HIGH)) == b"a"
+            moment.close()
+        letters.checkpoint()
+        assert letters.read(lambda rows: rows.get(b"a")) == b"4"
+
     def test_a_read_that_is_held_goes_on_over_the_same_moment(self, letters: Engine) -> None:
         def hold(rows: PresentView) -> tuple[Iterator[bytes], EngineSnapshot]:
             keys = rows.scan_keys(b"", HIGH)

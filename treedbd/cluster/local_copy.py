@@ -141,9 +141,14 @@ class LocalCopy:
             if file is None:
                 fetched.close()
                 return False
+            file.pin()  # until it is shown, what comes after this moment is not
             is_applied = await self._apply(file, fetched)
+            if not is_applied:
+                file.advance()
         except (DiskFull, StoreFailed) as error:
             self._log.error("A copy could not be brought up to date: {error}", error=error)
+            if file is not None:
+                file.advance()
             if isinstance(error, StoreFailed) and file is not None:
                 await self._recover(file)
             raise StoreUnreachable("The copy of the database cannot be written.") from None

@@ -27,6 +27,7 @@ from treedbd.database.errors import Unavailable
 from treedbd.database.open_databases import OpenBounds
 from treedbd.database.other_processes import OtherProcesses
 from treedbd.database.runtime import Runtime
+from treedbd.store.changelog import FOLLOWED_ENTRIES
 from treedbd.store.engine import StoreUnreachable
 from treedbd.store.postgresql.settings import PostgresqlSettings
 from treedbd.store.postgresql.status import (
@@ -68,6 +69,7 @@ class ClusterService:
         self, settings: PostgresqlSettings, reactor: Any, *, retain: int, is_strict: bool
     ) -> None:
         """Prepare; nothing is connected yet. Logs keep `retain` entries."""
+        retain = max(retain, FOLLOWED_ENTRIES)
         self.connections: Final = ClusterConnections(
             settings, reactor, retain=retain, is_strict=is_strict
         )

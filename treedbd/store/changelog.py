@@ -23,8 +23,13 @@ MAX_ENTRY_BYTES: Final = 65_536
 """The longest entry; a longer one is written without its body."""
 TRIM_EVERY: Final = 64
 """Old entries are dropped this many at a time."""
-FOLLOWED: Final = 4
+FOLLOWED: Final = 64
 """Entries after which nobody still needs the body of a long one."""
+FOLLOWED_LARGE: Final = 4
+"""The same of one that is longer than `LARGE_BYTES`."""
+LARGE_BYTES: Final = 1_048_576
+FOLLOWED_ENTRIES: Final = 4096
+"""Entries that are kept at least where other processes follow the log."""
 NOTHING_PUSHED: Final = -1
 _SENT: Final = b',"sent":'
 _KINDS: Final[tuple[tuple[str, type[str | int]], ...]] = (
@@ -182,15 +187,17 @@ def append(
     """Append an entry, and drop old ones so that at least the newest `retain` stay.
 
     An entry of more than `longest` bytes has its body for those only who follow the log, and is cut
-    when `FOLLOWED` others have come after it. Returns its sequence number.
+    when `FOLLOWED` others have come after it, or `FOLLOWED_LARGE`. Returns its sequence number.
     """
     sequence = transaction.append(op_id, content)
-    if len(content) > longest:
+    is_due = sequence % TRIM_EVERY == 0
+    if len(content) > longest or is_due:
         transaction.shorten(sequence - FOLLOWED, longest, without_body)
-    if sequence % TRIM_EVERY == 0:
+    if len(content) > max(longest, LARGE_BYTES) or is_due:
+        transaction.shorten(sequence - FOLLOWED_LARGE, max(longest, LARGE_BYTES), without_body)
+    if is_due:
         # One more than can be missed: it shows that a position belongs to this history.
         transaction.trim(max(0, sequence - retain - 1))
-        transaction.shorten(sequence - FOLLOWED, longest, without_body)
     return sequence
 
 

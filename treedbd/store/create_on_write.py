@@ -65,9 +65,9 @@ class CreateOnWriteEngine(Generic[E]):
         """Let reads show the present moment until `advance`."""
         self._engine.pin()
 
-    def advance(self) -> None:
+    def advance(self, *, holds: bool = False) -> EngineSnapshot | None:
         """Let reads show what has been committed."""
-        self._engine.advance()
+        return self._engine.advance(holds=holds)
 
     @property
     def needs_checkpoint(self) -> bool:

@@ -198,8 +198,12 @@ class Engine(Protocol):
         """
         ...
 
-    def advance(self) -> None:
-        """Let reads show what has been committed."""
+    def advance(self, *, holds: bool = False) -> EngineSnapshot | None:
+        """Let reads show what has been committed.
+
+        With `holds`, returns the moment that they showed until now, held; None if that is not open
+        any more.
+        """
         ...
 
     @property

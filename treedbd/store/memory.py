@@ -56,9 +56,11 @@ class MemoryEngine:
         """Let reads show the present moment until `advance`."""
         self._store.is_pinned = True
 
-    def advance(self) -> None:
-        """Let reads show what has been committed."""
+    def advance(self, *, holds: bool = False) -> _MemoryPresentView | None:
+        """Let reads show what has been committed; with `holds` return the moment before."""
+        held = self.snapshot() if holds else None
         self._store.advance()
+        return held
 
     @property
     def needs_checkpoint(self) -> bool:

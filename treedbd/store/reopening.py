@@ -173,10 +173,9 @@ class ReopeningEngine:
         """Let reads show the present moment until `advance`."""
         self._opened().pin()
 
-    def advance(self) -> None:
+    def advance(self, *, holds: bool = False) -> EngineSnapshot | None:
         """Let reads show what has been committed; no effect if the file is closed."""
-        if self._engine is not None:
-            self._engine.advance()
+        return None if self._engine is None else self._engine.advance(holds=holds)
 
     @property
     def needs_checkpoint(self) -> bool:

@@ -24,13 +24,11 @@ from treedbd.store.index_select import by_index
 from treedbd.store.index_states import read_states
 from treedbd.store.nodes import Nodes
 from treedbd.store.ranks import Member, batched, ranks_of
-from treedbd.store.row_codec import parse_stored
 from treedbd.store.row_keys import Span
-from treedbd.tree.event import Event
-from treedbd.tree.order import ABOVE_ALL, BELOW_ALL, ValueRank
+from treedbd.tree.order import ABOVE_ALL, BELOW_ALL, ValueRank, rank_key
 from treedbd.tree.query import Bound, Query
 from treedbd.tree.types import Path
-from treedbd.tree.window import Digest, Window
+from treedbd.tree.window import Placed
 
 RUN_CHILDREN: Final = 1024
 """Children that are sorted at a time."""
@@ -122,13 +120,20 @@ def _all_by_rank(nodes: Nodes, path: Path, query: Query) -> Iterator[Child | Non
 
 
 def draw(
-    nodes: Nodes, path: Path, query: Query, window: Window
+    nodes: Nodes,
+    path: Path,
+    query: Query,
+    wider: Query,
+    placed: list[Placed],
+    *,
+    is_export: bool,
 ) -> Iterator[tuple[str, Iterator[bytes]] | None]:
     """Yield the children that `query` selects in its order, each with its JSON in chunks.
 
-    The JSON of each must be consumed. At a pause None is yielded.
+    Those that `wider` selects, the same query with a greater limit, are added to `placed`. The JSON
+    of each must be consumed. At a pause None is yielded.
     """
-    children: Iterator[Child | None] = iterate_selected(nodes, path, window.wider_query)
+    children: Iterator[Child | None] = iterate_selected(nodes, path, wider)
     shown = range(query.limit_to_first or 2**63)
     if query.limit_to_last is not None:
         found = []
@@ -143,27 +148,9 @@ def draw(
         if child is None:
             yield None
             continue
-        if number in shown:
-            yield child.key, _show(child, window)
-        else:
-            window.keep(child.key, child.rank)
-            yield None
+        placed.append(((child.rank, rank_key(child.key)), child.key))
+        yield (child.key, child.chunks(export=is_export)) if number in shown else None
         number += 1
-    window.finish()
-
-
-def redraw(
-    nodes: Nodes, path: Path, query: Query, window: Window, former: Window, events: list[Event]
-) -> Iterator[None]:
-    """Add to `events` what brings a client from what `former` shows to what `window` shows."""
-    for member in draw(nodes, path, query, window):
-        if member is not None:
-            key, chunks = member
-            printed = b"".join(chunks)
-            if not window.shows_as(former, key):
-                events.append(Event("put", (key,), parse_stored(printed)))
-        yield
-    events += [Event("put", (key,), None) for key in window.keys_left_since(former)]
 
 
 def _by_key(nodes: Nodes, path: Path, query: Query) -> Iterator[Child | None]:
@@ -286,11 +273,3 @@ def _row_bytes(found: Iterable[_Found]) -> int:
 def _release(child: _Found) -> _Found:
     """Release the row of a child; it is read again if it is needed."""
     return (*child[:4], None) if isinstance(child[4], bytes) else child
-
-
-def _show(child: Child, window: Window) -> Iterator[bytes]:
-    digest = Digest()
-    for chunk in child.chunks(export=window.is_export):
-        digest.update(chunk)
-        yield chunk
-    window.show(child.key, child.rank, digest.value)

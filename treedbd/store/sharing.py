@@ -54,6 +54,10 @@ class Sharing(Arrivals, Protocol):
         """Give the turn back."""
         ...
 
+    def renew(self) -> None:
+        """Hold nothing up that was done to the store since reads began to show this moment."""
+        ...
+
     def run_held(self, work: Callable[[], None]) -> None:
         """Run `work` with the turn, waiting for it if need be; in a worker thread.
 

@@ -181,9 +181,9 @@ class SqliteEngine:
         """Let reads show the present moment until `advance`."""
         self._readers.present.pin()
 
-    def advance(self) -> None:
-        """Let reads show what has been committed."""
-        self._readers.present.advance()
+    def advance(self, *, holds: bool = False) -> PresentReader | None:
+        """Let reads show what has been committed; with `holds` return the moment before."""
+        return self._readers.advance(holds=holds)
 
     @property
     def needs_checkpoint(self) -> bool:
@@ -288,6 +288,10 @@ class SqliteEngine:
     def follow_moments(self, begun: Callable[[ReadView], None]) -> None:
         """Call `begun` with each moment that reads begin to show from now on."""
         self._readers.follow(begun)
+
+    def renew(self) -> None:
+        """Show the moment that is shown by a new transaction, so that the log can be restarted."""
+        self._readers.renew()
 
     def fail(self, reason: str) -> None:
         """Write nothing more until `recover` has succeeded."""

@@ -26,6 +26,7 @@ from treedbd.store.engine import (
     StoreFailed,
 )
 from treedbd.store.sqlite.errors import SQLITE_ERRORS, classify_error
+from treedbd.store.sqlite.file import set_cache_size
 
 Execute: TypeAlias = Callable[..., apsw.Cursor]
 T = TypeVar("T")
@@ -147,11 +148,26 @@ class SqliteReader:
         return classify_error(self._connection, error)
 
 
+class CachedConnection:
+    """A connection, and how many bytes of pages it keeps in memory."""
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        """Leave the bytes as they are by default."""
+        self.connection = connection
+        self._bytes: int | None = None
+
+    def limit(self, size: int) -> None:
+        """Keep about `size` bytes at most."""
+        if size != self._bytes:
+            self._bytes = size
+            set_cache_size(self.connection, size)
+
+
 class PresentReader(SqliteReader):
     """Reads the present moment, one read after the other, until it is held as a snapshot.
 
     Attributes:
-        connection: the connection.
+        cached: its connection.
         is_pinned: whether reads show this moment until `advance`.
         begun: called with each moment that it begins to show, before anything is read from it; None
             for nothing.
@@ -160,13 +176,13 @@ class PresentReader(SqliteReader):
 
     def __init__(
         self,
-        connection: apsw.Connection,
+        cached: CachedConnection,
         hold: Callable[[PresentReader], bool],
         released: Callable[[PresentReader], None],
     ) -> None:
         """`hold` replaces this reader by another if it can; `released` takes the connection."""
-        super().__init__(connection)
-        self.connection = connection
+        super().__init__(cached.connection)
+        self.cached = cached
         self.is_pinned = False
         self.begun: Callable[[ReadView], None] | None = None
         self._is_held = False
@@ -216,9 +232,24 @@ class PresentReader(SqliteReader):
         if not self._lock.acquire(blocking=False):
             return False
         try:
+            if self._is_held:
+                return False
             self.end()
         finally:
             self._lock.release()
+        return True
+
+    def keep_open(self) -> bool:
+        """Hold the moment that is shown, which need not be pinned any more, until `close`.
+
+        Returns False if it is not open.
+        """
+        with self._lock:
+            if not self._is_current:
+                return False
+            self.is_pinned = False
+            self._is_held = True
+            self._execute = self._guarded
         return True
 
     def sequence(self) -> int:

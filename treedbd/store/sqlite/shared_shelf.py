@@ -62,6 +62,10 @@ class SharedFile(Protocol):
         """Let the writing connection go on after what other processes have written."""
         ...
 
+    def renew(self) -> None:
+        """Show the moment that is shown by a new transaction, if nothing is newer."""
+        ...
+
     def fail(self, reason: str) -> None:
         """Write nothing more until `recover` has succeeded."""
         ...
@@ -158,6 +162,11 @@ class SharedShelf:
                 self._end_writing()
         finally:
             self._in_use.release()
+
+    def renew(self) -> None:
+        """Let the log be restarted, if it was checkpointed since reads began to show this moment."""
+        if self._file is not None:
+            self._file.renew()
 
     # The file.
 

@@ -81,15 +81,15 @@ class LogLength:
 def checkpoint_some(connection: apsw.Connection, *, waits: bool) -> None:
     """Copy what readers allow from the log to the file.
 
-    With `waits` it waits a moment for the readers of other processes, which let go when they notice
-    what has been committed, so that the log can be restarted.
+    With `waits` it waits a moment for the readers of other processes, which go on when they notice
+    what has been committed.
     """
     if not waits:
         connection.wal_checkpoint()
         return
     connection.set_busy_timeout(RESTART_MS)
     try:
-        connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
+        connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_FULL)
     finally:
         connection.set_busy_timeout(BUSY_MS)
 
