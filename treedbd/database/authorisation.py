@@ -24,6 +24,7 @@ from treedbd.rules.ruleset import RuleSet
 from treedbd.rules.slow_rules import MakeEvaluation
 from treedbd.store.nodes import HeldNodes, Nodes
 from treedbd.tree.edit import Edit, resolve
+from treedbd.tree.overlay import Overlay
 from treedbd.tree.types import Json, Path
 from treedbd.tree.view import View
 
@@ -149,13 +150,16 @@ class Authorisation:
         query: QueryFacts | None = None,
         deadline: float | None = None,
     ) -> Context:
-        """Return the context in which rules are evaluated; `view` may be older if it is held."""
+        """Return the context in which rules are evaluated.
+
+        `view` may be older if it is held, or has edits laid over it.
+        """
 
         def check() -> None:
             if deadline is not None and self._seconds() >= deadline:
                 raise DeadlinePassed("the rules were evaluated")
             pause()
 
-        kept = None if isinstance(view, HeldNodes) else self._kept_reads
+        kept = None if isinstance(view, HeldNodes | Overlay) else self._kept_reads
         between = None if deadline is None else check
         return Context(auth, now, view, query, between, self._exceeded, kept, self._make_evaluation)

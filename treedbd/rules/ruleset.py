@@ -25,10 +25,10 @@ from treedbd.rules.document import Item, Source, as_json, parse_document
 from treedbd.rules.errors import InvalidRules, RulesWarning
 from treedbd.rules.evaluate import ALLOWED, Evaluation, Rule, RuleNode, Verdict
 from treedbd.rules.metered import MeteredView
-from treedbd.rules.overlay import Overlay
 from treedbd.rules.rights import find_read, find_write, may_allow_write
 from treedbd.rules.steps import Steps, finish
 from treedbd.rules.traced import TracedRead, TracedView
+from treedbd.tree.overlay import Overlay
 from treedbd.tree.types import Change, Json, Path
 from treedbd.tree.view import View
 

@@ -1,7 +1,7 @@
 """What can be read from a tree without knowing how it is stored.
 
 Edits, rules and events read a `View`; the store implements it on its rows, and the rules on top of
-another view (`rules.overlay`). A path that holds nothing reads as None, never as an error.
+another view (`overlay`). A path that holds nothing reads as None, never as an error.
 """
 
 from __future__ import annotations

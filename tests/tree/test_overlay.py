@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tests.tree.strategies import FEW_PATHS, PRIORITIES, VALUES
 from tests.tree.value_view import ValueView
-from treedbd.rules.overlay import Overlay
 from treedbd.tree.edit import apply
+from treedbd.tree.overlay import EditedTree, Overlay, StateUnknown
 from treedbd.tree.path import is_at_or_above
 from treedbd.tree.types import CONTAINER, PRIORITY, VALUE, Change, Path, Place, Value
 from treedbd.tree.value import members
@@ -173,3 +173,77 @@ def test_the_keys_of_many_removals_are_read_once() -> None:
     for _ in range(50):
         assert overlay.peek(("a",)) is None
     assert base.keys_read <= 2_000
+
+
+@settings(max_examples=700, deadline=None)
+@given(VALUES, st.lists(edits(), max_size=8), FEW_PATHS)
+def test_an_edited_tree_reads_like_the_tree_after_each_edit(
+    base: Value, several: list[list[Change]], elsewhere: Path
+) -> None:
+    edited, after = EditedTree(ValueView(base)), base
+    places = {elsewhere, *paths_of(base)}
+    for changes in several:
+        edited.apply(changes)
+        after = apply(after, changes)
+        expected = ValueView(after)
+        places |= {*paths_of(after), *(change.place.path for change in changes)}
+        for path in places:
+            assert edited.peek(path) == expected.peek(path)
+            assert edited.priority(path) == expected.priority(path)
+            assert list(edited.keys(path)) == list(expected.keys(path))
+            assert repr(edited.get(path)) == repr(expected.get(path))
+
+
+@pytest.mark.parametrize(
+    ("several", "path", "value"),
+    [
+        ([[put("a b", None), put("a c", None)], [put("a x", 1)]], "a", {"x": 1}),
+        ([[put("leaf x", 1)], [put("leaf x", None)]], "leaf", None),
+        ([[rank("new", 3)], [put("new", 1)]], "new", 1),
+        ([[put("a b", None)], [put("a c d", None)]], "a", None),
+        ([[put("a c d", None), put("a c e", 1)], [put("a b", 2)]], "a c", {"e": 1}),
+    ],
+)
+def test_an_edit_applies_to_what_those_before_it_have_left(
+    several: list[list[Change]], path: str, value: Value
+) -> None:
+    edited = EditedTree(ValueView(BASE))
+    for changes in several:
+        edited.apply(changes)
+    assert edited.get(tuple(path.split())) == value
+
+
+def test_removals_one_by_one_read_the_keys_of_their_container_once() -> None:
+    base = CountingView({"a": {f"k{at:04}": 1 for at in range(500)}, "b": 1})
+    edited = EditedTree(base)
+    for at in range(500):
+        assert edited.peek(("a",)) is CONTAINER
+        edited.apply([put(f"a k{at:04}", None)])
+    assert edited.peek(("a",)) is None
+    assert base.keys_read <= 510
+
+
+def test_the_children_that_edits_have_reached_are_known() -> None:
+    edited = EditedTree(ValueView(BASE))
+    assert edited.changed_children(("a",)) == []
+    edited.apply([put("a c d", 5), put("z", 1)])
+    edited.apply([put("a x", None), put("a y", 3)])
+    assert edited.changed_children(("a",)) == ["c", "y"]
+    assert edited.changed_children(("a", "b")) == []
+    edited.apply([put("a", {"q": 1})])
+    assert edited.changed_children(("a",)) is None
+
+
+def test_what_was_written_without_its_values_cannot_be_read() -> None:
+    edited = EditedTree(ValueView(BASE))
+    edited.forget(("a", "c"))
+    for path in ((), ("a",), ("a", "c"), ("a", "c", "d")):
+        with pytest.raises(StateUnknown):
+            edited.get(path)
+    assert edited.get(("a", "b")) == 1
+    edited.apply([put("a c e", 1)])
+    with pytest.raises(StateUnknown):
+        edited.peek(("a", "c"))
+    assert edited.peek(("z",)) == 0
+    edited.apply([put("a", {"c": 1})])
+    assert edited.get(("a",)) == {"c": 1}

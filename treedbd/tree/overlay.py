@@ -1,4 +1,4 @@
-"""The tree after an edit, as a view over the tree before the edit, of which nothing is copied.
+"""The tree after edits, as a view over the tree before them, of which nothing is copied.
 
 Theory of operation: the changes form a small tree of their own, in which a node is either
 *replaced* (it has its new value, None if it is removed) or has changed nodes below it. A read walks
@@ -9,9 +9,9 @@ read; if it ends above changed nodes, the two are combined.
 Most edits set one value, and most reads are at or below it. Those need no tree of changes; it is
 built when it is first needed.
 
-The changes are those of one edit, in which none is at or below another and priorities come last.
-They apply at once: a container that loses all its children and gets new ones in the same edit keeps
-its priority.
+The changes of an `Overlay` are those of one edit, in which none is at or below another and
+priorities come last. They apply at once: a container that loses all its children and gets new ones
+in the same edit keeps its priority. An `EditedTree` takes edits one after the other.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from collections.abc import Iterable, Iterator
 from heapq import merge
 from typing import Final
 
-from treedbd.tree.edit import set_priority, set_value
+from treedbd.tree.edit import in_order, set_priority, set_value
 from treedbd.tree.order import rank_key
+from treedbd.tree.path import is_at_or_above
 from treedbd.tree.printing import compact
-from treedbd.tree.types import CONTAINER, Change, Container, Leaf, Path, Priority, Value
+from treedbd.tree.types import CONTAINER, Change, Container, Leaf, Path, Place, Priority, Value
 from treedbd.tree.value import (
     as_priority,
     leaf_of,
@@ -85,6 +86,7 @@ class Overlay:
     def _add(self, node: _OverlayNode, change: Change) -> None:
         path, is_priority = change.place
         for depth, key in enumerate(path):
+            node.peeked = _NOT_READ
             if node.replaced:
                 rest = path[depth:]
                 if is_priority:
@@ -92,7 +94,11 @@ class Overlay:
                 else:
                     node.value = set_value(node.value, rest, change.value)
                 return
-            node = node.below.setdefault(key, _OverlayNode())
+            below = node.below.get(key)
+            if below is None:
+                below = node.below[key] = _OverlayNode()
+            node = below
+        node.peeked = _NOT_READ
         if not is_priority:
             node.replaced, node.value, node.below = True, change.value, {}
         elif node.replaced:
@@ -199,10 +205,14 @@ class Overlay:
         before = self._base.peek(path)
         if not isinstance(before, Container) or not node.below:
             return before
-        for key in self._base.keys(path):
+        return CONTAINER if self._keeps_child(path, node, self._base.keys(path)) else None
+
+    def _keeps_child(self, path: Path, node: _OverlayNode, keys: Iterator[str]) -> str | None:
+        """Return the first of these keys of the base whose child the changes leave there."""
+        for key in keys:
             child = node.below.get(key)
             if child is None or self._peek_changed((*path, key), child) is not None:
-                return CONTAINER
+                return key
         return None
 
 
@@ -239,3 +249,103 @@ def _prioritise(value: Value, node: _OverlayNode) -> Value:
     if isinstance(node.priority, _Unchanged):
         return value
     return with_priority(value, node.priority)
+
+
+class StateUnknown(Exception):
+    """What is read depends on a write whose values are not known."""
+
+
+class EditedTree(Overlay):
+    """A `View` of `base` under any number of edits, applied one after the other.
+
+    Each edit applies to what those before it have left. Many changes kept side by side would not
+    say that: a container that lost its children is gone, and the next write there makes another
+    one, without its priority; a leaf that gets a child is none any more, also when the child is
+    removed again. So where an edit makes or removes a node, that node is replaced as a whole.
+    """
+
+    def __init__(self, base: View) -> None:
+        """Begin with `base` itself."""
+        super().__init__(base, ())
+        self._unknown: list[Path] = []
+        self._survivors: dict[_OverlayNode, tuple[str | None, Iterator[str]]] = {}
+
+    def apply(self, changes: Iterable[Change]) -> None:
+        """Apply one edit, whose server values are resolved."""
+        removed: list[Path] = []
+        for change in in_order(changes):
+            path, is_priority = change.place
+            try:
+                if not is_priority and change.value is not None:
+                    self._set(path, change.value)
+                elif self._is_there(path):
+                    self._put(change)
+                    if not is_priority:
+                        removed.append(path)
+            except StateUnknown:
+                self.forget(path)
+        for path in removed:
+            self._remove_empty_above(path)
+
+    def forget(self, path: Path) -> None:
+        """Record that what is at `path` is not known: reading it raises `StateUnknown`."""
+        self._unknown = [each for each in self._unknown if not is_at_or_above(path, each)]
+        self._unknown.append(path)
+
+    def changed_children(self, path: Path) -> list[str] | None:
+        """Return the keys of the children of `path` that were written; None if all may be."""
+        node, _ = self._find(path)
+        if node is None:
+            return []
+        return None if node.replaced else list(node.below)
+
+    def _set(self, path: Path, value: Value) -> None:
+        """Set a place to a value; what is not a container on the way to it becomes one."""
+        depth = len(path)
+        while depth and not self._has_children(path[: depth - 1]):
+            depth -= 1
+        if depth < len(path):
+            value = set_value(self.get(path[:depth]), path[depth:], value)
+        self._put(Change(Place(path[:depth]), value))
+
+    def _put(self, change: Change) -> None:
+        path, is_priority = change.place
+        if self._unknown and not is_priority:
+            self._unknown = [each for each in self._unknown if not is_at_or_above(path, each)]
+        self._add(self._top or self._make_top(), change)
+
+    def _remove_empty_above(self, path: Path) -> None:
+        """Remove the containers above a removed place that have no children any more."""
+        for depth in range(len(path) - 1, -1, -1):
+            if self._is_there(path[:depth]):
+                return
+            self._put(Change(Place(path[:depth]), None))
+
+    def _is_there(self, path: Path) -> bool:
+        """Return whether anything is at a path, which may be above what is not known."""
+        return self._is_above_unknown(path) or self.peek(path) is not None
+
+    def _has_children(self, path: Path) -> bool:
+        return self._is_above_unknown(path) or isinstance(self.peek(path), Container)
+
+    def _is_above_unknown(self, path: Path) -> bool:
+        return any(is_at_or_above(path, each) for each in self._unknown)
+
+    def _find(self, path: Path) -> tuple[_OverlayNode | None, Path]:
+        if self._unknown:
+            for each in self._unknown:
+                if is_at_or_above(each, path) or is_at_or_above(path, each):
+                    raise StateUnknown
+        return super()._find(path)
+
+    def _keeps_child(self, path: Path, node: _OverlayNode, keys: Iterator[str]) -> str | None:
+        """Do as `Overlay`, but read each key of the base once for all edits.
+
+        A key that was passed is gone, or was set again: then the node is known to have children.
+        """
+        survivor, keys = self._survivors.get(node, (None, keys))
+        if survivor is not None:
+            survivor = super()._keeps_child(path, node, iter((survivor,)))
+        survivor = survivor or super()._keeps_child(path, node, keys)
+        self._survivors[node] = survivor, keys
+        return survivor
