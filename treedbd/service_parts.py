@@ -18,7 +18,6 @@ from treedbd.database.answer_pool import AnswerPool
 from treedbd.database.catalog import Catalog
 from treedbd.database.data_directory import stored_bytes
 from treedbd.database.database_files import DatabaseFiles
-from treedbd.database.large_writes import EVENT_BYTES
 from treedbd.database.open_databases import OpenBounds
 from treedbd.database.project import ProjectSpec
 from treedbd.database.runtime import MeasureRules, Runtime
@@ -28,6 +27,7 @@ from treedbd.database.statistics import Statistics
 from treedbd.descriptors import DescriptorPlan
 from treedbd.names import DatabaseName
 from treedbd.rules.ruleset import DENY, OPEN
+from treedbd.tree.event import EVENT_BYTES
 from treedbd.trusted_proxies import TrustedProxies, parse_trusted_proxies
 from treedbd.web.activity import Activity
 from treedbd.web.auth.verifier import OWNER_TOKEN

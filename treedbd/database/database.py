@@ -20,20 +20,15 @@ from treedbd.database.errors import PermissionDenied, Unavailable
 from treedbd.database.following import FollowerHooks, News
 from treedbd.database.group_commit import GroupCommit
 from treedbd.database.indexes import Indexes
-from treedbd.database.large_events import print_watched
 from treedbd.database.maintenance import MaintenanceList
 from treedbd.database.project import ProjectSpec
 from treedbd.database.quotas import make_quotas
 from treedbd.database.read_grants import ReadGrant, ReadGrants, ReadRequest
+from treedbd.database.replay import Moments
 from treedbd.database.requests import Caller, Outcome, Write
 from treedbd.database.resume import Resumptions
 from treedbd.database.runtime import Runtime
-from treedbd.database.shared_window import (
-    QueryStream,
-    QuerySubscription,
-    SharedWindows,
-    ShownQuery,
-)
+from treedbd.database.shared_window import QueryStream, QuerySubscription
 from treedbd.database.slices import Steps
 from treedbd.database.subscription import NodeSubscription, Subscription
 from treedbd.database.watching import Watching
@@ -47,7 +42,7 @@ from treedbd.store import changelog
 from treedbd.store.engine import Engine
 from treedbd.store.index_writer import WriterMaker
 from treedbd.store.nodes import HeldNodes, Nodes, PresentNodes
-from treedbd.tree.event import Commit, complete
+from treedbd.tree.event import Commit
 from treedbd.tree.push_id import PushIds
 from treedbd.tree.query import Query
 from treedbd.tree.types import Path
@@ -104,19 +99,20 @@ class Database:
         self._grants = ReadGrants(
             lambda: rules.current, self.read, self._authorisation.context, self._is_behind
         )
-        maintenance = MaintenanceList()
+        maintenance, self._moments = MaintenanceList(), Moments(engine)
         self.quotas: Final = make_quotas(name, project, maintenance.add)
         self._writes = self._make_applier(runtime, retain_events)
-        hooks = FollowerHooks(self._is_interested, self._show_news, self._notify)
+        hooks = FollowerHooks(self._is_interested, self._show_news, self._notify, self._leave)
         self._shared = None if make_turn is None else make_turn(engine, hooks)
         self._group_commit = GroupCommit(
-            engine, self._writes.apply, self._on_committed, self._notify, runtime, self._shared
+            *(engine, self._writes.apply, self._on_committed, self._notify, self._leave),
+            *(runtime, self._shared),
         )
         maintenance.begin(self._group_commit.maintain)
         self.indexes: Final = Indexes(name, engine, lambda: rules.current, maintenance.add)
-        self.watching: Final = Watching(engine, self._group_commit.rounds, runtime.slices)
+        rounds = self._group_commit.rounds
+        self.watching: Final = Watching(engine, self._moments, self._grants, rounds, runtime.slices)
         self._watchers = self.watching.watchers
-        self._windows = SharedWindows(self.watching)
         self._resumptions = Resumptions(engine, self._watchers, runtime, retain_events)
         self.resume: Final = self._resumptions.add
         self.disconnect_writes: Final = DisconnectWrites(name, self.write, runtime)
@@ -128,7 +124,6 @@ class Database:
             self._authorisation.check_write,
             lambda: self.rules.current.fingerprint,
             self._kept_reads,
-            self._is_watched,
             self.push_ids,
             runtime,
             retain_events,
@@ -266,8 +261,9 @@ class Database:
         """Return what a stream (of a `group`) shows of a path; it watches nothing yet."""
         if query is None:
             return NodeSubscription(self.watching, path, stream, group)
-        shown = ShownQuery(path, query, is_export)
-        return QuerySubscription(self.watching, self._windows, shown, stream)
+        return QuerySubscription(
+            self.watching, path, query, stream, is_export=is_export, group=group
+        )
 
     async def compact(self) -> tuple[int, int]:
         """Give free space back; return the bytes that the database occupied before and after.
@@ -324,7 +320,7 @@ class Database:
             self.answers.fall(news.commits)
         self._grants.last_round = news.sequence
         if not self._watchers.count:
-            self.watching.notified_through = news.sequence
+            self.watching.followed_through = news.sequence
 
     def _is_behind(self, sequence: int) -> bool:
         """Return whether what is shown is newer than a number: others have committed."""
@@ -332,19 +328,23 @@ class Database:
 
     def _is_interested(self) -> bool:
         """Return whether anything depends on what is committed."""
-        return bool(self._watchers.count or self._grants.held or self.answers)
+        return self._is_watched() or bool(self.answers)
+
+    def _leave(self) -> bool:
+        """Let reads show what has been committed; return whether the moment before is held."""
+        if not self._is_watched():
+            self._engine.advance()
+            return False
+        self._moments.leave()
+        return self._moments.are_held
 
     def _notify(self, commits: Sequence[Commit]) -> Steps:
-        """Notify all watchers; those that lost their right are notified of that first."""
-        if self._grants.held:
-            yield from self._grants.notify(commits)
-        if self._watchers.count:
-            if any(commit.is_large for commit in commits):
-                commits = yield from print_watched(commits, self._watchers, self.hold)
-            if any(map(self._writes.lacks_watched_values, commits)):  # watched since then
-                commits = self.read(lambda nodes: [complete(each, nodes) for each in commits])
-            yield from self._watchers.notify(commits)
-        self.watching.notified_through = commits[-1].position.sequence
+        """Notify all watchers, if there are any."""
+        if self._is_watched():
+            yield from self.watching.notify(commits)
+        elif self._moments.are_held:
+            self._moments.close()
+        self.watching.followed_through = commits[-1].position.sequence
 
-    def _is_watched(self, path: Path) -> bool:
-        return self._watchers.has_at_or_above(path)
+    def _is_watched(self) -> bool:
+        return bool(self._watchers.count or self._grants.held)

@@ -8,6 +8,9 @@ dropped, and a round (`rounds`) is begun in which watchers are notified of them,
 with the identifiers of the log. So a watcher that begins with a moment is notified of all that came
 after it, and it makes no difference to a client which process it is connected to.
 
+The moment that is left is held while watchers are notified (`replay`), so a moment is kept open
+whenever others may commit.
+
 Each request first asks whether there is news, so no read is older than an acknowledged write,
 wherever that was acknowledged. Only while a batch of this process is being committed the moment
 stands still; who knows of newer writes then waits for the end of the batch. Hints of other
@@ -17,6 +20,7 @@ processes only make it sooner that watchers are notified.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -39,6 +43,8 @@ LONG_ENTRY_BYTES: Final = 64 * KIB
 """A longer entry may be that of a large write, which is not parsed."""
 AT_ONCE: Final = 64
 """Entries that are read and decoded in one step; of more, all answers are dropped."""
+BYTES_AT_ONCE: Final = 256 * KIB
+"""The same in bytes; one entry may be longer."""
 
 
 class News(NamedTuple):
@@ -61,12 +67,14 @@ class FollowerHooks:
         is_interested: returns whether anything depends on it.
         show: called when another moment begins to be shown; must not read.
         notify: run in a round after that.
+        leave: lets reads show what has been committed.
 
     """
 
     is_interested: Callable[[], bool]
     show: Callable[[News], None]
     notify: Callable[[Sequence[Commit]], Steps]
+    leave: Callable[[], object]
 
 
 class LogFollower:
@@ -128,14 +136,21 @@ class LogFollower:
         self._waiting.append(waiter)
         return waiter
 
-    def hinted(self) -> None:
-        """Begin to notify of what another process may have committed."""
+    def hinted(self) -> bool:
+        """Begin to notify of what another process may have committed.
+
+        Returns False if a moment is shown that was shown before, and has to be.
+        """
+        through = self.through
         try:
             if self.is_current() and not self._follower.is_interested():
                 # A transaction that is left open would keep the log from being restarted.
                 self._engine.advance()
+                return True
         except (StoreFailed, DiskFull, Unavailable) as error:
             self._log.error("What others have written cannot be read: {error}", error=error)
+            return True
+        return self.through != through
 
     def committed(self, sequence: int) -> None:
         """Record what this process has committed by itself, and shows from now on."""
@@ -143,17 +158,24 @@ class LogFollower:
 
     def batch_over(self) -> None:
         """Advance, if that had to wait for the end of a batch."""
-        if not self._is_behind or self._is_committing:
+        if self._is_committing:
             return
         waiting, self._waiting = self._waiting, []
         try:
-            self._advance()
+            if self._is_behind:  # another request may have advanced in this turn
+                self._advance()
         except (StoreFailed, DiskFull, Unavailable) as error:
             for waiter in waiting:
                 waiter.errback(error)
             return
         for waiter in waiting:
             waiter.callback(None)
+
+    def keep_open(self) -> None:
+        """Show a moment while nobody else can commit, so that it is known what comes after it."""
+        if self._follower.is_interested():
+            with suppress(StoreFailed, DiskFull, Unavailable):
+                self._engine.read(_sequence)
 
     def forget(self) -> None:
         """Let the next moment be new as a whole: it does not follow the one before."""
@@ -170,7 +192,7 @@ class LogFollower:
     def _advance(self) -> None:
         """Begin the present moment."""
         self._is_behind = True  # until it has been read
-        self._engine.advance()
+        self._follower.leave()
         self._engine.read(_sequence)
         self._is_behind = False
         if self._rounds is not None:
@@ -183,8 +205,10 @@ class LogFollower:
             return
         commits: list[Commit] | None = []
         if self._follower.is_interested():
-            is_little = self.through < sequence <= self.through + AT_ONCE
-            commits = self._read_commits(view, self.through) if is_little else None
+            if self.through < sequence <= self.through + AT_ONCE:
+                commits = self._read_commits(view, self.through)
+            if not commits or commits[-1].position.sequence != sequence:
+                commits = None
         news = News(sequence, changelog.push_time(view), commits)
         self.latest_ms = max(self.latest_ms, news.pushed)
         since, self.through = self.through, sequence
@@ -196,8 +220,13 @@ class LogFollower:
 
     def _read_commits(self, view: ReadView, after: int) -> list[Commit] | None:
         """Return the next commits after a number; None if they are not known any more."""
+        found, size = list[Commit](), 0
         try:
-            found = [commit_of(entry) for entry in islice(view.entries(after), AT_ONCE)]
+            for entry in islice(view.entries(after), AT_ONCE):
+                size += len(entry.content)
+                if found and size > BYTES_AT_ONCE:
+                    break
+                found.append(commit_of(entry))
         except ValueError:
             self._log.error("An entry of the change log cannot be read.")
             return None
@@ -236,7 +265,7 @@ def commit_of(entry: LogEntry) -> Commit:
         content, body = changelog.printed_body(content)
     edit = changelog.decode(content)
     if not isinstance(edit, changelog.NotRetained):
-        return describe(entry.sequence, edit, entry.op_id)
+        return describe(entry.sequence, edit, entry.op_id, len(content))
     path, is_priority = edit.place
     return Commit(
         Position(entry.sequence, entry.op_id),
@@ -245,6 +274,7 @@ def commit_of(entry: LogEntry) -> Commit:
         (CommittedChange(path, None, is_priority),),
         is_large=True,
         printed=body if edit.method == "patch" else None,  # of a PUT the rows say how it is read
+        size=len(entry.content),
     )
 
 

@@ -58,6 +58,7 @@ class GroupCommit:
         apply: Apply,
         on_committed: OnCommitted,
         notify: Notify,
+        leave: Callable[[], bool],
         runtime: Runtime,
         turn: WriteTurn | None = None,
     ) -> None:
@@ -65,13 +66,12 @@ class GroupCommit:
 
         `on_committed` is called with the commits of a batch, in sequence order, in the turn in
         which they became durable and before any of their writers is answered; `notify` notifies the
-        watchers of them afterwards.
+        watchers of them afterwards. `leave` lets reads show what was committed, and returns
+        whether the moment before is held until the watchers were notified.
         """
         self._turn: Final[WriteTurn] = OwnTurn(runtime.run_in_thread) if turn is None else turn
-        self._engine = engine
-        self._on_committed = on_committed
-        self._notify = notify
-        self._clock = runtime.clock
+        self._engine, self._clock = engine, runtime.clock
+        self._on_committed, self._notify, self._leave = on_committed, notify, leave
         self._waiting: Final = WriteQueue(runtime.clock, self._refusal_of_late)
         self._batches = BatchApplier(
             engine, apply, self._waiting.put_back, lambda: self._is_ending, runtime.clock
@@ -263,15 +263,19 @@ class GroupCommit:
             self._engine.advance()
             self._not_committed(batch, error)
         else:
-            self._engine.advance()
+            is_held = self._leave()
             self._is_committing = False
-            # Begun before the writers are answered, so that what they send next waits for it.
-            if self._is_checkpoint_due():
-                Deferred.fromCoroutine(self.upkeep.checkpoint())
+            is_due = self._is_checkpoint_due()
+            if is_due:
+                # Begun before the writers are answered, so that what they send next waits for it;
+                # but a moment that is held would keep the log from being restarted.
+                self.upkeep.is_busy = True
+                if not is_held:
+                    Deferred.fromCoroutine(self.upkeep.checkpoint())
             else:
                 self._turn.give()
             self._recovery.check_space()
-            self._answer_and_notify(batch)
+            self._answer_and_notify(batch, checkpoints=is_due and is_held)
 
     async def _end_unchanged(self, batch: list[QueuedWrite]) -> None:
         """Answer the writers of a batch that has changed nothing, if what it saw was current."""
@@ -304,17 +308,23 @@ class GroupCommit:
         self._is_committing = self.rounds.is_held = False
         self._turn.give()
 
-    def _answer_and_notify(self, batch: list[QueuedWrite]) -> None:
-        """Answer the writers, then notify the watchers, both in slices."""
+    def _answer_and_notify(self, batch: list[QueuedWrite], *, checkpoints: bool = False) -> None:
+        """Answer the writers, then notify the watchers, both in slices; then maybe checkpoint."""
         commits = [commit for queued in batch if (commit := queued.commit) is not None]
         self.rounds.add(answer_all(batch))
         if commits:
             self.rounds.add(trace_round(batch, self._notify(commits)))
             # Before the round: no caller who knows of a write may still be served what was kept.
             self._on_committed(commits)
+        if checkpoints:
+            self.rounds.add(self._begin_checkpoint())
         self.rounds.is_held = False
         self.rounds.start()
         self._resume_writes()
+
+    def _begin_checkpoint(self) -> Steps:
+        Deferred.fromCoroutine(self.upkeep.checkpoint())
+        yield
 
     def _refuse(self, batch: list[QueuedWrite], error: BaseException) -> None:
         """Refuse the writes of a batch that failed, and begin to recover."""

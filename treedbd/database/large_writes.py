@@ -10,21 +10,18 @@ watches what was written is sent what the rows hold then.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Protocol
 
 from treedbd.database.requests import LargeBody, Write
-from treedbd.limits import MIB
 from treedbd.pauses import pause
 from treedbd.store.bulk_patch import BulkPatch
 from treedbd.store.bulk_writer import BulkWriter, WritesNodes
 from treedbd.tree.errors import InvalidData
+from treedbd.tree.event import EVENT_BYTES
 from treedbd.tree.fragments import Fragment, Splitter
 from treedbd.tree.server_values import Resolver
 from treedbd.tree.types import Change, Place
 from treedbd.tree.view import View
-
-EVENT_BYTES: Final = 16 * MIB
-"""The longest value or PATCH that watchers above it are sent as an event of its own."""
 
 
 class _Target(Protocol):

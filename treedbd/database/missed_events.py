@@ -70,8 +70,7 @@ class MissedEvents:
     def __init__(self, path: Path, after: Position) -> None:
         """Begin with the write that `after` names, if any: it shows that the history is the same.
 
-        Of that write the client has some events, or all. Before the first write there was nothing,
-        so a position there names none.
+        Before the first write there was nothing, so a position there names none.
         """
         self.is_known = bool(after.op_id) == bool(after.sequence)
         self.next = after.sequence or 1
@@ -89,27 +88,23 @@ class MissedEvents:
         if write.sequence != self.next or self._size > MAX_RESUMED_BYTES:
             self.is_known = False
         elif write.sequence > self._after.sequence:
-            self._add_events(write, 0)
+            self._add_event(write)
         elif not write.op_id.startswith(self._after.op_id):
             self.is_known = False
-        elif self._after.events is not None:
-            self._add_events(write, self._after.events)
         self.next += 1
 
     def notification(self) -> Notification:
         """Return all of them; what clients share of it stays shared when more are added."""
         return Notification(tuple(self._events), self._shared)
 
-    def _add_events(self, write: LoggedWrite, received: int) -> None:
-        """Add the events of a write but the first ones, which the client has received."""
+    def _add_event(self, write: LoggedWrite) -> None:
+        """Add the event of a write, if it reaches the path."""
         self.written.update(dict.fromkeys(write.written))
         self.rules.add(write.rules)
-        events: list[tuple[Position, Event]] = []
         if is_at_or_above(self._path, write.place) or is_at_or_above(write.place, self._path):
             if write.commit is None:
                 self.is_known = False
                 return
-            events = list(write.commit.numbered(write.commit.events_at(self._path)))
-        if received and received not in range(len(events)):
-            self.is_known = False
-        self._events += events[received:]
+            event = write.commit.event_at(self._path)
+            if event is not None:
+                self._events.append((write.commit.position, event))

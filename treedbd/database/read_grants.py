@@ -5,8 +5,9 @@ watcher, and is checked again when a commit touches one of them, before watchers
 that commit; a rule that reads nothing but `auth` costs nothing for a commit. Rules that read the
 time are checked again whenever something is about to be sent: `is_timed` says so to the sender.
 
-A grant is checked against what a whole batch left; whether it held between the writes of the batch
-can be uncertain. A grant that cannot be checked is revoked.
+Of the writes of a batch each is followed by itself: a grant that depends on it is checked against
+the state that it made, whatever the next ones do. If that state is not known, it is uncertain
+whether the grant held there. A grant that cannot be checked is revoked.
 
 Many checks are done in slices. The database is in a round meanwhile, so what was just committed is
 sent to nobody before the checks are over. When the rules change there is no such order: a grant
@@ -15,8 +16,8 @@ sent to nobody before the checks are over. When the rules change there is no suc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final, Protocol, TypeAlias
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 import attrs
 from twisted.logger import Logger
@@ -29,15 +30,21 @@ from treedbd.rules.context import Context, QueryFacts
 from treedbd.rules.dependencies import Dependencies
 from treedbd.rules.ruleset import RuleSet
 from treedbd.store.nodes import Nodes
-from treedbd.tree.event import Commit
+from treedbd.tree.event import Commit, Event
+from treedbd.tree.overlay import StateUnknown
 from treedbd.tree.types import Json, Path
 from treedbd.tree.view import View
+
+if TYPE_CHECKING:
+    from treedbd.database.replay import Replay
 
 RunRead: TypeAlias = Callable[[Callable[[View], None]], None]
 """Runs work on the present state of the database."""
 MakeContext: TypeAlias = Callable[[Json, int, View, QueryFacts | None], Context]
 
 _NOTHING: Final = Dependencies(frozenset(), reads_time=False)
+_WRITTEN: Final = Event("put", (), None)
+"""That something was written is all that a grant is notified of."""
 
 
 class ChecksReads(Protocol):
@@ -87,12 +94,44 @@ class ReadGrants:
         self.held: Final[set[ReadGrant]] = set()
         self.is_uncertain = False
         self.last_round = 0
+        self._replay: Replay | None = None
 
-    def notify(self, commits: Sequence[Commit]) -> Steps:
-        """Check the grants that depend on what the writes of one batch have changed."""
-        self.is_uncertain = len(commits) > 1 or self._is_ahead_of(commits[-1].position.sequence)
-        self.last_round = commits[-1].position.sequence
-        yield from self.watchers.notify(commits)
+    @property
+    def state(self) -> int:
+        """The number of the state that grants are checked against."""
+        return self.last_round if self._replay is None else self._replay.through
+
+    def follow(self, commit: Commit, replay: Replay | None, *, is_last: bool) -> Steps:
+        """Check the grants that depend on what a write has changed.
+
+        `replay` shows the state after it; if it `is_last`, reads do as well.
+        """
+        if not self.held:
+            return
+        sequence = commit.position.sequence
+        is_present = is_last and not self._is_ahead_of(sequence)
+        notification = Notification(((commit.position, _WRITTEN),))
+        for each in self.watchers.concerned(commit):
+            audience = None if each is None else each.node.audience
+            for grant in [] if audience is None else list(audience.watchers):
+                if audience is not None and audience.watchers.get(grant, sequence) < sequence:
+                    self._replay = None if is_present else replay
+                    self.is_uncertain = not is_present and replay is None
+                    grant.notify(notification)
+                    self._replay = None
+                yield
+            yield
+
+    def read_state(self, work: Callable[[View], None]) -> None:
+        """Run work on the state that grants are checked against."""
+        if self._replay is None:
+            self.read(work)
+            return
+        try:
+            work(self._replay.view)
+        except StateUnknown:
+            self._replay, self.is_uncertain = None, True
+            self.read(work)
 
     def recheck(self) -> Steps:
         """Check all grants, because the rules have changed."""
@@ -124,8 +163,8 @@ class ReadGrant:
     ) -> None:
         """Call `revoked` when the right is lost later, `uncertain` when it may have been lost.
 
-        It may have been, for a moment, if one batch has several writes and one of them changed what
-        the rules read: what was written in that moment must not be sent.
+        It may have been, for a moment, if the state is not known that a write has made which
+        changed what the rules read: what was written in that moment must not be sent.
         """
         self._grants = grants
         self._request = request
@@ -205,7 +244,7 @@ class ReadGrant:
         if self not in self._grants.held:
             return self._request.caller.is_admin
         try:
-            self._grants.read(self.check)
+            self._grants.read_state(self.check)
         except Exception as error:
             if not isinstance(error, PermissionDenied):
                 self._log.failure("The read rules of a stream cannot be evaluated.")
@@ -225,5 +264,5 @@ class ReadGrant:
             watchers.remove(path, self)
         for path in found.paths - self._depends_on.paths:
             # Whatever is checked from the beginning of a round on, has seen all of it.
-            watchers.add(path, self, since=self._grants.last_round)
+            watchers.add(path, self, since=self._grants.state)
         self._depends_on = found

@@ -1,53 +1,96 @@
-"""A watched query: one window for all streams of the same query, moved once for each commit.
+"""Watched queries: what a write means to each, told once to all who watch it.
 
-Theory of operation. A shared window is itself the watcher of its path. In each round that concerns
-it, it reads the children that were written, moves, and notifies its streams, all in the slices of
-the round. So the next commit finds it, and its streams, where the last one left them.
+Theory of operation. All queries of the children of one path are a `WatchedCollection`. Of each
+write it finds out which children were written to and what they were like before and after it
+(`tree.window`), from a replay of the state that the write made (`replay`): the present rows are
+newer if other writes were committed with it. Each query is a `SharedWindow`, however many streams
+show it; what a write does to it is at most one event, so that after each event a stream shows the
+query as it was after that write:
 
-When it cannot move, because a commit may have changed all children or its reserve has run out, it
-is *drawn* again, in slices, from a moment that is held open; writers do not wait for that. Commits
-in between only add to what it has to catch up with. When the drawing is done it shows that moment,
-and after it the present state, as if the commits in between were one. It is also drawn for the
-first value of its first stream, by that stream.
+- One child that stays was written to: the event that a watcher of the path receives, which needs no
+  reading. One child that enters or leaves: a `put` of it, null if it leaves.
+- Several children, also because one enters as another leaves: one `patch` of `/` with all of them,
+  whole, null for those that leave.
+- The write set the path itself or a node above it: one `put` of `/` with the whole set.
 
-A stream attaches with the number of the state that it begins with, which must be the state that
-the window shows then; otherwise it begins another window, which later streams attach to.
+Without a limit a query needs no memory for that. With one it has a window, which is *drawn* from
+the rows with the first value of its first stream. A large drawing takes many turns, and so does a
+search for more children when the reserve has run out and no index leads to them. Writers do not
+wait for either: the window is *behind*, its writes wait with the replay that they go on from, and
+are followed one by one afterwards. Only if too many wait, or if what a large write has set is not
+known, streams have to read their value again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final, Protocol, TypeVar
+from bisect import bisect_left, bisect_right
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
-import attrs
 from twisted.logger import Logger
 
 from treedbd.database.slices import Steps
-from treedbd.database.watchers import Notification
-from treedbd.database.watching import Watching
+from treedbd.database.watchers import Audience, Notification, Watcher
+from treedbd.limits import KIB, MIB
 from treedbd.store.nodes import Nodes
-from treedbd.store.select import draw, redraw
-from treedbd.tree.event import Event, Position
+from treedbd.store.select import draw, find_index, iterate_selected
+from treedbd.tree.event import (
+    EVENT_BYTES,
+    Commit,
+    CommittedChange,
+    Event,
+    complete,
+    members_of,
+    patch_event,
+    put_event,
+)
+from treedbd.tree.order import rank_key
+from treedbd.tree.overlay import StateUnknown
 from treedbd.tree.printing import print_members
-from treedbd.tree.query import Query
-from treedbd.tree.types import Path, Value
+from treedbd.tree.query import Query, selection_to_json
+from treedbd.tree.types import Container, Json, Path, Value
+from treedbd.tree.value import as_json, members, plain, value_at, with_priority
+from treedbd.tree.view import View
 from treedbd.tree.where import TooManyChildren
-from treedbd.tree.window import Window, written_children
+from treedbd.tree.window import (
+    Facts,
+    Field,
+    Moved,
+    Placed,
+    Window,
+    fields_of,
+    position_of,
+    position_of_value,
+    range_of,
+    read_facts,
+)
+
+if TYPE_CHECKING:
+    from treedbd.database.replay import Replay
+    from treedbd.database.watching import Watching
 
 T = TypeVar("T")
 
-MOVED_AT_ONCE: Final = 256
-"""Children that a window reads to move; beyond, it is drawn again."""
-EVENTS_AT_ONCE: Final = 64
-"""Events that a stream is notified of in one step."""
+MAX_WAITING: Final = 4096
+"""Writes that wait for a window which is behind; beyond, its streams read their value again."""
+MAX_WAITING_BYTES: Final = 16 * MIB
+"""The same in bytes, as the change log has them."""
+READ_AT_ONCE: Final = 16
+"""Children that are looked at in one step."""
+PASSED_AT_ONCE: Final = 64
+"""Queries that a write does not concern, and that are passed in one step."""
+READ_BYTES: Final = 64 * KIB
+"""A larger value is read child by child."""
+RESENT_BYTES: Final = 4 * KIB
+"""Of a larger child that stays, an event with other children has only what was written."""
+
+_MISSED: Final = Event("put", (), None, is_missed=True)
+_Told: TypeAlias = "Generator[None, None, Event | None]"
 
 
-class QueryStream(Protocol):
+class QueryStream(Watcher, Protocol):
     """A stream that shows a query."""
-
-    def notify(self, notification: Notification) -> None:
-        """Send the events of the query."""
-        ...
 
     def fail(self) -> None:
         """End after the exception that is being handled."""
@@ -58,239 +101,718 @@ class QueryStream(Protocol):
         ...
 
 
-@attrs.frozen
-class ShownQuery:
-    """A query of the children of a path, shown as a GET does or in export form."""
+class WrittenChildren:
+    """What one write did to the children of a path, for all queries of them.
 
-    path: Path
-    query: Query
-    is_export: bool = False
+    Attributes:
+        commit: the write.
+        after: the facts about each child that it wrote to, after it.
+        before: the same before it; empty if no query needs them.
 
-    @property
-    def key(self) -> tuple[Path, str, bool]:
-        """Equal for what shows the same."""
+    """
+
+    def __init__(self, commit: Commit, path: Path, view: View, before: dict[str, Facts]) -> None:
+        """Take what is not in the commit from `view`, the tree after it."""
+        self.commit: Final = commit
+        self.before: Final = before
+        self.after: Final[dict[str, Facts]] = {}
+        self._path = path
+        self._view = view
+        self._changes = commit.by_child(path)
+        self._ranked: dict[tuple[Field | None, bool], tuple[list[Any], list[str]]] = {}
+        self._values: dict[str, Value] = {}
+        self._events: dict[tuple[str, str], Event] = {}
+
+    def read(self, fields: Iterable[Field]) -> Steps:
+        """Find out the facts after the write; raise `StateUnknown`."""
+        for number, key in enumerate(self._changes, 1):
+            self.after[key] = read_facts(self._view, (*self._path, key), fields)
+            if number % READ_AT_ONCE == 0:
+                yield
+
+    def ranks(self, field: Field | None) -> set[Any]:
+        """Return the ranks in a field, or of the keys, before and after the write."""
+        return {rank for is_after in (False, True) for rank in self._sorted(field, is_after)[0]}
+
+    def between(self, field: Field | None, low: Any, high: Any, *, is_after: bool) -> list[str]:
+        """Return the keys of the children whose rank in a field, or own, is between two others."""
+        ranks, keys = self._sorted(field, is_after)
+        if not ranks or high < ranks[0] or ranks[-1] < low:
+            return []
+        return keys[bisect_left(ranks, low) : bisect_right(ranks, high)]
+
+    def _sorted(self, field: Field | None, is_after: bool) -> tuple[list[Any], list[str]]:
+        found = self._ranked.get((field, is_after))
+        if found is None:
+            children = (self.after if is_after else self.before).items()
+            pairs = [
+                (rank_key(key) if field is None else facts[field], key)
+                for key, facts in children
+                if facts is not None
+            ]
+            pairs.sort()
+            found = [rank for rank, _ in pairs], [key for _, key in pairs]
+            self._ranked[field, is_after] = found
+        return found
+
+    def event(self, moved: Moved) -> _Told:
+        """Return what a stream receives of it; raise `StateUnknown`."""
+        number = sum(map(len, moved))
+        if number == 0:
+            return None
+        if self.commit.is_large and len(self.commit.path) <= len(self._path):
+            return _MISSED  # it wrote to very many children
+        if number > 1:
+            return (yield from self._event_of_several(moved))
+        for kind, keys in zip(("entered", "left", "stayed"), moved, strict=True):
+            for key in keys:
+                event = self._events.get((kind, key))
+                if event is None:
+                    event = yield from self._event_of_one(kind, key)
+                    self._events[kind, key] = event
+        return event
+
+    def _event_of_one(self, kind: str, key: str) -> Generator[None, None, Event]:
+        if kind == "left":
+            return Event("put", (key,), None)
+        if kind == "stayed":
+            return self._as_written(key)
+        if self._is_too_large(key):
+            return _MISSED
+        return put_event((key,), (yield from self._value(key)))
+
+    def _event_of_several(self, moved: Moved) -> _Told:
+        data: dict[str, Json] = dict.fromkeys(moved.left)
+        exported: dict[str, Json] = dict.fromkeys(moved.left)
+        for key in moved.entered:
+            if self._is_too_large(key):
+                return _MISSED
+            value = yield from self._value(key)
+            data[key], exported[key] = plain(value), as_json(value)
+        for key in moved.stayed:
+            if self._is_short(key):
+                value = yield from self._value(key)
+                data[key], exported[key] = plain(value), as_json(value)
+            else:
+                written = members_of(self._changes[key], len(self._path))
+                data |= written[0]
+                exported |= written[1]
+            yield
+        return Event("patch", (), data, exported=exported)
+
+    def _as_written(self, key: str) -> Event:
+        """Return what a watcher of the path receives, of one child."""
+        if len(self.commit.path) > len(self._path):
+            return self.commit.event_at_or_above(self._path)
+        whole = self._written_whole(key)
+        if whole is not None:
+            return put_event((key,), whole.value)
+        return patch_event((key,), self._changes[key], len(self._path) + 1)
+
+    def _written_whole(self, key: str) -> CommittedChange | None:
+        """Return the change that sets a child to a value that is known, if one does."""
+        for change in self._changes.get(key, ()):
+            is_whole = len(change.path) == len(self._path) + 1 and not change.is_priority
+            if is_whole and not self.commit.is_large:
+                return change
+        return None
+
+    def _value(self, key: str) -> Generator[None, None, Value]:
+        whole = self._written_whole(key)
+        if whole is not None:
+            return whole.value
+        if key not in self._values:
+            self._values[key] = yield from read_in_steps(self._view, (*self._path, key))
+        return self._values[key]
+
+    def _is_short(self, key: str) -> bool:
+        return self._written_whole(key) is not None or (
+            self._view.size((*self._path, key), RESENT_BYTES) <= RESENT_BYTES
+        )
+
+    def _is_too_large(self, key: str) -> bool:
+        return self._written_whole(key) is None and (
+            self._view.size((*self._path, key), EVENT_BYTES) > EVENT_BYTES
+        )
+
+
+def read_in_steps(view: View, path: Path) -> Generator[None, None, Value]:
+    """Return the value at a path, a large one read child by child."""
+    if view.size(path, READ_BYTES) <= READ_BYTES or not isinstance(view.peek(path), Container):
+        return view.get(path)
+    children: dict[str, Value] = {}
+    for key in view.keys(path):
+        children[key] = yield from read_in_steps(view, (*path, key))
+        yield
+    return with_priority(children, view.priority(path))
+
+
+class WatchedCollection:
+    """The watched queries of the children of one path.
+
+    Attributes:
+        watching: what is watched of the database.
+        path: the path.
+
+    """
+
+    def __init__(self, watching: Watching, path: Path) -> None:
+        """Be followed by the watchers of the database, until no query is left."""
+        self.watching: Final = watching
+        self.path: Final = path
+        self._windows: dict[str, SharedWindow] = {}
+        self._fields: Counter[Field] = Counter()
+        # Of many queries for one value each, a write looks only at those of its own values.
+        self._exact: dict[tuple[Field | None, Any], dict[SharedWindow, None]] = {}
+        self._ranged: dict[SharedWindow, None] = {}
+        self._unready: dict[SharedWindow, None] = {}
+        self._unlimited = 0
+        watching.watchers.set_collection(path, self)
+
+    def window(self, query: Query, state: int) -> SharedWindow:
+        """Return the window of a query; a new one if nobody watches it yet, at a state."""
         # As text: 1 and True are equal, but are different bounds of a query.
-        return self.path, repr(self.query), self.is_export
+        name = repr(query)
+        found = self._windows.get(name)
+        if found is None:
+            found = self._windows[name] = SharedWindow(self, query, state)
+            self._fields.update(fields_of(query))
+            self._unlimited += not query.is_limited
+            if found.exact is None:
+                self._ranged[found] = None
+            else:
+                self._exact.setdefault(found.exact, {})[found] = None
+            self.note(found)
+        return found
+
+    def note(self, window: SharedWindow) -> None:
+        """Note whether a window needs to know of each write."""
+        if window.is_ready:
+            self._unready.pop(window, None)
+        else:
+            self._unready[window] = None
+
+    def close(self, window: SharedWindow) -> None:
+        """Forget a query that nobody watches any more."""
+        if self._windows.pop(repr(window.query), None) is None:
+            return
+        self._fields.subtract(fields_of(window.query))
+        self._fields = +self._fields
+        self._unlimited -= not window.query.is_limited
+        self._unready.pop(window, None)
+        if window.exact is None:
+            del self._ranged[window]
+        else:
+            same = self._exact[window.exact]
+            del same[window]
+            if not same:
+                del self._exact[window.exact]
+        if not self._windows:
+            self.watching.watchers.set_collection(self.path, None)
+
+    def look(
+        self, commit: Commit, replay: Replay | None
+    ) -> Generator[None, None, dict[str, Facts] | None]:
+        """Return the facts before a write about the children that it writes to.
+
+        None if they are not known; empty if no query needs them. `replay` shows the state before.
+        """
+        facts: dict[str, Facts] = {}
+        if commit.written_at(self.path) is not None or not (self._unlimited or self._exact):
+            return facts
+        if replay is None:
+            return None
+        try:
+            for number, key in enumerate(commit.by_child(self.path), 1):
+                facts[key] = read_facts(replay.view, (*self.path, key), self._fields)
+                if number % READ_AT_ONCE == 0:
+                    yield
+        except StateUnknown:
+            return None
+        return facts
+
+    def follow(
+        self, commit: Commit, replay: Replay | None, before: dict[str, Facts] | None
+    ) -> Generator[None, None, list[tuple[Audience, Event]]]:
+        """Return what a write means to each query; `replay` shows the state after it.
+
+        `before` is what `look` has returned.
+        """
+        written = None
+        if replay is not None and before is not None:
+            written = WrittenChildren(commit, self.path, replay.view, before)
+            try:
+                yield from written.read(self._fields)
+            except StateUnknown:
+                written = None
+        is_whole = commit.written_at(self.path) is not None
+        windows = self._windows.values() if written is None or is_whole else self._near(written)
+        events: list[tuple[Audience, Event]] = []
+        for number, window in enumerate(list(windows), 1):
+            if written is None or is_whole or window.is_concerned(written):
+                event = yield from window.follow(commit, replay, written)
+                if event is not None:
+                    events.append((window.audience, event))
+                yield
+            elif number % PASSED_AT_ONCE == 0:
+                yield
+        return events
+
+    def _near(self, written: WrittenChildren) -> Iterable[SharedWindow]:
+        """Return the windows that a write may concern."""
+        near = self._ranged | self._unready
+        for field in {field for field, _ in self._exact}:
+            for rank in written.ranks(field):
+                near |= self._exact.get((field, rank), {})
+        return near
+
+
+class Backlog:
+    """The writes that a window has still to follow, and a replay of the state before them."""
+
+    def __init__(self, replay: Replay) -> None:
+        """Go on from `replay`, which is closed with the backlog."""
+        self.replay: Final = replay
+        self.commits: Final[deque[Commit]] = deque()
+        self._bytes = 0
+
+    def add(self, commit: Commit) -> bool:
+        """Let another write wait; return False if there is no room for it."""
+        self.commits.append(commit)
+        self._bytes += commit.size
+        return len(self.commits) <= MAX_WAITING and self._bytes <= MAX_WAITING_BYTES
+
+    def take(self) -> Commit:
+        """Return the next write."""
+        commit = self.commits.popleft()
+        self._bytes -= commit.size
+        return commit
 
 
 class SharedWindow:
-    """The window of a query of a path, and the streams that show it."""
+    """One watched query, and the streams that show it.
+
+    Attributes:
+        query: what it shows.
+        audience: the streams.
+
+    """
 
     _log = Logger()
 
-    def __init__(
-        self, watching: Watching, shown: ShownQuery, since: int, closed: Callable[[], None]
-    ) -> None:
-        """Begin with the state `since`; call `closed` when the last stream has left."""
-        self._watching = watching
-        self._path = shown.path
-        self._query = shown.query
-        self._is_export = shown.is_export
-        self._closed = closed
-        self._streams: dict[QueryStream, int] = {}
-        self._window: Window | None = None
-        self._state = since
-        self._is_drawing = True
-        self._is_moving = False
-        self._written: set[str] | None = set()
-        watching.watchers.add(shown.path, self, since)
+    def __init__(self, collection: WatchedCollection, query: Query, state: int) -> None:
+        """Begin with a state."""
+        self.query: Final = query
+        self.audience: Final = Audience(self._close_if_unused)
+        self._collection = collection
+        self._watching = collection.watching
+        self._path = collection.path
+        self._window: Window | None = None  # without a limit there never is one
+        self._since = state  # the window shows, or will show, all writes up to here
+        self._begun: dict[QueryStream, int] = {}  # with these states, of which it must show one
+        self._spare: tuple[int, Window] | None = None
+        self._drawing = 0
+        self._backlog: Backlog | None = None
+        self._when_caught_up: list[Callable[[], None]] = []
+        order = query.order
+        self._field: Field | None = None if order.kind == "key" else (order.kind, order.path)
+        self._range = range_of(query)
+
+    @property
+    def exact(self) -> tuple[Field | None, Any] | None:
+        """The one rank, or rank of a key, that it selects, and in which field; None for others."""
+        low, high = self._range
+        return (self._field, low) if low == high else None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it follows writes at once; else they wait for it."""
+        return self._backlog is None and (self._window is not None or not self.query.is_limited)
+
+    def is_concerned(self, written: WrittenChildren) -> bool:
+        """Return whether it has to follow a write."""
+        return not self.is_ready or bool(self._concerned(written))
+
+    def _concerned(self, written: WrittenChildren) -> list[str]:
+        """Return the children that it knows, or selects now, of those that were written to."""
+        window, field = self._window, self._field
+        low, high = self._range
+        if window is None:
+            others = written.between(field, low, high, is_after=False)
+        else:
+            others = window.known(written.after)
+            low, high = window.cut(low, high)
+        keys = written.between(field, low, high, is_after=True)
+        return keys if not others else list(dict.fromkeys([*others, *keys]))
 
     @property
     def is_behind(self) -> bool:
-        """Whether its streams were not notified yet of all that the watchers were notified of."""
-        return self._window is not None and (self._is_drawing or self._is_moving)
+        """Whether its streams have still to be notified of writes that others know of."""
+        return self._backlog is not None
 
-    def shows(self, state: int) -> bool:
-        """Return whether it shows a state, or is being drawn from it for the first time."""
-        if self._window is None:
-            return state == self._state
-        is_present = state in (self._state, self._watching.notified_through)
-        return is_present and not (self._is_drawing or self._is_moving)
+    @property
+    def drawing(self) -> int | None:
+        """The number of the drawing that streams which begin now wait for, None for none."""
+        return self._drawing if self.query.is_limited and self._window is None else None
 
-    def attach(self, stream: QueryStream, state: int) -> None:
-        """Notify a stream of all changes after a state, which the window shows now."""
-        self._streams[stream] = state
+    def attach(self, stream: QueryStream, state: int, group: object | None) -> None:
+        """Notify a stream of all changes after a state, which it reads now."""
+        self.audience.add(stream, state, group)
+        if self.query.is_limited and self._window is None:
+            if not self._begun:
+                self._since = state
+            self._begun[stream] = state
 
     def detach(self, stream: QueryStream) -> None:
         """Stop notifying a stream; without any, the window is closed."""
-        if self._streams.pop(stream, None) is not None and not self._streams:
-            self._watching.watchers.remove(self._path, self)
-            self._closed()
+        self._begun.pop(stream, None)
+        if self._window is None and not self._begun:
+            self._drop_backlog()
+        elif self._spare is not None:
+            self._use(*self._spare)
+        self.audience.drop(stream)
 
-    def keys(self) -> list[str] | None:
-        """Return the keys that are shown; None if they have to be drawn."""
-        return None if self._window is None else self._window.keys()
+    def call_when_caught_up(self, call: Callable[[], None]) -> None:
+        """Call this when the window is not behind any more."""
+        self._when_caught_up.append(call)
 
-    def draw(self, nodes: Nodes) -> Iterator[tuple[str, Iterator[bytes]] | None]:
-        """Yield the children that the query selects, as `select.draw` does.
+    def keys(self, state: int) -> list[str] | None:
+        """Return the keys that are shown at a state, None if they have to be found."""
+        shown = max(self._since, self._watching.followed_through)
+        if self._window is None or self._backlog is not None or state != shown:
+            return None
+        return self._window.keys
 
-        `nodes` is the state that the streams attached with. If the window is being drawn for the
-        first time, it shows these children when all have been yielded.
+    def draw(
+        self, nodes: Nodes, *, is_export: bool
+    ) -> Iterator[tuple[str, Iterator[bytes]] | None]:
+        """Yield the children that the query selects in a state, as `select.draw` does.
+
+        If the window was not drawn yet, it shows that state when all have been yielded.
         """
-        window = self._make_window()
-        yield from draw(nodes, self._path, self._query, window)
+        if self._window is not None or not self.query.is_limited:
+            for child in iterate_selected(nodes, self._path, self.query):
+                yield None if child is None else (child.key, child.chunks(export=is_export))
+            return
+        drawing, state = self._drawing, nodes.rows.sequence()
+        window, placed = Window(self.query), list[Placed]()
+        wider = window.wider_query
+        yield from draw(nodes, self._path, self.query, wider, placed, is_export=is_export)
+        if self._window is None and drawing == self._drawing:
+            window.fill(placed)
+            self._use(state, window)
+
+    def follow(
+        self, commit: Commit, replay: Replay | None, written: WrittenChildren | None
+    ) -> _Told:
+        """Return what a write means to the streams; `replay` shows the state after it.
+
+        `written` is None if that state is not known.
+        """
+        try:
+            if not self.audience.watchers or not self._can_follow(commit, replay):
+                return None
+            return (yield from self._told(commit, replay, written))
+        except StateUnknown:
+            return self._start_over(commit)
+        except TooManyChildren:
+            for stream in self._streams():
+                stream.revoke()
+        except Exception:
+            self._fail()
+        return None
+
+    def _can_follow(self, commit: Commit, replay: Replay | None) -> bool:
+        """Return whether a write can be followed now; else let it wait, if it is not shown yet."""
+        if not self.query.is_limited:
+            return True
+        if commit.position.sequence <= self._since:
+            return False
+        if self._window is None and not self._begun:
+            self._since = commit.position.sequence  # it will be drawn from a later state
+            return False
+        if self._backlog is None and self._window is not None:
+            return True
+        if self._backlog is None and replay is not None:
+            self._backlog = Backlog(replay.fork(without_last=True))
+        if self._backlog is None or not self._backlog.add(commit):
+            raise StateUnknown
+        return False
+
+    def _told(
+        self, commit: Commit, replay: Replay | None, written: WrittenChildren | None
+    ) -> _Told:
+        """Follow a write, and return what it means to the streams."""
+        whole = commit.written_at(self._path)
+        if whole is not None and not commit.is_large:
+            return (yield from self._show(value_at(whole.value, self._path[len(whole.path) :])))
+        if whole is not None or replay is None or written is None:
+            raise StateUnknown
+        keys = self._concerned(written)
         if self._window is None:
-            self._window = window
-            if self._written == set():
-                self._is_drawing = False
-            else:
-                self._watching.rounds.run_later(self._guarded(self._catch_up()))
+            return (yield from written.event((yield from self._compare(written, keys))))
+        for number, key in enumerate(keys, 1):
+            self._window.place(key, position_of(self.query, key, written.after[key]))
+            if number % READ_AT_ONCE == 0:
+                yield
+        moved = self._window.move()
+        if moved is None:
+            if self._backlog is None and not self._is_extended_soon(replay):
+                self._backlog = Backlog(replay.fork())
+                self._collection.note(self)
+                self._catch_up_later(self._backlog, commit)
+                return None
+            moved = yield from self._extend(self._window, replay)
+        return (yield from written.event(moved))
 
-    def _make_window(self) -> Window:
-        return Window(self._query, is_export=self._is_export)
+    def _compare(
+        self, written: WrittenChildren, keys: Iterable[str]
+    ) -> Generator[None, None, Moved]:
+        """Return whom a write concerns, if the query has no limit."""
+        moved = Moved([], [], [])
+        for number, key in enumerate(keys, 1):
+            was = position_of(self.query, key, written.before[key]) is not None
+            is_shown = position_of(self.query, key, written.after[key]) is not None
+            if was or is_shown:
+                found = moved.stayed if was and is_shown else moved.left if was else moved.entered
+                found.append(key)
+            if number % READ_AT_ONCE == 0:
+                yield
+        return moved
 
-    def notify(self, notification: Notification) -> None:
-        """Move in the round under way, or later if it is being drawn."""
-        written = written_children(event for _, event in notification.events)
-        if self._is_drawing:
-            self._remember(written)
+    def _show(self, value: Value) -> Generator[None, None, Event]:
+        """Show what the query selects of a new value of the path."""
+        placed, children = list[Placed](), dict[str, Value]()
+        for number, (key, child) in enumerate(members(value), 1):
+            if self.query.where is not None and number > self.query.where.most_children:
+                raise TooManyChildren(self.query.where.most_children)
+            position = position_of_value(self.query, key, child)
+            if position is not None:
+                placed.append((position, key))
+                children[key] = child
+            if number % READ_AT_ONCE == 0:
+                yield
+        if self._window is None:
+            keys = [key for _, key in sorted(placed)]
         else:
-            self._is_moving = True
-            position, _ = notification.events[-1]
-            self._watching.rounds.add(self._guarded(self._move(written, position)))
+            self._window.fill(placed)
+            keys = self._window.keys
+        shown = [(key, children[key]) for key in keys]
+        exported = selection_to_json(shown, is_export=True)
+        return Event("put", (), selection_to_json(shown), exported=exported)
 
-    def _guarded(self, steps: Steps) -> Steps:
+    def _is_extended_soon(self, replay: Replay) -> bool:
+        """Return whether more children are found without looking through all of them."""
+        query = self.query
+        if replay.edited.changed_children(self._path) is None:
+            return True
+        return query.where is None and (
+            query.order.kind == "key" or find_index(replay.nodes, self._path, query) is not None
+        )
+
+    def _extend(self, window: Window, replay: Replay) -> Generator[None, None, Moved]:
+        """Find the children beyond the horizon in the state of a replay, and show some of them."""
+        view, path = replay.edited, self._path
+        changed, fields = view.changed_children(path), fields_of(self.query)
+        found = list[Placed]()
+        farthest: Placed | None = None
+        if changed is not None:
+            hidden, count = set(changed), 0
+            beyond = window.beyond(window.missing + len(hidden) + 1)
+            for child in iterate_selected(replay.nodes, path, beyond):
+                if child is not None:
+                    count += 1
+                    placed = (child.rank, rank_key(child.key)), child.key
+                    farthest = placed if farthest is None else window.later(farthest, placed)
+                    if child.key not in hidden:
+                        found.append(placed)
+                yield
+            if count <= window.missing + len(hidden):
+                farthest = None  # these are all
+        for key in view.keys(path) if changed is None else changed:
+            position = position_of(self.query, key, read_facts(view, (*path, key), fields))
+            if position is not None and (
+                farthest is None or window.later(farthest, (position, key)) == farthest
+            ):
+                found.append((position, key))
+            yield
+        return window.extend(found, is_all=farthest is None)
+
+    # What waits.
+
+    def _use(self, state: int, window: Window) -> None:
+        """Show a state that was drawn, and follow the writes since then.
+
+        If a stream has begun with an earlier state, and has to be notified of writes up to this
+        one, only when the stream has left: its own drawing is under way.
+        """
+        first = min(self._begun.values(), default=state)
+        waiting = None if self._backlog is None else next(iter(self._backlog.commits), None)
+        is_waiting = waiting is not None and waiting.position.sequence <= state
+        if state > first and (is_waiting or self._watching.followed_through < state):
+            if self._spare is None or state < self._spare[0]:
+                self._spare = state, window
+            return
+        self._window, self._spare = window, None
+        self._since = state
+        self._begun.clear()
+        self._collection.note(self)
+        if self._backlog is not None:
+            self._catch_up_later(self._backlog)
+
+    def _catch_up_later(self, backlog: Backlog, commit: Commit | None = None) -> None:
+        """Begin to catch up after the round: it may still have to deliver earlier events."""
+        watching, steps = self._watching, self._catch_up(backlog, commit)
+
+        def begin() -> Steps:
+            watching.background.add(self._guarded(steps, backlog))
+            yield
+
+        watching.rounds.run_later(begin())
+
+    def _catch_up(self, backlog: Backlog, commit: Commit | None) -> Steps:
+        """Follow what waits; first extend the window for the write that has used its reserve up."""
+        replay, window = backlog.replay, self._window
+        if commit is not None and window is not None:
+            moved = yield from self._extend(window, replay)
+            written = WrittenChildren(commit, self._path, replay.view, {})
+            yield from self._send(commit, (yield from written.event(moved)))
+        while backlog.commits and self._backlog is backlog:
+            commit = backlog.take()
+            replay.add(commit)
+            if commit.position.sequence <= self._since:
+                continue
+            try:
+                event = yield from self._told_late(commit, replay)
+            except StateUnknown:
+                self._watching.background.add(self._send(commit, self._start_over(commit)))
+                return
+            yield from self._send(commit, event)
+
+    def _told_late(self, commit: Commit, replay: Replay) -> _Told:
+        commit = complete(commit, replay.view)
+        written = WrittenChildren(commit, self._path, replay.view, {})
+        yield from written.read(fields_of(self.query))
+        return (yield from self._told(commit, replay, written))
+
+    def _send(self, commit: Commit, event: Event | None) -> Steps:
+        if event is not None:
+            yield from self.audience.notify_all(Notification(((commit.position, event),)))
+
+    def _guarded(self, steps: Steps, backlog: Backlog) -> Steps:
         """Run the steps while there are streams; an exception ends the streams."""
         try:
-            while self._streams:
+            while self.audience.watchers and self._backlog is backlog:
                 next(steps)
                 yield
         except StopIteration:
-            return
+            pass
         except TooManyChildren:
-            for stream in list(self._streams):
+            for stream in self._streams():
                 stream.revoke()
         except Exception:
-            self._log.failure("The window of a query failed.")
-            for stream in list(self._streams):
-                stream.fail()
+            self._fail()
         finally:
             steps.close()
+            if self._backlog is backlog:
+                self._drop_backlog()
 
-    def _remember(self, written: Sequence[str] | None) -> None:
-        if written is None or self._written is None:
-            self._written = None
-            return
-        self._written.update(written)
-        if len(self._written) > MOVED_AT_ONCE:
-            self._written = None
+    def _drop_backlog(self) -> None:
+        backlog, self._backlog = self._backlog, None
+        if backlog is not None:
+            self._collection.note(self)
+            backlog.replay.close()
+            waiting, self._when_caught_up = self._when_caught_up, []
+            for call in waiting:
+                call()
 
-    def _move(self, written: Sequence[str] | None, position: Position) -> Steps:
-        """Show the present state, in which these children have been written; None for all."""
-        window = self._window
-        events: list[Event] | None = None
-        if window is not None and written is not None and len(written) <= MOVED_AT_ONCE:
-            events = yield from window.move(written, self._read_children)
-        self._is_moving = False
-        if events is None:
-            self._is_drawing = True
-            self._written = set()
-            self._watching.background.add(self._guarded(self._draw_again()))
-            return
-        self._is_drawing = False
-        self._state = position.sequence
-        yield from self._send(events, position)
+    def _start_over(self, commit: Commit) -> Event:
+        """Return that the streams have to read their value again, which will draw the window."""
+        self._since = commit.position.sequence
+        self._window = self._spare = None
+        self._begun.clear()
+        self._drawing += 1
+        self._drop_backlog()
+        self._collection.note(self)
+        return _MISSED
 
-    def _draw_again(self) -> Steps:
-        """Draw a new window from a moment that is held; it replaces this one in time."""
-        former = self._window
-        if former is None:
-            return
-        window, events = self._make_window(), list[Event]()
-        held = self._watching.hold()
-        self._written = set()
-        try:
-            yield from redraw(held, self._path, self._query, window, former, events)
-        finally:
-            held.close()
-        self._watching.rounds.run_later(self._guarded(self._replace(window, events, held.sequence)))
+    # The streams.
 
-    def _replace(self, window: Window, events: list[Event], state: int) -> Steps:
-        self._window = window
-        self._state = state
-        yield from self._send(events, self._watching.position(state))
-        yield from self._catch_up()
+    def _streams(self) -> list[QueryStream]:
+        streams: list[Any] = list(self.audience.watchers)
+        return streams
 
-    def _catch_up(self) -> Steps:
-        """Show the present state, after commits during the drawing."""
-        written, self._written = self._written, set()
-        position = self._watching.position(self._watching.notified_through)
-        yield from self._move(None if written is None else list(written), position)
+    def _fail(self) -> None:
+        """End the streams after the exception that is being handled."""
+        self._log.failure("The window of a query failed.")
+        for stream in self._streams():
+            stream.fail()
 
-    def _send(self, events: list[Event], position: Position) -> Steps:
-        """Notify the streams that began before a position."""
-        for at in range(0, len(events), EVENTS_AT_ONCE):
-            some = events[at : at + EVENTS_AT_ONCE]
-            notification = Notification(tuple((position, event) for event in some))
-            for stream in list(self._streams):
-                if self._streams.get(stream, position.sequence) < position.sequence:
-                    stream.notify(notification)
-                    yield
-
-    def _read_children(self, keys: Iterable[str]) -> list[Value]:
-        return self._watching.read(lambda nodes: [nodes.get((*self._path, key)) for key in keys])
-
-
-class SharedWindows:
-    """The shared windows of one database."""
-
-    def __init__(self, watching: Watching) -> None:
-        self._watching = watching
-        self._newest: dict[tuple[Path, str, bool], SharedWindow] = {}
-
-    def find(self, shown: ShownQuery, state: int) -> SharedWindow:
-        """Return a window that shows a state, which was just read; a new one if there is none."""
-        key = shown.key
-        found = self._newest.get(key)
-        if found is None or not found.shows(state):
-
-            def closed() -> None:
-                if self._newest.get(key) is found:
-                    del self._newest[key]
-
-            found = self._newest[key] = SharedWindow(self._watching, shown, state, closed)
-        return found
+    def _close_if_unused(self) -> None:
+        if not self.audience.watchers:
+            self._drop_backlog()
+            self._collection.close(self)
 
 
 class QuerySubscription:
     """The children of a node that a query selects.
 
     Attributes:
-        window: the window that the stream was attached to last. Rendering the first value fills it,
+        window: the window that the stream was attached to last. Rendering the first value draws it,
             unless it shows that already.
 
     """
 
     __slots__ = (
-        "_is_attached",
+        "_drawing",
+        "_group",
+        "_is_export",
         "_keys",
-        "_shown",
+        "_path",
+        "_query",
         "_stream",
         "_watching",
-        "_windows",
         "window",
     )
 
     def __init__(
         self,
         watching: Watching,
-        windows: SharedWindows,
-        shown: ShownQuery,
+        path: Path,
+        query: Query,
         stream: QueryStream,
+        *,
+        is_export: bool,
+        group: object | None,
     ) -> None:
-        """Find the window in `windows`, which the streams of a database share."""
+        """Show a query of `path` to a stream of a `group`."""
         self._watching = watching
-        self._windows = windows
-        self._shown = shown
+        self._path = path
+        self._query = query
         self._stream = stream
-        self.window: SharedWindow | None = None
-        self._is_attached = False
+        self._is_export = is_export
+        self._group = group
         self._keys: list[str] | None = None
+        self._drawing: int | None = None
+        self.window: SharedWindow | None = None
 
     @property
-    def is_behind(self) -> bool:
-        """Whether the stream was not notified yet of all that the watchers were notified of."""
-        return self._is_attached and self.window is not None and self.window.is_behind
+    def behind(self) -> SharedWindow | None:
+        """The window, if the stream has still to be notified of writes that others know of."""
+        window = self.window
+        if window is None or not window.is_behind or self._stream not in window.audience.watchers:
+            return None
+        return window
+
+    def shares(self, other: QuerySubscription) -> bool:
+        """Return whether the stream can begin with what another one of the same query rendered.
+
+        If its window waits to be drawn, only with what draws that.
+        """
+        window = self.window
+        if window is None or other.window is not window:
+            return False
+        return window.drawing is None or window.drawing == other._drawing
 
     def watch(self, work: Callable[[Nodes], T]) -> tuple[T, int]:
         """Notify the stream from now on; return what `work` made of the present state."""
@@ -308,28 +830,29 @@ class QuerySubscription:
 
     def watch_from(self, state: int) -> None:
         """Notify the stream of what comes after a state."""
-        window = self._windows.find(self._shown, state)
-        window.attach(self._stream, state)
+        watching, path = self._watching, self._path
+        collection = watching.watchers.collection(path) or WatchedCollection(watching, path)
+        window = collection.window(self._query, state)
+        window.attach(self._stream, state, self._group)
         if self.window is not window:
             self.unwatch()
             self.window = window
-        self._is_attached = True
+        self._drawing = window.drawing
         # They are read from the state that they are the keys of, though the window may move on.
-        self._keys = window.keys()
+        self._keys = window.keys(state)
 
     def unwatch(self) -> None:
         """Stop notifying the stream; others may still wait for what it renders."""
-        if self._is_attached and self.window is not None:
+        if self.window is not None:
             self.window.detach(self._stream)
-        self._is_attached = False
 
     def chunks(self, nodes: Nodes) -> Iterator[bytes]:
         """Render what the query selects, in its order."""
         if self.window is None:
             raise RuntimeError("This stream does not watch.")
         if self._keys is not None:
-            path, is_export = self._shown.path, self._shown.is_export
             return print_members(
-                (key, nodes.chunks((*path, key), export=is_export)) for key in self._keys
+                (key, nodes.chunks((*self._path, key), export=self._is_export))
+                for key in self._keys
             )
-        return print_members(self.window.draw(nodes))
+        return print_members(self.window.draw(nodes, is_export=self._is_export))

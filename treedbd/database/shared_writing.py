@@ -91,6 +91,8 @@ class SharedWriting:
         if self._timer is not None and self._timer.active():
             self._timer.cancel()
         was_held = self._sharing.is_held
+        if was_held:
+            self.following.keep_open()
         self._sharing.let_go()
         if was_held:
             self._given()
@@ -111,7 +113,7 @@ class SharedWriting:
             commit()
             if not must_keep():
                 self._sharing.let_go()
-                self._given()
+            self._given()  # those who read show the new moment before a checkpoint, which needs it
 
         return self._run_in_thread(commit_and_give)
 
@@ -140,7 +142,8 @@ class SharedWriting:
 
     def hinted(self) -> None:
         """Look whether others have committed anything, or given the turn back."""
-        self.following.hinted()
+        if not self.following.hinted():
+            self._sharing.renew()
         if self._timer is not None and self._timer.active():
             self._timer.cancel()
             self._retry()

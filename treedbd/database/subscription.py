@@ -8,12 +8,15 @@ be rendered in slices.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from treedbd.database.watchers import Watcher
 from treedbd.database.watching import Watching
 from treedbd.store.nodes import Nodes
 from treedbd.tree.types import Path
+
+if TYPE_CHECKING:
+    from treedbd.database.shared_window import SharedWindow
 
 T = TypeVar("T")
 
@@ -22,8 +25,8 @@ class Subscription(Protocol):
     """What one stream shows."""
 
     @property
-    def is_behind(self) -> bool:
-        """Whether the stream was not notified yet of all that the watchers were notified of."""
+    def behind(self) -> SharedWindow | None:
+        """The window of a query that still has to catch up with what others were notified of."""
         ...
 
     def watch(self, work: Callable[[Nodes], T]) -> tuple[T, int]:
@@ -49,7 +52,7 @@ class Subscription(Protocol):
 class NodeSubscription:
     """All of a node."""
 
-    is_behind = False
+    behind = None
 
     __slots__ = ("_group", "_path", "_stream", "_watching")
 

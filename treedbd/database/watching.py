@@ -1,20 +1,42 @@
-"""Watching one database: who is notified, beginning with which state, and when.
+"""Watching one database: who is notified of what, beginning with which state, and when.
+
+Theory of operation. After each commit of a batch, of this process or another, comes a round
+(`rounds`). The writes of the batch are followed one by one, in the order of their numbers: first
+the grants are checked whose rules have read what was written, then it is found out what the write
+means to the watchers and to the watched queries that it concerns. What all that needs to know of
+the state that a write has made comes from a replay of it (`replay`). What was found is delivered
+together, in order (`watchers`).
 
 `Watching` is what everything that watches is made from: `subscription`, `shared_window`, `resume`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final, TypeVar
+from collections.abc import Callable, Generator, Sequence
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import attrs
 
 from treedbd.database.rounds import Rounds
 from treedbd.database.slices import Slices, StepQueue, Steps
-from treedbd.database.watchers import Watcher, Watchers
+from treedbd.database.watchers import (
+    PAUSE_AFTER,
+    Audience,
+    Concerned,
+    Delivery,
+    Watcher,
+    Watchers,
+)
 from treedbd.store.engine import Engine
 from treedbd.store.nodes import HeldNodes, PresentNodes
-from treedbd.tree.event import Position
+from treedbd.tree.event import EVENT_BYTES, Commit, Event, Position, complete
 from treedbd.tree.types import Path
+from treedbd.tree.window import Facts
+
+if TYPE_CHECKING:
+    from treedbd.database.read_grants import ReadGrants
+    from treedbd.database.replay import Moments, Replay
+    from treedbd.database.shared_window import SharedWindow
 
 T = TypeVar("T")
 
@@ -26,18 +48,22 @@ class Watching:
         watchers: by path.
         rounds: what is run between two batches.
         background: long work for watchers that writers do not wait for; one after the other.
-        notified_through: the number of the last write that all watchers were notified of; 0 if
-            there was none since the start.
+        followed_through: the number of the last write that was followed, 0 if there was none since
+            the start; those whom it concerns may still have to be notified.
 
     """
 
-    def __init__(self, engine: Engine, rounds: Rounds, slices: Slices) -> None:
-        """Read the durable state from `engine`."""
+    def __init__(
+        self, engine: Engine, moments: Moments, grants: ReadGrants, rounds: Rounds, slices: Slices
+    ) -> None:
+        """Read the durable state from `engine`; watchers have `grants`."""
         self.watchers: Final = Watchers()
         self.rounds: Final = rounds
         self.background: Final = StepQueue(slices)
-        self.notified_through = 0
+        self.followed_through = 0
         self._engine = engine
+        self._moments = moments
+        self._grants = grants
 
     def read(self, work: Callable[[PresentNodes], T]) -> T:
         """Run `work` on the last durable state and return its result."""
@@ -65,27 +91,34 @@ class Watching:
         self.watchers.add(path, watcher, sequence, group)
         return result, sequence
 
-    def call_when_notified(self, call: Callable[[], None], is_behind: Callable[[], bool]) -> None:
+    def notify(self, commits: Sequence[Commit]) -> Steps:
+        """Notify of the writes of one batch, in their order; no other may be notified of yet."""
+        delivery = Delivery()
+        try:
+            for commit in commits:
+                yield from self._follow(commit, delivery, is_last=commit is commits[-1])
+            yield from delivery.finish()
+        finally:
+            self._moments.settle()
+
+    def call_when_notified(
+        self, call: Callable[[], None], find_behind: Callable[[], SharedWindow | None]
+    ) -> None:
         """Call this when the watchers have been notified of all that is durable by now.
 
-        Called by a writer who is answered, it is called in the same round. `is_behind` returns
-        whether a watched query of the caller still has to catch up; that is waited for, too.
+        Called by a writer who is answered, it is called in the same round. `find_behind` returns a
+        watched query of the caller that still has to catch up; that is waited for, too.
         """
 
-        def after_watchers() -> Steps:
-            # The windows of queries were added to the round by now.
-            self.rounds.add(after_windows())
-            yield
-
-        def after_windows() -> Steps:
-            if is_behind():
-                self.background.add(after_drawing())
-            else:
+        def call_or_wait() -> None:
+            window = find_behind()
+            if window is None:
                 call()
-            yield
+            else:
+                window.call_when_caught_up(call_or_wait)
 
-        def after_drawing() -> Steps:
-            self.rounds.run_later(after_windows())
+        def after_watchers() -> Steps:
+            call_or_wait()
             yield
 
         self.rounds.add(after_watchers())
@@ -96,3 +129,68 @@ class Watching:
         entry = self._engine.read(lambda view: next(view.entries(sequence - 1), None))
         is_known = entry is not None and entry.sequence == sequence
         return Position(sequence, entry.op_id if entry is not None and is_known else b"")
+
+    def _follow(self, commit: Commit, delivery: Delivery, *, is_last: bool) -> Steps:
+        """Find out what one write means to whom it concerns."""
+        sequence = commit.position.sequence
+        replay = self._moments.replay_to(sequence - 1)
+        concerned = yield from self._concerned(commit)
+        before: list[dict[str, Facts] | None] = []
+        for each in concerned:
+            collection = each.node.collection
+            before.append(
+                None if collection is None else (yield from collection.look(each.commit, replay))
+            )
+        replay = self._moments.add(commit)
+        yield from self._grants.follow(commit, replay, is_last=is_last)
+        completed = yield from self._completed(commit, replay)
+        events: list[tuple[Audience, Event]] = []
+        for number, (each, facts) in enumerate(zip(concerned, before, strict=True), 1):
+            node, part = each.node, each.commit
+            part = completed if part is commit else (yield from self._completed(part, replay))
+            event = part.event_at(each.path) if node.audience.watchers else None
+            if event is not None:
+                events.append((node.audience, event))
+            if node.collection is not None:
+                events += yield from node.collection.follow(part, replay, facts)
+            if number % PAUSE_AFTER == 0:
+                yield
+        yield from delivery.add(commit.position, events)
+        self.followed_through = sequence
+
+    def _concerned(self, commit: Commit) -> Generator[None, None, list[Concerned]]:
+        found = []
+        for each in self.watchers.concerned(commit):
+            if each is not None:
+                found.append(each)
+            yield
+        return found
+
+    def _completed(self, commit: Commit, replay: Replay | None) -> Generator[None, None, Commit]:
+        """Return a write with what watchers receive of it and the rows alone hold."""
+        is_watched = self.watchers.has_at_or_above
+        if commit.is_large:
+            is_exact = replay is not None and not replay.has_writes
+            if replay is None or not is_exact or commit.method == "patch":
+                return commit
+            if not is_watched(commit.path):
+                return commit
+            return attrs.evolve(commit, printed=(yield from _print(replay, commit.path)))
+        priorities = [] if commit.is_complete else commit.changes
+        if any(change.is_priority and is_watched(change.path) for change in priorities):
+            if replay is not None:
+                return complete(commit, replay.view)
+            return self.read(lambda nodes: complete(commit, nodes))
+        return commit
+
+
+def _print(replay: Replay, path: Path) -> Generator[None, None, bytes | None]:
+    """Return the JSON of a value in steps, None if it is too long for an event."""
+    chunks, size = [], 0
+    for chunk in replay.nodes.chunks(path):
+        chunks.append(chunk)
+        size += len(chunk)
+        if size > EVENT_BYTES:
+            return None
+        yield
+    return b"".join(chunks)

@@ -32,9 +32,8 @@ from treedbd.tree.edit import (
     rename_child,
     resolve,
 )
-from treedbd.tree.event import Commit, complete, describe, describe_large
+from treedbd.tree.event import describe, describe_large
 from treedbd.tree.push_id import PushIds, is_later
-from treedbd.tree.types import Path
 from treedbd.tree.view import View
 
 CheckWrite: TypeAlias = Callable[[Nodes, Write, Edit, View | None], bool]
@@ -50,7 +49,6 @@ class WriteApplier:
         check_write: does as `Authorisation.check_write`.
         fingerprint: returns that of the rules in force.
         kept_reads: what they have read.
-        is_watched: returns whether a path or a node above it is watched.
         push_ids: makes the keys of its pushed children.
         runtime: the clock and the entropy.
         retain_events: how many entries the change log keeps.
@@ -65,7 +63,6 @@ class WriteApplier:
     check_write: CheckWrite
     fingerprint: Callable[[], str]
     kept_reads: KeptReads
-    is_watched: Callable[[Path], bool]
     push_ids: PushIds
     runtime: Runtime
     retain_events: int
@@ -102,8 +99,8 @@ class WriteApplier:
         if has_effect(edit, nodes):
             self.kept_reads.note_changes(transaction, edit.changes)
             nodes.apply(edit.changes)
-            sequence, op_id = self._log(transaction, write, edit, counted=counted)
-            commit = self._complete_if_cheap(describe(sequence, edit, op_id), nodes)
+            sequence, op_id, size = self._log(transaction, write, edit, counted=counted)
+            commit = describe(sequence, edit, op_id, size)
         echo = None
         if write.wants_echo:
             echo = echo_of(edit, nodes) if may_read else echo_without_reading(write.edit, write.now)
@@ -129,8 +126,8 @@ class WriteApplier:
         etag = etags.etag_after_write(nodes, edit) if write.wants_etag and may_read else None
         self._check_time(write)
         self.kept_reads.note_changes(transaction, edit.changes)
-        sequence, op_id = self._log(transaction, write, write.edit, applied, counted)
-        commit = describe_large(sequence, edit, op_id, applied.printed)
+        sequence, op_id, size = self._log(transaction, write, write.edit, applied, counted)
+        commit = describe_large(sequence, edit, op_id, applied.printed, size)
         return Outcome(edit, commit, None, etag, may_read, applied.echo)
 
     def _after_others(self, write: Write) -> Write:
@@ -158,8 +155,11 @@ class WriteApplier:
         edit: Edit,
         applied: AppliedBody | None = None,
         counted: CountedWrite | None = None,
-    ) -> tuple[int, bytes]:
-        """Append an edit that was applied to the change log; return its number and its id."""
+    ) -> tuple[int, bytes, int]:
+        """Append an edit that was applied to the change log.
+
+        Returns its number, its id, and the bytes of its entry.
+        """
         if counted is not None:
             counted.judge(edit)
         op_id = self.runtime.entropy(16)
@@ -178,29 +178,13 @@ class WriteApplier:
             rules=self.fingerprint(),
             pushed=self.push_ids.latest_ms,
         )
-        sequence = changelog.append(transaction, op_id, entry, self.retain_events, kept)
+        retain = self.retain_events
+        if self.runtime.followed_bytes:
+            retain = max(retain, changelog.FOLLOWED_ENTRIES)
+        sequence = changelog.append(transaction, op_id, entry, retain, kept)
         if counted is not None:
             counted.record(sequence)
-        return sequence, op_id
-
-    def _complete_if_cheap(self, commit: Commit, nodes: Nodes) -> Commit:
-        """Complete a commit of priorities; a large node is read only if it is watched."""
-        if commit.is_complete:
-            return commit
-        if not self.lacks_watched_values(commit):
-            priorities = [change.path for change in commit.changes if change.is_priority]
-            if any(map(nodes.is_spread, priorities)):
-                return commit
-        return complete(commit, nodes)
-
-    def lacks_watched_values(self, commit: Commit) -> bool:
-        """Return whether a watcher will receive a node that has not been read.
-
-        A priority concerns only the watchers of its node and of those above it.
-        """
-        return not commit.is_complete and any(
-            change.is_priority and self.is_watched(change.path) for change in commit.changes
-        )
+        return sequence, op_id, len(entry)
 
 
 def _writer_of(caller: Caller) -> changelog.Writer:

@@ -104,7 +104,7 @@ def make_patch(path: Path, body: Json, max_string_bytes: int = DEFAULT_STRING_BY
     _check_no_overlap([change.place for change in changes])
     sent: Json = dict(zip(body, [part.sent for part in parts], strict=True))
     has_placeholders = any(part.has_placeholders for part in parts)
-    return Edit("patch", Place(path), sent, _in_order(changes), has_placeholders, changes)
+    return Edit("patch", Place(path), sent, in_order(changes), has_placeholders, changes)
 
 
 def make_member(path: Path, key: str, item: Json, max_string_bytes: int) -> Edit:
@@ -276,7 +276,7 @@ def overlap(upper: Path, lower: Path) -> InvalidData:
     return InvalidData(f"Two keys of the body overlap: {'/'.join(upper)} and {'/'.join(lower)}.")
 
 
-def _in_order(changes: tuple[Change, ...]) -> tuple[Change, ...]:
+def in_order(changes: Iterable[Change]) -> tuple[Change, ...]:
     """Return the changes in the order of their paths, removals after the rest, priorities last.
 
     So a container that loses its children and gains others is never empty in between, and keeps its

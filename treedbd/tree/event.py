@@ -1,33 +1,29 @@
 """Events: what the watchers of a path receive of a write.
 
-Theory of operation. A write sets places: one for a PUT, POST or DELETE, several for a PATCH. Seen
-from a watched path W, a place is
+Theory of operation. A write sets places: one for a PUT, POST or DELETE, several for a PATCH. To the
+watchers of a path W it is at most one event:
 
-- at W or under it: watchers receive it under its relative path. The places of a PATCH that was sent
-  to W or below it are one event, a `patch` with the keys that were sent;
-- above W: the write replaced the whole value at W, which is a `put` of `/`, even if W was empty
-  and stays empty;
-- beside W: watchers receive nothing.
-
-A PATCH sent to a path above W is one `put` for each of its keys that reaches W, since its own keys
-are relative to a path that the watcher cannot see.
+- It was sent to W or below it: a `put` of its place, or a `patch` of its place with the keys that
+  were sent, both relative to W.
+- It was sent to a path above W. A place that is W or above it: the write replaced the whole value
+  at W, which is a `put` of `/`, even if W was empty and stays empty. Else places below W: one
+  `patch` of `/` with them, their keys relative to W.
+- All its places are beside W: watchers receive nothing.
 
 A `put` shows a value as a plain GET does: no priorities, arrays where the keys are indices. A
 `patch` has the members as they were sent; only server values are resolved, and what is empty is
 null. A write to a priority is a `put` of the node that has it. The same in export form, with
 priorities and without arrays, is for clients of the real-time protocol.
-
-One write may be several events. Each therefore has a `Position` of its own, so a client that is cut
-off between two of them can resume with the second.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 import attrs
 
+from treedbd.limits import MIB
 from treedbd.tree import printing
 from treedbd.tree.edit import Edit, Method, changes_as_sent
 from treedbd.tree.path import format_path, is_at_or_above
@@ -35,6 +31,8 @@ from treedbd.tree.types import PRIORITY, Json, Path, Value
 from treedbd.tree.value import as_json, plain, value_at
 from treedbd.tree.view import View
 
+EVENT_BYTES: Final = 16 * MIB
+"""The longest value, or PATCH, of a large write that watchers are sent as one event."""
 MAX_LARGE_CHANGES: Final = 10_000
 
 
@@ -69,16 +67,14 @@ class Event:
 
 
 class Position(NamedTuple):
-    """What a client has received: every write up to `sequence`, of the last maybe not all events.
+    """What a client has received: every write up to `sequence`.
 
-    `events` is how many events of the last write it has received, None if it has received all.
-    `op_id`, or its first bytes, identifies that write, since another history of the database has
+    `op_id`, or its first bytes, identifies the last one, since another history of the database has
     the same numbers.
     """
 
     sequence: int
     op_id: bytes = b""
-    events: int | None = None
 
 
 @attrs.frozen
@@ -103,6 +99,7 @@ class Commit:
     sent to, or the place of any other write. Unless the commit `is_complete`, the values of nodes
     whose priority was set are missing. Of a commit that `is_large` all values are missing;
     `printed` is what it set or merged at `path` as JSON, None if that is too large for an event.
+    `size` are the bytes of its entry in the change log.
     """
 
     position: Position
@@ -112,65 +109,80 @@ class Commit:
     is_complete: bool = True
     is_large: bool = False
     printed: bytes | None = None
+    size: int = 0
 
-    def events_at_or_above(self, watched: Path) -> Iterator[Event]:
-        """Yield the events at `watched`, which is `path` or an ancestor of it."""
+    def event_at(self, watched: Path) -> Event | None:
+        """Return the event at any path, None if the write does not reach it."""
+        if is_at_or_above(watched, self.path):
+            return self.event_at_or_above(watched)
+        if is_at_or_above(self.path, watched):
+            return self.event_below(watched)
+        return None
+
+    def event_at_or_above(self, watched: Path) -> Event:
+        """Return the event at `watched`, which is `path` or an ancestor of it."""
         relative = self.path[len(watched) :]
         if self.is_large:
-            yield Event(self.method, relative, None, self.printed, self.printed is None)
-            return
+            return Event(self.method, relative, None, self.printed, self.printed is None)
         if self.method == "put":
-            (change,) = self.changes
-            yield _put(relative, change.value)
-            return
-        exported: Json = {
-            self._name(each): each.sent if each.is_priority else as_json(each.value)
-            for each in self.changes
-        }
-        members: Json = dict(map(self._member, self.changes))
-        yield Event("patch", relative, members, exported=exported)
+            return put_event(relative, self.changes[0].value)
+        return patch_event(relative, self.changes, len(self.path))
 
-    def events_below(self, watched: Path) -> Iterator[Event]:
-        """Yield the events at `watched`, which is below `path`."""
+    def event_below(self, watched: Path) -> Event | None:
+        """Return the event at `watched`, which is below `path`; None if no change reaches it."""
         if self.is_large:
-            yield Event("put", (), None, is_missed=True)
-            return
+            return Event("put", (), None, is_missed=True)
+        whole = self.written_at(watched)
+        if whole is not None:
+            return put_event((), value_at(whole.value, watched[len(whole.path) :]))
+        below = [change for change in self.changes if is_at_or_above(watched, change.path)]
+        if len(below) == 1 and below[0].path == watched:
+            return put_event((), below[0].value)  # its priority was set
+        return patch_event((), below, len(watched)) if below else None
+
+    def written_at(self, watched: Path) -> CommittedChange | None:
+        """Return the change that sets all of `watched`, or a node above it; None if none does."""
         for change in self.changes:
-            if is_at_or_above(watched, change.path):
-                yield _put(change.path[len(watched) :], change.value)
-            elif is_at_or_above(change.path, watched) and not change.is_priority:
-                yield _put((), value_at(change.value, watched[len(change.path) :]))
+            if is_at_or_above(change.path, watched) and not change.is_priority:
+                return change
+        return None
 
-    def events_at(self, watched: Path) -> Iterator[Event]:
-        """Yield the events at any path."""
-        if is_at_or_above(watched, self.path):
-            return self.events_at_or_above(watched)
-        if is_at_or_above(self.path, watched):
-            return self.events_below(watched)
-        return iter(())
-
-    def numbered(self, events: Iterable[Event]) -> Iterator[tuple[Position, Event]]:
-        """Yield each of the events of one path with its position."""
-        all_of_them = list(events)
-        for number, event in enumerate(all_of_them, 1):
-            is_last = number == len(all_of_them)
-            yield self.position if is_last else self.position._replace(events=number), event
-
-    def _member(self, change: CommittedChange) -> tuple[str, Json]:
-        """Return a change of a PATCH as the member that was sent."""
-        return self._name(change), None if change.sent in ({}, []) else change.sent
-
-    def _name(self, change: CommittedChange) -> str:
-        below = change.path[len(self.path) :]
-        return "/".join((*below, PRIORITY) if change.is_priority else below)
+    def by_child(self, watched: Path) -> dict[str, list[CommittedChange]]:
+        """Return the changes below `watched`, by the key of the child that they are at or below."""
+        depth = len(watched)
+        found: dict[str, list[CommittedChange]] = {}
+        for change in self.changes:
+            if len(change.path) > depth and change.path[:depth] == watched:
+                found.setdefault(change.path[depth], []).append(change)
+        return found
 
 
-def _put(path: Path, value: Value) -> Event:
+def put_event(path: Path, value: Value) -> Event:
     """Return the event that the value of a node was set."""
     return Event("put", path, plain(value), exported=as_json(value))
 
 
-def describe(sequence: int, edit: Edit, op_id: bytes = b"") -> Commit:
+def patch_event(path: Path, changes: Iterable[CommittedChange], depth: int) -> Event:
+    """Return the event that places were set, named by their keys from a depth on."""
+    members, exported = members_of(changes, depth)
+    return Event("patch", path, members, exported=exported)
+
+
+def members_of(
+    changes: Iterable[CommittedChange], depth: int
+) -> tuple[dict[str, Json], dict[str, Json]]:
+    """Return the members of such an event, and the same in export form."""
+    members: dict[str, Json] = {}
+    exported: dict[str, Json] = {}
+    for change in changes:
+        below = change.path[depth:]
+        name = "/".join((*below, PRIORITY) if change.is_priority else below)
+        members[name] = None if change.sent in ({}, []) else change.sent
+        exported[name] = change.sent if change.is_priority else as_json(change.value)
+    return members, exported
+
+
+def describe(sequence: int, edit: Edit, op_id: bytes = b"", size: int = 0) -> Commit:
     """Return a resolved edit as the commit that its watchers are notified of."""
     changes = []
     is_complete = True
@@ -180,11 +192,15 @@ def describe(sequence: int, edit: Edit, op_id: bytes = b"") -> Commit:
         changes.append(CommittedChange(path, value, is_priority, sent))
         is_complete = is_complete and not is_priority
     position = Position(sequence, op_id)
-    return Commit(position, edit.method, edit.place.path, tuple(changes), is_complete)
+    return Commit(position, edit.method, edit.place.path, tuple(changes), is_complete, size=size)
 
 
 def describe_large(
-    sequence: int, edit: Edit, op_id: bytes = b"", printed: bytes | None = None
+    sequence: int,
+    edit: Edit,
+    op_id: bytes = b"",
+    printed: bytes | None = None,
+    size: int = 0,
 ) -> Commit:
     """Return a large edit, whose values are in the store only, as a commit.
 
@@ -201,6 +217,7 @@ def describe_large(
         changes,
         is_large=True,
         printed=printed,
+        size=size,
     )
 
 

@@ -133,6 +133,11 @@ class Query:
     where: Where | None = None
     is_ordered: bool = True
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether it has a limit."""
+        return self.limit_to_first is not None or self.limit_to_last is not None
+
     def sort_value(self, child: Value) -> ValueRank:
         """Return the rank of a child before its key; all have the same in a query by key."""
         kind = self.order.kind

@@ -1,218 +1,303 @@
-"""The window of a watched query: which children it shows, and what changes in it.
+"""The window of a watched query: which children it shows, and who enters and leaves.
 
-A window keeps, for each child it shows, a digest of the value that was shown. After a commit `move`
-reads the children that were written and returns the events by which a client updates its copy:
-`put` for a child that entered or changed, `put` null for a child that left.
+Theory of operation. Whether a query selects a child depends on few things about it, its *facts*:
+whether it is there, and the ranks of the fields that the query orders by and that its `where`
+names. From the facts before and after a write follows whether the child enters, leaves or stays.
 
-A window with a limit also keeps the positions of its children in the order of the query, and of
-some that follow them, the *reserve*: when a child leaves, the first of the reserve enters. All
-other children come after the *horizon*, the last position that is known, so a write there changes
-nothing. Only when the reserve has run out, the query has to be evaluated again: for a new window,
-which is compared with this one.
+With a limit that depends on the others, too. So a `Window` keeps the positions of its children in
+the order of the query, and of some that follow them, the *reserve*: when a child leaves, the first
+of the reserve enters. All other children come after the *horizon*, the last position that is known,
+so a write there changes nothing. When the reserve has run out, what comes after the horizon has to
+be found out: `beyond` is the query for that, `extend` takes what it selects.
+
+A window knows no values. What its children hold is read when it is sent.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from hashlib import blake2b
-from itertools import islice
-from typing import Final, TypeAlias
+from collections.abc import Collection, Iterable
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import attrs
 
-from treedbd.tree import printing
-from treedbd.tree.event import Event
-from treedbd.tree.order import KeyRank, ValueRank, rank_key
-from treedbd.tree.query import Query
-from treedbd.tree.types import PRIORITY, Json, Value
-from treedbd.tree.value import as_json, plain
+from treedbd.tree.order import ABOVE_ALL, BELOW_ALL, KeyRank, ValueRank, rank_key, rank_value
+from treedbd.tree.query import Bound, Query
+from treedbd.tree.types import CONTAINER, Path, Value
+from treedbd.tree.view import View
+from treedbd.tree.where import FieldKind
 
 RESERVE: Final = 256
 """Children whose positions are kept beyond the limit, unless another number is given."""
 LONGEST_KEPT: Final = 1024
 """Characters of the longest string that a child of the reserve may be ordered by."""
-READ_AT_ONCE: Final = 16
-"""Children that are read in one step."""
 
-ReadChildren: TypeAlias = Callable[[Sequence[str]], list[Value]]
-"""Reads the present values of children."""
+Field: TypeAlias = tuple[FieldKind, Path]
+"""What an order or a condition looks at: `value`, `priority`, or the `child` at a path."""
+Facts: TypeAlias = dict[Field, ValueRank] | None
+"""The ranks of the fields of a child; None if it is not there."""
+Position: TypeAlias = tuple[ValueRank, KeyRank]
+"""Where a child is in the order of a query."""
+Placed: TypeAlias = tuple[Position, str]
+"""A child in its position."""
 
-_Position: TypeAlias = tuple[ValueRank, KeyRank]
-_Place: TypeAlias = tuple[_Position, str]
+BELOW_ALL_KEYS: Final[KeyRank] = (-1, 0, "")
+ABOVE_ALL_KEYS: Final[KeyRank] = (2, 0, "")
+"""Ranks before and after those of all keys."""
+_SAME_RANK: Final[ValueRank] = rank_value(None)
+_VALUES_OF_RANKS: Final = (None, False, True)
+"""The values that have the lowest ranks; those of numbers and strings are in the rank."""
+_NUMBER: Final = rank_value(0)[0]
+_STRING: Final = rank_value("")[0]
 
-_DIGEST_BYTES: Final = 16
+
+def fields_of(query: Query) -> frozenset[Field]:
+    """Return the fields whose ranks decide whether a query selects a child."""
+    fields: set[Field] = set()
+    if query.order.kind != "key":
+        fields.add((query.order.kind, query.order.path))
+    if query.where is not None:
+        fields |= {(each.kind, each.path) for each in query.where.conditions if each.kind != "key"}
+    return frozenset(fields)
 
 
-class Digest:
-    """The digest of a value, from its JSON in chunks."""
+def read_facts(view: View, child: Path, fields: Iterable[Field]) -> Facts:
+    """Return the facts about a child, as a view shows it; however large it is, little is read."""
+    facts: dict[Field, ValueRank] = {}
+    is_there = False
+    for field in fields:
+        kind, path = field
+        found = view.priority(child) if kind == "priority" else view.peek((*child, *path))
+        facts[field] = rank_value(found)
+        is_there = is_there or found is not None
+    return facts if is_there or view.peek(child) is not None else None
 
-    def __init__(self, printed: bytes = b"") -> None:
-        self._hash = blake2b(printed, digest_size=_DIGEST_BYTES)
-        self.update: Final = self._hash.update
 
-    @property
-    def value(self) -> bytes:
-        """The digest of all chunks."""
-        return self._hash.digest()
+def position_of(query: Query, key: str, facts: Facts) -> Position | None:
+    """Return where a query has a child, whatever its limit; None if it does not select it."""
+    if facts is None:
+        return None
+    order = query.order
+    rank = _SAME_RANK if order.kind == "key" else facts[order.kind, order.path]
+    if not query.admits(rank, key):
+        return None
+    if query.where is not None:
+        for each in query.where.conditions:
+            field = rank_value(key) if each.kind == "key" else facts[each.kind, each.path]
+            if not each.is_met(field):
+                return None
+    return rank, rank_key(key)
+
+
+def range_of(query: Query) -> tuple[Any, Any]:
+    """Return the least and the greatest rank, or rank of a key, that a query selects."""
+    is_by_key = query.order.kind == "key"
+    low, high = (BELOW_ALL_KEYS, ABOVE_ALL_KEYS) if is_by_key else (BELOW_ALL, ABOVE_ALL)
+    if query.low is not None:
+        low = _rank_of(query.low, is_by_key)
+    if query.high is not None:
+        high = _rank_of(query.high, is_by_key)
+    return low, high
+
+
+def _rank_of(bound: Bound, is_by_key: bool) -> Any:
+    return rank_key(bound.key or "") if is_by_key else bound.rank
+
+
+def position_of_value(query: Query, key: str, child: Value) -> Position | None:
+    """Return the same for a child whose value is known."""
+    rank = query.sort_value(child)
+    if query.admits(rank, key) and query.passes(key, child):
+        return rank, rank_key(key)
+    return None
+
+
+class Moved(NamedTuple):
+    """The children that a write concerns, of those that a window shows before or after it.
+
+    `stayed` are those that it wrote to and that are shown before and after.
+    """
+
+    entered: list[str]
+    left: list[str]
+    stayed: list[str]
 
 
 class Window:
-    """The children that one watched query shows.
+    """The children that one watched query with a limit shows, and its reserve."""
 
-    It is made empty. `show` and `keep` add the children that `wider_query` selects, in its order;
-    then `finish` has to be called.
-
-    Attributes:
-        is_export: whether it shows them in export form.
-
-    """
-
-    def __init__(self, query: Query, reserve: int = RESERVE, *, is_export: bool = False) -> None:
-        """Keep the positions of at most `reserve` children beyond the limit.
-
-        With `is_export` children are shown in export form.
-        """
-        self.is_export: Final = is_export
-        self._as_shown: Callable[[Value], Json] = as_json if is_export else plain
+    def __init__(self, query: Query, reserve: int = RESERVE) -> None:
+        """Begin empty; `fill` says what is there. Keep at most `reserve` beyond the limit."""
+        limit = query.limit_to_first or query.limit_to_last
+        if limit is None:
+            raise ValueError("A query without a limit needs no window.")
         self._query = query
-        self._reserve = reserve
-        self._limit = query.limit_to_first or query.limit_to_last
+        self._limit: Final = limit
+        self._size: Final = limit + reserve
         self._is_last = query.limit_to_last is not None
-        self._shown: dict[str, bytes] = {}
-        self._positions: dict[str, _Position] = {}
-        self._in_order: list[_Place] = []
-        self._horizon: _Place | None = None
+        self._positions: dict[str, Position] = {}
+        self._in_order: list[Placed] = []
+        self._horizon: Placed | None = None
+        self._was_shown: dict[str, bool] = {}
+        self._written: list[str] = []
 
     @property
     def wider_query(self) -> Query:
-        """The query of what the window shows and keeps in reserve."""
-        if self._limit is None:
-            return self._query
-        wider = self._limit + self._reserve
+        """The query of what the window shows and keeps in reserve, and whether there is more."""
         if self._is_last:
-            return attrs.evolve(self._query, limit_to_last=wider)
-        return attrs.evolve(self._query, limit_to_first=wider)
+            return attrs.evolve(self._query, limit_to_last=self._size + 1)
+        return attrs.evolve(self._query, limit_to_first=self._size + 1)
 
-    def show(self, key: str, rank: ValueRank, digest: bytes) -> None:
-        """Add a child that the query selects; `digest` is of its JSON as a GET prints it."""
-        self._shown[key] = digest
-        self.keep(key, rank)
+    @property
+    def missing(self) -> int:
+        """How many children it has room for."""
+        return self._size - len(self._in_order)
 
-    def keep(self, key: str, rank: ValueRank) -> None:
-        """Add a child of the reserve."""
-        if self._limit is not None:
-            position = (rank, rank_key(key))
-            self._positions[key] = position
-            self._in_order.append((position, key))
+    def cut(self, low: Any, high: Any) -> tuple[Any, Any]:
+        """Return as much of the range of the query as there is up to the horizon."""
+        if self._horizon is None:
+            return low, high
+        edge = self._horizon[0][self._query.order.kind == "key"]
+        return (edge, high) if self._is_last else (low, edge)
 
-    def finish(self) -> None:
-        """Find the horizon, after all children were added."""
-        if self._limit is not None and len(self._in_order) >= self._limit + self._reserve:
-            self._horizon = self._nth(len(self._in_order) - 1)
-        self._trim()
+    def known(self, keys: Collection[str]) -> list[str]:
+        """Return which of these keys it has a position of."""
+        positions = self._positions
+        if len(keys) > len(positions):
+            return [key for key in positions if key in keys]
+        return [key for key in keys if key in positions]
 
-    def keys(self) -> list[str] | None:
-        """Return the keys that are shown, in order; None if the window has no limit."""
-        if self._limit is None:
-            return None
+    @property
+    def keys(self) -> list[str]:
+        """The keys that are shown, in order."""
         shown = self._in_order[-self._limit :] if self._is_last else self._in_order[: self._limit]
         return [key for _, key in shown]
 
-    def shows_as(self, other: Window, key: str) -> bool:
-        """Return whether a child is shown as in another window of the same query."""
-        return self._shown.get(key) == other._shown.get(key)
+    def fill(self, children: Iterable[Placed]) -> None:
+        """Show and keep the first of these children, in any order: all that the query selects.
 
-    def keys_left_since(self, other: Window) -> list[str]:
-        """Return the keys that another window of the same query shows and this one does not."""
-        return [key for key in other._shown if key not in self._shown]
-
-    def move(
-        self, written: Iterable[str], read: ReadChildren
-    ) -> Generator[None, None, list[Event] | None]:
-        """Show what the query selects after children were written; return the resulting events.
-
-        Yields between steps; `read` must read the same state in all of them. Returns None if the
-        reserve has run out: then the window must be replaced.
+        They may be those that `wider_query` selects.
         """
-        values: dict[str, Json] = {}
-        touched: dict[str, None] = {}
-        for keys in _batched(dict.fromkeys(written)):
-            for key, child in zip(keys, read(keys), strict=True):
-                position = self._position(key, child)
-                touched.update(dict.fromkeys((key, *self._place(key, position))))
-                values[key] = None if position is None else self._as_shown(child)
-            yield
-        if self._horizon is not None and len(self._in_order) < (self._limit or 0):
-            return None
+        self._in_order = sorted(children)
+        self._positions = {key: position for position, key in self._in_order}
+        self._horizon = None
+        self._was_shown, self._written = {}, []
         self._trim()
-        for key in touched:
-            if not self._is_within_limit(key):
-                values[key] = None
-        entered = [key for key in touched if key not in values and key not in self._shown]
-        for keys in _batched(entered):
-            shown = map(self._as_shown, read(keys))
-            values.update(zip(keys, shown, strict=True))
-            yield
-        events: list[Event] = []
-        for keys in _batched(values):
-            for key in keys:
-                events += self._change(key, values[key])
-            yield
-        return events
 
-    def _position(self, key: str, child: Value) -> _Position | None:
-        """Return the position of a child in the order of the query, None if it has none."""
-        if child is None:
-            return None
-        rank = self._query.sort_value(child)
-        if not (self._query.admits(rank, key) and self._query.passes(key, child)):
-            return None
-        return rank, rank_key(key)
-
-    def _place(self, key: str, position: _Position | None) -> list[str]:
-        """Put a child in its position; return the others that may enter or leave because of it."""
-        if self._limit is None:
-            return []
-        crossing = []
-        former = self._positions.pop(key, None)
-        if former is not None:
-            del self._in_order[bisect_left(self._in_order, (former, key))]
-            crossing.append(self._nth(self._limit - 1))
+    def place(self, key: str, position: Position | None) -> None:
+        """Put a child where a write has left it; None if the query does not select it any more."""
+        self._was_shown.setdefault(key, self._is_shown(key))
+        self._written.append(key)
+        self._take_out(key)
         if position is not None and not self._is_beyond_horizon((position, key)):
-            self._positions[key] = position
-            insort(self._in_order, (position, key))
-            crossing.append(self._nth(self._limit))
-        return [place[1] for place in crossing if place is not None]
+            self._put_in(key, position)
 
-    def _nth(self, number: int) -> _Place | None:
-        """Return the child at a number, counted from 0 at the end where the limit begins."""
+    def move(self) -> Moved | None:
+        """Return whom a write concerns, after all its children were placed.
+
+        None if the reserve has run out: then `extend` returns it.
+        """
+        if self._horizon is not None and len(self._in_order) < self._limit:
+            return None
+        return self._moved()
+
+    def beyond(self, count: int) -> Query:
+        """Return the query of the next children after the horizon, so many of them."""
+        if self._horizon is None:
+            raise ValueError("Nothing is beyond the horizon.")
+        (rank, _), key = self._horizon
+        is_by_key = self._query.order.kind == "key"
+        bound = Bound(None if is_by_key else _value_of(rank), key, is_inclusive=False)
+        if self._is_last:
+            return attrs.evolve(self._query, high=bound, limit_to_last=count)
+        return attrs.evolve(self._query, low=bound, limit_to_first=count)
+
+    def later(self, one: Placed, other: Placed) -> Placed:
+        """Return which of two children comes later, from the end where the limit begins."""
+        return min(one, other) if self._is_last else max(one, other)
+
+    def extend(self, children: Iterable[Placed], *, is_all: bool) -> Moved:
+        """Take the children that follow after the horizon, in any order; return whom it concerns.
+
+        Unless that `is_all` there is, others follow after the last of them.
+        """
+        found = sorted(child for child in children if self._is_beyond_horizon(child))
+        if self._is_last:
+            self._in_order[:0] = found
+        else:
+            self._in_order += found
+        self._positions |= {key: position for position, key in found}
+        self._horizon = None if is_all else self._nth(len(self._in_order) - 1)
+        for _, key in found:
+            if self._is_shown(key):
+                self._was_shown.setdefault(key, False)
+        self._trim()
+        return self._moved()
+
+    def _moved(self) -> Moved:
+        was_shown, written = self._was_shown, self._written
+        is_shown = {key: self._is_shown(key) for key in was_shown}
+        self._was_shown, self._written = {}, []
+        return Moved(
+            [key for key, now in is_shown.items() if now and not was_shown[key]],
+            [key for key, now in is_shown.items() if was_shown[key] and not now],
+            [key for key in written if is_shown[key] and was_shown[key]],
+        )
+
+    def _take_out(self, key: str) -> None:
+        """Remove a child; note who enters for it."""
+        position = self._positions.pop(key, None)
+        if position is None:
+            return
+        at = bisect_left(self._in_order, (position, key))
+        is_shown = self._number(at) < self._limit
+        del self._in_order[at]
+        entering = self._nth(self._limit - 1) if is_shown else None
+        if entering is not None:
+            self._was_shown.setdefault(entering[1], False)
+
+    def _put_in(self, key: str, position: Position) -> None:
+        """Add a child; note who leaves for it."""
+        self._positions[key] = position
+        insort(self._in_order, (position, key))
+        number = self._number(bisect_left(self._in_order, (position, key)))
+        if number < self._limit:
+            number = self._limit
+            leaving = self._nth(number)
+            if leaving is not None:
+                self._was_shown.setdefault(leaving[1], True)
+        if _is_long(self._nth(number)):
+            self._cut(number)
+        elif len(self._in_order) > self._size:
+            self._cut(self._size)
+
+    def _number(self, at: int) -> int:
+        """Return the number of a child, from 0 at the end where the limit begins."""
+        return len(self._in_order) - 1 - at if self._is_last else at
+
+    def _nth(self, number: int) -> Placed | None:
         if number >= len(self._in_order):
             return None
         return self._in_order[-1 - number if self._is_last else number]
 
-    def _is_beyond_horizon(self, place: _Place) -> bool:
+    def _is_beyond_horizon(self, child: Placed) -> bool:
         if self._horizon is None:
             return False
-        return place < self._horizon if self._is_last else place > self._horizon
+        return child < self._horizon if self._is_last else child > self._horizon
 
-    def _is_within_limit(self, key: str) -> bool:
-        if self._limit is None:
-            return True
+    def _is_shown(self, key: str) -> bool:
         position = self._positions.get(key)
         if position is None:
             return False
-        at = bisect_left(self._in_order, (position, key))
-        number = len(self._in_order) - 1 - at if self._is_last else at
-        return number < self._limit
+        return self._number(bisect_left(self._in_order, (position, key))) < self._limit
 
     def _trim(self) -> None:
-        """Cut off what the reserve cannot hold: too many children, or too long a string."""
-        if self._limit is None:
-            return
+        """Cut off what the reserve cannot hold: too many children, or too long a string.
+
+        Of children that are placed one by one, `_put_in` does that.
+        """
         for number in range(self._limit, len(self._in_order)):
-            place = self._nth(number)
-            if number >= self._limit + self._reserve or _is_long(place):
+            if number >= self._size or _is_long(self._nth(number)):
                 self._cut(number)
                 return
 
@@ -225,44 +310,18 @@ class Window:
         del self._in_order[beyond]
         self._horizon = self._nth(number - 1)
 
-    def _change(self, key: str, child: Json) -> Iterator[Event]:
-        """Show a child, or none any more."""
-        if child is None:
-            if self._shown.pop(key, None) is not None:
-                yield Event("put", (key,), None)
-            return
-        digest = Digest(printing.compact(child)).value
-        if self._shown.get(key) != digest:
-            self._shown[key] = digest
-            yield Event("put", (key,), child)
+
+def _value_of(rank: ValueRank) -> Any:
+    """Return a value that has a rank."""
+    kind, content = rank
+    if kind in (_NUMBER, _STRING):
+        return content
+    return _VALUES_OF_RANKS[kind] if kind < len(_VALUES_OF_RANKS) else CONTAINER
 
 
-def written_children(events: Iterable[Event]) -> list[str] | None:
-    """Return the keys of the children that events at a node wrote, None if all may have been."""
-    keys: list[str] = []
-    for event in events:
-        if event.is_large:
-            return None
-        if event.path:
-            keys.append(event.path[0])
-        elif event.kind == "patch":
-            members = event.data if isinstance(event.data, dict) else {}
-            keys.extend(key.partition("/")[0] for key in members if key != PRIORITY)
-        else:
-            return None
-    return keys
-
-
-def _is_long(place: _Place | None) -> bool:
+def _is_long(child: Placed | None) -> bool:
     """Return whether a position would take much memory."""
-    if place is None:
+    if child is None:
         return False
-    (_, content), _ = place[0]
+    (_, content), _ = child[0]
     return isinstance(content, str) and len(content) > LONGEST_KEPT
-
-
-def _batched(keys: Iterable[str]) -> Iterator[list[str]]:
-    """Yield the keys, some at a time."""
-    remaining = iter(keys)
-    while batch := list(islice(remaining, READ_AT_ONCE)):
-        yield batch

@@ -14,6 +14,7 @@ from treedbd.web.realtime.inbox import Inbox, Message
 from treedbd.web.realtime.listening import ListeningOwner, SessionListens
 from treedbd.web.realtime.long_messages import LongWrite, find_long_write
 from treedbd.web.realtime.messages import Ping, RealtimeRequest
+from treedbd.web.realtime.pending import Pending
 from treedbd.web.realtime.pieces import END_BYTES, OversizedMessage
 from treedbd.web.realtime.presence import PresenceOwner, SessionPresence
 from treedbd.web.realtime.statuses import TOO_BIG, status_of
@@ -26,6 +27,10 @@ That is room for all disconnect writes that a session may have, and for the hash
 clients that keep much data on disk listen.
 """
 _WRITES: Final = frozenset({"p", "m", "o", "om"})
+
+
+_Waiting: TypeAlias = Coroutine[Any, Any, None] | None
+"""What goes on for a while, and lets the messages behind it wait; None if nothing does."""
 
 
 class UnknownLongMessage(Exception):
@@ -116,6 +121,9 @@ class SessionActions:
 
     async def _write_long(self, long: LongWrite) -> None:
         self._take(is_write=True)
+        settled = self.listens.pending.settled()
+        if settled is not None:
+            await settled
         await self._writes.write_long(long)
 
     def _refuse(self, message: OversizedMessage, most: int) -> None:
@@ -129,36 +137,59 @@ class SessionActions:
     def _note(self, request: RealtimeRequest) -> None:
         self._owner.answer(request.number, messages.OK, {})
 
-    def _write(self, request: RealtimeRequest) -> None:
-        self._writes.write(request)
+    def _write(self, request: RealtimeRequest) -> _Waiting:
+        """Write, after what was asked for before was read."""
+        return _after(self.listens.pending, lambda: self._writes.write(request))
 
-    def _get(self, request: RealtimeRequest) -> Coroutine[Any, Any, None] | None:
-        """Read what the writes before it have written, also if they are not answered yet."""
-        if not self._writes.under_way:
-            return self.listens.get(request)
+    def _listen(self, request: RealtimeRequest) -> _Waiting:
+        """Show what the writes before have written, after their answers."""
+        return _after(self._writes.pending, lambda: self.listens.listen(request))
 
-        async def get_later() -> None:
-            await self._writes.settle()
-            waiting = self.listens.get(request)
-            if waiting is not None:
-                await waiting
+    def _unlisten(self, request: RealtimeRequest) -> _Waiting:
+        return _after(self._writes.pending, lambda: self.listens.unlisten(request))
 
-        return get_later()
+    def _get(self, request: RealtimeRequest) -> _Waiting:
+        return _after(self._writes.pending, lambda: self.listens.get(request))
+
+    def _sign_in(self, request: RealtimeRequest) -> _Waiting:
+        """Become somebody else, when all that was asked for before was read."""
+        return _after(self.listens.pending, lambda: self.signed_in.sign_in(request))
+
+    def _sign_out(self, request: RealtimeRequest) -> _Waiting:
+        return _after(self.listens.pending, lambda: self.signed_in.sign_out(request))
+
+    def _keep(self, request: RealtimeRequest) -> _Waiting:
+        return _after(self.listens.pending, lambda: self.presence.set(request))
 
 
-_Act: TypeAlias = Callable[[SessionActions, RealtimeRequest], Coroutine[Any, Any, None] | None]
+def _after(others: Pending, act: Callable[[], _Waiting]) -> _Waiting:
+    """Act when none of the others is pending: now, if none is."""
+    settled = others.settled()
+    if settled is None:
+        return act()
+
+    async def act_later() -> None:
+        await settled
+        waiting = act()
+        if waiting is not None:
+            await waiting
+
+    return act_later()
+
+
+_Act: TypeAlias = Callable[[SessionActions, RealtimeRequest], _Waiting]
 _ACTIONS: Final[dict[str, _Act]] = {
-    "q": lambda actions, request: actions.listens.listen(request),
-    "n": lambda actions, request: actions.listens.unlisten(request),
+    "q": SessionActions._listen,
+    "n": SessionActions._unlisten,
     "g": SessionActions._get,
     "p": SessionActions._write,
     "m": SessionActions._write,
-    "o": lambda actions, request: actions.presence.set(request),
-    "om": lambda actions, request: actions.presence.set(request),
+    "o": SessionActions._keep,
+    "om": SessionActions._keep,
     "oc": lambda actions, request: actions.presence.cancel(request),
-    "auth": lambda actions, request: actions.signed_in.sign_in(request),
-    "gauth": lambda actions, request: actions.signed_in.sign_in(request),
-    "unauth": lambda actions, request: actions.signed_in.sign_out(request),
+    "auth": SessionActions._sign_in,
+    "gauth": SessionActions._sign_in,
+    "unauth": SessionActions._sign_out,
     "s": SessionActions._note,
     "appcheck": SessionActions._note,
     "unappcheck": SessionActions._note,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from twisted.logger import Logger
 
@@ -11,10 +11,17 @@ from treedbd.database.database import Database
 from treedbd.database.errors import PermissionDenied
 from treedbd.database.read_grants import ReadRequest
 from treedbd.database.requests import Write
+from treedbd.database.shared_window import SharedWindow
 from treedbd.tree.types import Json
 from treedbd.web.realtime import messages
 from treedbd.web.realtime.denials import explain_read, explain_write
 from treedbd.web.realtime.statuses import status_of
+
+Answered: TypeAlias = Callable[[], None]
+
+
+def _do_nothing() -> None:
+    pass
 
 
 class AnswersOwner(Protocol):
@@ -32,8 +39,8 @@ class AnswersOwner(Protocol):
         """Whether its connection is gone."""
         ...
 
-    def is_behind(self) -> bool:
-        """Return whether a query was not brought up to date yet with all that was committed."""
+    def find_behind(self) -> SharedWindow | None:
+        """Return the window of a query that still has to catch up with what was committed."""
         ...
 
     def send(self, message: bytes) -> None:
@@ -54,16 +61,28 @@ class SessionAnswers:
         """Answer a request."""
         self._owner.send(messages.print_answer(number, status, data))
 
-    def answer_when_notified(self, number: int) -> None:
-        """Answer a request with `ok`, after the events of what is durable by now."""
-        self._call_when_notified(lambda: self.answer(number, messages.OK, {}))
+    def answer_when_notified(self, number: int, answered: Answered = _do_nothing) -> None:
+        """Answer a request with `ok`, after the events of what is durable by now.
+
+        Then `answered` is called, unless the connection is gone.
+        """
+
+        def answer() -> None:
+            self.answer(number, messages.OK, {})
+            answered()
+
+        self._call_when_notified(answer)
 
     def fail_when_notified(
-        self, number: int, error: BaseException | None, write: Write | None
+        self,
+        number: int,
+        error: BaseException | None,
+        write: Write | None,
+        answered: Answered = _do_nothing,
     ) -> None:
         """Answer a request with an error, after the events of what is durable by now.
 
-        `write` is what the rules may have denied.
+        `write` is what the rules may have denied. Then `answered` is called as above.
         """
         database = self._owner.database
 
@@ -71,6 +90,7 @@ class SessionAnswers:
             if write is not None:
                 self._explain_denial(error, lambda: explain_write(database, write))
             self.answer(number, *status_of(error))
+            answered()
 
         self._call_when_notified(answer)
 
@@ -87,7 +107,7 @@ class SessionAnswers:
                 call()
 
         if not owner.is_over:
-            owner.database.watching.call_when_notified(call_if_open, owner.is_behind)
+            owner.database.watching.call_when_notified(call_if_open, owner.find_behind)
 
     def _explain_denial(self, error: BaseException | None, explain: Callable[[], str]) -> None:
         """Send why the rules have denied something, if the client may know."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Final, Protocol
 
 from twisted.internet.defer import Deferred
 
 from treedbd.database.read_grants import ReadRequest
+from treedbd.database.shared_window import SharedWindow
 from treedbd.database.slices import Steps
 from treedbd.tree import printing
 from treedbd.tree.query import Query
@@ -17,9 +18,12 @@ from treedbd.web.read_options import index_of
 from treedbd.web.realtime.gets import Get
 from treedbd.web.realtime.listens import Listen, ListenKey, ListenOwner
 from treedbd.web.realtime.messages import OK, RealtimeRequest
+from treedbd.web.realtime.outbox import Job
+from treedbd.web.realtime.pending import Pending
 from treedbd.web.realtime.queries import parse_query_object
 from treedbd.web.realtime.requests import path_of, place_of, tag_of
 from treedbd.web.realtime.statuses import LimitReached
+from treedbd.web.sse.send_queue import FrameReader
 
 _NO_INDEX: Final[Json] = {"w": ["no_index"]}
 """The data of the answer to a listen whose query has read all children."""
@@ -32,19 +36,45 @@ class ListeningOwner(ListenOwner, Protocol):
         """Answer a request."""
 
 
-class SessionListens:
-    """The listens of one session."""
+class _Opening:
+    """What a request reads, as a job of the outbox: it takes effect when it is opened."""
 
-    __slots__ = ("_listens", "_owner")
+    def __init__(self, job: Job, pending: Pending) -> None:
+        self._job = job
+        self._pending: Pending | None = pending
+        pending.begin()
+
+    def open(self) -> Sequence[FrameReader] | None:
+        """Read (`outbox.Job`)."""
+        try:
+            return self._job.open()
+        finally:
+            pending, self._pending = self._pending, None
+            if pending is not None:
+                pending.end()
+
+
+class SessionListens:
+    """The listens of one session.
+
+    Attributes:
+        pending: listens and gets that have not been read yet.
+
+    """
+
+    __slots__ = ("_listens", "_owner", "pending")
 
     def __init__(self, owner: ListeningOwner) -> None:
+        self.pending: Final = Pending()
         self._owner = owner
         self._listens: dict[ListenKey, Listen] = {}
 
-    @property
-    def is_behind(self) -> bool:
-        """Whether a query was not brought up to date yet with all that was committed."""
-        return any(each.is_behind for each in self._listens.values() if each.query is not None)
+    def find_behind(self) -> SharedWindow | None:
+        """Return the window of a query that still has to catch up with what was committed."""
+        for each in self._listens.values():
+            if each.query is not None and (window := each.behind) is not None:
+                return window
+        return None
 
     def listen(self, request: RealtimeRequest) -> Coroutine[Any, Any, None] | None:
         """Begin a listen; raise for one that is malformed."""
@@ -70,10 +100,8 @@ class SessionListens:
         self._listens[key] = listen
         claimed = claimed_hash if isinstance(claimed_hash, str) else ""
 
-        def begin() -> None:
-            listen.begin(request.number, claimed, warning)
-
-        return self._when_current(begin)
+        listen.begin(request.number, claimed, warning)
+        return self._when_current(lambda: owner.outbox.add(_Opening(listen, self.pending)))
 
     def unlisten(self, request: RealtimeRequest) -> None:
         """End a listen, if it is there; raise for a request that is malformed."""
@@ -91,7 +119,7 @@ class SessionListens:
         get = Get(owner, request.number, place, query)
         if query is not None:
             self._check_index(get.read_request, query)
-        return self._when_current(lambda: owner.outbox.add(get))
+        return self._when_current(lambda: owner.outbox.add(_Opening(get, self.pending)))
 
     def forget(self, listen: Listen) -> None:
         """Forget a listen that has ended."""

@@ -18,6 +18,7 @@ from twisted.python.failure import Failure
 
 from treedbd.database.errors import PermissionDenied
 from treedbd.database.read_grants import ReadGrant, ReadRequest
+from treedbd.database.shared_window import SharedWindow
 from treedbd.database.watchers import Notification
 from treedbd.store.nodes import Nodes
 from treedbd.tree.query import Query
@@ -119,9 +120,9 @@ class Listen:
         self._first = FirstValue(self._source, self._judge, owner.parts.reads, owner.address)
 
     @property
-    def is_behind(self) -> bool:
-        """Whether it was not notified yet of all that was committed."""
-        return self._is_begun and self._subscription.is_behind
+    def behind(self) -> SharedWindow | None:
+        """The window of its query, if that still has to catch up with what was committed."""
+        return self._subscription.behind if self._is_begun else None
 
     @property
     def read_request(self) -> ReadRequest:
@@ -129,14 +130,13 @@ class Listen:
         return ReadRequest(self._caller, self.path, self._facts, self._owner.parts.now_ms)
 
     def begin(self, number: int, claimed_hash: str, warning: Json) -> None:
-        """Send the first value, unless the client has it, then answer the request `number`.
+        """When it is opened, send the first value, unless the client has it, then the answer.
 
-        `warning` is the data of that answer.
+        The request is `number`, `warning` the data of its answer.
         """
         self._number = number
         self._claimed_hash = claimed_hash
         self._warning = warning
-        self._owner.outbox.add(self)
 
     def open(self) -> Sequence[FrameReader] | None:
         """Return the present value, and watch from there (`outbox.Job`)."""

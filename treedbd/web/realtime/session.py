@@ -19,6 +19,7 @@ from zope.interface import implementer
 
 from treedbd.database.database import Database
 from treedbd.database.requests import Caller
+from treedbd.database.shared_window import SharedWindow
 from treedbd.database.slices import Steps
 from treedbd.names import DatabaseName
 from treedbd.web.auth.identity import Identity, uid_of
@@ -117,9 +118,9 @@ class RealtimeSession:
         """Whether its client is sent why the rules deny."""
         return self.parts.explains_denials or self._actions.signed_in.is_overridden
 
-    def is_behind(self) -> bool:
-        """Return whether a query was not brought up to date yet with all that was committed."""
-        return self._actions.listens.is_behind
+    def find_behind(self) -> SharedWindow | None:
+        """Return the window of a query that still has to catch up with what was committed."""
+        return self._actions.listens.find_behind()
 
     @property
     def caller(self) -> Caller:

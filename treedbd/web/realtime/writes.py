@@ -27,6 +27,7 @@ from treedbd.web.http1.interface import IHttp1Request
 from treedbd.web.large_bodies import LARGE_BODY_BYTES, LARGE_BODY_NODES, PIECE_BYTES
 from treedbd.web.realtime.long_messages import LongWrite
 from treedbd.web.realtime.messages import RealtimeRequest
+from treedbd.web.realtime.pending import Pending
 from treedbd.web.realtime.requests import InvalidRequest, path_of, place_of, value_of
 from treedbd.web.realtime.service import RealtimeParts
 from treedbd.web.write import parse_body
@@ -47,13 +48,13 @@ class WriteOwner(Protocol):
         ...
 
     @property
-    def answer_when_notified(self) -> Callable[[int], None]:
-        """Answers with `ok`, after the events of what is durable by now."""
+    def answer_when_notified(self) -> Callable[..., None]:
+        """As `SessionAnswers` answers."""
         ...
 
     @property
-    def fail_when_notified(self) -> Callable[[int, BaseException | None, Write | None], None]:
-        """Answers with an error of a write, after the events of what is durable by now."""
+    def fail_when_notified(self) -> Callable[..., None]:
+        """As `SessionAnswers` fails."""
         ...
 
 
@@ -61,21 +62,15 @@ class SessionWrites:
     """Does the writes of one session.
 
     Attributes:
-        under_way: how many are not durable yet.
+        pending: those that are not answered yet.
 
     """
 
-    __slots__ = ("_owner", "_settled", "under_way")
+    __slots__ = ("_owner", "pending")
 
     def __init__(self, owner: WriteOwner) -> None:
-        self.under_way = 0
+        self.pending: Final = Pending()
         self._owner = owner
-        self._settled: Deferred[None] | None = None
-
-    def settle(self) -> Deferred[None]:
-        """Return what fires when none is under way any more: call it if some are, and once."""
-        self._settled = Deferred()
-        return self._settled
 
     def write(self, request: RealtimeRequest) -> None:
         """Do a put or a merge; raise for one that is malformed."""
@@ -140,23 +135,16 @@ class SessionWrites:
         return Write(edit, now, owner.caller, condition, deadline, wants_echo=False)
 
     def _submit(self, number: int, write: Write) -> Deferred[Any]:
-        owner = self._owner
-        self.under_way += 1
+        owner, pending = self._owner, self.pending
+        pending.begin()
 
         def done(_: Outcome) -> None:
-            owner.answer_when_notified(number)
+            owner.answer_when_notified(number, pending.end)
 
         def failed(failure: Failure) -> None:
-            owner.fail_when_notified(number, failure.value, write)
+            owner.fail_when_notified(number, failure.value, write, pending.end)
 
-        return owner.database.write(write).addCallbacks(done, failed).addBoth(self._count)
-
-    def _count(self, result: Any) -> Any:
-        self.under_way -= 1
-        if not self.under_way and self._settled is not None:
-            settled, self._settled = self._settled, None
-            settled.callback(None)
-        return result
+        return owner.database.write(write).addCallbacks(done, failed)
 
 
 def make_edit(method: Method, place: Place, value: Any, max_string_bytes: int) -> Edit:

@@ -44,10 +44,8 @@ class QuerySource:
         self.key: Final[Hashable] = ("window", database, path, repr(query), is_export)
 
     def shares(self, other: object) -> bool:
-        """Return whether the other has rendered for the window that this stream is attached to."""
-        if not isinstance(other, QuerySource):
-            return False
-        return other._subscription.window is self._subscription.window
+        """Return whether a stream can begin with what the other has rendered."""
+        return isinstance(other, QuerySource) and self._subscription.shares(other._subscription)
 
     def chunks(self, nodes: Nodes) -> Iterator[bytes]:
         """Render what the query selects, in its order."""

@@ -4,8 +4,7 @@ A frame is `event:` and `data:`, if requested `id:`, and an empty line. Some cli
 comment, and browsers drop an event without data, so a keep-alive carries `data: null`.
 
 An identifier is a position, printed as `42-9f3ac1d2e4b5a697`: the number of the write and the first
-bytes of its operation id, which distinguish it from the same number of another database. An event
-that is not the last of its write has its count appended: `…-1` is the first.
+bytes of its operation id, which distinguish it from the same number of another database.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ PIECE_EVENTS: Final = 32
 """Events that are printed in one step."""
 
 _OP_ID_BYTES: Final = 8
-_ID = re.compile(r"(0|[1-9][0-9]{0,17})(?:-([0-9a-f]{16})(?:-([1-9][0-9]{0,8}))?)?")
+_ID = re.compile(r"(0|[1-9][0-9]{0,17})(?:-([0-9a-f]{16}))?")
 
 
 def print_frames(events: Iterable[tuple[Position, Event]], *, with_ids: bool) -> bytes:
@@ -74,15 +73,12 @@ def parse_id(text: str | None) -> Position | None:
     found = _ID.fullmatch(text or "")
     if found is None:
         return None
-    sequence, op_id, events = found.groups()
-    return Position(int(sequence), bytes.fromhex(op_id or ""), int(events) if events else None)
+    sequence, op_id = found.groups()
+    return Position(int(sequence), bytes.fromhex(op_id or ""))
 
 
 def print_id(position: Position) -> str:
     """Return the identifier of a position."""
-    parts = [str(position.sequence)]
-    if position.op_id:
-        parts.append(position.op_id[:_OP_ID_BYTES].hex())
-    if position.events is not None:
-        parts.append(str(position.events))
-    return "-".join(parts)
+    if not position.op_id:
+        return str(position.sequence)
+    return f"{position.sequence}-{position.op_id[:_OP_ID_BYTES].hex()}"
