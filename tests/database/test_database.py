@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
@@ -47,15 +47,14 @@ from treedbd.store.engine import DiskFull, ReadView, StoreFailed
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.node_writer import NodeWriter
 from treedbd.store.nodes import Nodes
-from treedbd.store.select import draw
+from treedbd.tree import printing
 from treedbd.tree.edit import Edit, apply, make_patch, make_put, make_remove
 from treedbd.tree.etag import etag, parse_etags
-from treedbd.tree.event import Event, Position
+from treedbd.tree.event import Position
 from treedbd.tree.path import format_path
 from treedbd.tree.query import Query, parse_query, selection_to_json
 from treedbd.tree.types import Json, Path, Place, Value
 from treedbd.tree.value import members, plain
-from treedbd.tree.window import Window, written_children
 
 ADMIN = Caller(None, is_admin=True)
 ALICE = Caller({"uid": "alice"})
@@ -155,28 +154,6 @@ def child_values(nodes: Nodes, path: Path) -> list[tuple[str, Value]]:
     return [(child.key, child.value()) for child in nodes.children(path)]
 
 
-def show(nodes: Nodes, path: Path, watched: Query | None) -> Json:
-    """Return what a watcher of a path, or of a query at that path, receives first."""
-    if watched is None:
-        return plain(nodes.get(path))
-    return selection_to_json(watched.select(child_values(nodes, path)))
-
-
-def run(steps: Generator[None, None, T]) -> T:
-    """Return the result of work in steps."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            result: T = end.value
-            return result
-
-
-def show_to(follower: Follower, nodes: Nodes) -> Json:
-    """Return the present state of what a follower watches."""
-    return show(nodes, follower.path, follower.query)
-
-
 class Follower:
     """A watcher that applies its events to a replica and compares that with the model."""
 
@@ -186,20 +163,18 @@ class Follower:
         self.replica = Replica()
         self.position = Position(0)
         self.history: list[tuple[Position, Replica]] = []
-        self.window: Window | None = None
         self.error: Exception | None = None
         self._model = model
 
     def start(self) -> None:
         """Watch, starting with the present state."""
+        database = self._model.database
+        subscription = database.subscribe(self.path, self.query, self)
 
         def work(nodes: Nodes) -> Json:
-            if self.query is not None:
-                self.window = self._draw(self.query, nodes)
-            return show(nodes, self.path, self.query)
+            return printing.parse(b"".join(subscription.chunks(nodes)))
 
-        database = self._model.database
-        first, sequence = database.watching.watch(self.path, self, work)
+        first, sequence = subscription.watch(work)
         self.replica.apply("put", "/", first)
         self._move_to(database.watching.position(sequence))
 
@@ -224,45 +199,30 @@ class Follower:
     def notify(self, notification: Notification) -> None:
         """Apply what was written; `check` raises the error if that fails."""
         try:
-            self._apply(notification)
+            assert not notification.is_missed
+            for position, event in notification.events:
+                self._receive(position, event.kind, event.path, event.data)
         except Exception as error:
             self.error = error
 
-    def _apply(self, notification: Notification) -> None:
-        if self.window is None:
-            for position, event in notification.events:
-                self._receive(position, event.kind, event.path, event.data)
-            return
-        window, watched = self.window, self.query
-        assert watched is not None
-        database = self._model.database
-        written = written_children(event for _, event in notification.events)
-        events = None if written is None else run(window.move(written, self._read_children))
-        if events is None:
-            self.window = database.read(lambda nodes: self._draw(watched, nodes))
-            events = [Event("put", (), database.read(lambda nodes: show_to(self, nodes)))]
-        for event in events:
-            self.replica.apply(event.kind, format_path(event.path), event.data)
-        self._move_to(notification.events[-1][0])
+    def fail(self) -> None:
+        """Let `check` raise the error that is being handled."""
+        self.error = RuntimeError("The window has failed.")
 
-    def _read_children(self, keys: Sequence[str]) -> list[Value]:
-        return self._model.database.read(
-            lambda nodes: [nodes.get((*self.path, key)) for key in keys]
-        )
-
-    def _draw(self, watched: Query, nodes: Nodes) -> Window:
-        window = Window(watched, reserve=1)
-        for member in draw(nodes, self.path, watched, window):
-            if member is not None:
-                assert b"".join(member[1])
-        return window
+    def revoke(self) -> None:
+        """Let `check` raise an error: nothing is revoked here."""
+        self.error = RuntimeError("The window was revoked.")
 
     def check(self) -> None:
         """Compare the replica with the model at its position, if the model has that state yet."""
         if self.error is not None:
             raise self.error
-        root = self._model.states.get(self.position.sequence)
-        if root is None or self.position.events is not None:
+        self.check_at(self.position.sequence)
+
+    def check_at(self, sequence: int) -> None:
+        """Compare the replica with the model after a write, if the model has that state yet."""
+        root = self._model.states.get(sequence)
+        if root is None:
             return
         present = root.value.get(self.path)
         expected = (
@@ -273,16 +233,7 @@ class Follower:
         assert self.replica.equals(expected), (self.path, self.position, expected)
 
     def _receive(self, position: Position, kind: str, path: Path, data: Json) -> None:
-        before = self.position
-        is_next_of_same = before.events is not None and (
-            before.sequence == position.sequence
-            and position.events in (before.events + 1, None)
-            and position.op_id == before.op_id
-        )
-        assert position.sequence > before.sequence or is_next_of_same
-        if position.sequence > before.sequence:
-            assert before.events is None
-            assert position.events in (1, None)
+        assert position.sequence > self.position.sequence
         self.replica.apply(kind, format_path(path), data)
         self._move_to(position)
 
@@ -338,7 +289,7 @@ class Model:
 
     def is_resumable(self, after: Position) -> bool:
         """Return whether the events after a position can be computed from the log."""
-        between = range(after.sequence if after.events else after.sequence + 1, self.last + 1)
+        between = range(after.sequence + 1, self.last + 1)
         if any(self.states[each].sets_priority for each in between):
             return False
         return self.last - after.sequence <= self.retained
@@ -522,8 +473,7 @@ class DatabaseMachine(RuleBasedStateMachine):
         self.model.finish()
         assert self.model.database.read(lambda nodes: nodes.get(())) == self.model.root
         for follower in self.followers:
-            shown = self.model.database.read(partial(show_to, follower))
-            assert follower.replica.equals(shown), (follower.path, follower.query)
+            follower.check_at(self.model.last)
 
     @invariant()
     def followers_agree_with_the_model(self) -> None:
@@ -594,18 +544,6 @@ def test_a_watcher_that_starts_before_a_commit_is_reported_receives_it_when_it_i
     assert len(follower.history) == 2
 
 
-def test_a_client_that_was_cut_off_inside_a_write_receives_the_rest_of_it(model: Model) -> None:
-    follower = follow(model, "a")
-    model.write(make_patch((), {"a/b": 1, "a/c": 2, "a/d": 3}))
-    model.finish()
-    after, replica = follower.history[2]
-    assert replica.tree == {"b": 1, "c": 2}
-    other = Follower(model, ("a",), None)
-    assert other.resume(after, replica)
-    assert other.replica.tree == {"b": 1, "c": 2, "d": 3}
-    assert len(other.history) == 1
-
-
 def test_a_position_of_another_history_cannot_be_resumed(model: Model) -> None:
     for _ in range(3):
         model.write(make_put(Place(("a",)), 1))
@@ -653,18 +591,12 @@ def test_what_is_no_longer_retained_is_not_sent_though_the_log_still_has_it(mode
     assert Follower(model, (), None).resume(model.database.watching.position(2), Replica())
 
 
-def test_a_position_that_no_event_had_cannot_be_resumed(model: Model) -> None:
-    model.write(make_patch((), {"a/b": 1, "a/c": 2, "d": 3}))
+def test_a_position_before_the_first_write_names_none(model: Model) -> None:
+    model.write(make_put(Place(("a",)), 1))
     model.finish()
     known = model.database.watching.position(1)
+    assert Follower(model, (), None).resume(Position(0), Replica())
     assert not Follower(model, (), None).resume(Position(0, known.op_id), Replica())
-    half = Replica()
-    half.apply("put", "/b", 1)
-    assert Follower(model, ("a",), None).resume(known._replace(events=1), half)
-    for events in (2, 99):
-        unknown = known._replace(events=events)
-        assert not Follower(model, ("a",), None).resume(unknown, Replica())
-    assert not Follower(model, ("e",), None).resume(known._replace(events=1), Replica())
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,18 @@ import contextlib
 import itertools
 import os
 import pathlib
+import tempfile
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import attrs
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
 
+from tests.database.test_shared_window import ALL, EDITS, FIRST, LAST, LIST, QUERIES, World
 from tests.database.world import NAME, PROJECT, Disk, TurnClock, make_active_rules
 from treedbd.database.database import Database
 from treedbd.database.errors import ConditionFailed, Unavailable
@@ -25,12 +29,14 @@ from treedbd.names import DatabaseName
 from treedbd.store import changelog
 from treedbd.store.changelog import describe_entry
 from treedbd.store.sqlite.engine import SqliteEngine
+from treedbd.store.sqlite.file import connect_reader
+from treedbd.store.sqlite.reader import SqliteReader
 from treedbd.store.sqlite.shared_shelf import SharedShelf
 from treedbd.store.sqlite.shelf_lock import ShelfLock
-from treedbd.tree.edit import Edit, make_patch, make_put
+from treedbd.tree.edit import Edit, apply, make_patch, make_put, make_remove
 from treedbd.tree.etag import etag, parse_etags
 from treedbd.tree.event import Event
-from treedbd.tree.types import Json, Path, Place
+from treedbd.tree.types import Json, Path, Place, Value
 from treedbd.tree.value import plain
 
 ADMIN = Caller(None, is_admin=True)
@@ -52,7 +58,9 @@ class Recorder:
 
 
 class Worker:
-    """One of the processes that share a shelf."""
+    """One of the processes that share a shelf; with `heeds_hints` it follows each at once."""
+
+    heeds_hints = False
 
     def __init__(self, path: pathlib.Path, clock: TurnClock, others: list[Worker]) -> None:
         self.shelf = SharedShelf(path)
@@ -87,6 +95,8 @@ class Worker:
         for each in others:
             if each is not self:
                 each.hints += 1
+                if each.heeds_hints:
+                    each.clock.callLater(0, each.database.hinted)
 
     def follow(self) -> None:
         """Follow hints, and do what comes of it."""
@@ -125,6 +135,12 @@ class Worker:
         outcome = self.finish(self.database.write(Write(edit, now, ADMIN, is_push=True)))
         return outcome.edit.place.path[-1]
 
+    def hold(self) -> None:
+        """Begin a read that goes on in later turns, and end it."""
+        held = self.database.read(lambda nodes: nodes.hold())
+        if held is not None:
+            held.close()
+
     def get(self, path: Path) -> Json:
         """Read as a request does."""
         assert self.database.make_current() is None
@@ -137,15 +153,23 @@ class Worker:
         return recorder
 
 
+@contextlib.contextmanager
+def two_workers() -> Iterator[list[Worker]]:
+    """Make two workers over one shelf."""
+    with tempfile.TemporaryDirectory() as folder:
+        clock = TurnClock()
+        made: list[Worker] = []
+        for _ in range(2):
+            made.append(Worker(pathlib.Path(folder, "x.shelf"), clock, made))
+        yield made
+        for each in made:
+            each.engine.close()
+
+
 @pytest.fixture
-def workers(tmp_path: pathlib.Path) -> Iterator[list[Worker]]:
-    clock = TurnClock()
-    made: list[Worker] = []
-    for _ in range(2):
-        made.append(Worker(tmp_path / "x.shelf", clock, made))
-    yield made
-    for each in made:
-        each.engine.close()
+def workers() -> Iterator[list[Worker]]:
+    with two_workers() as made:
+        yield made
 
 
 def test_a_read_is_never_older_than_an_acknowledged_write(workers: list[Worker]) -> None:
@@ -207,6 +231,140 @@ def test_more_writes_than_are_read_at_once_are_notified_one_by_one(workers: list
     assert recorder.data == [(number, number) for number in range(1, 100)]
 
 
+def test_who_waits_for_the_end_of_a_batch_goes_on_though_another_has_advanced(
+    workers: list[Worker],
+) -> None:
+    first, second = workers
+    done = first.submit(make_put(Place(("a",)), 1))
+    first.clock.run_until(lambda: first.disk.waiting)
+    work, reported = first.disk.waiting.pop()
+    work()  # it is durable, and the reactor of the first does not know yet
+    second.put(("b",), 2)
+    waiting = first.database.make_current()
+    assert waiting is not None
+    done.addCallback(lambda _: first.database.is_current())
+    reported.callback(None)
+    first.clock.run()
+    assert waiting.called
+    assert first.get(("b",)) == 2
+
+
+class FollowedWorld(World):
+    """The world of followers at one of two workers, both of which write."""
+
+    def __init__(self, workers: list[Worker], at: int) -> None:
+        self.workers = workers
+        self.database = workers[at].database
+        self.followers = []
+        self.failures = 0
+        self._values: list[Value] = [None]
+        self._connection = connect_reader(workers[at].engine.path)
+        self._log = SqliteReader(self._connection)
+
+    def close(self) -> None:
+        """Read the log no longer."""
+        self._connection.close()
+
+    @property
+    def values(self) -> list[Value]:  # type: ignore[override]
+        """The tree after each write, from the log that is on the disk."""
+        known = self._values
+        for entry in self._log.read(lambda view: list(view.entries(len(known) - 1))):
+            edit = changelog.decode(entry.content)
+            assert not isinstance(edit, changelog.NotRetained)
+            known.append(apply(known[-1], edit.changes))
+        return known
+
+
+STEPS = st.one_of(
+    st.tuples(st.just("write"), st.integers(0, 1), EDITS),
+    st.tuples(st.just("write"), st.integers(0, 1), EDITS),
+    st.tuples(st.just("write"), st.integers(0, 1), EDITS),
+    st.tuples(st.just("turn"), st.integers(0, 1), st.none()),
+    st.tuples(st.just("turn"), st.integers(0, 1), st.none()),
+    st.tuples(st.just("disk"), st.integers(0, 1), st.none()),
+    st.tuples(st.just("durable"), st.integers(0, 1), st.none()),
+    st.tuples(st.just("hint"), st.integers(0, 1), st.none()),
+    st.tuples(st.just("read"), st.integers(0, 1), st.none()),
+    st.tuples(st.just("hold"), st.integers(0, 1), st.none()),
+    st.tuples(st.just("follow"), st.integers(0, 1), QUERIES),
+)
+
+
+REMOVAL = make_remove(Place((*LIST, "a")))
+HELD_BETWEEN: list[tuple[str, int, Any]] = [
+    ("write", 1, REMOVAL),
+    ("write", 0, REMOVAL),
+    ("turn", 0, None),
+    ("disk", 1, None),
+    ("write", 1, REMOVAL),
+    ("write", 0, REMOVAL),
+    ("hold", 0, None),
+]
+"""A long read holds the moment that is shown, and another process commits after it."""
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@example(0.0, HELD_BETWEEN)
+@given(st.sampled_from([0.0, 0.0015]), st.lists(STEPS, max_size=60))
+def test_at_each_process_a_stream_shows_what_its_query_selects_after_each_write(
+    lag: float, steps: list[tuple[str, int, Any]]
+) -> None:
+    with two_workers() as workers:
+        worlds = [FollowedWorld(workers, at) for at in range(2)]
+        for world in worlds:
+            for watched in (FIRST, LAST, ALL):
+                world.follow(watched)
+        workers[0].clock.lag = lag
+        for kind, at, what in steps:
+            take(workers[at], worlds[at], kind, what)
+        workers[0].clock.lag = 0.0
+        settle(workers)
+        for world in worlds:
+            assert world.failures == 0
+            for follower in world.followers:
+                assert follower.missed == 0
+                follower.skip_to(len(world.values) - 1)
+            world.close()
+
+
+def take(worker: Worker, world: FollowedWorld, kind: str, what: Any) -> None:
+    """Do one step of a random history at one of two workers."""
+    disk = worker.disk
+    if kind == "write":
+        worker.submit(what)
+    elif kind == "turn":
+        worker.clock.take_turn()
+    elif kind == "disk" and disk.waiting:
+        disk.finish()
+    elif kind == "durable" and disk.waiting and disk.commits_next():
+        work, done = disk.waiting.pop(0)
+        work()
+        disk.waiting.insert(0, (lambda: None, done))
+    elif kind == "hint":
+        worker.database.hinted()
+    elif kind == "read" and worker.database.is_current():
+        worker.database.read(lambda nodes: nodes.get(()))
+    elif kind == "hold" and worker.database.is_current():
+        worker.hold()
+    elif kind == "follow" and worker.database.is_current():
+        world.follow(what)
+
+
+def settle(workers: list[Worker]) -> None:
+    """Go on until nothing is under way at any worker."""
+    clock = workers[0].clock
+    for _ in range(3):
+        for each in workers:
+            each.database.hinted()
+        while clock.take_turn() or any(each.disk.waiting for each in workers):
+            for each in workers:
+                if each.disk.waiting:
+                    each.disk.finish()
+            if not any(each.disk.waiting for each in workers):
+                clock.advance(0.002)
+
+
 def test_after_writes_that_are_not_retained_a_watcher_reads_again(workers: list[Worker]) -> None:
     recorder = workers[1].watch(("a",))
     for number in range(1, 300):
@@ -229,18 +387,24 @@ def test_a_body_that_is_too_long_for_the_log_is_read_again(workers: list[Worker]
     assert [event.is_missed for _, event in below.events] == [True]
 
 
-def test_bodies_for_those_who_follow_are_cut_soon(tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize(
+    ("size", "kept"),
+    [(1000, changelog.FOLLOWED), (changelog.LARGE_BYTES, changelog.FOLLOWED_LARGE)],
+)
+def test_bodies_for_those_who_follow_are_cut_soon(
+    tmp_path: pathlib.Path, size: int, kept: int
+) -> None:
     with contextlib.closing(SqliteEngine.create(tmp_path / "x.shelf")) as engine:
-        for number in range(10):
+        for number in range(kept + 6):
             transaction = engine.begin()
-            edit = make_put(Place((f"k{number}",)), "x" * 1000)
-            content = changelog.encode(edit, 1000, 10_000)
+            edit = make_put(Place((f"k{number}",)), "x" * size)
+            content = changelog.encode(edit, 1000, 2 * size)
             changelog.append(transaction, b"op", content, 100, 500)
             transaction.commit()
         entries = engine.read(lambda view: list(view.entries(0)))
-        assert [len(each.content) > 500 for each in entries] == [False] * 6 + [True] * 4
-        assert all(describe_entry(each).size == 1002 for each in entries)
-        assert [describe_entry(each).has_body for each in entries] == [False] * 6 + [True] * 4
+        assert [len(each.content) > 500 for each in entries] == [False] * 6 + [True] * kept
+        assert all(describe_entry(each).size == size + 2 for each in entries)
+        assert [describe_entry(each).has_body for each in entries] == [False] * 6 + [True] * kept
 
 
 def test_the_priority_of_a_node_is_read_where_it_is_watched(workers: list[Worker]) -> None:
@@ -420,17 +584,21 @@ def test_a_failed_store_is_verified_by_all_before_they_write(
     assert second.get(("a",)) == 3
 
 
-def test_the_log_is_restarted_though_others_read(workers: list[Worker]) -> None:
+@pytest.mark.parametrize("is_watched", [False, True])
+def test_the_log_is_restarted_though_others_read(workers: list[Worker], is_watched: bool) -> None:
     first, second = workers
+    for each in workers:
+        each.heeds_hints = True
+        if is_watched:
+            each.watch(("a",))
     sizes = []
     for number in range(1500):
         first.put(("a", f"k{number % 50}"), "x" * 200)
         if number % 7 == 0:
             second.get(("a", "k1"))
-        second.follow()
         if number % 50 == 0:
             sizes.append(first.engine.size())
-    assert max(sizes) < 20 * 1024 * 1024
+    assert max(sizes) < 4_000_000
 
 
 def test_the_last_one_to_close_leaves_no_log(tmp_path: pathlib.Path) -> None:

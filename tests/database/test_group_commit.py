@@ -444,6 +444,7 @@ def test_what_is_kept_in_memory_is_brought_up_to_date_before_a_writer_is_answere
         _apply,
         lambda found: seen.append(f"committed {[commit.path for commit in found]}"),
         lambda _: iter(()),  # type: ignore[arg-type,return-value]
+        lambda: rows.advance() is not None,
         Runtime(clock, bytes, disk.run),
     )
     for name in ("a", "b"):

@@ -194,11 +194,11 @@ def test_clients_that_missed_the_same_share_what_it_is(
 
     def count_computed(commit: Commit, watched: Path) -> Any:
         computed.append(commit.position.sequence)
-        return events_at(commit, watched)
+        return event_at(commit, watched)
 
-    events_at = Commit.events_at
+    event_at = Commit.event_at
     monkeypatch.setattr(resume, "decode_entry", count_decoded)
-    monkeypatch.setattr(Commit, "events_at", count_computed)
+    monkeypatch.setattr(Commit, "event_at", count_computed)
     clients = [Client(slow_run, slow_run.database.watching.position(10)) for _ in range(20)]
     clients.append(Client(slow_run, slow_run.database.watching.position(20)))
     slow_run.clock.run()

@@ -31,11 +31,13 @@ def queue(statistics: Statistics, disk: Disk, clock: Clock) -> Callable[[str], o
         sequence = transaction.append(b"", b"")
         return Outcome(write.edit, describe(sequence, write.edit), None, None)
 
+    engine = MemoryEngine()
     commits = GroupCommit(
-        MemoryEngine(),
+        engine,
         apply,
         lambda _: None,
         lambda _: iter(()),  # type: ignore[arg-type,return-value]
+        lambda: engine.advance() is not None,
         Runtime(clock, bytes, disk.run, statistics=statistics),
     )
     return lambda key: commits.submit(Write(make_put(Place((key,)), 1, 100), 0, ADMIN))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import FrameType
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from treedbd.database.watchers import PAUSE_AFTER, Notification, Watchers
+from treedbd.database.watchers import PAUSE_AFTER, Delivery, Notification, Watchers
 from treedbd.tree.edit import Edit, make_patch, make_put
 from treedbd.tree.event import Commit, Event, Position, describe
 from treedbd.tree.types import Path, Place
@@ -38,9 +38,23 @@ class FailingWatcher(RecordingWatcher):
         raise RuntimeError("a watcher of a test")
 
 
+def follow(watchers: Watchers, commits: Sequence[Commit]) -> Iterator[None]:
+    """Notify of the writes of one batch, in steps."""
+    delivery = Delivery()
+    for commit in commits:
+        events = []
+        for each in watchers.concerned(commit):
+            event = None if each is None else each.commit.event_at(each.path)
+            if each is not None and event is not None:
+                events.append((each.node.audience, event))
+            yield
+        yield from delivery.add(commit.position, events)
+    yield from delivery.finish()
+
+
 def notify(watchers: Watchers, commits: Sequence[Commit]) -> None:
     """Notify of the writes of one batch, in all its steps."""
-    for _ in watchers.notify(commits):
+    for _ in follow(watchers, commits):
         pass
 
 
@@ -112,7 +126,6 @@ def test_writes_of_unrelated_clients_are_one_notification_each() -> None:
 
 
 def test_watchers_without_a_group_are_called_once_for_a_batch_beside_groups() -> None:
-    """The windows of queries rely on it: they read the present state."""
     watchers, alone = Watchers(), RecordingWatcher()
     watchers.add(("a",), alone, 0)
     for path in (("a",), ("a", "b")):
@@ -132,13 +145,14 @@ def test_a_group_that_has_left_delays_nobody() -> None:
     assert len(one.notifications) == 1
 
 
-def test_each_event_of_a_write_has_a_position_and_the_last_has_that_of_the_whole_write() -> None:
+def test_a_write_is_one_event_with_its_position() -> None:
     watchers, watcher = Watchers(), RecordingWatcher()
     watchers.add(("a",), watcher, 0)
     patch = make_patch((), {"a/b": 1, "a/c": 2, "a/d": 3})
     notify(watchers, [describe(5, patch, b"op")])
-    positions = [pair[0] for each in watcher.notifications for pair in each.events]
-    assert positions == [Position(5, b"op", 1), Position(5, b"op", 2), Position(5, b"op")]
+    ((position, event),) = watcher.notifications[0].events
+    assert position == Position(5, b"op")
+    assert event == Event("patch", (), {"b": 1, "c": 2, "d": 3})
 
 
 def test_a_watcher_is_not_notified_of_writes_that_its_first_state_includes() -> None:
@@ -194,7 +208,7 @@ def test_each_watcher_is_notified_in_a_step_of_its_own() -> None:
         watchers.add(("a",), watcher, 0)
     received = [
         sum(len(watcher.notifications) for watcher in registered)
-        for _ in watchers.notify([put(1, "a")])
+        for _ in follow(watchers, [put(1, "a")])
     ]
     assert received == [0, 1, 2, 3, 4, 5]
 
@@ -204,7 +218,7 @@ def test_the_keys_of_a_large_patch_are_followed_in_many_steps() -> None:
     watchers.add(("elsewhere",), watcher, 0)
     patch = make_patch(("a",), {f"k{number}": 1 for number in range(10 * PAUSE_AFTER)})
     watchers.add(("a", "b"), watcher, 0)
-    assert len(list(watchers.notify([describe(1, patch)]))) == 10
+    assert len(list(follow(watchers, [describe(1, patch)]))) == 10
 
 
 def test_between_steps_watchers_may_come_go_and_start_again() -> None:
@@ -212,7 +226,7 @@ def test_between_steps_watchers_may_come_go_and_start_again() -> None:
     first, gone, again, new = (RecordingWatcher() for _ in range(4))
     for watcher in (first, gone, again):
         watchers.add(("a",), watcher, 0)
-    steps = watchers.notify([put(5, "a")])
+    steps = follow(watchers, [put(5, "a")])
     while not first.notifications:
         next(steps)
     watchers.remove(("a",), gone)
@@ -230,7 +244,7 @@ def test_nodes_may_come_and_go_while_a_write_above_them_is_followed() -> None:
     watchers, watcher = Watchers(), RecordingWatcher()
     for key in "abc":
         watchers.add((key,), watcher, 0)
-    steps = watchers.notify([describe(1, make_put(Place(()), {"a": 1, "b": 2, "c": 3}))])
+    steps = follow(watchers, [describe(1, make_put(Place(()), {"a": 1, "b": 2, "c": 3}))])
     next(steps)
     watchers.remove(("b",), watcher)
     watchers.add(("d",), watcher, 1)
@@ -266,7 +280,7 @@ def test_each_watcher_receives_exactly_the_events_of_its_path(
         expected = [
             (commit.position.sequence, event)
             for commit in commits
-            for event in commit.events_at(path)
+            if (event := commit.event_at(path)) is not None
         ]
         assert watcher.events == expected
 

@@ -20,8 +20,8 @@ PATCH_A = make_patch(("a",), {"b": {"c": 1}, "/d/e": 2, "f": {}})
 
 
 def events_of(edit: Edit, watched: Path, after: Any = None) -> list[tuple[str, Path, Json]]:
-    events = complete(describe(7, edit), ValueView(after)).events_at(watched)
-    return [(event.kind, event.path, event.data) for event in events]
+    event = complete(describe(7, edit), ValueView(after)).event_at(watched)
+    return [] if event is None else [(event.kind, event.path, event.data)]
 
 
 @pytest.mark.parametrize(
@@ -40,11 +40,16 @@ def events_of(edit: Edit, watched: Path, after: Any = None) -> list[tuple[str, P
         (PATCH_A, ("a",), [("patch", (), {"b": {"c": 1}, "d/e": 2, "f": None})]),
         (PATCH_A, ("a", "b"), [("put", (), {"c": 1})]),
         (PATCH_A, ("a", "b", "c"), [("put", (), 1)]),
-        (PATCH_A, ("a", "d"), [("put", ("e",), 2)]),
+        (PATCH_A, ("a", "d"), [("patch", (), {"e": 2})]),
         (PATCH_A, ("a", "d", "e"), [("put", (), 2)]),
         (PATCH_A, ("a", "d", "x"), []),
         (PATCH_A, ("a", "x"), []),
-        (make_patch((), {"a/b": 1, "a/c": 2}), ("a",), [("put", ("b",), 1), ("put", ("c",), 2)]),
+        (
+            make_patch((), {"a/b": 1, "x": 3, "a/c/d": {}}),
+            ("a",),
+            [("patch", (), {"b": 1, "c/d": None})],
+        ),
+        (make_patch((), {"a/b": 1, "x": 3}), ("a", "b", "c"), [("put", (), None)]),
         (make_patch(("a",), None), ("a", "b"), [("put", (), None)]),
         (make_put(Place(("a",)), [1, 2]), (), [("put", ("a",), [1, 2])]),
         (make_put(Place(("a",)), {".value": 1, ".priority": 2}), (), [("put", ("a",), 1)]),
@@ -71,6 +76,8 @@ def test_a_patch_with_a_priority_is_one_patch_that_shows_it_as_sent() -> None:
         ("patch", (), {".priority": 5, "b": 2, "c/.priority": 1})
     ]
     assert events_of(edit, ("a", "c"), after) == [("put", (), 3)]
+    above = make_patch((), {"a/.priority": 5, "a/b": 2, "a/c/.priority": 1})
+    assert events_of(above, ("a",), after) == events_of(edit, ("a",), after)
 
 
 def test_a_patch_event_has_its_members_in_the_order_in_which_they_were_sent() -> None:

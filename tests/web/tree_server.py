@@ -176,3 +176,8 @@ class StreamClient:
 def put(path: str, value: Any) -> tuple[str, str]:
     """Return a `put` event as `StreamClient.read_events` returns it."""
     return "put", json.dumps({"path": path, "data": value}, separators=(",", ":"))
+
+
+def patch(path: str, data: Any) -> tuple[str, str]:
+    """Return a `patch` event as `StreamClient.read_events` returns it."""
+    return "patch", json.dumps({"path": path, "data": data}, separators=(",", ":"))

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.web.tree_server import BUFFER_BYTES, StreamClient, TreeServer, put
+from tests.web.tree_server import BUFFER_BYTES, StreamClient, TreeServer, patch, put
 from treedbd.database.read_grants import ReadGrants
 from treedbd.names import DatabaseName
 from treedbd.rules.ruleset import DENY
@@ -93,8 +93,8 @@ def test_after_too_many_events_a_paused_reader_gets_the_present_value_and_later_
     assert server.resource.streams.overflowed == 1
     client.producer.resumeProducing()
     assert client.read_events() == [put("/", selected)]
-    server.write("PUT", "/a/zzz", 3)
-    assert put("/zzz", 3) in client.read_events()
+    server.write("PUT", "/a/z", 3)
+    assert client.read_events() == [put("/z", 3)]
 
 
 def test_a_reader_that_does_not_read_for_too_long_is_dropped(server: TreeServer) -> None:
@@ -307,7 +307,7 @@ def test_streams_of_the_same_query_share_one_window(server: TreeServer) -> None:
     assert [client.read_events() for client in clients] == [[put("/", {"b": 1})]] * 5
     assert server.catalog.find(DatabaseName("demo"))._watchers.count == 1
     server.write("DELETE", "/a/b", None)
-    assert [client.read_events() for client in clients] == [[put("/b", None), put("/c", 2)]] * 5
+    assert [client.read_events() for client in clients] == [[patch("/", {"b": None, "c": 2})]] * 5
 
 
 def test_streams_whose_window_fails_are_dropped_and_no_others(
@@ -392,4 +392,4 @@ def test_a_first_value_of_a_query_that_takes_many_turns_is_followed_by_what_was_
     server.clock.advance(0)
     first, *later = client.read_events()
     assert first == put("/", {"k0998": 998, "k0999": 999})
-    assert sorted(later) == [put("/k0998", None), put("/k1000", 1000)]
+    assert later == [patch("/", {"k0998": None, "k1000": 1000})]
