@@ -40,6 +40,7 @@ SMALLEST = {
     "soak.py": ("--minutes=0.1", "--clients=4", "--rate=80", "--samples=4"),
     "store.py": ("--records=20", "--operations=2", "--rounds=1"),
     "streams.py": ("--listeners=2", "--events=4", "--seconds=0.1", "--rounds=1"),
+    "watched_queries.py": ("--items=50", "--seconds=0.1", "--rounds=1", "--most=1"),
     "worker_kills.py": ("--kills=1", "--operations=700"),
     "workers.py": ("--seconds=1", "--rounds=1", "--streams=8"),
 }
@@ -83,6 +84,8 @@ ROWS = [
     ("streams.py", rf"(one path|N paths) +2  (treedb|twisted\.web) +{RATE} .* {RATIO} +{RATIO}", 4),
     ("streams.py", rf"PUT, 32 connections: {RATE} alone, {RATE} beside 2 listeners .*: {RATIO}", 1),
     ("streams.py", rf"fan-out to 1,000 listeners (in plain|over TLS): {RATE}, .*", 2),
+    ("watched_queries.py", rf"(1 plain|[0-9]+ queries).* +[0-9.]+ +{RATIO} +[0-9.]+ +[0-9.]+", 3),
+    ("watched_queries.py", rf"1000 writes at once, .*: [0-9.]+ s, ratio {RATIO}", 3),
     ("worker_kills.py", r"1 holder, 1 other, 1 parent", 1),
     ("worker_kills.py", r"nothing acknowledged was lost, and nothing was left", 1),
     ("workers.py", rf"(GET|PUT|events).* +[12] workers +{RATE} .*", 8),

@@ -91,6 +91,20 @@ def test_requests_behind_a_token_are_judged_by_it(shop: Tree) -> None:
         assert shop.see("/mine/ann.json") == 3
 
 
+def test_what_is_read_later_is_judged_by_who_asked_for_it(shop: Tree) -> None:
+    """The second get is read when the first has been sent, and the client reads nothing yet."""
+    shop.seed("/open/large.json", "x" * 3_000_000)
+    with RealtimeClient(shop) as client:
+        client.succeed("auth", {"cred": user("shop", "ann")})
+        client.send_request("g", {"p": "open/large"})
+        get = client.send_request("g", {"p": "members"})
+        unauth = client.send_request("unauth")
+        denied = client.send_request("g", {"p": "members"})
+        assert client.await_answer(denied) == DENIED
+        assert client.await_answer(get) == ("ok", "m")
+        assert client.await_answer(unauth).status == "ok"
+
+
 @pytest.mark.parametrize("action", ["auth", "gauth"])
 def test_the_token_of_an_admin_may_do_everything(shop: Tree, action: str) -> None:
     with RealtimeClient(shop) as client:

@@ -1,0 +1,91 @@
+"""Each write reaches each listener as at most one event, in order and whole, on each engine.
+
+`TREEDB_TEST_SEEDS` is the number of worlds of each engine, for long runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import threading
+from collections.abc import Iterator
+from typing import Final
+
+import pytest
+
+from tests.rest import Client
+from tests.served import ENGINES, Served
+from tests.told_writes import (
+    WATCHED,
+    History,
+    Load,
+    Socket,
+    Stream,
+    entries_of,
+    judge_socket,
+    judge_stream,
+    pairs,
+)
+
+SEEDS: Final = int(os.environ.get("TREEDB_TEST_SEEDS", "1"))
+FIRST_SEED: Final = int(os.environ.get("TREEDB_TEST_FIRST_SEED", "0"))
+ROUNDS: Final = ((6, 40), (2, 200), (8, 30))
+"""How many writers write at once, and how many writes each sends without waiting."""
+PATIENCE_S: Final = 60.0
+
+
+@pytest.fixture(scope="module", params=[name for name in ENGINES if name != "memory"])
+def served(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Served]:
+    folder: pathlib.Path = tmp_path_factory.mktemp("served")
+    with ENGINES[request.param](folder) as service:
+        yield service
+
+
+@pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + SEEDS))
+def test_each_listener_passes_through_the_values_after_each_write(
+    served: Served, seed: int
+) -> None:
+    with contextlib.ExitStack() as stack:
+        first = stack.enter_context(Client.of_new_tree(served.daemons[0]))
+        others = [Client(daemon, first.host) for daemon in served.daemons[1:]]
+        clients = [first, *others]
+        history = History(entries_of(clients[0]))
+        streams = [Stream(client, each) for client in clients for each in WATCHED]
+        sockets = [Socket(client, each) for client in clients for each in pairs(WATCHED)]
+        for each in (*streams, *sockets):
+            stack.enter_context(each)
+        load = Load(clients, seed)
+        late: list[Stream] = []
+        for number, sizes in enumerate(ROUNDS):
+            running = threading.Thread(target=load.run, args=sizes)
+            running.start()
+            client, some = clients[number % len(clients)], WATCHED[number :: len(ROUNDS)]
+            late += [stack.enter_context(Stream(client, each)) for each in some]
+            running.join()
+            history.read()
+        for socket in sockets:
+            socket.finish()
+        clients[0].put("/.json", {"d": {"a": {"n": 4}}, "e": "end"})
+        history.read()
+        for stream in (*streams, *late):
+            stream.wait_for(len(history.roots) - 1, PATIENCE_S)
+        told = sum(judge_stream(each, history) for each in (*streams, *late))
+        told += sum(judge_socket(each, history) for each in sockets)
+        assert told > len(history.roots)
+
+
+def test_the_log_of_a_file_is_restarted_although_it_is_watched(served: Served) -> None:
+    """What is told one by one needs the moment before it, which the log holds only for a while."""
+    daemon = served.daemons[0]
+    client = Client.of_new_tree(daemon)
+    with contextlib.ExitStack() as stack:
+        for each in WATCHED[:3]:
+            stack.enter_context(Stream(client, each))
+        for number in range(200):
+            client.put(f"/d/k{number % 50}/text.json", f"{number:060000}")
+        logs = [each.stat().st_size for each in daemon.data.rglob("*-wal")]
+        assert logs
+        assert max(logs) < 12_000_000  # of 20,000,000 that were logged
