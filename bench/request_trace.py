@@ -188,9 +188,14 @@ def _module_of(file: pathlib.Path) -> str:
 
 def _imports_of(file: pathlib.Path) -> set[str]:
     found: set[str] = set()
-    for node in ast.walk(ast.parse(file.read_text())):
+    nodes: list[ast.AST] = [ast.parse(file.read_text())]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            continue  # it imports nothing when the program runs
         if isinstance(node, ast.ImportFrom) and node.module is not None:
             found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        nodes += ast.iter_child_nodes(node)
     return found - {_module_of(file)}
 
 
