@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 VALUE = "x" * 60
 FRAME = b'event: put\ndata: {"path":"/","data":"%s"}\n\n' % VALUE.encode()
-CHUNK_BYTES = len(b"%x\r\n%b\r\n" % (len(FRAME), FRAME))
+EVENT_BYTES = len(FRAME)
 WAIT_S = 30.0
 RESET = struct.pack("ii", 1, 0)  # closes without TIME_WAIT, so that ports do not run out
 
@@ -27,7 +27,7 @@ class Listeners:
         base: str,
         paths: list[str],
         open_one: Callable[[str, str], socket.socket] | None = None,
-        event_bytes: int = CHUNK_BYTES,
+        event_bytes: int = EVENT_BYTES,
     ) -> None:
         """Open one stream for each path by `open_one`, and wait for the first event of each."""
         open_one = connect if open_one is None else open_one
@@ -102,7 +102,7 @@ def connect(base: str, path: str) -> socket.socket:
     head = f"GET /{path}.json HTTP/1.1\r\nHost: {address.netloc}\r\nAccept: text/event-stream\r\n"
     opened.sendall(f"{head}\r\n".encode())
     received = b""
-    while not received.endswith(b"\n\n\r\n"):
+    while not received.endswith(b"\n\n"):
         more = opened.recv(65_536)
         if not more or b"200" not in (received + more)[:15]:
             raise ConnectionError(f"No stream was opened: {received + more!r}")

@@ -73,6 +73,7 @@ class FanOut(Resource):
         self._held[request] = None
         request.notifyFinish().addErrback(lambda _: self._held.pop(request))
         request.setHeader(b"Content-Type", b"text/event-stream")
+        request.clientproto = b"HTTP/1.0"  # so that it is not sent in chunks
         request.write(b"event: put\ndata: null\n\n")
         return NOT_DONE_YET
 

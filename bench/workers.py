@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import attrs
-from listeners import CHUNK_BYTES, VALUE, Listeners
+from listeners import EVENT_BYTES, VALUE, Listeners
 from servers import put
 
 CONFIG = """
@@ -164,7 +164,7 @@ def events(streams: int) -> Callable[[Server, float], Sample]:
                     url = f"{server.base}/fan/one.json?print=silent"
                     writing.submit(run_wrk, url, 1, seconds, script)
                     received = listeners.count(time.monotonic() + seconds)
-                return received / CHUNK_BYTES
+                return received / EVENT_BYTES
 
             return server.measure(fan_out, children_cpu)
 

@@ -168,11 +168,11 @@ class Stream(Wire):
 
     def _next(self) -> Event | None:
         while b"\n\n" not in self._rest:
-            chunk = self._read_chunk()
-            if not chunk:
+            piece = self._file.read1()
+            if not piece:
                 assert self._rest == b""
                 return None
-            self._rest += chunk
+            self._rest += piece
         frame, _, self._rest = self._rest.partition(b"\n\n")
         fields = dict(line.split(": ", 1) for line in frame.decode().split("\n"))
         return Event(fields["event"], _parsed(fields["data"]), fields.get("id"))

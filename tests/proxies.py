@@ -180,10 +180,16 @@ class ProxyClient(Closing):
         self._connection.close()
 
 
-def start_nginx(folder: pathlib.Path, upstream: str) -> Front:
-    """Return a running nginx before the daemon at `upstream`, as nginx writes an address."""
+def start_nginx(
+    folder: pathlib.Path, upstream: str, others: Mapping[str, str] = MappingProxyType({})
+) -> Front:
+    """Return a running nginx before the daemon at `upstream`, as nginx writes an address.
+
+    `others` are lines of its file, and what they are replaced by.
+    """
     front = Front(folder)
     replaced = {
+        **others,
         "listen 443 ssl http2;": f"listen 127.0.0.1:{front.port} ssl http2;",
         "listen [::]:443 ssl http2;": "",
         "server 127.0.0.1:8080;": f"server {upstream};",

@@ -1,7 +1,8 @@
 """A strict client of event streams for tests.
 
 It parses frames as https://html.spec.whatwg.org/multipage/server-sent-events.html defines them, and
-checks what this service promises beyond that: no comments, fields in one order, complete chunks.
+checks what this service promises beyond that: no comments, fields in one order, complete frames. A
+stream that comes by a proxy may be chunked.
 """
 
 from __future__ import annotations
@@ -91,18 +92,18 @@ class EventStream(Closing):
         self._lines = self._read_lines()
 
     def next_frame(self) -> Frame | None:
-        """Return the next frame, None at a regular end; raise ConnectionError for any other end."""
+        """Return the next frame, None at the end; raise ConnectionError if that is inside one."""
         line = next(self._lines, None)
         if line is None:
             return None
         assert line.startswith("event: "), line
-        data = next(self._lines)
+        data = self._next_line()
         assert data.startswith("data: "), data
-        last = next(self._lines)
+        last = self._next_line()
         event_id = None
         if last.startswith("id: "):
             event_id = last[4:]
-            last = next(self._lines)
+            last = self._next_line()
         assert last == "", last
         return Frame(line[7:], data[6:], event_id)
 
@@ -115,7 +116,7 @@ class EventStream(Closing):
                 return frame
 
     def frames(self) -> Iterator[Frame]:
-        """Iterate over the frames up to a regular end."""
+        """Iterate over the frames up to the end."""
         while (frame := self.next_frame()) is not None:
             yield frame
 
@@ -130,6 +131,12 @@ class EventStream(Closing):
             raise ConnectionError("The connection ended without a response.")
         return int(line.split(b" ")[1]), parse_headers(self._file)
 
+    def _next_line(self) -> str:
+        line = next(self._lines, None)
+        if line is None:
+            raise ConnectionError("The stream was cut off.")
+        return line
+
     def _read_lines(self) -> Iterator[str]:
         pending: list[bytes] = []
         for piece in self._read_pieces():
@@ -138,7 +145,8 @@ class EventStream(Closing):
                 yield b"".join([*pending, line]).decode()
                 pending = []
             pending.append(rest)
-        assert not any(pending), "The stream ended inside a frame."
+        if any(pending):
+            raise ConnectionError("The stream was cut off.")
 
     def _read_pieces(self) -> Iterator[bytes]:
         while True:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import pathlib
-import shutil
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -17,11 +16,10 @@ import trustme
 
 from tests.browser import find_port
 from tests.daemon import SERVE, Daemon
+from tests.micropython import HEAP, STAND_INS, find_micropython
 from tests.pages import Check, Shell, check_blocks, no_output, read_blocks
 
 BLOCKS: Final = read_blocks("board.md")
-STAND_INS: Final = pathlib.Path(__file__).parent / "board"
-HEAP: Final = "128k"
 UNNAMED: Final = "127.0.0.2"
 """An address of this machine that its certificate does not name."""
 
@@ -33,14 +31,6 @@ cp) while [ "$1" != : ]; do cp "$1" "{board}/"; shift; done ;;
 run) cd "{board}"; MICROPYPATH=.frozen:{modules} exec {micropython} -X heapsize={heap} "$1" ;;
 esac
 """
-
-
-def find_micropython() -> str:
-    """Return MicroPython for Linux, which `tests/board/install` provides."""
-    unpacked = STAND_INS / ".micropython/micropython"
-    found = str(unpacked) if unpacked.exists() else shutil.which("micropython")
-    assert found is not None, "MicroPython is missing: run tests/board/install."
-    return found
 
 
 class Desk:

@@ -86,6 +86,8 @@ def test_a_stream_works_in_the_applications_own_site(port: int) -> None:
     connection.request("GET", "/db/people.json", headers={"Accept": "text/event-stream"})
     stream = connection.getresponse()
     assert stream.getheader("Content-Type") == "text/event-stream; charset=utf-8"
+    assert stream.getheader("Connection") == "close"
+    assert stream.getheader("Transfer-Encoding") is None
     assert [stream.readline() for _ in range(3)] == [
         b"event: put\n",
         b'data: {"path":"/","data":null}\n',

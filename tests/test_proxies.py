@@ -19,6 +19,7 @@ from tests.daemon import Daemon
 from tests.proxies import Front, ProxyClient, start_caddy, start_nginx
 from tests.realtime import RealtimeClient
 from tests.rest import OPEN_RULES, configured
+from tests.sse import EventStream, change, put
 from tests.websocket import Refused
 
 CONFIG: Final = """
@@ -103,6 +104,23 @@ def test_events_arrive_while_nothing_else_is_sent(nginx: Front, shop: ProxyClien
         for number in range(3):
             shop.request("PUT", "/events/n.json", str(number))
             assert read_event(stream) == ("put", {"path": "/n", "data": number})
+
+
+def test_streams_are_not_chunked_where_nginx_is_told_so(
+    daemon: Daemon, tmp_path: pathlib.Path
+) -> None:
+    line = "chunked_transfer_encoding off;"
+    upstream = urlsplit(daemon.http).netloc
+    with (
+        start_nginx(tmp_path / "nginx", upstream, {f"# {line}": line}) as front,
+        front.client("shop", "127.0.0.17") as shop,
+        EventStream(shop, "/plain.json") as stream,
+    ):
+        assert "Transfer-Encoding" not in stream.headers
+        assert change(stream.next_change()) == put("/", None)
+        for number in range(3):
+            shop.request("PUT", "/plain/n.json", str(number))
+            assert change(stream.next_change()) == put("/n", number)
 
 
 def test_connections_to_the_daemon_are_used_again(daemon: Daemon, nginx: Front) -> None:

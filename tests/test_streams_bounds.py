@@ -122,7 +122,7 @@ def test_a_slow_client_is_not_disconnected(tmp_path: pathlib.Path, secure: bool)
             while time.monotonic() < until:
                 received += wire.socket.recv(65_536)
                 pause.wait(0.1)
-            while not received.endswith(b"}\n\n\r\n"):
+            while not received.endswith(b"}\n\n"):
                 piece = wire.socket.recv(65_536)
                 assert piece
                 received += piece
@@ -176,7 +176,7 @@ def test_no_keep_alive_is_sent_between_frequent_events(frequent: Client) -> None
 # The exact bytes.
 
 
-def test_frames_have_exact_bytes_and_end_with_the_last_chunk(daemon: Daemon) -> None:
+def test_frames_have_exact_bytes_and_nothing_follows_the_last(daemon: Daemon) -> None:
     with Client.of_new_tree(daemon) as tree, tree.connect() as wire:
         wire.send(print_request("GET", "/a.json", headers=EVENTS, host=tree.host))
         with Listener(tree, "/a.json") as listener:

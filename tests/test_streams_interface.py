@@ -56,7 +56,8 @@ def test_the_headers_of_a_stream(tree: Client) -> None:
         assert stream.headers["X-Accel-Buffering"] == "no"
         assert stream.headers["X-Content-Type-Options"] == "nosniff"
         assert stream.headers["Access-Control-Allow-Origin"] == "*"
-        assert stream.headers["Transfer-Encoding"] == "chunked"
+        assert stream.headers.get_all("Connection") == ["close"]
+        assert "Transfer-Encoding" not in stream.headers
         assert "Content-Length" not in stream.headers
         assert "Server" not in stream.headers
         assert "ETag" not in stream.headers

@@ -52,14 +52,6 @@ def test_each_reader_has_a_position_of_its_own(waiting: WaitingBytes, in_file: b
     assert shared.is_closed is in_file
 
 
-@pytest.mark.parametrize("in_file", [False, True])
-def test_its_chunk_is_made_once(waiting: WaitingBytes, in_file: bool) -> None:
-    text = b"0123456789abcdef"
-    shared = Content(waiting, file_with(text) if in_file else text)
-    assert shared.as_chunk() == b"10\r\n0123456789abcdef\r\n"
-    assert shared.as_chunk() is shared.as_chunk()
-
-
 def test_it_is_counted_once_while_it_has_readers(waiting: WaitingBytes) -> None:
     shared = content(waiting, 50_000)
     assert waiting.total == 0

@@ -163,12 +163,7 @@ class StreamClient:
             head, _, data = data.partition(b"\r\n\r\n")
             assert head.startswith(b"HTTP/1.1 200 ")
             self._is_head_read = True
-        body = b""
-        while data and not data.startswith(b"0\r\n"):
-            size, _, data = data.partition(b"\r\n")
-            body += data[: int(size, 16)]
-            data = data[int(size, 16) + 2 :]
-        frames = re.findall(r"event: (\S+)\ndata: (.*)\n(?:id: (\S+)\n)?\n", body.decode())
+        frames = re.findall(r"event: (\S+)\ndata: (.*)\n(?:id: (\S+)\n)?\n", data.decode())
         self.ids = [found for _, _, found in frames if found]
         return [(kind, data) for kind, data, _ in frames]
 

@@ -129,7 +129,7 @@ class Content:
     """
 
     __slots__ = (
-        *("__weakref__", "_bytes", "_chunk", "_file", "_readers", "_waiting"),
+        *("__weakref__", "_bytes", "_file", "_readers", "_waiting"),
         *("is_closed", "size"),
     )
 
@@ -137,7 +137,6 @@ class Content:
         """Own `source`, a file as it is; count it by `waiting` while it has readers."""
         self._waiting = waiting
         self._readers: dict[str, int] = {}
-        self._chunk: bytes | None = None
         self.is_closed = False
         if isinstance(source, bytes):
             self._bytes, self._file = source, None
@@ -188,12 +187,6 @@ class Content:
         if self._file is None:
             return self._bytes
         return os.pread(self._file.fileno(), self.size, 0)
-
-    def as_chunk(self) -> bytes:
-        """Return all of it as one chunk of a body (RFC 9112, section 7.1); made once for all."""
-        if self._chunk is None:
-            self._chunk = b"%x\r\n%b\r\n" % (self.size, self.whole())
-        return self._chunk
 
     def release(self, address: str) -> None:
         """Count a reader no longer."""

@@ -126,12 +126,18 @@ def start(
     return answer
 
 
-def start_with_content(status: int, length: int | None = None, before: bytes = b"") -> Answer:
+def start_with_content(
+    status: int,
+    length: int | None = None,
+    before: bytes = b"",
+    *,
+    closes_connection: bool = False,
+) -> Answer:
     """Return an answer that writes content which other replies contain too."""
     content = Content(WaitingBytes(0), b"body")
 
     def answer(request: Any) -> None:
-        request.start(status, (JSON,), length)
+        request.start(status, (JSON,), length, closes_connection=closes_connection)
         if before:
             request.write(before)
         request.write_content(content)
@@ -166,6 +172,12 @@ ANSWERS: dict[str, Answer] = {
     "content after a piece of a declared length": start_with_content(200, 14, b"before"),
     "content that the status does not allow": start_with_content(304, before=b"before"),
     "start and close": start(200, JSON, closes_connection=True),
+    "start 204 and close": start(204, JSON, pieces=(), closes_connection=True),
+    "start and close, empty": start(200, JSON, pieces=(), closes_connection=True),
+    "content and close": start_with_content(200, closes_connection=True),
+    "content after a piece and close": start_with_content(
+        200, before=b"before", closes_connection=True
+    ),
     "start with a length and close": start(200, JSON, length=4, closes_connection=True),
 }
 
@@ -184,6 +196,35 @@ def test_a_reply_is_the_same_from_both_servers(answer: Answer, method: bytes) ->
     assert site.is_closed == own.is_closed
     assert b"date" in found
     assert b"server" not in found
+
+
+@BOTH
+def test_a_reply_that_ends_with_its_connection_is_not_chunked(
+    connect: Callable[[Resource], Peer],
+) -> None:
+    peer, request = open_request(connect)
+    request.start(200, (JSON,), closes_connection=True)
+    request.write(b"one")
+    request.write_content(Content(WaitingBytes(0), b"two"))
+    head, _, body = peer.transport.value().partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 ")
+    assert b"transfer-encoding" not in head.lower()
+    assert b"content-length" not in head.lower()
+    assert body == b"onetwo"
+    assert not peer.is_closed
+    request.finish()
+    assert peer.transport.value().endswith(b"onetwo")
+    assert peer.is_closed
+
+
+def test_a_cookie_of_the_site_is_in_a_reply_that_ends_with_its_connection() -> None:
+    peer, request = open_request(connect_site)
+    request.addCookie(b"session", b"1")
+    request.start(200, (JSON,), closes_connection=True)
+    request.write(b"one")
+    request.finish()
+    (reply,) = peer.read()
+    assert (reply[b"set-cookie"], reply.body) == (b"session=1", b"one")
 
 
 def _read_reply(peer: Peer, line: bytes) -> tuple[ParsedReply, bytes]:

@@ -27,7 +27,7 @@ EVENT = b"0123456789"
 class Reply:
     """A reply over a socket, and how often content went through the request."""
 
-    def __init__(self, head: bytes = GET) -> None:
+    def __init__(self, head: bytes = GET, *, closes_connection: bool = True) -> None:
         resource = ScriptedResource()
         self.transport = SocketTransport()
         self.server = Server(resource)
@@ -39,6 +39,7 @@ class Reply:
         self.protocol.dataReceived(head)
         self.request: Request = resource.requests[0]
         self.request.notifyFinish().addErrback(lambda _: None)
+        self.request.start(200, (), closes_connection=closes_connection)
         self.writer = ContentWriter(self.request)
         self.written = b""
         self.received = b""
@@ -147,13 +148,13 @@ def test_a_socket_that_is_closed_sends_nothing(reply: Reply) -> None:
     assert reply.server.factory.bytes_sent >= sent
 
 
-def test_a_body_that_is_not_chunked_goes_through_the_request() -> None:
-    reply = Reply(b"GET /a.json HTTP/1.0\r\nHost: localhost\r\n\r\n")
+def test_a_chunked_body_goes_through_the_request() -> None:
+    reply = Reply(closes_connection=False)
     for _ in range(3):
         reply.write_content()
-    reply.receive()
     assert reply.through == 3
-    assert reply.received.endswith(b"\r\n\r\n" + EVENT * 3)
+    assert reply.finish() == EVENT * 3
+    assert reply.received.endswith(b"a\r\n0123456789\r\n0\r\n\r\n")
     reply.transport.close()
 
 
@@ -162,10 +163,11 @@ def test_over_another_transport_content_goes_through_the_request() -> None:
     peer = Server(resource).connect()
     assert isinstance(peer.transport, StringTransport)
     peer.send(GET)
+    resource.requests[0].start(200, (), closes_connection=True)
     writer = ContentWriter(resource.requests[0])
     for _ in range(3):
         writer.write_content(Content(WaitingBytes(0), EVENT))
-    assert peer.transport.value().endswith(b"a\r\n0123456789\r\n" * 3)
+    assert peer.transport.value().endswith(b"\r\n\r\n" + EVENT * 3)
 
 
 ACTIONS = st.lists(

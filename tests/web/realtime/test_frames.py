@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 from websockets.frames import Frame, Opcode
 from websockets.streams import StreamReader
 
-from treedbd.web.content import WaitingBytes
+from treedbd.web.content import Content, WaitingBytes
 from treedbd.web.realtime.frames import (
     PIECE_BYTES,
     BytesReader,
-    Frames,
     FramingReader,
     frame_message,
 )
@@ -84,15 +83,10 @@ def test_a_message_in_parts_is_framed_as_a_whole_one(sizes: list[int], reads: li
 
 def test_closing_closes_all_parts() -> None:
     waiting = WaitingBytes(10**6)
-    contents = [Frames(waiting, b"x" * 30_000) for _ in range(3)]
+    contents = [Content(waiting, b"x" * 30_000) for _ in range(3)]
     reader = FramingReader([each.open("here") for each in contents], 90_000)
     reader.read(50)
     assert waiting.total == 90_000
     reader.close()
     assert waiting.total == 0
     assert not reader.remaining
-
-
-def test_frames_are_never_framed_again() -> None:
-    content = Frames(WaitingBytes(100), b"\x81\x01x")
-    assert content.as_chunk() == b"\x81\x01x"

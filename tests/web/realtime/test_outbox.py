@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from twisted.internet.task import Clock
 
-from treedbd.web.content import WaitingBytes, WaitingBytesExhausted, WaitingBytesRefused
+from treedbd.web.content import Content, WaitingBytes, WaitingBytesExhausted, WaitingBytesRefused
 from treedbd.web.http1.direct_send import DirectSend
 from treedbd.web.http1.tally import Tally
-from treedbd.web.realtime.frames import BytesReader, Frames
+from treedbd.web.realtime.frames import BytesReader
 from treedbd.web.realtime.outbox import JOB_BYTES, Outbox
 from treedbd.web.sse.send_queue import FrameReader
 
@@ -26,8 +26,8 @@ class Connection:
     def write(self, data: bytes) -> None:
         self.written.append(data)
 
-    def write_content(self, content: Frames) -> None:
-        self.written.append(content.as_chunk())
+    def write_content(self, content: Content) -> None:
+        self.written.append(content.whole())
 
     def find_free_send(self) -> tuple[DirectSend | None, Tally | None]:
         return None, None
@@ -86,7 +86,7 @@ class World:
 
     def event(self, text: bytes, listen: Listen) -> None:
         if not listen.is_stale:
-            self.outbox.send_event(Frames(self.memory, text), listen)
+            self.outbox.send_event(Content(self.memory, text), listen)
 
     def resume(self) -> None:
         self.outbox.is_paused = False

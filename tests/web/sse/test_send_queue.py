@@ -206,7 +206,7 @@ def test_what_is_sent_past_the_request_is_counted_for_it(sender: Sender) -> None
     for _ in range(3):
         sender.send()
     assert sender.sent == b"<1>"
-    assert sender.request.sent_directly == b"3\r\n<2>\r\n3\r\n<3>\r\n"
+    assert sender.request.sent_directly == b"<2><3>"
     assert sender.request.sentLength == 6
 
 

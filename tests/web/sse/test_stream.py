@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.web.http1.peer import parse_replies
 from tests.web.tree_server import BUFFER_BYTES, StreamClient, TreeServer, patch, put
 from treedbd.database.read_grants import ReadGrants
 from treedbd.names import DatabaseName
@@ -210,11 +211,27 @@ def test_a_stream_that_ends_during_a_long_frame_ends_after_it_for_the_first_reas
     assert len(server.resource.streams) == 0
 
 
-def test_a_stream_ends_with_the_last_chunk_and_closes_its_connection(server: TreeServer) -> None:
-    client = server.open_stream("/a.json")
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+def test_a_stream_is_not_chunked_and_ends_with_its_connection(
+    server: TreeServer, version: str
+) -> None:
+    peer = server.connect()
+    head = (
+        f"GET /a.json HTTP/{version}\r\nHost: demo.localhost\r\nAccept: text/event-stream\r\n\r\n"
+    )
+    peer.send(head.encode())
+    server.write("PUT", "/a", 1)
+    server.write("PUT", "/a", 2)
     server.resource.streams.end()
-    assert client.peer.transport.value().endswith(b"\r\n0\r\n\r\n")
-    assert client.peer.is_closed
+    sent = peer.transport.value()
+    (reply,) = parse_replies(sent)
+    assert reply[b"connection"] == b"close"
+    assert b"transfer-encoding" not in reply
+    assert b"content-length" not in reply
+    assert reply.body == b"".join(
+        b'event: put\ndata: {"path":"/","data":%b}\n\n' % each for each in (b"null", b"1", b"2")
+    )
+    assert peer.is_closed
     assert len(server.resource.streams) == 0
 
 
@@ -225,21 +242,22 @@ def test_requests_sent_on_the_connection_of_a_stream_are_ignored(server: TreeSer
     server.write("PUT", "/a", 1)
     assert client.read_events() == [put("/", 1)]
     server.resource.streams.end()
-    assert client.peer.transport.value() == b"0\r\n\r\n"
+    assert client.peer.transport.value() == b""
     assert client.peer.is_closed
     assert server.open_stream("/b.json").read_events() == [put("/", None)]
 
 
 def test_head_opens_no_stream(server: TreeServer) -> None:
     peer = server.connect()
-    for _ in range(2):
-        peer.send(
-            b"HEAD /a.json HTTP/1.1\r\nHost: demo.localhost\r\nAccept: text/event-stream\r\n\r\n"
-        )
-    replies = peer.read(b"HEAD", b"HEAD")
-    assert [reply.status for reply in replies] == [200, 200]
-    assert replies[0][b"content-type"] == b"text/event-stream; charset=utf-8"
-    assert len(server.resource.streams) == 0
+    peer.send(b"HEAD /a.json HTTP/1.1\r\nHost: demo.localhost\r\nAccept: text/event-stream\r\n\r\n")
+    (reply,) = peer.read(b"HEAD")
+    assert reply.status == 200
+    opened = parse_replies(server.open_stream("/a.json").peer.transport.value())[0]
+    assert [each for each in reply.fields if each[0] != b"date"] == [
+        each for each in opened.fields if each[0] != b"date"
+    ]
+    assert peer.is_closed
+    assert len(server.resource.streams) == 1
 
 
 def test_events_are_counted(server: TreeServer) -> None:

@@ -43,7 +43,7 @@ class AdaptedRequest:
         What `proxies` say of it counts.
         """
         self.original = self._request = request
-        self._is_over = self._is_gone = False
+        self._is_over = self._is_gone = self._is_raw = False
         self.headers: Headers = {
             name.lower(): list(values) for name, values in request.requestHeaders.getAllRawHeaders()
         }
@@ -132,10 +132,34 @@ class AdaptedRequest:
             request.setHeader(b"Connection", b"close")
             if isinstance(request.channel, HTTPChannel):  # which does not read that header
                 request.channel.persistent = False
+                has_body = request.method != b"HEAD" and status not in NO_BODY_CODES
+                self._is_raw = has_body and length is None
+
+    def write(self, data: bytes) -> None:
+        """Write a piece of the body."""
+        if self._is_raw and not self._request.startedWriting:
+            self._begin_raw()
+        self._request.write(data)
+
+    def finish(self) -> None:
+        """End the reply."""
+        if self._is_raw and not self._request.startedWriting:
+            self._request.setHeader(b"Content-Length", b"0")
+        self._request.finish()
+
+    def _begin_raw(self) -> None:
+        """Write the head of a reply that ends with its connection: that site would chunk it."""
+        request = self._request
+        if request.cookies:
+            request.responseHeaders.setRawHeaders(b"Set-Cookie", request.cookies)
+        request.startedWriting = 1
+        request.channel.writeHeaders(
+            request.clientproto, b"%d" % request.code, request.code_message, request.responseHeaders
+        )
 
     def write_content(self, content: Content) -> None:
         """Write a short piece of the body."""
-        self._request.write(content.whole())
+        self.write(content.whole())
 
     def find_free_send(self) -> tuple[DirectSend | None, Tally | None]:
         """Return nothing: how that server sends is not known."""

@@ -1,9 +1,10 @@
 """Writes content that many replies contain, such as an event to all its streams, one after another.
 
-Theory of operation. As long as the client of a chunked reply keeps up, nothing waits in its
-connection between two writes. Then a chunk goes to the socket directly. That touches none of the
-objects between, which are the request, its connection and the transport: those of a thousand
-streams do not fit into the caches of a processor, and reading them took longer than the work.
+Theory of operation. A reply that ends with its connection is sent as it is written. As long as its
+client keeps up, nothing waits in the connection between two writes. Then content goes to the socket
+directly. That touches none of the objects between, which are the request, its connection and the
+transport: those of a thousand streams do not fit into the caches of a processor, and reading them
+took longer than the work.
 
 Whatever else is written to the reply goes through this writer and ends that state, and so does a
 socket that did not take all. The next content is then written the usual way, and after it the
@@ -42,18 +43,18 @@ class ContentWriter:
             self._request.write_content(content)
             self._send, self._tally = self._request.find_free_send()
             return
-        chunk = content.as_chunk()
+        data = content.whole()
         try:
-            sent = send(chunk)
+            sent = send(data)
         except OSError:  # full, or not connected: the transport finds out which
             sent = 0
         tally.bytes += sent
         self._request.sentLength += content.size
-        if sent < len(chunk):
-            self.settle(chunk[sent:])
+        if sent < content.size:
+            self.settle(data[sent:])
 
     def settle(self, rest: bytes = b"") -> None:
-        """Let the request write again, and first the rest of a chunk.
+        """Let the request write again, and first the rest of content.
 
         Must be called before anything else is done with the request.
         """

@@ -70,7 +70,8 @@ class IHttp1Request(IRequest, IConsumer):
         """Set status and headers of a reply whose body is then written in pieces.
 
         `length` is that of the body in bytes, None if it is not known. With `closes_connection` the
-        connection ends with the reply.
+        connection ends with the reply, and a body of unknown length is sent as it is written, not
+        in chunks.
         """
 
     def upgrade(
@@ -105,21 +106,18 @@ class IHttp1Request(IRequest, IConsumer):
         """Write a piece of the body."""
 
     def write_content(content: Content) -> None:
-        """Write a short piece of the body that other replies contain too.
-
-        What is sent of it is made once for all of them.
-        """
+        """Write a short piece of the body that other replies contain too."""
 
     def find_free_send() -> tuple[DirectSend | None, Tally | None]:
-        """Return what sends chunks past the request, and what counts their bytes.
+        """Return what sends content past the request, and what counts its bytes.
 
-        None if the body is not chunked, if something waits to be sent, or if the connection has no
-        socket of its own. What is returned must not be used any more after anything else was
+        None if the body is not sent as it is, if something waits to be sent, or if the connection
+        has no socket of its own. What is returned must not be used any more after anything else was
         written, or after it has sent less than all.
         """
 
     def continue_after(rest: bytes) -> None:
-        """Send the rest of a chunk that was sent past the request."""
+        """Send the rest of content that was sent past the request."""
 
     def finish() -> None:
         """End the reply."""

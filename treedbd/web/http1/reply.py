@@ -84,6 +84,8 @@ class Reply(StockRequest):
     reply_began: float | None = None
     _declared: int | None = None
     _only_head = False
+    _ends_connection = False  # a body of unknown length ends with the connection
+    _is_raw = False  # the body is sent as it is written; such a reply was begun, and not to HEAD
 
     # The whole reply at once.
 
@@ -156,7 +158,7 @@ class Reply(StockRequest):
         elif length is not None:
             fields.setRawHeaders(b"Content-Length", [b"%d" % length])
         if closes_connection:
-            fields.setRawHeaders(b"Connection", [b"close"])
+            self.persistent, self._ends_connection = False, True
 
     def write(self, data: bytes) -> None:
         """Send a piece of the body; the head is sent with the first one."""
@@ -170,22 +172,20 @@ class Reply(StockRequest):
 
     def write_content(self, content: Content) -> None:
         """Send a short piece of the body that other replies contain too."""
-        # A chunked reply has been started, and is not one to HEAD.
-        if not self.chunked or self.channel is None or self._encoder is not None:
+        if self._is_raw and self.channel is not None and self._encoder is None:
+            self.sentLength += content.size
+            self.channel.writer.write(content.whole())
+        else:
             self.write(content.whole())
-            return
-        self.sentLength += content.size
-        self.channel.writer.write(content.as_chunk())
 
     def find_free_send(self) -> tuple[DirectSend | None, Tally | None]:
-        """Return what sends chunks past the request (`IHttp1Request.find_free_send`)."""
-        send = None
-        if self.chunked and self.channel is not None and self._encoder is None:
-            send = self.channel.writer.find_free_send()
+        """Return what sends content past the request (`IHttp1Request.find_free_send`)."""
+        is_free = self._is_raw and self.channel is not None and self._encoder is None
+        send = self.channel.writer.find_free_send() if is_free else None
         return send, self.connection.sent_past
 
     def continue_after(self, rest: bytes) -> None:
-        """Send what is left of a chunk (`IHttp1Request.continue_after`)."""
+        """Send what is left of content (`IHttp1Request.continue_after`)."""
         if rest and self.channel is not None:
             self.channel.writer.write(rest)
 
@@ -263,10 +263,11 @@ class Reply(StockRequest):
             self._declared = int(declared[-1])
         elif length is not None and (length or self.method != b"HEAD"):
             fields.setRawHeaders(b"content-length", [b"%d" % length])
-        elif self.clientproto == HTTP_1_1:
+        elif self.clientproto == HTTP_1_1 and not self._ends_connection:
             self.chunked = int(not self._only_head)
         else:
             self.persistent = False
+            self._is_raw = not self._only_head
 
     def _add_stock_fields(self, fields: StockHeaders) -> None:
         if self.lastModified is not None and not fields.hasHeader(b"last-modified"):

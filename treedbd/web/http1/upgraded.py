@@ -69,7 +69,7 @@ class UpgradedConnection:
 
     def write_content(self, content: Content) -> None:
         """Write what other connections are sent too."""
-        self.write(content.as_chunk())
+        self.write(content.whole())
 
     def find_free_send(self) -> tuple[DirectSend | None, Tally | None]:
         """Return what sends past the writer, and what counts it (`IHttp1Request`)."""

@@ -14,21 +14,11 @@ from typing import Final
 
 from websockets.frames import Frame, Opcode
 
-from treedbd.web.content import Buffer, Content
+from treedbd.web.content import Buffer
 from treedbd.web.sse.send_queue import FrameReader
 
 PIECE_BYTES: Final = 16_384
 _CUT_BYTES: Final = PIECE_BYTES - 3
-
-
-class Frames(Content):
-    """Frames that are sent as they are."""
-
-    __slots__ = ()
-
-    def as_chunk(self) -> bytes:
-        """Return all of it: nothing frames it again."""
-        return self.whole()
 
 
 def text_frame(text: bytes) -> bytes:

@@ -23,10 +23,10 @@ from treedbd.database.watchers import Notification
 from treedbd.store.nodes import Nodes
 from treedbd.tree.query import Query
 from treedbd.tree.types import Json, Path
-from treedbd.web.content import WaitingBytesRefused
+from treedbd.web.content import Content, WaitingBytesRefused
 from treedbd.web.read_options import EXPORT
 from treedbd.web.realtime import messages
-from treedbd.web.realtime.frames import Frames, frame_message
+from treedbd.web.realtime.frames import frame_message
 from treedbd.web.realtime.values import ReadOwner, read_bytes, read_message
 from treedbd.web.rendering import Rendering
 from treedbd.web.shared_reads import TooMuchWork
@@ -170,7 +170,7 @@ class Listen:
             if frames is None:
                 end = messages.value_end(self._tag)
                 text = b"".join([frame_message(each + end) for each in printed])
-                frames = Frames(owner.parts.reads.memory, text)
+                frames = Content(owner.parts.reads.memory, text)
             registry = owner.parts.registry
             registry.events_sent += len(printed)
             registry.event_bytes += frames.size
@@ -243,7 +243,7 @@ class Listen:
         self._grant.check(nodes)
         return self._first.render(nodes)
 
-    def _print(self, notification: Notification) -> tuple[tuple[bytes, ...], Frames | None]:
+    def _print(self, notification: Notification) -> tuple[tuple[bytes, ...], Content | None]:
         """Return the events, printed up to their tags, and as frames if there is no tag.
 
         Nothing is printed if an event is too large: then the value is read again.
@@ -258,7 +258,7 @@ class Listen:
         printed, frames = shared
         if frames is None and printed and self._tag is None:
             text = b"".join([frame_message(each + messages.VALUE_END) for each in printed])
-            frames = shared[1] = Frames(self._owner.parts.reads.memory, text)
+            frames = shared[1] = Content(self._owner.parts.reads.memory, text)
         return printed, frames if self._tag is None else None
 
     def _render_large(self, judged: int) -> None:

@@ -8,7 +8,8 @@ from typing import Protocol
 from treedbd.database.database import Database
 from treedbd.database.read_grants import ReadRequest
 from treedbd.database.requests import Caller
-from treedbd.web.realtime.frames import Frames, FramingReader, frame_message
+from treedbd.web.content import Content
+from treedbd.web.realtime.frames import FramingReader, frame_message
 from treedbd.web.realtime.outbox import Outbox
 from treedbd.web.realtime.service import RealtimeParts
 from treedbd.web.rendering import Rendering
@@ -36,7 +37,7 @@ class ReadOwner(Protocol):
 
 def read_bytes(parts: RealtimeParts, address: str, frames: bytes) -> FrameReader:
     """Return what reads frames."""
-    return Frames(parts.reads.memory, frames).open(address, may_refuse=False)
+    return Content(parts.reads.memory, frames).open(address, may_refuse=False)
 
 
 def read_message(
@@ -50,7 +51,7 @@ def read_message(
         return [read_bytes(parts, address, frame_message(start + rendered + end))]
     value = rendered.open(address)
     ends = [
-        Frames(parts.reads.memory, each).open(address, may_refuse=False) for each in (start, end)
+        Content(parts.reads.memory, each).open(address, may_refuse=False) for each in (start, end)
     ]
     size = len(start) + rendered.size + len(end)
     return [FramingReader([ends[0], value, ends[1]], size)]

@@ -105,7 +105,7 @@ class Stream:
             return  # the client has disconnected before
         if request.method == b"HEAD":
             wanted.database.read(self._judge)
-            request.start(200, headers)
+            request.start(200, headers, closes_connection=True)
             request.finish()
         elif wanted.with_ids and wanted.query is None and last_received is not None:
             judged = wanted.database.read(self._judge)
