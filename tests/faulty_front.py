@@ -123,7 +123,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _kept(headers: Message) -> dict[str, str]:
-    names = ("If-Match", "X-Firebase-ETag", "ETag", "Content-Type")
+    names = ("If-Match", "X-TreeDB-ETag", "ETag", "Content-Type")
     return {name: headers[name] for name in names if name in headers}
 
 

@@ -163,7 +163,7 @@ def test_a_caller_records_what_it_sees(tree: Client) -> None:
     caller = Caller(0, [tree.daemon.http], Plan(), history)
     root = f"/{tree.host.partition('.')[0]}"
     written = caller.call("write", f"{root}/r", "a")
-    tag = {"X-Firebase-ETag": "true"}
+    tag = {"X-TreeDB-ETag": "true"}
     assert caller.call("read", f"{root}/r", headers=tag).result == "a"
     condition = {"If-Match": str(caller.tag)}
     swapped = caller.call("swap", f"{root}/r", "b", "a", condition)

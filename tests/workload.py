@@ -25,7 +25,7 @@ from tests.rest import reachable_host
 
 PATIENCE_S: Final = 60.0
 RETRY_S: Final = 0.02
-TAG: Final = {"X-Firebase-ETag": "true"}
+TAG: Final = {"X-TreeDB-ETag": "true"}
 RECONNECTING: Final = 0.02
 """The probability that a client opens a new connection before an operation."""
 

@@ -16,7 +16,6 @@ def test_pyrebase_works_in_development_mode(development: Daemon, tmp_path: pathl
         "PLAY_DOMAIN": "localhost",
         "PLAY_URL": f"http://pyrebase.localhost:{urlsplit(development.http).port}",
         "PLAY_TOKEN": "",
-        "PLAY_DIALECT": "auto",
     }
     check_python(SCRIPT, tmp_path, variables)
 
@@ -26,6 +25,5 @@ def test_pyrebase_works_over_tls_with_a_token(domain: Domain, tmp_path: pathlib.
         "REQUESTS_CA_BUNDLE": str(domain.ca),
         "PLAY_URL": domain.url("devices"),
         "PLAY_TOKEN": sign_token("devices", admin=True),
-        "PLAY_DIALECT": "firebase",
     }
     check_python(SCRIPT, tmp_path, variables)

@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 
 from tests.tree.strategies import FEW_KEYS, LEGAL, VALUES, normal
 from treedbd.tree import printing
-from treedbd.tree.etag import NULL_ETAG, ETagSet, canonicalise, etag, parse_etags
+from treedbd.tree.etag import (
+    NULL_ETAG,
+    ETagSet,
+    canonicalise,
+    etag,
+    has_bare_tag,
+    parse_etags,
+)
 from treedbd.tree.types import Json
 from treedbd.tree.value import plain
 
@@ -110,6 +117,21 @@ def test_a_value_that_is_printed_and_parsed_has_the_same_tag(node: Any) -> None:
     shown = plain(node)
     again = plain(normal(printing.parse(printing.compact(shown))))
     assert etag(again) == etag(shown)
+
+
+@pytest.mark.parametrize(
+    ("header", "is_so"),
+    [
+        *(("abc", True), ("null_etag", True), (" abc ", True), ("W/abc", True), ("a*", True)),
+        *(('"a", b', True), ('b, "a"', True), ("*, b", True), ('"a",b,"c"', True)),
+        *(('"abc"', False), ('W/"abc"', False), ('"null_etag"', False), ('"a b"', False)),
+        *(("*", False), (" * ", False), ('*, "a"', False), ('"*"', False), ("*, *", False)),
+        *(("", False), (" ", False), (",", False), ('""', False), ('"a","b, c"', False)),
+        *(("a b", False), ('"abc', False), ('abc"', False), ('a"b"', False)),
+    ],
+)
+def test_a_tag_without_quotes_is_bare(header: str, is_so: bool) -> None:
+    assert has_bare_tag(header) is is_so
 
 
 def test_a_tag_is_a_sha256_in_quotes() -> None:

@@ -7,6 +7,7 @@ double quotes. The JSON is that of a plain GET, with numbers as the tree stores 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from hashlib import sha256
 from typing import Final
 
@@ -68,18 +69,22 @@ def parse_etags(header: str) -> ETagSet:
     that compresses responses weakens the tags in them. Never raises: text that is not a tag matches
     nothing.
     """
-    opaque = set()
-    is_any = False
+    listed = list(_listed_tags(header))
+    opaque = frozenset(quoted or bare for quoted, bare in listed if bare != "*")
+    return ETagSet(any(bare == "*" for _, bare in listed), opaque)
+
+
+def has_bare_tag(header: str) -> bool:
+    """Return whether one of the tags in a condition is without quotes; `*` is not a tag."""
+    return any(bare not in ("", "*") for _, bare in _listed_tags(header))
+
+
+def _listed_tags(header: str) -> Iterator[tuple[str, str]]:
+    """Yield what is listed: the tag in quotes, or the one without; the other of both is empty."""
     for listed in _LISTED.findall(header):
         found = _ETAG.fullmatch(listed.strip())
-        if found is None:
-            continue
-        quoted, bare = found.groups()
-        if bare == "*":
-            is_any = True
-        else:
-            opaque.add(quoted or bare)
-    return ETagSet(is_any, frozenset(opaque))
+        if found is not None:
+            yield found[1] or "", found[2] or ""
 
 
 def _sort_by_utf16(json: Json) -> Json:

@@ -2,8 +2,11 @@
 
 `STANDARD` is the interface as it is documented. `FIREBASE` is for clients that were written for
 Firebase Realtime Database (a trademark of Google, to which treedb is not connected) and depend on
-its exact bytes. A project may be set to either; otherwise a request with `ns=` or with an
-`Authorization` header, which the documented interface does not have, is answered in the second.
+its exact bytes. A project may be set to either; otherwise a request that carries what the
+documented interface does not have is answered in the second (`request.choose_dialect`).
+
+A client of Firebase takes the body of a 412 for the value, and may show by nothing but its tag that
+it is one. So tags in the second dialect are bare: a client that has read one sends it so.
 """
 
 from __future__ import annotations
@@ -47,6 +50,11 @@ class Dialect:
             return self.pretty(error) + b"\n"
         return printing.compact(error)
 
+    @property
+    def takes_412_for_value(self) -> bool:
+        """Whether the body of a 412 must be the value, since clients take any other for it."""
+        return self.is_firebase
+
     def mismatch_body(self, code: str, message: str, current: Json) -> bytes:
         """Return the body of a 412, which shows the value that did not match."""
         if self.is_firebase:
@@ -54,9 +62,9 @@ class Dialect:
         return printing.compact({"error": code, "message": message, "data": current})
 
     def etag(self, tag: str) -> bytes:
-        """Return an entity tag as it is sent in a header."""
-        if self.is_firebase and tag == NULL_ETAG:
-            return _FIREBASE_NULL_ETAG.encode()
+        """Return an entity tag as it is sent in a header: Firebase's have no quotes."""
+        if self.is_firebase:
+            tag = _FIREBASE_NULL_ETAG if tag == NULL_ETAG else tag.strip('"')
         return tag.encode()
 
     def parse_etags(self, header: str) -> ETagSet:

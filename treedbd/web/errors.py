@@ -26,6 +26,7 @@ from treedbd.database.errors import (
     Unavailable,
     UnknownDatabase,
 )
+from treedbd.limits import MAX_SHOWN_BYTES
 from treedbd.logs.entry import NO_FIELDS
 from treedbd.rules.errors import InvalidRules
 from treedbd.store.engine import CannotOpenStore, DamagedRow, DiskFull, StoreFailed
@@ -104,6 +105,9 @@ _STORE_ERRORS: Final[dict[type[BaseException], str]] = {
     DamagedRow: "The data stored there is damaged.",
 }
 _INTERNAL: Final = (500, "internal_error")
+_HIDDEN_MISMATCH: Final = (
+    f"The value is another one, and has more than {MAX_SHOWN_BYTES} bytes, so it is not shown."
+)
 
 
 def codes_by_status() -> dict[int, list[str]]:
@@ -139,15 +143,23 @@ def error_response(
         return Response(status, body, (JSON_TYPE,))
     message = str(error)
     if isinstance(error, ConditionFailed):
-        body = dialect.error_body(code, message)
-        if error.is_shown:
-            body = dialect.mismatch_body(code, message, error.current)
-        return Response(status, body, (JSON_TYPE, (b"ETag", dialect.etag(error.tag))))
+        return _mismatch(dialect, code, error)
     if isinstance(error, PermissionDenied | NotAdmin):
         message = dialect.denial(message)
         if not isinstance(error, TagDenied):
             status = dialect.denied_status
     return _response(dialect, status, code, message, *_headers_of(error))
+
+
+def _mismatch(dialect: Dialect, code: str, error: ConditionFailed) -> Response:
+    """Return the response to a condition that is not met."""
+    tag = (b"ETag", dialect.etag(error.tag))
+    if error.is_shown:
+        body = dialect.mismatch_body(code, str(error), error.current)
+        return Response(412, body, (JSON_TYPE, tag))
+    if dialect.takes_412_for_value:
+        return _response(dialect, 413, STATUS[TooLarge][1], _HIDDEN_MISMATCH, tag)
+    return _response(dialect, 412, code, str(error), tag)
 
 
 def _internal_error(

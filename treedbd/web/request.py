@@ -20,7 +20,7 @@ from treedbd.limits import DEFAULT_TIMEOUT_S, Limits
 from treedbd.names import DatabaseName, DialectName
 from treedbd.traces import Trace
 from treedbd.tree.errors import InvalidPath, InvalidQuery
-from treedbd.tree.etag import ETagSet
+from treedbd.tree.etag import ETagSet, has_bare_tag
 from treedbd.tree.types import ROOT, Place
 from treedbd.web.addressing import (
     CACHED_PATH_BYTES,
@@ -59,6 +59,8 @@ _EXPLAIN: Final = b"x-treedb-explain"
 _ENCODING: Final = b"content-encoding"
 _LAST_ID: Final = b"last-event-id"
 _TOKEN: Final = b"authorization"
+_IF_MATCH: Final = b"if-match"
+_FIREBASE_ETAG: Final = b"x-firebase-etag"
 
 
 class PayloadTooLarge(TooLarge):
@@ -295,7 +297,12 @@ class RequestParser:
 def choose_dialect(name: DialectName, headers: Headers, parameters: Parameters) -> Dialect:
     """Return the dialect in which a request is answered; `name` is the setting of its project."""
     if name == "auto":  # only clients of Firebase send these
-        is_firebase = "ns" in parameters or b"authorization" in headers
+        is_firebase = (
+            "ns" in parameters
+            or b"authorization" in headers
+            or (_FIREBASE_ETAG in headers and is_true(headers, _FIREBASE_ETAG))
+            or (_IF_MATCH in headers and has_bare_tag(joined(headers, _IF_MATCH) or ""))
+        )
     else:
         is_firebase = name == "firebase"
     return FIREBASE if is_firebase else STANDARD
@@ -332,7 +339,7 @@ def _parse_print(method: bytes, headers: Headers, parameters: Parameters) -> Pri
 
 
 def _parse_condition(headers: Headers, dialect: Dialect, method: bytes) -> ETagSet | None:
-    name = b"if-none-match" if method in READING else b"if-match"
+    name = b"if-none-match" if method in READING else _IF_MATCH
     if name not in headers:
         return None
     return dialect.parse_etags(joined(headers, name) or "")

@@ -46,9 +46,10 @@ _DESCRIPTION: Final = "\n\n".join(
         f"places are listed here with up to {DEPTHS} keys; deeper ones, up to {MAX_DEPTH} keys, "
         "have the same operations.",
         "A request addresses one database of one project: by its host, or by `ns`.",
-        "A request with `ns` or with an `Authorization` header is answered in the dialect of "
-        "Firebase, unless the setting of the project says otherwise: errors are "
-        '`{"error": "<sentence>"}`, and what the rules deny is 401.',
+        "A request with `ns`, an `Authorization` header, `X-Firebase-ETag: true` or an entity tag "
+        "without quotes in `If-Match` is answered in the dialect of Firebase, unless the setting "
+        'of the project says otherwise: errors are `{"error": "<sentence>"}`, what the rules deny '
+        "is 401, and entity tags have no quotes.",
         "The Content-Type of a request does not matter. Parameters that are not known are ignored; "
         "one that is given twice is 400.",
     )

@@ -190,7 +190,11 @@ QUERY: Final = (
 )
 WRITE: Final = (
     Parameter(
-        "header", "If-Match", _TEXT, "The write is done only if the value has one of these tags."
+        "header",
+        "If-Match",
+        _TEXT,
+        "The write is done only if the value has one of these tags. One without quotes selects the "
+        "dialect of Firebase.",
     ),
     Parameter("header", "print", _SILENT, "204 without a body.", "print.header"),
     Parameter("query", "writeSizeLimit", _TEXT, "Accepted for existing clients; without effect."),
