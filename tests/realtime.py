@@ -194,6 +194,10 @@ class RealtimeClient(WebSocket):
         self.received.append((data["r"], answer))
 
     def _next_envelope(self, seconds: float) -> dict[str, Any]:
+        envelope: dict[str, Any] = json.loads(self._next_message(seconds))
+        return envelope
+
+    def _next_message(self, seconds: float) -> str:
         end = time.monotonic() + seconds
         text = self.next_text(seconds)
         if len(text) <= COUNT_CHARACTERS and text.isdecimal():
@@ -201,11 +205,9 @@ class RealtimeClient(WebSocket):
             assert count > 1, "Clients wait for ever after such a count."
             pieces = [self.next_text(end - time.monotonic()) for _ in range(count)]
             assert all(0 < len(piece.encode()) <= PIECE_BYTES for piece in pieces)
-            text = "".join(pieces)
-        else:
-            assert len(text.encode()) <= PIECE_BYTES, "A long message in one piece."
-        envelope: dict[str, Any] = json.loads(text)
-        return envelope
+            return "".join(pieces)
+        assert len(text.encode()) <= PIECE_BYTES, "A long message in one piece."
+        return text
 
 
 def cut(text: str) -> list[str]:

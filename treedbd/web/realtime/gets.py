@@ -15,6 +15,7 @@ from treedbd.web.content import WaitingBytesRefused
 from treedbd.web.large_reads import Waiter
 from treedbd.web.read_options import EXPORT
 from treedbd.web.realtime import messages
+from treedbd.web.realtime.numbers import SpelledSource
 from treedbd.web.realtime.values import ReadOwner, read_message
 from treedbd.web.rendering import Rendering
 from treedbd.web.representation import ReadSource
@@ -32,7 +33,7 @@ class Get:
         self._place = place
         options = attrs.evolve(EXPORT, query=query)
         self._facts = options.facts
-        self._source = ReadSource(owner.database, place, options)
+        self._source = SpelledSource(ReadSource(owner.database, place, options))
 
     @property
     def read_request(self) -> ReadRequest:

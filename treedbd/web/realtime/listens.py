@@ -27,6 +27,7 @@ from treedbd.web.content import Content, WaitingBytesRefused
 from treedbd.web.read_options import EXPORT
 from treedbd.web.realtime import messages
 from treedbd.web.realtime.frames import frame_message
+from treedbd.web.realtime.numbers import SpelledSource
 from treedbd.web.realtime.values import ReadOwner, read_bytes, read_message
 from treedbd.web.rendering import Rendering
 from treedbd.web.shared_reads import TooMuchWork
@@ -116,7 +117,8 @@ class Listen:
         database = owner.database
         self._grant = self._make_grant()
         self._subscription = database.subscribe(path, query, self, is_export=True, group=owner)
-        self._source = first_source(database, path, query, self._subscription, is_export=True)
+        source = first_source(database, path, query, self._subscription, is_export=True)
+        self._source = SpelledSource(source)
         self._first = FirstValue(self._source, self._judge, owner.parts.reads, owner.address)
 
     @property

@@ -18,6 +18,7 @@ from treedbd.tree import printing
 from treedbd.tree.errors import InvalidData
 from treedbd.tree.event import Event
 from treedbd.tree.types import Json, Path
+from treedbd.web.realtime.numbers import spell_numbers
 from treedbd.web.realtime.pieces import OversizedMessage
 
 OK: Final = "ok"
@@ -95,7 +96,7 @@ def print_hello(now_ms: int, host: str, session: str) -> bytes:
 
 def print_answer(number: int, status: str, data: Json) -> bytes:
     """Print the answer to a request."""
-    return b"".join((answer_start(number, status), printing.compact(data), VALUE_END))
+    return b"".join((answer_start(number, status), _print(data), VALUE_END))
 
 
 def answer_start(number: int, status: str = OK) -> bytes:
@@ -106,7 +107,7 @@ def answer_start(number: int, status: str = OK) -> bytes:
 def print_push(action: str, body: Json) -> bytes:
     """Print what the server sends without a request."""
     envelope: Json = {"t": "d", "d": {"a": action, "b": body}}
-    return printing.compact(envelope)
+    return _print(envelope)
 
 
 def value_start(path: Path) -> bytes:
@@ -125,9 +126,13 @@ def value_end(tag: int | None) -> bytes:
 def print_events(path: Path, events: Iterator[Event]) -> tuple[bytes, ...]:
     """Print the events at a watched path, each up to what `value_end` returns."""
     return tuple(
-        _event_start(event.kind, path + event.path) + printing.compact(event.exported)
-        for event in events
+        _event_start(event.kind, path + event.path) + _print(event.exported) for event in events
     )
+
+
+def _print(json: Json) -> bytes:
+    """Print JSON that may hold any numbers."""
+    return spell_numbers(printing.compact(json))
 
 
 def _event_start(kind: str, path: Path) -> bytes:
