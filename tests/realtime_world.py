@@ -101,7 +101,8 @@ class World(Closing):
         self.writes: Final[dict[int, tuple[str, Any]]] = {}
         self.value: Any = None
         self.applied = 0
-        self._awaited: list[tuple[RealtimeClient, int]] = []
+        self._written = 0
+        self._awaited: list[tuple[RealtimeClient, int, int | None]] = []
 
     def close(self) -> None:
         """Disconnect all."""
@@ -118,8 +119,8 @@ class World(Closing):
 
     def settle(self) -> None:
         """Wait until all is answered and every client has seen the last commit; check all."""
-        for client, number in self._awaited:
-            assert client.await_answer(number).status == "ok"
+        for each in self._awaited:
+            self._check_answer(*each)
         self._awaited.clear()
         for member in self.members:
             member.client.put("zz-barrier", len(member.client.received))
@@ -130,13 +131,24 @@ class World(Closing):
             for key, copy in member.copies.items():
                 self._check_copy(member, key, copy)
 
+    def _check_answer(self, client: RealtimeClient, number: int, write: int | None) -> None:
+        """Check the answer to a request; a write that sets the priority of nothing is refused."""
+        answer = client.await_answer(number)
+        if answer.status == "ok" or write is None:
+            assert answer.status == "ok", answer
+            return
+        path, data = self.writes.pop(write)
+        assert path.endswith("/.priority"), (path, answer)
+        assert data is not None
+        assert answer.status == "failure"
+
     def _check_order(self) -> None:
         """Check that each observer has seen each write once, and both in one order."""
         for observer in self.observers:
             observer.put("zz-barrier", len(observer.received))
         seen = [[self._number_of(push) for push in each.pushed] for each in self.observers]
         assert seen[0] == seen[1]
-        assert sorted(seen[0]) == list(range(len(self.writes)))
+        assert sorted(seen[0]) == sorted(self.writes)
         for number in seen[0][self.applied :]:
             path, data = self.writes[number]
             self._apply_to_model(path, data)
@@ -173,11 +185,12 @@ class World(Closing):
             expected, held = children_of(expected), children_of(held)
         assert comparable(held) == comparable(expected), key
 
-    def _next_write(self) -> tuple[str, Any, dict[str, Any]]:
-        number = len(self.writes)
+    def _next_write(self) -> tuple[int, dict[str, Any]]:
+        number = self._written
+        self._written += 1
         path, data = self._random_write()
         self.writes[number] = path, data
-        return path, data, {f"seq/{number % 5}": number, path: data}
+        return number, {f"seq/{number % 5}": number, path: data}
 
     def _random_write(self) -> tuple[str, Any]:
         choice = self.random
@@ -204,12 +217,12 @@ class World(Closing):
 
     def _write(self) -> None:
         member = self.random.choice(self.members)
-        _, _, members = self._next_write()
+        write, members = self._next_write()
         number = member.client.send_request("m", {"p": "", "d": members})
-        self._awaited.append((member.client, number))
+        self._awaited.append((member.client, number, write))
 
     def _write_by_rest(self) -> None:
-        _, _, members = self._next_write()
+        _, members = self._next_write()
         response = self.tree.request("PATCH", "/.json", json.dumps(members))
         assert response.status == 200, response
 
@@ -223,7 +236,7 @@ class World(Closing):
         member.apply()
         member.copies[key] = None
         number = member.client.send_request("q", member.body_of(key) | {"h": ""})
-        self._awaited.append((member.client, number))
+        self._awaited.append((member.client, number, None))
 
     def _unlisten(self) -> None:
         member = self.random.choice(self.members)
@@ -237,9 +250,9 @@ class World(Closing):
     def _reconnect(self) -> None:
         """Cut a connection when its writes are answered, and listen again on another."""
         member = self.random.choice(self.members)
-        mine = [each for each in self._awaited if each[0] is member.client]
-        for client, number in mine:
-            assert client.await_answer(number).status == "ok"
+        for each in self._awaited:
+            if each[0] is member.client:
+                self._check_answer(*each)
         self._awaited = [each for each in self._awaited if each[0] is not member.client]
         former, keys = member.client, list(member.copies)
         former.reset()
@@ -247,7 +260,7 @@ class World(Closing):
         member.unread, member.copies = 0, dict.fromkeys(keys)
         for key in keys:
             number = member.client.send_request("q", member.body_of(key) | {"h": ""})
-            self._awaited.append((member.client, number))
+            self._awaited.append((member.client, number, None))
 
 
 def children_of(value: Any) -> Any:

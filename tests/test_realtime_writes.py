@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.realtime import Push, RealtimeClient
+from tests.realtime import Answer, Push, RealtimeClient
 from tests.realtime_copy import Copy, hash_of, normalised
 from tests.rest import Client
 
@@ -120,12 +120,92 @@ def test_a_priority_is_written_at_its_own_path(tree: Client) -> None:
     tree.put("/a.json", {"b": 1})
     with RealtimeClient(tree) as client:
         copy = Copy("a", client.listen("a"))
-        for path, priority in (("a", 1), ("a/b", "x"), ("a/b", None), ("a", None), ("a/no", 3)):
+        for path, priority in (("a", 1), ("a/b", "x"), ("a/b", None), ("a", None), ("a/no", None)):
             client.put(f"{path}/.priority", priority)
             for push in client.pushed:
                 copy.apply(push.action, push.keys, push.body["d"])
             assert copy.equals(export(tree, "a"))
         assert export(tree, "a") == {"b": 1}
+
+
+LONE = "There is nothing at {} that could have a priority."
+
+
+@pytest.mark.parametrize("priority", [1, "text", 1e19, {".sv": "timestamp"}])
+def test_the_priority_of_nothing_is_refused_and_nothing_is_written(
+    tree: Client, priority: Any
+) -> None:
+    tree.put("/a.json", {"b": 1})
+    before = tree.request("GET", "/.json?format=export").body
+    with RealtimeClient(tree) as client:
+        client.listen("")
+        seen = len(client.received)
+        for path in ("no", "a/no", "a/b/c", "a/no/deep"):
+            answer = client.request("p", {"p": f"{path}/.priority", "d": priority})
+            assert answer == Answer("failure", LONE.format(f"/{path}"))
+        for path, members in (
+            ("a", {"no/.priority": priority, "c": 2}),
+            ("no", {".priority": priority}),
+            ("", {"a/b": 2, "x/.priority": priority, "y/z": 1}),
+            ("", {"a": None, "x/.priority": priority}),
+            ("", {"x/y": None, "x/.priority": priority}),
+            ("", {"x/y": {}, "x/z": [], "x/.priority": priority, "x0": 1}),
+        ):
+            answer = client.request("m", {"p": path, "d": members})
+            assert answer.status == "failure", members
+            assert answer.data.endswith("that could have a priority.")
+        assert tree.request("GET", "/.json?format=export").body == before
+        assert [each for each in client.received[seen:] if isinstance(each, Push)] == []
+        # Over REST it is as before: done, without effect.
+        assert tree.request("PUT", "/no/.priority.json", json.dumps(priority)).status == 200
+        assert tree.request("GET", "/.json?format=export").body == before
+
+
+def test_the_priority_of_what_a_merge_writes_too_is_written(tree: Client) -> None:
+    with RealtimeClient(tree) as client:
+        client.succeed(
+            "m", {"p": "", "d": {"a/b": 1, "a/.priority": 2, "c/d/.priority": 3, "c/d/e": 4}}
+        )
+        assert export(tree, "a") == {"b": 1, ".priority": 2}
+        assert export(tree, "c") == {"d": {"e": 4, ".priority": 3}}
+        client.succeed("m", {"p": "x", "d": {"y": 1, ".priority": "p"}})
+        assert export(tree, "x") == {"y": 1, ".priority": "p"}
+        # What goes by the same merge was there.
+        client.succeed("m", {"p": "x", "d": {"y": None, ".priority": "q"}})
+        assert export(tree, "x") is None
+
+
+def test_the_order_of_requests_decides_whether_there_is_a_node(tree: Client) -> None:
+    with RealtimeClient(tree) as client:
+        asked = [
+            client.send_request("p", {"p": "a/.priority", "d": 1}),
+            client.send_request("p", {"p": "a", "d": "there"}),
+            client.send_request("p", {"p": "a/.priority", "d": 2}),
+            client.send_request("p", {"p": "a", "d": None}),
+            client.send_request("p", {"p": "a/.priority", "d": 3}),
+        ]
+        statuses = [client.await_answer(number).status for number in asked]
+        assert statuses == ["failure", "ok", "ok", "ok", "failure"]
+        assert export(tree, "a") is None
+
+
+def test_a_long_merge_with_the_priority_of_nothing_is_refused_too(tree: Client) -> None:
+    members = {f"k{number:05}": number for number in range(12_000)}
+    with RealtimeClient(tree) as client:
+        answer = client.request("m", {"p": "", "d": members | {"no/.priority": 1}})
+        assert answer == Answer("failure", LONE.format("/no"))
+        assert export(tree, "") is None
+        client.succeed("m", {"p": "", "d": members | {"no/.priority": 1, "no/x": 2}})
+        assert export(tree, "no") == {"x": 2, ".priority": 1}
+
+
+def test_rules_are_evaluated_before_it_is_known_whether_there_is_a_node(tree: Client) -> None:
+    rules = {"rules": {"a": {".write": True, ".read": True}}}
+    assert tree.request("PUT", "/.settings/rules.json?auth=owner", json.dumps(rules)).status == 200
+    with RealtimeClient(tree) as client:
+        denied = client.request("p", {"p": "b/.priority", "d": 1})
+        assert denied == Answer("permission_denied", "Permission denied")
+        assert client.request("p", {"p": "a/.priority", "d": 1}).status == "failure"
 
 
 def test_a_put_without_a_priority_drops_it_and_a_merge_keeps_it(tree: Client) -> None:

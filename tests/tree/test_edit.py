@@ -401,3 +401,35 @@ def test_a_priority_written_with_the_value_equals_one_written_after_it(
     at_once = after(None, put(("a",), as_json(with_priority(bare, priority))))
     one_by_one = after(None, put(("a",), as_json(bare)), put_priority(("a",), priority))
     assert at_once == one_by_one
+
+
+@given(
+    VALUES,
+    st.dictionaries(FEW_PATHS, BODIES | st.none(), max_size=4),
+    st.dictionaries(FEW_PATHS, PRIORITIES | st.none(), min_size=1, max_size=3),
+)
+def test_a_lone_priority_is_that_of_what_is_not_there_before_or_after(
+    root: Value, values: dict[Path, Json], priorities: dict[Path, Json]
+) -> None:
+    body = {"/".join(path): value for path, value in values.items() if path}
+    body |= {"/".join((*path, ".priority")): value for path, value in priorities.items()}
+    try:
+        patch = make_patch((), body)
+    except InvalidData:
+        assume(False)
+    written = after(root, patch)
+    lone = [
+        path
+        for path, priority in priorities.items()
+        if priority is not None and value_at(root, path) is None and value_at(written, path) is None
+    ]
+    found = edit.find_lone_priority(patch, ValueView(root))
+    assert (found in lone) if lone else (found is None)
+
+
+def test_a_priority_that_is_put_is_alone_where_nothing_is() -> None:
+    view = ValueView(normal({"a": {"b": 1}}))
+    assert edit.find_lone_priority(put_priority(("a", "c"), 1), view) == ("a", "c")
+    assert edit.find_lone_priority(put_priority(("a", "b"), 1), view) is None
+    assert edit.find_lone_priority(put_priority(("a", "c"), None), view) is None
+    assert edit.find_lone_priority(put_priority((), 1), ValueView(None)) == ()

@@ -89,7 +89,8 @@ class Write:
     `now` is the time of the request in milliseconds since 1970; `deadline` is in seconds of the
     database's clock. `wants_echo` and `wants_etag` say what the outcome is to contain. What
     `is_push` sets a child whose key is a push id, which may be replaced by a later one. `trace` is
-    that of its request, None if it is not sampled. With a `task` that is done, and not `edit`.
+    that of its request, None if it is not sampled. With a `task` that is done, and not `edit`. What
+    `refuses_lone_priority` is refused if it sets the priority of nothing; else that has no effect.
     """
 
     edit: Edit
@@ -101,6 +102,7 @@ class Write:
     wants_etag: bool = False
     large: LargeBody | None = None
     is_push: bool = False
+    refuses_lone_priority: bool = False
     trace: Trace | None = attrs.field(default=None, eq=False, repr=False)
     task: Task | None = attrs.field(default=None, eq=False, repr=False)
 

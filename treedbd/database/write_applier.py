@@ -28,11 +28,14 @@ from treedbd.tree.edit import (
     Edit,
     echo_of,
     echo_without_reading,
+    find_lone_priority,
     has_effect,
     rename_child,
     resolve,
 )
+from treedbd.tree.errors import InvalidData
 from treedbd.tree.event import describe, describe_large
+from treedbd.tree.path import format_path
 from treedbd.tree.push_id import PushIds, is_later
 from treedbd.tree.view import View
 
@@ -92,6 +95,8 @@ class WriteApplier:
         may_read = self.check_write(nodes, write, edit, None)
         if write.condition is not None:
             etags.check_condition(nodes, write.condition)
+        if write.refuses_lone_priority:
+            _check_priorities(edit, nodes)
         self._check_time(write)  # evaluating rules may take long
         wants_etag = write.wants_etag and may_read
         etag = etags.etag_before_write(edit) if wants_etag else None
@@ -123,6 +128,8 @@ class WriteApplier:
             may_read = self.check_write(before, write, edit, nodes)
             if write.condition is not None:
                 etags.check_condition(before, write.condition)
+            if write.refuses_lone_priority:
+                _check_priorities(edit, before)
         etag = etags.etag_after_write(nodes, edit) if write.wants_etag and may_read else None
         self._check_time(write)
         self.kept_reads.note_changes(transaction, edit.changes)
@@ -185,6 +192,13 @@ class WriteApplier:
         if counted is not None:
             counted.record(sequence)
         return sequence, op_id, len(entry)
+
+
+def _check_priorities(edit: Edit, before: View) -> None:
+    """Raise `InvalidData` if an edit sets the priority of nothing."""
+    path = find_lone_priority(edit, before)
+    if path is not None:
+        raise InvalidData(f"There is nothing at {format_path(path)} that could have a priority.")
 
 
 def _writer_of(caller: Caller) -> changelog.Writer:

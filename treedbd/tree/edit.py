@@ -8,6 +8,7 @@ defines what the changes mean, on a value in memory. The store reaches the same 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any, Literal, TypeAlias
@@ -23,7 +24,7 @@ from treedbd.tree.normalise import (
     check_priority,
     normalise,
 )
-from treedbd.tree.path import check_depth, parse_relative
+from treedbd.tree.path import check_depth, is_at_or_above, parse_relative
 from treedbd.tree.server_values import Increment, Resolver, Timestamp
 from treedbd.tree.types import PRIORITY, Change, Json, Path, Place, Priority, Value
 from treedbd.tree.value import (
@@ -161,6 +162,23 @@ def has_effect(edit: Edit, view: View) -> bool:
     if edit.place.is_priority:
         return view.peek(edit.place.path) is not None
     return bool(edit.changes)
+
+
+def find_lone_priority(edit: Edit, view: View) -> Path | None:
+    """Return a path at which an edit sets a priority, and nothing is nor is set; None without one.
+
+    `view` is the tree before the edit.
+    """
+    places = [change.place for change in edit.changes if change.value is not None]
+    alone = [path for path, is_priority in places if is_priority and view.peek(path) is None]
+    if not alone:
+        return None
+    written = sorted(place.path for place in places if not place.is_priority)
+    for path in alone:
+        at = bisect_left(written, path)
+        if at == len(written) or not is_at_or_above(path, written[at]):
+            return path
+    return None
 
 
 def echo_of(edit: Edit, after: View) -> Json:

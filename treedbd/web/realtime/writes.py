@@ -132,7 +132,11 @@ class SessionWrites:
         owner = self._owner
         deadline = owner.parts.clock.seconds() + DEFAULT_TIMEOUT_S
         now = owner.parts.now_ms()
-        return Write(edit, now, owner.caller, condition, deadline, wants_echo=False)
+        return Write(
+            *(edit, now, owner.caller, condition, deadline),
+            wants_echo=False,
+            refuses_lone_priority=True,
+        )
 
     def _submit(self, number: int, write: Write) -> Deferred[Any]:
         owner, pending = self._owner, self.pending
