@@ -120,12 +120,26 @@ def test_actions_that_need_nothing_succeed(tree: Client, action: str) -> None:
         assert client.request(action, {"c": {"sdk.js.9": 1}, "token": "x"}).status == "ok"
 
 
-@pytest.mark.parametrize("number", [0, 1, 2**31, 2**53 - 1])
+@pytest.mark.parametrize("number", [0, 1, 2**31, 2**53 - 1, 2**53])
 def test_the_number_of_a_request_comes_back_as_it_was(tree: Client, number: int) -> None:
     with RealtimeClient(tree) as client:
         client.send_text(request_text(number, "s"))
         answered = json.loads(client.next_text())
         assert answered["d"]["r"] == number
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        *("9007199254740993", "18446744073709551616", "1" + "0" * 300, "-1", "1.0", "1e3", "1.5"),
+        *('"1"', "true", "null", "[]", "9007199254740992.0"),
+    ],
+)
+def test_another_number_is_that_of_no_request(tree: Client, number: str) -> None:
+    with RealtimeClient(tree) as client:
+        client.send_text(f'{{"t":"d","d":{{"r":{number},"a":"p","b":{{"p":"a","d":1}}}}}}')
+        assert client.await_close() == 1008
+        assert tree.get("/a.json") is None
 
 
 def test_requests_without_waiting_are_answered_in_order(tree: Client) -> None:

@@ -162,6 +162,26 @@ def test_a_message_that_is_too_long_is_answered_and_the_connection_goes_on(limit
         client.put("b", 1)
 
 
+@pytest.mark.parametrize("number", [0, 2**53])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_the_number_of_a_message_that_is_too_long_is_one_up_to_2_53(
+    limited: Client, number: int, is_first: bool
+) -> None:
+    def text_of(number: int) -> str:
+        request = {"r": number, "a": "p", "b": {"p": "big", "d": "x" * (BODY_BYTES + 1)}}
+        if not is_first:
+            request = dict(reversed(request.items()))
+        return json.dumps({"t": "d", "d": request}, separators=(",", ":"))
+
+    with RealtimeClient(limited) as client:
+        client.send_long(text_of(number))
+        assert client.await_answer(number).status == "too_big"
+    for beyond in (2**53 + 1, 10**17, 10**300):
+        with RealtimeClient(limited) as client:
+            client.send_long(text_of(beyond))
+            assert client.await_close() == 1008
+
+
 def test_a_frame_that_is_far_too_long_closes_the_connection(limited: Client) -> None:
     with RealtimeClient(limited) as client:
         with contextlib.suppress(ConnectionError):

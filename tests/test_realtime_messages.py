@@ -51,6 +51,33 @@ def test_messages_about_as_long_as_a_piece_arrive(tree: Client, around: int) -> 
         assert client.listen("a") == value
 
 
+LONG_TEXTS = [
+    '{"t":"d","d":{"r":%s,"a":"p","b":{"p":"a","d":"%s"}}}',
+    '{"d":{"b":{"d":"%s","p":"a"},"a":"p","r":%s},"t":"d"}',
+]
+
+
+@pytest.mark.parametrize("size", [70_000, 400_000, 3_000_000])
+@pytest.mark.parametrize("form", LONG_TEXTS)
+def test_the_number_of_a_long_message_is_one_up_to_2_53(tree: Client, form: str, size: int) -> None:
+    value = "x" * size
+
+    def text_of(number: str) -> str:
+        return form % ((number, value) if '"r":%s,' in form else (value, number))
+
+    with RealtimeClient(tree) as client:
+        for number in (0, 1, 2**53):
+            client.send_long(text_of(str(number)))
+            assert client.await_answer(number).status == "ok"
+    assert tree.get("/a.json") == value
+    tree.put("/a.json", None)
+    for beyond in (str(2**53 + 1), "9" * 17, "9" * 40):
+        with RealtimeClient(tree) as client:
+            client.send_long(text_of(beyond))
+            assert client.await_close() == 1008
+    assert tree.get("/a.json") is None
+
+
 def test_a_message_of_megabytes_arrives_in_each_direction(tree: Client) -> None:
     value = {f"k{at}": "é€" * 2000 for at in range(300)}
     with RealtimeClient(tree) as client:

@@ -14,7 +14,7 @@ from typing import Any, Final
 import attrs
 import orjson
 
-from treedbd.web.realtime.messages import RealtimeRequest
+from treedbd.web.realtime.messages import RealtimeRequest, is_number
 
 _SPACE: Final = rb"[ \t\r\n]*"
 _COLON: Final = _SPACE + b":" + _SPACE
@@ -64,7 +64,7 @@ def find_long_write(message: bytes) -> LongWrite | None:
         return None
     outer, body = _members(head[1], tail[2]), _members(head[2], tail[1])
     number, action = outer.get("r"), outer.get("a")
-    if type(number) is not int or not isinstance(action, str):
+    if not is_number(number) or not isinstance(action, str):
         return None
     return LongWrite(RealtimeRequest(number, action, body), message, head.end(), tail.start())
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 import attrs
 
@@ -28,8 +28,9 @@ PONG: Final = b'{"t":"c","d":{"t":"o","d":null}}'
 
 _VERSION: Final = "5"
 _EVENT_ACTIONS: Final = {"put": b"d", "patch": b"m"}
-_FIRST_NUMBER: Final = re.compile(rb'\A\{(?:"t":"d",)?"d":\{(?:"a":"\w{1,9}",)?"r":([0-9]{1,15}),')
-_LAST_NUMBER: Final = re.compile(rb'[,{]"r":([0-9]{1,15})(?:,"a":"\w{1,9}")?\}(?:,"t":"d")?\}\Z')
+_FIRST_NUMBER: Final = re.compile(rb'\A\{(?:"t":"d",)?"d":\{(?:"a":"\w{1,9}",)?"r":([0-9]+),')
+_LAST_NUMBER: Final = re.compile(rb'[,{]"r":([0-9]+)(?:,"a":"\w{1,9}")?\}(?:,"t":"d")?\}\Z')
+_HIGHEST_NUMBER: Final = 2**53
 
 
 class NotAnEnvelope(Exception):
@@ -76,15 +77,28 @@ def parse_message(text: bytes) -> RealtimeRequest | Ping | Ignored:
     if envelope.get("t") != "d":
         raise NotAnEnvelope
     number, action, body = content.get("r"), content.get("a"), content.get("b", {})
-    if type(number) is not int or not isinstance(action, str) or not 0 <= number < 2**53:
+    if not is_number(number) or not isinstance(action, str):
         raise NotAnEnvelope
     return RealtimeRequest(number, action, body if isinstance(body, dict) else {})
 
 
+def is_number(json: object) -> TypeGuard[int]:
+    """Return whether a client may give this number to a request."""
+    return type(json) is int and 0 <= json <= _HIGHEST_NUMBER
+
+
 def find_number(message: OversizedMessage) -> int | None:
-    """Return the number of the request in a message that is too long, None if it is not found."""
+    """Return the number of the request in a message that is too long, None if it is not found.
+
+    Raises `NotAnEnvelope` for one that no request may have.
+    """
     found = _FIRST_NUMBER.search(message.first) or _LAST_NUMBER.search(message.last)
-    return None if found is None else int(found[1])
+    if found is None:
+        return None
+    number = int(found[1])
+    if not is_number(number):
+        raise NotAnEnvelope
+    return number
 
 
 def print_hello(now_ms: int, host: str, session: str) -> bytes:
