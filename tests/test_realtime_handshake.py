@@ -11,7 +11,7 @@ import pytest
 
 from tests.daemon import Daemon
 from tests.realtime import RealtimeClient
-from tests.rest import Client, check_refused, print_request
+from tests.rest import Client, check_error, check_refused, print_request
 from tests.websocket import Refused, WebSocket, upgrade_headers
 from tests.websocket_frames import TEXT, print_frame
 
@@ -151,18 +151,29 @@ def test_a_browser_that_polls_is_sent_back_to_sockets(tree: Client) -> None:
 
 
 @pytest.mark.parametrize(
-    "callback",
-    ["", "1x", "%22%5D;alert(1)//", "a", "%0A", "%D9%A1", "-1", "1" * 100, "1%00", "+1", "1+"],
+    "query",
+    [
+        *("", "start=t&ser=1", "cb", "cb=", "cb=&cb=", "cb=1&cb=2", "cb=1&cb=1", "cb=1&cb"),
+        *("cb=1x", "cb=-1", "cb=%2B1", "cb=+1", "cb=1+", "cb=1%00", "cb=1%0A", "cb=%D9%A1"),
+        *("cb=%22%5D;alert(1)//", "cb=<script>evil</script>", "cb=1%zz", "cb=%ff", "CB=1"),
+        *("cb=1.0", "cb=1e3", "cb=0x1", "cb=1;cb=2", "id=1&pw=2&ser=3", "dframe=t&id=1&pw=2"),
+    ],
 )
-def test_a_callback_that_is_not_digits_is_not_called(tree: Client, callback: str) -> None:
-    response = tree.request("GET", f"/.lp?start=t&ser=1&cb={callback}")
-    assert response.status in (200, 400), response
-    assert b"pLPCommand" not in response.body
+def test_a_callback_that_is_not_digits_is_refused(tree: Client, query: str) -> None:
+    mark = "evilsearch"
+    response = tree.request("GET", f"/.lp?{mark}={mark}&{query}&p={mark}")
+    check_error(response, 400, "invalid_query")
+    for part in (mark, "alert", "evil", "pLPCommand", "zz"):
+        assert part.encode() not in response.body
+        assert part not in str(response.headers)
 
 
-def test_other_requests_of_polling_do_nothing(tree: Client) -> None:
-    for query in ("id=1&pw=2&ser=3", "dframe=t&id=1&pw=2", "disconn=t&id=1&pw=2", ""):
-        assert script_of(tree, query) == ""
+@pytest.mark.parametrize("callback", ["0", "007", "9" * 300, "%31%32"])
+def test_any_digits_are_a_callback(tree: Client, callback: str) -> None:
+    digits = callback.replace("%31%32", "12")
+    script = script_of(tree, f"evil=%22&cb={callback}&p=evil")
+    assert f'parent.window["pLPCommand{digits}"]("close")' in script
+    assert "evil" not in script
 
 
 def test_a_poll_of_an_unknown_place_is_refused(tree: Client) -> None:

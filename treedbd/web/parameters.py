@@ -66,13 +66,10 @@ def parse_parameters(raw: bytes) -> Parameters:
     return parameters
 
 
-def find_parameter(uri: bytes, name: bytes) -> str:
-    """Return the first value of a parameter that only some paths have; "" if there is none."""
-    for part in uri.partition(b"?")[2].split(b"&"):
-        found, _, value = part.partition(b"=")
-        if found == name:
-            return _decode(value)
-    return ""
+def find_parameter(uri: bytes, name: bytes) -> list[str]:
+    """Return the values of a parameter that only some paths have; raise `InvalidQuery`."""
+    parts = (part.partition(b"=") for part in uri.partition(b"?")[2].split(b"&"))
+    return [_decode(value) for found, _, value in parts if found == name]
 
 
 def parse_leniently(raw_query: bytes) -> Parameters:

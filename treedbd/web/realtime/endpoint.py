@@ -85,7 +85,7 @@ class RealtimeEndpoint:
             if self._users is not None:
                 identity = await self._users.find(request, TIMEOUT_S)
             former = find_parameter(request.uri, b"ls")
-            await self.door.open(request, database, former, identity)
+            await self.door.open(request, database, former[0] if former else "", identity)
         except Exception as error:
             self._refuse(request, error)
 

@@ -10,18 +10,19 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from treedbd.tree.errors import InvalidQuery
 from treedbd.web.response import Response
 
 _SCRIPT: Final = (
     b'try{parent.localStorage.removeItem("firebase:previous_websocket_failure")}catch(e){}'
     b'parent.window["pLPCommand%b"]("close")'
 )
-_NUMBER: Final = re.compile(r"[0-9]{1,20}", re.ASCII)
+_NUMBER: Final = re.compile(r"[0-9]+")
 _HEADERS: Final = ((b"Content-Type", b"application/javascript; charset=utf-8"),)
 
 
-def answer_long_poll(callback: str) -> Response:
-    """Return the script for a request with the number of a callback, an empty one for any other."""
-    if not _NUMBER.fullmatch(callback):
-        return Response(200, b"", _HEADERS)
-    return Response(200, _SCRIPT % callback.encode(), _HEADERS)
+def answer_long_poll(callbacks: list[str]) -> Response:
+    """Return the script for a request with the number of a callback; raise `InvalidQuery`."""
+    if len(callbacks) != 1 or not _NUMBER.fullmatch(callbacks[0]):
+        raise InvalidQuery("The number of the callback (cb) must be there once, in digits only.")
+    return Response(200, _SCRIPT % callbacks[0].encode(), _HEADERS)
