@@ -170,11 +170,38 @@ def test_a_bad_token_ends_the_former_identity_and_the_socket_stays_open(
         client.put("open/a", 1)
 
 
-@pytest.mark.parametrize("cred", [None, 7, {}, ["x"], True], ids=json.dumps)
-def test_a_token_that_is_no_text_fails(shop: Tree, cred: Any) -> None:
+@pytest.mark.parametrize("action", ["auth", "gauth"])
+@pytest.mark.parametrize(
+    "cred",
+    [
+        None,
+        7,
+        1e19,
+        {},
+        [],
+        ["x"],
+        True,
+        "",
+        " ",
+        "x",
+        "a.b",
+        "a.b.c",
+        "a.b.c.d",
+        "\x00",
+        "é",
+        "x" * 9000,
+    ],
+    ids=lambda cred: json.dumps(cred)[:20],
+)
+def test_what_is_no_token_is_an_invalid_one(shop: Tree, action: str, cred: Any) -> None:
     with RealtimeClient(shop) as client:
-        assert client.request("auth", {"cred": cred}).status in ("failure", "invalid_token")
-        assert client.request("auth", {}).status in ("failure", "invalid_token")
+        client.succeed("auth", {"cred": user("shop", "ann")})
+        answer = client.request(action, {"cred": cred})
+        assert answer.status == "invalid_token"
+        assert isinstance(answer.data, str)
+        assert client.request("g", {"p": "mine/ann"}) == DENIED  # the former identity has ended
+        assert client.request(action, {}).status == "invalid_token"
+        assert client.request(action, {"cred": cred, "noauth": True}).status == "invalid_token"
         client.put("open/a", 1)
 
 

@@ -16,7 +16,7 @@ from treedbd.database.requests import Caller
 from treedbd.limits import DEFAULT_TIMEOUT_S, MAX_CLAIM_LEVELS
 from treedbd.tree.types import Json
 from treedbd.web.auth.identity import AuthOverride, Identity
-from treedbd.web.auth.jwt import exceeds_levels
+from treedbd.web.auth.jwt import BadToken, exceeds_levels
 from treedbd.web.auth.unsigned import unsigned_identity
 from treedbd.web.headers import Headers
 from treedbd.web.realtime.messages import OK, RealtimeRequest
@@ -96,7 +96,7 @@ class SessionCaller:
         self.forget()
         token = body.get("cred")
         if not isinstance(token, str):
-            raise InvalidRequest("The token (cred) must be a string.")
+            raise BadToken("The token is malformed: cred must be a string.")
         override = _parse_override(body)
         parts = owner.parts
         if parts.guard is not None:
