@@ -22,6 +22,8 @@ RULE_SET: dict[str, Any] = {
     "open": {".read": True, ".write": True},
     "readable": {".read": True},
     "drop": {".write": True},
+    "none": {".read": "data.hasChildren([])", ".write": "newData.hasChildren([])"},
+    "some": {".read": "data.hasChildren(['a', 'b',])", ".write": True},
     "users": {
         "$uid": {
             ".read": "auth.uid == $uid",
@@ -402,6 +404,15 @@ def test_validation_covers_the_written_path_its_ancestors_and_descendants(
 def test_an_admin_skips_validation_too(shop: Tree) -> None:
     shop.seed("/owned/1.json", "nonsense")
     assert shop.see("/owned/1.json") == "nonsense"
+
+
+def test_a_list_of_children_may_be_empty_or_end_in_a_comma(shop: Tree) -> None:
+    for value in (None, 1, "leaf", {"a": 1}):
+        assert shop.status("PUT", "/none.json", json.dumps(value)) == 200
+        assert shop.get("/none.json") == value
+    for value, status in ((None, 403), (1, 403), ({"a": 1}, 403), ({"a": 1, "b": 2}, 200)):
+        shop.put("/some.json", value)
+        assert shop.status("GET", "/some.json") == status
 
 
 def test_removing_a_required_child_is_denied_and_removing_all_is_not(shop: Tree) -> None:

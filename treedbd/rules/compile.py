@@ -132,8 +132,6 @@ class _Compiler:
             return closures.call_snapshot_method(target, Snapshot.has_children)
         (names,) = arguments
         assert isinstance(names, ListLiteral)  # noqa: S101 - the type checker ensures it
-        if not names.items:
-            return closures.call_snapshot_method(target, Snapshot.has_children)
         literals = [closures.literal_string(item) for item in names.items]
         known = [literal for literal in literals if literal is not None]
         if len(known) == len(literals):

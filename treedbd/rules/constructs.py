@@ -56,8 +56,6 @@ class Form(enum.Enum):
 
 
 FORMS_CLOSED_BY: Final = {")": (Form.GROUP, Form.CALL), "]": (Form.LIST, Form.INDEX)}
-OPERANDS_OF_EMPTY: Final = {Form.LIST: 0, Form.CALL: 1}
-"""The forms that have a list, and how many operands they have if it is empty: a call its callee."""
 
 
 def form_of(operator: str) -> Form:

@@ -13,7 +13,7 @@ The syntax is a subset of JavaScript's expressions, loosest operators first:
     prefix      = ( "!" | "-" ) prefix | postfix
     postfix     = primary { "." name | "[" expression "]" | "(" [ list ] ")" }
     primary     = name | number | string | "true" | "false" | "null" | pattern
-                | "(" expression ")" | "[" [ list ] "]"
+                | "(" expression ")" | "[" [ list [ "," ] ] "]"
     list        = expression { "," expression }
 
 `tokens` has the tokens. Words that are not in the grammar (`typeof`, `in`, `var`, …), assignments,
@@ -39,7 +39,6 @@ from treedbd.rules.constructs import (
     FORMS_CLOSED_BY,
     LEVELS,
     OPEN,
-    OPERANDS_OF_EMPTY,
     PREFIX,
     Construct,
     Form,
@@ -213,14 +212,17 @@ class _ExpressionParser:
             is_complete = True
         else:
             construct = self.constructs[-1]
-            is_complete = len(construct.operands) == OPERANDS_OF_EMPTY.get(construct.form)
+            # A list may be empty, or end in a comma; a call has no operand then but its callee.
+            is_complete = construct.form is Form.LIST or (
+                construct.form is Form.CALL and len(construct.operands) == 1
+            )
         if construct.form not in FORMS_CLOSED_BY[bracket] or not is_complete:
             self.fail()
         self.close()
 
     def comma(self, _: str, __: int) -> None:
         construct = self.close_tighter(OPEN)
-        if construct.form not in OPERANDS_OF_EMPTY:
+        if construct.form not in (Form.LIST, Form.CALL):
             self.fail()
         self.add_operand(construct)
 
