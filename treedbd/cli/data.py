@@ -10,6 +10,7 @@ import io
 import json
 import os
 from argparse import ArgumentParser, Namespace
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from typing import Final
 
@@ -159,22 +160,29 @@ def print_body(response: UnreadResponse, write: WriteBytes) -> None:
 
 
 def make_body(value: str) -> Body:
-    """Return the body that sends a value of the command line, or standard input for `-`."""
+    """Return the body that sends a value of the command line, or standard input for `-`.
+
+    A byte order mark at the beginning of standard input is left out.
+    """
     if value != STANDARD_INPUT:
         content = os.fsencode(value)
         return Body((content,), len(content))
     source = standard_input()
-    length = None
     if source.seekable():
         begin = source.tell()
+        if source.read(len(BOM_UTF8)) == BOM_UTF8:
+            begin = source.tell()
         length = source.seek(0, os.SEEK_END) - begin
         source.seek(begin)
-    return Body(_read(source), length)
+        return Body(_read(source), length)
+    return Body(_read(source, skips_mark=True), None)
 
 
-def _read(source: io.BufferedReader) -> Iterator[bytes]:
-    """Read a file of any size, a pipe as it arrives."""
+def _read(source: io.BufferedReader, *, skips_mark: bool = False) -> Iterator[bytes]:
+    """Read a file of any size, a pipe as it arrives; without a byte order mark if it skips that."""
     try:
+        if skips_mark and (first := source.read(len(BOM_UTF8))) not in (b"", BOM_UTF8):
+            yield first
         while piece := source.read1(PIECE_BYTES):
             yield piece
     except OSError as error:

@@ -8,6 +8,7 @@ import os
 import pathlib
 import re
 import sys
+from codecs import BOM_UTF8
 from collections.abc import Callable
 from typing import Final, NamedTuple, cast
 
@@ -215,11 +216,14 @@ def is_json(text: str) -> bool:
 
 
 def read_value(value: str) -> bytes:
-    """Return the bytes of a value on the command line, or of standard input for `-`."""
+    """Return the bytes of a value on the command line, or of standard input for `-`.
+
+    A byte order mark at the beginning of standard input is left out.
+    """
     if value != STANDARD_INPUT:
         return os.fsencode(value)
     try:
-        return standard_input().read()
+        return standard_input().read().removeprefix(BOM_UTF8)
     except OSError as error:
         raise CommandFailed(f"Standard input cannot be read ({error.strerror}).") from None
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pathlib
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from codecs import BOM_UTF8
 from importlib import import_module
 from typing import Final
 
@@ -140,11 +141,14 @@ def explanation_lines(body: bytes) -> list[str]:
 
 
 def read_rules(file: str) -> bytes:
-    """Return the content of a rules document, or of standard input for `-`."""
+    """Return the content of a rules document, or of standard input for `-`.
+
+    A byte order mark at its beginning is left out.
+    """
     if file == STANDARD_INPUT:
         return read_value(file)
     try:
-        return pathlib.Path(file).read_bytes()
+        return pathlib.Path(file).read_bytes().removeprefix(BOM_UTF8)
     except OSError as error:
         raise CommandFailed(f"{file} cannot be read ({error.strerror}).") from None
 

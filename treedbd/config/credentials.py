@@ -8,6 +8,7 @@ error at a reload: that is how a secret is withdrawn.
 from __future__ import annotations
 
 import pathlib
+from codecs import BOM_UTF8
 from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, Final
@@ -239,7 +240,7 @@ def _read_rules(
     """Return the rules in a file: `current` if it has not changed; raise `BadCredentials`."""
     location = location.at("rules_file")
     try:
-        text = file.read_bytes()
+        text = file.read_bytes().removeprefix(BOM_UTF8)
         if text == current.text.encode():
             return current
         return (yield from parse_rules_in_steps(text, limits))

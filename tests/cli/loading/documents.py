@@ -48,7 +48,11 @@ def as_lines(document: dict[str, Any] = DOCUMENT) -> bytes:
 
 def encode(document: dict[str, Any], suffix: str) -> bytes:
     """Return the content of a file whose name has a suffix, such as `.ndjson.gz`."""
-    content = as_lines(document) if ".ndjson" in suffix else as_json(document)
+    return compress(as_lines(document) if ".ndjson" in suffix else as_json(document), suffix)
+
+
+def compress(content: bytes, suffix: str) -> bytes:
+    """Return content compressed as the end of a file's name says."""
     if suffix.endswith(".gz"):
         return gzip.compress(content)
     return zstd.compress(content) if suffix.endswith(".zst") else content

@@ -11,6 +11,7 @@ import io
 import os
 import sys
 import zlib
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from typing import Any, BinaryIO, Final, Literal, TypeAlias, cast
 
@@ -67,12 +68,16 @@ class InputFile:
         return self._counted.count
 
     def blocks(self) -> Iterator[bytes]:
-        """Yield the content in blocks of `BLOCK_BYTES`, the last may be shorter.
+        """Yield the content in blocks of `BLOCK_BYTES`, the first and the last may be shorter.
 
-        Raises `CommandFailed` if the file cannot be read or is cut off.
+        A byte order mark at its beginning is left out. Raises `CommandFailed` if the file cannot be
+        read or is cut off.
         """
         try:
             content = _decompressed(self._counted)
+            first = _read_block(content).removeprefix(BOM_UTF8)
+            if first:
+                yield first
             while block := _read_block(content):
                 yield block
         except EOFError:

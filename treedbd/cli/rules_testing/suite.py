@@ -7,6 +7,7 @@ sentence that names the file, the number of the case, and the remedy.
 from __future__ import annotations
 
 import pathlib
+from codecs import BOM_UTF8
 from collections.abc import Iterable
 from typing import Any, Final, NoReturn
 
@@ -198,9 +199,12 @@ def _parse_now(now: object) -> int:
 
 
 def _read(path: pathlib.Path, file: str) -> bytes:
-    """Return the content of a file that is needed for the test file `file`."""
+    """Return the content of a file that is needed for the test file `file`.
+
+    A byte order mark at its beginning is left out.
+    """
     try:
-        return path.read_bytes()
+        return path.read_bytes().removeprefix(BOM_UTF8)
     except OSError as error:
         _fail_to_read(path, file, error)
 
