@@ -95,7 +95,7 @@ class ResponseWriter:
         body = response.body
         coding = None
         if self._compresses and _may_be_encoded(response):
-            coding = self._choose_coding(request, response)
+            coding = None if response.status == 304 else choose_coding(request.headers)
             headers = add_headers(headers, coding)
         if isinstance(body, bytes):
             if len(body) <= SMALL_BYTES:
@@ -105,12 +105,6 @@ class ResponseWriter:
             body = Content(self.waiting, body)
         response = attrs.evolve(response, headers=headers)
         self._send_content(request, response, body, coding, may_refuse=may_refuse)
-
-    def _choose_coding(self, request: IHttp1Request, response: Response) -> Coding | None:
-        is_long = not isinstance(response.body, bytes) or len(response.body) > SMALL_BYTES
-        if response.status == 304 or (is_long and request.method == b"HEAD"):
-            return None  # the length of a long body is known only as it is
-        return choose_coding(request.headers)
 
     def _send_content(
         self,
@@ -128,8 +122,14 @@ class ResponseWriter:
             reader = body.open(address)
         else:
             content = body.open(address, may_refuse=may_refuse)
-            if request.method == b"HEAD" or not (body.is_in_file or coding is not None):
+            is_head = request.method == b"HEAD"
+            if coding is None and (is_head or not body.is_in_file):
                 request.send_content(response.status, response.headers, content)
+                return
+            if is_head:  # how long it is encoded would be known at its end
+                content.close()
+                request.start(response.status, response.headers)
+                request.finish()
                 return
             reader = FlowReader(None, address, content)
             length = body.size if coding is None else None

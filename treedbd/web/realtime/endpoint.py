@@ -31,6 +31,7 @@ from treedbd.web.request import Location
 from treedbd.web.response import Response
 
 METHODS: Final = AllowedMethods.of(["GET"])
+LONG_POLL_METHODS: Final = AllowedMethods.of(["GET", "HEAD"])
 TIMEOUT_S: Final = 30.0
 """Seconds that the program which embeds the service has to say who sends a request."""
 
@@ -92,7 +93,7 @@ class RealtimeEndpoint:
     async def long_poll(self, request: IHttp1Request) -> None:
         """Send a browser back to the socket."""
         try:
-            check_method(request.method, METHODS)
+            check_method(request.method, LONG_POLL_METHODS)
             self._parser.locate(request)
             self._send(request, answer_long_poll(find_parameter(request.uri, b"cb")))
         except Exception as error:
