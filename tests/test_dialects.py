@@ -12,7 +12,7 @@ import pytest
 
 from tests import expected
 from tests.daemon import Daemon
-from tests.rest import Client, check_error, configured
+from tests.rest import OPEN_RULES, Client, check_error
 
 WANTS_TAG: Final = {"X-Firebase-ETag": "true"}
 VALUE: Final = {"x": [1, "é"]}
@@ -35,11 +35,14 @@ rules_file = "closed.json"
 CLOSED: Final = '{"rules": {"open": {".read": true, ".write": true}}}'
 
 
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+@pytest.fixture(scope="module", params=["1", "2"], ids=["one process", "two workers"])
+def daemon(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Daemon]:
     folder: pathlib.Path = tmp_path_factory.mktemp("dialects")
+    (folder / "open.json").write_text(OPEN_RULES)
     (folder / "closed.json").write_text(CLOSED)
-    with configured(folder, CONFIG) as running:
+    with Daemon(folder, config=CONFIG, arguments=["--workers", request.param]) as running:
         yield running
 
 
@@ -219,6 +222,49 @@ def test_a_project_of_the_standard_dialect_keeps_it(client_of: Callable[[str], C
         assert lost.headers["ETag"] == TAG
     won = strict.request("PUT", "/a.json", "2", {"If-Match": BARE})
     assert (won.status, won.headers["ETag"]) == (200, expected.entity_tag(2))
+
+
+def test_reads_of_one_connection_are_answered_each_in_its_dialect(client: Client) -> None:
+    client.put("/a.json", VALUE)
+    for _ in range(3):  # the answer is kept, and the same head is known
+        for headers, tag in ((WANTS_TAG, BARE), ({"X-TreeDB-ETag": "true"}, TAG)):
+            for _ in range(2):
+                assert client.request("GET", "/a.json", headers=headers).headers["ETag"] == tag
+
+
+def test_a_condition_that_is_sent_again_is_answered_with_the_newest_value(
+    daemon: Daemon, client: Client
+) -> None:
+    with Client(daemon, "auto.db.test") as other:
+        for number in range(4):
+            other.put("/a.json", number)
+            lost = client.request("PUT", "/a.json", "9", {"If-Match": NOTHING})
+            assert (lost.status, lost.json) == (412, number)
+            assert lost.headers["ETag"] == expected.entity_tag(number).strip('"')
+            lost = client.request("PUT", "/a.json", "9", {"If-Match": '"x"'})
+            assert (lost.status, lost.json) == (412, {**MISMATCH, "data": number})
+
+
+@pytest.mark.parametrize("query", ["", "?print=silent", "?print=pretty"])
+@pytest.mark.parametrize(
+    ("method", "body"), [("PUT", "2"), ("POST", "2"), ("PATCH", '{"y":2}'), ("DELETE", None)]
+)
+def test_every_method_shows_the_value_in_an_error_of_the_standard(
+    client: Client, method: str, body: str | None, query: str
+) -> None:
+    client.put("/a.json", VALUE)
+    lost = client.request(method, f"/a.json{query}", body, {"if-match": '"x"'})
+    assert (lost.status, lost.json) == (412, {**MISMATCH, "data": VALUE})
+    assert lost.headers["ETag"] == TAG
+    assert client.get("/a.json") == VALUE
+
+
+def test_a_method_that_stands_for_another_shows_the_value(client: Client) -> None:
+    client.put("/a.json", VALUE)
+    for method, body in (("PUT", "2"), ("PATCH", '{"y":2}'), ("DELETE", "")):
+        headers = {"If-Match": NOTHING, "X-HTTP-Method-Override": method}
+        lost = client.request("POST", "/a.json", body, headers)
+        assert (lost.status, lost.json, lost.headers["ETag"]) == (412, VALUE, BARE)
 
 
 def test_pages_of_other_origins_may_read_the_tag(client: Client) -> None:
