@@ -88,6 +88,20 @@ def test_head_of_a_value_has_the_headers_of_its_get(filled: Client, place: str, 
         check_head(filled, f"/{place}.json{form}")
 
 
+@pytest.mark.parametrize("place", PLACES)
+def test_repeated_on_one_connection_it_has_the_same_headers(filled: Client, place: str) -> None:
+    methods = ("GET", "GET", "HEAD", "HEAD", "GET", "HEAD")
+    with filled.connect() as wire:
+        for headers in REQUESTS:
+            seen = []
+            for method in methods:  # the answer is kept, and the same head is known
+                wire.send(print_request(method, f"/{place}.json", None, headers, filled.host))
+                response = wire.receive(method)
+                fields = [each for each in response.headers.items() if each[0] not in FRAMING]
+                seen.append((response.status, fields))
+            assert seen == seen[:1] * len(methods), headers
+
+
 @pytest.mark.parametrize("target", OTHERS)
 def test_head_of_anything_else_has_the_headers_of_its_get(filled: Client, target: str) -> None:
     check_head(filled, target)
