@@ -164,7 +164,7 @@ class SharedShelf:
             self._in_use.release()
 
     def renew(self) -> None:
-        """Let the log be restarted, if it was checkpointed since reads began to show this moment."""
+        """Let the log be restarted, if it was checkpointed since this moment began to be shown."""
         if self._file is not None:
             self._file.renew()
 
