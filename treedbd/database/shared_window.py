@@ -23,35 +23,25 @@ known, streams have to read their value again.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from twisted.logger import Logger
 
 from treedbd.database.slices import Steps
 from treedbd.database.watchers import Audience, Notification, Watcher
-from treedbd.limits import KIB, MIB
+from treedbd.database.written_children import MISSED, READ_AT_ONCE, Told, WrittenChildren
+from treedbd.limits import MIB
 from treedbd.store.nodes import Nodes
 from treedbd.store.select import draw, find_index, iterate_selected
-from treedbd.tree.event import (
-    EVENT_BYTES,
-    Commit,
-    CommittedChange,
-    Event,
-    complete,
-    members_of,
-    patch_event,
-    put_event,
-)
+from treedbd.tree.event import Commit, Event, complete
 from treedbd.tree.order import rank_key
 from treedbd.tree.overlay import StateUnknown
 from treedbd.tree.printing import print_members
 from treedbd.tree.query import Query, selection_to_json
-from treedbd.tree.types import Container, Json, Path, Value
-from treedbd.tree.value import as_json, members, plain, value_at, with_priority
-from treedbd.tree.view import View
+from treedbd.tree.types import Path, Value
+from treedbd.tree.value import members, value_at
 from treedbd.tree.where import TooManyChildren
 from treedbd.tree.window import (
     Facts,
@@ -76,17 +66,8 @@ MAX_WAITING: Final = 4096
 """Writes that wait for a window which is behind; beyond, its streams read their value again."""
 MAX_WAITING_BYTES: Final = 16 * MIB
 """The same in bytes, as the change log has them."""
-READ_AT_ONCE: Final = 16
-"""Children that are looked at in one step."""
 PASSED_AT_ONCE: Final = 64
 """Queries that a write does not concern, and that are passed in one step."""
-READ_BYTES: Final = 64 * KIB
-"""A larger value is read child by child."""
-RESENT_BYTES: Final = 4 * KIB
-"""Of a larger child that stays, an event with other children has only what was written."""
-
-_MISSED: Final = Event("put", (), None, is_missed=True)
-_Told: TypeAlias = "Generator[None, None, Event | None]"
 
 
 class QueryStream(Watcher, Protocol):
@@ -99,152 +80,6 @@ class QueryStream(Watcher, Protocol):
     def revoke(self) -> None:
         """End: what it shows can no longer be read."""
         ...
-
-
-class WrittenChildren:
-    """What one write did to the children of a path, for all queries of them.
-
-    Attributes:
-        commit: the write.
-        after: the facts about each child that it wrote to, after it.
-        before: the same before it; empty if no query needs them.
-
-    """
-
-    def __init__(self, commit: Commit, path: Path, view: View, before: dict[str, Facts]) -> None:
-        """Take what is not in the commit from `view`, the tree after it."""
-        self.commit: Final = commit
-        self.before: Final = before
-        self.after: Final[dict[str, Facts]] = {}
-        self._path = path
-        self._view = view
-        self._changes = commit.by_child(path)
-        self._ranked: dict[tuple[Field | None, bool], tuple[list[Any], list[str]]] = {}
-        self._values: dict[str, Value] = {}
-        self._events: dict[tuple[str, str], Event] = {}
-
-    def read(self, fields: Iterable[Field]) -> Steps:
-        """Find out the facts after the write; raise `StateUnknown`."""
-        for number, key in enumerate(self._changes, 1):
-            self.after[key] = read_facts(self._view, (*self._path, key), fields)
-            if number % READ_AT_ONCE == 0:
-                yield
-
-    def ranks(self, field: Field | None) -> set[Any]:
-        """Return the ranks in a field, or of the keys, before and after the write."""
-        return {rank for is_after in (False, True) for rank in self._sorted(field, is_after)[0]}
-
-    def between(self, field: Field | None, low: Any, high: Any, *, is_after: bool) -> list[str]:
-        """Return the keys of the children whose rank in a field, or own, is between two others."""
-        ranks, keys = self._sorted(field, is_after)
-        if not ranks or high < ranks[0] or ranks[-1] < low:
-            return []
-        return keys[bisect_left(ranks, low) : bisect_right(ranks, high)]
-
-    def _sorted(self, field: Field | None, is_after: bool) -> tuple[list[Any], list[str]]:
-        found = self._ranked.get((field, is_after))
-        if found is None:
-            children = (self.after if is_after else self.before).items()
-            pairs = [
-                (rank_key(key) if field is None else facts[field], key)
-                for key, facts in children
-                if facts is not None
-            ]
-            pairs.sort()
-            found = [rank for rank, _ in pairs], [key for _, key in pairs]
-            self._ranked[field, is_after] = found
-        return found
-
-    def event(self, moved: Moved) -> _Told:
-        """Return what a stream receives of it; raise `StateUnknown`."""
-        number = sum(map(len, moved))
-        if number == 0:
-            return None
-        if self.commit.is_large and len(self.commit.path) <= len(self._path):
-            return _MISSED  # it wrote to very many children
-        if number > 1:
-            return (yield from self._event_of_several(moved))
-        for kind, keys in zip(("entered", "left", "stayed"), moved, strict=True):
-            for key in keys:
-                event = self._events.get((kind, key))
-                if event is None:
-                    event = yield from self._event_of_one(kind, key)
-                    self._events[kind, key] = event
-        return event
-
-    def _event_of_one(self, kind: str, key: str) -> Generator[None, None, Event]:
-        if kind == "left":
-            return Event("put", (key,), None)
-        if kind == "stayed":
-            return self._as_written(key)
-        if self._is_too_large(key):
-            return _MISSED
-        return put_event((key,), (yield from self._value(key)))
-
-    def _event_of_several(self, moved: Moved) -> _Told:
-        data: dict[str, Json] = dict.fromkeys(moved.left)
-        exported: dict[str, Json] = dict.fromkeys(moved.left)
-        for key in moved.entered:
-            if self._is_too_large(key):
-                return _MISSED
-            value = yield from self._value(key)
-            data[key], exported[key] = plain(value), as_json(value)
-        for key in moved.stayed:
-            if self._is_short(key):
-                value = yield from self._value(key)
-                data[key], exported[key] = plain(value), as_json(value)
-            else:
-                written = members_of(self._changes[key], len(self._path))
-                data |= written[0]
-                exported |= written[1]
-            yield
-        return Event("patch", (), data, exported=exported)
-
-    def _as_written(self, key: str) -> Event:
-        """Return what a watcher of the path receives, of one child."""
-        if len(self.commit.path) > len(self._path):
-            return self.commit.event_at_or_above(self._path)
-        whole = self._written_whole(key)
-        if whole is not None:
-            return put_event((key,), whole.value)
-        return patch_event((key,), self._changes[key], len(self._path) + 1)
-
-    def _written_whole(self, key: str) -> CommittedChange | None:
-        """Return the change that sets a child to a value that is known, if one does."""
-        for change in self._changes.get(key, ()):
-            is_whole = len(change.path) == len(self._path) + 1 and not change.is_priority
-            if is_whole and not self.commit.is_large:
-                return change
-        return None
-
-    def _value(self, key: str) -> Generator[None, None, Value]:
-        whole = self._written_whole(key)
-        if whole is not None:
-            return whole.value
-        if key not in self._values:
-            self._values[key] = yield from read_in_steps(self._view, (*self._path, key))
-        return self._values[key]
-
-    def _is_short(self, key: str) -> bool:
-        return self._written_whole(key) is not None or (
-            self._view.size((*self._path, key), RESENT_BYTES) <= RESENT_BYTES
-        )
-
-    def _is_too_large(self, key: str) -> bool:
-        return self._written_whole(key) is None and (
-            self._view.size((*self._path, key), EVENT_BYTES) > EVENT_BYTES
-        )
-
-
-def read_in_steps(view: View, path: Path) -> Generator[None, None, Value]:
-    """Return the value at a path, a large one read child by child."""
-    if view.size(path, READ_BYTES) <= READ_BYTES or not isinstance(view.peek(path), Container):
-        return view.get(path)
-    children: dict[str, Value] = {}
-    for key in view.keys(path):
-        children[key] = yield from read_in_steps(view, (*path, key))
-        yield
-    return with_priority(children, view.priority(path))
 
 
 class WatchedCollection:
@@ -504,7 +339,7 @@ class SharedWindow:
 
     def follow(
         self, commit: Commit, replay: Replay | None, written: WrittenChildren | None
-    ) -> _Told:
+    ) -> Told:
         """Return what a write means to the streams; `replay` shows the state after it.
 
         `written` is None if that state is not known.
@@ -539,9 +374,7 @@ class SharedWindow:
             raise StateUnknown
         return False
 
-    def _told(
-        self, commit: Commit, replay: Replay | None, written: WrittenChildren | None
-    ) -> _Told:
+    def _told(self, commit: Commit, replay: Replay | None, written: WrittenChildren | None) -> Told:
         """Follow a write, and return what it means to the streams."""
         whole = commit.written_at(self._path)
         if whole is not None and not commit.is_large:
@@ -689,7 +522,7 @@ class SharedWindow:
                 return
             yield from self._send(commit, event)
 
-    def _told_late(self, commit: Commit, replay: Replay) -> _Told:
+    def _told_late(self, commit: Commit, replay: Replay) -> Told:
         commit = complete(commit, replay.view)
         written = WrittenChildren(commit, self._path, replay.view, {})
         yield from written.read(fields_of(self.query))
@@ -734,7 +567,7 @@ class SharedWindow:
         self._drawing += 1
         self._drop_backlog()
         self._collection.note(self)
-        return _MISSED
+        return MISSED
 
     # The streams.
 
