@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import wait
 
 import pytest
 from twisted.internet.task import Clock
 
-from treedbd.pauses import STEP_SECONDS, in_steps, pause
+from treedbd.pauses import STEP_SECONDS, in_steps, pause, paused, run_beside
 
 
 def counting(numbers: list[int]) -> Callable[[], str]:
@@ -100,3 +102,53 @@ def test_steps_may_be_taken_within_the_steps_of_another_function() -> None:
     with pytest.raises(StopIteration):
         next(steps)
     assert numbers == [0, 1]
+
+
+def test_iterating_with_pauses_yields_the_same_and_pauses_after_so_many() -> None:
+    assert list(paused(range(10), 3)) == list(range(10))
+    assert len(list(in_steps(lambda: list(paused(range(10), 3))))) == 3
+
+
+def test_what_runs_beside_the_steps_runs_in_another_thread_and_its_result_is_returned() -> None:
+    may_end = threading.Event()
+
+    def beside() -> int:
+        may_end.wait()
+        return threading.get_ident()
+
+    steps = in_steps(lambda: (run_beside(beside), threading.get_ident()))
+    awaited = next(steps)
+    may_end.set()
+    wait((awaited,))
+    with pytest.raises(StopIteration) as stop:
+        next(steps)
+    there, here = stop.value.value
+    assert here == threading.get_ident() != there
+
+
+def test_without_steps_it_runs_in_the_thread_of_its_caller() -> None:
+    assert run_beside(threading.get_ident) == threading.get_ident()
+
+
+def test_an_exception_beside_the_steps_is_raised_in_them() -> None:
+    def fail() -> None:
+        raise LookupError("there")
+
+    steps = in_steps(lambda: run_beside(fail))
+    with pytest.raises(LookupError, match="there"):
+        for _ in steps:
+            pass
+
+
+def test_steps_that_are_closed_wait_for_what_runs_beside_them() -> None:
+    may_end, has_ended = threading.Event(), threading.Event()
+
+    def work() -> None:
+        may_end.wait()
+        has_ended.set()
+
+    steps = in_steps(lambda: run_beside(work))
+    next(steps)
+    threading.Timer(0.01, may_end.set).start()
+    steps.close()
+    assert has_ended.is_set()

@@ -6,13 +6,17 @@ each `pause` in it, however deep, the step that is under way ends, and the next 
 Anywhere else `pause` does nothing, so the same functions serve commands and tests. To end a step
 costs some microseconds, so with a clock a step goes on until it has lasted `STEP_SECONDS`.
 
+What cannot be divided, as a call of the store with a row of megabytes, is done by `run_beside` in
+another thread, and the steps go on when it is done.
+
 A function that pauses must not be called within `Engine.read`, whose moment ends with the step.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from math import inf
 from typing import Any, Final, NoReturn, TypeAlias, TypeVar
 
@@ -21,7 +25,15 @@ from greenlet import GreenletExit, getcurrent, greenlet
 T = TypeVar("T")
 Seconds: TypeAlias = Callable[[], float]
 
+Awaited: TypeAlias = Any
+"""What a step yields: the `Future` of work in a thread that the next step waits for, else None.
+
+It is not called so, because mypy then wants a value of each `yield`.
+"""
+
 STEP_SECONDS: Final = 0.000_25
+PAUSE_AFTER: Final = 256
+"""Items that take some hundred microseconds."""
 
 _PAUSED: Final = object()
 
@@ -34,6 +46,7 @@ class _Idle(threading.local):
 
 
 _idle: Final = _Idle()
+_threads: Final = ThreadPoolExecutor(2, thread_name_prefix="treedb-beside")
 
 
 class _Worker(greenlet):
@@ -55,7 +68,7 @@ class _Worker(greenlet):
             work = self.resumer.switch(result)
 
     def resume(self, *work: Callable[[], object]) -> Any:
-        """Go on, with `work` at first; return its result, or `_PAUSED`."""
+        """Go on, with `work` at first; return its result, or `_PAUSED`, or what it waits for."""
         self.resumer = self.parent = getcurrent()
         return self.switch(*work)
 
@@ -74,15 +87,42 @@ def pause() -> None:
         current.resumer.switch(_PAUSED)
 
 
+def paused(items: Iterable[T], every: int = PAUSE_AFTER) -> Iterator[T]:
+    """Iterate, with a pause after every so many items."""
+    for number, item in enumerate(items, 1):
+        yield item
+        if number % every == 0:
+            pause()
+
+
+def run_beside(work: Callable[[], T]) -> T:
+    """Run `work` and return its result: if the caller is run in steps, in another thread.
+
+    What `work` uses must not be used by anyone else meanwhile. It ends before this function does,
+    also if the steps are closed.
+    """
+    current = getcurrent()
+    if type(current) is not _Worker:
+        return work()
+    future = _threads.submit(work)
+    try:
+        while not future.done():
+            current.resumer.switch(future)
+    finally:
+        wait((future,))
+    return future.result()
+
+
 def _no_time() -> float:
     return inf  # any step has lasted enough
 
 
-def in_steps(work: Callable[[], T], seconds: Seconds | None = None) -> Generator[None, None, T]:
+def in_steps(work: Callable[[], T], seconds: Seconds | None = None) -> Generator[Awaited, None, T]:
     """Run a function in steps, and return its result.
 
     A step ends at the next pause; if `seconds` returns the time, at the first one after
-    `STEP_SECONDS`. If the generator is closed, `work` ends at its pause with `GreenletExit`.
+    `STEP_SECONDS`. Yielded is what the next step waits for, if it does. If the generator is closed,
+    `work` ends at its pause with `GreenletExit`.
     """
     seconds = seconds or _no_time
     workers = _idle.workers
@@ -92,8 +132,8 @@ def in_steps(work: Callable[[], T], seconds: Seconds | None = None) -> Generator
     try:
         worker.until = seconds() + STEP_SECONDS
         result = worker.resume(work)
-        while result is _PAUSED:
-            yield
+        while result is _PAUSED or type(result) is Future:
+            yield None if result is _PAUSED else result
             worker.until = seconds() + STEP_SECONDS
             result = worker.resume()
         is_over = True

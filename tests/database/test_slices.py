@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from typing import Any
+
+from twisted.internet.interfaces import IReactorFromThreads
+from zope.interface import alsoProvides
 
 from tests.database.world import TurnClock, logged_failures
 from treedbd.database.slices import FIRST_SECONDS, SLICE_SECONDS, Slices, StepQueue, Steps
@@ -135,3 +140,47 @@ def test_work_may_be_added_by_work_and_a_failure_ends_only_what_failed() -> None
         queue.add(steps(log, "b", 2))
     assert names(log) == "aaccbb"
     assert failures == [OSError]
+
+
+class ThreadedClock(TurnClock):
+    """A clock that other threads can call, as a reactor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        alsoProvides(self, IReactorFromThreads)
+
+    def callFromThread(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        """Call it in a turn."""
+        self.callLater(0, call, *args, **kwargs)
+
+
+def test_work_that_waits_for_a_thread_goes_on_after_it_and_others_meanwhile() -> None:
+    clock, log = ThreadedClock(), list[str]()
+    awaited: Future[None] = Future()
+
+    def waiting() -> Steps:
+        log.append("a0")
+        yield awaited
+        log.append("a1")
+
+    slices = Slices(clock)
+    slices.start(waiting())
+    slices.start(steps(log, "b", 3))
+    clock.run()
+    assert log == ["a0", "b0", "b1", "b2"]
+    awaited.set_result(None)
+    clock.run()
+    assert log[4:] == ["a1"]
+
+
+def test_with_a_clock_that_threads_cannot_call_the_thread_is_waited_for() -> None:
+    log = list[str]()
+    awaited: Future[None] = Future()
+    awaited.set_result(None)
+
+    def waiting() -> Steps:
+        yield awaited
+        log.append("after")
+
+    Slices(TurnClock()).start(waiting())
+    assert log == ["after"]

@@ -26,7 +26,7 @@ from treedbd.database.errors import (
 )
 from treedbd.database.requests import Outcome, QueuedWrite, Write
 from treedbd.database.slices import Steps
-from treedbd.pauses import in_steps, pause
+from treedbd.pauses import Awaited, in_steps, pause
 from treedbd.store.engine import DiskFull, Engine, StoreFailed, Transaction
 from treedbd.traces import Trace, now_ns
 from treedbd.tree.errors import InvalidData
@@ -67,7 +67,7 @@ class BatchApplier:
 
     _log = Logger()
 
-    def apply_batch(self, batch: list[QueuedWrite]) -> Generator[None, None, Transaction | None]:
+    def apply_batch(self, batch: list[QueuedWrite]) -> Generator[Awaited, None, Transaction | None]:
         """Apply the writes to one transaction and return it, None if none of them changed anything.
 
         A write that raises an unexpected error is removed from the batch and answered, and the
@@ -84,7 +84,7 @@ class BatchApplier:
             if failed is None:
                 if any(queued.must_be_committed for queued in batch):
                     return transaction
-                transaction.rollback()
+                yield from in_steps(transaction.rollback)
                 return None
             transaction.rollback()
             self._log.error("A write failed: {failure}", failure=failed.result)
@@ -92,20 +92,20 @@ class BatchApplier:
             failed.answer()
         return None
 
-    def _in_steps(self, work: Callable[[], T]) -> Generator[None, None, T]:
+    def _in_steps(self, work: Callable[[], T]) -> Generator[Awaited, None, T]:
         """Run `work` in steps; raise `Abandoned` if that takes long and the queue is ended."""
         end = self.clock.seconds() + BATCH_SECONDS
         steps = in_steps(work, self.clock.seconds)
         while True:
             try:
-                next(steps)
+                awaited = next(steps)
             except StopIteration as stop:
                 result: T = stop.value
                 return result
             if self.is_ending() and self.clock.seconds() > end:
                 steps.close()
                 raise Abandoned
-            yield
+            yield awaited
 
     def _apply_each(self, batch: list[QueuedWrite], transaction: Transaction) -> QueuedWrite | None:
         """Apply writes until the batch has used its time; return one that failed, if any did."""

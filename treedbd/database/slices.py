@@ -2,7 +2,8 @@
 
 Work is an iterator that does a little at each step. `Slices` runs the steps of all work of a
 service within one share of each turn of the reactor, so that much work at once does not make the
-turns longer. Work begins in the turn in which it is started, so that little work causes no delay;
+turns longer. A step may wait for another thread: then it yields the `Future` that says when to go
+on. Work begins in the turn in which it is started, so that little work causes no delay;
 but only as long as that share, which is smaller, lasts: the commits of many databases may be done
 in one turn, and the reactor may run the first slice of later turns in the same turn.
 """
@@ -11,13 +12,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator
+from concurrent.futures import Future, wait
 from math import inf
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.interfaces import IDelayedCall, IReactorFromThreads, IReactorTime
 from twisted.logger import Logger
 
-Steps: TypeAlias = Generator[None, None, None]
+from treedbd.pauses import Awaited
+
+Steps: TypeAlias = Generator[Awaited, None, None]
 """Work that does a little at each step, well under a slice."""
 
 SLICE_SECONDS: Final = 0.004
@@ -69,15 +73,30 @@ class Slices:
         self._schedule()
 
     def _run(self, steps: Steps, end: float) -> bool:
-        """Run until a time; return whether anything is left."""
+        """Run until a time; return whether anything is left that waits for nothing else."""
         seconds = self._clock.seconds
         try:
-            for _ in steps:
+            for awaited in steps:
+                if awaited is not None and self._await(awaited, steps):
+                    return False
                 if seconds() >= end:
                     return True
         except Exception:
             self._log.failure("Work in slices failed.")
         return False
+
+    def _await(self, awaited: Future[Any], steps: Steps) -> bool:
+        """Go on with steps when a thread is done; return False if that is now."""
+        if not IReactorFromThreads.providedBy(self._clock):
+            wait((awaited,))  # a clock of a test
+            return False
+        call_in_turn = self._clock.callFromThread
+        awaited.add_done_callback(lambda _: call_in_turn(self._resume, steps))
+        return True
+
+    def _resume(self, steps: Steps) -> None:
+        self._waiting.appendleft(steps)
+        self._schedule()
 
 
 class StepQueue:
