@@ -141,6 +141,17 @@ def test_what_is_malformed_fails_and_is_not_kept(tree: Client) -> None:
         assert tree.get("/a.json") is None
 
 
+def test_what_has_too_many_members_is_not_kept(tree: Client) -> None:
+    most = {f"k{at}": at for at in range(2000)}
+    with RealtimeClient(tree) as client:
+        assert client.request("o", {"p": "a", "d": [1] * 2001}).status == "too_big"
+        assert client.request("om", {"p": "a", "d": {"b": most}}).status == "too_big"
+        client.succeed("o", {"p": "b", "d": most})
+        client.leave()
+        await_value(tree, "b", most)
+        assert tree.get("/a.json") is None
+
+
 def test_a_silent_peer_is_gone_after_two_intervals(tmp_path: pathlib.Path) -> None:
     (tmp_path / "open.json").write_text(OPEN_RULES)
     with (

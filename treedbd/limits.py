@@ -34,6 +34,8 @@ MAX_PATCH_MEMBERS: Final = 2_000_000
 """Members of a PATCH: each is a place of its own to be found, authorised and written."""
 MAX_DISCONNECT_BYTES: Final = 256 * KIB
 """Bytes of what one connection has pending to be written when it ends."""
+MAX_DISCONNECT_NODES: Final = 2000
+"""Members and items of one such write: it is brought into normal form and applied at once."""
 MAX_SHOWN_BYTES: Final = 32 * MIB
 """Bytes of a value that can be indented, or shown by a 412: both need all of it at once."""
 

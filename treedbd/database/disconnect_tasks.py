@@ -19,7 +19,7 @@ from treedbd.database.errors import (
     UnknownDatabase,
 )
 from treedbd.database.requests import Applier, Outcome, Write
-from treedbd.limits import MAX_DISCONNECT_BYTES
+from treedbd.limits import MAX_DISCONNECT_BYTES, MAX_DISCONNECT_NODES
 from treedbd.store.disconnect_rows import (
     DisconnectEntry,
     DisconnectRow,
@@ -30,7 +30,8 @@ from treedbd.store.disconnect_rows import (
 )
 from treedbd.store.engine import ReadView, Transaction
 from treedbd.tree.errors import InvalidData
-from treedbd.tree.types import Place
+from treedbd.tree.normalise import has_more_nodes
+from treedbd.tree.types import Json, Place
 
 _REFUSALS: Final = (PermissionDenied, InvalidData, TooLarge, QuotaExceeded, UnknownDatabase)
 """Why a write is not done, now or later. What only delays it is not among them."""
@@ -156,6 +157,15 @@ class DropEntry:
 def list_session(view: ReadView, session: str) -> list[DisconnectRow]:
     """Return the entries of a session of any owner."""
     return [row for owner in list_owners(view) for row in list_rows(view, owner, session)]
+
+
+def check_nodes(json: Json) -> None:
+    """Raise `TooLarge` for a write with more members and items than one may have that is kept."""
+    if has_more_nodes(json, MAX_DISCONNECT_NODES):
+        raise TooLarge(
+            "What is written when a connection ends may have at most "
+            f"{MAX_DISCONNECT_NODES} members and array items at a time."
+        )
 
 
 def check_bounds(limit: int, places: int, size: int) -> None:

@@ -14,7 +14,7 @@ from twisted.web.server import Site
 from tests.access import admin, secret_of, user
 from tests.web.tree_server import OPTIONS, PATIENT, StreamClient, TreeServer, put
 from treedbd.database.project import ProjectSpec
-from treedbd.limits import MAX_DISCONNECT_BYTES
+from treedbd.limits import MAX_DISCONNECT_BYTES, MAX_DISCONNECT_NODES
 from treedbd.names import DatabaseName
 from treedbd.rules.ruleset import OPEN, RuleSet, parse_rules
 from treedbd.store.disconnect_rows import list_owners
@@ -174,8 +174,10 @@ def test_more_places_than_a_connection_may_have_are_refused(tmp_path: pathlib.Pa
 
 def test_what_is_too_long_is_refused(tmp_path: pathlib.Path) -> None:
     world = World(tmp_path, request_line_bytes=1024 * 1024)
-    body = {"a": "x" * MAX_DISCONNECT_BYTES}
-    assert world.refuse("/x", body) == (413, "payload_too_large")
+    for body in ({"a": "x" * MAX_DISCONNECT_BYTES}, {"a": [1] * MAX_DISCONNECT_NODES}):
+        assert world.refuse("/x", body) == (413, "payload_too_large")
+    world.open("/x", {"a": [1] * (MAX_DISCONNECT_NODES - 1)}).peer.disconnect()
+    assert world.value("/x/a") == [1] * (MAX_DISCONNECT_NODES - 1)
 
 
 def test_a_write_that_is_denied_refuses_the_stream_and_leaves_nothing(

@@ -12,6 +12,7 @@ from typing import Final, Protocol
 from twisted.internet.defer import Deferred, succeed
 from twisted.python.failure import Failure
 
+from treedbd.database.disconnect_tasks import check_nodes
 from treedbd.database.errors import TooManyDisconnectWrites
 from treedbd.database.requests import Write
 from treedbd.limits import DEFAULT_TIMEOUT_S
@@ -50,7 +51,9 @@ class SessionPresence:
         """Keep a write for the end of the session; raise if it is malformed."""
         owner, body, method = self._owner, request.body, METHODS[request.action]
         limits = owner.parts.limits
-        edit = make_edit(method, target_of(body, method), value_of(body), limits.string_bytes)
+        value = value_of(body)
+        check_nodes(value)
+        edit = make_edit(method, target_of(body, method), value, limits.string_bytes)
         self.is_set = True
         now, caller = owner.parts.now_ms(), owner.caller
         write = Write(edit, now, caller, None, owner.parts.clock.seconds() + DEFAULT_TIMEOUT_S)

@@ -14,6 +14,7 @@ from typing import Final
 from twisted.internet.defer import Deferred
 
 from treedbd.database.database import Database
+from treedbd.database.disconnect_tasks import check_nodes
 from treedbd.database.errors import Unavailable
 from treedbd.database.requests import Caller
 from treedbd.limits import Limits
@@ -35,6 +36,7 @@ def parse_on_disconnect(parameters: Parameters, path: Path, limits: Limits) -> E
         body = printing.parse(parameters[ON_DISCONNECT].encode())
         if not isinstance(body, dict):
             raise InvalidData("it must be an object of paths and values.")
+        check_nodes(body)
         return make_patch(path, body, limits.string_bytes)
     except InvalidData as error:
         raise InvalidQuery(f"{ON_DISCONNECT}: {error}") from None
