@@ -146,7 +146,7 @@ def test_a_patch_keeps_what_was_sent_if_it_is_short() -> None:
     splitter = Splitter(8)
     for fragment in [*splitter.feed(text), *splitter.finish()]:
         patch.add(fragment)
-    assert patch.sent in (b'{"a":1,"b/c":[1,2],"e":null}', None)
+    assert b"".join(patch.sent or ()) in (b'{"a":1,"b/c":[1,2],"e":null}', b"")
     assert [change.place.path for change in patch.changes] == [("a",), ("b", "c"), ("e",)]
     assert [change.value for change in patch.changes[:2]] == [STORED, STORED]
     assert patch.changes[-1] == Change(Place(("e",)), None)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tests.tree.value_view import ValueView
 from treedbd.store.changelog import (
+    MAX_DECODED_NODES,
     TRIM_EVERY,
     NotRetained,
     append,
@@ -98,7 +99,7 @@ def test_a_body_over_the_limit_is_dropped(body: Any) -> None:
 @pytest.mark.parametrize(
     "edit",
     [
-        make_put(PLACE, [1] * 30_000),
+        make_put(PLACE, [1] * 9000),
         make_put(PLACE, ["x" * 59_996]),
         make_patch((), {f"{at}": 1 for at in range(7000)}),
         make_patch((), dict.fromkeys("abcdefghi", "")),
@@ -108,6 +109,15 @@ def test_a_body_is_kept_up_to_the_limit_and_not_beyond(edit: Edit) -> None:
     length = len(encode(edit, NOW, 1_000_000))
     assert decode(encode(edit, NOW, length)) == edit
     assert isinstance(decode(encode(edit, NOW, length - 1)), NotRetained)
+
+
+def test_a_body_with_very_many_members_is_not_parsed() -> None:
+    for count in (MAX_DECODED_NODES, MAX_DECODED_NODES + 1):
+        edit = make_put(PLACE, [1] * count)
+        content = encode(edit, NOW, 1_000_000)
+        kept = count == MAX_DECODED_NODES
+        assert decode(content) == (edit if kept else NotRetained("put", PLACE))
+        assert describe_entry(LogEntry(1, b"", content)).sent == [1] * count
 
 
 def test_a_patch_over_the_limit_keeps_its_place() -> None:

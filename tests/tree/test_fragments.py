@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from treedbd.limits import MAX_BODY_NESTING
 from treedbd.tree.errors import InvalidData
-from treedbd.tree.fragments import Fragment, Splitter
+from treedbd.tree.fragment import Fragment
+from treedbd.tree.fragments import FRAGMENT_BYTES, NODE_BYTES, Splitter
 
 LEAVES = st.one_of(
     st.none(),
@@ -104,8 +105,9 @@ def is_valid(text: bytes) -> bool:
 def test_a_fragment_is_about_as_long_as_it_may_be() -> None:
     records = {f"k{at}": {"name": "n" * 20, "list": [at] * 10} for at in range(500)}
     fragments = split(orjson.dumps({"a": 1, "users": records}), 1000, 4096)
-    assert all(len(each.json) < 2200 for each in fragments)
-    assert all(len(each.json) > 500 for each, _ in list(pairwise(fragments))[1:-1])
+    weights = [len(each.json) + NODE_BYTES * each.json.count(b",") for each in fragments]
+    assert max(weights) < 2200
+    assert all(weight > 500 for weight, _ in list(pairwise(weights))[1:-1])
     assert {each.path for each in fragments} == {(), ("users",)}
 
 
@@ -114,10 +116,66 @@ def test_the_last_of_a_repeated_member_counts() -> None:
     assert list(assemble(split(text, 8))["a"]) == ["y"]
 
 
-def test_a_long_string_with_many_escapes_is_one_fragment() -> None:
-    text = orjson.dumps(["short", '"\\\n' * 50_000, 1])
+LONG = '"\\\n' * 50_000
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        LONG,
+        [LONG],
+        ["short", LONG, 1],
+        {"a": {"b": [{"c": LONG}, 1]}, "d": 2},
+        {"": LONG, "b": [LONG, LONG]},
+        {"a": {".value": LONG, ".priority": 1}, "b": 1},
+    ],
+)
+def test_a_long_string_is_a_fragment_of_its_own_in_the_pieces_in_which_it_came(
+    document: Any,
+) -> None:
+    text = orjson.dumps(document)
     fragments = split(text, 1000, 5000)
-    assert assemble(fragments) == as_objects(orjson.loads(text))
+    assert assemble(fragments) == as_objects(document)
+    long = [each for each in fragments if each.long_parts]
+    assert len(long) == text.count(orjson.dumps(LONG))
+    for each in long:
+        assert max(map(len, each.parts)) <= 1000
+        assert as_objects(each.parse()) == as_objects(orjson.loads(each.json))
+
+
+def test_a_long_text_is_looked_at_once_and_not_kept() -> None:
+    splitter = Splitter(1000)
+    for piece in [b'{"a":"', *[b"x" * 5000] * 200]:
+        assert not list(splitter.feed(piece))
+        assert len(splitter._text) <= 1000
+
+
+@pytest.mark.parametrize("step", [7, 5000])
+def test_white_space_of_any_length_is_not_kept(step: int) -> None:
+    blank = b" \t\r\n" * 50_000
+    text = blank.join([b"", b"{", b'"a"', b":", b"1", b",", b'"b"', b":", b"[", b"]", b"}", b""])
+    assert assemble(split(text, 1000, step)) == {"a": 1, "b": {}}
+
+
+def test_a_number_without_an_end_is_refused_early() -> None:
+    splitter = Splitter()
+    assert list(splitter.feed(b"[" + b"1" * 60_000)) == []
+    with pytest.raises(InvalidData, match="too long"):
+        list(splitter.feed(b"1" * 140_000))
+
+
+def test_a_key_without_an_end_is_refused_early() -> None:
+    splitter = Splitter()
+    assert list(splitter.feed(b'{"a":1,"' + b"k" * 3000)) == []
+    with pytest.raises(InvalidData, match="longer than 768 bytes"):
+        list(splitter.feed(b"k" * 20_000))
+
+
+@pytest.mark.parametrize("shape", [b"1,", b"[],", b'"",', b'{"a":1},', b"[[1],[2]],"])
+def test_a_fragment_has_few_members_however_short_they_are(shape: bytes) -> None:
+    fragments = split(b"[%b0]" % (shape * (300_000 // len(shape))), FRAGMENT_BYTES, 64 * 1024)
+    assert max(each.json.count(b",") for each in fragments) <= 2 * FRAGMENT_BYTES // NODE_BYTES
+    assert len(fragments) < 100
 
 
 def test_a_document_that_is_nested_too_deep_is_refused() -> None:

@@ -15,7 +15,7 @@ from tests.web.http1.peer import Peer, parse_replies
 from tests.web.tree_server import OPTIONS, TreeServer
 from treedbd.limits import Limits
 from treedbd.rules.ruleset import DENY, parse_rules
-from treedbd.web import write
+from treedbd.web import large_bodies, write
 from treedbd.web.body_gate import FREE_BYTES, LARGE_BYTES, NODE_BYTES, Turn
 from treedbd.web.large_bodies import LARGE_BODY_BYTES, LARGE_BODY_NODES
 
@@ -44,6 +44,8 @@ class GatedServer(TreeServer):
             return parse(body, limits)
 
         monkeypatch.setattr(write, "parse_body", record)
+        monkeypatch.setattr(write, "LARGE_BODY_NODES", 2 * RECORDS)
+        monkeypatch.setattr(large_bodies, "LARGE_BODY_BYTES", LARGE_BYTES)
 
     def put(self, path: str, value: Any, query: str = "") -> Peer:
         body = json.dumps(value, separators=(",", ":")).encode()

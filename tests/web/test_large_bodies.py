@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.web.http1.peer import ParsedReply
 from tests.web.tree_server import OPTIONS, StreamClient, TreeServer
-from treedbd.database import large_writes, watching
+from treedbd.database import large_events, large_writes
 from treedbd.limits import Limits
 from treedbd.rules.ruleset import parse_rules
 from treedbd.tree.fragments import Splitter
@@ -288,7 +288,7 @@ class TestLargeWrites:
         self, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(large_writes, "EVENT_BYTES", 100)
-        monkeypatch.setattr(watching, "EVENT_BYTES", 100)
+        monkeypatch.setattr(large_events, "EVENT_BYTES", 100)
         server = TreeServer(tmp_path)
         server.write("PUT", "/y", 1)
         above = server.open_stream("/.json")

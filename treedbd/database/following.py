@@ -19,7 +19,7 @@ processes only make it sooner that watchers are notified.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Final, NamedTuple
@@ -204,12 +204,15 @@ class LogFollower:
         if sequence == self.through or self._is_committing:
             return
         commits: list[Commit] | None = []
+        entries: list[LogEntry] = []
         if self._follower.is_interested():
             if self.through < sequence <= self.through + AT_ONCE:
-                commits = self._read_commits(view, self.through)
-            if not commits or commits[-1].position.sequence != sequence:
-                commits = None
-        news = News(sequence, changelog.push_time(view), commits)
+                entries = _read_entries(view, self.through)
+            is_all = bool(entries) and entries[-1].sequence == sequence
+            commits = self._commits_of(entries, self.through) if is_all else None
+        # It is not read twice: it may be long.
+        pushed = changelog.push_time_of(entries[-1]) if commits else changelog.push_time(view)
+        news = News(sequence, pushed, commits)
         self.latest_ms = max(self.latest_ms, news.pushed)
         since, self.through = self.through, sequence
         self._follower.show(news)
@@ -220,13 +223,12 @@ class LogFollower:
 
     def _read_commits(self, view: ReadView, after: int) -> list[Commit] | None:
         """Return the next commits after a number; None if they are not known any more."""
-        found, size = list[Commit](), 0
+        return self._commits_of(_read_entries(view, after), after)
+
+    def _commits_of(self, entries: Iterable[LogEntry], after: int) -> list[Commit] | None:
+        """Return the commits of the entries after a number; None if some are missing."""
         try:
-            for entry in islice(view.entries(after), AT_ONCE):
-                size += len(entry.content)
-                if found and size > BYTES_AT_ONCE:
-                    break
-                found.append(commit_of(entry))
+            found = [commit_of(entry) for entry in entries]
         except ValueError:
             self._log.error("An entry of the change log cannot be read.")
             return None
@@ -267,15 +269,28 @@ def commit_of(entry: LogEntry) -> Commit:
     if not isinstance(edit, changelog.NotRetained):
         return describe(entry.sequence, edit, entry.op_id, len(content))
     path, is_priority = edit.place
+    # Of a PUT the rows say how it is read.
+    printed = (body,) if body is not None and edit.method == "patch" else None
     return Commit(
         Position(entry.sequence, entry.op_id),
         edit.method,
         path,
         (CommittedChange(path, None, is_priority),),
         is_large=True,
-        printed=body if edit.method == "patch" else None,  # of a PUT the rows say how it is read
+        printed=printed,
         size=len(entry.content),
     )
+
+
+def _read_entries(view: ReadView, after: int) -> list[LogEntry]:
+    """Return the next entries after a number, as many as are looked at in one step."""
+    found, size = list[LogEntry](), 0
+    for entry in islice(view.entries(after), AT_ONCE):
+        size += len(entry.content)
+        if found and size > BYTES_AT_ONCE:
+            break
+        found.append(entry)
+    return found
 
 
 def _sequence(view: ReadView) -> int:

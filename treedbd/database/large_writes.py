@@ -18,9 +18,10 @@ from treedbd.store.bulk_patch import BulkPatch
 from treedbd.store.bulk_writer import BulkWriter, WritesNodes
 from treedbd.tree.errors import InvalidData
 from treedbd.tree.event import EVENT_BYTES
-from treedbd.tree.fragments import Fragment, Splitter
+from treedbd.tree.fragment import Fragment
+from treedbd.tree.fragments import Splitter
 from treedbd.tree.server_values import Resolver
-from treedbd.tree.types import Change, Place
+from treedbd.tree.types import Change, Chunks, Place
 from treedbd.tree.view import View
 
 
@@ -45,7 +46,8 @@ class AppliedBody:
     Attributes:
         changes: the places that were written, without values.
         has_placeholders: whether there were server values.
-        printed: what a PATCH merged as watchers receive it, None if that is too long.
+        printed: what a PATCH merged as watchers receive it, None if that is too long; of a PUT only
+            a long string.
         echo: the same as it was sent.
 
     """
@@ -65,12 +67,13 @@ class AppliedBody:
         place = write.edit.place
         resolver = Resolver(write.now, _reads(before))
         self.changes: Sequence[Change] = write.edit.changes
-        self.printed: bytes | None = None
-        self.echo: bytes | None = None
+        self.printed: Chunks | None = None
+        self.echo: Chunks | None = None
         if write.edit.method == "put":
             put = BulkWriter(writer, place.path, resolver, body.max_string_bytes)
             _apply(put, body, check)
             self.has_placeholders = put.has_placeholders
+            self.printed = put.printed
             return
         patch = BulkPatch(writer, place.path, resolver, body.max_string_bytes, EVENT_BYTES)
         _apply(patch, body, check)
@@ -79,9 +82,9 @@ class AppliedBody:
 
     def print_sent(self, body: LargeBody) -> bytes | None:
         """Return what was sent, server values resolved; None if that is not known any more."""
-        if self.printed is not None or self.has_placeholders:
-            return self.printed
-        return b"".join(body.pieces())
+        if self.printed is not None:
+            return b"".join(self.printed)
+        return None if self.has_placeholders else b"".join(body.pieces())
 
 
 def _apply(target: _Target, body: LargeBody, check: Callable[[], None]) -> None:

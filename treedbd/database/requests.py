@@ -16,7 +16,7 @@ from treedbd.traces import Trace
 from treedbd.tree.edit import Edit
 from treedbd.tree.etag import ETagSet
 from treedbd.tree.event import Commit
-from treedbd.tree.types import Json, Place
+from treedbd.tree.types import Chunks, Json, Place
 
 if TYPE_CHECKING:  # rules are judged without Twisted, too (`rules_trial`)
     from twisted.internet.defer import Deferred
@@ -124,7 +124,7 @@ class Outcome:
     echo: Json
     etag: str | None
     may_read: bool = True
-    sent: bytes | None = None
+    sent: Chunks | None = None
     has_changed_rows: bool = False
 
 

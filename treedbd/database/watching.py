@@ -15,8 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
-import attrs
-
+from treedbd.database.large_events import print_large
 from treedbd.database.rounds import Rounds
 from treedbd.database.slices import Slices, StepQueue, Steps
 from treedbd.database.watchers import (
@@ -29,7 +28,7 @@ from treedbd.database.watchers import (
 )
 from treedbd.store.engine import Engine
 from treedbd.store.nodes import HeldNodes, PresentNodes
-from treedbd.tree.event import EVENT_BYTES, Commit, Event, Position, complete
+from treedbd.tree.event import Commit, Event, Position, complete
 from treedbd.tree.types import Path
 from treedbd.tree.window import Facts
 
@@ -170,27 +169,13 @@ class Watching:
         """Return a write with what watchers receive of it and the rows alone hold."""
         is_watched = self.watchers.has_at_or_above
         if commit.is_large:
-            is_exact = replay is not None and not replay.has_writes
-            if replay is None or not is_exact or commit.method == "patch":
-                return commit
             if not is_watched(commit.path):
                 return commit
-            return attrs.evolve(commit, printed=(yield from _print(replay, commit.path)))
+            nodes = None if replay is None or replay.has_writes else replay.nodes
+            return (yield from print_large(commit, nodes))
         priorities = [] if commit.is_complete else commit.changes
         if any(change.is_priority and is_watched(change.path) for change in priorities):
             if replay is not None:
                 return complete(commit, replay.view)
             return self.read(lambda nodes: complete(commit, nodes))
         return commit
-
-
-def _print(replay: Replay, path: Path) -> Generator[None, None, bytes | None]:
-    """Return the JSON of a value in steps, None if it is too long for an event."""
-    chunks, size = [], 0
-    for chunk in replay.nodes.chunks(path):
-        chunks.append(chunk)
-        size += len(chunk)
-        if size > EVENT_BYTES:
-            return None
-        yield
-    return b"".join(chunks)

@@ -19,6 +19,7 @@ from treedbd.database.large_writes import AppliedBody
 from treedbd.database.quotas import CountedWrite, Quotas
 from treedbd.database.requests import Caller, LargeBody, Outcome, Write
 from treedbd.database.runtime import Runtime
+from treedbd.pauses import pause
 from treedbd.rules.kept_reads import KeptReads
 from treedbd.store import changelog
 from treedbd.store.engine import Transaction
@@ -173,8 +174,11 @@ class WriteApplier:
         large, kept = write.large, self.runtime.entry_bytes
         most = max(kept, self.runtime.followed_bytes)
         printed = None
-        if large is not None and applied is not None and large.size <= most:
-            printed = applied.print_sent(large)
+        if large is not None and applied is not None:
+            # Who follows a large PUT reads the rows, which say how it is read.
+            if large.size <= (kept if edit.method == "put" else most):
+                printed = applied.print_sent(large)
+            pause()
         entry = changelog.encode(
             edit,
             write.now,
@@ -188,6 +192,8 @@ class WriteApplier:
         retain = self.retain_events
         if self.runtime.followed_bytes:
             retain = max(retain, changelog.FOLLOWED_ENTRIES)
+        if len(entry) > kept:
+            pause()
         sequence = changelog.append(transaction, op_id, entry, retain, kept)
         if counted is not None:
             counted.record(sequence)

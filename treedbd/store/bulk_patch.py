@@ -16,12 +16,12 @@ from treedbd.pauses import pause
 from treedbd.store.bulk_writer import BulkWriter, WritesNodes
 from treedbd.tree.edit import make_member, overlap, parse_member, resolve_change, resolve_member
 from treedbd.tree.errors import InvalidData
-from treedbd.tree.fragments import Fragment
+from treedbd.tree.fragment import Fragment
 from treedbd.tree.normalise import count_nodes
 from treedbd.tree.order import sort_keys
-from treedbd.tree.printing import compact, parse
+from treedbd.tree.printing import TEXT_AT_ONCE, compact, print_text
 from treedbd.tree.server_values import Resolver
-from treedbd.tree.types import PRIORITY, STORED, Change, Json, Path, Place, Value
+from treedbd.tree.types import PRIORITY, STORED, Change, Chunks, Json, Path, Place, Value
 
 _CHECKED_AT_ONCE: Final = 256
 _ADDED_AT_ONCE: Final = 128
@@ -100,18 +100,16 @@ class BulkPatch:
         self._room = shown_bytes
 
     @property
-    def sent(self) -> bytes | None:
+    def sent(self) -> Chunks | None:
         """The document, printed compactly, server values resolved; None if it is too long."""
-        if self._sent is None:
-            return None
-        return b"{%b}" % b",".join(self._sent)
+        return None if self._sent is None else _wrapped(self._sent)
 
     @property
-    def event(self) -> bytes | None:
+    def event(self) -> Chunks | None:
         """The document as watchers receive it: what is empty is null; None if it is too long."""
         if self._sent is None or not self._is_shown_otherwise:
             return self.sent
-        return b"{%b}" % b",".join(self._shown)
+        return _wrapped(self._shown)
 
     def add(self, fragment: Fragment) -> None:
         """Write a fragment; raise `InvalidData`."""
@@ -119,7 +117,8 @@ class BulkPatch:
             self._add_part(fragment)
             return
         self._end_long()
-        body = parse(fragment.json)
+        body = fragment.parse()
+        pause()
         if not isinstance(body, dict):
             raise InvalidData("The body of a PATCH must be an object, or null.")
         self.nodes += count_nodes(body)
@@ -222,7 +221,7 @@ class BulkPatch:
             )
         if self._long is not None:
             self._long.add(
-                Fragment(tuple(below), fragment.json, fragment.first, max(0, fragment.begun - 1))
+                Fragment(tuple(below), fragment.parts, fragment.first, max(0, fragment.begun - 1))
             )
 
     def _end_long(self) -> None:
@@ -239,17 +238,31 @@ class BulkPatch:
     def _show(self, sent: dict[str, Json], shown: dict[str, Json]) -> None:
         if self._sent is None or not sent:
             return
-        members = compact(sent)[1:-1]
-        self._room -= len(members)
+        members = _print_members(sent)
+        self._room -= sum(map(len, members))
         if self._room < 0:
             self._sent = None
             self._shown.clear()
             return
-        self._sent.append(members)
+        self._sent += members
         if sent != shown:
             self._is_shown_otherwise = True
-            members = compact(shown)[1:-1]
-        self._shown.append(members)
+            members = _print_members(shown)
+        self._shown += members
+
+
+def _print_members(members: dict[str, Json]) -> list[bytes]:
+    """Print members with a comma before them, a long string in chunks."""
+    ((key, item), *others) = members.items()
+    if not others and type(item) is str and len(item) > TEXT_AT_ONCE:
+        return [b",%b:" % compact(key), *print_text(item)]
+    return [b",", compact(members)[1:-1]]
+
+
+def _wrapped(members: Sequence[bytes]) -> Chunks:
+    """Return an object that has members, each with a comma before it."""
+    first, *others = members or (b"",)
+    return (b"{", first[1:], *others, b"}")
 
 
 def _sortable(place: Place) -> Path:

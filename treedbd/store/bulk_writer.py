@@ -1,7 +1,8 @@
 """Writing a document that comes in fragments (`tree.fragments`), however large it is.
 
 The result is what the same document leaves that is written at once. In memory is one fragment at a
-time, and the priorities of containers that came in several, which are set at the end.
+time, and what is known of the containers that are open: those that came in several fragments, of
+which more may come. Their priorities are set when they have ended.
 """
 
 from __future__ import annotations
@@ -9,16 +10,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
-from treedbd.pauses import pause
+from treedbd.pauses import pause, paused
 from treedbd.tree.errors import InvalidData
-from treedbd.tree.fragments import Fragment
+from treedbd.tree.fragment import Fragment
 from treedbd.tree.normalise import check_priority, count_nodes, normalise
-from treedbd.tree.printing import parse
+from treedbd.tree.path import is_at_or_above
+from treedbd.tree.printing import print_text
 from treedbd.tree.server_values import SERVER_VALUE, Increment, Resolver, Timestamp
 from treedbd.tree.types import (
     PRIORITY,
     VALUE,
     Change,
+    Chunks,
     Container,
     Json,
     Leaf,
@@ -51,6 +54,7 @@ class BulkWriter:
         nodes: how many members and items have come.
         has_placeholders: whether there were server values.
         has_begun: whether anything has been written.
+        printed: the document if it is a long string, which is not read again then; else None.
 
     """
 
@@ -60,27 +64,32 @@ class BulkWriter:
         """Write by `writer`; `resolver` replaces server values, and reads the tree before."""
         self.nodes = 0
         self.has_placeholders = False
+        self.printed: Chunks | None = None
         self._writer = writer
         self._path = path
         self._resolver = resolver
         self._max_string_bytes = max_string_bytes
         self.has_begun = False
+        # Of open containers, which are at or above the last fragment:
         self._priorities: dict[Path, Any] = {}
         self._leaves: set[Path] = set()
-        self._containers: set[Path] = set()  # of those that came in several fragments
+        self._containers: set[Path] = set()
 
     def add(self, fragment: Fragment) -> None:
         """Write a fragment; raise `InvalidData`."""
         _check_path(fragment.path)
-        json = parse(fragment.json)
+        json = fragment.parse()
+        pause()
         self.nodes += count_nodes(json)
         path = (*self._path, *fragment.path)
         above = path[: len(self._path) + fragment.begun]
+        self._end_others(path)
         if fragment.begun <= len(fragment.path):
             self._forget(above)
         members, value = self._read(json, path, fragment.first)
-        if isinstance(members, dict):
-            self._forget(path, members)
+        if path == self._path and type(value) is str and fragment.long_parts:
+            self.printed = tuple(print_text(value))
+        pause()
         if not self.has_begun:
             self._replace(self._path, path, value)
         elif fragment.begun <= len(fragment.path) and self._writer.peek(above) is not None:
@@ -94,13 +103,12 @@ class BulkWriter:
         """Write what can only be written when all fragments have been added."""
         if not self.has_begun:
             self._writer.apply([Change(Place(self._path), None)])
-        priorities = [Change(Place(path, True), each) for path, each in self._priorities.items()]
-        self._writer.apply(priorities)
+        self._set_priorities(list(self._priorities))
 
     def _read(self, json: Json, path: Path, first: int) -> tuple[Json, Value]:
         """Return the members of a fragment as they came, and its value in normal form."""
         if isinstance(json, list):
-            json = {str(first + at): item for at, item in enumerate(json)}
+            json = {str(at): item for at, item in enumerate(paused(json), first)}
         for depth in range(len(self._path), len(path)):
             self._note_container(path[:depth])
         if isinstance(json, dict):
@@ -138,19 +146,25 @@ class BulkWriter:
             priority = self._resolver.resolve_placeholder(priority, Place(path, True))
         self._priorities[path] = priority
 
-    def _forget(self, above: Path, keys: dict[str, Json] | None = None) -> None:
-        """Forget what was kept of earlier members of the same name: a node, or children of it."""
+    def _end_others(self, path: Path) -> None:
+        """End the containers that are not at or above `path`: they are complete."""
+        ended = [each for each in self._priorities if not is_at_or_above(each, path)]
+        if ended:
+            self._set_priorities(ended)
+        for seen in (self._leaves, self._containers):
+            seen.difference_update([each for each in seen if not is_at_or_above(each, path)])
+
+    def _set_priorities(self, paths: Sequence[Path]) -> None:
+        priorities = [Change(Place(path, True), self._priorities.pop(path)) for path in paths]
+        self._writer.apply(priorities)
+
+    def _forget(self, above: Path) -> None:
+        """Forget what was kept of an earlier member of the same name, and of all below it."""
         depth = len(above)
-        at = depth if keys is None else depth + 1
-
-        def is_past(path: Path) -> bool:
-            is_below = len(path) >= at and path[:depth] == above
-            return is_below and (keys is None or path[depth] in keys)
-
-        for path in [path for path in self._priorities if is_past(path)]:
+        for path in [path for path in self._priorities if len(path) >= depth]:
             del self._priorities[path]
         for seen in (self._leaves, self._containers):
-            seen.difference_update([path for path in seen if is_past(path)])
+            seen.difference_update([path for path in seen if len(path) >= depth])
 
     def _replace(self, above: Path, path: Path, value: Value) -> None:
         """Set the node at `above` to nothing but `value` at `path`."""

@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Final, Protocol
 
 from treedbd.store.child import Child, ReadsNodes
-from treedbd.store.children import is_array
+from treedbd.store.children import empty_chunks, find_array
 from treedbd.store.row_codec import parse_stored
 from treedbd.tree.etag import canonicalise
 from treedbd.tree.order import encode_path
@@ -49,18 +49,22 @@ def canonical_chunks(nodes: ReadsRows, path: Path) -> Iterator[bytes]:
     """
     if not nodes.is_spread(path):
         yield canonicalise(parse_stored(nodes.print(path)))
-    elif is_array(nodes.rows, encode_path(path)):
-        yield from _array(nodes, path)
-    else:
-        separator = b"{"
-        for child in _in_canonical_order(nodes, path):
-            if child is None:
-                yield b""
-                continue
-            yield b"%b%b:" % (separator, compact(child.key))
-            yield from _child(nodes, path, child)
-            separator = b","
-        yield b"}"
+        return
+    steps = find_array(nodes.rows, encode_path(path))
+    is_array = yield from empty_chunks(steps)
+    yield from _array(nodes, path) if is_array else _object(nodes, path)
+
+
+def _object(nodes: ReadsRows, path: Path) -> Iterator[bytes]:
+    separator = b"{"
+    for child in _in_canonical_order(nodes, path):
+        if child is None:
+            yield b""
+            continue
+        yield b"%b%b:" % (separator, compact(child.key))
+        yield from _child(nodes, path, child)
+        separator = b","
+    yield b"}"
 
 
 def etag_in_steps(nodes: ReadsRows, path: Path) -> Iterator[str | None]:

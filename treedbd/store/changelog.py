@@ -31,7 +31,10 @@ LARGE_BYTES: Final = 1_048_576
 FOLLOWED_ENTRIES: Final = 4096
 """Entries that are kept at least where other processes follow the log."""
 NOTHING_PUSHED: Final = -1
+MAX_DECODED_NODES: Final = 10_000
+"""Members and items of a body that are brought into normal form at once."""
 _SENT: Final = b',"sent":'
+_NODE_MARKS: Final = (b",", b"{", b"[")
 _KINDS: Final[tuple[tuple[str, type[str | int]], ...]] = (
     *(("uid", str), ("rules", str), ("size", int), ("pushed", int)),
     *(("is_admin", bool), ("is_priority", bool), ("is_printed", bool)),
@@ -137,7 +140,13 @@ def describe_entry(entry: LogEntry) -> LoggedEntry:
 
 
 def decode(content: bytes) -> Edit | NotRetained:
-    """Return the edit of an entry; raise ValueError for bytes that `encode` did not make."""
+    """Return the edit of an entry; raise ValueError for bytes that `encode` did not make.
+
+    A body with very many members is not parsed: it is as if it was not retained.
+    """
+    body_at = content.find(_SENT) + len(_SENT)
+    if sum(content.count(mark, body_at) for mark in _NODE_MARKS) > MAX_DECODED_NODES:
+        content = without_body(content)
     entry = _parse_entry(content)
     place = Place(tuple(entry["path"]), entry.get("is_priority", False))
     if "sent" not in entry:
@@ -150,14 +159,15 @@ def printed_body(content: bytes) -> tuple[bytes, bytes | None]:
 
     The entry as it is, and None, if its body has to be parsed: it is short.
     """
-    head, body = split(content)
-    is_printed = body is not None and orjson.loads(head).get("is_printed", False)
-    return (head, body) if is_printed else (content, None)
+    head = without_body(content)
+    if len(head) == len(content) or not orjson.loads(head).get("is_printed", False):
+        return content, None
+    return head, content[len(head) - 1 + len(_SENT) : -1]
 
 
 def rules_of(content: bytes) -> str:
     """Return the fingerprint of the rules that were in force when an entry was written."""
-    rules: str = orjson.loads(content).get("rules", "")
+    rules: str = orjson.loads(without_body(content)).get("rules", "")
     return rules
 
 
@@ -168,10 +178,13 @@ def push_time(rows: ReadView) -> int:
     appended. `NOTHING_PUSHED` if there is no entry, or one that is not valid.
     """
     last = next(rows.entries(rows.sequence() - 1), None)
-    if last is None:
-        return NOTHING_PUSHED
+    return NOTHING_PUSHED if last is None else push_time_of(last)
+
+
+def push_time_of(last: LogEntry) -> int:
+    """Return the same, of the last entry."""
     try:
-        entry = orjson.loads(last.content)
+        entry = orjson.loads(without_body(last.content))
         return max(int(entry["time"]), int(entry.get("pushed", NOTHING_PUSHED)))
     except (ValueError, LookupError, TypeError, AttributeError):
         return NOTHING_PUSHED
@@ -202,18 +215,12 @@ def append(
 
 
 def without_body(content: bytes) -> bytes:
-    """Return an entry as it is without its body."""
-    head, _ = split(content)
-    return head
-
-
-def split(content: bytes) -> tuple[bytes, bytes | None]:
-    """Return an entry without its body, and the JSON of the body; None if there is none.
+    """Return an entry as it is without its body.
 
     Nothing is parsed: within a string a quotation mark has a backslash before it.
     """
-    head, found, body = content.partition(_SENT)
-    return (head + b"}", body[:-1]) if found else (content, None)
+    at = content.find(_SENT)
+    return content if at < 0 else content[:at] + b"}"
 
 
 def _parse_entry(content: bytes) -> dict[str, Any]:

@@ -7,9 +7,9 @@ the rows below a spread child.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from itertools import islice
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 from treedbd.store.paged_rows import PagedRows
 from treedbd.store.row_codec import is_priority_row, load_row
@@ -25,6 +25,8 @@ class Spread:
 
 SPREAD: Final = Spread()
 _KEYS_AT_ONCE: Final = 64
+
+T = TypeVar("T")
 
 ChildSource: TypeAlias = "bytes | Spread | Value"
 """What is known of a child: the bytes of its row, `SPREAD`, or its value in a bucket."""
@@ -62,8 +64,8 @@ def child_keys(rows: PagedRows, container: bytes, span: Span = ALL) -> Iterator[
                 yield name
 
 
-def is_array(rows: PagedRows, container: bytes) -> bool:
-    """Return whether a spread container is printed as an array (see `tree.value.as_array`).
+def find_array(rows: PagedRows, container: bytes) -> Generator[None, None, bool]:
+    """Return in steps whether a spread container is printed as an array (`tree.value.as_array`).
 
     Reads the first key, which is text in most objects, and in them all others are too; then the
     last one; only if that is an index, the other keys.
@@ -88,7 +90,19 @@ def is_array(rows: PagedRows, container: bytes) -> bool:
         previous = indices[-1]
         if len(keys[-1]) > end:  # of a spread child, whose other rows are not read
             scan = rows.scan_keys(_after(keys[-1], end), high)
+        yield
     return int(decode_key(last[start:end])) < 2 * count
+
+
+def empty_chunks(steps: Generator[None, None, T]) -> Generator[bytes, None, T]:
+    """Take steps within what is printed: each is an empty chunk. Return their result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        yield b""
 
 
 def _child_keys(rows: PagedRows, container: bytes, span: Span) -> Iterator[tuple[bytes, int]]:

@@ -132,8 +132,9 @@ class IndexWriter:
         """Enter children that were added to a spread container, in which they were not before."""
         for index in self._indexes:
             if index.matches(path):
-                entries = entries_of(self._nodes, index, path, list(children.items()))
-                enter(self._transaction, entries)
+                for batch in batched(children.items()):
+                    enter(self._transaction, entries_of(self._nodes, index, path, batch))
+                    pause()
             elif len(path) < len(index.pattern):
                 self._enter_below(index, path, children)
 

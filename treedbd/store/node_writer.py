@@ -39,7 +39,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, zip_longest
 from typing import Final, Protocol
 
-from treedbd.pauses import pause
+from treedbd.pauses import pause, paused
 from treedbd.store.engine import DamagedRow, Transaction
 from treedbd.store.known_gaps import EmptyRange, RowCount
 from treedbd.store.nodes import Nodes
@@ -49,6 +49,7 @@ from treedbd.store.row_codec import (
     Cover,
     encode_priority_row,
     encode_row,
+    is_plain_string,
     is_surely_longer,
     load_row,
 )
@@ -126,7 +127,7 @@ class NodeWriter(Nodes):
     def add_children(self, path: Path, children: dict[str, Value]) -> None:
         """Set children of a container, in key order; fast if nothing is there or between them."""
         encoded, cover = self._find(path)
-        keys = [encoded + encode_key(key) for key in children]
+        keys = [encoded + encode_key(key) for key in paused(children)]
         is_free = (
             cover is None
             and max(map(len, keys)) <= ROW_KEY_BYTES
@@ -194,6 +195,9 @@ class NodeWriter(Nodes):
         """Set a node in the row that covers it."""
         if not cover.inside:
             self._replace(path, cover, value)
+        elif is_plain_string(cover.raw):  # it may be long, and need not be parsed
+            if value is not None:
+                self._replace(path, cover, nest(cover.inside, value))
         elif not self._edit(path, cover, value, is_priority=False):
             self._replace(path, cover, set_value(load_row(cover.raw), cover.inside, value))
 
@@ -239,10 +243,7 @@ class NodeWriter(Nodes):
         if before is None and after is None:
             self._store(FIRST, nest(path, value))
             return
-        depth = max(
-            0 if before is None else shared_keys(path, before),
-            0 if after is None else shared_keys(path, after),
-        )
+        depth = max(shared_keys(path, key) for key in (before, after) if key is not None)
         container = encode_path(path[:depth])
         self._add_children(container, [(path[depth], nest(path[depth + 1 :], value))])
         child = container + encode_key(path[depth])
@@ -337,8 +338,8 @@ class NodeWriter(Nodes):
         """Merge a spread container into one row if it is short; return whether it is."""
         limit = self._row_bytes // 2
         size = 0
-        for _, raw in self.rows.scan(*below(key)):
-            size += len(raw)
+        for row in map(self.rows.find, list(self.rows.scan_keys(*below(key)))):
+            size += len(row[1]) if row is not None else 0  # a scan would read a long one at once
             if size > limit:
                 return False
         raw = encode_row(self._assemble(key))

@@ -53,6 +53,7 @@ from treedbd.store.row_codec import (
     export_row,
     has_priorities,
     is_priority_row,
+    is_string,
     load_part,
     load_priority_row,
     load_row,
@@ -251,6 +252,8 @@ class HeldNodes(Nodes):
 
 def _members(cover: Cover, span: Span) -> Iterator[tuple[str, Value]]:
     """Iterate over the children of a node that a row covers."""
+    if is_string(cover.raw):
+        return iter(())
     found = [
         member
         for member in members(load_part(cover.raw, cover.inside))

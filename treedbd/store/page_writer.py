@@ -24,6 +24,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from typing import Final
 
+from treedbd.pauses import pause
 from treedbd.store.engine import Row, Transaction
 from treedbd.store.page_splice import remove_member, set_member
 from treedbd.store.paged_rows import (
@@ -40,14 +41,14 @@ from treedbd.store.pages import (
     PAGE_BYTES,
     Run,
     as_member,
+    batches,
     container_of_row,
-    encode_page,
+    divide,
+    encode_run,
     is_child,
     load_run,
     pack,
     raw_of,
-    room_for,
-    split_members,
 )
 from treedbd.store.row_codec import MARK
 from treedbd.store.row_keys import END, FIRST, end_of_key
@@ -56,6 +57,8 @@ from treedbd.tree.order import BEYOND
 _MARK: Final = MARK[0]
 _RUN_PAGES: Final = 8
 """A run is stored when it is as long as that many pages."""
+_PUT_BYTES: Final = 8 * PAGE_BYTES
+"""Of many rows so many bytes are stored at once."""
 
 
 class PageWriter(PagedRows):
@@ -141,10 +144,16 @@ class PageWriter(PagedRows):
         if len(first) > 1:
             self._divide_at(first[0][0])
             self._found = None
-            packed = pack(chain(first, rows), self._page_bytes)
-            self._transaction.put_all(map(seal_row, packed))
+            self._put_packed(pack(chain(first, rows), self._page_bytes))
         elif first:
             self.put(*first[0])
+
+    def _put_packed(self, packed: Iterable[Row]) -> None:
+        """Store rows and pages, with a pause after some of them."""
+        for some in batches(packed, _PUT_BYTES):
+            put_all = self._transaction.put_all
+            self._put(*some[0]) if len(some) == 1 else put_all(map(seal_row, some))
+            pause()
 
     def delete(self, key: bytes) -> None:
         """Remove the row at `key` if it exists."""
@@ -193,7 +202,7 @@ class PageWriter(PagedRows):
             return
         if run.keys and 2 * run.size < self._page_bytes:
             self._join_neighbours(run)
-        self._store(run.stored, self._encode(run))
+        self._store(run.stored, encode_run(run, self._page_bytes))
 
     def _look_up(self, key: bytes) -> Row | None:
         """Return what holds the row `key` or the last one before it, without its check sum.
@@ -201,7 +210,12 @@ class PageWriter(PagedRows):
         It is kept until something is changed: a change is preceded by several lookups of its key.
         """
         if self._found is None or self._found[0] != key:
-            self._found = key, super()._look_up(key)
+            found = self._stored.floor(key + PAGE_END)
+            if found is not None:
+                _pause_if_long(found[1])
+                found = found[0], unseal(*found)
+                _pause_if_long(found[1])
+            self._found = key, found
         return self._found[1]
 
     def _run_around(self, key: bytes) -> Run | None:
@@ -292,19 +306,9 @@ class PageWriter(PagedRows):
         if not is_page(found[0]):
             return
         run = load_run(*found, self._page_bytes)
-        start = len(run.container)
         if run.container + run.keys[-1] < key:
             return
-        halves = {}
-        for keys in (
-            [each for each in run.keys if run.container + each < key],
-            [each for each in run.keys if run.container + each > key],
-        ):
-            if keys:
-                half = [run.members[each] for each in keys]
-                at, content = encode_page(key[:start], half)
-                halves[at] = content
-        self._store(run.stored, halves)
+        self._store(run.stored, divide(run, key))
 
     def _join_neighbours(self, run: Run) -> None:
         """Take in what is stored next to a run that has become short, if it fits."""
@@ -324,17 +328,6 @@ class PageWriter(PagedRows):
                 ((key, content),) = other.stored.items()
                 run.load(key, content, other.in_order(), other.size)
 
-    def _encode(self, run: Run) -> dict[bytes, bytes]:
-        if not run.keys:
-            return {}
-        parts = split_members(
-            run.in_order(),
-            run.size,
-            room_for(run.container, self._page_bytes),
-            is_appended=run.is_appended,
-        )
-        return dict([encode_page(run.container, part) for part in parts])
-
     def _store(self, before: dict[bytes, bytes], after: dict[bytes, bytes]) -> None:
         """Replace what is stored, changing no more than is different."""
         self._found = None
@@ -347,4 +340,11 @@ class PageWriter(PagedRows):
 
     def _put(self, key: bytes, content: bytes) -> None:
         self._found = None
-        self._transaction.put(key, seal(key, content))
+        sealed = seal(key, content)
+        _pause_if_long(content)
+        self._transaction.put(key, sealed)
+
+
+def _pause_if_long(content: bytes) -> None:
+    if len(content) > _PUT_BYTES:
+        pause()

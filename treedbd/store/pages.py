@@ -11,6 +11,7 @@ from typing import Final
 
 import attrs
 
+from treedbd.pauses import paused
 from treedbd.store.engine import Row
 from treedbd.store.paged_rows import ENTRY, HEAD, PAGE_END, Member, Page, is_page
 from treedbd.store.row_codec import MARK, is_priority_row
@@ -133,6 +134,20 @@ def pack(rows: Iterable[Row], page_bytes: int) -> Iterator[Row]:
         yield encode_page(container, run)
 
 
+def batches(rows: Iterable[Row], most: int) -> Iterator[list[Row]]:
+    """Yield some rows at a time, about `most` bytes of them, and a longer one alone."""
+    batch: list[Row] = []
+    size = 0
+    for row in paused(rows, 1):
+        if batch and size + len(row[1]) > most:
+            yield batch
+            batch, size = [], 0
+        batch.append(row)
+        size += len(row[1])
+    if batch:
+        yield batch
+
+
 def is_child(container: bytes, key: bytes) -> bool:
     """Return whether `key` is the encoded path of a child of a container."""
     start = len(container)
@@ -188,6 +203,25 @@ class Run:
     def in_order(self) -> list[Member]:
         """Return the members in key order."""
         return [self.members[key] for key in self.keys]
+
+
+def encode_run(run: Run, page_bytes: int) -> dict[bytes, bytes]:
+    """Return what stores the members of a run, in pages of at most `page_bytes`."""
+    if not run.keys:
+        return {}
+    room = room_for(run.container, page_bytes)
+    parts = split_members(run.in_order(), run.size, room, is_appended=run.is_appended)
+    return dict([encode_page(run.container, part) for part in parts])
+
+
+def divide(run: Run, key: bytes) -> dict[bytes, bytes]:
+    """Return what stores the members of a run before a key, and those after it."""
+    start = len(run.container)
+    parts = (
+        [run.members[each] for each in run.keys if run.container + each < key],
+        [run.members[each] for each in run.keys if run.container + each > key],
+    )
+    return dict(encode_page(key[:start], part) for part in parts if part)
 
 
 def load_run(key: bytes, content: bytes, page_bytes: int) -> Run:

@@ -15,8 +15,10 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from treedbd.store.engine import DamagedRow
+from treedbd.tree.errors import InvalidData
+from treedbd.tree.long_strings import parse_text
 from treedbd.tree.order import as_index
-from treedbd.tree.printing import compact
+from treedbd.tree.printing import NULL, compact
 from treedbd.tree.types import (
     CONTAINER,
     PRIORITY,
@@ -45,10 +47,14 @@ _MARKED_STRING: Final = MARK + b'{"%b":"' % VALUE.encode()
 """How the row of a string with a priority begins."""
 LARGE_ROW_BYTES: Final = 4096
 """Bytes of a row that costs about the same to read however long it is."""
+_AT_ONCE_BYTES: Final = 65_536
+"""Bytes of a string that are parsed in one step."""
 _COPIED_AT_ONCE: Final = 8
 """Bytes of a row that is only copied from the engine, at the cost of parsing one."""
 _LEAST_MEMBER: Final = 1
 """Bytes of a member without its value if all of them are printed as an array: a comma."""
+_LEAST_DOUBLE: Final = len("0.5")
+"""Characters of a number that is no integer, or is too large for one."""
 _LONGEST_INDEX: Final = 10
 """Characters of the longest key that an array may leave out."""
 
@@ -75,13 +81,20 @@ def parse_stored(text: bytes) -> Json:
 
 
 def encode_row(value: Value) -> bytes:
-    """Return the bytes of a row that holds `value`, which is not None."""
+    """Return the bytes of a row that holds `value`, which is not None; a long string pauses."""
     text = compact(value)
+    if type(value) is str:
+        return text
     if _HAS_PRIORITY in text:
         return MARK + text
     if _MAYBE_ARRAY.search(text):
         return compact(plain(value))
     return text
+
+
+def may_be_shown_otherwise(text: bytes) -> bool:
+    """Return whether a value in export form may print as another text in the plain form."""
+    return _HAS_PRIORITY in text or _MAYBE_ARRAY.search(text) is not None
 
 
 def encode_priority_row(priority: Priority) -> bytes:
@@ -127,8 +140,20 @@ def export_row(raw: bytes) -> bytes:
     return compact(from_plain(parse_stored(raw))) if b"[" in raw else raw
 
 
+def is_plain_string(raw: bytes) -> bool:
+    """Return whether a row holds a string without a priority: however long, nothing is below it."""
+    return raw[0] == _QUOTE
+
+
+def is_string(raw: bytes) -> bool:
+    """Return whether a row holds a string, with a priority or without."""
+    return raw[0] == _QUOTE or raw.startswith(_MARKED_STRING)
+
+
 def print_part(raw: bytes, below: Path) -> bytes:
     """Return what a plain GET prints of the node at the path `below` inside a row."""
+    if below and is_string(raw):
+        return NULL
     part = part_at(parse_stored(raw), below)
     if isinstance(part, str | int):  # bool is an int; only doubles and containers need more
         return orjson.dumps(part)
@@ -137,8 +162,21 @@ def print_part(raw: bytes, below: Path) -> bytes:
 
 def load_part(raw: bytes, below: Path) -> Value:
     """Return the node at the path `below` inside a row, in normal form."""
+    if is_plain_string(raw) and len(raw) > _AT_ONCE_BYTES:
+        return None if below else _load_string(raw)
+    if below and is_string(raw):
+        return None
     part = part_at(parse_stored(raw), below)
     return from_plain(part) if b"[" in raw and raw[0] != _MARK else from_export(part)
+
+
+def _load_string(raw: bytes) -> str:
+    """Return the string that a long row holds, with pauses."""
+    ends = range(1, len(raw) - 1, _AT_ONCE_BYTES)
+    try:
+        return parse_text(raw[at : min(at + _AT_ONCE_BYTES, len(raw) - 1)] for at in ends)
+    except InvalidData as error:
+        raise DamagedRow(f"A row is not valid JSON: {error}.") from None
 
 
 def peek_part(raw: bytes, below: Path, charge: Charge) -> Leaf | Container | None:
@@ -158,7 +196,7 @@ def peek_part(raw: bytes, below: Path, charge: Charge) -> Leaf | Container | Non
 
 def type_of_part(raw: bytes, below: Path, charge: Charge) -> type[Leaf] | type[Container] | None:
     """Return the type of what `peek_part` returns; a row that is a string is not parsed."""
-    if not below and (raw[0] == _QUOTE or raw.startswith(_MARKED_STRING)):
+    if not below and is_string(raw):
         charge(len(raw) // _COPIED_AT_ONCE)
         return str
     leaf = peek_part(raw, below, charge)
@@ -185,7 +223,7 @@ def _least_length(value: Value, limit: int) -> int:
     if isinstance(value, str):
         return len(value) + 2
     if not isinstance(value, dict):
-        return 1
+        return _LEAST_DOUBLE if type(value) is float else 1
     total = len(value) * _LEAST_MEMBER
     for key, child in value.items():
         if total > limit:

@@ -5,17 +5,17 @@ container is enough: a stack holds the containers that are open; for each row, t
 in are closed, those in between are opened, and the row becomes a member of the innermost. A page is
 printed at once, since its body is the members as they are printed; plain rows are copied as they
 are; only marked rows and buckets are parsed. Only a container whose first key is an index needs a
-lookup: whether it is an array (`children.is_array`).
+lookup: whether it is an array (`children.find_array`). Its steps are empty chunks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Generator, Iterator
+from typing import Final, TypeAlias
 
 import attrs
 
-from treedbd.store.children import is_array
+from treedbd.store.children import empty_chunks, find_array
 from treedbd.store.paged_rows import Page, PagedRows, is_page
 from treedbd.store.row_codec import (
     encode_row,
@@ -32,6 +32,8 @@ from treedbd.tree.types import PRIORITY, Priority
 from treedbd.tree.value import members
 
 CHUNK_BYTES: Final = 32_768
+
+_EmptyChunks: TypeAlias = Generator[bytes, None, None]
 
 
 @attrs.define
@@ -59,14 +61,14 @@ class Serialiser:
 
         There must be something; `priority` is the container's own. Reads rows as it is consumed.
         """
-        self._begin(container, priority)
+        yield from self._begin(container, priority)
         parts = self._parts
         size = 0
         for key, content in self._rows.scan_stored(*below(container)):
             if is_page(key):
-                self._add_page(key, Page(key, content))
+                yield from self._add_page(key, Page(key, content))
             else:
-                self._add(key, content)
+                yield from self._add(key, content)
             size += len(key) + len(content)
             if size > CHUNK_BYTES:
                 yield from cut_into_chunks(b"".join(parts))
@@ -76,17 +78,18 @@ class Serialiser:
             self._end()
         yield from cut_into_chunks(b"".join(parts))
 
-    def _add_page(self, key: bytes, page: Page) -> None:
+    def _add_page(self, key: bytes, page: Page) -> _EmptyChunks:
         start, stop = self._close(key), len(page.container)
         while start < stop:
             end = end_of_key(key, start)
-            self._descend(key, start, end)
+            yield from self._descend(key, start, end)
             start = end
         container = self._open[-1]
         if page.is_marked or (self._export and b"[" in page.body):
             for segment, raw in zip(page.member_keys(), page.raws(), strict=True):
                 self._name_child(segment)
                 self._put(self._render(raw))
+            yield b""  # each was parsed and printed
         elif container.is_array:
             self._add_items(container, page)
         else:
@@ -104,11 +107,11 @@ class Serialiser:
             self._name_child(key)
             self._put(raw)
 
-    def _add(self, key: bytes, raw: bytes) -> None:
+    def _add(self, key: bytes, raw: bytes) -> _EmptyChunks:
         start = self._close(key)
         end = end_of_key(key, start)
         while 0 < end < len(key):
-            self._descend(key, start, end)
+            yield from self._descend(key, start, end)
             start, end = end, end_of_key(key, end)
         if not end:
             for name, child in members(load_row(raw)):
@@ -117,7 +120,7 @@ class Serialiser:
             return
         self._name_child(key[start:])
         if is_priority_row(raw):
-            self._begin(key, load_priority_row(raw))
+            yield from self._begin(key, load_priority_row(raw))
         else:
             self._put(self._render(raw))
 
@@ -127,14 +130,18 @@ class Serialiser:
             self._end()
         return len(self._open[-1].key)
 
-    def _descend(self, key: bytes, start: int, end: int) -> None:
+    def _descend(self, key: bytes, start: int, end: int) -> _EmptyChunks:
         """Open the container at `key[:end]`, a child of the open one, for a row below it."""
         self._name_child(key[start:end])
-        self._begin(key[:end], None, key[end])
+        yield from self._begin(key[:end], None, key[end])
 
-    def _begin(self, key: bytes, priority: Priority | None, first_tag: int = INT_TAG) -> None:
+    def _begin(
+        self, key: bytes, priority: Priority | None, first_tag: int = INT_TAG
+    ) -> _EmptyChunks:
         """Open a container; `first_tag` is that of its first child, if it is known."""
-        array = first_tag == INT_TAG and not self._export and is_array(self._rows, key)
+        array = False
+        if first_tag == INT_TAG and not self._export:
+            array = yield from empty_chunks(find_array(self._rows, key))
         self._open.append(_Open(key, array))
         self._parts.append(b"[" if array else b"{")
         self._separator = b""

@@ -125,8 +125,10 @@ def weigh(key: bytes, stored: bytes, *, counts_nodes: bool) -> tuple[int, int]:
             body = page.body
             size, text = len(page.container) + len(body), b"{%b}" % body
         else:
+            size = len(key) + len(stored) - SUM_BYTES
+            if stored[SUM_BYTES : SUM_BYTES + 1] == b'"':  # which may be long
+                return size, int(counts_nodes)
             text = stored[SUM_BYTES:]
-            size = len(key) + len(text)
         return size, _count_nodes(orjson.loads(text)) if counts_nodes else 0
     except (struct.error, ValueError):
         return len(key) + len(stored), 0

@@ -27,7 +27,7 @@ from treedbd.limits import MIB
 from treedbd.tree import printing
 from treedbd.tree.edit import Edit, Method, changes_as_sent
 from treedbd.tree.path import format_path, is_at_or_above
-from treedbd.tree.types import PRIORITY, Json, Path, Value
+from treedbd.tree.types import PRIORITY, Chunks, Json, Path, Value
 from treedbd.tree.value import as_json, plain, value_at
 from treedbd.tree.view import View
 
@@ -41,18 +41,20 @@ class Event:
     """At `path`, relative to the watched path, `data` was set or merged.
 
     `exported` is the same in export form.
-    Of a large write there is only what its data prints as, in `printed`; or it `is_missed`: then
-    what was written is too large for an event, and a watcher has to read its value again.
+    Of a large write there is only what its data prints as, in `printed` and, in export form, in
+    `printed_export`; or it `is_missed`: then what was written is too large for an event, and a
+    watcher has to read its value again.
     """
 
     kind: Method
     path: Path
     data: Json
-    printed: bytes | None = None
+    printed: Chunks | None = None
     is_missed: bool = False
     exported: Json = attrs.field(
         default=attrs.Factory(lambda self: self.data, takes_self=True), eq=False, repr=False
     )
+    printed_export: Chunks | None = attrs.field(default=None, eq=False, repr=False)
 
     @property
     def is_large(self) -> bool:
@@ -61,9 +63,14 @@ class Event:
 
     def print(self) -> bytes:
         """Print the event as clients receive it: compact, `path` before `data`."""
+        return b"".join(self.chunks())
+
+    def chunks(self) -> Chunks:
+        """Print the same in chunks."""
         path = printing.compact(format_path(self.path))
-        data = printing.compact(self.data) if self.printed is None else self.printed
-        return b'{"path":%s,"data":%s}' % (path, data)
+        if self.printed is None:
+            return (b'{"path":%s,"data":%s}' % (path, printing.compact(self.data)),)
+        return (b'{"path":%s,"data":' % path, *self.printed, b"}")
 
 
 class Position(NamedTuple):
@@ -98,8 +105,9 @@ class Commit:
     `position` is that of a client which has received all of it; `path` is the path that a PATCH was
     sent to, or the place of any other write. Unless the commit `is_complete`, the values of nodes
     whose priority was set are missing. Of a commit that `is_large` all values are missing;
-    `printed` is what it set or merged at `path` as JSON, None if that is too large for an event.
-    `size` are the bytes of its entry in the change log.
+    `printed` and `exported` are what it set or merged at `path` as JSON, plain, and in export form
+    as sockets send it; None if that is too large for an event, or is read only if the place is
+    watched. `size` are the bytes of its entry in the change log.
     """
 
     position: Position
@@ -108,7 +116,8 @@ class Commit:
     changes: tuple[CommittedChange, ...]
     is_complete: bool = True
     is_large: bool = False
-    printed: bytes | None = None
+    printed: Chunks | None = None
+    exported: Chunks | None = None
     size: int = 0
 
     def event_at(self, watched: Path) -> Event | None:
@@ -123,7 +132,14 @@ class Commit:
         """Return the event at `watched`, which is `path` or an ancestor of it."""
         relative = self.path[len(watched) :]
         if self.is_large:
-            return Event(self.method, relative, None, self.printed, self.printed is None)
+            return Event(
+                self.method,
+                relative,
+                None,
+                self.printed,
+                is_missed=self.printed is None,
+                printed_export=self.exported,
+            )
         if self.method == "put":
             return put_event(relative, self.changes[0].value)
         return patch_event(relative, self.changes, len(self.path))
@@ -131,7 +147,10 @@ class Commit:
     def event_below(self, watched: Path) -> Event | None:
         """Return the event at `watched`, which is below `path`; None if no change reaches it."""
         if self.is_large:
-            return Event("put", (), None, is_missed=True)
+            # Below a string is nothing; to find that in the rows, it would have to be read.
+            printed = self.printed if self.method == "put" else None
+            is_string = printed is not None and printed[:1] == (b'"',)
+            return Event("put", (), None, is_missed=not is_string)
         whole = self.written_at(watched)
         if whole is not None:
             return put_event((), value_at(whole.value, watched[len(whole.path) :]))
@@ -199,22 +218,25 @@ def describe_large(
     sequence: int,
     edit: Edit,
     op_id: bytes = b"",
-    printed: bytes | None = None,
+    printed: Chunks | None = None,
     size: int = 0,
 ) -> Commit:
     """Return a large edit, whose values are in the store only, as a commit.
 
     Of very many changes, all that is below its place counts as written.
     """
-    places = [change.place for change in edit.changes[: MAX_LARGE_CHANGES + 1]]
-    if len(places) > MAX_LARGE_CHANGES:
-        places = [edit.place]
-    changes = tuple([CommittedChange(path, None, is_priority) for path, is_priority in places])
+    changes: list[CommittedChange] = []
+    for change in edit.changes:
+        if len(changes) == MAX_LARGE_CHANGES:
+            changes = [CommittedChange(edit.place.path, None)]
+            break
+        path, is_priority = change.place
+        changes.append(CommittedChange(path, None, is_priority))
     return Commit(
         Position(sequence, op_id),
         edit.method,
         edit.place.path,
-        changes,
+        tuple(changes),
         is_large=True,
         printed=printed,
         size=size,

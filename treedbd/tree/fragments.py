@@ -8,23 +8,40 @@ each with some of its members. What is inside of members is not looked at: who p
 finds what is wrong there. All else that is wrong is found here, so a document is valid if
 `finish` has returned and all fragments are valid.
 
-Memory is bounded by a fragment and the longest leaf.
+What a fragment costs to parse and write depends on its members more than on its bytes. They count,
+too (`NODE_BYTES`), so a fragment is never much work, whatever the shape of the document.
+
+A long string is kept in the pieces in which it came, and is searched for its end once. It is a
+fragment of its own, with nothing but the names that lead to it, so it can be parsed piece by piece
+(`Fragment.parse`). Memory is bounded by a fragment and the longest string.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
 import attrs
 import orjson
 
-from treedbd.limits import KIB, MAX_BODY_NESTING
-from treedbd.tree.errors import InvalidData
-from treedbd.tree.types import Path
+from treedbd.limits import KIB, MAX_BODY_NESTING, MAX_KEY_BYTES
+from treedbd.pauses import pause
+from treedbd.tree.errors import InvalidData, InvalidKey
+from treedbd.tree.fragment import Fragment
+from treedbd.tree.long_strings import END_OF_STRING, LongString
 
 FRAGMENT_BYTES: Final = 64 * KIB
+NODE_BYTES: Final = 16
+"""Bytes that a member, an item or a container counts for beside its text."""
+MAX_TOKEN_BYTES: Final = 64 * KIB
+"""Bytes of the longest number, and of what is none: a double needs some hundred digits."""
+_STEP_SHARE: Final = 16
+"""This part of a fragment is followed at a time: of short items, it may be all of one."""
+_LONG_SHARE: Final = 4
+"""A string is long if it has more than this part of what a fragment may have."""
+_KEY_BYTES: Final = len(r'"\u0000') * MAX_KEY_BYTES
+"""More than the longest key takes, whatever is escaped in it."""
 
 # Patterns for what is followed in one step. The numbers in them bound the memory of a match; what
 # is longer is followed in several steps, or piece by piece.
@@ -39,28 +56,11 @@ _PLAIN: Final = re.compile(rb'[^"{}\[\],]*')
 _QUOTE: Final = b'"'[0]
 _BLANK: Final = b" \t\n\r"
 """White space in JSON (RFC 8259, section 2): less than that of Python."""
-_BACKSLASH: Final = b"\\"[0]
 _COMMA: Final = b","[0]
 _OPEN: Final = b"{["
 _BRACE: Final = b"}"[0]
 _CLOSING: Final = {b"{"[0]: b"}"[0], b"["[0]: b"]"[0]}
 _WRAPPED: Final = {b"}"[0]: b"{%b}", b"]"[0]: b"[%b]"}
-
-
-class Fragment(NamedTuple):
-    """Some of the members of the container at `path`, or a whole document that is short.
-
-    `path` leads from the top of the document. `json` is an object with some members, in the order
-    of the document, or an array with some items, of which `first` is the index of the first one; a
-    whole document may also be a leaf. `begun` is how many of the containers from the top down to
-    this one had fragments before: if any had not, what is at `path[:begun]` is an earlier member of
-    the same name, and does not count.
-    """
-
-    path: Path
-    json: bytes
-    first: int
-    begun: int
 
 
 @attrs.define
@@ -87,56 +87,74 @@ class Splitter:
     """Splits one document, which is fed in pieces of any length."""
 
     def __init__(self, limit: int = FRAGMENT_BYTES) -> None:
-        """Let a fragment have at most about twice `limit` bytes, unless one leaf has more."""
+        """Let a fragment have at most about twice `limit` bytes, unless one string has more."""
         self._limit = limit
+        self._long_bytes = max(limit // _LONG_SHARE, 32)  # a server value is not long
         self._text = b""
         self._at = 0  # what is before it has been followed
-        self._enough = 0  # shorter texts have no other bracket after it
+        self._weight = 0  # of the text
+        self._quote = -1  # where a string begins that is not complete
+        self._long: LongString | None = None  # of which the text has the quotation marks only
         self._open: list[_OpenContainer] = []
         self._is_over = False  # the document has ended, but for white space
 
     def feed(self, data: bytes) -> Iterator[Fragment]:
         """Yield the fragments that are complete; raise `InvalidData`."""
-        for at in range(0, len(data), self._limit):
-            self._text += data[at : at + self._limit]
-            if len(self._text) >= self._enough:
+        step = max(1, self._limit // _STEP_SHARE)
+        for at in range(0, len(data), step):
+            self._add(data[at : at + step])
+            if not self._is_in_string:
                 yield from self._follow()
-                yield from self._cut()
+                yield from self._cut(self._limit)
+                yield from self._bound_token()
 
     def finish(self) -> Iterator[Fragment]:
         """Yield what is left, after the whole document was fed; raise `InvalidData`."""
-        if not self._is_over:
+        if not self._is_over and not self._is_in_string:
             yield from self._follow()
-        if self._open:
+        if self._open or self._is_in_string:
             raise InvalidData("Not valid JSON: the document ends too early.")
         if not self._is_over:
-            yield Fragment((), self._text, 0, 0)
+            yield Fragment((), self._parts(self._text), 0, 0)
         elif self._text[self._at :].strip(_BLANK):
             raise _unexpected()
 
+    def _add(self, data: bytes) -> None:
+        """Add to the text, or to the long string that has begun up to its end."""
+        if self._long is not None and self._long.is_open:
+            data = self._long.add(data)
+        self._replace(len(self._text), data)
+
+    @property
+    def _is_in_string(self) -> bool:
+        return self._long is not None and self._long.is_open
+
     def _follow(self) -> Iterator[Fragment]:
         """Follow the text to the last bracket or comma in it."""
-        self._enough = 0
         while True:
             text = self._text
-            found = self._find(text, self._at)
-            if found.start(1) >= 0:
-                self._end_member(found.end(1))
-            end = found.end()
-            if found.start(2) < 0:
-                if end > self._at:
-                    if self._is_over:
-                        self._expect_blank(self._at, end)
-                    self._at = end
-                    continue
+            if self._long:
                 end = self._find_slowly()
-                if not end:
-                    self._enough = self._at + 2 * (len(text) - self._at)
-                    return
+            else:
+                found = self._find(text, self._at)
+                if found.start(1) >= 0:
+                    self._end_member(found.end(1))
+                end = found.end()
+                if found.start(2) < 0:
+                    if end > self._at:
+                        if self._is_over:
+                            self._expect_blank(self._at, end)
+                        self._at = end
+                        continue
+                    end = self._find_slowly()
+            if not end:
+                return
             self._at = end
             char = text[end - 1]
             if char == _COMMA:
                 self._end_member(end)
+                if self._long:
+                    yield from self._cut(0)
             elif char in _OPEN:
                 self._begin(char, end)
             else:
@@ -152,15 +170,53 @@ class Splitter:
     def _find_slowly(self) -> int:
         """Return the end of the next bracket or comma after any strings, 0 if there is none yet."""
         text, at = self._text, self._at
+        self._quote = -1
         while True:
             at = _PLAIN.match(text, at).end()  # type: ignore[union-attr]  # it matches anything
             if at == len(text):
                 return 0
             if text[at] != _QUOTE:
                 return at + 1
-            at = _end_of_string(text, at + 1)
-            if not at:
+            end = END_OF_STRING.match(text, at + 1).end()  # type: ignore[union-attr]  # so does it
+            if text[end : end + 1] != b'"':
+                self._quote = at
                 return 0
+            at = end + 1
+
+    def _bound_token(self) -> Iterator[Fragment]:
+        """Keep what is after the last bracket or comma from growing: a string, or white space."""
+        if self._quote >= 0:
+            yield from self._bound_string(len(self._text) - self._quote)
+            return
+        if len(self._text) <= self._limit:
+            return
+        text = self._text.rstrip(_BLANK)
+        if len(text) < len(self._text):
+            self._replace(len(text), b" ")
+            self._at = min(self._at, len(self._text))
+        end = text[-MAX_TOKEN_BYTES:]
+        if len(end.lstrip(_BLANK)) == MAX_TOKEN_BYTES and _PLAIN.fullmatch(end):
+            raise InvalidData("Not valid JSON: a number is too long.")
+
+    def _bound_string(self, size: int) -> Iterator[Fragment]:
+        """Take a string that is not complete out of the text if it has become long."""
+        if size <= self._long_bytes:
+            return
+        container = self._open[-1] if self._open else None
+        if self._long or self._is_over or (container is not None and container.is_past):
+            raise _unexpected()
+        if container is not None and container.closing == _BRACE:
+            before = self._text[container.member : self._quote]
+            if not before.strip(_BLANK):
+                if size <= _KEY_BYTES:
+                    return
+                raise _too_long(self._text[self._quote + 1 :])
+        yield from self._cut(0)  # the members before it
+        begin = self._quote + 1
+        text = self._text[begin:]
+        self._replace(begin, b"")
+        self._long = LongString()
+        self._long.add(text)
 
     def _begin(self, char: int, at: int) -> None:
         if self._is_over:
@@ -187,7 +243,7 @@ class Splitter:
         if not self._open or self._open[-1].closing != char:
             raise _unexpected()
         container = self._open[-1]
-        if container.is_cut:
+        if container.is_cut or self._long:
             if container.is_past:
                 self._expect_blank(container.start, at - 1)
             else:
@@ -199,16 +255,15 @@ class Splitter:
             parent = self._open[-1]
             parent.start, parent.is_past = at, True
             self._drop(at)
-        elif not self._open and container.is_cut:
-            self._is_over = True
         elif not self._open:
             self._is_over = True
-            yield Fragment((), self._text[: self._at], 0, 0)
+            if not container.is_cut:
+                yield Fragment((), (self._text[: self._at],), 0, 0)
 
-    def _cut(self) -> Iterator[Fragment]:
-        """Cut off complete members while there is more text than a fragment may have."""
+    def _cut(self, limit: int) -> Iterator[Fragment]:
+        """Cut off complete members while more than a limit is left, and pause."""
         depth = 0
-        while len(self._text) > self._limit and depth < len(self._open):
+        while self._weight > limit and depth < len(self._open):
             container = self._open[depth]
             if not container.is_past and container.member > container.start:
                 if not self._text[container.start : container.member - 1].strip(_BLANK):
@@ -219,6 +274,7 @@ class Splitter:
                     self._find_key(depth)
                 self._drop(container.member)
             depth += 1
+        pause()
 
     def _fragment(self, depth: int, end: int) -> Fragment:
         """Return the members of an open container from its start on as a fragment."""
@@ -228,7 +284,15 @@ class Splitter:
         for each in self._open[: depth + 1]:
             each.is_cut = True
         json = _WRAPPED[container.closing] % self._text[container.start : end]
-        return Fragment(tuple(keys), json, container.first, begun)
+        return Fragment(tuple(keys), self._parts(json), container.first, begun)
+
+    def _parts(self, json: bytes) -> tuple[bytes, ...]:
+        """Return JSON as the parts of a fragment: with the long string where it has none."""
+        long, self._long = self._long, None
+        if long is None:
+            return (json,)
+        at = json.rindex(b'""') + 1
+        return (json[:at], *long.parts, json[at:])
 
     def _find_key(self, depth: int) -> str:
         """Return the key of the child of an open container that is open too."""
@@ -258,26 +322,28 @@ class Splitter:
 
     def _drop(self, count: int) -> None:
         """Forget the beginning of the text; the keys of all that is open there are known."""
+        self._weight -= _weigh(self._text[:count])
         self._text = self._text[count:]
         self._at -= count
-        self._enough -= count
+        self._quote -= count
         for container in self._open:
             container.start = max(0, container.start - count)
             container.member = max(0, container.member - count)
 
+    def _replace(self, at: int, rest: bytes) -> None:
+        """Put something else in place of the text from a position on."""
+        self._weight += _weigh(rest) - _weigh(self._text[at:])
+        self._text = self._text[:at] + rest
 
-def _end_of_string(text: bytes, at: int) -> int:
-    """Return what follows the quote that ends a string, 0 if it is not there yet."""
-    while True:
-        quote = text.find(b'"', at)
-        if quote < 0:
-            return 0
-        escapes = quote - 1
-        while escapes >= at and text[escapes] == _BACKSLASH:
-            escapes -= 1
-        if (quote - escapes) % 2:
-            return quote + 1
-        at = quote + 1
+
+def _weigh(text: bytes) -> int:
+    """Return what text counts for, from its bytes and its members."""
+    return len(text) + NODE_BYTES * (text.count(b",") + text.count(b"{") + text.count(b"["))
+
+
+def _too_long(key: bytes) -> InvalidData:
+    problem = f"is longer than {MAX_KEY_BYTES} bytes of UTF-8"
+    return InvalidData(str(InvalidKey(key.decode(errors="replace"), problem)))
 
 
 def _unexpected() -> InvalidData:

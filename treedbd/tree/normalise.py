@@ -14,7 +14,9 @@ from typing import Any, Final
 import attrs
 
 from treedbd.limits import MAX_BODY_NESTING, MAX_DEPTH, Limits
+from treedbd.pauses import PAUSE_AFTER, pause, paused
 from treedbd.tree.errors import InvalidData, InvalidPath
+from treedbd.tree.long_strings import count_bytes
 from treedbd.tree.number import INT64_HIGH, INT64_LOW, canonical_number
 from treedbd.tree.order import sort_keys
 from treedbd.tree.path import check_keys
@@ -93,6 +95,7 @@ class _Normaliser:
         self.has_changed_numbers = False
         self._surely_short = max_string_bytes // _MAX_CHARACTER_BYTES
         self._orders: dict[tuple[str, ...], list[str]] = {}
+        self._since_pause = 0
 
     def node(self, json: Any, depth: int) -> Any:
         kind = type(json)
@@ -116,7 +119,7 @@ class _Normaliser:
         return canonical
 
     def string(self, text: str) -> str:
-        if len(text) > self._surely_short and len(text.encode()) > self.max_string_bytes:
+        if len(text) > self._surely_short and count_bytes(text) > self.max_string_bytes:
             raise InvalidData(f"A string is longer than {self.max_string_bytes} bytes of UTF-8.")
         return text
 
@@ -151,7 +154,11 @@ class _Normaliser:
         if below > MAX_BODY_NESTING:
             raise InvalidData(f"The data is nested deeper than {MAX_BODY_NESTING} levels.")
         children = {}
-        for key in order:
+        self._since_pause += len(json)
+        if self._since_pause > PAUSE_AFTER:
+            self._since_pause = 0
+            pause()
+        for key in order if len(json) <= PAUSE_AFTER else paused(order):
             child = json[key]
             kind = type(child)
             # The two commonest leaves are checked in place: a call would cost more than the rest.

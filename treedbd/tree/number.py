@@ -13,6 +13,8 @@ from decimal import Decimal
 INT64_LOW, INT64_HIGH = -(2**63), 2**63 - 1
 _EXACT = 1e16
 _UINT64_END = 2.0**64
+_LEAST_PLAIN, _LEAST_LONG = -6, 21
+"""Exponents from the first on and below the second are not printed."""
 
 
 def canonical_number(number: int | float) -> int | float:
@@ -50,6 +52,11 @@ def print_double(number: float) -> str:
     """Print a finite double as ECMAScript's Number::toString does."""
     if number == 0:
         return "0"
+    mantissa, _, exponent_text = repr(number).partition("e")
+    if not exponent_text:
+        return mantissa.removesuffix(".0")
+    if not _LEAST_PLAIN <= int(exponent_text) < _LEAST_LONG:
+        return f"{mantissa}e{int(exponent_text):+d}"
     sign, digits, exponent = Decimal(repr(number)).as_tuple()
     text = "".join(map(str, digits)).rstrip("0")
     point = len(digits) + int(exponent)

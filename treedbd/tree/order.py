@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, TypeAlias
 
+from treedbd.pauses import PAUSE_AFTER, paused
 from treedbd.tree.types import Path
 
 KeyRank: TypeAlias = tuple[int, int, str]
@@ -66,10 +67,10 @@ def rank_key(key: str) -> KeyRank:
     return (1, 0, key) if rank is None else (0, rank, "")
 
 
-def sort_keys(keys: Iterable[str]) -> list[str]:
-    """Return the keys in order."""
+def sort_keys(keys: Collection[str]) -> list[str]:
+    """Return the keys in order; many are sorted with pauses."""
     integers, texts = {}, []
-    for key in keys:
+    for key in keys if len(keys) <= PAUSE_AFTER else paused(keys):
         rank = _rank_integer(key)
         if rank is None:
             texts.append(key)

@@ -13,6 +13,7 @@ from typing import Final
 
 import orjson
 
+from treedbd.pauses import pause
 from treedbd.tree.errors import InvalidData
 from treedbd.tree.number import print_double
 from treedbd.tree.types import Json, Value
@@ -20,6 +21,8 @@ from treedbd.tree.types import Json, Value
 NULL = b"null"
 KEYS_AT_ONCE: Final = 64
 """Keys that are read before a chunk of them is printed."""
+TEXT_AT_ONCE: Final = 16_384
+"""Characters of a long string that are printed in one step."""
 # An exponent as orjson prints one, with what may follow a number. The pattern begins with the "e",
 # which is fastest. A match inside a string only costs time: the output is the same.
 _EXPONENT = re.compile(rb"e(?<=[0-9]e)[-+]?[0-9]{1,3}(?:[,\]}\n]|\Z)")
@@ -38,8 +41,23 @@ def parse(body: bytes) -> Json:
 
 
 def compact(json: Json | Value) -> bytes:
-    """Print JSON without white space."""
-    return _dump(json, 0)
+    """Print JSON without white space; a long string with pauses."""
+    if type(json) is not str:
+        return _dump(json, 0)
+    if len(json) <= TEXT_AT_ONCE:
+        return orjson.dumps(json)
+    text = b"".join(print_text(json))
+    pause()
+    return text
+
+
+def print_text(text: str) -> Iterator[bytes]:
+    """Print a string in parts, with pauses."""
+    yield b'"'
+    for at in range(0, len(text), TEXT_AT_ONCE):
+        yield orjson.dumps(text[at : at + TEXT_AT_ONCE])[1:-1]
+        pause()
+    yield b'"'
 
 
 def pretty(json: Json | Value) -> bytes:

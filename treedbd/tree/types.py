@@ -16,6 +16,8 @@ Leaf: TypeAlias = str | int | float | bool
 Priority: TypeAlias = int | float | str
 Json: TypeAlias = "Leaf | list[Json] | dict[str, Json] | None"
 """What a JSON parser returns and a JSON printer accepts."""
+Chunks: TypeAlias = tuple[bytes, ...]
+"""JSON that was printed and may be long: it is not joined."""
 Value: TypeAlias = "Leaf | dict[str, Value] | None"
 """A node and everything below it, in the one normal form that `tree.value` describes."""
 

@@ -14,8 +14,10 @@ bounds it.
 from __future__ import annotations
 
 import os
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import accumulate
 from typing import IO, Final, TypeAlias
 
 from treedbd.files import close_temporary
@@ -200,6 +202,32 @@ class Content:
             if self._file is not None:
                 self.is_closed = True
                 close_temporary(self._file, self.size)
+
+
+class JoinedContent(Content):
+    """Content in memory in parts, which it may share with other content."""
+
+    __slots__ = ("_ends", "_parts")
+
+    def __init__(self, waiting: WaitingBytes, parts: Iterable[bytes]) -> None:
+        """Be the parts one after the other; counted as other content."""
+        super().__init__(waiting, b"")
+        self._parts = [part for part in parts if part]
+        self._ends = list(accumulate(map(len, self._parts)))
+        self.size = self._ends[-1] if self._ends else 0
+
+    def read(self, at: int, size: int) -> Buffer:
+        """Return bytes from a position on: at most `size`, no copy, none at the end."""
+        number = bisect_right(self._ends, at)
+        if number == len(self._ends):
+            return b""
+        part = self._parts[number]
+        start = at - self._ends[number] + len(part)
+        return memoryview(part)[start : start + size]
+
+    def whole(self) -> bytes:
+        """Return all of it at once."""
+        return b"".join(self._parts)
 
 
 class ContentReader:

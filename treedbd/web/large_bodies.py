@@ -6,7 +6,7 @@ it was sent. Where the caller may not see what its server values became, it is s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from io import SEEK_END, BytesIO
 from typing import IO, Final, Protocol, TypeVar
@@ -17,12 +17,12 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 
 from treedbd.database.slices import SLICE_SECONDS
-from treedbd.limits import KIB, MIB
+from treedbd.limits import KIB
 from treedbd.store.nodes import HeldNodes, Nodes, PresentNodes
 from treedbd.tree import printing
 from treedbd.tree.edit import Edit
-from treedbd.tree.types import Json
-from treedbd.web.content import SMALL_BYTES, Content
+from treedbd.tree.types import Chunks, Json
+from treedbd.web.content import SMALL_BYTES, Content, JoinedContent
 from treedbd.web.content_coding import Coding, decode_pieces
 from treedbd.web.http1.interface import IHttp1Request
 from treedbd.web.large_reads import Waiter, before_deadline
@@ -35,9 +35,13 @@ from treedbd.web.shared_reads import SharedReads, TooMuchWork
 
 T = TypeVar("T")
 
-LARGE_BODY_BYTES: Final = MIB
-LARGE_BODY_NODES: Final = 10_000
-"""A body with more bytes, or more members and items, is written piece by piece."""
+LARGE_BODY_BYTES: Final = 256 * KIB
+LARGE_BODY_NODES: Final = 2000
+"""A body with more bytes, or more members and items, is written piece by piece.
+
+Others are parsed, brought into normal form and printed in one step each, which takes a few
+milliseconds at most, whatever they hold.
+"""
 PIECE_BYTES: Final = 64 * KIB
 
 
@@ -93,7 +97,7 @@ class WrittenBody(Protocol):
         """Where was written."""
 
     @property
-    def sent(self) -> bytes | None:
+    def sent(self) -> Chunks | None:
         """What a PATCH sent, server values resolved; None if that is too long."""
 
     @property
@@ -152,15 +156,15 @@ class LargeBodies:
             if shown is None:
                 return None
         else:
-            text = self._sent(body, written)
-            shown = Content(self._reads.memory, text) if len(text) > SMALL_BYTES else text
+            sent = JoinedContent(self._reads.memory, self._sent(body, written))
+            shown = sent if sent.size > SMALL_BYTES else sent.whole()
         return Response(200, shown, (JSON_TYPE, *headers))
 
-    def _sent(self, body: SentBody, written: WrittenBody) -> bytes:
+    def _sent(self, body: SentBody, written: WrittenBody) -> Iterable[bytes]:
         """Return what was sent: with its server values replaced, if the caller may see them."""
         if written.may_read and written.sent is not None:
             return written.sent
-        return body.read() if body.coding is None else b"".join(body.pieces())
+        return body.pieces()
 
     async def _read(
         self,

@@ -12,7 +12,7 @@ begun, only callers who have seen the very state that is rendered can join.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any, Final, NoReturn, Protocol, TypeAlias, TypeVar
 
 import attrs
@@ -23,7 +23,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from treedbd.database.errors import DeadlinePassed
-from treedbd.database.slices import SLICE_SECONDS
+from treedbd.database.slices import Slices, Steps
 from treedbd.limits import KIB
 from treedbd.store.nodes import HeldNodes, Nodes
 from treedbd.web.flow import Flow
@@ -99,20 +99,23 @@ class LargeRead:
     def __init__(
         self,
         hold: Callable[[], HeldNodes],
+        slices: Slices,
         clock: IReactorTime,
         begun: BegunRendering | None = None,
     ) -> None:
-        """Go on with what has `begun`, or begin from the moment that `hold` returns.
+        """Go on with what has `begun`, or begin from the moment that `hold` returns, in `slices`.
 
         What has begun needs a free slot, and closes its moment when it ends, joined or not.
         """
         self._hold = hold
+        self._slices = slices
         self._clock = clock
         self._begun = begun
         self._awaits_first = begun is not None
         self._waiters: dict[Deferred[Rendered], Waiter] = {}
         self._flow: Flow | None = None
         self._next_turn: Deferred[Any] | None = None
+        self._is_in_step = False
 
     def can_join(self, source: RenderingSource, sequence: int) -> bool:
         """Return whether one who has seen the state `sequence` may share it."""
@@ -228,12 +231,24 @@ class LargeRead:
             self._pop(next(iter(self._waiters))).callback(rendering)
             yield
 
-    async def _run_in_slices(self, steps: Iterable[None]) -> None:
-        end = self._clock.seconds() + SLICE_SECONDS
-        for _ in steps:
-            if self._clock.seconds() >= end:
-                await self._wait(deferLater(self._clock, 0))
-                end = self._clock.seconds() + SLICE_SECONDS
+    async def _run_in_slices(self, steps: Iterator[None]) -> None:
+        done: Deferred[None] = Deferred()
+        self._slices.start(self._take(steps, done))
+        await self._wait(done)
+
+    def _take(self, steps: Iterator[None], done: Deferred[None]) -> Steps:
+        """Take steps, and fire with their end, unless that was done meanwhile."""
+        while not done.called:
+            self._is_in_step = True
+            try:
+                next(steps)
+            except StopIteration:
+                done.callback(None)
+            except Exception:
+                done.errback(Failure())
+            finally:
+                self._is_in_step = False
+            yield
 
     async def _wait(self, next_turn: Deferred[Any]) -> None:
         self._next_turn = next_turn
@@ -255,7 +270,8 @@ class LargeRead:
         return bool(self._waiters) or (self._flow is not None and self._flow.has_readers)
 
     def _end_unless_wanted(self) -> None:
-        if not self._is_wanted and self._next_turn is not None:
+        # A step finds out by itself.
+        if not (self._is_wanted or self._is_in_step or self._next_turn is None):
             self._next_turn.cancel()
 
 

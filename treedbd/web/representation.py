@@ -244,7 +244,8 @@ def _render_shallow(nodes: Nodes, path: Path, shallow: Shallow) -> Iterator[byte
 
 def _render_size(chunks: Iterator[bytes]) -> Iterator[bytes]:
     """Render a leaf as it is, and the size of a container, counted chunk by chunk."""
-    first = next(chunks)
+    while not (first := next(chunks)):
+        yield b""
     if first[0] not in b"{[":
         yield first
         return

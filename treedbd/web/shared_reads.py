@@ -16,7 +16,7 @@ from weakref import ref
 from twisted.internet.defer import Deferred, DeferredSemaphore, fail
 from twisted.internet.interfaces import IReactorTime
 
-from treedbd.database.slices import SLICE_SECONDS
+from treedbd.database.slices import SLICE_SECONDS, Slices
 from treedbd.limits import Limits
 from treedbd.store.nodes import HeldNodes, Nodes, PresentNodes
 from treedbd.web.content import SMALL_BYTES, WaitingBytes, WaitingBytesRefused
@@ -40,6 +40,7 @@ class SharedReads:
 
     Attributes:
         memory, files: how many bytes wait for readers, in memory and in temporary files.
+        slices: in which large values are rendered, and are sent to streams and sockets.
 
     """
 
@@ -47,6 +48,7 @@ class SharedReads:
         """Render by `clock`; let as many bytes wait as `limits` say."""
         self.memory: Final = WaitingBytes(limits.waiting_bytes)
         self.files: Final = WaitingBytes(limits.waiting_file_bytes)
+        self.slices: Final = Slices(clock)
         self._clock = clock
         self._slots = DeferredSemaphore(MAX_CONCURRENT_RENDERS)
         self._being_read: dict[Hashable, ref[Rendering]] = {}
@@ -104,7 +106,7 @@ class SharedReads:
         if read is not None and read.can_join(waiter.source, waiter.judged):
             return read.join(waiter)
         self.files.check(1)
-        read = LargeRead(hold, self._clock)
+        read = LargeRead(hold, self.slices, self._clock)
         waiting = read.join(waiter)
         self._start(key, read)
         return waiting
@@ -115,7 +117,7 @@ class SharedReads:
         held = nodes.hold() if may_run and isinstance(nodes, PresentNodes) else None
         if held is not None:
             begun = BegunRendering(source, held, chunks)
-            self._start(source.key, LargeRead(lambda: held, self._clock, begun))
+            self._start(source.key, LargeRead(lambda: held, self.slices, self._clock, begun))
 
     def _start(self, key: Hashable, read: LargeRead) -> None:
         self._under_way[key] = read

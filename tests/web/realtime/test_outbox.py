@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from twisted.internet.task import Clock
-
+from tests.database.world import TurnClock
+from treedbd.database.slices import FIRST_SECONDS, Slices
 from treedbd.web.content import Content, WaitingBytes, WaitingBytesExhausted, WaitingBytesRefused
 from treedbd.web.http1.direct_send import DirectSend
 from treedbd.web.http1.tally import Tally
@@ -78,11 +78,12 @@ class World:
     """An outbox with all that it needs."""
 
     def __init__(self) -> None:
-        self.clock = Clock()
+        self.clock = TurnClock(FIRST_SECONDS / 8)
         self.memory = WaitingBytes(10**6)
         self.connection = Connection()
         self.owner = Owner()
-        self.outbox = Outbox(self.connection, LIMIT, self.owner, self.clock, "here")  # type: ignore[arg-type]
+        slices = Slices(self.clock)
+        self.outbox = Outbox(self.connection, LIMIT, self.owner, slices, "here")  # type: ignore[arg-type]
 
     def event(self, text: bytes, listen: Listen) -> None:
         if not listen.is_stale:
@@ -91,7 +92,7 @@ class World:
     def resume(self) -> None:
         self.outbox.is_paused = False
         self.outbox.resume()
-        self.clock.advance(0)
+        self.clock.run()
 
     @property
     def sent(self) -> bytes:
@@ -150,7 +151,7 @@ def test_nothing_behind_a_job_that_is_not_ready_is_sent_before_it() -> None:
     world.event(b"e1", Listen(b""))
     assert world.sent == b""
     world.outbox.release([BytesReader(b"V")])
-    world.clock.advance(0)
+    world.clock.run()
     assert world.sent == b"Va1e1"
 
 
@@ -193,7 +194,7 @@ def test_a_long_value_is_sent_in_chunks_in_several_turns() -> None:
     world.outbox.send_answer(b"end")
     assert len(world.sent) < len(value)
     for _ in range(10):
-        world.clock.advance(0)
+        world.clock.run()
     assert world.sent == value + b"end"
 
 

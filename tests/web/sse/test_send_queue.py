@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -10,14 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.internet.task import Clock
 
+from tests.database.world import TurnClock
+from treedbd.database.slices import FIRST_SECONDS, SLICE_SECONDS, Slices
 from treedbd.web.content import Buffer, Content, ContentReader, WaitingBytes
 from treedbd.web.http1.direct_send import DirectSend
 from treedbd.web.http1.tally import Tally
-from treedbd.web.sse.send_queue import CHUNK_BYTES, CHUNKS_PER_TURN, SendQueue
+from treedbd.web.sse.send_queue import CHUNK_BYTES, SendQueue
 
 LIMIT = 100_000
 PLENTY = 10_000_000
 ADDRESS = "192.0.2.1"
+CHUNKS_AT_ONCE = 8
+"""Chunks for which the first slice of a turn has room."""
 
 
 class RecordingRequest:
@@ -49,12 +54,14 @@ class RecordingRequest:
 class Sender:
     """Sends numbered frames through a queue, `<2>`; a refill replaces several, `[3]`."""
 
-    def __init__(self, waiting_bytes: int = PLENTY) -> None:
+    def __init__(self, waiting_bytes: int = PLENTY, slices: Slices | None = None) -> None:
         self.clock = Clock()
+        self.turns = TurnClock(FIRST_SECONDS / CHUNKS_AT_ONCE)
+        slices = Slices(self.turns) if slices is None else slices
         self.waiting = WaitingBytes(waiting_bytes)
         self.request = RecordingRequest()
         request: Any = self.request
-        self.queue = SendQueue(request, LIMIT, self, self.clock, ADDRESS)
+        self.queue = SendQueue(request, LIMIT, self, self.clock, slices, ADDRESS)
         self.last = 0
         self.refills = 0
         self.failures = 0
@@ -99,7 +106,7 @@ def test_frames_are_written_at_once_while_the_reader_keeps_up(sender: Sender) ->
     sender.send()
     sender.send()
     assert sender.request.written == [b"<1>", b"<2>"]
-    assert not sender.clock.getDelayedCalls()
+    assert not sender.turns.getDelayedCalls()
 
 
 def test_waiting_frames_are_written_together_when_the_reader_reads_again(sender: Sender) -> None:
@@ -127,21 +134,22 @@ def test_beyond_the_limit_waiting_frames_are_dropped_and_replaced_by_one_refill(
 
 
 def test_a_long_frame_is_sent_in_chunks_and_others_wait_until_after_it(sender: Sender) -> None:
-    sender.send(CHUNK_BYTES * (CHUNKS_PER_TURN + 2))
-    assert len(sender.request.written) == CHUNKS_PER_TURN
+    sender.send(CHUNK_BYTES * (CHUNKS_AT_ONCE + 2))
+    assert len(sender.request.written) == CHUNKS_AT_ONCE
     sender.send()
     assert max(map(len, sender.request.written)) == CHUNK_BYTES
-    sender.clock.advance(0)
+    sender.turns.take_turn()
     assert sender.numbers == [1, 2]
     assert sender.queue.is_idle
 
 
 def test_a_long_frame_pauses_while_the_reader_does_not_read(sender: Sender) -> None:
-    sender.send(CHUNK_BYTES * (CHUNKS_PER_TURN + 2))
+    sender.send(CHUNK_BYTES * (CHUNKS_AT_ONCE + 2))
     sender.queue.is_paused = True
-    sender.clock.advance(0)
-    assert len(sender.request.written) == CHUNKS_PER_TURN
+    sender.turns.take_turn()
+    assert len(sender.request.written) == CHUNKS_AT_ONCE
     sender.resume()
+    sender.turns.run()
     assert sender.numbers == [1]
 
 
@@ -157,20 +165,20 @@ def test_while_the_queue_is_held_for_what_is_put_first_frames_wait(sender: Sende
 
 
 def test_overflow_drops_what_waits_and_completes_the_frame_being_sent(sender: Sender) -> None:
-    sender.send(CHUNK_BYTES * (CHUNKS_PER_TURN + 1))
+    sender.send(CHUNK_BYTES * (CHUNKS_AT_ONCE + 1))
     sender.send()
     sender.queue.overflow()
     sender.send()
-    sender.clock.advance(0)
+    sender.turns.take_turn()
     assert sender.numbers == [1, "[3]"]
 
 
 def test_the_end_is_sent_after_the_frame_being_sent(sender: Sender) -> None:
-    sender.send(CHUNK_BYTES * (CHUNKS_PER_TURN + 1))
+    sender.send(CHUNK_BYTES * (CHUNKS_AT_ONCE + 1))
     sender.send()
     sender.queue.finish(lambda: sender.request.write(b"the end"))
     assert not sender.sent.endswith(b"the end")
-    sender.clock.advance(0)
+    sender.turns.take_turn()
     assert sender.numbers == [1]
     assert sender.sent.endswith(b">the end")
 
@@ -195,10 +203,23 @@ def test_after_an_error_the_owner_is_notified_and_nothing_more_is_sent(sender: S
     assert sender.sent == b"[0" + b"." * (CHUNK_BYTES - 2)
 
 
-def test_a_closed_queue_schedules_nothing(sender: Sender) -> None:
-    sender.send(CHUNK_BYTES * (CHUNKS_PER_TURN + 1))
+def test_a_closed_queue_sends_nothing(sender: Sender) -> None:
+    sender.send(CHUNK_BYTES * (CHUNKS_AT_ONCE + 1))
     sender.queue.close()
-    assert not sender.clock.getDelayedCalls()
+    sender.turns.run()
+    assert len(sender.request.written) == CHUNKS_AT_ONCE
+
+
+def test_what_is_sent_to_several_shares_one_slice_of_each_turn() -> None:
+    slices = Slices(turns := TurnClock(SLICE_SECONDS / 8))
+    senders = [Sender(slices=slices) for _ in range(4)]
+    for each in senders:
+        each.send(20 * CHUNK_BYTES)
+    sent = [sum(len(each.request.written) for each in senders)]
+    while turns.take_turn():
+        sent.append(sum(len(each.request.written) for each in senders))
+    assert max(later - earlier for earlier, later in pairwise(sent)) <= 8
+    assert [each.numbers for each in senders] == [[1]] * 4
 
 
 def test_what_is_sent_past_the_request_is_counted_for_it(sender: Sender) -> None:
@@ -243,10 +264,9 @@ def test_however_the_reader_pauses_it_has_everything_at_the_end(steps: list[str 
         elif step == "resume":
             sender.resume()
         else:
-            sender.clock.advance(0)
+            sender.turns.take_turn()
     sender.resume()
-    while sender.clock.getDelayedCalls():
-        sender.clock.advance(0)
+    sender.turns.run()
     assert sender.queue.is_idle
     known = 0
     for each in sender.numbers:
@@ -279,7 +299,7 @@ def test_as_many_bytes_as_the_limit_wait_and_not_one_more(sender: Sender) -> Non
 
 
 def test_the_frame_being_sent_is_not_among_those_that_wait(sender: Sender) -> None:
-    sender.send(CHUNK_BYTES * (CHUNKS_PER_TURN + 1))
+    sender.send(CHUNK_BYTES * (CHUNKS_AT_ONCE + 1))
     sender.queue.send(Content(sender.waiting, frame(LIMIT)))
     assert not sender.queue.has_overflowed
 
@@ -298,9 +318,9 @@ def test_frames_that_several_readers_wait_for_are_counted_once() -> None:
 
 
 def test_a_long_frame_is_counted_until_it_is_sent(sender: Sender) -> None:
-    sender.send(CHUNK_BYTES * (CHUNKS_PER_TURN + 2))
+    sender.send(CHUNK_BYTES * (CHUNKS_AT_ONCE + 2))
     assert sender.waiting.total > 0
-    sender.clock.advance(0)
+    sender.turns.take_turn()
     assert (sender.numbers, sender.waiting.total) == ([1], 0)
 
 

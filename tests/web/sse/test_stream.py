@@ -126,13 +126,13 @@ def write_long_value(server: TreeServer) -> None:
 
 def test_a_long_value_is_sent_at_the_speed_of_the_reader(server: TreeServer) -> None:
     write_long_value(server)
-    client = server.open_stream("/long.json")
-    server.clock.callLater(0, client.producer.pauseProducing)
+    client = server.open_stream("/long.json", room=LONG_BYTES // 2)
     server.clock.advance(0)
     sent = len(client.peer.transport.value())
     assert 0 < sent < LONG_BYTES
     server.write("PUT", "/long/12", "later")
     assert len(client.peer.transport.value()) == sent
+    client.peer.transport.room = None
     client.producer.resumeProducing()
     server.clock.advance(0)
     (kind, data), *rest = client.read_events()
@@ -200,11 +200,11 @@ def test_a_stream_that_ends_during_a_long_frame_ends_after_it_for_the_first_reas
 ) -> None:
     client = server.open_stream("/a.json")
     client.read_events()
-    server.begin_write("PUT", "/a", "x" * LONG_BYTES)
-    server.clock.callLater(0, client.producer.pauseProducing)
-    server.clock.advance(0)
+    client.peer.transport.room = LONG_BYTES // 2
+    server.write("PUT", "/a", "x" * LONG_BYTES)
     server.resource.streams.recheck(lambda *_: False)
     server.resource.streams.end()
+    client.peer.transport.room = None
     client.producer.resumeProducing()
     server.clock.advance(0)
     assert [kind for kind, _ in client.read_events()] == ["put", "auth_revoked"]

@@ -26,7 +26,7 @@ import attrs
 from treedbd.limits import MIB
 from treedbd.tree.edit import Edit, make_patch, make_put
 from treedbd.tree.errors import InvalidData, InvalidPath
-from treedbd.tree.fragments import Fragment
+from treedbd.tree.fragment import Fragment
 from treedbd.tree.path import check_keys
 from treedbd.tree.printing import parse
 from treedbd.tree.types import PRIORITY, VALUE, Json, Path, Place
@@ -136,8 +136,8 @@ class PartMaker:
         yield Part({(): json}, set(), len(fragment.json), records)
 
     def _add(self, fragment: Fragment) -> Iterator[Part]:
-        path, json, first, begun = fragment
-        members = _members(json, first)
+        path, begun = fragment.path, fragment.begun
+        members = _members(fragment.json, fragment.first)
         _check_keys(path)
         _check_keys([key for key in members if key[:1] != "."])
         is_new = begun <= len(path)
@@ -160,7 +160,7 @@ class PartMaker:
         if priority is not _NONE:
             self._priorities[path] = priority  # type: ignore[assignment]  # it is JSON
             self._mark(path)
-        yield from self._count(len(json), len(members))
+        yield from self._count(len(fragment.json), len(members))
 
     def _place(self, path: Path, begun: int, members: dict[str, Json], *, is_whole: bool) -> None:
         """Set members of a container; with `is_whole` they are all that it has so far."""

@@ -12,11 +12,17 @@ from typing import Any, Protocol
 
 import apsw
 
-from treedbd.pauses import pause
-from treedbd.store.engine import DiskFull, LogEntry, StoreFailed
+from treedbd.pauses import pause, run_beside
+from treedbd.store.engine import DiskFull, LogEntry, Row, StoreFailed
 from treedbd.store.sqlite.errors import SQLITE_ERRORS
 from treedbd.store.sqlite.reader import SqliteReader
 
+_GET = "SELECT v FROM kv WHERE db = 1 AND k = ?"
+_FLOOR = (
+    "SELECT k, CASE WHEN length(v) <= ?2 THEN v END FROM kv WHERE db = 1 AND k <= ?1 "
+    "ORDER BY k DESC LIMIT 1"
+)
+"""The length of a value is known without reading it."""
 _PUT = "INSERT INTO kv VALUES(1, ?, ?) ON CONFLICT(db, k) DO UPDATE SET v = excluded.v"
 _DELETE = "DELETE FROM kv WHERE db = 1 AND k = ?"
 _DELETE_RANGE = "DELETE FROM kv WHERE db = 1 AND k >= ? AND k < ?"
@@ -24,9 +30,14 @@ _LENGTHS = "SELECT k, length(v) FROM kv WHERE db = 1 AND k >= ? AND k < ? ORDER 
 _ROWS_AT_ONCE = 512
 _BYTES_AT_ONCE = 2 * 1024 * 1024
 """Rows, and bytes in them, that are removed by one statement."""
+_MANY_CHANGES = 64
+"""Discarding more changes takes milliseconds."""
+_LONG_BYTES = 1024 * 1024
+"""A longer value is read and stored beside the turns of the reactor."""
 _APPEND = "INSERT INTO log VALUES(1, ?, ?, ?)"
 _TRIM = "DELETE FROM log WHERE seq <= ?"
-_LONG = "SELECT seq, entry FROM log WHERE seq <= ? AND length(entry) > ?"
+_LONG = "SELECT seq FROM log WHERE seq <= ? AND length(entry) > ?"
+_ENTRY = "SELECT entry FROM log WHERE seq = ?"
 _CUT = "UPDATE log SET entry = ? WHERE seq = ?"
 _TRIM_ALL = "DELETE FROM log"
 _PAGE_COUNT = "PRAGMA page_count"
@@ -70,10 +81,20 @@ class SqliteTransaction(SqliteReader):
         self._newest: tuple[int, bytes] | None = None
         self.begin("BEGIN IMMEDIATE")
 
+    def floor(self, key: bytes) -> Row | None:
+        """Return the row with the greatest key that is at most `key`."""
+        row: Row | None = self._execute(_FLOOR, (key, _LONG_BYTES)).get
+        if row is None or row[1] is not None:
+            return row
+        return row[0], self._run_long(_GET, (row[0],))
+
     def put(self, key: bytes, value: bytes) -> None:
         """Set the value of `key`."""
         self._changes += 1
-        self._execute(_PUT, (key, value))
+        if len(value) <= _LONG_BYTES:
+            self._execute(_PUT, (key, value))
+        else:
+            self._run_long(_PUT, (key, value))
 
     def put_all(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
         """Set the values of many keys; `rows` is read row by row, and none is kept."""
@@ -116,7 +137,10 @@ class SqliteTransaction(SqliteReader):
     def append(self, op_id: bytes, content: bytes) -> int:
         """Append an entry to the log; return its sequence number."""
         number = self.sequence() + 1
-        self._execute(_APPEND, (number, op_id, content))
+        if len(content) <= _LONG_BYTES:
+            self._execute(_APPEND, (number, op_id, content))
+        else:
+            self._run_long(_APPEND, (number, op_id, content))
         self._newest = (number, op_id)
         return number
 
@@ -127,8 +151,11 @@ class SqliteTransaction(SqliteReader):
     def shorten(self, through: int, longest: int, cut: Callable[[bytes], bytes]) -> None:
         """Cut the entries with numbers up to `through` that are longer than `longest` bytes."""
         found: list[Any] = self._execute(_LONG, (through, longest)).fetchall()
-        for number, content in found:
+        for (number,) in found:
+            content = self._execute(_ENTRY, (number,)).get
+            pause()
             self._execute(_CUT, (cut(content), number))
+            pause()
 
     def replace_log(self, sequence: int, entries: Iterable[LogEntry]) -> None:
         """Let the log hold `entries` alone; the number of the last one ever is `sequence`."""
@@ -181,6 +208,15 @@ class SqliteTransaction(SqliteReader):
             else:
                 low = row[0] + b"\0"
 
+    def _run_long(self, statement: str, bindings: tuple[bytes | int, ...]) -> Any:
+        """Return what a statement finds that takes milliseconds: it reads or stores megabytes."""
+        if self._is_over():
+            self._execute(statement)  # raises RuntimeError
+        try:
+            return run_beside(lambda: self._run(statement, bindings).get)
+        except SQLITE_ERRORS as error:
+            raise self._on_error(error) from error
+
     def _on_error(self, error: apsw.Error, *, in_commit: bool = False) -> DiskFull | StoreFailed:
         self._discard()
         return self._owner.failed(error, in_commit=in_commit)
@@ -189,4 +225,7 @@ class SqliteTransaction(SqliteReader):
         self._invalidate()
         if self._connection.in_transaction:
             with contextlib.suppress(*SQLITE_ERRORS):
-                self._run("ROLLBACK")
+                if self._changes > _MANY_CHANGES:
+                    run_beside(lambda: self._run("ROLLBACK"))
+                else:
+                    self._run("ROLLBACK")

@@ -13,7 +13,6 @@ from typing import Final, Protocol
 from treedbd.database.catalog import Catalog
 from treedbd.database.database import Database
 from treedbd.database.errors import UnknownDatabase
-from treedbd.database.slices import Slices
 from treedbd.limits import DEFAULT_TIMEOUT_S
 from treedbd.names import DatabaseName
 from treedbd.web.body_gate import BodyGate
@@ -142,7 +141,7 @@ def make_realtime(
         gate=data.gate,
         missing_indexes=data.missing_indexes,
         hashes=KnownHashes(),
-        slices=Slices(clock),
+        slices=parts.reads.slices,
         clock=clock,
         now_ms=data.now_ms,
         acquire=lambda database: catalog.acquire(database, DEFAULT_TIMEOUT_S),

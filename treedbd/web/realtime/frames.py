@@ -14,11 +14,35 @@ from typing import Final
 
 from websockets.frames import Frame, Opcode
 
-from treedbd.web.content import Buffer
+from treedbd.tree.types import Chunks
+from treedbd.web.content import Buffer, Content, JoinedContent, WaitingBytes
 from treedbd.web.sse.send_queue import FrameReader
 
 PIECE_BYTES: Final = 16_384
 _CUT_BYTES: Final = PIECE_BYTES - 3
+
+
+class UnframedMessage(JoinedContent):
+    """A message of more than a piece, which is framed as each of its readers reads it."""
+
+    __slots__ = ()
+
+
+def contents_of(messages: Iterable[Chunks], waiting: WaitingBytes) -> list[Content]:
+    """Return messages as content, in their order: short ones together, in frames."""
+    contents: list[Content] = []
+    frames: list[bytes] = []
+    for message in messages:
+        if sum(map(len, message)) <= PIECE_BYTES:
+            frames.append(text_frame(b"".join(message)))
+            continue
+        if frames:
+            contents.append(Content(waiting, b"".join(frames)))
+            frames = []
+        contents.append(UnframedMessage(waiting, message))
+    if frames:
+        contents.append(Content(waiting, b"".join(frames)))
+    return contents
 
 
 def text_frame(text: bytes) -> bytes:

@@ -26,7 +26,7 @@ from treedbd.tree.types import Json, Path
 from treedbd.web.content import Content, WaitingBytesRefused
 from treedbd.web.read_options import EXPORT
 from treedbd.web.realtime import messages
-from treedbd.web.realtime.frames import frame_message
+from treedbd.web.realtime.frames import contents_of, frame_message
 from treedbd.web.realtime.numbers import SpelledSource
 from treedbd.web.realtime.values import ReadOwner, read_bytes, read_message
 from treedbd.web.rendering import Rendering
@@ -164,19 +164,15 @@ class Listen:
         try:
             if self.is_closed or self.is_stale or not self._may_continue():
                 return
-            owner = self._owner
-            printed, frames = self._print(notification)
-            if not printed:
-                owner.outbox.refresh(self)
+            if notification.is_missed:
+                self._read_again()
                 return
-            if frames is None:
-                end = messages.value_end(self._tag)
-                text = b"".join([frame_message(each + end) for each in printed])
-                frames = Content(owner.parts.reads.memory, text)
+            owner = self._owner
             registry = owner.parts.registry
-            registry.events_sent += len(printed)
-            registry.event_bytes += frames.size
-            owner.outbox.send_event(frames, self)
+            registry.events_sent += len(notification.events)
+            for content in self._print(notification):
+                registry.event_bytes += content.size
+                owner.outbox.send_event(content, self)
         except Exception:
             self.fail()
 
@@ -245,23 +241,43 @@ class Listen:
         self._grant.check(nodes)
         return self._first.render(nodes)
 
-    def _print(self, notification: Notification) -> tuple[tuple[bytes, ...], Content | None]:
-        """Return the events, printed up to their tags, and as frames if there is no tag.
-
-        Nothing is printed if an event is too large: then the value is read again.
-        """
+    def _print(self, notification: Notification) -> list[Content]:
+        """Return the events as messages; those of listens without a tag are made once for all."""
         shared = notification.shared.get(_SHARED)
         if shared is None:
-            events = [event for _, event in notification.events]
-            printed: tuple[bytes, ...] = ()
-            if not any(event.is_large for event in events):
-                printed = messages.print_events(self.path, iter(events))
-            shared = notification.shared[_SHARED] = [printed, None]
-        printed, frames = shared
-        if frames is None and printed and self._tag is None:
-            text = b"".join([frame_message(each + messages.VALUE_END) for each in printed])
-            frames = shared[1] = Content(self._owner.parts.reads.memory, text)
-        return printed, frames if self._tag is None else None
+            events = [messages.print_event(self.path, event) for _, event in notification.events]
+            shared = notification.shared[_SHARED] = [events, None]
+        events, contents = shared
+        if contents is None or self._tag is not None:
+            end = messages.value_end(self._tag)
+            memory = self._owner.parts.reads.memory
+            contents = contents_of([(*event, end) for event in events], memory)
+            if self._tag is None:
+                shared[1] = contents
+        found: list[Content] = contents
+        return found
+
+    def _read_again(self) -> None:
+        """Send the present value in place of an event that is too large.
+
+        That is at once, after what waits, if the value is short; else nothing of what waits of this
+        listen is of use any more.
+        """
+        outbox = self._owner.outbox
+        if self.query is None and not outbox.is_idle:
+            try:
+                rendered, _ = self._subscription.watch(self._render)
+            except PermissionDenied as error:
+                self._refuse(error)
+                return
+            if isinstance(rendered, bytes):
+                start, end = messages.value_start(self.path), messages.value_end(self._tag)
+                for content in contents_of(
+                    [(start, rendered, end)], self._owner.parts.reads.memory
+                ):
+                    outbox.send_event(content, self)
+                return
+        outbox.refresh(self)
 
     def _render_large(self, judged: int) -> None:
         """Render a large value; the rules already allowed the state `judged`."""

@@ -9,16 +9,15 @@ is a request `{"r":<number>,"a":<action>,"b":<body>}`, which is answered by
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any, Final, TypeGuard
 
 import attrs
 
+from treedbd.store.spelling import spell_numbers
 from treedbd.tree import printing
 from treedbd.tree.errors import InvalidData
 from treedbd.tree.event import Event
-from treedbd.tree.types import Json, Path
-from treedbd.web.realtime.numbers import spell_numbers
+from treedbd.tree.types import Chunks, Json, Path
 from treedbd.web.realtime.pieces import OversizedMessage
 
 OK: Final = "ok"
@@ -137,11 +136,12 @@ def value_end(tag: int | None) -> bytes:
     return VALUE_END if tag is None else b',"t":%d%b' % (tag, VALUE_END)
 
 
-def print_events(path: Path, events: Iterator[Event]) -> tuple[bytes, ...]:
-    """Print the events at a watched path, each up to what `value_end` returns."""
-    return tuple(
-        _event_start(event.kind, path + event.path) + _print(event.exported) for event in events
-    )
+def print_event(path: Path, event: Event) -> Chunks:
+    """Print an event at a watched path, in chunks, up to what `value_end` returns."""
+    start = _event_start(event.kind, path + event.path)
+    if event.printed_export is not None:
+        return (start, *event.printed_export)
+    return (start + _print(event.exported),)
 
 
 def _print(json: Json) -> bytes:

@@ -15,12 +15,12 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
-
+from treedbd.database.slices import Slices, Steps
 from treedbd.web.content import SMALL_BYTES, Buffer, Content, ContentReader, WaitingBytesRefused
 from treedbd.web.http1.content_writer import ContentWriter
 from treedbd.web.http1.upgraded import UpgradedConnection
-from treedbd.web.sse.send_queue import CHUNK_BYTES, CHUNKS_PER_TURN, FrameReader
+from treedbd.web.realtime.frames import FramingReader, UnframedMessage
+from treedbd.web.sse.send_queue import CHUNK_BYTES, FrameReader
 
 JOB_BYTES: Final = 256
 """What a job counts for among the answers that wait."""
@@ -69,10 +69,16 @@ class OutboxOwner(Protocol):
 
 
 class _Event(NamedTuple):
-    """Frames of a listen that wait."""
+    """Frames of a listen that wait, or a long message that is not framed yet."""
 
     reader: ContentReader
     owner: EventOwner
+    is_framed: bool
+
+    def readers(self) -> deque[FrameReader]:
+        """Return what reads the frames."""
+        reader = self.reader
+        return deque((reader if self.is_framed else FramingReader((reader,), reader.size),))
 
 
 _Item: TypeAlias = "_Event | bytes | Job"
@@ -89,15 +95,15 @@ class Outbox:
     __slots__ = (
         "_address",
         "_answer_bytes",
-        "_clock",
         "_event_bytes",
         "_is_closed",
         "_is_held",
         "_is_reading",
+        "_is_sending",
         "_limit",
-        "_next_turn",
         "_owner",
         "_sending",
+        "_slices",
         "_waiting",
         "_writer",
         "is_paused",
@@ -108,15 +114,18 @@ class Outbox:
         connection: UpgradedConnection,
         limit: int,
         owner: OutboxOwner,
-        clock: IReactorTime,
+        slices: Slices,
         address: str,
     ) -> None:
-        """Let at most `limit` bytes of events wait, and not many more of answers."""
+        """Let at most `limit` bytes of events wait, and not many more of answers.
+
+        What waits is sent in `slices`, which all sockets share.
+        """
         self.is_paused = False
         self._writer = ContentWriter(connection)
         self._limit = limit
         self._owner = owner
-        self._clock = clock
+        self._slices = slices
         self._address = address
         self._sending: deque[FrameReader] | None = None
         self._waiting: deque[_Item] | None = None
@@ -125,7 +134,7 @@ class Outbox:
         self._is_held = False
         self._is_closed = False
         self._is_reading = True
-        self._next_turn: IDelayedCall | None = None
+        self._is_sending = False
 
     @property
     def is_idle(self) -> bool:
@@ -138,7 +147,7 @@ class Outbox:
         return bool(self._sending)
 
     def send_event(self, frames: Content, owner: EventOwner) -> None:
-        """Send frames of a listen, or its present value later."""
+        """Send frames or a long message of a listen, or its present value later."""
         if self._waiting or self._sending or self.is_paused or self._is_held:
             self._wait_event(frames, owner)
         elif frames.size <= CHUNK_BYTES:
@@ -203,15 +212,13 @@ class Outbox:
 
     def resume(self) -> None:
         """Send what waits, unless that is not possible now."""
-        if self._next_turn is None and not (self.is_paused or self._is_held or self._is_closed):
-            self._send_chunks()
+        if not (self._is_sending or self.is_paused or self._is_held or self._is_closed):
+            self._is_sending = True
+            self._slices.start(self._send_chunks())
 
     def close(self) -> None:
         """Drop everything."""
         self._is_closed = True
-        if self._next_turn is not None:
-            self._next_turn.cancel()
-            self._next_turn = None
         self._writer.settle()
         waiting, self._waiting = self._waiting, None
         for item in waiting or ():
@@ -239,7 +246,7 @@ class Outbox:
             self._overflow(owner)
             return
         self._event_bytes = size
-        self._append(_Event(reader, owner))
+        self._append(_Event(reader, owner, not isinstance(frames, UnframedMessage)))
 
     def _overflow(self, owner: EventOwner) -> None:
         self._owner.overflowed()
@@ -272,20 +279,15 @@ class Outbox:
 
     # Sending.
 
-    def _send_chunks(self) -> None:
-        """Send some chunks now, and the rest in the next turns of the reactor."""
-        self._next_turn = None
+    def _send_chunks(self) -> Steps:
         try:
-            for _ in range(CHUNKS_PER_TURN):
-                chunk = self._next_chunk()
-                if chunk is None:
-                    return
+            while (chunk := self._next_chunk()) is not None:
                 self._writer.write(chunk)
+                yield
         except Exception:
             self._owner.fail()
-        else:
-            if not self._is_closed:
-                self._next_turn = self._clock.callLater(0, self._send_chunks)
+        finally:
+            self._is_sending = False
 
     def _next_chunk(self) -> bytes | None:
         while not (self.is_paused or self._is_held or self._is_closed):
@@ -299,7 +301,7 @@ class Outbox:
                 return self._gather_answers(item, self._waiting)
             if isinstance(item, _Event):
                 self._event_bytes -= item.reader.size
-                self._sending = deque((item.reader,))
+                self._sending = item.readers()
             else:
                 self._open(item)
         return None

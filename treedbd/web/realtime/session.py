@@ -133,7 +133,7 @@ class RealtimeSession:
         """Begin on a connection that was upgraded, with the first message."""
         parts = self.parts
         self._connection = connection
-        own = self, parts.clock
+        own = self, parts.slices
         self.outbox = Outbox(connection, parts.buffer_bytes, *own, self.address)
         self._socket = RealtimeSocket(
             connection,

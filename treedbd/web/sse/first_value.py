@@ -114,12 +114,17 @@ class FirstValue:
 
         Raises `WaitingBytesRefused`.
         """
-        before, after = frames.FIRST_PUT
-        after += frames.frame_end(position)
         if isinstance(rendered, bytes):
-            return [self._open(before + rendered + after)]
+            short = self.print(rendered, position)
+            return [short.open(self._address, may_refuse=False)]
+        before, after = _around(position)
         value = rendered.open(self._address)
         return [self._open(before), value, self._open(after)]
+
+    def print(self, rendered: bytes, position: Position | None) -> Content:
+        """Return a `put` of a short value; `position` is its identifier."""
+        before, after = _around(position)
+        return Content(self._reads.memory, before + rendered + after)
 
     def cancel(self) -> None:
         """Wait no longer for a large value."""
@@ -128,3 +133,9 @@ class FirstValue:
 
     def _open(self, short: bytes) -> ContentReader:
         return Content(self._reads.memory, short).open(self._address, may_refuse=False)
+
+
+def _around(position: Position | None) -> tuple[bytes, bytes]:
+    """Return what a `put` of the whole value has before and after it."""
+    before, after = frames.FIRST_PUT
+    return before, after + frames.frame_end(position)

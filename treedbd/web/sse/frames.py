@@ -15,7 +15,7 @@ from typing import Final
 
 from treedbd.database.watchers import Notification
 from treedbd.tree.event import Event, Position
-from treedbd.web.content import Content, WaitingBytes
+from treedbd.web.content import Content, JoinedContent, WaitingBytes
 
 KEEP_ALIVE: Final = b"event: keep-alive\ndata: null\n\n"
 CANCEL: Final = b"event: cancel\ndata: null\n\n"
@@ -31,20 +31,25 @@ _ID = re.compile(r"(0|[1-9][0-9]{0,17})(?:-([0-9a-f]{16}))?")
 
 def print_frames(events: Iterable[tuple[Position, Event]], *, with_ids: bool) -> bytes:
     """Print events, each with its position, one frame after the other."""
-    return b"".join(
-        b"event: %b\ndata: %b\n%b"
-        % (event.kind.encode(), event.print(), frame_end(position if with_ids else None))
-        for position, event in events
-    )
+    return b"".join(_chunks(events, with_ids=with_ids))
 
 
 def content_of(notification: Notification, memory: WaitingBytes, with_ids: bool) -> Content:
     """Return the frames of a notification, one copy for all streams that it is for."""
     content: Content | None = notification.shared.get(with_ids)
     if content is None:
-        printed = print_frames(notification.events, with_ids=with_ids)
-        content = notification.shared[with_ids] = Content(memory, printed)
+        chunks = _chunks(notification.events, with_ids=with_ids)
+        is_large = any(event.is_large for _, event in notification.events)
+        content = JoinedContent(memory, chunks) if is_large else Content(memory, b"".join(chunks))
+        notification.shared[with_ids] = content
     return content
+
+
+def _chunks(events: Iterable[tuple[Position, Event]], *, with_ids: bool) -> Iterator[bytes]:
+    for position, event in events:
+        yield b"event: %b\ndata: " % event.kind.encode()
+        yield from event.chunks()
+        yield b"\n" + frame_end(position if with_ids else None)
 
 
 def print_in_pieces(notification: Notification) -> Iterator[bytes]:

@@ -1,11 +1,11 @@
 """What one stream has to send: at once while its reader keeps up, else in order and within bounds.
 
 Theory of operation. Short frames are written to the request directly. What is longer than a chunk
-is sent chunk by chunk, as the reader reads, from the one copy that all streams of a path share: the
-value that they begin with, long frames. Meanwhile, and while the transport is paused, frames wait
-in the queue. Beyond a limit they are dropped and the queue *has overflowed*: once the reader reads
-again, the owner of the queue puts something in their place. The same happens if too many bytes wait
-for readers of the whole service.
+is sent chunk by chunk, as the reader reads, in slices that all streams share, and from the one copy
+that all streams of a path share: the value that they begin with, long frames. Meanwhile, and while
+the transport is paused, frames wait in the queue. Beyond a limit they are dropped and the queue
+*has overflowed*: once the reader reads again, the owner of the queue puts something in their place.
+The same happens if too many bytes wait for readers of the whole service.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.interfaces import IReactorTime
 
+from treedbd.database.slices import Slices, Steps
 from treedbd.limits import KIB
 from treedbd.web.content import (
     SMALL_BYTES,
@@ -28,7 +29,6 @@ from treedbd.web.http1.content_writer import ContentWriter
 from treedbd.web.http1.interface import IHttp1Request
 
 CHUNK_BYTES: Final = 16 * KIB
-CHUNKS_PER_TURN: Final = 64
 
 
 class QueueOwner(Protocol):
@@ -74,10 +74,11 @@ class SendQueue:
     __slots__ = (
         "_address",
         "_clock",
+        "_is_sending",
         "_limit",
-        "_next_turn",
         "_owner",
         "_sending",
+        "_slices",
         "_then",
         "_waiting",
         "_waiting_bytes",
@@ -94,11 +95,13 @@ class SendQueue:
         limit: int,
         owner: QueueOwner,
         clock: IReactorTime,
+        slices: Slices,
         address: str = "",
     ) -> None:
         """Write to `request`; at most `limit` bytes wait, besides the frame being sent.
 
-        What waits is counted for the client's `address`.
+        What waits is sent in `slices`, which the streams of a service share, and is counted for the
+        client's `address`.
         """
         self.is_paused = False
         self.has_overflowed = False
@@ -114,7 +117,8 @@ class SendQueue:
         self._waiting: deque[ContentReader] | None = None
         self._waiting_bytes = 0
         self._then: Callable[[], None] | None = None
-        self._next_turn: IDelayedCall | None = None
+        self._slices = slices
+        self._is_sending = False
 
     @property
     def is_idle(self) -> bool:
@@ -147,8 +151,9 @@ class SendQueue:
 
     def resume(self) -> None:
         """Send what waits, unless the queue is paused or held."""
-        if self._next_turn is None:
-            self._send_chunks()
+        if not self._is_sending:
+            self._is_sending = True
+            self._slices.start(self._send_chunks())
 
     def overflow(self) -> None:
         """Drop waiting frames, and new ones until the owner has refilled the queue."""
@@ -172,9 +177,6 @@ class SendQueue:
 
     def close(self) -> None:
         """Drop everything."""
-        if self._next_turn is not None:
-            self._next_turn.cancel()
-            self._next_turn = None
         self.is_held = True  # sends nothing any more
         self._writer.settle()
         self.has_overflowed = False
@@ -183,19 +185,15 @@ class SendQueue:
         sending, self._sending = self._sending, None
         _close_all(sending)
 
-    def _send_chunks(self) -> None:
-        """Send some chunks now, and the rest in the next turns of the reactor."""
-        self._next_turn = None
+    def _send_chunks(self) -> Steps:
         try:
-            for _ in range(CHUNKS_PER_TURN):
-                chunk = self._next_chunk()
-                if chunk is None:
-                    return
+            while (chunk := self._next_chunk()) is not None:
                 self._write(chunk)
+                yield
         except Exception:
             self._owner.fail()
-        else:
-            self._next_turn = self._clock.callLater(0, self._send_chunks)
+        finally:
+            self._is_sending = False
 
     def _next_chunk(self) -> bytes | None:
         while not (self.is_paused or self.is_held):

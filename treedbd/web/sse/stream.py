@@ -27,7 +27,7 @@ from treedbd.store.engine import DiskFull, StoreFailed
 from treedbd.store.nodes import Nodes
 from treedbd.tree.errors import InvalidQuery
 from treedbd.tree.event import Position
-from treedbd.web.content import Content, ContentReader, WaitingBytesRefused
+from treedbd.web.content import Content, WaitingBytesRefused
 from treedbd.web.headers import Header
 from treedbd.web.http1.interface import IHttp1Request
 from treedbd.web.rendering import Rendering
@@ -78,7 +78,9 @@ class Stream:
         self._can_expire = wanted.identity.expires_at is not None
         self._registry = registry
         self._reads = reads
-        self._queue = SendQueue(request, registry.buffer_bytes, self, clock, wanted.address)
+        self._queue = SendQueue(
+            request, registry.buffer_bytes, self, clock, reads.slices, wanted.address
+        )
         database = wanted.database
         self._grant = database.make_grant(wanted.read, self.revoke, self._queue.overflow)
         self._subscription = database.subscribe(wanted.path, wanted.query, self)
@@ -131,7 +133,7 @@ class Stream:
             self._render_large(sequence)
             return
         try:
-            self._queue.send_next(self._open_first(rendered, sequence))
+            self._queue.send_next(self._first.open(rendered, self._position(sequence)))
         except WaitingBytesRefused:
             self._close(None)
             raise
@@ -158,7 +160,7 @@ class Stream:
             if queue.has_overflowed:
                 return None
             if notification.is_missed:
-                return queue.overflow()
+                return self._read_again()
             data: Content | None = notification.shared.get(with_ids)
             if data is None:
                 data = frames.content_of(notification, self._reads.memory, with_ids)
@@ -167,6 +169,8 @@ class Stream:
             registry.event_bytes += data.size
             if data.size and not queue.send(data):
                 registry.overflowed += 1
+        except PermissionDenied:
+            self.revoke()
         except Exception:
             self.fail()
 
@@ -256,11 +260,21 @@ class Stream:
             if isinstance(rendered, TooMuchWork):
                 self._render_large(sequence)
             else:
-                self._queue.send_next(self._open_first(rendered, sequence))
+                self._queue.send_next(self._first.open(rendered, self._position(sequence)))
         except (PermissionDenied, InvalidQuery):
             self.revoke()
         except WaitingBytesRefused as error:
             self._postpone(error)
+
+    def _read_again(self) -> None:
+        """Send the present value for an event that is too large: at once, if it is short."""
+        queue = self._queue
+        if self._wanted.query is None and not queue.is_idle:
+            rendered, sequence = self._subscription.watch(self._render)
+            if isinstance(rendered, bytes):
+                queue.send(self._first.print(rendered, self._position(sequence)))
+                return
+        queue.overflow()
 
     def retry(self) -> None:
         """Send the present value after all, if there is room for it now."""
@@ -294,10 +308,10 @@ class Stream:
         self._grant.check(nodes)
         return self._first.render(nodes)
 
-    def _open_first(self, rendered: bytes | Rendering, sequence: int) -> list[ContentReader]:
+    def _position(self, sequence: int) -> Position | None:
+        """Return what identifies an event that shows a state, None if nothing does."""
         wanted = self._wanted
-        position = wanted.database.watching.position(sequence) if wanted.with_ids else None
-        return self._first.open(rendered, position)
+        return wanted.database.watching.position(sequence) if wanted.with_ids else None
 
     def _render_large(self, judged: int) -> None:
         """Render a large value; the read rules already allowed the state `judged`."""
@@ -308,7 +322,7 @@ class Stream:
     def _rendered(self, rendering: Rendering) -> None:
         if self._is_ending or self._is_over or not self._may_continue():
             return
-        readers = self._open_first(rendering, rendering.sequence)
+        readers = self._first.open(rendering, self._position(rendering.sequence))
         self._queue.is_held = False
         self._queue.send_next(readers)
         self._queue.resume()

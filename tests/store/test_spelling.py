@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from tests.digits import as_doubles, check_digits, digits_of, is_in_64_bits, strings_of
 from tests.tree.strategies import normal
+from treedbd.store.spelling import spell_chunks, spell_numbers
 from treedbd.tree import printing
 from treedbd.tree.data_hash import data_hash
 from treedbd.tree.number import canonical_number
 from treedbd.tree.types import Json
 from treedbd.tree.value import as_json, from_export
-from treedbd.web.realtime.numbers import spell_chunks, spell_numbers
 
 LONG_DIGITS = st.integers(10**17, 10**22).map(str)
 NUMBERS = (
