@@ -9,7 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treedbd.web.realtime.long_messages import find_long_write
+from treedbd.web.realtime.long_messages import as_long_write, find_long_write
+from treedbd.web.realtime.messages import RealtimeRequest
+from treedbd.web.realtime.pieces import LongMessage
+from treedbd.web.realtime.requests import InvalidRequest
 
 VALUES: Any = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=20),
@@ -43,7 +46,8 @@ def test_the_value_is_found_whatever_it_is_and_wherever(
     message = shuffled(data, {"t": '"d"', "d": shuffled(data, request)}).encode()
     found = find_long_write(message)
     assert found is not None
-    assert json.loads(message[found.start : found.end]) == value
+    assert json.loads(b"".join(found.pieces())) == value
+    assert message[found.start : found.end] == b"".join(found.pieces())
     assert (found.request.number, found.request.action) == (7, "p")
     assert found.request.body == {key: json.loads(body[key]) for key in body if key != "d"}
 
@@ -62,3 +66,23 @@ def test_the_value_is_found_whatever_it_is_and_wherever(
 )
 def test_what_has_another_form_is_not_taken_for_a_write(message: bytes) -> None:
     assert find_long_write(message) is None
+
+
+@pytest.mark.parametrize("part", [1000, 65_536, 10**7])
+def test_a_message_in_parts_is_recognised_by_its_ends(part: int) -> None:
+    value = json.dumps({f"k{at}": at for at in range(50_000)}).encode()
+    message = b'{"t":"d","d":{"r":3,"a":"m","b":{"p":"/a","d":%b,"h":"x"}}}' % value
+    parts = tuple(message[at : at + part] for at in range(0, len(message), part))
+    found = find_long_write(LongMessage(parts, len(message)))
+    assert found is not None
+    assert (found.size, b"".join(found.pieces())) == (len(value), value)
+    assert found.request == RealtimeRequest(3, "m", {"p": "/a", "h": "x"})
+
+
+def test_a_write_in_another_form_becomes_a_long_one() -> None:
+    request = RealtimeRequest(5, "p", {"p": "a", "d": {"b": [1.5, None, "é"]}, "x": 1})
+    long = as_long_write(request)
+    assert json.loads(b"".join(long.pieces())) == request.body["d"]
+    assert long.request == RealtimeRequest(5, "p", {"p": "a", "x": 1})
+    with pytest.raises(InvalidRequest):
+        as_long_write(RealtimeRequest(5, "p", {"p": "a"}))

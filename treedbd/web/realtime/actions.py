@@ -5,27 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol, TypeAlias
 
-from treedbd.limits import KIB
 from treedbd.web.auth.identity import Identity
 from treedbd.web.http1.interface import IHttp1Request
 from treedbd.web.realtime import messages
 from treedbd.web.realtime.callers import CallerOwner, SessionCaller
-from treedbd.web.realtime.inbox import Inbox, Message
+from treedbd.web.realtime.inbox import Inbox
 from treedbd.web.realtime.listening import ListeningOwner, SessionListens
-from treedbd.web.realtime.long_messages import LongWrite, find_long_write
+from treedbd.web.realtime.long_messages import LongWrite, as_long_write, find_long_write
 from treedbd.web.realtime.messages import Ping, RealtimeRequest
 from treedbd.web.realtime.pending import Pending
-from treedbd.web.realtime.pieces import END_BYTES, OversizedMessage
+from treedbd.web.realtime.pieces import (
+    END_BYTES,
+    WHOLE_BYTES,
+    LongMessage,
+    Message,
+    OversizedMessage,
+)
 from treedbd.web.realtime.presence import PresenceOwner, SessionPresence
 from treedbd.web.realtime.statuses import TOO_BIG, status_of
-from treedbd.web.realtime.writes import SessionWrites, WriteOwner, is_long
+from treedbd.web.realtime.writes import METHODS, SessionWrites, WriteOwner, is_long
 
-WHOLE_BYTES: Final = 320 * KIB
-"""The longest message that is parsed at once, if it is no write in the form that clients send.
-
-That is room for all disconnect writes that a session may have, and for the hashes with which
-clients that keep much data on disk listen.
-"""
 _WRITES: Final = frozenset({"p", "m", "o", "om"})
 
 
@@ -72,16 +71,20 @@ class SessionActions:
         if isinstance(message, OversizedMessage):
             self._refuse(message, self._owner.parts.limits.write_body_bytes)
             return
-        if is_long(message):
+        if isinstance(message, LongMessage) or is_long(message):
             long = find_long_write(message)
-            if long is not None and long.request.action in ("p", "m"):
+            if long is not None and long.request.action in METHODS:
                 self._block(long.request, self._write_long(long))
                 return
-            if len(message) > WHOLE_BYTES:
-                ends = OversizedMessage(message[:END_BYTES], message[-END_BYTES:])
-                self._refuse(ends, WHOLE_BYTES)
-                return
+        if isinstance(message, LongMessage):
+            first = message.read(0, END_BYTES)
+            last = message.read(message.size - END_BYTES, message.size)
+            self._refuse(OversizedMessage(first, last), WHOLE_BYTES)
+            return
         parsed = messages.parse_message(message)
+        if isinstance(parsed, RealtimeRequest) and parsed.action in METHODS and is_long(message):
+            self._block(parsed, self._write_long(as_long_write(parsed)))
+            return
         if isinstance(parsed, RealtimeRequest):
             self._act(parsed)
         elif isinstance(parsed, Ping):

@@ -9,21 +9,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from twisted.internet.defer import Deferred
 
 from treedbd.database.slices import Slices, Steps
 from treedbd.limits import KIB
 from treedbd.web.http1.upgraded import UpgradedConnection
-from treedbd.web.realtime.pieces import OversizedMessage
+from treedbd.web.realtime.pieces import LongMessage, Message
 
 INBOX_BYTES: Final = 64 * KIB
 """Messages that wait to be handled; beyond, the client is not read."""
 _MESSAGE_BYTES: Final = 64
 """What a message counts for beside its text."""
-
-Message: TypeAlias = bytes | OversizedMessage
 
 
 class Inbox:
@@ -117,4 +115,6 @@ class Inbox:
 
 
 def _size_of(message: Message) -> int:
+    if isinstance(message, LongMessage):
+        return _MESSAGE_BYTES + message.size
     return _MESSAGE_BYTES + (len(message) if isinstance(message, bytes) else KIB)

@@ -7,6 +7,7 @@ its time limits stay those of the HTTP server. Text frames that the server sends
 
 from __future__ import annotations
 
+import codecs
 import logging
 from collections.abc import Callable, Sequence
 from math import inf
@@ -22,18 +23,23 @@ from treedbd.database.slices import Slices, Steps
 from treedbd.limits import KIB, Limits
 from treedbd.web.headers import Header
 from treedbd.web.http1.upgraded import UpgradedConnection
+from treedbd.web.realtime.frame_cutter import FrameCutter
 from treedbd.web.realtime.frames import BytesReader
 from treedbd.web.realtime.outbox import Outbox
-from treedbd.web.realtime.pieces import OversizedMessage, PieceJoiner, TooManyPieces
+from treedbd.web.realtime.pieces import Message, PieceJoiner, TooManyPieces
 from treedbd.web.realtime.registry import BadHandshake
 from treedbd.web.sse.send_queue import FrameReader
 
 PARSED_AT_ONCE: Final = KIB
 """Bytes of a client in one step: 170 frames without content take a few milliseconds."""
+PAYLOAD_AT_ONCE: Final = 16 * KIB
+"""The same of the payload of one frame."""
 FRAME_SLACK_BYTES: Final = 64 * KIB
 """Bytes by which a frame may exceed a message, so that a message that is too long is answered."""
 
 _OF_THE_SERVER: Final = frozenset({b"date", b"content-length", b"content-type", b"connection"})
+
+_make_decoder: Final = codecs.getincrementaldecoder("utf-8")
 
 _silent = logging.getLogger("treedb.websockets")
 _silent.addHandler(logging.NullHandler())
@@ -43,7 +49,7 @@ _silent.propagate = False
 class MessageReceiver(Protocol):
     """What receives the messages of a socket."""
 
-    def receive(self, message: bytes | OversizedMessage) -> None:
+    def receive(self, message: Message) -> None:
         """Receive a message."""
         ...
 
@@ -62,8 +68,11 @@ class MessageReceiver(Protocol):
 
 def make_protocol(limits: Limits, state: State = State.OPEN) -> ServerProtocol:
     """Return what reads the frames of a client."""
-    size = limits.write_body_bytes + FRAME_SLACK_BYTES
-    return ServerProtocol(state=state, max_size=size, logger=_silent)
+    return ServerProtocol(state=state, max_size=_longest_frame(limits), logger=_silent)
+
+
+def _longest_frame(limits: Limits) -> int:
+    return limits.write_body_bytes + FRAME_SLACK_BYTES
 
 
 def accept_upgrade(request: UpgradeRequest, limits: Limits) -> tuple[Header, ...]:
@@ -88,7 +97,8 @@ class RealtimeSocket:
         "_began_message",
         "_clock",
         "_connection",
-        "_fragments",
+        "_cutter",
+        "_decoder",
         "_held",
         "_is_closing",
         "_joiner",
@@ -122,7 +132,8 @@ class RealtimeSocket:
         self._began_message: float | None = None
         self._clock = clock
         self._connection = connection
-        self._fragments: bytearray | None = None
+        self._cutter = FrameCutter(_longest_frame(limits))
+        self._decoder: codecs.IncrementalDecoder | None = None  # within a frame in fragments
         self._is_closing = False
         self._joiner = PieceJoiner(limits.write_body_bytes, limits.message_pieces)
         self._note_held = note_held
@@ -163,8 +174,9 @@ class RealtimeSocket:
     def _parse_in_steps(self) -> Steps:
         try:
             while self._unparsed and not self._is_closing:
-                data = bytes(self._unparsed[:PARSED_AT_ONCE])
-                del self._unparsed[:PARSED_AT_ONCE]
+                size = max(PARSED_AT_ONCE, min(self._cutter.payload, PAYLOAD_AT_ONCE))
+                data = bytes(self._unparsed[:size])
+                del self._unparsed[:size]
                 self._parse(data)
                 yield
         except Exception:
@@ -176,7 +188,7 @@ class RealtimeSocket:
         if self._is_closing:
             return
         protocol = self._protocol
-        protocol.receive_data(data)
+        protocol.receive_data(self._cutter.cut(data))
         for event in protocol.events_received():
             if isinstance(event, Frame) and not self._is_closing:
                 self._receive_frame(event)
@@ -215,28 +227,20 @@ class RealtimeSocket:
     def release(self) -> None:
         """Hold nothing any more: the connection is gone."""
         self._is_closing = True
-        self._fragments = None
         self._note_held(-self._held)
         self._held = 0
 
     def _receive_frame(self, frame: Frame) -> None:
         if frame.opcode is Opcode.BINARY:
             self.close(CloseCode.UNSUPPORTED_DATA, "messages are text")
-        elif frame.opcode is Opcode.TEXT and frame.fin:
-            self._receive_text(bytes(frame.data))
         elif frame.opcode in (Opcode.TEXT, Opcode.CONT):
-            fragments = self._fragments
-            if fragments is None:
-                fragments = self._fragments = bytearray()
-            fragments += frame.data
-            if frame.fin:
-                self._fragments = None
-                self._receive_text(bytes(fragments))
+            self._receive_text(bytes(frame.data), is_end=frame.fin)
 
-    def _receive_text(self, text: bytes) -> None:
+    def _receive_text(self, text: bytes, *, is_end: bool) -> None:
+        """Receive the text of a frame, or of a fragment of one."""
         try:
-            text.decode()
-            message = self._joiner.add(text)
+            self._check_text(text, is_end=is_end)
+            message = self._joiner.add(text, is_end=is_end)
         except UnicodeDecodeError:
             self.close(CloseCode.INVALID_DATA, "text is UTF-8")
         except TooManyPieces:
@@ -245,6 +249,18 @@ class RealtimeSocket:
         else:
             if message is not None:
                 self._receiver.receive(message)
+
+    def _check_text(self, text: bytes, *, is_end: bool) -> None:
+        """Raise UnicodeDecodeError for a frame that is no UTF-8; a character may end later."""
+        decoder = self._decoder
+        if decoder is None:
+            if is_end:
+                text.decode()
+                return
+            decoder = self._decoder = _make_decoder()
+        decoder.decode(text, is_end)
+        if is_end:
+            self._decoder = None
 
     def _send_control(self, writes: list[bytes]) -> None:
         """Send what the protocol answers by itself: pongs, or the end."""
@@ -275,15 +291,14 @@ class RealtimeSocket:
 
     def _count_held(self) -> None:
         """Count what is held of a message that is not complete."""
-        held = len(self._protocol.reader.buffer) + self._joiner.held_bytes
-        if self._fragments is not None:
-            held += len(self._fragments)
+        held = len(self._protocol.reader.buffer)
+        held += self._cutter.held_bytes + self._joiner.held_bytes
         grown = held - self._held
         if grown:
             self._held = held
             if self._note_held(grown):
                 self.close(CloseCode.TRY_AGAIN_LATER, "too many messages are arriving")
-        if not held and self._fragments is None and not self._joiner.is_joining:
+        if not held and not self._joiner.is_joining:
             self._began_message = None
         elif self._began_message is None:
             self._began_message = self._clock.seconds()

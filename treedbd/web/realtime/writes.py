@@ -24,7 +24,7 @@ from treedbd.tree.errors import InvalidData
 from treedbd.tree.types import STORED, Change, Place
 from treedbd.web.body_gate import FREE_BYTES, Turn
 from treedbd.web.http1.interface import IHttp1Request
-from treedbd.web.large_bodies import LARGE_BODY_BYTES, LARGE_BODY_NODES, PIECE_BYTES
+from treedbd.web.large_bodies import LARGE_BODY_BYTES, LARGE_BODY_NODES
 from treedbd.web.realtime.long_messages import LongWrite
 from treedbd.web.realtime.messages import RealtimeRequest
 from treedbd.web.realtime.pending import Pending
@@ -88,20 +88,31 @@ class SessionWrites:
         method = METHODS[request.action]
         place, condition = _target(request.body, method)
         owner.database.check_may_write(place.path, owner.caller)
-        text = long.message[long.start : long.end]
-        turn = Turn.of(text)
-        is_split = len(text) > LARGE_BODY_BYTES or turn.nodes > LARGE_BODY_NODES
-        is_split = is_split and not place.is_priority
-        if is_split:
-            turn = Turn(len(text), 0)
+        text = None if long.size > LARGE_BODY_BYTES else b"".join(long.pieces())
+        if place.is_priority:
+            text = b"".join(long.pieces())
+        turn = Turn(long.size, 0) if text is None else Turn.of(text)
+        if turn.nodes > LARGE_BODY_NODES and not place.is_priority:
+            turn, text = Turn(long.size, 0), None
         clock, gate = owner.parts.clock, owner.parts.gate
         await gate.enter(owner.request, turn, clock.seconds() + DEFAULT_TIMEOUT_S)
         try:
-            write = await self._make_long(text, place, method, condition, turn, is_split=is_split)
+            if text is None:
+                write = self._make_large(long, place, method, condition)
+            else:
+                write = await self._make_long(text, place, method, condition, turn)
         except BaseException:
             gate.leave(turn)
             raise
         self._submit(request.number, write).addBoth(lambda _: gate.leave(turn))
+
+    def _make_large(
+        self, long: LongWrite, place: Place, method: Method, condition: HashCondition | None
+    ) -> Write:
+        limits = self._owner.parts.limits
+        edit = Edit(method, place, None, (Change(place, STORED),))
+        large = LargeBody(long.pieces, long.size, limits.string_bytes, limits.write_nodes)
+        return attrs.evolve(self._make_write(edit, condition), large=large)
 
     async def _make_long(
         self,
@@ -110,19 +121,8 @@ class SessionWrites:
         method: Method,
         condition: HashCondition | None,
         turn: Turn,
-        *,
-        is_split: bool,
     ) -> Write:
         limits = self._owner.parts.limits
-        if is_split:
-            edit = Edit(method, place, None, (Change(place, STORED),))
-            large = LargeBody(
-                lambda: (text[at : at + PIECE_BYTES] for at in range(0, len(text), PIECE_BYTES)),
-                len(text),
-                limits.string_bytes,
-                limits.write_nodes,
-            )
-            return attrs.evolve(self._make_write(edit, condition), large=large)
         json = parse_body(text, limits)
         if turn.takes_long:
             await deferLater(self._owner.parts.clock, 0)
