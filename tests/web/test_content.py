@@ -11,6 +11,7 @@ from treedbd.web.content import (
     SHARES,
     SMALL_BYTES,
     Content,
+    JoinedContent,
     TooManyWaitingBytes,
     WaitingBytes,
     WaitingBytesExhausted,
@@ -50,6 +51,31 @@ def test_each_reader_has_a_position_of_its_own(waiting: WaitingBytes, in_file: b
     assert bytes(second.peek(4)) == b""
     first.close()
     assert shared.is_closed is in_file
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 100])
+def test_parts_are_read_one_after_the_other_and_not_copied(
+    waiting: WaitingBytes, size: int
+) -> None:
+    parts = [b"abc", b"", b"d", b"efghi"]
+    shared = JoinedContent(waiting, iter(parts))
+    reader = shared.open(ADA)
+    assert (shared.size, waiting.total, shared.whole()) == (9, 9, b"abcdefghi")
+    text = b""
+    while reader.remaining:
+        piece = reader.read(size)
+        assert 0 < len(piece) <= size
+        assert isinstance(piece, memoryview)
+        assert any(piece.obj is part for part in parts)
+        text += piece
+    assert text == b"abcdefghi"
+    assert bytes(reader.read(size)) == b""
+    assert bytes(shared.read(2, 9)) == b"c"
+
+
+def test_of_no_parts_there_is_nothing_to_read(waiting: WaitingBytes) -> None:
+    shared = JoinedContent(waiting, [b""])
+    assert (shared.size, bytes(shared.read(0, 5)), shared.whole()) == (0, b"", b"")
 
 
 def test_it_is_counted_once_while_it_has_readers(waiting: WaitingBytes) -> None:

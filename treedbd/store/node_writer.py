@@ -274,6 +274,8 @@ class NodeWriter(Nodes):
         bucket_key = b""
         for name, child in children:
             key = container + encode_key(name)
+            if type(child) is dict:
+                pause()
             if bucket and key[:ROW_KEY_BYTES] != bucket_key:
                 yield bucket_key, encode_row(bucket)
                 bucket = {}

@@ -14,6 +14,8 @@ from treedbd.web.realtime.frames import (
     PIECE_BYTES,
     BytesReader,
     FramingReader,
+    UnframedMessage,
+    contents_of,
     frame_message,
 )
 
@@ -79,6 +81,18 @@ def test_a_message_in_parts_is_framed_as_a_whole_one(sizes: list[int], reads: li
         number += 1
     found = list(texts(sent))
     assert b"".join(found[1:] if len(message) > PIECE_BYTES else found) == message
+
+
+def test_several_messages_keep_their_order_and_only_short_ones_are_framed_at_once() -> None:
+    long = b"x" * PIECE_BYTES
+    messages = [(b"a", b"b"), (b"c",), (long,), (long, b"y"), (b"d", b""), (b"e",)]
+    contents = contents_of(messages, WaitingBytes(10**6))
+    assert [type(each) for each in contents] == [Frames, UnframedMessage, Frames]
+    first, second, third = (each.whole() for each in contents)
+    assert list(texts(first)) == [b"ab", b"c", long]
+    assert second == long + b"y"
+    assert list(texts(third)) == [b"d", b"e"]
+    assert contents_of([], WaitingBytes(1)) == []
 
 
 def test_closing_closes_all_parts() -> None:

@@ -9,7 +9,7 @@ from treedbd.database.slices import FIRST_SECONDS, Slices
 from treedbd.web.content import Content, WaitingBytes, WaitingBytesExhausted, WaitingBytesRefused
 from treedbd.web.http1.direct_send import DirectSend
 from treedbd.web.http1.tally import Tally
-from treedbd.web.realtime.frames import BytesReader
+from treedbd.web.realtime.frames import BytesReader, UnframedMessage, frame_message
 from treedbd.web.realtime.outbox import JOB_BYTES, Outbox
 from treedbd.web.sse.send_queue import FrameReader
 
@@ -196,6 +196,22 @@ def test_a_long_value_is_sent_in_chunks_in_several_turns() -> None:
     for _ in range(10):
         world.clock.run()
     assert world.sent == value + b"end"
+
+
+def test_a_long_message_is_framed_as_it_is_sent_and_keeps_its_place() -> None:
+    world = World()
+    listen = Listen(b"V")
+    text = b"0123456789" * 200_000
+    message = UnframedMessage(world.memory, [text[:70_000], text[70_000:]])
+    world.event(b"e1", listen)
+    world.outbox.send_event(message, listen)
+    world.event(b"e2", listen)
+    world.outbox.send_answer(b"a1")
+    assert 0 < len(world.sent) < len(text)
+    assert world.memory.total == len(text) + 2
+    world.resume()
+    assert world.sent == b"e1" + frame_message(text) + b"e2a1"
+    assert (world.owner.overflows, world.memory.total) == (0, 0)
 
 
 def test_refreshing_a_listen_drops_its_events_and_no_others() -> None:

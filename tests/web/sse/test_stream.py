@@ -17,6 +17,7 @@ from treedbd.database.read_grants import ReadGrants
 from treedbd.names import DatabaseName
 from treedbd.rules.ruleset import DENY
 from treedbd.tree.window import Window
+from treedbd.web.large_bodies import LARGE_BODY_BYTES
 
 LONG_BYTES = 3 * 1_048_576
 
@@ -96,6 +97,21 @@ def test_after_too_many_events_a_paused_reader_gets_the_present_value_and_later_
     assert client.read_events() == [put("/", selected)]
     server.write("PUT", "/a/z", 3)
     assert client.read_events() == [put("/z", 3)]
+
+
+@pytest.mark.parametrize("inner", ["x" * 50, "x" * BUFFER_BYTES])
+def test_what_a_large_write_has_set_below_comes_after_what_waits(
+    server: TreeServer, inner: str
+) -> None:
+    client = server.open_stream("/a/b.json")
+    client.read_events()
+    client.producer.pauseProducing()
+    server.write("PUT", "/a/b", 1)
+    server.write("PUT", "/a", {"b": inner, "c": "x" * LARGE_BODY_BYTES})
+    server.write("PUT", "/a/b", 3)
+    client.producer.resumeProducing()
+    told = (1, inner, 3) if len(inner) < BUFFER_BYTES else (3,)
+    assert client.read_events() == [put("/", each) for each in told]
 
 
 def test_a_reader_that_does_not_read_for_too_long_is_dropped(server: TreeServer) -> None:

@@ -1,0 +1,214 @@
+"""However a large value is made, what is done of its write between two pauses is bounded."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import attrs
+import orjson
+import pytest
+
+from tests.database.world import TurnClock, make_database, run_at_once
+from treedbd.database.requests import Caller, LargeBody, Write
+from treedbd.database.runtime import Runtime
+from treedbd.database.watchers import Notification
+from treedbd.limits import KIB, MIB
+from treedbd.pauses import STEP_SECONDS
+from treedbd.store.memory import MemoryEngine
+from treedbd.tree.edit import Edit, Method
+from treedbd.tree.event import Event
+from treedbd.tree.types import STORED, Change, Path, Place
+
+PATH: Final = ("a", "b")
+BELOW: Final = ("a", "b", "c")
+SIZE: Final = 160 * KIB
+PIECE_BYTES: Final = 16 * KIB
+MOST_CALLS: Final = 40_000
+"""Calls between two pauses, of functions of any kind: they take a few milliseconds."""
+MOST_BYTES: Final = 80 * KIB
+"""Bytes that are parsed or printed at once."""
+
+
+def repeat(count: int, item: str, *, opening: str = "[", closing: str = "]") -> bytes:
+    """Return a document with so many items, in which `#` is the number of each."""
+    items = (item.replace("#", str(at)) for at in range(count))
+    return f"{opening}{','.join(items)}{closing}".encode()
+
+
+def members(count: int, item: str) -> bytes:
+    return repeat(count, item, opening="{", closing="}")
+
+
+SHAPES: Final[dict[str, bytes]] = {
+    "one string": json.dumps("x" * SIZE).encode(),
+    "a string of escapes": json.dumps('"\\\n' * (SIZE // 6)).encode(),
+    "a string of surrogates": json.dumps("\U0001f600" * (SIZE // 12)).encode(),
+    "a string below": b'{"a":{"b":"%b"},"c":1}' % (b"x" * SIZE),
+    "an array": repeat(SIZE // 2, "1"),
+    "empty arrays": repeat(SIZE // 3, "[]"),
+    "arrays": repeat(SIZE // 8, "[1,[2]]"),
+    "exponents": repeat(SIZE // 6, "1e-90"),
+    "members": members(SIZE // 12, '"k#":#'),
+    "escaped keys": members(SIZE // 24, '"\\u00e9\\"#":"#"'),
+    "long keys": members(SIZE // 700, f'"#{"k" * 690}":#'),
+    "records": members(SIZE // 40, '"k#":{"name":"n#","list":[#,true]}'),
+    "priorities": members(SIZE // 40, '"k#":{".value":#,".priority":#}'),
+    "server values": members(SIZE // 40, '"k#":{".sv":"timestamp"}'),
+    "deep": members(SIZE // 200, '"k#":' + '{"a":' * 29 + "1" + "}" * 29),
+    "strings": repeat(4, json.dumps("x" * (SIZE // 4))),
+    "white space": b"[1,%b2]" % (b" " * SIZE),
+}
+STRINGS: Final = ("one string", "a string of escapes", "a string of surrogates")
+MERGES: Final[dict[str, bytes]] = {
+    "members": SHAPES["members"],
+    "paths": members(SIZE // 16, '"a/b/k#":#'),
+    "records": SHAPES["records"],
+    "removals": members(SIZE // 14, '"k#":null'),
+    "one string": SHAPES["a string below"],
+    "one member": b'{"a":%b}' % SHAPES["an array"],
+}
+
+
+class MeteredClock(TurnClock):
+    """A clock that counts the calls between two looks at it: each pause looks at it.
+
+    Attributes:
+        longest: the most calls that there were.
+
+    """
+
+    def __init__(self) -> None:
+        super().__init__(2 * STEP_SECONDS)
+        self.longest = self._calls = 0
+
+    def seconds(self) -> float:
+        """Return the time."""
+        self.longest = max(self.longest, self._calls)
+        self._calls = 0
+        sys.setprofile(self._count)  # whatever greenlet this is
+        return super().seconds()
+
+    def _count(self, _: object, event: str, __: object) -> None:
+        self._calls += event in ("call", "c_call")
+
+
+@attrs.define(eq=False)
+class TextMeter:
+    """Parses and prints, and notes the longest text."""
+
+    longest: int = 0
+    _parse: Callable[..., Any] = attrs.field(default=orjson.loads, init=False)
+    _print: Callable[..., bytes] = attrs.field(default=orjson.dumps, init=False)
+
+    def parse(self, text: bytes | str) -> Any:
+        self.longest = max(self.longest, len(text))
+        return self._parse(text)
+
+    def print(self, *arguments: Any, **options: Any) -> bytes:
+        text = self._print(*arguments, **options)
+        self.longest = max(self.longest, len(text))
+        return text
+
+
+@attrs.define(eq=False)
+class Recorder:
+    """A watcher that keeps what it is notified of."""
+
+    events: list[Event] = attrs.field(factory=list)
+
+    def notify(self, notification: Notification) -> None:
+        self.events += [event for _, event in notification.events]
+
+    def fail(self) -> None:
+        raise AssertionError
+
+    def revoke(self) -> None:
+        raise AssertionError
+
+
+class World:
+    """A database whose watchers are told of all that is written."""
+
+    def __init__(self) -> None:
+        self.clock = MeteredClock()
+        runtime = Runtime(self.clock, lambda size: b"x" * size, run_at_once)
+        self.database = make_database(MemoryEngine(), runtime)
+        self.above, self.at, self.below = (self._watch(path) for path in (("a",), PATH, BELOW))
+
+    def _watch(self, path: Path) -> Recorder:
+        recorder = Recorder()
+        self.database.subscribe(path, None, recorder).watch(lambda _: None)
+        return recorder
+
+    def write(self, method: Method, text: bytes) -> None:
+        """Do a write whose body comes in pieces; it must succeed."""
+        place = Place(PATH)
+        pieces = [text[at : at + PIECE_BYTES] for at in range(0, len(text), PIECE_BYTES)]
+        edit = Edit(method, place, None, (Change(place, STORED),))
+        body = LargeBody(lambda: iter(pieces), len(text), 10 * MIB, 2**40)
+        results: list[Any] = []
+        write = Write(edit, 1000, Caller(None, is_admin=True), wants_echo=False, large=body)
+        self.database.write(write).addBoth(results.append)
+        self.clock.run_until(lambda: bool(results))
+        self.clock.run()
+        assert results[0].commit is not None
+
+    def print(self, path: Path, *, is_export: bool = False) -> bytes:
+        return self.database.read(lambda nodes: b"".join(nodes.chunks(path, export=is_export)))
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture
+def texts(monkeypatch: pytest.MonkeyPatch) -> TextMeter:
+    meter = TextMeter()
+    monkeypatch.setattr(orjson, "loads", meter.parse)
+    monkeypatch.setattr(orjson, "dumps", meter.print)
+    return meter
+
+
+@pytest.fixture(autouse=True)
+def profile() -> Iterator[None]:
+    """End the counting of calls."""
+    yield
+    sys.setprofile(None)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_value_is_stored_and_told_in_short_steps(
+    world: World, texts: TextMeter, shape: str
+) -> None:
+    world.write("put", SHAPES[shape])
+    sys.setprofile(None)
+    assert world.clock.longest <= MOST_CALLS
+    assert texts.longest <= MOST_BYTES
+    for recorder, path in ((world.at, ()), (world.above, PATH[1:])):
+        (event,) = recorder.events
+        assert (event.kind, event.path, event.is_missed) == ("put", path, False)
+        assert b"".join(event.printed or ()) == world.print(PATH)
+        assert b"".join(event.printed_export or ()) == world.print(PATH, is_export=True)
+        assert max(map(len, event.printed or ())) <= MOST_BYTES
+    (event,) = world.below.events
+    assert (event.kind, event.path, event.data) == ("put", (), None)
+    assert event.is_missed is (shape not in STRINGS)
+
+
+@pytest.mark.parametrize("shape", MERGES)
+def test_a_merge_is_stored_and_told_in_short_steps(
+    world: World, texts: TextMeter, shape: str
+) -> None:
+    world.write("patch", MERGES[shape])
+    sys.setprofile(None)
+    assert world.clock.longest <= MOST_CALLS
+    assert texts.longest <= MOST_BYTES
+    for recorder, path in ((world.at, ()), (world.above, PATH[1:])):
+        (event,) = recorder.events
+        assert (event.kind, event.path, event.is_missed) == ("patch", path, False)
+        assert b"".join(event.printed or ()) == MERGES[shape]
+        assert max(map(len, event.printed or ())) <= MOST_BYTES
