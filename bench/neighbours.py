@@ -4,8 +4,9 @@
 
 At scale 1 a body of 200 MB is written, a tree of 250 MB is read by a client that takes 1 MB a
 second, for `--seconds`, an index over its million records is built, 100,000 members are patched, a
-file is imported, a million records are removed. Meanwhile one client reads a leaf of the same
-database, one writes a leaf of another, each every few milliseconds, from processes of their own.
+file is imported, a million records are removed, and messages of 9 MB are sent over a WebSocket,
+while others listen to what they write. Meanwhile one client reads a leaf of the same database, one
+writes a leaf of another, each every few milliseconds, from processes of their own.
 Printed are their times, and of the daemon its longest turn, as it says itself, the processor time,
 and the growth of its memory at the peak, as a multiple of the body where there is one.
 """
@@ -22,6 +23,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
@@ -29,11 +31,14 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import attrs
+from realtime import WebSocket, request
 from servers import LOAD_CORE
-from sessions import OWNER, Records, Server, Session, encode, load
+from sessions import OWNER, WAIT_S, Records, Server, Session, encode, load
 
 RECORDS, BODY_RECORDS, PATCH_MEMBERS = 1_000_000, 800_000, 100_000
 OPEN = {".read": True, ".write": True}
+MESSAGE_BYTES = 9_000_000
+LISTENERS = 4
 PACE_S = 0.004
 SLOW_BYTES_PER_S = 1_000_000
 ALL = "timeout=15min"
@@ -136,6 +141,22 @@ def remove_all(scene: Scene) -> Done:
     return Done()
 
 
+def send_string(scene: Scene) -> Done:
+    """Set a value that is one string."""
+    return _send(scene, "p", b'"%b"' % (b"x" * round(MESSAGE_BYTES * scene.scale)))
+
+
+def send_array(scene: Scene) -> Done:
+    """Set a value that is one array of digits."""
+    return _send(scene, "p", b"[%b1]" % (b"1," * round(MESSAGE_BYTES // 9 * scene.scale)))
+
+
+def send_members(scene: Scene) -> Done:
+    """Merge many small members."""
+    count = round(100_000 * scene.scale)
+    return _send(scene, "m", encode({f"key{number:06}": "x" * 75 for number in range(count)}))
+
+
 LOADS: dict[str, Callable[[Scene], Done]] = {
     "nothing": rest,
     "PUT of 200 MB, silent": write_silently,
@@ -145,6 +166,9 @@ LOADS: dict[str, Callable[[Scene], Done]] = {
     "PATCH of 100,000 members": patch_members,
     "import of 25 MB": import_file,
     "DELETE of 1,000,000": remove_all,
+    "message: string of 9 MB": send_string,
+    "message: 1,000,000 items": send_array,
+    "message: 100,000 members": send_members,
 }
 
 
@@ -256,6 +280,39 @@ def _write(scene: Scene, query: str) -> Done:
     status, answer, _ = scene.session.ask("PUT", "written", query, body)
     _require((status, answer[:200], 0.0), 204 if "silent" in query else 200)
     return Done(len(body))
+
+
+def _send(scene: Scene, action: str, value: bytes) -> Done:
+    """Write a value by one message, while others listen at its place and above."""
+    target = scene.server.url, "&ns=big--demo"
+    listeners = [WebSocket(*target) for _ in range(LISTENERS)]
+    for number, each in enumerate(listeners):
+        path = ("messages", "messages/new")[number % 2]
+        each.send(request(1, "q", f'{{"p":"{path}","h":""}}'))
+        each.receive(b'"r":1')
+    writer = WebSocket(*target)
+    writer.socket.settimeout(WAIT_S)
+    body = request(2, action, '{"p":"messages/new","d":#}').replace(b"#", value)
+    with reading(listeners):
+        writer.send_in_pieces(body)
+        answer = writer.receive(b"}}}")
+    writer.close()
+    if b'"s":"ok"' not in answer:
+        raise RuntimeError(f"The message was refused: {answer!r}.")
+    return Done(len(body), f"{LISTENERS} listen")
+
+
+@contextlib.contextmanager
+def reading(clients: list[WebSocket]) -> Iterator[None]:
+    """Receive what clients are sent within a block, and close them after it."""
+    threads = [threading.Thread(target=each.drain, daemon=True) for each in clients]
+    for each in threads:
+        each.start()
+    try:
+        yield
+    finally:
+        for client in clients:
+            client.close()
 
 
 def _require(response: tuple[int, bytes, float], expected: int) -> None:

@@ -38,20 +38,23 @@ keep_alive_s = 3600
 rules_file = "open.json"
 """
 PIPES = 32
+PIECE = 16_384
 KEY = b"AAAAAAAAAAAAAAAAAAAAAA=="
 
 
 class WebSocket:
     """A client that sends and counts frames."""
 
-    def __init__(self, base: str) -> None:
-        """Open a session, and receive its first message."""
+    def __init__(self, base: str, query: str = "") -> None:
+        """Open a session, of the database that a query names, and receive its first message."""
         self.socket = dial(base)
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
         host = urlsplit(base).netloc.encode()
         self.socket.sendall(
-            b"GET /.ws?v=5 HTTP/1.1\r\nHost: %b\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
-            b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: %b\r\n\r\n" % (host, KEY)
+            b"GET /.ws?v=5%b HTTP/1.1\r\nHost: %b\r\n"
+            b"Connection: Upgrade\r\nUpgrade: websocket\r\n"
+            b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: %b\r\n\r\n"
+            % (query.encode(), host, KEY)
         )
         received = b""
         while b"\r\n\r\n" not in received or not received.endswith(b"}}}"):
@@ -60,6 +63,18 @@ class WebSocket:
     def send(self, message: bytes) -> None:
         """Send one message."""
         self.socket.sendall(frame(message))
+
+    def send_in_pieces(self, message: bytes) -> None:
+        """Send a long message as clients do."""
+        pieces = [message[at : at + PIECE] for at in range(0, len(message), PIECE)]
+        self.send(b"%d" % len(pieces))
+        self.socket.sendall(b"".join(map(frame, pieces)))
+
+    def drain(self) -> None:
+        """Receive until it is closed."""
+        with contextlib.suppress(OSError):
+            while self.socket.recv(1 << 20):
+                pass
 
     def receive(self, end: bytes) -> bytes:
         """Receive until some bytes."""
@@ -73,6 +88,8 @@ class WebSocket:
 
     def close(self) -> None:
         """Disconnect."""
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)  # whoever receives from it is woken
         self.socket.close()
 
 

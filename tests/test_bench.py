@@ -51,7 +51,7 @@ ROWS = [
     ("histories.py", r"round [0-9]: [0-9.]+ s, judged in [0-9.]+ s", 2),
     ("histories.py", r"stream [01]: [0-9]+ events in order, 0 restarts", 4),
     ("histories.py", r"no violation in 600 operations", 1),
-    ("neighbours.py", r"(nothing|PUT|250|index|PATCH|import|DELETE) .*(MB|x)( .*)?", 8),
+    ("neighbours.py", r"(nothing|PUT|250|index|PATCH|import|DELETE|message:) .*(MB|x)( .*)?", 11),
     ("loading.py", r"sqlite3 \.import +[0-9.]+ +1\.00 *", 1),
     ("loading.py", r"(im|ex)port(, ndjson| --data)? +[0-9.]+ +[0-9.]+ +[0-9]+", 6),
     (
