@@ -72,7 +72,7 @@ class GroupCommit:
         self._turn: Final[WriteTurn] = OwnTurn(runtime.run_in_thread) if turn is None else turn
         self._engine, self._clock = engine, runtime.clock
         self._on_committed, self._notify, self._leave = on_committed, notify, leave
-        self._waiting: Final = WriteQueue(runtime.clock, self._refusal_of_late)
+        self._waiting: Final = WriteQueue(runtime.clock, self._refusal_of_late, self.try_again)
         self._batches = BatchApplier(
             engine, apply, self._waiting.put_back, lambda: self._is_ending, runtime.clock
         )
@@ -107,7 +107,7 @@ class GroupCommit:
     @property
     def is_busy(self) -> bool:
         """Whether a write waits, is made durable or notified, or the store is being recovered."""
-        is_waiting = self._waiting or self._maintenance is not None
+        is_waiting = len(self._waiting) or self._maintenance is not None
         return bool(is_waiting or self._is_working or self._recovery.write_problem)
 
     def submit(self, write: Write) -> Deferred[Outcome]:
@@ -311,6 +311,7 @@ class GroupCommit:
     def _answer_and_notify(self, batch: list[QueuedWrite], *, checkpoints: bool = False) -> None:
         """Answer the writers, then notify the watchers, both in slices; then maybe checkpoint."""
         commits = [commit for queued in batch if (commit := queued.commit) is not None]
+        self._waiting.note(batch)
         self.rounds.add(answer_all(batch))
         if commits:
             self.rounds.add(trace_round(batch, self._notify(commits)))

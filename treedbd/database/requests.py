@@ -91,6 +91,8 @@ class Write:
     `is_push` sets a child whose key is a push id, which may be replaced by a later one. `trace` is
     that of its request, None if it is not sampled. With a `task` that is done, and not `edit`. What
     `refuses_lone_priority` is refused if it sets the priority of nothing; else that has no effect.
+    `contender` identifies who writes among all who do at the same time, and writes again if the
+    condition is not met; None if that is not known.
     """
 
     edit: Edit
@@ -105,6 +107,7 @@ class Write:
     refuses_lone_priority: bool = False
     trace: Trace | None = attrs.field(default=None, eq=False, repr=False)
     task: Task | None = attrs.field(default=None, eq=False, repr=False)
+    contender: int | None = attrs.field(default=None, eq=False, repr=False)
 
 
 @attrs.frozen
@@ -130,11 +133,15 @@ class Outcome:
 
 @attrs.define(eq=False)
 class QueuedWrite:
-    """One write in the queue; `result` once it has been applied or refused."""
+    """One write in the queue; `result` once it has been applied or refused.
+
+    It `was_held` if it has waited for another contender (`contention`), which it does once at most.
+    """
 
     write: Write
     deferred: Deferred[Outcome]
     result: Outcome | Failure | None = None
+    was_held: bool = False
 
     @property
     def commit(self) -> Commit | None:

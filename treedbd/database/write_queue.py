@@ -1,4 +1,7 @@
-"""The writes of one database that wait for a batch, and when their time is over."""
+"""The writes of one database that wait for a batch, and when their time is over.
+
+Those that compete for a place may be held a moment meanwhile (`contention`).
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import Final
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
+from treedbd.database.contention import Contention
 from treedbd.database.errors import Unavailable
 from treedbd.database.requests import QueuedWrite
 
@@ -18,21 +22,31 @@ BATCH_WRITES: Final = 1024
 class WriteQueue:
     """Writes in the order in which they came; one whose deadline passes meanwhile is refused."""
 
-    def __init__(self, clock: IReactorTime, refusal: Callable[[], Exception]) -> None:
-        """Refuse by `clock`, which counts the seconds of deadlines, with what `refusal` returns."""
+    def __init__(
+        self,
+        clock: IReactorTime,
+        refusal: Callable[[], Exception],
+        resume: Callable[[], None],
+    ) -> None:
+        """Refuse by `clock`, which counts the seconds of deadlines, with what `refusal` returns.
+
+        `resume` is called when writes that were held wait for a batch again.
+        """
         self._refusal = refusal
+        self._resume = resume
         self._clock = clock
         self._end: str | None = None
         self._waiting: deque[QueuedWrite] = deque()
+        self._contention = Contention(clock, self._release)
         self._timer: IDelayedCall | None = None
         self._timer_at = math.inf
 
     def __len__(self) -> int:
-        """Return how many writes wait."""
-        return len(self._waiting)
+        """Return how many writes wait, those that are held included."""
+        return len(self._waiting) + (0 if self._contention.is_calm else self._contention.held)
 
     def __bool__(self) -> bool:
-        """Return whether a write waits."""
+        """Return whether a write waits that is not held."""
         return bool(self._waiting)
 
     def add(self, queued: QueuedWrite) -> None:
@@ -58,8 +72,15 @@ class WriteQueue:
         """
         self.refuse_late()
         batch: list[QueuedWrite] = []
+        taken: set[int | None] = set()
         while self._waiting and len(batch) < BATCH_WRITES:
             queued = self._waiting.popleft()
+            if not self._contention.is_calm:
+                # Not if an earlier one is in the batch, which may be put back before what is held.
+                contender = queued.write.contender
+                if contender not in taken and self._contention.holds(queued):
+                    continue
+                taken.add(contender)
             refusal = refusal_of(queued)
             if refusal is not None:
                 queued.refuse(Unavailable(refusal))
@@ -72,6 +93,12 @@ class WriteQueue:
                     break
         return batch
 
+    def note(self, batch: Iterable[QueuedWrite]) -> None:
+        """Take in what has become of a batch, before its writers are answered."""
+        conditional = [queued for queued in batch if queued.write.condition is not None]
+        if conditional:
+            self._contention.note(conditional)
+
     def end(self, reason: str) -> None:
         """Refuse all writes that wait, or are put back from now on."""
         self._end = reason
@@ -79,6 +106,7 @@ class WriteQueue:
 
     def refuse_all(self, reason: str) -> None:
         """Refuse all writes that wait."""
+        self._contention.end()
         while self._waiting:
             self._waiting.popleft().refuse(Unavailable(reason))
 
@@ -92,9 +120,14 @@ class WriteQueue:
             queued.refuse(self._refusal())
 
     def close(self) -> None:
-        """Stop the timer; no write waits or will."""
+        """Stop the timers; no write waits or will."""
+        self._contention.end()
         if self._timer is not None and self._timer.active():
             self._timer.cancel()
+
+    def _release(self, writes: Iterable[QueuedWrite]) -> None:
+        self.put_back(writes)
+        self._resume()
 
     def _set_timer(self, deadline: float | None) -> None:
         """Make sure that waiting writes are refused at this time, if not sooner."""
