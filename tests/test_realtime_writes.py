@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -12,9 +11,6 @@ import pytest
 from tests.realtime import Answer, Push, RealtimeClient
 from tests.realtime_copy import Copy, hash_of, normalised
 from tests.rest import Client
-
-CLIENTS = 6
-ADDITIONS = 25
 
 
 def export(tree: Client, path: str) -> Any:
@@ -335,32 +331,6 @@ def test_one_of_two_transactions_on_the_same_value_is_stale(tree: Client) -> Non
             statuses = [each.await_answer(number).status for each, number in numbers]
             if at:  # the second write of the same value fits the first
                 assert sorted(statuses) == ["datastale", "ok"]
-
-
-def test_additions_of_many_clients_are_all_counted(tree: Client) -> None:
-    def add(_: int) -> int:
-        reruns = 0
-        with RealtimeClient(tree) as client:
-            copy = Copy("count", client.listen("count"))
-            seen = len(client.pushed)
-            for _ in range(ADDITIONS):
-                while True:
-                    body = {"p": "count", "d": (copy.value or 0) + 1, "h": hash_of(copy.value)}
-                    status = client.request("p", body).status
-                    before = copy.value
-                    for push in client.pushed[seen:]:
-                        copy.apply(push.action, push.keys, push.body["d"])
-                    seen = len(client.pushed)
-                    if status == "ok":
-                        break
-                    assert status == "datastale"
-                    assert copy.value != before, "A stale answer without a newer value."
-                    reruns += 1
-        return reruns
-
-    with ThreadPoolExecutor(CLIENTS) as pool:
-        list(pool.map(add, range(CLIENTS)))
-    assert tree.get("/count.json") == CLIENTS * ADDITIONS
 
 
 # Order and durability.

@@ -245,7 +245,7 @@ async def test_nobody_starves_in_transactions_under_contention(tmp_path: pathlib
 
         async def add_often() -> None:
             for _ in range(100):
-                await database.transaction("n", lambda value: (value or 0) + 1)
+                await database.transaction("n", lambda value: (value or 0) + 1, tries=26)
 
         await gatherResults([Deferred.fromCoroutine(add_often()) for _ in range(8)])
         assert await database.get("n") == 800

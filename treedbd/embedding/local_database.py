@@ -201,6 +201,7 @@ class LocalDatabase:
         drops priorities.
         """
         present = await self.get_with_etag(path, timeout=timeout)
+        contender = object()
         tried = 0
         while True:
             tried += 1
@@ -211,7 +212,9 @@ class LocalDatabase:
             if new is ABORT:
                 return printing.parse(shown)
             try:
-                return await self.put(path, new, if_match=present.etag, timeout=timeout)
+                return await self._write(
+                    b"PUT", path, new, present.etag, timeout, contender=id(contender)
+                )
             except ConditionFailed as failed:
                 if tried >= tries:
                     raise
@@ -239,7 +242,13 @@ class LocalDatabase:
         return Watch(WatchQueue(self._access, self.name, wanted, self._identity, resume_after))
 
     async def _write(
-        self, method: bytes, path: str, value: object, if_match: str | None, timeout: float
+        self,
+        method: bytes,
+        path: str,
+        value: object,
+        if_match: str | None,
+        timeout: float,
+        contender: int | None = None,
     ) -> Any:
         body = encode(value)
         if len(body) > self._access.limits.write_body_bytes:
@@ -247,7 +256,7 @@ class LocalDatabase:
         wanted = self._make(method, path, if_match=if_match, timeout=timeout)
         if len(body) > MAX_SHOWN_BYTES and method != b"POST":
             wanted = attrs.evolve(wanted, print="silent")
-        response = await self._access.serve(self.name, wanted, body)
+        response = await self._access.serve(self.name, wanted, body, contender)
         return None if response.status == 204 else decode(response)
 
     def _make(

@@ -100,12 +100,14 @@ class LocalRequest:
         method: that of the request.
         headers: none.
         content: the body.
+        contender: what identifies the caller among those that write at the same time, if it may.
         trace: none: it is part of what the program does.
 
     """
 
-    def __init__(self, method: bytes, body: bytes) -> None:
+    def __init__(self, method: bytes, body: bytes, contender: int | None) -> None:
         self.method: Final = method
+        self.contender: Final = contender
         self.headers: Final[dict[bytes, list[bytes]]] = {}
         self.content: Final = BytesIO(body)
         self.trace: Final = None
@@ -137,9 +139,11 @@ class LocalAccess:
     limits: Limits
     refusal: str | None = "The service has not been started."
 
-    async def serve(self, name: DatabaseName, wanted: DataRequest, body: bytes) -> Response:
+    async def serve(
+        self, name: DatabaseName, wanted: DataRequest, body: bytes, contender: int | None = None
+    ) -> Response:
         """Return the response to a request; raise what a program may see."""
-        return await wait_for(self.translated(self._serve(name, wanted, body)))
+        return await wait_for(self.translated(self._serve(name, wanted, body, contender)))
 
     async def pause_after(self, failures: int) -> None:
         """Wait before the next try of what others were faster at, the longer the more often.
@@ -151,8 +155,10 @@ class LocalAccess:
             seconds = random.uniform(0, most)  # noqa: S311
             await wait_for(_sleep(self.clock, seconds))
 
-    async def _serve(self, name: DatabaseName, wanted: DataRequest, body: bytes) -> Response:
-        request = LocalRequest(wanted.method, body)
+    async def _serve(
+        self, name: DatabaseName, wanted: DataRequest, body: bytes, contender: int | None
+    ) -> Response:
+        request = LocalRequest(wanted.method, body, contender)
         response = await self.resource.serve(request, name, wanted)
         if response is None:
             raise CancelledError

@@ -48,8 +48,12 @@ Identify: TypeAlias = Callable[[DataRequest, Database], Awaitable[Identity]]
 
 @attrs.frozen
 class _BegunWrite:
-    """A write whose caller is known; its time in milliseconds since 1970, and its deadline."""
+    """A write whose caller is known; its time in milliseconds since 1970, and its deadline.
 
+    It has a `contender` if it has a condition.
+    """
+
+    contender: int | None
     wanted: DataRequest
     database: Database
     identity: Identity
@@ -66,7 +70,7 @@ class _BegunWrite:
         """Return the write for the database; an explained one is not that of an admin."""
         is_admin = self.identity.is_admin and not self.wanted.wants_explanation
         caller = Caller(self.identity.auth, is_admin)
-        return make_write(self.wanted, edit, self.now, caller, self.deadline)
+        return make_write(self.wanted, edit, self.now, caller, self.deadline, self.contender)
 
 
 class WriteHandlers:
@@ -133,10 +137,10 @@ class WriteHandlers:
         return await self._write(request, wanted, database, Place(_node_path(wanted)), "patch")
 
     async def delete(
-        self, _: IHttp1Request, wanted: DataRequest, database: Database
+        self, request: IHttp1Request, wanted: DataRequest, database: Database
     ) -> Response | None:
         """Remove what is at a place."""
-        begun = await self._begin(wanted, database)
+        begun = await self._begin(request, wanted, database)
         return await self._do(begun, make_remove(wanted.place))
 
     async def _write(
@@ -148,7 +152,7 @@ class WriteHandlers:
         method: Method = "put",
     ) -> Response | None:
         """Do the edit that a body requests; None if the client has disconnected."""
-        begun = await self._begin(wanted, database)
+        begun = await self._begin(request, wanted, database)
         headers = request.headers
         coding = parse_coding(headers) if b"content-encoding" in headers else None
         sent = body_of(request, coding)
@@ -229,13 +233,16 @@ class WriteHandlers:
         await deferLater(self._clock, 0)
         self._check_deadline(begun)
 
-    async def _begin(self, wanted: DataRequest, database: Database) -> _BegunWrite:
+    async def _begin(
+        self, request: IHttp1Request, wanted: DataRequest, database: Database
+    ) -> _BegunWrite:
         now, deadline = self._now_ms(), self._clock.seconds() + wanted.timeout_s
         if wanted.wants_explanation:
             identity = await self._identify_for_explanation(wanted, database)
         else:
             identity = await self._identify(wanted, database)
-        return _BegunWrite(wanted, database, identity, now, deadline)
+        contender = None if wanted.condition is None else request.contender
+        return _BegunWrite(contender, wanted, database, identity, now, deadline)
 
     async def _do(self, begun: _BegunWrite, edit: Edit) -> Response:
         """Do or explain an edit, and return the response."""
@@ -293,7 +300,12 @@ def parse_body(body: bytes, limits: Limits) -> Json:
 
 
 def make_write(
-    request: DataRequest, edit: Edit, now: int, caller: Caller, deadline: float
+    request: DataRequest,
+    edit: Edit,
+    now: int,
+    caller: Caller,
+    deadline: float,
+    contender: int | None,
 ) -> Write:
     """Return the write for a database.
 
@@ -311,6 +323,7 @@ def make_write(
         wants_etag=request.wants_etag or condition is not None,
         is_push=request.method == b"POST",
         trace=request.trace,
+        contender=contender,
     )
 
 

@@ -55,6 +55,7 @@ class AdaptedRequest:
         self.head_memory = HeadMemory()
         self.is_oversized = size_of_body(request) > body_limit
         self.has_own_timeout = False
+        self.contender = id(getattr(request, "channel", request))
         request.notifyFinish().addCallbacks(self._set_over, self._set_gone)
 
     @cached_property

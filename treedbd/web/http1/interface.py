@@ -42,6 +42,9 @@ class IHttp1Request(IRequest, IConsumer):
     sentLength = Attribute(
         "Bytes of the body that were written so far, also of what was sent past the request."
     )
+    contender = Attribute(
+        "What identifies the client among those that write at the same time: its connection."
+    )
     trace = Attribute("The `Trace` of the request, None if it is not sampled.")
     has_own_timeout = Attribute("Set to True by a resource that closes slow readers by itself.")
 

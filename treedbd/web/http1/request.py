@@ -94,6 +94,7 @@ class Request(Reply):
     site = _lazily(lambda request: request.connection.site)
     _adapterCache = _lazily(lambda request: {})
     request_id = _lazily(request_id_of)
+    contender = _lazily(lambda request: id(request.connection))
 
     def __init__(self, connection: RequestConnection, parser: Http1Parser) -> None:
         """Represent the request that `parser` has just completed."""

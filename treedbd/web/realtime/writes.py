@@ -133,8 +133,13 @@ class SessionWrites:
         deadline = owner.parts.clock.seconds() + DEFAULT_TIMEOUT_S
         now = owner.parts.now_ms()
         return Write(
-            *(edit, now, owner.caller, condition, deadline),
+            edit=edit,
+            now=now,
+            caller=owner.caller,
+            condition=condition,
+            deadline=deadline,
             wants_echo=False,
+            contender=id(owner),
             refuses_lone_priority=True,
         )
 
