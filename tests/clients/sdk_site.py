@@ -16,7 +16,7 @@ from tests.clients.harness import HERE
 from tests.closing import Closing
 
 PACKAGE: Final = HERE / "node_modules" / "firebase"
-NETWORK: Final = "https://www.gstatic.com/firebasejs/12.19.0/"
+NETWORK: Final = "https://www.gstatic.com/firebasejs/13.2.0/"
 FILES: Final = ("firebase-app.js", "firebase-database.js")
 
 
