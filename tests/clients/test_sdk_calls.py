@@ -11,7 +11,7 @@ from tests.clients.harness import Domain
 from tests.clients.sdk_daemons import check_calls, emulator, plain_variables, secure_variables
 from tests.daemon import Daemon
 
-SCRIPTS = ("modular.mjs", "compat.mjs", "admin.mjs", "built_on.mjs")
+SCRIPTS = ("modular.mjs", "windows.mjs", "compat.mjs", "admin.mjs", "built_on.mjs")
 
 
 @pytest.fixture(scope="module")
