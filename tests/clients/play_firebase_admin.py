@@ -525,4 +525,4 @@ def test_a_listener_on_a_child_receives_only_its_changes(ref: db.Reference, list
     ref.child("other").set(1)
     ref.update({"other": 2, "part/a": 1})
     replica.await_value(part, {"a": 1})
-    assert replica.seen == [("put", "/"), ("put", "/a")]
+    assert replica.seen == [("put", "/"), ("patch", "/")]
