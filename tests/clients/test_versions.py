@@ -9,6 +9,7 @@ import re
 HERE = pathlib.Path(__file__).parent
 PAGE = HERE.parent.parent / "docs" / "clients.md"
 NODE = ("firebase", "@firebase/database", "firebase-tools", "geofire", "rxfire", "vuefire")
+BY_HAND = re.compile(r"[0-9.]+, by hand on \d{4}-\d\d-\d\d")
 CHAT = PAGE.parent / "examples" / "chat.html"
 
 
@@ -21,6 +22,15 @@ def test_the_page_names_the_versions_that_are_tried() -> None:
         installed[name] = locked[f"node_modules/{name}"]["version"]
     installed["firebase-admin/database"] = locked["node_modules/firebase-admin"]["version"]
     assert tried == installed
+
+
+def test_what_is_not_installed_says_that_it_was_run_by_hand_or_not_at_all() -> None:
+    table = PAGE.read_text().split("\n\n")[3].splitlines()
+    versions = [row.split("|")[2].strip() for row in table[2:]]
+    others = [version for version in versions if not re.fullmatch("[0-9.]+", version)]
+    by_hand = [version for version in others if BY_HAND.fullmatch(version)]
+    assert by_hand
+    assert {*others} - {*by_hand} == {"none", "see there", ""}
 
 
 def test_the_chat_loads_the_version_that_is_tried() -> None:
