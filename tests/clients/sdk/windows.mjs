@@ -203,6 +203,22 @@ call("transaction", "each transaction is heard once, by queries and by who liste
   [plain, ...writers].forEach((one) => one.database.goOffline());
 });
 
+call("equalTo update", "what two apps claim at once is shown by the one that has it", async () => {
+  const [own] = node();
+  const apps = ["ada", "alan"].map((name) => ({ name, place: connect().ref(path(own)) }));
+  const shown = apps.map(({ name, place }) => follow(place.orderByChild("by").equalTo(name)));
+  await Promise.all(shown.map((heard) => heard.count(1)));
+  for (const round of numbers(10)) {
+    const claim = (i) => apps.map(({ name, place }) => place.child(`${round}-${i}`).update({ by: name }));
+    await Promise.all(numbers(30).flatMap(claim));
+  }
+  await settle();
+  const stored = Object.entries((await own.get()).val());
+  for (const [i, { name, place }] of apps.entries()) {
+    await shown[i].last(Object.fromEntries(stored.filter(([, { by }]) => by === name)));
+    place.database.goOffline();
+  }
+});
 call("set", "a set at and above a query is one value: children, none, a leaf, children", async () => {
   const [own, remote] = node();
   await own.child("list").set(BEFORE);
