@@ -164,6 +164,35 @@ def _greatest(push: Push) -> int:
     return int(max(numbers))
 
 
+CLAIMED: Final = {"i": "by", "sp": "ada", "sin": True, "ep": "ada", "ein": True}
+
+
+@pytest.mark.parametrize("query", [None, CLAIMED, QUERY])
+def test_each_write_is_answered_between_its_event_and_that_of_the_next(
+    tree: Client, query: Any
+) -> None:
+    with RealtimeClient(tree) as client, RealtimeClient(tree) as other:
+        for each in (client, other):
+            each.listen("list", *(() if query is None else (query, 1)))
+        client.received.clear()
+        bodies = [{"by": "ada", "at": 0}, {"by": "alan", "at": 1}, {"by": "ada", "at": 2}]
+        writes = [put(client, "list/x", bodies[at % 3]) for at in range(60)]
+        assert client.await_answer(writes[-1]).status == "ok"
+        shown: Any = None
+        for each in client.received:
+            if isinstance(each, Push):
+                assert each.body["p"] == "list/x"
+                shown = each.body["d"]
+                continue
+            written = bodies[(each[0] - writes[0]) % 3]
+            is_shown = query is not CLAIMED or written["by"] == "ada"
+            assert shown == (written if is_shown else None)
+        assert numbers_of(client) == writes
+        other.put("end", 1)
+        told = [each.body["d"] for each in other.pushed if each.body["p"] == "list/x"]
+        assert told == [each.body["d"] for each in client.pushed]
+
+
 def test_nobody_waits_for_the_order_of_another(tree: Client) -> None:
     """A client whose get waits for its writes delays no other client."""
     with RealtimeClient(tree) as busy, RealtimeClient(tree) as other:

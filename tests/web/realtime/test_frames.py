@@ -87,7 +87,7 @@ def test_several_messages_keep_their_order_and_only_short_ones_are_framed_at_onc
     long = b"x" * PIECE_BYTES
     messages = [(b"a", b"b"), (b"c",), (long,), (long, b"y"), (b"d", b""), (b"e",)]
     contents = contents_of(messages, WaitingBytes(10**6))
-    assert [type(each) for each in contents] == [Frames, UnframedMessage, Frames]
+    assert [type(each) for each in contents] == [Content, UnframedMessage, Content]
     first, second, third = (each.whole() for each in contents)
     assert list(texts(first)) == [b"ab", b"c", long]
     assert second == long + b"y"

@@ -1,10 +1,18 @@
-"""The answers of a session: to its requests, in order with the events that it is sent."""
+"""The answers of a session: to its requests, in order with the events that it is sent.
+
+A write is answered behind its events, and before those of the next write: an SDK shows what it has
+written until then, and then judges by what its query holds at that moment whether it was kept. So
+an answer waits until the watchers were notified of all that is durable, or until a listen of the
+session is about to send a later event.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Final, Protocol, TypeAlias
 
+import attrs
 from twisted.logger import Logger
 
 from treedbd.database.database import Database
@@ -12,6 +20,7 @@ from treedbd.database.errors import PermissionDenied
 from treedbd.database.read_grants import ReadRequest
 from treedbd.database.requests import Write
 from treedbd.database.shared_window import SharedWindow
+from treedbd.database.watchers import Notification
 from treedbd.tree.types import Json
 from treedbd.web.realtime import messages
 from treedbd.web.realtime.denials import explain_read, explain_write
@@ -22,6 +31,15 @@ Answered: TypeAlias = Callable[[], None]
 
 def _do_nothing() -> None:
     pass
+
+
+@attrs.define(eq=False)
+class _Waiting:
+    """An answer that waits; `sequence` is the number of the write that it is to, if it was done."""
+
+    send: Callable[[], None]
+    sequence: int | None
+    is_sent: bool = False
 
 
 class AnswersOwner(Protocol):
@@ -51,27 +69,31 @@ class AnswersOwner(Protocol):
 class SessionAnswers:
     """Answers the requests of one session."""
 
-    __slots__ = ("_owner",)
+    __slots__ = ("_owner", "_waiting")
     _log = Logger()
 
     def __init__(self, owner: AnswersOwner) -> None:
         self._owner = owner
+        self._waiting: Final[deque[_Waiting]] = deque()
 
     def answer(self, number: int, status: str, data: Json) -> None:
         """Answer a request."""
         self._owner.send(messages.print_answer(number, status, data))
 
-    def answer_when_notified(self, number: int, answered: Answered = _do_nothing) -> None:
+    def answer_when_notified(
+        self, number: int, sequence: int | None = None, answered: Answered = _do_nothing
+    ) -> None:
         """Answer a request with `ok`, after the events of what is durable by now.
 
-        Then `answered` is called, unless the connection is gone.
+        That of the write with the number `sequence` comes before events of later ones. Then
+        `answered` is called, unless the connection is gone.
         """
 
         def answer() -> None:
             self.answer(number, messages.OK, {})
             answered()
 
-        self._call_when_notified(answer)
+        self._send_when_notified(answer, sequence)
 
     def fail_when_notified(
         self,
@@ -92,22 +114,53 @@ class SessionAnswers:
             self.answer(number, *status_of(error))
             answered()
 
-        self._call_when_notified(answer)
+        self._send_when_notified(answer, None)
+
+    def in_order(self, notification: Notification) -> Iterator[Notification]:
+        """Yield a notification in parts; answer before each what is to be answered before it."""
+        if not self._waiting:
+            yield notification
+            return
+        events, begun = notification.events, 0
+        for at, (position, _) in enumerate(events):
+            last = self._last_before(position.sequence)
+            if last is not None:
+                if at > begun:
+                    yield Notification(events[begun:at])
+                begun = at
+                self._send_through(last)
+        yield notification if begun == 0 else Notification(events[begun:])
 
     def answer_error(self, number: int, error: BaseException | None, read: ReadRequest) -> None:
         """Answer a listen or a get with an error; `read` is what was to be read."""
         self._explain_denial(error, lambda: explain_read(self._owner.database, read))
         self.answer(number, *status_of(error))
 
-    def _call_when_notified(self, call: Callable[[], None]) -> None:
+    def _send_when_notified(self, send: Callable[[], None], sequence: int | None) -> None:
         owner = self._owner
-
-        def call_if_open() -> None:
-            if not owner.is_over:
-                call()
-
         if not owner.is_over:
-            owner.database.watching.call_when_notified(call_if_open, owner.find_behind)
+            waiting = _Waiting(send, sequence)
+            self._waiting.append(waiting)
+            owner.database.watching.call_when_notified(
+                lambda: self._send_through(waiting), owner.find_behind
+            )
+
+    def _last_before(self, sequence: int) -> _Waiting | None:
+        """Return the last answer to a write before another one, if all its events were sent."""
+        found = None
+        for waiting in self._waiting:
+            if waiting.sequence is not None:
+                if waiting.sequence >= sequence:
+                    break
+                found = waiting
+        return None if found is None or self._owner.find_behind() is not None else found
+
+    def _send_through(self, last: _Waiting) -> None:
+        """Send the answers up to one that waits or was sent."""
+        while not (last.is_sent or self._owner.is_over):
+            first = self._waiting.popleft()
+            first.is_sent = True
+            first.send()
 
     def _explain_denial(self, error: BaseException | None, explain: Callable[[], str]) -> None:
         """Send why the rules have denied something, if the client may know."""

@@ -8,7 +8,7 @@ events of a path are printed once for all listens there; those of queries differ
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, Protocol, TypeAlias
 
 import attrs
@@ -46,6 +46,10 @@ class ListenOwner(ReadOwner, Protocol):
 
     def may_receive(self) -> bool:
         """Return whether the identity of the session is still valid; if not, end it."""
+        ...
+
+    def in_order(self, notification: Notification) -> Iterator[Notification]:
+        """Do as `SessionAnswers.in_order`."""
         ...
 
     def drop(self, listen: Listen) -> None:
@@ -162,19 +166,22 @@ class Listen:
     def notify(self, notification: Notification) -> None:
         """Send what was written."""
         try:
-            if self.is_closed or self.is_stale or not self._may_continue():
-                return
-            if notification.is_missed:
-                self._read_again()
-                return
-            owner = self._owner
-            registry = owner.parts.registry
-            registry.events_sent += len(notification.events)
-            for content in self._print(notification):
-                registry.event_bytes += content.size
-                owner.outbox.send_event(content, self)
+            for part in self._owner.in_order(notification):
+                if self.is_closed or self.is_stale or not self._may_continue():
+                    return
+                if part.is_missed:
+                    self._read_again()
+                    return
+                self._send(part)
         except Exception:
             self.fail()
+
+    def _send(self, notification: Notification) -> None:
+        outbox, registry = self._owner.outbox, self._owner.parts.registry
+        registry.events_sent += len(notification.events)
+        for content in self._print(notification):
+            registry.event_bytes += content.size
+            outbox.send_event(content, self)
 
     def rejudge(self) -> None:
         """Evaluate the rules for the present identity of the session; end if they deny."""

@@ -53,7 +53,8 @@ class RealtimeSession:
         address: that of the client.
         inbox, outbox: what it has sent, and what it is sent.
         is_over: whether the connection is gone.
-        answer, answer_when_notified, fail_when_notified, answer_error: as `SessionAnswers`.
+        answer, answer_when_notified, fail_when_notified, answer_error, in_order: as
+            `SessionAnswers`.
         ended: fires when the connection is gone and what the client has left is written.
 
     """
@@ -82,6 +83,7 @@ class RealtimeSession:
         self.answer: Final = answers.answer
         self.answer_when_notified: Final = answers.answer_when_notified
         self.fail_when_notified: Final = answers.fail_when_notified
+        self.in_order: Final = answers.in_order
         self.answer_error: Final = answers.answer_error
         self._actions = SessionActions(self, identity)
         self.inbox: Inbox

@@ -147,8 +147,10 @@ class SessionWrites:
         owner, pending = self._owner, self.pending
         pending.begin()
 
-        def done(_: Outcome) -> None:
-            owner.answer_when_notified(number, pending.end)
+        def done(outcome: Outcome) -> None:
+            commit = outcome.commit
+            sequence = None if commit is None else commit.position.sequence
+            owner.answer_when_notified(number, sequence, pending.end)
 
         def failed(failure: Failure) -> None:
             owner.fail_when_notified(number, failure.value, write, pending.end)
