@@ -20,7 +20,7 @@ PURE = ("tree", "rules", "store")
 MAX_FUNCTION_LINES = 30
 MAX_FILES = {"GET of a leaf repeated": 20, "GET of a leaf first": 26, "PUT of a leaf first": 58}
 MAX_FRAMES = {"GET of a leaf repeated": 40}
-MAX_IMPORT_DEPTH = 23
+MAX_IMPORT_DEPTH = 22
 MAX_LOADED = 61
 
 all_modules = pytest.mark.parametrize(

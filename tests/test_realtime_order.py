@@ -172,8 +172,8 @@ def test_each_write_is_answered_between_its_event_and_that_of_the_next(
     tree: Client, query: Any
 ) -> None:
     with RealtimeClient(tree) as client, RealtimeClient(tree) as other:
-        for each in (client, other):
-            each.listen("list", *(() if query is None else (query, 1)))
+        for listening in (client, other):
+            listening.listen("list", *(() if query is None else (query, 1)))
         client.received.clear()
         bodies = [{"by": "ada", "at": 0}, {"by": "alan", "at": 1}, {"by": "ada", "at": 2}]
         writes = [put(client, "list/x", bodies[at % 3]) for at in range(60)]

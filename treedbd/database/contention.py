@@ -24,15 +24,17 @@ condition, can still refuse the one for whom a place is reserved, and nobody wai
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import attrs
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.python.failure import Failure
 
 from treedbd.database.errors import ConditionFailed
-from treedbd.database.requests import QueuedWrite, Write
 from treedbd.tree.types import Path
+
+if TYPE_CHECKING:
+    from treedbd.database.requests import QueuedWrite, Write
 
 PATIENCE: Final = 2
 """One who has lost so often is waited for."""

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from treedbd.database.watchers import Watcher
-from treedbd.database.watching import Watching
 from treedbd.store.nodes import Nodes
 from treedbd.tree.types import Path
 
 if TYPE_CHECKING:
     from treedbd.database.shared_window import SharedWindow
+    from treedbd.database.watching import Watching
 
 T = TypeVar("T")
 
