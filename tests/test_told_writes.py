@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pathlib
 import threading
@@ -14,8 +15,10 @@ from typing import Final
 
 import pytest
 
+from tests.realtime import RealtimeClient
 from tests.rest import Client
 from tests.served import ENGINES, Served
+from tests.sse import Listener
 from tests.told_writes import (
     WATCHED,
     History,
@@ -33,6 +36,12 @@ FIRST_SEED: Final = int(os.environ.get("TREEDB_TEST_FIRST_SEED", "0"))
 ROUNDS: Final = ((6, 40), (2, 200), (8, 30))
 """How many writers write at once, and how many writes each sends without waiting."""
 PATIENCE_S: Final = 60.0
+GUARDED: Final = {
+    "gate": {".read": True, ".write": True},
+    "g": {".read": "root.child('gate').val() === 1", ".write": True},
+}
+BEFORE: Final = 40
+"""Writes that are sent without waiting, before the one that takes the right to read away."""
 
 
 @pytest.fixture(scope="module", params=[name for name in ENGINES if name != "memory"])
@@ -89,3 +98,38 @@ def test_the_log_of_a_file_is_restarted_although_it_is_watched(served: Served) -
         logs = [each.stat().st_size for each in daemon.data.rglob("*-wal")]
         assert logs
         assert max(logs) < 12_000_000  # of 20,000,000 that were logged
+
+
+def test_what_was_written_before_a_right_was_lost_is_told(served: Served) -> None:
+    with contextlib.ExitStack() as stack:
+        first = stack.enter_context(Client.of_new_tree(served.daemons[0]))
+        rules = json.dumps({"rules": GUARDED})
+        assert first.request("PUT", "/.settings/rules.json?auth=owner", rules).status == 200
+        first.put("/gate.json", 1)
+        queries = ("", '?orderBy="$key"&limitToLast=1', '?orderBy="$value"')
+        clients = [first, *(Client(daemon, first.host) for daemon in served.daemons[1:])]
+        streams = [
+            stack.enter_context(Listener(client, f"/g.json{query}"))
+            for client in clients
+            for query in queries
+        ]
+        listening = stack.enter_context(RealtimeClient(first))
+        listening.listen("g")
+        listening.listen("g", {"i": ".key", "l": 1, "vf": "r"}, 1)
+        listening.received.clear()
+        writer = stack.enter_context(RealtimeClient(first))
+        for number in range(BEFORE):
+            writer.send_request("p", {"p": f"g/k{number:02}", "d": number})
+        last = writer.send_request("p", {"p": "gate", "d": 0})
+        for number in range(BEFORE):
+            writer.send_request("p", {"p": f"g/k{number:02}", "d": "secret"})
+        assert writer.await_answer(last).status == "ok"
+        for stream in streams:
+            stream.wait_for_end(PATIENCE_S)
+            frames = [each.event for each in stream.received if each.event != "keep-alive"]
+            assert frames == ["put", *frames[1:-1], "cancel"]
+            assert len(frames) == 1 + BEFORE + 1
+            assert "secret" not in str(stream.received)
+        assert listening.succeed("g", {"p": "gate"}) == 0
+        assert [each.action for each in listening.pushed].count("c") == 2
+        assert len(listening.pushed) == 2 * BEFORE + 2

@@ -92,6 +92,7 @@ class ReadGrants:
         self.make_context: Final = make_context
         self.watchers: Final = Watchers()
         self.held: Final[set[ReadGrant]] = set()
+        self.lost: list[Callable[[], None]] = []
         self.is_uncertain = False
         self.last_round = 0
         self._replay: Replay | None = None
@@ -101,10 +102,13 @@ class ReadGrants:
         """The number of the state that grants are checked against."""
         return self.last_round if self._replay is None else self._replay.through
 
-    def follow(self, commit: Commit, replay: Replay | None, *, is_last: bool) -> Steps:
+    def follow(
+        self, commit: Commit, replay: Replay | None, deliver: Callable[[], Steps], *, is_last: bool
+    ) -> Steps:
         """Check the grants that depend on what a write has changed.
 
-        `replay` shows the state after it; if it `is_last`, reads do as well.
+        `replay` shows the state after it; if it `is_last`, reads do as well. Before a watcher
+        learns that it has lost its right, `deliver` notifies of the writes before this one.
         """
         if not self.held:
             return
@@ -119,6 +123,11 @@ class ReadGrants:
                     self.is_uncertain = not is_present and replay is None
                     grant.notify(notification)
                     self._replay = None
+                    if self.lost:
+                        lost, self.lost = self.lost, []
+                        yield from deliver()
+                        for call in lost:
+                            call()
                 yield
             yield
 
@@ -236,20 +245,30 @@ class ReadGrant:
 
     def notify(self, _: Notification) -> None:
         """Check again: a path that the rules read was written."""
-        if self.recheck() and self._grants.is_uncertain:
-            self._uncertain()
+        grants = self._grants
+        if self in grants.held:
+            if not self._is_allowed():
+                grants.lost.append(self._revoked)
+            elif grants.is_uncertain:
+                grants.lost.append(self._uncertain)
 
     def recheck(self) -> bool:
         """Check again; return whether the grant still holds."""
         if self not in self._grants.held:
             return self._request.caller.is_admin
+        if not self._is_allowed():
+            self._revoked()
+            return False
+        return True
+
+    def _is_allowed(self) -> bool:
+        """Check again; close the grant if the rules deny."""
         try:
             self._grants.read_state(self.check)
         except Exception as error:
             if not isinstance(error, PermissionDenied):
                 self._log.failure("The read rules of a stream cannot be evaluated.")
             self.close()
-            self._revoked()
             return False
         return True
 

@@ -144,9 +144,10 @@ class Delivery:
                 yield
 
     def finish(self) -> Steps:
-        """Deliver what is left."""
+        """Deliver what was added so far."""
         yield from self._deliver_to_groups()
-        for audience, events in self._alone.items():
+        alone, self._alone = self._alone, {}
+        for audience, events in alone.items():
             groups = audience.groups
             watchers = [each for each in audience.watchers if each not in groups]
             yield from audience.notify(watchers, self._make(events))

@@ -141,7 +141,7 @@ class Watching:
                 None if collection is None else (yield from collection.look(each.commit, replay))
             )
         replay = self._moments.add(commit)
-        yield from self._grants.follow(commit, replay, is_last=is_last)
+        yield from self._grants.follow(commit, replay, delivery.finish, is_last=is_last)
         completed = yield from self._completed(commit, replay)
         events: list[tuple[Audience, Event]] = []
         for number, (each, facts) in enumerate(zip(concerned, before, strict=True), 1):
