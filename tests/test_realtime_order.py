@@ -105,7 +105,7 @@ def test_a_listen_that_ends_behind_a_write_was_told_of_it(tree: Client) -> None:
 
 
 def test_a_get_never_shows_less_than_the_events_before_it(tree: Client) -> None:
-    """Whoever has written: here another client, all the time."""
+    """No matter who has written: here another client, all the time."""
     with RealtimeClient(tree) as reader, RealtimeClient(tree) as writer:
         reader.listen("n")
         reader.listen("", {"i": ".key", "l": 2, "vf": "l"}, 5)

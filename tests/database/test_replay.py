@@ -89,7 +89,7 @@ def test_a_moment_is_held_until_what_came_after_it_was_told(writer: Writer) -> N
         assert writer.moments.are_held or number == 0
         before = None if number == 0 else number - 1
         assert follow(writer, commits, ("b",)) == [before, before, number]
-        writer.moments.settle()
+        writer.moments.release_unneeded()
         assert not writer.moments.are_held
 
 
@@ -98,7 +98,7 @@ def test_several_batches_may_be_committed_before_the_first_is_told(writer: Write
     writer.moments.close()
     commits = [*writer.commit(put("a", 1), put("a", 2)), *writer.commit(put("a", 3))]
     assert follow(writer, commits, ("a",)) == [0, 1, 2, 3]
-    writer.moments.settle()
+    writer.moments.release_unneeded()
     assert not writer.moments.are_held
 
 
@@ -110,7 +110,7 @@ def test_a_fork_goes_on_by_itself(writer: Writer) -> None:
     writer.moments.add(first)
     fork, behind = replay.fork(), replay.fork(without_last=True)
     writer.moments.add(second)
-    writer.moments.settle()
+    writer.moments.release_unneeded()
     assert not writer.moments.are_held
     assert [value_in(each, "a") for each in (fork, behind)] == [1, 0]
     fork.add(second)

@@ -1,15 +1,16 @@
 """Replays: the states between two durable ones, write by write.
 
 Theory of operation. Writes that are committed together become visible together, and a process that
-follows others sees many of their commits at once. Yet each write is told by itself, so what was
-true after each of them has to be known: a moment that reads have left is held, and the writes since
-then are applied over it in memory (`tree.overlay.EditedTree`), one by one, when anything has to be
-read there. Neither the present rows are read for that, which are newer, nor does it matter which
-process has committed.
+follows others sees many of their commits at once. Yet watchers are notified of each write by
+itself, so what was true after each of them has to be known: a moment that reads have left is held,
+and the writes since then are applied over it in memory (`tree.overlay.EditedTree`), one by one,
+when anything has to be read there. Neither the present rows are read for that, which are newer, nor
+does it matter which process has committed.
 
 `Moments` are those of one database. While anybody watches, whatever lets reads show something newer
-does so by `leave`, which holds the moment before. It is released when what came after it was told
-and reads show the state that this led to; until then the log of a file cannot be restarted.
+does so by `leave`, which holds the moment before. It is released when watchers were notified of
+what came after it and reads show the state that this led to; until then the log of a file cannot be
+restarted.
 """
 
 from __future__ import annotations
@@ -163,8 +164,8 @@ class Moments:
             replay.add(commit)
         return replay
 
-    def settle(self) -> None:
-        """Release what is not needed any more, because all that reads show has been told."""
+    def release_unneeded(self) -> None:
+        """Release what is not needed any more: watchers were notified of all that reads show."""
         replay = self._replay
         if replay is not None and replay.through == self._engine.read(_sequence):
             self.close()

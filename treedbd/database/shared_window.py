@@ -1,4 +1,4 @@
-"""Watched queries: what a write means to each, told once to all who watch it.
+"""Watched queries: what a write means to each, found once for all who watch it.
 
 Theory of operation. All queries of the children of one path are a `WatchedCollection`. Of each
 write it finds out which children were written to and what they were like before and after it

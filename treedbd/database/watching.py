@@ -98,7 +98,7 @@ class Watching:
                 yield from self._follow(commit, delivery, is_last=commit is commits[-1])
             yield from delivery.finish()
         finally:
-            self._moments.settle()
+            self._moments.release_unneeded()
 
     def call_when_notified(
         self, call: Callable[[], None], find_behind: Callable[[], SharedWindow | None]
