@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.daemon import Daemon
@@ -114,6 +114,7 @@ def check_answers(client: RealtimeClient, requests: list[tuple[str, Any]]) -> No
 
 
 @settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
+@example([("p", {"p": "", "cred": "x" * 20_000})])  # a long write without a value
 @given(st.lists(st.tuples(st.sampled_from(ACTIONS), bodies), min_size=1, max_size=12))
 def test_any_requests_are_answered(any_tree: Client, requests: list[tuple[str, Any]]) -> None:
     with RealtimeClient(any_tree) as client:

@@ -82,11 +82,11 @@ class SessionActions:
             self._refuse(OversizedMessage(first, last), WHOLE_BYTES)
             return
         parsed = messages.parse_message(message)
-        if isinstance(parsed, RealtimeRequest) and parsed.action in METHODS and is_long(message):
-            self._block(parsed, self._write_long(as_long_write(parsed)))
-            return
         if isinstance(parsed, RealtimeRequest):
-            self._act(parsed)
+            if parsed.action in METHODS and is_long(message) and "d" in parsed.body:
+                self._block(parsed, self._write_long(as_long_write(parsed)))
+            else:
+                self._act(parsed)
         elif isinstance(parsed, Ping):
             self._owner.send(messages.PONG)
 
