@@ -11,6 +11,7 @@ from collections.abc import Generator, Iterator
 from itertools import islice
 from typing import Final, TypeAlias, TypeVar
 
+from treedbd.store.engine import DamagedRow
 from treedbd.store.paged_rows import PagedRows
 from treedbd.store.row_codec import is_priority_row, load_row
 from treedbd.store.row_keys import ALL, Span, below, decode_key, end_of_key
@@ -83,6 +84,8 @@ def find_array(rows: PagedRows, container: bytes) -> Generator[None, None, bool]
     scan = rows.scan_keys(low, high)
     previous = b""
     while keys := list(islice(scan, _KEYS_AT_ONCE)):
+        if min(map(len, keys)) < end:
+            raise DamagedRow("The key of a row is incomplete.")
         indices = list(dict.fromkeys([key[start:end] for key in keys]))
         if not are_indices(indices):
             return False

@@ -172,6 +172,8 @@ def load_part(raw: bytes, below: Path) -> Value:
 
 def _load_string(raw: bytes) -> str:
     """Return the string that a long row holds, with pauses."""
+    if raw[-1] != _QUOTE:
+        raise DamagedRow("A row is not valid JSON: a string does not end.")
     ends = range(1, len(raw) - 1, _AT_ONCE_BYTES)
     try:
         return parse_text(raw[at : min(at + _AT_ONCE_BYTES, len(raw) - 1)] for at in ends)
