@@ -33,18 +33,8 @@ from urllib.parse import quote, urlsplit
 from listeners import WAIT_S, dial
 from realtime import WebSocket, frame, request
 from servers import put, serve_treedb
-from streams import prepare
+from streams import CONFIG, prepare
 
-CONFIG = """
-default_project = "demo"
-[limits]
-connections_per_address = 20000
-streams_per_address = 20000
-[streams]
-keep_alive_s = 3600
-[projects.demo]
-rules_file = "open.json"
-"""
 RULES = '{"rules": {".read": true, ".write": true, "items": {".indexOn": ["owner", "n"]}}}'
 COUNTS = (0, 1, 100, 1000)
 OWNERS = 500

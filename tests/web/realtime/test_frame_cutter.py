@@ -1,4 +1,4 @@
-"""Long frames are cut: whoever parses the fragments reads what the client has sent."""
+"""Long frames are cut into fragments, which together are what the client has sent."""
 
 from __future__ import annotations
 

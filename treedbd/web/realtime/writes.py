@@ -88,9 +88,8 @@ class SessionWrites:
         method = METHODS[request.action]
         place, condition = _target(request.body, method)
         owner.database.check_may_write(place.path, owner.caller)
-        text = None if long.size > LARGE_BODY_BYTES else b"".join(long.pieces())
-        if place.is_priority:
-            text = b"".join(long.pieces())
+        is_whole = place.is_priority or long.size <= LARGE_BODY_BYTES
+        text = b"".join(long.pieces()) if is_whole else None
         turn = Turn(long.size, 0) if text is None else Turn.of(text)
         if turn.nodes > LARGE_BODY_NODES and not place.is_priority:
             turn, text = Turn(long.size, 0), None
