@@ -71,6 +71,8 @@ def expected(text: str) -> Value:
 @example('{"a": {".priority": 1, "c": "xxxxxxxxxxxx", "d": 1}, "a": {"e": 2, "f": "x"}}', 1)
 @example('{".value": "xxxxxxxxxxxxxxxxxxx", ".priority": 3}', 1)
 @example('{"a": [1, null, {"b": "xxxxxxxxxxx", "c": 1}, null, "yyyyyyyyy"]}', 20)
+@example(json.dumps({"a": ["x" * 33]}), 1)  # one fragment, and not at the top
+@example(json.dumps({"a": {"b": {"c": "x" * 33}}}), 1)
 def test_the_parts_leave_what_the_document_leaves(text: str, part_bytes: int) -> None:
     assert written(cut(text, part_bytes=part_bytes)) == expected(text)
 

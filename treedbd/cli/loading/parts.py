@@ -125,7 +125,7 @@ class PartMaker:
             yield Part(last, follows_all=True)
 
     def _whole(self, fragment: Fragment) -> Iterator[Part]:
-        json = parse(fragment.json)
+        json = _nest(fragment.path, parse(fragment.json))
         is_container = isinstance(json, list) or (
             isinstance(json, dict) and all(key == PRIORITY or key[:1] != "." for key in json)
         )
