@@ -95,11 +95,16 @@ def dial(base: str) -> socket.socket:
 
 
 def connect(base: str, path: str) -> socket.socket:
-    """Open a stream and receive its first event."""
+    """Open a stream of a path and receive its first event."""
+    return open_stream(base, f"/{path}.json")
+
+
+def open_stream(base: str, target: str) -> socket.socket:
+    """Open a stream of what a target of HTTP names, and receive its first event."""
     address = urlsplit(base)
     opened = dial(base)
     opened.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
-    head = f"GET /{path}.json HTTP/1.1\r\nHost: {address.netloc}\r\nAccept: text/event-stream\r\n"
+    head = f"GET {target} HTTP/1.1\r\nHost: {address.netloc}\r\nAccept: text/event-stream\r\n"
     opened.sendall(f"{head}\r\n".encode())
     received = b""
     while not received.endswith(b"\n\n"):

@@ -89,7 +89,7 @@ class WebSocket:
     def close(self) -> None:
         """Disconnect."""
         with contextlib.suppress(OSError):
-            self.socket.shutdown(socket.SHUT_RDWR)  # whoever receives from it is woken
+            self.socket.shutdown(socket.SHUT_RDWR)  # who receives from it is woken
         self.socket.close()
 
 

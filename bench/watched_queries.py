@@ -20,9 +20,7 @@ import json
 import os
 import random
 import select
-import socket
 import statistics
-import struct
 import tempfile
 import threading
 import time
@@ -30,7 +28,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
-from listeners import WAIT_S, dial
+from listeners import WAIT_S, dial, open_stream
 from realtime import WebSocket, frame, request
 from servers import put, serve_treedb
 from streams import CONFIG, prepare
@@ -40,7 +38,6 @@ COUNTS = (0, 1, 100, 1000)
 OWNERS = 500
 BATCH = 1000
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-RESET = struct.pack("ii", 1, 0)
 
 
 def item(choice: random.Random) -> dict[str, object]:
@@ -68,7 +65,7 @@ class Streams:
         """Open them, and wait for the first event of each."""
         self.events = 0
         self._poll = select.epoll()
-        self._sockets = {each.fileno(): each for each in (open_one(base, t) for t in targets)}
+        self._sockets = {each.fileno(): each for each in (open_stream(base, t) for t in targets)}
         for number, each in self._sockets.items():
             each.setblocking(False)
             self._poll.register(number, select.EPOLLIN)
@@ -87,23 +84,6 @@ class Streams:
         while not self._is_over:
             for number, _ in self._poll.poll(0.05):
                 self.events += self._sockets[number].recv(1 << 20).count(b"event: p")
-
-
-def open_one(base: str, target: str) -> socket.socket:
-    """Open a stream and receive its first event."""
-    opened = dial(base)
-    opened.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
-    head = (
-        f"GET {target} HTTP/1.1\r\nHost: {urlsplit(base).netloc}\r\nAccept: text/event-stream\r\n"
-    )
-    opened.sendall(f"{head}\r\n".encode())
-    received = b""
-    while b"\n\n" not in received.partition(b"\r\n\r\n")[2]:
-        more = opened.recv(65_536)
-        if not more:
-            raise ConnectionError(f"No stream was opened: {received!r}")
-        received += more
-    return opened
 
 
 class Writer:

@@ -15,8 +15,7 @@ from treedbd.limits import MAX_BODY_NESTING, MAX_DEPTH
 from treedbd.store.row_codec import encode_row, export_row, load_row, print_row
 from treedbd.tree.edit import Edit, make_patch, make_put
 from treedbd.tree.errors import InvalidData
-from treedbd.tree.fragment import Fragment
-from treedbd.tree.fragments import Splitter
+from treedbd.tree.fragments import Fragment, Splitter
 from treedbd.tree.printing import compact, parse
 from treedbd.tree.types import Json, Place
 from treedbd.tree.value import as_json, plain

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from treedbd.limits import MAX_BODY_NESTING
 from treedbd.tree.errors import InvalidData
-from treedbd.tree.fragment import Fragment
-from treedbd.tree.fragments import FRAGMENT_BYTES, NODE_BYTES, Splitter
+from treedbd.tree.fragments import FRAGMENT_BYTES, NODE_BYTES, Fragment, Splitter
 
 LEAVES = st.one_of(
     st.none(),

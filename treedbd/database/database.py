@@ -104,10 +104,7 @@ class Database:
         self._writes = self._make_applier(runtime, retain_events)
         hooks = FollowerHooks(self._is_interested, self._show_news, self._notify, self._leave)
         self._shared = None if make_turn is None else make_turn(engine, hooks)
-        self._group_commit = GroupCommit(
-            *(engine, self._writes.apply, self._on_committed, self._notify, self._leave),
-            *(runtime, self._shared),
-        )
+        self._group_commit = self._make_group_commit(runtime)
         maintenance.begin(self._group_commit.maintain)
         self.indexes: Final = Indexes(name, engine, lambda: rules.current, maintenance.add)
         rounds = self._group_commit.rounds
@@ -116,6 +113,17 @@ class Database:
         self._resumptions = Resumptions(engine, self._watchers, runtime, retain_events)
         self.resume: Final = self._resumptions.add
         self.disconnect_writes: Final = DisconnectWrites(name, self.write, runtime)
+
+    def _make_group_commit(self, runtime: Runtime) -> GroupCommit:
+        return GroupCommit(
+            self._engine,
+            self._writes.apply,
+            self._on_committed,
+            self._notify,
+            self._leave,
+            runtime,
+            self._shared,
+        )
 
     def _make_applier(self, runtime: Runtime, retain_events: int) -> WriteApplier:
         return WriteApplier(

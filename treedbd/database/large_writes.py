@@ -18,8 +18,7 @@ from treedbd.store.bulk_patch import BulkPatch
 from treedbd.store.bulk_writer import BulkWriter, WritesNodes
 from treedbd.tree.errors import InvalidData
 from treedbd.tree.event import EVENT_BYTES
-from treedbd.tree.fragment import Fragment
-from treedbd.tree.fragments import Splitter
+from treedbd.tree.fragments import Fragment, Splitter
 from treedbd.tree.server_values import Resolver
 from treedbd.tree.types import Change, Chunks, Place
 from treedbd.tree.view import View

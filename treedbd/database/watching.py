@@ -27,7 +27,7 @@ from treedbd.database.watchers import (
     Watchers,
 )
 from treedbd.store.engine import Engine
-from treedbd.store.nodes import HeldNodes, PresentNodes
+from treedbd.store.nodes import PresentNodes
 from treedbd.tree.event import Commit, Event, Position, complete
 from treedbd.tree.types import Path
 from treedbd.tree.window import Facts
@@ -67,10 +67,6 @@ class Watching:
     def read(self, work: Callable[[PresentNodes], T]) -> T:
         """Run `work` on the last durable state and return its result."""
         return self._engine.read(lambda view: work(PresentNodes(view)))
-
-    def hold(self) -> HeldNodes:
-        """Hold the last durable state open, for a reader that needs many turns."""
-        return HeldNodes(self._engine.snapshot())
 
     def watch(
         self,

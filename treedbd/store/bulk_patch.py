@@ -16,7 +16,7 @@ from treedbd.pauses import pause
 from treedbd.store.bulk_writer import BulkWriter, WritesNodes
 from treedbd.tree.edit import make_member, overlap, parse_member, resolve_change, resolve_member
 from treedbd.tree.errors import InvalidData
-from treedbd.tree.fragment import Fragment
+from treedbd.tree.fragments import Fragment
 from treedbd.tree.normalise import count_nodes
 from treedbd.tree.order import sort_keys
 from treedbd.tree.printing import TEXT_AT_ONCE, compact, print_text

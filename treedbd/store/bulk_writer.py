@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 from treedbd.pauses import pause, paused
 from treedbd.tree.errors import InvalidData
-from treedbd.tree.fragment import Fragment
+from treedbd.tree.fragments import Fragment
 from treedbd.tree.normalise import check_priority, count_nodes, normalise
 from treedbd.tree.path import is_at_or_above
 from treedbd.tree.printing import print_text

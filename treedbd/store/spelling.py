@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from typing import Final
 
 from treedbd.store.serialise import CHUNK_BYTES, cut_into_chunks
+from treedbd.tree.long_strings import find_end
 from treedbd.tree.number import INT64_HIGH, INT64_LOW
 
 _AS_ZEROS: Final = bytes(0x30 if 0x30 <= byte <= 0x39 else 0 for byte in range(256))
@@ -28,7 +29,6 @@ _DIGITS: Final = rb"(-?[0-9]{19,21})(?![^,\]}])"
 _FIRST: Final = re.compile(_DIGITS)
 _NUMBER: Final = re.compile(rb"[:,\[]" + _DIGITS)
 """An integer of 19 digits or more, with around it what is around values; maybe inside a string."""
-_REST_OF_STRING: Final[Any] = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 _IN_NUMBERS: Final = b"0123456789-+.e"
 _NUMBER_BYTES: Final = 32
 """More than any number has that is printed."""
@@ -76,7 +76,7 @@ def _spell_text(text: bytes, was_in_string: bool) -> bytes:
         is_in_string = _ends_in_string(text[passed:start], is_in_string)
         passed = start
         if is_in_string:
-            end = _REST_OF_STRING.match(text, start).end()
+            end = find_end(text, start)
         else:
             spelled += text[copied:start], _spell(found[1])
             copied = end

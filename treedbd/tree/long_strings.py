@@ -16,7 +16,7 @@ from treedbd.pauses import pause
 from treedbd.tree.errors import InvalidData
 
 _COUNTED_AT_ONCE: Final = 65_536
-END_OF_STRING: Final = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
+_REST: Final = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 """What is left of a string up to its last quotation mark, or to a lone backslash at the end."""
 # What a part of a string begins with that can be parsed by itself: characters and escapes that are
 # whole, and both halves of an escaped surrogate pair.
@@ -45,13 +45,21 @@ class LongString:
     def add(self, data: bytes) -> bytes:
         """Add a piece up to the end of the string; return what follows its last character."""
         data = self._escape + data
-        end = END_OF_STRING.match(data).end()  # type: ignore[union-attr]  # it matches anything
+        end = find_end(data)
         self.parts.append(data[:end])
         if data[end : end + 1] == b'"':
             self.is_open = False
             return data[end:]
         self._escape = data[end:]
         return b""
+
+
+def find_end(text: bytes, at: int = 0) -> int:
+    """Return where a string ends that has begun: at its quotation mark, or where text is missing.
+
+    That is the end of the text, or a lone backslash there. `at` is in the string, not in an escape.
+    """
+    return _REST.match(text, at).end()  # type: ignore[union-attr]  # it matches anything
 
 
 def parse_text(parts: Iterable[bytes]) -> str:

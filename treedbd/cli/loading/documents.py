@@ -12,8 +12,7 @@ from treedbd.cli.exit import CommandFailed
 from treedbd.cli.loading.files import Format
 from treedbd.cli.loading.parts import PART_BYTES, Part, PartMaker
 from treedbd.tree.errors import InvalidData
-from treedbd.tree.fragment import Fragment
-from treedbd.tree.fragments import FRAGMENT_BYTES, Splitter
+from treedbd.tree.fragments import FRAGMENT_BYTES, Fragment, Splitter
 from treedbd.tree.printing import parse
 
 LONG_LINE_FRAGMENTS: Final = 16

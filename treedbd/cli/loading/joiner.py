@@ -14,7 +14,7 @@ import orjson
 
 from treedbd.cli.exit import CommandFailed
 from treedbd.cli.loading.files import Format
-from treedbd.tree.fragment import Fragment
+from treedbd.tree.fragments import Fragment
 from treedbd.tree.printing import NULL, compact
 from treedbd.tree.types import VALUE, Path
 

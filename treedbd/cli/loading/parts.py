@@ -26,9 +26,8 @@ import attrs
 from treedbd.limits import MIB
 from treedbd.tree.edit import Edit, make_patch, make_put
 from treedbd.tree.errors import InvalidData, InvalidPath
-from treedbd.tree.fragment import Fragment
+from treedbd.tree.fragments import Fragment
 from treedbd.tree.path import check_keys
-from treedbd.tree.printing import parse
 from treedbd.tree.types import PRIORITY, VALUE, Json, Path, Place
 
 PART_BYTES: Final = MIB
@@ -125,7 +124,7 @@ class PartMaker:
             yield Part(last, follows_all=True)
 
     def _whole(self, fragment: Fragment) -> Iterator[Part]:
-        json = _nest(fragment.path, parse(fragment.json))
+        json = _nest(fragment.path, fragment.parse())
         is_container = isinstance(json, list) or (
             isinstance(json, dict) and all(key == PRIORITY or key[:1] != "." for key in json)
         )
@@ -133,11 +132,11 @@ class PartMaker:
             yield from self._add(fragment)
             return
         records = len(json) if isinstance(json, list | dict) else 1
-        yield Part({(): json}, set(), len(fragment.json), records)
+        yield Part({(): json}, set(), fragment.size, records)
 
     def _add(self, fragment: Fragment) -> Iterator[Part]:
         path, begun = fragment.path, fragment.begun
-        members = _members(fragment.json, fragment.first)
+        members = _members(fragment)
         _check_keys(path)
         _check_keys([key for key in members if key[:1] != "."])
         is_new = begun <= len(path)
@@ -160,7 +159,7 @@ class PartMaker:
         if priority is not _NONE:
             self._priorities[path] = priority  # type: ignore[assignment]  # it is JSON
             self._mark(path)
-        yield from self._count(len(fragment.json), len(members))
+        yield from self._count(fragment.size, len(members))
 
     def _place(self, path: Path, begun: int, members: dict[str, Json], *, is_whole: bool) -> None:
         """Set members of a container; with `is_whole` they are all that it has so far."""
@@ -209,10 +208,10 @@ class PartMaker:
             self._part = Part()
 
 
-def _members(json: bytes, first: int) -> dict[str, Json]:
-    parsed: Any = parse(json)
+def _members(fragment: Fragment) -> dict[str, Json]:
+    parsed: Any = fragment.parse()
     if isinstance(parsed, list):
-        return {str(first + at): item for at, item in enumerate(parsed)}
+        return {str(at): item for at, item in enumerate(parsed, fragment.first)}
     return parsed  # type: ignore[no-any-return]  # a fragment of a container is one
 
 

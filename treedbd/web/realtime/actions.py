@@ -155,7 +155,7 @@ class SessionActions:
         return _after(self._writes.pending, lambda: self.listens.get(request))
 
     def _sign_in(self, request: RealtimeRequest) -> _Waiting:
-        """Become somebody else, when all that was asked for before was read."""
+        """Become another caller, when all that was asked for before was read."""
         return _after(self.listens.pending, lambda: self.signed_in.sign_in(request))
 
     def _sign_out(self, request: RealtimeRequest) -> _Waiting:

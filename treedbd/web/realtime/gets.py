@@ -15,8 +15,7 @@ from treedbd.web.content import WaitingBytesRefused
 from treedbd.web.large_reads import Waiter
 from treedbd.web.read_options import EXPORT
 from treedbd.web.realtime import messages
-from treedbd.web.realtime.numbers import SpelledSource
-from treedbd.web.realtime.values import ReadOwner, read_message
+from treedbd.web.realtime.values import ReadOwner, SpelledSource, read_message
 from treedbd.web.rendering import Rendering
 from treedbd.web.representation import ReadSource
 from treedbd.web.shared_reads import TooMuchWork

@@ -27,8 +27,7 @@ from treedbd.web.content import Content, WaitingBytesRefused
 from treedbd.web.read_options import EXPORT
 from treedbd.web.realtime import messages
 from treedbd.web.realtime.frames import contents_of, frame_message
-from treedbd.web.realtime.numbers import SpelledSource
-from treedbd.web.realtime.values import ReadOwner, read_bytes, read_message
+from treedbd.web.realtime.values import ReadOwner, SpelledSource, read_bytes, read_message
 from treedbd.web.rendering import Rendering
 from treedbd.web.shared_reads import TooMuchWork
 from treedbd.web.sse.first_value import FirstValue, first_source

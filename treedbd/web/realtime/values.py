@@ -2,18 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterator
 from typing import Protocol
 
 from treedbd.database.database import Database
 from treedbd.database.read_grants import ReadRequest
 from treedbd.database.requests import Caller
+from treedbd.store.nodes import Nodes
+from treedbd.store.spelling import spell_chunks
 from treedbd.web.content import Content
+from treedbd.web.large_reads import RenderingSource
 from treedbd.web.realtime.frames import FramingReader, frame_message
 from treedbd.web.realtime.outbox import Outbox
 from treedbd.web.realtime.service import RealtimeParts
 from treedbd.web.rendering import Rendering
 from treedbd.web.sse.send_queue import FrameReader
+
+
+class SpelledSource:
+    """The JSON of another source (`RenderingSource`), numbers beyond 64 bits with an exponent."""
+
+    def __init__(self, source: RenderingSource) -> None:
+        self._source = source
+
+    @property
+    def key(self) -> Hashable:
+        """Equal for sources that render the same from the same state."""
+        return "spelled", self._source.key
+
+    def shares(self, other: object) -> bool:
+        """Return whether this source can show what another with the same key has rendered."""
+        return isinstance(other, SpelledSource) and self._source.shares(other._source)
+
+    def chunks(self, nodes: Nodes) -> Iterator[bytes]:
+        """Render from the nodes of one moment."""
+        return spell_chunks(self._source.chunks(nodes))
 
 
 class ReadOwner(Protocol):
