@@ -70,6 +70,14 @@ def test_the_first_commit_creates_it_with_all_that_was_written() -> None:
     assert append_all(engine, b"next") == [2]
 
 
+def test_it_is_used_by_nobody_before_it_was_made_ready() -> None:
+    seen: list[dict[bytes, bytes]] = []
+    engine = CreateOnWriteEngine(MemoryEngine, lambda _: seen.append(engine.read(everything)))
+    put_all(engine, [(b"key", b"value")])
+    assert seen == [{}]
+    assert engine.read(everything) == {b"key": b"value"}
+
+
 def test_after_an_error_in_creation_it_is_empty_and_the_next_commit_tries_again() -> None:
     creator = Creator()
     creator.is_full = True

@@ -95,11 +95,25 @@ def test_a_first_engine_is_replaced_by_the_file_that_is_created(engines: Engines
     assert engine.read(everything) == {}
     file = engines.open()
     put_all(file, [(b"a", b"1")])
-    engine.attach(file)
+    engine.attach(file, MIB)
     assert engine.read(everything) == {b"a": b"1"}
     engine.detach()
     engine.close_detached()
     assert engine.read(everything) == {b"a": b"1"}
+    engine.close()
+
+
+def test_a_file_that_is_created_has_its_cache_before_it_is_used(
+    engines: Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is created in the thread of a commit, while others may read."""
+    engine = ReopeningEngine(engines.open, lambda: engine.open(MIB), MemoryEngine())
+    file = engines.open()
+    put_all(file, [(b"a", b"1")])
+    seen: list[dict[bytes, bytes]] = []
+    monkeypatch.setattr(file, "limit_cache", lambda _: seen.append(engine.read(everything)))
+    engine.attach(file, 64 * KIB)
+    assert (seen, engine.cache_size) == ([{}], 64 * KIB)
     engine.close()
 
 

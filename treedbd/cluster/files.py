@@ -127,9 +127,8 @@ class ClusterFiles:
             self._open.open_in_place(database, self._engines[database])
 
         def created(file: PostgresqlEngine) -> None:
-            engine.attach(file)
             self._catalog.created(name)
-            self._open.created(self._catalog.find(name), engine)
+            self._open.created(self._catalog.find(name), engine, file)
 
         if is_written:
             engine = ReopeningEngine(open_file, use, is_shared=True)

@@ -133,9 +133,8 @@ class DatabaseFiles:
             self._open_in_place(self._catalog.find(name))
 
         def created(file: SqliteEngine) -> None:
-            engine.attach(file)
             self._catalog.created(name)
-            self._open.created(self._catalog.find(name), engine)
+            self._open.created(self._catalog.find(name), engine, file)
 
         is_shared = self._shared is not None
         if is_written:

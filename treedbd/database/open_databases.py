@@ -40,7 +40,7 @@ from treedbd.files import has_descriptors
 from treedbd.limits import Limits
 from treedbd.names import DatabaseName
 from treedbd.store.engine import CannotOpenStore
-from treedbd.store.reopening import ReopeningEngine
+from treedbd.store.reopening import FileEngine, ReopeningEngine
 
 UNUSED_S: Final = 300.0
 """Seconds after its last use for which an idle database stays open."""
@@ -161,9 +161,9 @@ class OpenDatabases:
             self._runtime.clock.callLater(0, lambda: self.open(database, engine).addBoth(done))
             raise Unavailable(_IS_BEHIND)
 
-    def created(self, database: FileUser, engine: ReopeningEngine) -> None:
-        """Count a database whose file was created; may be called in a worker thread."""
-        engine.limit_cache(self._caches.share)
+    def created(self, database: FileUser, engine: ReopeningEngine, file: FileEngine) -> None:
+        """Use and count a file that was created for a database, in any thread."""
+        engine.attach(file, self._caches.share)
         self._open[database] = engine
         self._opened(database.name)
 

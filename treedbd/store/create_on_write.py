@@ -52,6 +52,7 @@ class CreateOnWriteEngine(Generic[E]):
     ) -> None:
         """Call `created` with the engine, in the thread of the commit, when it has the data.
 
+        Nobody else uses the engine before that has returned, unless `created` lets them.
         If the place `is_shared` with other processes, data that has appeared there is a `Conflict`.
         """
         self._is_shared = is_shared
@@ -141,10 +142,10 @@ class CreateOnWriteEngine(Generic[E]):
         self._bind(engine)
 
     def _bind(self, engine: E) -> None:
+        self._created(engine)
         self._engine = engine
         self.read = engine.read
         self.begin = engine.begin
-        self._created(engine)
 
 
 class _FirstTransaction(WrappedTransaction):

@@ -128,9 +128,11 @@ class ReopeningEngine:
         """Whether a moment is held open."""
         return self._file is not None and self._file.has_snapshots
 
-    def attach(self, file: FileEngine) -> None:
-        """Use an engine whose file was created just now."""
+    def attach(self, file: FileEngine, cache_size: int) -> None:
+        """Use an engine whose file was created just now, in any thread."""
         with self._lock:
+            self._file = file
+            self.limit_cache(cache_size)  # first: a connection is used in one thread at a time
             self._bind(file)
 
     def open(self, cache_size: int) -> None:
