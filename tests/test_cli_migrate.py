@@ -9,7 +9,9 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, ClassVar
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 from twisted.internet.defer import Deferred
@@ -84,6 +86,115 @@ def test_a_database_is_copied_with_its_rules_and_priorities(
     send(source, "DELETE", "/a/k0003.json")
     assert run_command(*words, "--replace", token="owner").status == 0
     assert exported(target) == exported(source)
+
+
+LARGE = {"a": "x" * 2_500_000, "b": "y" * 2_500_000}
+"""More than one page, in children of which each is less."""
+ROWS = {f"r{at:02}": {"n": at, "text": "x" * 900, ".priority": at} for at in range(50)}
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        {"orders": {"k": 1}, "users": {f"u{at}": {"text": "x" * 1000} for at in range(6000)}},
+        {"a": LARGE, **ROWS},
+        {**ROWS, "r25m": LARGE, "r30m": {"z": LARGE}},
+        {**ROWS, "s": LARGE, "t": {**ROWS, "z": LARGE}},
+        {"1": LARGE, "2": LARGE, "01": LARGE, "z": 1, ".priority": "p"},
+        {**ROWS, "z": {"y": {**ROWS, "z": {"y": LARGE, "z": LARGE}}}},
+        {"z": {".value": "\n" * 2_500_000, ".priority": 3}},
+        {**ROWS, "w": "x" * 5_000_000, "x": LARGE, "y": 1},
+    ],
+    ids=["orders", "first", "middle", "last", "numbers", "nested", "string", "mixed"],
+)
+def test_children_larger_than_a_page_are_copied_wherever_they_are(
+    source: Daemon, target: Daemon, tree: Any
+) -> None:
+    send(source, "PUT", "/.json?print=silent", tree)
+    send(target, "PUT", "/.json", {"z": 1, "gone": {"x": 1}, ".priority": 8})
+    words = ["migrate", url(source), url(target), "--once", "--quiet", "--replace"]
+    result = run_command(*words, token="owner")
+    assert result.status == 0, result.errors
+    assert exported(target) == exported(source)
+
+
+class HostedSource(BaseHTTPRequestHandler):
+    """A service that returns few children at once, and prints some objects as arrays."""
+
+    tree: ClassVar[Any] = {
+        "list": ["x" * 3_000_000, None, "y", {"z": "z" * 3_000_000}],
+        "k": {},
+        "p": 1,
+    }
+    most = 7
+
+    def do_GET(self) -> None:
+        address = urlsplit(self.path)
+        found: Any = self.tree
+        for key in filter(None, address.path.removesuffix(".json").split("/")):
+            members = dict(members_of(found))
+            found = members.get(key)
+        found = self._select(found, dict(parse_qsl(address.query)))
+        body = json.dumps(found).encode()
+        self.send_response(401 if ".settings" in self.path else 200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _select(self, found: Any, query: dict[str, str]) -> Any:
+        if "shallow" in query:
+            return {key: True for key, _ in members_of(found)} if members_of(found) else found
+        if "orderBy" not in query:
+            return found
+        start = json.loads(query.get("startAt", '"0"'))
+        chosen = [(key, value) for key, value in members_of(found) if key >= start]
+        chosen = chosen[: min(int(query["limitToFirst"]), self.most)]
+        if all(key.isdecimal() for key, _ in chosen):
+            items = dict(chosen)
+            return [items.get(str(at)) for at in range(max(map(int, items), default=-1) + 1)]
+        return dict(chosen)
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+def members_of(found: Any) -> list[tuple[str, Any]]:
+    if isinstance(found, list):
+        return [(str(at), each) for at, each in enumerate(found) if each is not None]
+    return sorted(found.items()) if isinstance(found, dict) else []
+
+
+def test_a_source_that_returns_few_children_and_arrays_is_copied_whole(target: Daemon) -> None:
+    HostedSource.tree["k"] = {f"k{at:02}": "x" * 100_000 for at in range(50)}
+    with ThreadingHTTPServer(("127.0.0.1", 0), HostedSource) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            words = [f"http://127.0.0.1:{server.server_port}", url(target), "--once", "--quiet"]
+            result = run_command("migrate", *words, token="owner")
+        finally:
+            server.shutdown()
+            thread.join()
+    assert result.status == 0, result.errors
+    assert send(target, "GET", "/.json") == HostedSource.tree
+
+
+def test_a_target_that_takes_short_bodies_only_receives_several(
+    source: Daemon, tmp_path: pathlib.Path
+) -> None:
+    tree = {"a": LARGE, "z": {f"r{at:03}": {"text": "x" * 20_000} for at in range(200)}}
+    send(source, "PUT", "/.json?print=silent", tree)
+    config = (
+        "default_project = 'demo'\nemulator = true\n[limits]\nwrite_body_bytes = 2_600_000\n"
+        "[projects.demo]\ndatabases = '*'\nrules_file = 'open.json'\n"
+    )
+    (tmp_path / "short").mkdir()
+    (tmp_path / "short" / "open.json").write_text(RULES)
+    with Daemon(tmp_path / "short", config=config) as short:
+        words = ["migrate", url(source), f"{short.http}/?ns=demo", "--once", "--quiet"]
+        result = run_command(*words, token="owner")
+        assert result.status == 0, result.errors
+        assert short.request("GET", "/.json?ns=demo&format=export").json == tree
 
 
 def test_what_changes_while_it_is_followed_is_copied(

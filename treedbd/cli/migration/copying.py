@@ -1,13 +1,14 @@
 """Copies what is at a path of one database to the same path of another, however large it is.
 
 What is short is read and written at once. Of a longer container the children are read in pages, and
-one that is too long for a page is copied by itself. So no more than a page is in memory. Children
-that the source does not have are removed from the target. Everything may be done again: the result
-is what the source had when it was read.
+one that is too long for a page is copied by itself. So no more than a page is in memory, or the one
+string that is longer. Children that the source does not have are removed from the target.
+Everything may be done again: the result is what the source had when it was read.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import Any, Final
 
 import orjson
@@ -15,7 +16,7 @@ import orjson
 from treedbd.cli.client import content, receive
 from treedbd.cli.data import JSON_HEADERS
 from treedbd.cli.exit import CommandFailed
-from treedbd.cli.loading.retries import LONGEST, Retries
+from treedbd.cli.loading.retries import LONGEST, Refused, Retries
 from treedbd.cli.progress import ProgressReport
 from treedbd.cli.url import Url
 from treedbd.limits import MIB
@@ -27,6 +28,10 @@ from treedbd.tree.types import PRIORITY, Path
 PAGE_BYTES: Final = 4 * MIB
 PAGE_CHILDREN: Final = 1000
 REMOVED_AT_ONCE: Final = 1000
+LEAF_BYTES: Final = 64 * MIB
+"""More than the JSON of the longest string, 10 MB of characters that may all be escaped."""
+TOO_LARGE: Final = 413
+_EXPORT: Final = {"format": "export"}
 
 
 class _TooLong(Exception):
@@ -62,56 +67,94 @@ class Copying:
 
         Raises `CommandFailed`.
         """
-        found = await self._read(path, {"format": "export"})
-        if found is not None:
-            if found != NULL or not is_new:
+        found = await self._read(path, _EXPORT)
+        if found is None:
+            await self._copy_large(path, is_new=is_new)
+        elif found != NULL or not is_new:
+            try:
                 await self._write("PUT", path, found)
-            return
+            except Refused as error:
+                if error.status != TOO_LARGE:
+                    raise
+                await self._copy_large(path, is_new=is_new)
+
+    async def _copy_large(self, path: Path, *, is_new: bool) -> None:
+        """Copy what is too long for one request."""
         if not is_new:
             await self._remove_others(path)
-        await self._copy_children(path, is_new=is_new)
-        priority = await self._read((*path, PRIORITY), {})
-        if priority not in (None, NULL):
-            await self._write("PUT", (*path, PRIORITY), priority or NULL)
+        if not await self._copy_children(path, is_new=is_new):
+            await self._copy_leaf(path)
+            return
+        priority = await self._read((*path, PRIORITY), {}) or NULL
+        if priority != NULL or not is_new:
+            await self._write("PUT", (*path, PRIORITY), priority)
 
-    async def _copy_children(self, path: Path, *, is_new: bool) -> None:
-        last: str | None = None
+    async def _copy_leaf(self, path: Path) -> None:
+        found = await self._read(path, _EXPORT, LEAF_BYTES)
+        if found is None:  # it had no children just now
+            raise CommandFailed(f"{format_path(path)} of the source has changed: try again.")
+        await self._write("PUT", path, found)
+
+    async def _copy_children(self, path: Path, *, is_new: bool) -> bool:
+        """Copy children in pages; return whether there were any.
+
+        A bound includes its key, so the last child of a page is the first of the next one and is
+        written with that. The page that has no other child is the last one, also if a server
+        returns fewer children than were asked for.
+        """
+        start: str | None = None
         count = PAGE_CHILDREN
+        keys: list[str] | None = None
         while True:
-            page = await self._read_page(path, last, count)
+            page = await self._read_page(path, start, count + 1)
             if page is None and count > 1:
                 count = max(1, count // 8)
                 continue
-            if page is None:
-                last = await self._next_key(path, last)
-                await self.copy((*path, last), is_new=is_new)
-                continue
-            if page:
-                await self._write("PATCH", path, compact(page))
-                last = max(page, key=rank_key)
-            if len(page) < count:
-                return
-            count = min(2 * count, PAGE_CHILDREN)
+            if page is None:  # what follows the first child is only known from the keys
+                keys = await self._sorted_keys(path) if keys is None else keys
+                first = next(iter(keys), None) if start is None else start
+                if first is not None:
+                    await self.copy((*path, first), is_new=is_new)
+                following = _key_after(keys, first)
+            else:
+                first = next(iter(page), None)
+                following = [*page][-1] if len(page) > 1 else None
+                members = {key: page[key] for key in page if key != following}
+                await self._write_children(path, members, is_new=is_new)
+                count = min(2 * count, PAGE_CHILDREN)
+            if following is None:
+                return start is not None or first is not None
+            start = following
 
-    async def _read_page(self, path: Path, last: str | None, count: int) -> dict[str, Any] | None:
-        """Return the children after a key, None if they are too long for a page."""
-        parameters = {"format": "export", "orderBy": '"$key"', "limitToFirst": str(count + 1)}
-        if last is not None:
-            parameters["startAt"] = compact(last).decode()
+    async def _write_children(self, path: Path, page: dict[str, Any], *, is_new: bool) -> None:
+        """Write children, in several requests if the target takes no such long bodies."""
+        if not page:
+            return
+        try:
+            await self._write("PATCH", path, compact(page))
+        except Refused as error:
+            if error.status != TOO_LARGE:
+                raise
+            if len(page) == 1:
+                await self.copy((*path, *page), is_new=is_new)
+                return
+            members, middle = [*page.items()], len(page) // 2
+            await self._write_children(path, dict(members[:middle]), is_new=is_new)
+            await self._write_children(path, dict(members[middle:]), is_new=is_new)
+
+    async def _read_page(self, path: Path, start: str | None, count: int) -> dict[str, Any] | None:
+        """Return the first children from a key on in order, None if they are too long."""
+        parameters = {**_EXPORT, "orderBy": '"$key"', "limitToFirst": str(count)}
+        if start is not None:
+            parameters["startAt"] = compact(start).decode()
         text = await self._read(path, parameters)
         if text is None:
             return None
-        page: dict[str, Any] = orjson.loads(text) or {}
-        if last is not None:
-            page.pop(last, None)
-        return dict(sorted(page.items(), key=lambda each: rank_key(each[0]))[:count])
+        members = _members(orjson.loads(text))
+        return {key: members[key] for key in sorted(members, key=rank_key) if key != PRIORITY}
 
-    async def _next_key(self, path: Path, last: str | None) -> str:
-        keys = await self._keys(self._source, self._source_url, path)
-        after = [key for key in keys if last is None or rank_key(key) > rank_key(last)]
-        if not after:
-            raise CommandFailed(f"{format_path(path)} of the source has changed: try again.")
-        return min(after, key=rank_key)
+    async def _sorted_keys(self, path: Path) -> list[str]:
+        return sorted(await self._keys(self._source, self._source_url, path), key=rank_key)
 
     async def _remove_others(self, path: Path) -> None:
         """Remove the children of the target that the source does not have."""
@@ -125,11 +168,12 @@ class Copying:
     async def _keys(self, retries: Retries, url: Url, path: Path) -> set[str]:
         address = at_path(url, path).with_parameters({"shallow": "true", "timeout": LONGEST})
         response = await retries.request("GET", address)
-        found = orjson.loads(await content(response, address))
-        return set(found) if isinstance(found, dict) else set()
+        return set(_members(orjson.loads(await content(response, address))))
 
-    async def _read(self, path: Path, parameters: dict[str, str]) -> bytes | None:
-        """Return the JSON of a read, None if it is too long for a page."""
+    async def _read(
+        self, path: Path, parameters: dict[str, str], most: int = PAGE_BYTES
+    ) -> bytes | None:
+        """Return the JSON of a read, None if it has more than `most` bytes."""
         address = at_path(self._source_url, path).with_parameters(
             {**parameters, "timeout": LONGEST}
         )
@@ -140,7 +184,7 @@ class Copying:
         def consume(piece: bytes) -> None:
             nonlocal size
             size += len(piece)
-            if size > PAGE_BYTES:
+            if size > most:
                 raise _TooLong
             pieces.append(piece)
 
@@ -162,3 +206,18 @@ class Copying:
 def at_path(url: Url, path: Path) -> Url:
     """Return the URL of a path below the one that a URL names."""
     return url.below(path).to_json()
+
+
+def _members(found: Any) -> dict[str, Any]:
+    """Return the children in a response; a hosted service prints some objects as arrays."""
+    if isinstance(found, list):
+        return {str(at): each for at, each in enumerate(found) if each is not None}
+    return found if isinstance(found, dict) else {}
+
+
+def _key_after(keys: list[str], key: str | None) -> str | None:
+    """Return what follows a key among sorted keys, one of which it need not be any more."""
+    if key is None:
+        return None
+    at = bisect_right(keys, rank_key(key), key=rank_key)
+    return keys[at] if at < len(keys) else None
