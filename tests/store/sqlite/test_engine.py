@@ -26,7 +26,7 @@ from tests.store.conformance import (
 )
 from tests.store.sqlite.disk_space import limited_file_size
 from treedbd.store.engine import CannotOpenStore, DiskFull, LogEntry, ReadView, StoreFailed
-from treedbd.store.sqlite.engine import SqliteEngine
+from treedbd.store.sqlite.engine import SqliteEngine, remove_files
 from treedbd.store.sqlite.file import PAGE_BYTES
 from treedbd.store.sqlite.wal import CHECKPOINT_FRAMES
 
@@ -664,3 +664,17 @@ def test_a_commit_of_a_cache_is_not_synced(tmp_path: pathlib.Path) -> None:
     durable = count_syncs(tmp_path / "durable" / "a.shelf", is_cache=False)
     cached = count_syncs(tmp_path / "cached" / "a.shelf", is_cache=True)
     assert durable >= cached + 10
+
+
+def test_a_file_is_removed_when_what_is_beside_it_is_durably_gone(
+    closed: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    durable = []
+
+    def record(folder: pathlib.Path) -> None:
+        durable.append([file.name for file in folder.iterdir()])
+
+    monkeypatch.setattr("treedbd.store.sqlite.engine.sync_directory", record)
+    for _ in range(2):
+        remove_files(closed)
+    assert durable == [["default.shelf"], []]

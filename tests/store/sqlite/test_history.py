@@ -16,6 +16,7 @@ import apsw
 import pytest
 
 from tests.store.conformance import everything
+from tests.store.sqlite.forgetful import ForgetfulDirectory
 from treedbd.store.engine import CannotOpenStore, DiskFull, StoreFailed
 from treedbd.store.sqlite.engine import SqliteEngine
 from treedbd.store.sqlite.mark import Mark, MarkFile
@@ -312,6 +313,85 @@ def test_a_log_beside_a_shelf_that_was_closed_without_one_is_not_applied(
     stray.unlink()
     with opened(path) as engine:
         assert last(engine) == 1
+
+
+@pytest.mark.parametrize("is_used_again", [False, True])
+def test_after_a_clean_close_a_power_failure_does_not_bring_the_log_back(
+    path: pathlib.Path,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    is_used_again: bool,
+) -> None:
+    with opened(path) as engine:
+        commit(engine, COMMITS)
+        directory = ForgetfulDirectory(path.parent, tmp_path / "kept", monkeypatch)
+    if is_used_again:
+        with opened(path) as engine:
+            commit(engine)
+            directory.sync()  # SQLite does, for the name of a new log
+    directory.cut_power(tmp_path / "cut")
+    assert not beside(tmp_path / "cut" / path.name, "-wal").exists()
+    with opened(tmp_path / "cut" / path.name) as engine:
+        assert last(engine) == COMMITS + is_used_again
+        assert engine.was_closed_cleanly
+
+
+def test_the_mark_does_not_say_closed_while_the_log_may_come_back(
+    path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: pathlib.Path) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with opened(path) as engine:
+        commit(engine)
+        monkeypatch.setattr("treedbd.store.sqlite.writer.sync_directory", fail)
+    mark = mark_of(path)
+    assert mark is not None
+    assert not mark.is_closed
+
+
+def close_and_bring_back(path: pathlib.Path) -> pathlib.Path:
+    """Close a shelf after some commits, put its log back, and return that."""
+    log = beside(path, "-wal")
+    with opened(path) as engine:
+        commit(engine, COMMITS)
+        subprocess.run(["cp", log, beside(path, "-saved")], check=True)
+    beside(path, "-saved").rename(log)
+    return log
+
+
+def test_a_log_that_was_applied_already_is_none(path: pathlib.Path) -> None:
+    log = close_and_bring_back(path)
+    assert log.stat().st_size
+    with opened(path) as engine:
+        assert last(engine) == COMMITS
+        assert engine.was_closed_cleanly
+        assert engine.warning is None
+        assert not log.stat().st_size
+        assert commit(engine) == COMMITS + 1
+    with opened(path) as engine:
+        assert last(engine) == COMMITS + 1
+
+
+def test_a_log_of_the_same_shelf_that_would_take_it_back_is_refused(path: pathlib.Path) -> None:
+    log = close_and_bring_back(path)
+    saved = log.read_bytes()
+    log.unlink()
+    with opened(path) as engine:
+        commit(engine)
+    log.write_bytes(saved)
+    with pytest.raises(CannotOpenStore, match="is not the log of"):
+        SqliteEngine.open(path)
+    assert log.read_bytes() == saved
+
+
+def test_a_log_that_cannot_be_read_is_no_foreign_one(path: pathlib.Path) -> None:
+    log = close_and_bring_back(path)
+    log.unlink()
+    log.mkdir()
+    (log / "content").touch()
+    with pytest.raises(CannotOpenStore, match=r"default\.shelf-wal cannot be read"):
+        SqliteEngine.open(path)
 
 
 def test_a_shelf_is_not_created_where_the_mark_of_another_is(path: pathlib.Path) -> None:

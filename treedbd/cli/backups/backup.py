@@ -144,6 +144,7 @@ def numbered(folder: pathlib.Path) -> list[pathlib.Path]:
 def _remove_old(folder: pathlib.Path, keep: int) -> None:
     for old in numbered(folder)[:-keep]:
         (old / MANIFEST).unlink()  # first: what is left of it is no backup any more
+        sync_directory(old)
         shutil.rmtree(old)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, TypeAlias, TypeVar
 
-from treedbd.files import FULL_ERRNOS, create_directory, write_atomically
+from treedbd.files import FULL_ERRNOS, create_directory, sync_directory, write_atomically
 from treedbd.store.engine import (
     CannotOpenStore,
     DiskFull,
@@ -324,6 +324,14 @@ def _close_alone(close: _Close) -> None:
 
 
 def remove_files(path: pathlib.Path) -> None:
-    """Remove the file of a database that nobody has open, and the files beside it."""
-    for suffix in _SUFFIXES:
-        beside(path, suffix).unlink(missing_ok=True)
+    """Remove the file of a database that nobody has open, and the files beside it.
+
+    The file is last, when the others are durably gone: a log or a mark without it is refused, and
+    one beside the next file of its name would be applied to that.
+    """
+    files = [beside(path, suffix) for suffix in _SUFFIXES]
+    for group in (files[1:], files[:1]):
+        if existing := [file for file in group if os.path.lexists(file)]:
+            for file in existing:
+                file.unlink(missing_ok=True)
+            sync_directory(path.parent)

@@ -11,7 +11,10 @@ mark beside the shelf (`mark`) says which change was the newest:
   process that is killed leaves a mark that is exact, or one commit behind.
 - After each checkpoint the mark is synced: the shelf alone, without its log, is never behind what a
   power failure leaves of the mark.
-- At a close that leaves no log, the mark says durably that the database is closed.
+- At a close that leaves no log, the mark says durably that the database is closed, when it is
+  durable that the log is gone: there are file systems on which the sync of one file does not carry
+  the removal of another, and a power failure then brings the log back. So a log beside a closed
+  shelf is refused only if it would change the shelf (`log_frames`).
 
 At the next opening a shelf that ends before its mark has lost changes, and one that has another
 change under the number of the mark has another history. Either is refused, and no file is changed:
@@ -32,6 +35,7 @@ import apsw
 
 from treedbd.store.engine import CannotOpenStore, StoreInaccessible
 from treedbd.store.sqlite.file import beside, log_of
+from treedbd.store.sqlite.log_frames import is_applied
 from treedbd.store.sqlite.mark import Mark, MarkFile
 from treedbd.store.sqlite.wal import last_sequence
 
@@ -41,6 +45,7 @@ _REMEDY: Final = (
     "put back what is missing, or restore a backup with its -mark, or start once with "
     "--accept-loss to go on without these changes"
 )
+_CHECK_DISK: Final = "let the user that runs treedb read and write it, and check the disk"
 
 
 class History:
@@ -71,7 +76,7 @@ class History:
         except OSError as error:
             raise self._inaccessible(error) from None
         log = log_of(path)
-        if self._mark is not None and self._mark.is_closed and has_content(log):
+        if self._mark is not None and self._mark.is_closed and self._is_foreign(log):
             raise CannotOpenStore(
                 log,
                 f"is not the log of {path.name}, which was closed without one",
@@ -152,11 +157,19 @@ class History:
                 self._file.write(Mark(*self._newest, is_closed=True), sync=True)
         self._file.close()
 
+    def _is_foreign(self, log: pathlib.Path) -> bool:
+        """Return whether there is a log that would change the shelf, which was closed without."""
+        try:
+            return has_content(log) and not is_applied(log, self._path)
+        except OSError as error:
+            reason = os.strerror(error.errno or 0)
+            raise StoreInaccessible(log, f"cannot be read ({reason})", _CHECK_DISK) from None
+
     def _inaccessible(self, error: OSError) -> CannotOpenStore:
         return StoreInaccessible(
             beside(self._path, MARK),
             f"cannot be read or written ({os.strerror(error.errno or 0)})",
-            "let the user that runs treedb read and write it",
+            _CHECK_DISK,
         )
 
 

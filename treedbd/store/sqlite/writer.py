@@ -41,7 +41,7 @@ from typing import Final
 
 import apsw
 
-from treedbd.files import FULL_ERRNOS
+from treedbd.files import FULL_ERRNOS, sync_directory
 from treedbd.store.engine import CannotOpenStore, DiskFull, StoreFailed
 from treedbd.store.lock import DirectoryLock
 from treedbd.store.sqlite.errors import (
@@ -304,7 +304,16 @@ class SqliteWriter:
             self._connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         self._connection.close()
         self._space.close()
-        self.history.close(is_clean=is_clean and not has_content(log_of(self._path)))
+        self.history.close(is_clean=is_clean and self._has_no_log())
+
+    def _has_no_log(self) -> bool:
+        """Return whether there is no log, and a power failure cannot bring it back either."""
+        log = log_of(self._path)
+        try:
+            sync_directory(log.parent)
+        except OSError:
+            return False
+        return not has_content(log)
 
     def _adopt(self, connection: apsw.Connection, *, is_alone: bool = True) -> None:
         """Checkpoint the log over a new connection, and count its frames from then on."""
