@@ -79,8 +79,8 @@ class WorkerContext(Protocol):
         """Find what clients do at the others with the databases of a project."""
         ...
 
-    def tell_damaged(self, name: DatabaseName) -> None:
-        """Let the others refuse writes to a database that this worker has found damaged."""
+    def tell_damaged(self, name: DatabaseName, *, refuses_reads: bool) -> None:
+        """Let the others refuse a database that this worker has found damaged."""
         ...
 
     def rules_of(self, project: str) -> RulesExchange:

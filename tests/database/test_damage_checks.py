@@ -26,14 +26,16 @@ from tests.injection import corrupt_row
 from tests.store.conformance import put_all
 from treedbd.database import damage_checks
 from treedbd.database.damage_checks import RETRY_S
-from treedbd.database.database_files import DAMAGED
+from treedbd.database.database_files import DAMAGED, UNREADABLE
 from treedbd.database.errors import Unavailable
 from treedbd.database.open_databases import SWEEP_S, UNUSED_S
 from treedbd.database.requests import Outcome
-from treedbd.store.engine import DamagedRow, StoreFailed
+from treedbd.store.engine import DamagedRow, StoreDamaged, StoreFailed
 from treedbd.store.sqlite import damage
 from treedbd.store.sqlite.damage import CheckStopped, find_damage
 from treedbd.store.sqlite.engine import SqliteEngine
+from treedbd.store.sqlite.file import PAGE_BYTES
+from treedbd.tree.order import encode_path
 from treedbd.tree.types import Json
 
 VALUE: dict[str, Json] = {f"k{number}": "x" * 3000 for number in range(200)}
@@ -57,7 +59,7 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> list[pathlib.Path]:
     files: list[pathlib.Path] = []
     check = SqliteEngine.find_damage
 
-    def record(engine: SqliteEngine, pause: Callable[[], bool]) -> str | None:
+    def record(engine: SqliteEngine, pause: Callable[[], bool]) -> StoreDamaged | DamagedRow | None:
         files.append(engine.path)
         return check(engine, pause)
 
@@ -154,8 +156,68 @@ def test_a_damaged_page_is_found(tmp_path: pathlib.Path, checked: list[pathlib.P
     catalog, clock = make_catalog(tmp_path, PROJECT)
     clock.advance(0)
     (problem,) = problems(catalog)
-    assert problem.reason == DAMAGED
+    assert problem.reason == UNREADABLE
     close(catalog)
+
+
+def hide_row(file: pathlib.Path, *path: str) -> None:
+    """Let the index have another key for a row, as one bit of a page may."""
+    content = bytearray(file.read_bytes())
+    key = encode_path(path)
+    pages = [at for at in range(0, len(content), PAGE_BYTES) if content[at] in {2, 10}]
+    (at,) = (found for page in pages if (found := content.find(key, page, page + PAGE_BYTES)) > 0)
+    content[at + len(key) - 2] ^= 1
+    file.write_bytes(content)
+
+
+def test_nothing_is_read_from_a_file_whose_index_lacks_a_row(
+    tmp_path: pathlib.Path, checked: list[pathlib.Path]
+) -> None:
+    file = create(tmp_path, is_clean=True)
+    hide_row(file, "a", "k7")
+    file.with_name("d.shelf-mark").unlink()
+    catalog, clock = make_catalog(tmp_path, PROJECT)
+    clock.advance(0)
+    for database in (find(catalog, "d"), find(catalog, "d")):
+        with pytest.raises(StoreDamaged):
+            read(database)
+        with pytest.raises(StoreDamaged):
+            database.hold()
+        refusal = put(database, clock, 1)
+        assert isinstance(refusal, Unavailable)
+        assert str(refusal) == UNREADABLE
+        (problem,) = problems(catalog)
+        assert (problem.database, problem.reason) == ("d", UNREADABLE)
+        clock.pump([SWEEP_S] * int(UNUSED_S / SWEEP_S + 2))
+    close(catalog)
+
+
+def test_a_read_that_finds_damage_is_the_last_one(
+    tmp_path: pathlib.Path, checked: list[pathlib.Path]
+) -> None:
+    file = create(tmp_path, is_clean=True)
+    content = bytearray(file.read_bytes())
+    key = encode_path(("a", "k7"))
+    leaves = [at for at in range(0, len(content), PAGE_BYTES) if content[at] == 13]
+    (at,) = (page for page in leaves if key in content[page : page + PAGE_BYTES])
+    content[at : at + PAGE_BYTES] = b"\x5a" * PAGE_BYTES
+    file.write_bytes(content)
+    catalog, clock = make_catalog(tmp_path, PROJECT)
+    clock.advance(0)
+    assert checked == []  # it was closed cleanly
+    database = find(catalog, "d")
+    with pytest.raises(StoreFailed):
+        read(database)
+    clock.advance(0)
+    (problem,) = problems(catalog)
+    assert (problem.database, problem.reason) == ("d", UNREADABLE)
+    with pytest.raises(StoreDamaged, match=UNREADABLE):
+        database.read(lambda nodes: nodes.get(("a", "k0")))
+    close(catalog)
+    again, clock = make_catalog(tmp_path, PROJECT)
+    clock.advance(0)
+    assert checked == [file]
+    close(again)
 
 
 def test_a_large_file_is_not_read(
@@ -228,7 +290,7 @@ def test_a_page_that_cannot_be_read_is_no_damage(
     found = f"*** in database main ***\nTree 3 page 5: unable to get the page. error code={code}"
     monkeypatch.setattr(damage, "connect_reader", lambda _: Checked(found))
     if is_damage:
-        assert find_damage(file, lambda: False) == found.partition("\n")[2]
+        assert str(find_damage(file, lambda: False)) == found.partition("\n")[2]
     else:
         with pytest.raises(StoreFailed, match="unable to get the page"):
             find_damage(file, lambda: False)
@@ -246,7 +308,7 @@ def test_a_check_that_cannot_read_finds_no_damage(
         with pytest.raises(StoreFailed, match="malformed"):
             find_damage(tmp_path, lambda: False)
     else:
-        assert find_damage(tmp_path, lambda: False) == "malformed"
+        assert str(find_damage(tmp_path, lambda: False)) == "malformed"
 
 
 class Checked:

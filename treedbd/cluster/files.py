@@ -211,7 +211,7 @@ class ClusterFiles:
             found += [Problem(project, None, reason) for project in sorted(self._projects)]
         return found
 
-    def note_damaged(self, _: DatabaseName) -> None:
+    def note_damaged(self, name: DatabaseName, *, refuses_reads: bool) -> None:
         """Do nothing: a copy that is damaged is made again."""
 
     def stop(self) -> Deferred[None]:

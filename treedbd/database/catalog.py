@@ -235,9 +235,9 @@ class Catalog:
         others = self._others
         return self._problem_search.find(None if others is None else others.find_problems)
 
-    def note_damaged(self, name: DatabaseName) -> None:
-        """Refuse writes to a database that another process has found damaged."""
-        self._files.note_damaged(name)
+    def note_damaged(self, name: DatabaseName, *, refuses_reads: bool) -> None:
+        """Refuse writes to a database that another process has found damaged, or reads too."""
+        self._files.note_damaged(name, refuses_reads=refuses_reads)
 
     async def load_rules(self, project: str) -> None:
         """Put the rules of a project in force that another process has stored."""

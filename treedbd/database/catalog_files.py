@@ -100,8 +100,8 @@ class CatalogFiles(Protocol):
         """Return what keeps databases from being served, without opening any."""
         ...
 
-    def note_damaged(self, name: DatabaseName) -> None:
-        """Refuse writes to a database from now on."""
+    def note_damaged(self, name: DatabaseName, *, refuses_reads: bool) -> None:
+        """Refuse writes to a database from now on, and with `refuses_reads` reads."""
         ...
 
     def stop(self) -> Deferred[None]:

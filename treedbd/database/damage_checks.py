@@ -2,8 +2,8 @@
 
 What an opening finds out is then known without a request: that changes are missing, that a format
 is unknown. Only a file that was not closed cleanly is read as a whole, in a worker thread, one file
-at a time. It is served meanwhile; if it is damaged nothing is written to it any more, and what can
-be read is served.
+at a time. It is served meanwhile; if it is damaged nothing is written to it any more. What can be
+read is served, unless its structure is damaged: then rows may be missing from any read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from treedbd.database.errors import DatabaseRefused, Unavailable
 from treedbd.database.runtime import Runtime
 from treedbd.limits import MIB
 from treedbd.names import DatabaseName
-from treedbd.store.engine import StoreFailed
+from treedbd.store.engine import DamagedRow, StoreDamaged, StoreFailed
 from treedbd.store.reopening import FileEngine
 from treedbd.store.sqlite.damage import CheckStopped
 
@@ -43,8 +43,8 @@ class CheckedFiles(Protocol):
         """Let the file be closed again."""
         ...
 
-    def refuse_damaged(self, name: DatabaseName, problem: str) -> None:
-        """Refuse writes to a database from now on; `problem` is a clause."""
+    def refuse_damaged(self, name: DatabaseName, damage: StoreDamaged | DamagedRow) -> None:
+        """Refuse writes to a database from now on, and the reads that cannot be trusted."""
         ...
 
 
@@ -124,7 +124,7 @@ class DamageChecks:
         try:
             if file.was_closed_cleanly or file.size() > CHECKED_BYTES:
                 return
-            found: list[str | None] = []
+            found: list[StoreDamaged | DamagedRow | None] = []
             await self._runtime.run_in_thread(lambda: found.append(file.find_damage(self._pause)))
             if found[0] is None:
                 file.confirm_sound()

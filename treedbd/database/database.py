@@ -39,7 +39,7 @@ from treedbd.rules.context import QueryFacts
 from treedbd.rules.evaluate import Verdict
 from treedbd.rules.kept_reads import KeptReads
 from treedbd.store import changelog
-from treedbd.store.engine import Engine
+from treedbd.store.engine import Engine, StoreDamaged
 from treedbd.store.index_writer import WriterMaker
 from treedbd.store.nodes import HeldNodes, Nodes, PresentNodes
 from treedbd.tree.event import Commit
@@ -175,7 +175,12 @@ class Database:
             self._shared.hinted()
 
     def refuse_damaged(self, problem: str) -> None:
-        """Refuse all writes from now on, because the file is damaged; `problem` says how."""
+        """Refuse all writes from now on, because the file is damaged; `problem` says how.
+
+        What was kept of it is read again, if it can be read.
+        """
+        self.answers.clear()
+        self._kept_reads.clear()
         self._group_commit.refuse_damaged(problem)
 
     def read(self, work: Callable[[PresentNodes], T]) -> T:
@@ -231,6 +236,8 @@ class Database:
                 self.read(lambda _: None)  # opens the file
             except Unavailable as refusal:
                 return fail(refusal)
+            except StoreDamaged:
+                pass  # which is why the write is refused
         return self._group_commit.submit(write)
 
     def explain_write(self, write: Write) -> Verdict:

@@ -40,13 +40,27 @@ from treedbd.database.write_turn import MakeSharedTurn
 from treedbd.files import create_directory, has_descriptors
 from treedbd.names import DatabaseName
 from treedbd.store.create_on_write import CreateOnWriteEngine
-from treedbd.store.engine import CannotCreateStore, CannotOpenStore, StoreFailed
+from treedbd.store.engine import (
+    CannotCreateStore,
+    CannotOpenStore,
+    DamagedRow,
+    StoreDamaged,
+    StoreFailed,
+)
 from treedbd.store.lock import LOCK_MISPLACED, DirectoryLock
 from treedbd.store.reopening import FileEngine, ReopeningEngine
 from treedbd.store.sqlite.engine import SqliteEngine
 from treedbd.store.sqlite.errors import damaged, inaccessible
 
 DAMAGED: Final = "The database is damaged, and nothing is written to it: restore it from a backup."
+UNREADABLE: Final = (
+    "The database is damaged, and neither read nor written: restore it from a backup."
+)
+_SERVED: Final = {
+    True: "it is neither read nor written",
+    False: "nothing is written to it, and what can be read is served",
+}
+"""What is done with a damaged database, by whether reads are refused."""
 
 
 class DatabaseFiles:
@@ -75,7 +89,7 @@ class DatabaseFiles:
         self._lock: DirectoryLock | None = None
         self._accepts_loss = False
         self._engines: WeakKeyDictionary[FileUser, ReopeningEngine] = WeakKeyDictionary()
-        self._damaged: dict[DatabaseName, str] = {}
+        self._damaged: dict[DatabaseName, bool] = {}  # whether reads are refused, too
         self._refusals = Refusals(self._open_later)
         self._open = OpenDatabases(
             bounds, runtime, self._refusals, opened=catalog.keep, closed=catalog.let_go
@@ -133,6 +147,7 @@ class DatabaseFiles:
             self._open_in_place(self._catalog.find(name))
 
         def created(file: SqliteEngine) -> None:
+            file.report_damage(partial(self._read_damaged, name))
             self._catalog.created(name)
             self._open.created(self._catalog.find(name), engine, file)
 
@@ -148,9 +163,9 @@ class DatabaseFiles:
         """Open and close the file of a database by its engine from now on."""
         self._engines[database] = engine
         database.is_open = engine.is_open
-        problem = self._damaged.get(database.name)
-        if problem is not None:
-            database.refuse_damaged(problem)
+        refuses_reads = self._damaged.get(database.name)
+        if refuses_reads is not None:
+            self._refuse(database, refuses_reads=refuses_reads)
 
     def acquire(
         self, database: FileUser, timeout_s: float, *, is_write: bool
@@ -207,10 +222,12 @@ class DatabaseFiles:
 
     def problems(self) -> list[Problem]:
         """Return what keeps databases from being served whose files need not be open for that."""
-        damaged = self._damaged.items()
         return [
             *self._refusals.problems(),
-            *(Problem(name.project, name.database, reason) for name, reason in damaged),
+            *(
+                Problem(name.project, name.database, _problem(refuses_reads=refuses_reads))
+                for name, refuses_reads in self._damaged.items()
+            ),
         ]
 
     def stop(self) -> Deferred[None]:
@@ -243,20 +260,35 @@ class DatabaseFiles:
         if self._is_held_only_for_check:
             self._open.close_idle(database)
 
-    def refuse_damaged(self, name: DatabaseName, problem: str) -> None:
-        """Refuse writes to a database from now on; `problem` is a clause."""
-        self.note_damaged(name)
+    def refuse_damaged(self, name: DatabaseName, damage: StoreDamaged | DamagedRow) -> None:
+        """Refuse writes to a database from now on, and the reads that cannot be trusted."""
+        refuses_reads = isinstance(damage, StoreDamaged)
+        if self._damaged.get(name) in {refuses_reads, True}:
+            return  # that is known
+        self.note_damaged(name, refuses_reads=refuses_reads)
         if self._others is not None:
-            self._others.tell_damaged(name)
+            self._others.tell_damaged(name, refuses_reads=refuses_reads)
         self._log.error(
-            "{reason} Until then nothing is written to it, and what can be read is served.",
-            reason=str(damaged(self._path_of(name), problem)),
+            "{reason} Until then {what}.",
+            reason=str(damaged(self._path_of(name), str(damage))),
+            what=_SERVED[refuses_reads],
         )
 
-    def note_damaged(self, name: DatabaseName) -> None:
-        """Refuse writes to a database from now on."""
-        self._damaged[name] = DAMAGED
-        self._catalog.find(name).refuse_damaged(DAMAGED)
+    def note_damaged(self, name: DatabaseName, *, refuses_reads: bool) -> None:
+        """Refuse writes to a database from now on, and with `refuses_reads` reads."""
+        self._damaged[name] = refuses_reads
+        self._refuse(self._catalog.find(name), refuses_reads=refuses_reads)
+
+    def _refuse(self, database: FileUser, *, refuses_reads: bool) -> None:
+        problem = _problem(refuses_reads=refuses_reads)
+        if refuses_reads:
+            self._engines[database].refuse_reads(problem)
+        database.refuse_damaged(problem)
+
+    def _read_damaged(self, name: DatabaseName, damage: StoreDamaged) -> None:
+        """Refuse a database of which a read has found that it is damaged, when the read is over."""
+        if name not in self._damaged:
+            self._clock.callLater(0, self.refuse_damaged, name, damage)
 
     # Files.
 
@@ -290,6 +322,7 @@ class DatabaseFiles:
             raise unreachable(file, error) from None
         except StoreFailed as error:
             raise inaccessible(file, str(error)) from None
+        engine.report_damage(partial(self._read_damaged, name))
         if engine.warning is not None:
             self._log.warn("{warning}", warning=engine.warning)
         return engine
@@ -337,3 +370,7 @@ class DatabaseFiles:
             if has_descriptors():
                 raise
             raise CannotCreateStore(str(NoDescriptors())) from None
+
+
+def _problem(*, refuses_reads: bool) -> str:
+    return UNREADABLE if refuses_reads else DAMAGED

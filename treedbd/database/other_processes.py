@@ -39,8 +39,8 @@ class OtherProcesses(Protocol):
         """Find what keeps them from serving databases as they should."""
         ...
 
-    def tell_damaged(self, name: DatabaseName) -> None:
-        """Let them refuse writes to a database that this process has found damaged."""
+    def tell_damaged(self, name: DatabaseName, *, refuses_reads: bool) -> None:
+        """Let them refuse a database that this process has found damaged."""
         ...
 
     def rules_of(self, project: str) -> RulesExchange:

@@ -57,6 +57,10 @@ class StoreFailed(Exception):
     """The engine can no longer guarantee what it writes; `str()` is the reason, without a path."""
 
 
+class StoreDamaged(StoreFailed):
+    """The store is damaged so that nothing that is read from it can be trusted."""
+
+
 class DiskFull(Exception):
     """There is no space for what was to be written; nothing of the transaction was written."""
 

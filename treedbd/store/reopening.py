@@ -21,10 +21,12 @@ from typing import Final, Protocol, TypeAlias, TypeVar
 
 from treedbd.store.engine import (
     CannotOpenStore,
+    DamagedRow,
     Engine,
     EngineSnapshot,
     PresentView,
     ReadView,
+    StoreDamaged,
     StoreFailed,
     Transaction,
 )
@@ -58,7 +60,7 @@ class FileEngine(Engine, Protocol):
         """Keep about `size` bytes of the file in memory at most; not during a commit."""
         ...
 
-    def find_damage(self, pause: Callable[[], bool]) -> str | None:
+    def find_damage(self, pause: Callable[[], bool]) -> StoreDamaged | DamagedRow | None:
         """Read the whole file, in any thread; return a clause about what is damaged first."""
         ...
 
@@ -99,6 +101,7 @@ class ReopeningEngine:
         self._file: FileEngine | None = None
         self._engine: Engine | None = first
         self._left: _State | None = None
+        self._damage: str | None = None
         self._is_over = False
         self.cache_size = 0
         self.read = self._open_and_read if first is None else first.read
@@ -155,6 +158,14 @@ class ReopeningEngine:
             self._file.limit_cache(size)
             self.cache_size = size
 
+    def refuse_reads(self, damage: str) -> None:
+        """Let reads raise `StoreDamaged` from now on: the file shows less than was written to it.
+
+        Snapshots that are held already go on.
+        """
+        self._damage = damage
+        self.read = self._open_and_read
+
     def detach(self) -> None:
         """Open the file at the next use; no commit and no snapshot may be under way."""
         self.advance()
@@ -194,6 +205,7 @@ class ReopeningEngine:
 
     def snapshot(self) -> EngineSnapshot:
         """Hold the present moment open."""
+        self._check_undamaged()
         return self._opened().snapshot()
 
     def recover(self) -> None:
@@ -231,7 +243,8 @@ class ReopeningEngine:
 
     def _bind(self, file: FileEngine) -> None:
         self._file = self._engine = file
-        self.read = file.read
+        if self._damage is None:
+            self.read = file.read
         self.begin = file.begin
 
     def _open_as_left(self) -> FileEngine:
@@ -261,7 +274,12 @@ class ReopeningEngine:
                 raise StoreFailed(_CLOSED)
         return self._engine
 
+    def _check_undamaged(self) -> None:
+        if self._damage is not None:
+            raise StoreDamaged(self._damage)
+
     def _open_and_read(self, work: Callable[[PresentView], T]) -> T:
+        self._check_undamaged()
         return self._opened().read(work)
 
     def _open_and_begin(self) -> Transaction:

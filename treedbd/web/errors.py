@@ -29,7 +29,7 @@ from treedbd.database.errors import (
 from treedbd.limits import MAX_SHOWN_BYTES
 from treedbd.logs.entry import NO_FIELDS
 from treedbd.rules.errors import InvalidRules
-from treedbd.store.engine import CannotOpenStore, DamagedRow, DiskFull, StoreFailed
+from treedbd.store.engine import CannotOpenStore, DamagedRow, DiskFull, StoreDamaged, StoreFailed
 from treedbd.tree.errors import InvalidData, InvalidPath, InvalidQuery
 from treedbd.web.addressing import Misdirected, MissingSuffix, NoDatabaseNamed
 from treedbd.web.auth.host_login import IdentifyFailed
@@ -100,6 +100,7 @@ STATUS: Final[dict[type[BaseException], tuple[int, str]]] = {
 }
 _STORE_ERRORS: Final[dict[type[BaseException], str]] = {
     StoreFailed: "The store is being recovered after a failure.",
+    StoreDamaged: "The database is damaged: restore it from a backup.",
     DiskFull: "The disk is full.",
     CannotOpenStore: "The database cannot be opened.",
     DamagedRow: "The data stored there is damaged.",

@@ -108,10 +108,10 @@ class Companions:
         response = await self._ask(FindActivity, project=project)
         return [decode_activity(each) for each in response["activity"]]
 
-    def tell_damaged(self, name: DatabaseName) -> None:
-        """Let the others refuse writes to a database that this worker has found damaged."""
+    def tell_damaged(self, name: DatabaseName, *, refuses_reads: bool) -> None:
+        """Let the others refuse a database that this worker has found damaged."""
         if self.parent is not None:
-            self.parent.ask(Damaged, label=name.label)
+            self.parent.ask(Damaged, label=name.label, refuses_reads=refuses_reads)
 
     def rules_of(self, project: str) -> WorkersRules:
         """Return how the workers agree on the rules of a project."""

@@ -122,11 +122,11 @@ class Worker(Channel):
         return {}
 
     @Damaged.responder
-    def damaged(self, label: str) -> dict[str, object]:
-        """Refuse writes to a database that another worker has found damaged."""
+    def damaged(self, label: str, refuses_reads: bool) -> dict[str, object]:
+        """Refuse a database that another worker has found damaged."""
         name = parse_label(label)
         if name is not None:
-            self._service.catalog.note_damaged(name)
+            self._service.catalog.note_damaged(name, refuses_reads=refuses_reads)
         return {}
 
     @FindProblems.responder

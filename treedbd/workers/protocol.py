@@ -65,7 +65,7 @@ class LoadRules(amp.Command):
 class Damaged(amp.Command):
     """A worker tells its parent, and that the others, of a database that it has found damaged."""
 
-    arguments: ClassVar = [(b"label", amp.Unicode())]
+    arguments: ClassVar = [(b"label", amp.Unicode()), (b"refuses_reads", amp.Boolean())]
 
 
 class FindProblems(amp.Command):

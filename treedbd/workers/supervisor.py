@@ -96,7 +96,7 @@ class Supervisor(Service):
         self._looking = LoopingCall(self._look)
         self._looking.clock = reactor
         self._looked_at = 0.0
-        self._damaged: set[str] = set()
+        self._damaged: dict[str, bool] = {}
         self._is_stopping = False
         self._stopped: Deferred[None] = Deferred()
 
@@ -184,8 +184,8 @@ class Supervisor(Service):
 
     def worker_ready(self, worker: WorkerProcess, *, has_open_rules: bool) -> None:
         """Record that a worker serves."""
-        for label in self._damaged:
-            worker.ask(Damaged, label=label).addErrback(ignore_end)
+        for label, refuses_reads in self._damaged.items():
+            worker.ask(Damaged, label=label, refuses_reads=refuses_reads).addErrback(ignore_end)
         if self.ready.called:
             self._log.info("Worker {number} serves again.", number=worker.number + 1)
         elif all(each.is_ready for each in self._workers):
@@ -264,12 +264,15 @@ class Supervisor(Service):
         asked: Deferred[None] = worker.ask(LoadRules, project=project)
         return asked.addErrback(kill)
 
-    def worker_found_damaged(self, worker: WorkerProcess, label: str) -> None:
+    def worker_found_damaged(
+        self, worker: WorkerProcess, label: str, *, refuses_reads: bool
+    ) -> None:
         """Tell the others of a database that a worker has found damaged, and those that start."""
-        self._damaged.add(label)
+        self._damaged[label] = refuses_reads
         for other in self._workers:
             if other is not worker and other.is_ready:
-                other.ask(Damaged, label=label).addErrback(ignore_end)
+                told = other.ask(Damaged, label=label, refuses_reads=refuses_reads)
+                told.addErrback(ignore_end)
 
     async def find_problems(self, worker: WorkerProcess) -> dict[str, object]:
         """Return the problems of all other workers."""

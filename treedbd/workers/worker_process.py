@@ -119,7 +119,9 @@ class Owner(Protocol):
         """End the turn of a worker."""
         ...
 
-    def worker_found_damaged(self, worker: WorkerProcess, label: str) -> None:
+    def worker_found_damaged(
+        self, worker: WorkerProcess, label: str, *, refuses_reads: bool
+    ) -> None:
         """Tell the others of a database that a worker has found damaged."""
         ...
 
@@ -243,8 +245,8 @@ class _WorkerChannel(Channel):
         return self._owner.give_rules_turn(self._worker, project, has_stored=has_stored)
 
     @Damaged.responder
-    def damaged(self, label: str) -> dict[str, object]:
-        self._owner.worker_found_damaged(self._worker, label)
+    def damaged(self, label: str, refuses_reads: bool) -> dict[str, object]:
+        self._owner.worker_found_damaged(self._worker, label, refuses_reads=refuses_reads)
         return {}
 
     @FindProblems.responder

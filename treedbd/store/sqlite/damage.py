@@ -1,7 +1,8 @@
 """Looks for damage in a whole file while it is in use, in a worker thread.
 
-SQLite checks the structure of the file; then every row is read and parsed. Both use a connection of
-their own, and pause every few milliseconds, so that other threads get their turn.
+SQLite checks the structure of the file, and that its index has every row; then every row is read
+and parsed. Both use a connection of their own, and pause every few milliseconds, so that other
+threads get their turn.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Final
 
 import apsw
 
-from treedbd.store.engine import ReadView, Row, StoreFailed
+from treedbd.store.engine import DamagedRow, ReadView, Row, StoreDamaged, StoreFailed
 from treedbd.store.row_keys import END, FIRST
 from treedbd.store.sqlite.errors import SQLITE_ERRORS, describe
 from treedbd.store.sqlite.failed_reads import find_failed_read
@@ -36,23 +37,31 @@ class CheckStopped(Exception):
     """A check was told to end before it was complete."""
 
 
-def find_damage(path: pathlib.Path, pause: Callable[[], bool]) -> str | None:
+def find_damage(path: pathlib.Path, pause: Callable[[], bool]) -> StoreDamaged | DamagedRow | None:
     """Return a clause about the first thing that is wrong with a file, None if nothing is.
 
+    It is a `DamagedRow` if the structure of the file is sound: then all other rows can be trusted.
     The file must be open in this process. Raises `CheckStopped` when `pause` returns True, and
     `StoreFailed` if the file cannot be read.
     """
     with contextlib.closing(connect_reader(path)) as connection:
         set_cache_size(connection, _CACHE_BYTES)
-        return _find_broken_page(connection, pause) or SqliteReader(connection).read(
-            lambda view: find_unreadable(_with_pauses(view, pause))
-        )
+        broken = _find_broken_page(connection, pause)
+        if broken is not None:
+            return StoreDamaged(broken)
+        try:
+            unreadable = SqliteReader(connection).read(
+                lambda view: find_unreadable(_with_pauses(view, pause))
+            )
+        except StoreDamaged as damage:
+            return damage
+    return None if unreadable is None else DamagedRow(unreadable)
 
 
 def _find_broken_page(connection: apsw.Connection, pause: Callable[[], bool]) -> str | None:
     connection.set_progress_handler(pause, _STEPS_AT_ONCE)
     try:
-        found = str(connection.execute("PRAGMA quick_check(1)").get)
+        found = str(connection.execute("PRAGMA integrity_check(1)").get)
     except apsw.InterruptError:
         raise CheckStopped from None
     except SQLITE_ERRORS as error:

@@ -17,9 +17,11 @@ from typing import Final, TypeAlias, TypeVar
 from treedbd.files import FULL_ERRNOS, create_directory, sync_directory, write_atomically
 from treedbd.store.engine import (
     CannotOpenStore,
+    DamagedRow,
     DiskFull,
     PresentView,
     ReadView,
+    StoreDamaged,
     StoreFailed,
     StoreInaccessible,
 )
@@ -259,10 +261,22 @@ class SqliteEngine:
         """
         self._writer.is_sound = True
 
-    def find_damage(self, pause: Callable[[], bool]) -> str | None:
+    def report_damage(self, found: Callable[[StoreDamaged], None]) -> None:
+        """Call `found` when a read finds the file damaged, in its thread.
+
+        The file is not closed cleanly after that, and so is checked after the next opening.
+        """
+
+        def report(damage: StoreDamaged) -> None:
+            self._writer.is_sound = False
+            found(damage)
+
+        self._readers.report_damage(report)
+
+    def find_damage(self, pause: Callable[[], bool]) -> StoreDamaged | DamagedRow | None:
         """Check the structure of the whole file, and that its rows can be read; in any thread.
 
-        Returns a clause about the first thing that is wrong, None if nothing is. Every few
+        Returns the first thing that is wrong, a clause, None if nothing is. Every few
         milliseconds `pause` is called; if it returns True the check ends, and `CheckStopped` is
         raised. Raises `StoreFailed` if the file cannot be read.
         """

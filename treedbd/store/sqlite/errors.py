@@ -8,7 +8,13 @@ import pathlib
 import apsw
 
 from treedbd.files import FULL_ERRNOS
-from treedbd.store.engine import CannotOpenStore, DiskFull, StoreFailed, StoreInaccessible
+from treedbd.store.engine import (
+    CannotOpenStore,
+    DiskFull,
+    StoreDamaged,
+    StoreFailed,
+    StoreInaccessible,
+)
 from treedbd.store.sqlite.failed_reads import find_failed_read
 
 SQLITE_ERRORS = (
@@ -39,6 +45,8 @@ def classify_error(connection: apsw.Connection, error: apsw.Error) -> StoreFaile
     is_write = result_code(error) == apsw.SQLITE_IOERR_WRITE
     if isinstance(error, apsw.FullError) or (is_write and connection.system_errno in FULL_ERRNOS):
         return DiskFull()
+    if isinstance(error, apsw.CorruptError | apsw.NotADBError) and not find_failed_read(connection):
+        return StoreDamaged(describe(error))
     return StoreFailed(describe(error))
 
 

@@ -23,6 +23,7 @@ from treedbd.store.engine import (
     LogEntry,
     ReadView,
     Row,
+    StoreDamaged,
     StoreFailed,
 )
 from treedbd.store.sqlite.errors import SQLITE_ERRORS, classify_error
@@ -179,8 +180,12 @@ class PresentReader(SqliteReader):
         cached: CachedConnection,
         hold: Callable[[PresentReader], bool],
         released: Callable[[PresentReader], None],
+        damaged: Callable[[StoreDamaged], None],
     ) -> None:
-        """`hold` replaces this reader by another if it can; `released` takes the connection."""
+        """`hold` replaces this reader by another if it can; `released` takes the connection.
+
+        `damaged` is called when a read finds the file damaged.
+        """
         super().__init__(cached.connection)
         self.cached = cached
         self.is_pinned = False
@@ -190,6 +195,7 @@ class PresentReader(SqliteReader):
         self._lock = threading.Lock()
         self._replace = hold
         self._released = released
+        self._damaged = damaged
         self._sequence = 0
 
     def read(self, work: Callable[[Self], T]) -> T:
@@ -268,6 +274,12 @@ class PresentReader(SqliteReader):
             return None
         self._is_held = True
         return self
+
+    def _on_error(self, error: apsw.Error) -> Exception:
+        failure = super()._on_error(error)
+        if isinstance(failure, StoreDamaged):
+            self._damaged(failure)
+        return failure
 
     def begin_held(self) -> PresentReader:
         """Begin a moment that is held from the start."""

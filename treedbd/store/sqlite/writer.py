@@ -300,6 +300,9 @@ class SqliteWriter:
             self._transaction.rollback()
         is_clean = is_last and self.is_sound and self._failure is None
         is_clean = is_clean and self.find_misplaced() is None
+        if may_write and is_last and self.history.was_closed_cleanly and not self.is_sound:
+            with contextlib.suppress(OSError):
+                self.history.begin()  # damage was found: the next opening checks the file
         if not may_write:
             self._connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         self._connection.close()
