@@ -32,7 +32,7 @@ def imported(done: subprocess.CompletedProcess[str]) -> list[str]:
 
 
 def test_the_version_is_that_of_the_installed_package() -> None:
-    assert run_python("-m", "treedbd.cli", "--version").stdout == f"treedb {version('treedb')}\n"
+    assert run_python("-m", "treedbd.cli", "--version").stdout == f"treedb {version('treedbd')}\n"
 
 
 def test_printing_the_version_imports_few_modules() -> None:

@@ -290,7 +290,7 @@ def test_a_missing_library_is_named(
 
     monkeypatch.setattr(cluster_link, "namedAny", fail)
     settings = load_settings(None, {"engine": "postgresql://h/d"}, tmp_path)
-    with pytest.raises(ConfigError, match=r"pip install 'treedb\[postgresql\]'"):
+    with pytest.raises(ConfigError, match=r"install --editable .*\[postgresql\]"):
         cluster_link.make_cluster(settings, None)
 
 

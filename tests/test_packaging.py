@@ -113,9 +113,9 @@ def test_the_source_distribution_holds_all_that_a_build_needs(built: pathlib.Pat
 
 def test_wheel_and_source_distribution_have_the_version_of_the_package(built: pathlib.Path) -> None:
     with zipfile.ZipFile(only(built, "*.whl")) as wheel:
-        wheel_metadata = wheel.read(f"treedb-{__version__}.dist-info/METADATA").decode()
+        wheel_metadata = wheel.read(f"treedbd-{__version__}.dist-info/METADATA").decode()
     with tarfile.open(only(built, "*.tar.gz")) as archive:
-        file = archive.extractfile(f"treedb-{__version__}/PKG-INFO")
+        file = archive.extractfile(f"treedbd-{__version__}/PKG-INFO")
         assert file is not None
         sdist_metadata = file.read().decode()
     for metadata in (wheel_metadata, sdist_metadata):
@@ -162,18 +162,33 @@ def installed(built: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def test_an_installed_wheel_adds_treedb_to_twistd(installed: pathlib.Path) -> None:
-    twistd = installed / "venvs" / "treedb" / "bin" / "twistd"
+    twistd = installed / "venvs" / "treedbd" / "bin" / "twistd"
     help_text = run(twistd, "--help")
     assert "treedb" in help_text.split("Commands:")[1]
     assert "--listen" in run(twistd, "treedb", "--help")
 
 
-def test_treedb_as_pipx_installs_it_serves(installed: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def refuse_postgresql(treedb: pathlib.Path, folder: pathlib.Path) -> str:
+    """Return what a copy without the driver of PostgreSQL says of an engine that needs it."""
+    config = folder / "cluster.toml"
+    config.write_text('engine = "postgresql://127.0.0.1:1/treedb"\n[projects.demo]\n')
+    command = [str(treedb), "cluster", "status", "--config", str(config)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    return done.stderr
+
+
+def test_treedb_as_pipx_installs_it_serves(
+    built: pathlib.Path, installed: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
     treedb = installed / "bin" / "treedb"
     assert [each.name for each in treedb.parent.iterdir()] == ["treedb"]
     run(treedb, "init", tmp_path / "new")
     unit = (tmp_path / "new" / "treedb.service").read_text()
-    assert f"\nExecStart={installed}/venvs/treedb/bin/treedb serve --config " in unit
+    assert refuse_postgresql(treedb, tmp_path).endswith(
+        f": run pipx install --force 'treedbd[postgresql] @ file://{only(built, '*.whl')}'.\n"
+    )
+    assert f"\nExecStart={installed}/venvs/treedbd/bin/treedb serve --config " in unit
     with Daemon(tmp_path, program=(str(treedb), "serve")) as daemon:
         assert daemon.request("PUT", "/a.json?ns=demo", "1", secure=True).status == 200
         assert daemon.request("GET", "/.docs/deployment.md").status == 200

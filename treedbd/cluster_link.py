@@ -10,6 +10,7 @@ from twisted.python.reflect import namedAny
 
 from treedbd.config.settings import Settings
 from treedbd.database.catalog_files import MakeFiles
+from treedbd.installation import read_installation
 
 
 class ClusterLink(Protocol):
@@ -61,7 +62,7 @@ def make_cluster(settings: Settings, reactor: Any) -> ClusterLink | None:
     except ImportError:
         raise settings.location.at("engine").error(
             "needs the library psycopg, which is not installed",
-            "run pip install 'treedb[postgresql]'",
+            f"run {read_installation().line_for('postgresql')}",
         ) from None
     postgresql = make_settings(
         settings.engine,

@@ -22,6 +22,7 @@ from treedbd.config.settings import (
 )
 from treedbd.config.tracing_settings import TracingSettings
 from treedbd.config.values import ConfigError
+from treedbd.installation import read_installation
 from treedbd.limits import Limits, RateLimits, RulesLimits, StreamLimits
 from treedbd.trusted_proxies import parse_trusted_proxies
 
@@ -595,5 +596,6 @@ def test_tracing_without_its_libraries_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
     text = '[tracing]\nendpoint = "http://127.0.0.1:4318"\n'
-    assert load_error(tmp_path, text).endswith("run pip install 'treedb[opentelemetry]'.")
+    remedy = read_installation().line_for("opentelemetry")
+    assert load_error(tmp_path, text).endswith(f"run {remedy}.")
     assert load(tmp_path, "[tracing]\nsample = 0.5\n").tracing.sample == 0.5

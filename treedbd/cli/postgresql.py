@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from treedbd.cli.exit import CommandFailed
+from treedbd.installation import read_installation
 
 _DRIVER: Final = "psycopg"
 
@@ -16,6 +17,7 @@ def load_with_driver(module: str) -> Any:
         import_module(_DRIVER)
     except ImportError:  # or the library of PostgreSQL is missing, which it needs
         raise CommandFailed(
-            "The driver of PostgreSQL is not installed: run pip install 'treedb[postgresql]'."
+            "The driver of PostgreSQL is not installed: run "
+            f"{read_installation().line_for('postgresql')}."
         ) from None
     return import_module(module)

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import attrs
 
 from treedbd.config.values import ConfigError, SettingLocation, key, number, text
+from treedbd.installation import read_installation
 
 _LIBRARIES: Final = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
 _PATH: Final = "/v1/traces"
@@ -56,7 +57,7 @@ class TracingSettings:
 def _missing(location: SettingLocation) -> ConfigError:
     return location.at("endpoint").error(
         "needs the libraries of OpenTelemetry, which are not installed",
-        "run pip install 'treedb[opentelemetry]'",
+        f"run {read_installation().line_for('opentelemetry')}",
     )
 
 

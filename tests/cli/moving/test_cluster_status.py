@@ -11,6 +11,7 @@ import pytest_twisted
 
 from tests.cli.moving.places import Places, commit
 from tests.command import error_of, output_of
+from treedbd.installation import read_installation
 from treedbd.store.engine import Conflict
 from treedbd.store.postgresql.cluster import PostgresqlCluster
 from treedbd.store.postgresql.settings import PostgresqlSettings
@@ -148,4 +149,4 @@ async def test_other_engines_and_servers_out_of_reach_are_errors(
     assert "cannot be used" in await error_of("cluster", "status", "--config", gone)
     monkeypatch.setitem(sys.modules, "psycopg", None)
     error = await error_of("cluster", "status", "--config", places.cluster)
-    assert "pip install 'treedb[postgresql]'" in error
+    assert f": run {read_installation().line_for('postgresql')}." in error

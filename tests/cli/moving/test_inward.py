@@ -21,6 +21,7 @@ from tests.postgresql import wait_until
 from treedbd.cli.check import verify_file
 from treedbd.cli.exit import INTERRUPTED
 from treedbd.cli.moving import copying, inward
+from treedbd.installation import read_installation
 from treedbd.store.engine import StoreUnreachable
 from treedbd.store.index_keys import INDEX_FIRST
 from treedbd.store.lock import DirectoryLock
@@ -474,4 +475,4 @@ async def test_wrong_configurations_are_refused(
     assert (await treedb("move", "--config", places.here)).status == 2
     monkeypatch.setitem(sys.modules, "psycopg", None)
     error = (await places.move(places.here, places.cluster)).error
-    assert "pip install 'treedb[postgresql]'" in error
+    assert f": run {read_installation().line_for('postgresql')}." in error
