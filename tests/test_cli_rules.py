@@ -140,7 +140,7 @@ async def test_a_dry_run_changes_nothing(project: str, admin: str) -> None:
     error = await error_of(
         "rules", "put", project, "--dry-run", '{"rules":{".read":"no"}}', token=admin
     )
-    assert error == "400: 1:20: Unknown variable 'no'."
+    assert error == "400 invalid_data: 1:20: Unknown variable 'no'."
 
 
 @pytest_twisted.ensureDeferred
@@ -148,7 +148,7 @@ async def test_rules_are_for_admins_only(shared_daemon: Daemon, host: str, proje
     user = mint(shared_daemon, host, "ada")
     for command in (["get", project], ["put", project, OPEN], ["explain", project]):
         assert "401 auth_required" in await error_of("rules", *command)
-        assert "401: Permission denied" in await error_of("rules", *command, token=user)
+        assert "403 permission_denied: " in await error_of("rules", *command, token=user)
 
 
 @pytest_twisted.ensureDeferred

@@ -124,6 +124,14 @@ def test_an_error_in_rules_ends_with_a_line_break_in_the_firebase_dialect() -> N
         ("auto", {}, {b"if-match": [b'"abc"', b"def"]}, FIREBASE),
         ("auto", {}, {b"if-none-match": [b"abc"]}, STANDARD),
         ("standard", {}, {b"if-match": [b"abc"]}, STANDARD),
+        (
+            "auto",
+            {"ns": "a"},
+            {b"authorization": [b"Bearer x"], b"x-treedb-dialect": [b"standard"]},
+            STANDARD,
+        ),
+        ("auto", {"ns": "a"}, {b"x-treedb-dialect": [b"other"]}, FIREBASE),
+        ("firebase", {}, {b"x-treedb-dialect": [b"standard"]}, FIREBASE),
     ],
 )
 def test_the_project_sets_the_dialect_or_else_the_request_chooses_it(

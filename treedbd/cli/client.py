@@ -39,6 +39,7 @@ from treedbd.cli.failures import (
     NO_SERVER,
     NOT_CONNECTED,
     OTHER_NAME,
+    OWN_HEADERS,
     SILENT,
     UNKNOWN_NAME,
     NoResponse,
@@ -69,8 +70,8 @@ class Client:
 
         Raises `NoResponse`, or `CommandFailed` for a server that cannot be verified.
         """
-        sent = Headers({"User-Agent": ["treedb"]})
-        for name, value in (headers or {}).items():
+        sent = Headers()
+        for name, value in (*OWN_HEADERS.items(), *(headers or {}).items()):
             sent.setRawHeaders(name, [value])
         if self._token is not None:
             sent.setRawHeaders("Authorization", [f"Bearer {self._token}"])

@@ -16,6 +16,8 @@ LOOPBACK: Final = ("127.0.0.1", "::1")
 MAX_ERROR_BYTES: Final = 65_536
 """How much of an error is read."""
 
+OWN_HEADERS: Final = {"User-Agent": "treedb", "X-TreeDB-Dialect": "standard"}
+"""Headers of each request: errors have a code and a reason, with a token too."""
 NO_SERVER: Final = "No server listens at {}."
 UNKNOWN_NAME: Final = "The host name in {} is not known."
 SILENT: Final = "{} does not respond."

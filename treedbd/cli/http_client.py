@@ -29,6 +29,7 @@ from treedbd.cli.failures import (
     CONNECT_S,
     CUT_OFF,
     MAX_ERROR_BYTES,
+    OWN_HEADERS,
     SILENT,
     NoResponse,
     describe_error,
@@ -78,7 +79,7 @@ class HttpClient:
 
         Raises `NoResponse`, or `CommandFailed` for a server that cannot be verified.
         """
-        head = {"Host": url.authority, "User-Agent": "treedb", **(headers or {})}
+        head = {"Host": url.authority, **OWN_HEADERS, **(headers or {})}
         if self._token is not None:
             head["Authorization"] = f"Bearer {self._token}"
         head |= _framing(method, body)

@@ -59,6 +59,8 @@ _EXPLAIN: Final = b"x-treedb-explain"
 _ENCODING: Final = b"content-encoding"
 _LAST_ID: Final = b"last-event-id"
 _TOKEN: Final = b"authorization"
+_DIALECT: Final = b"x-treedb-dialect"
+_STANDARD: Final = "standard"
 _IF_MATCH: Final = b"if-match"
 _FIREBASE_ETAG: Final = b"x-firebase-etag"
 
@@ -296,8 +298,8 @@ class RequestParser:
 
 def choose_dialect(name: DialectName, headers: Headers, parameters: Parameters) -> Dialect:
     """Return the dialect in which a request is answered; `name` is the setting of its project."""
-    if name == "auto":  # only clients of Firebase send these
-        is_firebase = (
+    if name == "auto":  # only clients of Firebase send these, and the command, which says so
+        is_firebase = first(headers, _DIALECT) != _STANDARD and (
             "ns" in parameters
             or b"authorization" in headers
             or (_FIREBASE_ETAG in headers and is_true(headers, _FIREBASE_ETAG))
