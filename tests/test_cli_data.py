@@ -277,3 +277,32 @@ def test_large_values_are_not_held_in_memory(project: str) -> None:
     large, length = peak_kib("get", project)
     assert length > 4 * len(part)
     assert large < small + 8 * 1024
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["get", "{}", "--limit-to-first", "3"], "--limit-to-first needs --order-by."),
+        (["get", "{}", "--start-at", "3"], "--start-at needs --order-by."),
+        (
+            ["watch", "{}", "--limit-to-first", "1", "--limit-to-last", "1", "--order-by", "a"],
+            "--limit-to-first and --limit-to-last cannot be combined.",
+        ),
+        (
+            ["get", "{}", "--limit-to-last", "x", "--order-by", "a"],
+            "--limit-to-last must be an integer of at least 1, written in at most 100 digits.",
+        ),
+        (["set", "{}", "{"], "400 invalid_data: "),
+        (["shell", "{}", "-c", "cat --limit-to-first 2"], "--limit-to-first needs --order-by."),
+        (["shell", "{}", "-c", "watch --end-at 2"], "--end-at needs --order-by."),
+        (["get", "{}/a.b"], "400 invalid_path: "),
+    ],
+)
+@pytest_twisted.ensureDeferred
+async def test_errors_are_the_same_with_a_token_and_name_options(
+    project: str, words: list[str], sentence: str
+) -> None:
+    command = [word.replace("{}", project) for word in words]
+    error = await error_of(*command)
+    assert sentence in error
+    assert await error_of(*command, token="owner") == error

@@ -100,6 +100,27 @@ async def test_queries_take_python_values(
         assert list(await database.get("p", **query) or {}) == shown
 
 
+@pytest.mark.parametrize(
+    ("query", "sentence"),
+    [
+        ({"limit_to_first": 1}, "limit_to_first needs order_by."),
+        ({"start_after": 1}, "start_after needs order_by."),
+        (
+            {"order_by": "a", "end_at": 1, "end_before": 2},
+            "end_at and end_before cannot be combined.",
+        ),
+    ],
+)
+@pytest_twisted.ensureDeferred
+async def test_queries_are_refused_in_the_words_of_python(
+    tmp_path: pathlib.Path, query: QueryOptions, sentence: str
+) -> None:
+    async with running(settings_in(tmp_path)) as service:
+        with pytest.raises(InvalidQuery) as refused:
+            await service.database("app").get("p", **query)
+    assert str(refused.value) == sentence
+
+
 @pytest_twisted.ensureDeferred
 async def test_other_forms_of_a_read(tmp_path: pathlib.Path) -> None:
     async with running(settings_in(tmp_path)) as service:

@@ -27,7 +27,7 @@ from treedbd.cli.options import (
     time_parameters,
 )
 from treedbd.cli.output import WriteBytes, opened_output
-from treedbd.cli.query import add_query_options, query_parameters
+from treedbd.cli.query import add_query_options, in_options, query_parameters
 from treedbd.cli.run_once import run_once
 from treedbd.cli.url import Url
 
@@ -89,7 +89,7 @@ def _get(client: HttpClient, arguments: Namespace) -> None:
         if getattr(arguments, option):
             parameters[name] = value
     url = arguments.url.to_json().with_parameters(parameters)
-    with opened_output(arguments.output) as write:
+    with in_options(), opened_output(arguments.output) as write:
         if arguments.etag or arguments.json:
             _print_tag(client, url, write, with_value=arguments.json)
         else:

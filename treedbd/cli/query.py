@@ -7,9 +7,13 @@ string.
 from __future__ import annotations
 
 import json
+import re
 from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
+from treedbd.cli.exit import CommandFailed
 from treedbd.cli.options import is_json
 
 _BOUNDS: Final = {
@@ -21,6 +25,17 @@ _BOUNDS: Final = {
 }
 _BY_KEY: Final = '"$key"'
 _LIMITS: Final = {"--limit-to-first": "the first N", "--limit-to-last": "the last N"}
+_NAMES: Final = ("--order-by", *_LIMITS, *_BOUNDS, "--where")
+
+
+def _name_of(option: str) -> str:
+    """Return the parameter of an option: `limitToFirst`."""
+    first, *more = option[2:].split("-")
+    return first + "".join(map(str.capitalize, more))
+
+
+_OPTIONS: Final = {_name_of(option): option for option in _NAMES}
+_PARAMETER: Final = re.compile(rf"\b(?:{'|'.join(_OPTIONS)})\b")
 
 
 def add_query_options(parser: ArgumentParser) -> None:
@@ -41,13 +56,11 @@ def add_query_options(parser: ArgumentParser) -> None:
 def query_parameters(arguments: Namespace) -> dict[str, str]:
     """Return the parameters of the options that were given."""
     found: dict[str, str] = {}
-    for option in ("--order-by", *_LIMITS, *_BOUNDS, "--where"):
-        attribute = option[2:].replace("-", "_")
-        value = getattr(arguments, attribute)
+    for option in _NAMES:
+        value = getattr(arguments, option[2:].replace("-", "_"))
         if value is None:
             continue
-        first, *more = attribute.split("_")
-        name = first + "".join(map(str.capitalize, more))
+        name = _name_of(option)
         if option == "--order-by":
             value = _as_string(value)
         elif option in _BOUNDS:
@@ -55,6 +68,18 @@ def query_parameters(arguments: Namespace) -> dict[str, str]:
             value = _as_string(value) if found.get("orderBy") == _BY_KEY else _as_bound(value)
         found[name] = value
     return found
+
+
+@contextmanager
+def in_options() -> Iterator[None]:
+    """Call the parameters in the sentences of errors by their options, in a `with` block."""
+    try:
+        yield
+    except CommandFailed as error:
+        if not str(error).startswith("400"):
+            raise
+        sentence = _PARAMETER.sub(lambda found: _OPTIONS[found[0]], str(error))
+        raise CommandFailed(sentence, *error.details) from None
 
 
 def _as_string(text: str) -> str:

@@ -34,7 +34,7 @@ from treedbd.cli.events import (
 from treedbd.cli.exit import CommandFailed, warn, write_out
 from treedbd.cli.failures import NoResponse
 from treedbd.cli.options import add_network_options, add_settings_options, read_settings
-from treedbd.cli.query import add_query_options, query_parameters
+from treedbd.cli.query import add_query_options, in_options, query_parameters
 from treedbd.cli.run import run_online
 from treedbd.cli.url import Url
 
@@ -207,7 +207,8 @@ async def _watch(reactor: Any, client: Client, arguments: Namespace) -> None:
 
     signal.signal(signal.SIGINT, interrupt)
     Deferred.fromCoroutine(follow(client, options, reactor, random.SystemRandom())).addBoth(end)
-    await over
+    with in_options():
+        await over
 
 
 def _print_text(event: StreamEvent) -> None:

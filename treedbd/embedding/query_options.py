@@ -7,6 +7,7 @@ from typing import Any, Final, TypeAlias, TypedDict
 
 from treedbd.embedding.values import encode
 from treedbd.tree.errors import InvalidData, InvalidQuery
+from treedbd.tree.query import check_combination
 from treedbd.tree.types import Json
 from treedbd.web.parameters import Parameters
 
@@ -43,17 +44,22 @@ class QueryOptions(TypedDict, total=False):
 
 
 _BOUNDS: Final = ("start_at", "start_after", "end_at", "end_before", "equal_to")
+_ORDER: Final = "order_by"
 _LIMITS: Final = ("limit_to_first", "limit_to_last")
 
 
 def make_parameters(options: Mapping[str, Any]) -> Parameters:
     """Return the parameters of options; raise `InvalidQuery`, or `TypeError` for an unknown one."""
     parameters: Parameters = {}
+    names: dict[str, str] = {}
     for name, value in options.items():
         if name not in QueryOptions.__annotations__:
             raise TypeError(f"{name} is not an option of a query")
         first, *more = name.split("_")
-        parameters[first + "".join(map(str.capitalize, more))] = _text_of(name, value)
+        parameter = first + "".join(map(str.capitalize, more))
+        names[parameter] = name
+        parameters[parameter] = _text_of(name, value)
+    check_combination(parameters, lambda parameter: names.get(parameter, _ORDER))
     return parameters
 
 

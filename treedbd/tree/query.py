@@ -10,7 +10,7 @@ limit.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from heapq import nlargest, nsmallest
 from operator import itemgetter
 from typing import Final, Literal, TypeAlias
@@ -189,13 +189,8 @@ def parse_query(
     where = parse_where(parameters[WHERE], where_children) if WHERE in parameters else None
     if not given and where is None:
         return None
+    check_combination(parameters)
     is_ordered = "orderBy" in parameters
-    for name in given:
-        if not is_ordered and (where is None or name not in _LIMITS):
-            raise InvalidQuery(f"{name} needs orderBy.")
-    for one, other in _EXCLUSIVE:
-        if one in parameters and other in parameters:
-            raise InvalidQuery(f"{one} and {other} cannot be combined.")
     order = parse_order(parameters["orderBy"]) if is_ordered else BY_KEY
     exact = _parse_bound(parameters, "equalTo", order, True)
     start = _parse_bound(parameters, "startAt", order, True)
@@ -209,6 +204,22 @@ def parse_query(
         where,
         is_ordered,
     )
+
+
+def check_combination(
+    parameters: Mapping[str, object], name_of: Callable[[str], str] = str
+) -> None:
+    """Raise `InvalidQuery` for parameters that cannot be together, with what `name_of` calls them.
+
+    Their values are not looked at.
+    """
+    may_be_unordered = _LIMITS if WHERE in parameters else ()
+    for name in PARAMETERS:
+        if name in parameters and "orderBy" not in parameters and name not in may_be_unordered:
+            raise InvalidQuery(f"{name_of(name)} needs {name_of('orderBy')}.")
+    for one, other in _EXCLUSIVE:
+        if one in parameters and other in parameters:
+            raise InvalidQuery(f"{name_of(one)} and {name_of(other)} cannot be combined.")
 
 
 def parse_order(text: str) -> Order:

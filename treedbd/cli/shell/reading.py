@@ -8,6 +8,7 @@ from typing import Any, Final
 from treedbd.cli.events import CHANGES, FINAL_EVENTS, EventParser, InvalidEvent, StreamEvent
 from treedbd.cli.exit import CommandFailed
 from treedbd.cli.http_client import HttpClient
+from treedbd.cli.query import in_options
 from treedbd.cli.shell.arguments import Given
 from treedbd.cli.shell.printing import format_child, make_safe, pad, size_of, width_of
 from treedbd.cli.shell.session import ShellSession
@@ -104,7 +105,9 @@ def cat(session: ShellSession, given: Given) -> None:
     if "--shallow" in given.flags:
         parameters["shallow"] = "true"
     url = session.url_of(session.resolve(given.path()), parameters)
-    session.screen.print_value(session.client.request("GET", url).pieces())
+    with in_options():
+        response = session.client.request("GET", url)
+    session.screen.print_value(response.pieces())
 
 
 def watch(session: ShellSession, given: Given) -> None:
@@ -124,7 +127,8 @@ def watch(session: ShellSession, given: Given) -> None:
 
 def _events(client: HttpClient, url: Url) -> Iterator[StreamEvent]:
     """Iterate over the changes of a stream, which is closed when the caller has enough of them."""
-    response = client.request("GET", url, {"Accept": _STREAM})
+    with in_options():
+        response = client.request("GET", url, {"Accept": _STREAM})
     try:
         kind = response.header("Content-Type") or ""
         if kind.partition(";")[0].strip() != _STREAM:
