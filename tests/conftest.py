@@ -6,6 +6,7 @@ import atexit
 import os
 import pathlib
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -39,6 +40,18 @@ def share_bytecode() -> None:
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
 
 
+def pass_on_no_ignored_signals() -> None:
+    """Let the processes that tests start have SIGINT and SIGHUP as in a terminal.
+
+    Under `nohup`, or in the background of a script, these are ignored by inheritance. This process
+    goes on to ignore them, by a handler: unlike SIG_IGN it is not inherited by a program that is
+    started.
+    """
+    for number in (signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda _signal, _frame: None)
+
+
 use_memory_disk()
 share_bytecode()
 
@@ -48,6 +61,12 @@ settings.register_profile(
     "gate", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )
 settings.load_profile("gate")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def inherited_signals() -> None:
+    """Call `pass_on_no_ignored_signals`, only where tests run: workers of xdist inherit too."""
+    pass_on_no_ignored_signals()
 
 
 @pytest.fixture

@@ -10,6 +10,9 @@ from __future__ import annotations
 import ast
 import os
 import pathlib
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 
 import pytest
@@ -108,3 +111,33 @@ def test_a_test_that_cannot_fail_is_found(body: str, can_fail: bool) -> None:
 def test_an_example_may_take_any_time() -> None:
     assert settings().deadline is None
     assert HealthCheck.too_slow in settings().suppress_health_check
+
+
+UNDER_NOHUP = (
+    "import os, signal, subprocess, sys\n"
+    "for number in (signal.SIGINT, signal.SIGHUP):\n"
+    "    signal.signal(number, signal.SIG_IGN)\n"
+    "from tests.conftest import pass_on_no_ignored_signals\n"
+    "pass_on_no_ignored_signals()\n"
+    "for number in (signal.SIGINT, signal.SIGHUP):\n"
+    "    os.kill(os.getpid(), number)\n"
+    "shown = 'import signal; print(*map(signal.getsignal, (signal.SIGINT, signal.SIGHUP)))'\n"
+    "subprocess.run([sys.executable, '-c', shown], check=True)\n"
+)
+
+
+def test_what_tests_start_does_not_ignore_signals_under_nohup() -> None:
+    shown = subprocess.run(
+        [sys.executable, "-c", UNDER_NOHUP],
+        cwd=TESTS.parent,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    handlers = (signal.default_int_handler, signal.SIG_DFL)
+    assert shown.stdout == f"{handlers[0]} {handlers[1]}\n"
+
+
+def test_no_test_inherits_ignored_signals() -> None:
+    for number in (signal.SIGINT, signal.SIGHUP):
+        assert signal.getsignal(number) is not signal.SIG_IGN

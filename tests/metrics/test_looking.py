@@ -68,3 +68,12 @@ def test_the_process_is_measured_by_the_names_of_prometheus() -> None:
     found = Looking(None, known).look_at_process()
     assert found["process_open_fds"] > 0
     assert found["process_resident_memory_bytes"] > 1e6
+
+
+def test_the_memory_of_the_process_grows_with_what_it_holds() -> None:
+    looking = Looking(None, known)
+    before = looking.look_at_process()["process_resident_memory_bytes"]
+    held = bytearray(b"x") * 64_000_000  # written, so that it is in memory
+    after = looking.look_at_process()["process_resident_memory_bytes"]
+    assert after > before
+    assert len(held) == 64_000_000
