@@ -17,6 +17,7 @@ from tests.daemon import SERVE, Daemon
 from treedbd.cli.init import read_sample
 from treedbd.cli.init_files import Plan, quote_for_unit
 from treedbd.config.settings import load_settings
+from treedbd.installation import SAMPLES
 from treedbd.web.auth.jwt import MIN_SECRET_BYTES, read_secret
 
 PROJECT = pathlib.Path(__file__).parent.parent
@@ -139,6 +140,7 @@ def test_a_wrong_command_line_writes_nothing(
 
 def test_the_sample_has_every_key(tmp_path: pathlib.Path) -> None:
     printed = run_command("init", "--print-sample", folder=tmp_path).output.decode()
+    assert run_command("init", "--print", "treedb.toml").output.decode() == printed
     assert printed == (PROJECT / "conf" / "treedb.toml").read_text()
     assert not list(tmp_path.iterdir())
 
@@ -187,3 +189,23 @@ def test_the_unit_shows_home_directories_only_where_they_are_needed(
 def test_words_of_a_unit_are_quoted(word: str, quoted: str) -> None:
     assert quote_for_unit(word, is_command=True) == quoted
     assert quote_for_unit("/$HOME") == "/$HOME"
+
+
+def test_each_file_of_conf_is_printed_as_it_is() -> None:
+    assert sorted(SAMPLES) == sorted(
+        file.name for file in (PROJECT / "conf").iterdir() if file.is_file()
+    )
+    for name in SAMPLES:
+        assert run_command("init", "--print", name).output == (PROJECT / "conf" / name).read_bytes()
+
+
+def test_a_name_that_no_sample_has_names_all_that_there_are() -> None:
+    done = run_command("init", "--print", "../pyproject.toml")
+    assert done.status == 2
+    assert [name for name in SAMPLES if name not in done.errors] == []
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_complete_the_names_of_samples(shell: str) -> None:
+    script = run_command("completion", shell).text
+    assert [name for name in SAMPLES if name not in script] == []

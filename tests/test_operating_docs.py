@@ -76,7 +76,8 @@ def test_the_lines_for_the_unit_complete_what_treedb_init_writes(folder: pathlib
 
 
 def test_the_page_names_the_place_of_the_hook_once_and_uses_it() -> None:
-    (place,) = re.findall(r"install -m 0755 conf/certbot-deploy-hook (\S+)$", PAGE, re.MULTILINE)
+    (place,) = re.findall(r"init --print certbot-deploy-hook > (\S+)$", PAGE, re.MULTILINE)
+    assert f"    chmod 0755 {place}\n" in PAGE
     assert re.findall(r"--deploy-hook (\S+)$", PAGE, re.MULTILINE) == [place, place]
     assert place in HOOK.read_text()
     assert os.access(HOOK, os.X_OK)

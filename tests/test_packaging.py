@@ -122,7 +122,7 @@ def test_wheel_and_source_distribution_have_the_version_of_the_package(built: pa
         assert Parser().parsestr(metadata)["Version"] == __version__
 
 
-def test_the_source_distribution_holds_no_stray_files(
+def test_no_distribution_holds_stray_files(
     tmp_path: pathlib.Path,
 ) -> None:
     copy = tmp_path / "treedb"
@@ -135,15 +135,22 @@ def test_the_source_distribution_holds_no_stray_files(
         "embedded-data/app/default.shelf",
         "mine.secret",
         "treedb-data/localhost.key.pem",
+        "conf/treedb/shop.secret",
+        "docs/treedb-data/localhost.key.pem",
     ):
         (copy / stray).parent.mkdir(parents=True, exist_ok=True)
         (copy / stray).write_text("private")
-    folder = build(copy, tmp_path, "sdist")
+    folder = build(copy, tmp_path, "sdist", "wheel")
+    with zipfile.ZipFile(only(folder, "*.whl")) as wheel:
+        assert [name for name in wheel.namelist() if name.endswith((".secret", ".pem"))] == []
     with tarfile.open(only(folder, "*.tar.gz")) as archive:
-        tops = {name.split("/")[1] for name in archive.getnames()}
+        names = archive.getnames()
+    assert [name for name in names if name.endswith((".secret", ".pem"))] == []
+    tops = {name.split("/")[1] for name in names}
     assert tops == {
         *("treedbd", "twisted", "tests", "docs", "conf", "bench", ".ci", "pyproject.toml"),
-        *("README.md", "CHANGELOG.md", "LICENSE", "Makefile", ".gitignore", "PKG-INFO"),
+        *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE", "Makefile"),
+        *(".gitignore", "PKG-INFO"),
     }
 
 
@@ -213,14 +220,12 @@ def test_an_editable_install_adds_treedb_to_twistd(environment: pathlib.Path) ->
     assert "treedb" in help_text.split("Commands:")[1]
 
 
-def test_the_wheel_has_the_sample_configuration(
+def test_the_wheel_prints_every_file_of_conf(
     built: pathlib.Path, environment: pathlib.Path
 ) -> None:
     add_dependencies(environment)
     pip(environment, "--no-deps", only(built, "*.whl"))
-    samples = site_packages(environment) / "treedbd" / "samples"
-    assert {each.name for each in samples.iterdir()} == {"treedb.toml", "treedb.service"}
-    for sample in samples.iterdir():
-        assert sample.read_text() == (PROJECT / "conf" / sample.name).read_text()
-    printed = run(environment / "bin" / "treedb", "init", "--print-sample")
-    assert printed == (samples / "treedb.toml").read_text()
+    treedb = environment / "bin" / "treedb"
+    for file in (PROJECT / "conf").iterdir():
+        if file.is_file():
+            assert run(treedb, "init", "--print", file.name) == file.read_text()

@@ -1,4 +1,4 @@
-"""How this copy of treedb was installed, and so what adds an extra to it.
+"""How this copy of treedb was installed, what adds an extra to it, and the files beside its code.
 
 The name of the distribution is not that of the command: `treedb` on the package index belongs to
 another project.
@@ -11,11 +11,29 @@ import pathlib
 import shlex
 import sys
 from importlib import import_module
+from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import Any, Final
 
 import attrs
 
 DISTRIBUTION: Final = "treedbd"
+
+SAMPLES: Final = (
+    "Caddyfile",
+    "Containerfile",
+    "certbot-deploy-hook",
+    "compose.yaml",
+    "grafana-dashboard.json",
+    "nginx.conf",
+    "prometheus-alerts.yml",
+    "treedb.service",
+    "treedb.socket",
+    "treedb.sysusers",
+    "treedb.tmpfiles",
+    "treedb.toml",
+)
+"""The files of `conf/`, which operators copy and change."""
 
 _CHECKOUT: Final = pathlib.Path(__file__).parents[1]
 
@@ -68,6 +86,15 @@ def read_installation() -> Installation:
     origin = json.loads(found.read_text("direct_url.json") or "{}")
     checkout = _CHECKOUT if origin.get("dir_info", {}).get("editable") else None
     return Installation(prefix, sys.executable, installer, _source(origin), checkout)
+
+
+def find_project_file(path: str) -> Traversable:
+    """Return a file of `docs/` or `conf/`, or a page beside them, by its path in a checkout.
+
+    A wheel holds copies of them. The file may be missing.
+    """
+    copies = files("treedbd") / "project"
+    return (copies if copies.is_dir() else _CHECKOUT) / path
 
 
 def _source(origin: dict[str, Any]) -> str | None:

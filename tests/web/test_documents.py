@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pathlib
 import re
-import tomllib
 
 import pytest
 
@@ -12,7 +11,6 @@ from tests.web.http1.peer import ParsedReply
 from tests.web.tree_server import TreeServer
 from treedbd.web import documents
 from treedbd.web.documents import (
-    DOCUMENT_PATHS,
     DOCUMENTS,
     find_anchor,
     render,
@@ -116,15 +114,7 @@ def test_what_is_no_document_is_a_path_as_any_other(server: TreeServer) -> None:
 def test_an_installation_without_the_documentation_says_so(
     server: TreeServer, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(documents, "_find_folder", lambda: tmp_path / "nothing")
+    monkeypatch.setattr(documents, "find_project_file", lambda path: tmp_path / path)
     reply = read(server, "/.docs/interface.md")
     assert reply.status == 404
     assert b"not part of this installation" in reply.body
-
-
-def test_each_document_is_in_the_wheel() -> None:
-    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())
-    included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
-    found = {where for where in included.values() if where.startswith("treedbd/docs/")}
-    assert found == {f"treedbd/docs/{name}" for name in DOCUMENTS}
-    assert {f"/.docs/{name}" for name in DOCUMENTS} == set(DOCUMENT_PATHS)

@@ -13,13 +13,13 @@ import socket
 import sys
 from argparse import Namespace
 from collections.abc import Mapping
-from importlib import resources
 from typing import Final
 
 from treedbd.cli.exit import DONE, CommandFailed, Status, print_line
 from treedbd.cli.init_files import CONFIG_FILE, UNIT_FILE, Plan
 from treedbd.config.settings import DOMAIN
 from treedbd.files import create_directory, open_private, sync_directory
+from treedbd.installation import SAMPLES, find_project_file
 from treedbd.names import DEFAULT_DATABASE, parse_label
 
 _FIRST_PORT: Final = 8080
@@ -45,9 +45,17 @@ def add_options(parser: argparse.ArgumentParser, _: str) -> None:
         help="the name of the project (default: app)",
     )
     parser.add_argument(
+        "--print",
+        metavar="NAME",
+        choices=SAMPLES,
+        help=f"print a sample to change, and write nothing: {', '.join(SAMPLES)}",
+    )
+    parser.add_argument(
         "--print-sample",
-        action="store_true",
-        help="print a configuration with every key, commented, and write nothing",
+        action="store_const",
+        dest="print",
+        const=CONFIG_FILE,
+        help=f"the same as --print {CONFIG_FILE}: a configuration with every key, commented",
     )
     parser.set_defaults(run=lambda arguments: _init(arguments, parser))
 
@@ -68,8 +76,8 @@ def _parse_project(text: str) -> str:
 
 
 def _init(arguments: Namespace, parser: argparse.ArgumentParser) -> Status:
-    if arguments.print_sample:
-        print_line(read_sample(CONFIG_FILE).removesuffix("\n"))
+    if arguments.print is not None:
+        print_line(read_sample(arguments.print).removesuffix("\n"))
         return DONE
     if arguments.dir is None:
         parser.error("the following arguments are required: DIR")
@@ -138,13 +146,11 @@ def write_new(folder: pathlib.Path, files: Mapping[str, str]) -> None:
 
 
 def read_sample(name: str) -> str:
-    """Return the configuration with every key, or the unit; raise `CommandFailed`."""
-    package = resources.files("treedbd")
-    # In a checkout it is where people look for it; a wheel holds a copy of it.
-    for file in (package / "samples" / name, package / ".." / "conf" / name):
-        with contextlib.suppress(OSError):
-            return file.read_text(encoding="utf-8")
-    raise CommandFailed("The sample is missing: install treedb again.")
+    """Return one of `SAMPLES`; raise `CommandFailed`."""
+    try:
+        return find_project_file(f"conf/{name}").read_text(encoding="utf-8")
+    except OSError:
+        raise CommandFailed("The sample is missing: install treedb again.") from None
 
 
 def _find_free_port() -> int:

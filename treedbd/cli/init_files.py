@@ -22,7 +22,7 @@ SECRET_BYTES: Final = 48
 
 _CONFIG: Final = string.Template("""\
 # The configuration of treedb: `treedb serve --config $config_file`, in this folder.
-# Relative paths start from the folder of this file. All keys: `treedb init --print-sample`.
+# Relative paths start from the folder of this file. All keys: `treedb init --print treedb.toml`.
 
 # Plain HTTP, for this machine only: for a proxy such as nginx or Caddy, which has the certificate.
 listen = ["tcp:$port:interface=127.0.0.1"]

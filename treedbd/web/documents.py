@@ -7,11 +7,8 @@ a wheel, and in the folder `docs` of a checkout.
 
 from __future__ import annotations
 
-import pathlib
 import re
 from collections.abc import Iterator, Sequence
-from importlib.resources import files
-from importlib.resources.abc import Traversable
 from itertools import pairwise
 from typing import Any, Final
 
@@ -21,6 +18,7 @@ from twisted.internet.defer import Deferred, DeferredLock
 from twisted.internet.interfaces import IReactorTime
 
 from treedbd.database.slices import Slices, Steps
+from treedbd.installation import find_project_file
 from treedbd.web.html_page import html_page
 from treedbd.web.http1.interface import IHttp1Request
 from treedbd.web.media_types import prefers_html
@@ -83,7 +81,7 @@ class Documents:
     def _read(self, name: str) -> bytes:
         if name not in self._sources:
             try:
-                self._sources[name] = (_find_folder() / name).read_bytes()
+                self._sources[name] = find_project_file(f"docs/{name}").read_bytes()
             except OSError:
                 raise MissingDocument from None
         return self._sources[name]
@@ -109,11 +107,6 @@ class Documents:
             done.errback()
         else:
             done.callback(None)
-
-
-def _find_folder() -> Traversable:
-    packaged = files("treedbd") / "docs"
-    return packaged if packaged.is_dir() else pathlib.Path(__file__).parents[2] / "docs"
 
 
 def split_sections(source: str) -> Iterator[str]:
