@@ -37,6 +37,7 @@ from treedbd.store.sqlite.errors import (
     inaccessible,
     result_code,
 )
+from treedbd.store.sqlite.sleeps import SLEEP_US, allow_bounds, this_thread
 
 APPLICATION_ID = 0x74726462
 FORMAT = 4
@@ -48,6 +49,8 @@ _HEADER_BYTES = 100
 _MAGIC = b"SQLite format 3\0"
 BUSY_MS = 1000
 """Milliseconds to wait for another process that has locked the file."""
+TURN_BUSY_MS = 5
+"""The same in a turn of the reactor: everybody waits meanwhile."""
 
 LOG = "-wal"
 """What the name of the write-ahead log has after that of the file."""
@@ -213,7 +216,13 @@ def connect_reader(
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         if not is_known:
             _check_format(path, connection, version)
-        _set_pragmas(path, connection, _READING)
+        if is_known:
+            allow_bounds(connection)
+            this_thread.sleep_us = SLEEP_US
+            _set_pragmas(path, connection, _READING)
+            connection.set_busy_timeout(TURN_BUSY_MS)
+        else:
+            _set_pragmas(path, connection, _READING)
     except SQLITE_ERRORS as error:
         failure = StoreFailed(describe(error)) if is_known else cannot_open(path, error, connection)
         connection.close()
@@ -221,6 +230,8 @@ def connect_reader(
     except BaseException:
         connection.close()
         raise
+    finally:
+        this_thread.sleep_us = None
     return connection
 
 

@@ -28,6 +28,7 @@ from treedbd.store.engine import (
 )
 from treedbd.store.sqlite.errors import SQLITE_ERRORS, classify_error
 from treedbd.store.sqlite.file import set_cache_size
+from treedbd.store.sqlite.sleeps import SLEEP_US, this_thread
 
 Execute: TypeAlias = Callable[..., apsw.Cursor]
 T = TypeVar("T")
@@ -302,6 +303,7 @@ class PresentReader(SqliteReader):
         try:
             self.end()
             self.begin()
+            this_thread.sleep_us = SLEEP_US
             self._sequence = super().sequence()  # the first statement decides which moment it is
         except SQLITE_ERRORS as error:
             self._is_current = False
@@ -310,6 +312,8 @@ class PresentReader(SqliteReader):
             self._is_current = False
             self.end()
             raise
+        finally:
+            this_thread.sleep_us = None
         if self.begun is not None:
             self._execute = self._guarded
             self.begun(self)

@@ -52,12 +52,15 @@ from treedbd.store.sqlite.errors import (
     describe,
 )
 from treedbd.store.sqlite.file import (
+    BUSY_MS,
+    TURN_BUSY_MS,
     connect_writer,
     log_of,
     set_cache_size,
 )
 from treedbd.store.sqlite.history import History, has_content
 from treedbd.store.sqlite.open_files import OpenFiles
+from treedbd.store.sqlite.sleeps import SLEEP_US, this_thread
 from treedbd.store.sqlite.space import FileSpace
 from treedbd.store.sqlite.transaction import SqliteTransaction
 from treedbd.store.sqlite.wal import (
@@ -145,7 +148,13 @@ class SqliteWriter:
             raise StoreFailed(self._failure)
         if self._transaction is not None:
             raise RuntimeError("A transaction is already open.")
-        self._transaction = SqliteTransaction(self._connection, self)
+        self._connection.set_busy_timeout(TURN_BUSY_MS)
+        this_thread.sleep_us = SLEEP_US
+        try:
+            self._transaction = SqliteTransaction(self._connection, self)
+        finally:
+            this_thread.sleep_us = None
+            self._connection.set_busy_timeout(BUSY_MS)
         return self._transaction
 
     def find_misplaced(self) -> str | None:
@@ -267,6 +276,7 @@ class SqliteWriter:
 
     def refresh(self) -> None:
         """Go on after what other processes have written, if they have; not in a transaction."""
+        this_thread.sleep_us = SLEEP_US
         try:
             # It changes with what other connections commit, not with what this one does.
             version = self._connection.pragma("data_version")
@@ -279,6 +289,8 @@ class SqliteWriter:
             self._record(error)
         except OSError as error:
             self._mark_failed(error)
+        finally:
+            this_thread.sleep_us = None
 
     def fail(self, reason: str) -> None:
         """Begin no transaction before a recovery: another process has failed."""
