@@ -60,7 +60,8 @@ _ENCODING: Final = b"content-encoding"
 _LAST_ID: Final = b"last-event-id"
 _TOKEN: Final = b"authorization"
 _DIALECT: Final = b"x-treedb-dialect"
-_STANDARD: Final = "standard"
+_STANDARD: Final = b"standard"
+_NONE: Final = (b"",)
 _IF_MATCH: Final = b"if-match"
 _FIREBASE_ETAG: Final = b"x-firebase-etag"
 
@@ -299,7 +300,7 @@ class RequestParser:
 def choose_dialect(name: DialectName, headers: Headers, parameters: Parameters) -> Dialect:
     """Return the dialect in which a request is answered; `name` is the setting of its project."""
     if name == "auto":  # only clients of Firebase send these, and the command, which says so
-        is_firebase = first(headers, _DIALECT) != _STANDARD and (
+        is_firebase = headers.get(_DIALECT, _NONE)[0] != _STANDARD and (
             "ns" in parameters
             or b"authorization" in headers
             or (_FIREBASE_ETAG in headers and is_true(headers, _FIREBASE_ETAG))
