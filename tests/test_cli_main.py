@@ -11,6 +11,7 @@ from typing import Final, NoReturn
 import pytest
 
 from treedbd.cli.main import main
+from treedbd.cli.parser import parse
 
 MAX_MODULES: Final = 61
 """It imports 50 at present. Each further one makes every command start later."""
@@ -87,3 +88,26 @@ def test_making_a_token_and_checking_rules_import_no_reactor(tmp_path: pathlib.P
         names = imported(run_python("-c", script, *words, folder=str(PROJECT)))
         assert "treedbd.cli.options" in names
         assert not [name for name in names if name.partition(".")[0] in {"twisted", "OpenSSL"}]
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("rm", "remove"),
+        ("del", "remove"),
+        ("delete", "remove"),
+        ("put", "set"),
+        ("post", "push"),
+        ("patch", "update"),
+        ("cat", "get"),
+        ("rename", "mv"),
+        ("gte", "get"),
+    ],
+)
+def test_a_hint_says_what_a_word_of_other_programs_is_here(
+    word: str, meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse([word, "a"])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.endswith(f"there is no {word!r}. Did you mean {meant}?\n")

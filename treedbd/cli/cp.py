@@ -57,7 +57,7 @@ def add_options(parser: ArgumentParser, _: str) -> None:
 
 def _copy(client: HttpClient, arguments: Namespace) -> None:
     source, target = arguments.source, arguments.url
-    if _database(source) == _database(target) and _is_within(_keys(target), _keys(source)):
+    if database_of(source) == database_of(target) and _is_within(_keys(target), _keys(source)):
         raise CommandFailed(f"{source} cannot be copied into itself.")
     parameters = {"format": "export"} if arguments.export else {}
     address = source.to_json().with_parameters(parameters | time_parameters(arguments))
@@ -98,7 +98,7 @@ def _source_client(arguments: Namespace) -> HttpClient:
     return HttpClient(authority, token, timeout and timeout.client_s)
 
 
-def _database(url: Url) -> tuple[str, int, str, str]:
+def database_of(url: Url) -> tuple[str, int, str, str]:
     """Return what tells the database of a URL from others, as far as the URL says it."""
     ns = dict(parse_qsl(url.query)).get("ns", "").lower()
     host = url.host.lower()

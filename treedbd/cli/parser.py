@@ -6,8 +6,9 @@ The module of a subcommand is imported only if that subcommand is given: the oth
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, NoReturn
 
 from treedbd.version import __version__
@@ -39,6 +40,7 @@ COMMANDS: Final = {
     "ls": _Command("ls", "print the keys of the children of a path"),
     "tree": _Command("tree", "print a path and what is below it, down to a depth"),
     "cp": _Command("cp", "copy the value at a path to another one, also of another daemon"),
+    "mv": _Command("mv", "move the value at a path to another one of the same database"),
     "transaction": _Command("transaction", "change a value by an expression, as a whole"),
     "watch": _Command("watch", "print the events of a path until Ctrl-C"),
     "shell": _Command("shell.shell", "walk through a database, read and write it"),
@@ -57,6 +59,18 @@ COMMANDS: Final = {
     "cluster": _Command("cluster", "show the daemons and databases of a PostgreSQL"),
     "completion": _Command("completion", "print what makes a shell complete this command"),
 }
+
+
+MEANINGS: Final = {
+    **dict.fromkeys(("rm", "del", "delete"), "remove"),
+    "put": "set",
+    "post": "push",
+    "patch": "update",
+    "cat": "get",
+    "copy": "cp",
+    "rename": "mv",
+}
+"""What other programs call the commands."""
 
 
 class OptionParser(argparse.ArgumentParser):
@@ -87,15 +101,22 @@ class OptionParser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Check a choice as argparse does; say which one is like a mistyped one."""
         if action.choices is not None and value not in action.choices:
-            hint = did_you_mean(str(value), map(str, action.choices))
+            hint = did_you_mean(str(value), map(str, action.choices), MEANINGS)
             if hint:
                 raise argparse.ArgumentError(action, f"there is no {value!r}.{hint}")
         super()._check_value(action, value)
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return a sentence about the name that is most like a mistyped one; empty if none is."""
-    similar: list[str] = import_module("difflib").get_close_matches(word, [*known], 1)
+def did_you_mean(
+    word: str, known: Iterable[str], meanings: Mapping[str, str] = MappingProxyType({})
+) -> str:
+    """Return a sentence about the name that is most like a mistyped one; empty if none is.
+
+    `meanings` are names that a word means, whatever it is like.
+    """
+    names = [*known]
+    similar: list[str] = [each for each in (meanings.get(word),) if each in names]
+    similar = similar or import_module("difflib").get_close_matches(word, names, 1)
     return f" Did you mean {similar[0]}?" if similar else ""
 
 

@@ -63,6 +63,8 @@ async def test_a_script_ends_at_its_first_error(people: str) -> None:
     assert error == 'Line 4: hello is not JSON: a string is written "hello".'
     assert await lines_of(people, "cat --raw a; cat c") == ['{"x":1}', "null"]
     assert (await failure_of(people, "sett a 1")).endswith("sett: did you mean set?")
+    for word, meant in {"remove": "rm", "get": "cat", "put": "set", "patch": "update"}.items():
+        assert (await failure_of(people, word)).endswith(f"{word}: did you mean {meant}?")
     assert (await failure_of(people, "qqq")).endswith("qqq: try help.")
     assert (await failure_of(people, "ls\nset a {")).startswith("Line 2: a bracket")
     assert "400 invalid_query" in await failure_of(people, "cat --limit-to-first x")

@@ -173,6 +173,12 @@ COMMANDS: Final = {
         "remove; asks before more than one value goes, but not with -f",
         Shape(flags=("-f",), least=1),
     ),
+    "mv": ShellCommand(
+        writing.mv,
+        "mv [-f] PATH PATH",
+        "move to another path; asks before it replaces a value, but not with -f",
+        Shape(flags=("-f",), least=2, most=2),
+    ),
     "use": ShellCommand(
         use, "use NAME", "go to another database, as PROJECT or DATABASE--PROJECT", _ONE_WORD, False
     ),
@@ -191,12 +197,29 @@ COMMANDS: Final = {
 }
 
 
+MEANINGS: Final = {
+    **dict.fromkeys(("remove", "del", "delete"), "rm"),
+    "get": "cat",
+    "put": "set",
+    "post": "push",
+    "patch": "update",
+    "move": "mv",
+    "rename": "mv",
+    "quit": "exit",
+}
+"""What other programs call the commands."""
+
+
 def find_command(name: str) -> ShellCommand:
     """Return a command by its name; raise `CommandFailed` with the nearest one."""
     command = COMMANDS.get(name)
     if command is not None:
         return command
-    near = difflib.get_close_matches(name.lower(), COMMANDS, 1, 0.5)
+    near = (
+        [MEANINGS[name.lower()]]
+        if name.lower() in MEANINGS
+        else difflib.get_close_matches(name.lower(), COMMANDS, 1, 0.5)
+    )
     hint = f"did you mean {near[0]}?" if near else "try help."
     raise CommandFailed(f"There is no command {name[:40]}: {hint}")
 

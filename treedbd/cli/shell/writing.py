@@ -1,8 +1,9 @@
-"""The shell's commands that write: `set`, `update`, `push` and `rm`."""
+"""The shell's commands that write: `set`, `update`, `push`, `rm` and `mv`."""
 
 from __future__ import annotations
 
 from treedbd.cli.exit import CommandFailed
+from treedbd.cli.mv import Move, TargetExists
 from treedbd.cli.shell.arguments import Given
 from treedbd.cli.shell.lines import read_json
 from treedbd.cli.shell.printing import make_safe
@@ -42,6 +43,22 @@ def rm(session: ShellSession, given: Given) -> None:
         if isinstance(found, dict):
             _require_consent(session, f"{format_path(path)} and everything below it")
     session.write("DELETE", path)
+
+
+def mv(session: ShellSession, given: Given) -> None:
+    """Move the value at a path to another one; ask first if something is there."""
+    source, target = map(session.resolve, given.words)
+    move = Move(session.client, session.url_of, source, target)
+    try:
+        move.run(replaces="-f" in given.flags)
+    except TargetExists as error:
+        if session.confirm is None:
+            raise CommandFailed(f"{error} mv -f replaces it.") from None
+        if not session.confirm(f"Replace what is at {format_path(target)}? [y/N] "):
+            raise CommandFailed("Nothing is moved.") from None
+        move.run(replaces=True)
+    finally:
+        session.changed()
 
 
 def _require_consent(session: ShellSession, what: str) -> None:
