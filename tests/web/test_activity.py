@@ -113,6 +113,14 @@ def test_what_was_slow_is_forgotten_after_two_minutes(server: Counted) -> None:
     assert ages == [0.0, SLOW_S]
 
 
+def test_what_was_slow_is_forgotten_also_if_nothing_was_counted_since(server: Counted) -> None:
+    memory = question_of(server, "/a.json")
+    server.activity.answered.append((memory, b"GET", 200, 99.0, 0, 0))
+    server.activity.count()
+    server.clock.advance(2 * SLOW_S + 1)
+    assert not [each for each in server.activity.of_this_process("demo").slowest if each[0] == 99.0]
+
+
 def test_a_long_path_and_a_token_in_one_are_not_kept(server: Counted) -> None:
     token = jwt.encode({"uid": "ada"}, secret_of("demo"), "HS256").replace(".", "%2E")
     server.request("GET", f"/{'long' * 100}.json")

@@ -150,7 +150,9 @@ class Activity:
         """Return what this process has counted of a project."""
         self.count()
         now = self._clock.seconds()
-        slowest = heapq.nlargest(SLOWEST, (*self._slowest, *self._slowest_before))
+        oldest = now - 2 * SLOW_S
+        kept = (*self._slowest, *self._slowest_before)
+        slowest = heapq.nlargest(SLOWEST, (each for each in kept if each.at >= oldest))
         return ProjectActivity(
             now - self._began,
             {
