@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pathlib
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 import pytest_twisted
@@ -17,7 +18,7 @@ from treedbd.cli.mv import Move
 from treedbd.cli.url import Url, parse_url
 from treedbd.tree.types import Path
 
-TREE = {
+TREE: Any = {
     "users": {
         "ada": {"age": 36, "tags": {"0": "a", "2": "b"}, ".priority": 3},
         "leaf": {".value": "x", ".priority": "p"},
@@ -36,7 +37,7 @@ def root(shared_daemon: Daemon, request: pytest.FixtureRequest) -> str:
     return root
 
 
-async def exported(root: str) -> object:
+async def exported(root: str) -> Any:
     return json.loads(await output_of("get", root, "--export"))
 
 

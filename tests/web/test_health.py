@@ -12,6 +12,7 @@ from twisted.internet.defer import Deferred, succeed
 from tests.web.http1.peer import ParsedReply
 from tests.web.tree_server import WALL, TreeServer
 from treedbd.database.problems import Problem
+from treedbd.rules.ruleset import DENY, OPEN
 from treedbd.turns import Turns
 from treedbd.web.auth.authenticator import Authenticator
 from treedbd.web.auth.identity import OWNER, Identity
@@ -158,3 +159,16 @@ def test_only_an_admin_sees_how_long_the_turns_of_the_process_last(
     expected = b'{"status":"ok","turns":%s}' % shown if is_shown else b'{"status":"ok"}'
     assert ask(server, host="demo.localhost", token=token).body == expected
     assert ask(server, "?live", host="demo.localhost", token=token).body == b'{"status":"ok"}'
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_the_database_of_an_address_is_named_to_admins_and_where_rules_are_open(
+    server: TreeServer, monkeypatch: pytest.MonkeyPatch, is_open: bool
+) -> None:
+    rules = OPEN if is_open else DENY
+    monkeypatch.setattr(server.catalog.rules("demo"), "current", rules)
+    named = b'{"status":"ok","database":"demo"}'
+    unnamed = named if is_open else b'{"status":"ok"}'
+    assert ask(server, "?database", host="demo.localhost").body == unnamed
+    assert ask(server, "?database", host="demo.localhost", token="admin").body == named
+    assert ask(server, "?database=true", host="[::1]").body == b'{"status":"ok"}'

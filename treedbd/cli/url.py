@@ -32,6 +32,7 @@ _NAME = re.compile(r"[A-Za-z0-9._-]+")
 _KEPT: Final = "/%:@!$&'()*+,;=-._~"
 _PORTS: Final = {"http": 80, "https": 443}
 _UNIX: Final = "unix"
+_HEALTH: Final = "/.health"
 _TOKENS: Final = frozenset({"auth", "access_token"})
 
 
@@ -107,6 +108,10 @@ class Url:
         """Return the URL of what clients do with the project whose root this is."""
         root = self.to_rules().path.removesuffix(RULES)
         return attrs.evolve(self, path=root + ACTIVITY)
+
+    def to_health(self) -> Url:
+        """Return the URL that says which database the root that this is belongs to."""
+        return attrs.evolve(self, path=self.path + _HEALTH).with_parameters({"database": "true"})
 
     def has(self, name: str) -> bool:
         """Return whether the query has a parameter."""

@@ -2,7 +2,8 @@
 
 It answers at any host and whatever else the request says. `?live` asks whether the process answers;
 `?ready` whether it would serve a write: to the database that the request addresses, to every one if
-it addresses none. Without either, everything must be as it should be.
+it addresses none. `?database` asks which database the request addresses: admins of its project may
+know, and everyone in development mode. Without any, everything must be as it should be.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from treedbd.database.errors import SHUTTING_DOWN, DeadlinePassed, Unavailable
 from treedbd.database.problems import Problem
 from treedbd.limits import DEFAULT_TIMEOUT_S
 from treedbd.names import DatabaseName
+from treedbd.rules.ruleset import OPEN
 from treedbd.tree.errors import InvalidPath, InvalidQuery
 from treedbd.turns import Turns
 from treedbd.web.auth.authenticator import Authenticator
@@ -86,6 +88,8 @@ class Health:
         if self.is_ending:
             raise Unavailable(SHUTTING_DOWN)
         caller = attrs.evolve(self._parse(request), identity=await self._find_user(request))
+        if b"database" in questions:
+            return await self._name_database(caller)
         problems = await self._catalog.find_problems()
         if b"ready" in questions:
             problems = [each for each in problems if _prevents_write(each, caller.name)]
@@ -100,6 +104,15 @@ class Health:
             return _Caller(location.name, find_token(request.headers, location.parameters))
         except (InvalidPath, InvalidQuery, LookupError):
             return _Caller(None, None)
+
+    async def _name_database(self, caller: _Caller) -> Response:
+        """Return the label of the database that a request addresses, if its caller may know it."""
+        name = caller.name
+        is_open = name is not None and self._catalog.rules(name.project).current is OPEN
+        if name is None or not (is_open or await self._is_admin(name.project, caller)):
+            return OK
+        body = json.dumps({"status": "ok", "database": name.label}, separators=(",", ":"))
+        return Response(200, body.encode(), (JSON_TYPE,))
 
     async def _describe(self, problems: list[Problem], caller: _Caller) -> str:
         """Return what a caller may know: the problems of the project that he is an admin of."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import pathlib
 import socket
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest_twisted
 
 from tests.command import CommandResult, mint, output_of, run_command, treedb
 from tests.daemon import Daemon
+from treedbd.cli.options import TOKEN_VARIABLE
 from treedbd.cli.parser import parse
 from treedbd.cli.shell import reading, shell
 from treedbd.cli.shell.commands import run_line
@@ -293,3 +295,17 @@ def test_the_result_of_a_script_is_a_process_s(people: str) -> None:
     done = run_command("shell", people, stdin=b"cat zoe\nxyz\ncat zoe\n")
     expected = b'"a word"\n', "treedb: Line 2: There is no command xyz: try help.\n"
     assert done == CommandResult(1, *expected)
+
+
+def test_the_prompt_names_the_project_of_the_server(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = "default_project = 'shop'\nemulator = true\n[projects.shop]\n"
+    with Daemon(tmp_path, config=config) as daemon:
+        arguments = parse(["shell", daemon.http])
+        session, _ = make_session(arguments)
+        for token, label in (("", ""), ("owner", "shop")):
+            monkeypatch.setenv(TOKEN_VARIABLE, token)
+            assert shell._ask_label(arguments, session) == label
+        assert session.label == daemon.http.removeprefix("http://")
+    assert shell._ask_label(arguments, session) == ""

@@ -54,7 +54,7 @@ def label_of(root: Url, default: str) -> str:
     is_subdomain = is_local_name(rest) or root.host.count(".") + 1 >= _LABELS_WITH_DATABASE
     if is_subdomain and not _is_address(root.host) and parse_label(first) is not None:
         return first.lower()
-    return default or root.host
+    return default or root.authority
 
 
 def with_parameter(root: Url, label: str) -> Url:

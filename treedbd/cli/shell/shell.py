@@ -31,9 +31,11 @@ from treedbd.cli.shell.lines import OpenLine
 from treedbd.cli.shell.places import split_url
 from treedbd.cli.shell.printing import make_screen
 from treedbd.cli.shell.session import ShellSession, list_children
-from treedbd.cli.url import InvalidUrl, Url, is_local
+from treedbd.cli.url import InvalidUrl, Url
+from treedbd.names import parse_label
 from treedbd.tree.types import Path
 
+_MAX_HEALTH_BYTES: Final = 65_536
 MAX_COMMAND_BYTES: Final = 256 * 1024 * 1024
 
 
@@ -61,6 +63,7 @@ def _run(arguments: Namespace) -> Status:
             _run_script(session, arguments.script.splitlines(keepends=True))
         elif sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty():
             signal.signal(signal.SIGINT, signal.default_int_handler)
+            session.default_label = _ask_label(arguments, session)
             prompt = import_module("treedbd.cli.shell.prompt")
             history = import_module("treedbd.cli.shell.history")
             prompt.run_prompt(
@@ -111,7 +114,6 @@ def make_session(arguments: Namespace) -> tuple[ShellSession, KeyCache]:
         make_screen(),
         root,
         place,
-        default_label=settings.default_project if is_local(root.host) else "",
         identity=describe_token(token),
     )
 
@@ -124,6 +126,19 @@ def make_session(arguments: Namespace) -> tuple[ShellSession, KeyCache]:
     keys = KeyCache(read_keys)
     session.on_change = keys.clear
     return session, keys
+
+
+def _ask_label(arguments: Namespace, session: ShellSession) -> str:
+    """Return what the server calls the database; empty if it does not say."""
+    authority = choose_authorities(arguments, session.root, read_settings(arguments))
+    client = HttpClient(authority, read_token(arguments), FETCH_S)
+    try:
+        response = client.request("GET", session.root.to_health())
+        _, found = response.json_text(_MAX_HEALTH_BYTES)
+    except CommandFailed:
+        return ""
+    label = found.get("database") if isinstance(found, dict) else None
+    return label if isinstance(label, str) and parse_label(label) is not None else ""
 
 
 def _run_script(session: ShellSession, lines: Iterable[str]) -> None:
