@@ -102,6 +102,11 @@ def _find_base(arguments: Namespace) -> Url:
             raise InvalidUrl(f"the variable {URL_VARIABLE} {error}") from None
     data = read_settings(arguments).data
     urls = _served_at(data)
+    if not urls and hasattr(arguments, "data") and hasattr(arguments, "restart"):
+        # `import` and `export` with --data work without a daemon.
+        raise InvalidUrl(
+            "with --data give a URL, such as http://localhost/users: its host names the database"
+        )
     if not urls:
         raise InvalidUrl(
             f"no daemon serves {data}: start it (treedb serve), give a URL, or set {URL_VARIABLE}"

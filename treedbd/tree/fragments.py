@@ -162,6 +162,11 @@ class Splitter:
         elif self._text[self._at :].strip(_BLANK):
             raise _unexpected()
 
+    @property
+    def unread(self) -> int:
+        """How many bytes of what was fed come after what has been followed."""
+        return len(self._text) - self._at
+
     def _add(self, data: bytes) -> None:
         """Add to the text, or to the long string that has begun up to its end."""
         if self._long is not None and self._long.is_open:

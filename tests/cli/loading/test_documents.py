@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tracemalloc
 from collections.abc import Iterator
 from typing import Any
@@ -184,4 +185,5 @@ def test_a_document_that_is_not_valid_is_refused(text: str, error: str) -> None:
 def test_a_line_that_is_not_valid_is_refused_with_its_number(line: str, error: str) -> None:
     with pytest.raises(CommandFailed) as raised:
         cut(f'{{"key": "z", "value": 0}}\n\n{line}\n{{"key": "y", "value": 0}}', "ndjson")
-    assert str(raised.value).startswith(f"Line 3: {error}")
+    sentence = re.sub(r", column \d+|, at [^:]+", "", str(raised.value))
+    assert sentence.startswith(f"Line 3: {error}")

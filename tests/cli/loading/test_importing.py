@@ -35,6 +35,19 @@ def write_and_die(self, part):
 StoreWriter.write = write_and_die
 sys.exit(main())
 """
+DYING_ONLINE = """
+import os, signal, sys
+from treedbd.cli.loading.sender import Sender
+from treedbd.cli.main import main
+write, left = Sender.write, [int(sys.argv.pop(1))]
+async def write_and_die(self, part):
+    await write(self, part)
+    left[0] -= 1
+    if not left[0]:
+        os.kill(os.getpid(), int(os.environ["SIGNAL"]))
+Sender.write = write_and_die
+sys.exit(main())
+"""
 SMALL_PARTS = """
 import sys
 from treedbd.cli.loading import parts
@@ -42,6 +55,13 @@ parts.PartMaker.__init__.__kwdefaults__["part_bytes"] = 50_000
 import treedbd.cli.loading.documents as documents
 documents.parts_of.__kwdefaults__["part_bytes"] = 50_000
 documents.parts_of.__kwdefaults__["fragment_bytes"] = 8_000
+import attrs
+import treedbd.cli.loading.importing as importing
+read = importing.read_settings
+def read_small(arguments):
+    settings = read(arguments)
+    return attrs.evolve(settings, limits=attrs.evolve(settings.limits, write_body_bytes=50_000))
+importing.read_settings = read_small
 """
 
 _hosts = (f"import{number}" for number in itertools.count())
@@ -142,22 +162,56 @@ async def test_a_bad_file_is_one_sentence(
     assert error in (await treedb("import", file, url)).error
 
 
-@pytest_twisted.ensureDeferred
-async def test_an_import_that_has_to_begin_again_says_what_to_do(
-    shared_daemon: Daemon, url: str, tmp_path: pathlib.Path
+@pytest.mark.parametrize("is_offline", [False, True])
+def test_a_resumed_import_goes_on_only_with_the_same_file(
+    tmp_path: pathlib.Path, is_offline: bool
 ) -> None:
     file = tmp_path / "x.ndjson"
-    good = b"".join(b'{"key":"k%04d","value":"%s"}\n' % (at, b"x" * 900) for at in range(3500))
-    file.write_bytes(good + b"nope\n")
-    failed = run_command("import", file, url)
-    assert "Line 3501: " in failed.error
-    assert "Trying again" not in failed.error  # requests were under way
-    assert exported(shared_daemon, url)
-    file.write_bytes(good)
-    assert "An import of this file had begun" in (await treedb("import", file, url)).error
-    assert (await treedb("import", file, url, "--replace")).status == 0
-    assert exported(shared_daemon, url) == {f"k{at:04}": "x" * 900 for at in range(3500)}
-    assert list(tmp_path.iterdir()) == [file]
+    lines = [b'{"key":"k%04d","value":"%s"}\n' % (at, b"x" * 900) for at in range(900)]
+    file.write_bytes(b"".join(lines))
+    expected = {f"k{at:04}": "x" * 900 for at in range(900)}
+    with Daemon(tmp_path) as daemon:
+        target = break_import(daemon, file, is_offline=is_offline)
+        assert len(list(tmp_path.glob(".x.ndjson.*.import"))) == 1
+        corrected = [*lines[:50], lines[50].replace(b"xx", b"yy", 1), *lines[51:]]
+        file.write_bytes(b"".join(corrected))
+        status, errors = finish(start("import", file, *target))
+        assert (status, errors.count("\n")) == (1, 1)
+        assert f"{file} has changed since its import was interrupted" in errors
+        assert "--replace" in errors
+        file.write_bytes(b"".join([*lines[:-1], lines[-1].replace(b"xx", b"yy", 1)]))
+        expected["k0899"] = "yy" + "x" * 898
+        status, errors = finish(start("import", file, *target))
+        assert status == 0, errors
+        assert errors.startswith("treedb: Going on with an import that was interrupted.\n")
+        if is_offline:
+            daemon.start()
+        assert exported(daemon, f"{daemon.http}/data?ns=demo") == expected
+    assert not list(tmp_path.glob(".x.ndjson.*"))
+
+
+def break_import(
+    daemon: Daemon, file: pathlib.Path, *, is_offline: bool
+) -> list[str | pathlib.Path]:
+    """Kill an import after some parts; return its target, as words of the command line."""
+    if is_offline:
+        assert daemon.stop() == 0
+        target: list[str | pathlib.Path] = ["http://localhost/data", "--data", daemon.data]
+        words = ["3", "import", str(file), *map(str, target)]
+        script = SMALL_PARTS + DYING
+    else:
+        target = [f"{daemon.http}/data?ns=demo"]
+        words = ["3", "import", str(file), *map(str, target)]
+        script = SMALL_PARTS + DYING_ONLINE
+    killed = subprocess.run(
+        [sys.executable, "-c", script, *words],
+        env={**environment(), "SIGNAL": str(int(signal.SIGKILL))},
+        capture_output=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL, killed
+    return target
 
 
 @pytest_twisted.ensureDeferred
@@ -305,3 +359,32 @@ def test_the_command_line_explains_itself() -> None:
     ).stdout.decode()
     for option in ("--replace", "--merge", "--restart", "--format", "--retry-for", "--data"):
         assert option in text
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_wrong_order_and_a_bare_path_say_what_is_wanted(
+    file: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    swapped = await treedb("import", "http://localhost:9000/a", file)
+    assert swapped.status == 2
+    assert "argument FILE: is a URL: the order is treedb import FILE URL" in swapped.errors
+    bare = await treedb("import", file, "/users", "--data", tmp_path / "data")
+    assert bare.status == 2
+    assert "argument URL: with --data give a URL" in bare.errors
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_short_file_is_one_write(
+    shared_daemon: Daemon, url: str, tmp_path: pathlib.Path
+) -> None:
+    target = url.removeprefix(shared_daemon.http).replace("?", ".json?")
+    for suffix in (".json", ".ndjson.gz"):
+        file = tmp_path / f"document{suffix}"
+        file.write_bytes(encode(DOCUMENT, suffix))
+        shared_daemon.request("PUT", target, '{"old": 1}')
+        with CuttingProxy(shared_daemon.http) as proxy:
+            through = url.replace(shared_daemon.http, proxy.url)
+            assert run_command("import", file, through, "--replace", "--quiet") == (0, b"", "")
+            writes = [line.split()[0] for line in proxy.seen if not line.startswith("GET")]
+        assert writes == ["PUT"]
+        assert exported(shared_daemon, url) == DOCUMENT

@@ -5,19 +5,42 @@ A line of the latter is `{"key": …, "value": …}`. Long lines are not held in
 
 from __future__ import annotations
 
+import re
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from treedbd.cli.exit import CommandFailed
 from treedbd.cli.loading.files import Format
-from treedbd.cli.loading.parts import PART_BYTES, Part, PartMaker
+from treedbd.cli.loading.parts import PART_BYTES, Check, InvalidMember, Part, PartMaker
 from treedbd.tree.errors import InvalidData
 from treedbd.tree.fragments import FRAGMENT_BYTES, Fragment, Splitter
-from treedbd.tree.printing import parse
+from treedbd.tree.printing import compact, parse
+from treedbd.tree.types import Path
 
 LONG_LINE_FRAGMENTS: Final = 16
+_SHOWN_CHARACTERS: Final = 64
+_UTF16: Final = (BOM_UTF16_LE, BOM_UTF16_BE)
 _KEY: Final = "key"
 _VALUE: Final = "value"
+_JSON_PLACE: Final = re.compile(r": line \d+ column (\d+) \(char \d+\)")
+"""What the parser says of the place, within what was parsed at once."""
+
+
+class InvalidFile(CommandFailed):
+    """A file cannot be imported, for what is at a place in it.
+
+    `path` leads from the top of the document, `column` is empty if it is not known.
+    """
+
+    def __init__(self, reason: str, path: Path = (), line: int = 0, column: str = "") -> None:
+        places = [f"line {line}"] if line else []
+        places += [f"column {column}"] if column else []
+        places += [f"at /{'/'.join(map(_shorten, path))}"] if path else []
+        place = ", ".join(places)
+        super().__init__(f"{place[0].upper()}{place[1:]}: {reason}" if place else reason)
+        self.reason = reason
+        self.path = path
 
 
 def parts_of(
@@ -27,28 +50,51 @@ def parts_of(
     is_merged: bool = False,
     fragment_bytes: int = FRAGMENT_BYTES,
     part_bytes: int = PART_BYTES,
+    check: Check | None = None,
 ) -> Iterator[Part]:
-    """Yield the parts of a file; raise `CommandFailed` for what is not valid.
+    """Yield the parts of a file; raise `InvalidFile` for what is not valid.
 
     With `is_merged` other children of the target stay.
     """
+    blocks = _as_utf8(blocks)
     if form == "ndjson":
-        lines = _Lines(PartMaker(is_cut=True, part_bytes=part_bytes), fragment_bytes)
+        lines = _Lines(PartMaker(is_cut=True, part_bytes=part_bytes, check=check), fragment_bytes)
         return lines.parts(blocks)
-    maker = PartMaker(is_merged=is_merged, part_bytes=part_bytes)
+    maker = PartMaker(is_merged=is_merged, part_bytes=part_bytes, check=check)
     return _of_document(blocks, maker, Splitter(fragment_bytes))
 
 
+def body_of(blocks: Iterable[bytes], form: Format) -> bytes:
+    """Return a valid file as the JSON of one body."""
+    if form == "json":
+        return b"".join(blocks)
+    lines = [parse(line) for line in b"".join(blocks).split(b"\n") if line.strip()]
+    members: list[Any] = [(line[_KEY], line[_VALUE]) for line in lines]  # type: ignore[index, call-overload]
+    return b"{%b}" % b",".join(compact(key) + b":" + compact(value) for key, value in members)
+
+
+def _as_utf8(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the blocks of a file; raise `InvalidFile` if they begin as UTF-16 does."""
+    for number, block in enumerate(blocks):
+        if not number and block.startswith(_UTF16):
+            raise InvalidFile("The file is UTF-16: convert it to UTF-8.")
+        yield block
+
+
 def _of_document(blocks: Iterable[bytes], maker: PartMaker, splitter: Splitter) -> Iterator[Part]:
+    is_empty = True
     try:
         for block in blocks:
+            is_empty = is_empty and not block.strip()
             for fragment in splitter.feed(block):
                 yield from maker.add(fragment)
+        if is_empty:
+            raise InvalidFile("The file is empty.")
         for fragment in splitter.finish():
             yield from maker.add(fragment)
         yield from maker.finish()
     except InvalidData as error:
-        raise CommandFailed(str(error)) from None
+        raise _invalid(error) from None
 
 
 class _Lines:
@@ -60,6 +106,7 @@ class _Lines:
         self._number = 1
         self._rest = b""
         self._long: _LongLine | None = None
+        self._is_short = True  # the line is parsed at once, so columns are those of the line
 
     def parts(self, blocks: Iterable[bytes]) -> Iterator[Part]:
         try:
@@ -72,18 +119,20 @@ class _Lines:
             yield from self._end(b"")
             yield from self._maker.finish()
         except InvalidData as error:
-            raise CommandFailed(f"Line {self._number}: {error}") from None
+            raise _invalid(error, self._number, has_column=self._is_short) from None
 
     def _begin(self, data: bytes) -> Iterator[Part]:
         self._rest += data
         if self._long is None and len(self._rest) > LONG_LINE_FRAGMENTS * self._fragment_bytes:
             self._long = _LongLine(self._maker, self._fragment_bytes)
         if self._long is not None:
+            self._is_short = False
             data, self._rest = self._rest, b""
             yield from self._long.feed(data)
 
     def _end(self, data: bytes) -> Iterator[Part]:
         long, self._long = self._long, None
+        self._is_short = long is None
         line, self._rest = self._rest + data, b""
         if long is None:
             yield from _add_line(line, self._maker)
@@ -146,6 +195,20 @@ class _LongLine:
                 raise _not_a_member()
             self._has_value = True
             yield from self._maker.add_member(self._key, json[_VALUE], len(text))
+
+
+def _invalid(error: InvalidData, line: int = 0, *, has_column: bool = False) -> InvalidFile:
+    found = _JSON_PLACE.search(str(error))
+    return InvalidFile(
+        _JSON_PLACE.sub("", str(error)),
+        error.path if isinstance(error, InvalidMember) else (),
+        line,
+        found[1] if has_column and found else "",
+    )
+
+
+def _shorten(key: str) -> str:
+    return key if len(key) <= _SHOWN_CHARACTERS else f"{key[:_SHOWN_CHARACTERS]}…"
 
 
 def _not_a_member() -> InvalidData:

@@ -69,7 +69,7 @@ async def _download(reactor: Any, client: Client, arguments: Namespace) -> None:
     file = PartFile(arguments.file, source)
     progress = ProgressReport(f"export {arguments.file}", None, is_quiet=arguments.quiet)
     advice = _GOES_ON if file.can_resume and not arguments.plain else ""
-    end_on_interrupt(progress.stop, f"Interrupted. {advice}".strip())
+    end_on_interrupt(progress.stop, f"Interrupted. {advice}".strip)
     try:
         retries = Retries(reactor, client, arguments.retry_for)
         download = Download(retries, arguments.url, file, progress)

@@ -9,10 +9,12 @@ from __future__ import annotations
 import gzip
 import io
 import os
+import stat
 import sys
+import tempfile
 import zlib
 from codecs import BOM_UTF8
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, Final, Literal, TypeAlias, cast
 
 from treedbd.cli.exit import CommandFailed
@@ -45,7 +47,9 @@ def format_of(name: str, chosen: Format | None) -> Format:
 
 
 class InputFile:
-    """A file that is read, decompressed, block by block; `-` is standard input.
+    """A file that is read, decompressed, block by block, as often as needed; `-` is standard input.
+
+    What can be read only once, such as a pipe, is copied to a temporary file first.
 
     Attributes:
         total: bytes of the file as it is stored, None if that is not known.
@@ -54,18 +58,44 @@ class InputFile:
 
     def __init__(self, name: str) -> None:
         """Open the file; raise `CommandFailed`."""
-        self._name = name
+        self._shown: Final = "Standard input" if name == STANDARD_INPUT else name
+        self.total: int | None = None
+        self._is_stream = name == STANDARD_INPUT
         try:
-            file = standard_input() if name == STANDARD_INPUT else open(name, "rb")  # noqa: SIM115
-            self._counted = _CountedReader(file)
-            self.total: Final = None if name == STANDARD_INPUT else os.fstat(file.fileno()).st_size
+            file = standard_input() if self._is_stream else open(name, "rb")  # noqa: SIM115
+            if not self._is_stream:
+                status = os.fstat(file.fileno())
+                self._is_stream = not stat.S_ISREG(status.st_mode)
+                self.total = None if self._is_stream else status.st_size
         except OSError as error:
-            raise CommandFailed(f"{name} cannot be read ({error.strerror}).") from None
+            raise self._unreadable(error) from None
+        self._file: BinaryIO = file
+        self._counted = _CountedReader(file)
 
     @property
     def position(self) -> int:
         """Bytes of the file as it is stored that have been read."""
         return self._counted.count
+
+    def keep(self, on_read: Callable[[], object]) -> None:
+        """Copy what can be read only once; raise `CommandFailed`. `on_read` is called meanwhile."""
+        if not self._is_stream:
+            return
+        copy: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115
+        while data := self._read(BLOCK_BYTES):
+            try:
+                copy.write(data)
+            except OSError as error:
+                raise _cannot_keep(self._shown, error) from None
+            on_read()
+        self.total = copy.tell()
+        self._file, self._is_stream = copy, False
+
+    def _read(self, size: int) -> bytes:
+        try:
+            return self._counted.read(size) or b""
+        except OSError as error:
+            raise self._unreadable(error) from None
 
     def blocks(self) -> Iterator[bytes]:
         """Yield the content in blocks of `BLOCK_BYTES`, the first and the last may be shorter.
@@ -74,6 +104,9 @@ class InputFile:
         read or is cut off.
         """
         try:
+            if not self._is_stream:
+                self._file.seek(0)
+            self._counted = _CountedReader(self._file)
             content = _decompressed(self._counted)
             first = _read_block(content).removeprefix(BOM_UTF8)
             if first:
@@ -85,11 +118,17 @@ class InputFile:
         except (zlib.error, gzip.BadGzipFile, zstd.ZstdError) as error:
             raise CommandFailed(f"{self._shown} cannot be decompressed ({error}).") from None
         except OSError as error:
-            raise CommandFailed(f"{self._shown} cannot be read ({error.strerror}).") from None
+            raise self._unreadable(error) from None
 
-    @property
-    def _shown(self) -> str:
-        return "Standard input" if self._name == STANDARD_INPUT else self._name
+    def _unreadable(self, error: OSError) -> CommandFailed:
+        return CommandFailed(f"{self._shown} cannot be read ({error.strerror}).")
+
+
+def _cannot_keep(shown: str, error: OSError) -> CommandFailed:
+    return CommandFailed(
+        f"{shown} cannot be copied to a temporary file in {tempfile.gettempdir()} "
+        f"({error.strerror}): set TMPDIR to a directory with room for it."
+    )
 
 
 class _CountedReader(io.RawIOBase):

@@ -1,34 +1,39 @@
 """`treedb import`: writes a file of any size below a path, online or into a stopped store.
 
-The file is read part by part (`parts`), and it is recorded which are written (`resume_file`), so
-the same command goes on after a break.
+Nothing is written before the whole file has been read and found valid (`validation`). A file within
+`write_body_bytes` is one write then. A longer one is read again part by part (`parts`), and it is
+recorded which are written (`resume_file`), so the same command goes on after a break.
 """
 
 from __future__ import annotations
 
 import pathlib
-from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Awaitable, Callable, Iterator
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from twisted.internet.threads import deferToThreadPool
 
 from treedbd.cli.address import ADDRESS_HELP, parse_address
 from treedbd.cli.client import Client
 from treedbd.cli.exit import DONE, INTERRUPTED, CommandFailed, Status, warn
-from treedbd.cli.loading.documents import parts_of
+from treedbd.cli.loading.documents import InvalidFile, body_of, parts_of
+from treedbd.cli.loading.faults import Validator
 from treedbd.cli.loading.files import InputFile, format_of
-from treedbd.cli.loading.location import locate
+from treedbd.cli.loading.location import locate, path_of
 from treedbd.cli.loading.options import add_loading_options, end_on_interrupt
 from treedbd.cli.loading.parts import Part
 from treedbd.cli.loading.resume_file import ResumeFile
-from treedbd.cli.loading.retries import Retries
+from treedbd.cli.loading.retries import Refused, Retries
 from treedbd.cli.loading.sender import Queue, Sender
 from treedbd.cli.loading.store_writer import StoreWriter, open_writer
+from treedbd.cli.loading.validation import ContentDigest, Validation
 from treedbd.cli.options import STANDARD_INPUT, read_settings
 from treedbd.cli.progress import ProgressReport
 from treedbd.cli.run import run_online
+from treedbd.config.settings import Settings
+from treedbd.tree.types import Path
 
 _NOT_EMPTY: Final = (
     "The target is not empty: use --replace to remove what is there first, or --merge to keep "
@@ -39,11 +44,25 @@ _BEGUN: Final = (
     "first, or --merge to keep children that the file does not have."
 )
 _GOES_ON: Final = "The same command goes on where it stopped."
+_UNCHANGED: Final = "Nothing was changed."
+_AGAIN: Final = "What was sent before is there: use --replace to remove it and begin again."
+_HAS_CHANGED: Final = {
+    "new": "remove what it wrote with --replace, or keep children that the file no longer has with "
+    "--merge",
+    "replace": "begin again with --restart --replace",
+    "merge": "begin again with --restart --merge; children that the file no longer has are kept",
+}
+_HOPELESS: Final = frozenset({400, 404, 405, 413})
+"""The statuses after which the rest of the same file would be refused again."""
+
+_InThread: TypeAlias = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 
 def add_options(parser: ArgumentParser, _: str) -> None:
     """Add the options of the command to its parser."""
-    parser.add_argument("file", metavar="FILE", help="a file, or - for standard input")
+    parser.add_argument(
+        "file", metavar="FILE", type=_parse_file, help="a file, or - for standard input"
+    )
     parser.add_argument("url", metavar="URL", type=parse_address, help=ADDRESS_HELP)
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument("--replace", action="store_true", help="remove what is at the path first")
@@ -54,6 +73,12 @@ def add_options(parser: ArgumentParser, _: str) -> None:
     )
     add_loading_options(parser)
     parser.set_defaults(run=_run, work=_send)
+
+
+def _parse_file(text: str) -> str:
+    if text.startswith(("http://", "https://", "unix:")):
+        raise ArgumentTypeError("is a URL: the order is treedb import FILE URL")
+    return text
 
 
 def _run(arguments: Namespace) -> Status:
@@ -67,27 +92,42 @@ class _Import:
 
     Attributes:
         done: the number of parts that are written, from the first on.
+        is_one_write: whether the file is short enough for one write.
 
     """
 
-    def __init__(self, arguments: Namespace, target: str) -> None:
-        """Open the file; raise `CommandFailed`."""
-        name: str = arguments.file
-        form = format_of(name, arguments.format)
-        self._source = InputFile(name)
-        mode = "replace" if arguments.replace else "merge" if arguments.merge else "new"
-        self.must_be_empty: Final = mode == "new"
-        self.must_remove: Final = mode == "replace"
+    def __init__(self, arguments: Namespace, target: str, settings: Settings, path: Path) -> None:
+        """Open the file; raise `CommandFailed`. `path` is that of the target."""
+        self._name: Final[str] = arguments.file
+        self._is_quiet: Final[bool] = arguments.quiet
+        self._form: Final = format_of(self._name, arguments.format)
+        self._limits: Final = settings.limits
+        self._validator: Final = Validator(path, settings.limits.string_bytes)
+        self._source: Final = InputFile(self._name)
+        self.mode: Final = "replace" if arguments.replace else "merge" if arguments.merge else "new"
         self._resume = None
-        if name != STANDARD_INPUT:
-            file = pathlib.Path(name)
-            self._resume = ResumeFile(file, target, form, mode, is_restarted=arguments.restart)
-        self.done = 0 if self._resume is None else self._resume.done
-        self._parts = parts_of(self._source.blocks(), form, is_merged=arguments.merge)
+        if self._name != STANDARD_INPUT:
+            self._resume = ResumeFile(
+                pathlib.Path(self._name),
+                target,
+                self._form,
+                self.mode,
+                is_restarted=arguments.restart,
+            )
+        self.is_one_write = False
+        self._has_begun = False
+        self._progress = self._report("check")
+        self._digest = ContentDigest()
+        self._parts: Iterator[Part] = iter(())
+        self._valid = self._digest.prefix
         self._records = 0
-        self.progress = ProgressReport(
-            f"import {name}", self._source.total, is_quiet=arguments.quiet
-        )
+
+    def _report(self, verb: str) -> ProgressReport:
+        return ProgressReport(f"{verb} {self._name}", self._source.total, is_quiet=self._is_quiet)
+
+    @property
+    def done(self) -> int:
+        return 0 if self._resume is None else self._resume.done
 
     @property
     def is_resumed(self) -> bool:
@@ -95,104 +135,184 @@ class _Import:
         return self._resume is not None and self._resume.found
 
     @property
-    def advice(self) -> str:
-        """How to go on after a break, as a sentence; empty if the import must start again."""
-        return "" if self._resume is None else _GOES_ON
+    def interrupted(self) -> str:
+        """What Ctrl-C leaves, as sentences."""
+        if self._resume is not None and self._resume.is_kept:
+            return f"Interrupted. {_GOES_ON}"
+        return "Interrupted." if self._has_begun else f"Interrupted. {_UNCHANGED}"
 
-    def begin(self, *, is_empty: bool) -> None:
-        """Find where to go on; raise `CommandFailed` if something is there that should not be."""
-        if self.is_resumed and is_empty:
-            self.done = 0  # what was written before has been removed since
-        elif self.is_resumed:
-            warn("Going on with an import that was interrupted.")
-        elif self.must_be_empty and not is_empty:
+    def stop(self) -> None:
+        """Remove the progress bar."""
+        self._progress.stop()
+
+    def check_emptiness(self, *, is_empty: bool) -> None:
+        """Raise `CommandFailed` if something is there that should not be."""
+        if is_empty and self._resume is not None:
+            self._resume.forget()  # what was written before has been removed since
+        elif self.mode == "new" and not is_empty and not self.is_resumed:
             has_begun = self._resume is not None and self._resume.was_begun
             raise CommandFailed(_BEGUN if has_begun else _NOT_EMPTY)
 
+    def validate(self) -> None:
+        """Read the whole file; raise `CommandFailed` if it cannot be imported as it is."""
+        self._source.keep(lambda: self._progress.advance_to(self._source.position))
+        self._progress.stop()
+        self._progress = self._report("check")
+        sent = self._resume.sent if self._resume is not None else None
+        validation = Validation(self._source, self._form, sent)
+        try:
+            validation.run(
+                self._validator,
+                lambda: self._progress.advance_to(self._source.position),
+                is_merged=self.mode == "merge",
+            )
+            if self._form == "ndjson" and self.mode == "replace" and not validation.records:
+                raise CommandFailed("The file is empty: to remove what is there, treedb remove.")
+        except CommandFailed:
+            if self._resume is not None:
+                self._resume.remove()
+            raise
+        if not validation.content.has_prefix:
+            raise CommandFailed(
+                f"{self._name} has changed since its import was interrupted, so that cannot go on: "
+                f"{_HAS_CHANGED[self.mode]}."
+            )
+        self._valid = validation.content.prefix
+        self._records = validation.records
+        self.is_one_write = (
+            self.mode != "merge"
+            and not self.is_resumed
+            and self._valid.size <= self._limits.write_body_bytes
+        )
+        self._begin()
+
+    def _begin(self) -> None:
+        if self.is_resumed:
+            warn("Going on with an import that was interrupted.")
+        self._progress.stop()
+        self._progress = self._report("import")
+        self._parts = parts_of(
+            self._digest.passing(self._source.blocks()),
+            self._form,
+            is_merged=self.mode == "merge",
+        )
+
+    def body(self) -> bytes:
+        """Return the whole file as one body."""
+        self._has_begun = True
+        return body_of(self._source.blocks(), self._form)
+
     def skip(self) -> None:
         """Read the parts that are written."""
-        for part in islice(self._parts, self.done):
-            self._records += part.records
+        for _ in islice(self._parts, self.done):
+            pass
 
     def next_part(self) -> Part | None:
         """Return the next part that is not written, None after the last."""
-        part = next(self._parts, None)
-        if part is not None:
-            self._records += part.records
-        return part
+        return next(self._parts, None)
 
     def remaining(self) -> Iterator[Part]:
         """Iterate over the parts that are not written."""
-        while (part := self.next_part()) is not None:
-            yield part
+        return self._parts
 
-    def save(self, done: int) -> None:
-        """Record that the first `done` parts are written."""
-        self.done = done
-        self.progress.advance_to(self._source.position)
+    def save_sent(self) -> None:
+        """Record that the part which was read last is sent from now on."""
+        self._has_begun = True
         if self._resume is not None:
-            self._resume.save(done)
+            self._resume.save_sent(self._digest.prefix)
+
+    def save_done(self, done: int) -> None:
+        """Record that the first `done` parts are written."""
+        self._progress.advance_to(self._source.position)
+        if self._resume is not None:
+            self._resume.save_done(done)
 
     def finish(self) -> None:
-        """Say what was imported."""
+        """Say what was imported; raise `CommandFailed` if the file has changed meanwhile."""
         if self._resume is not None:
             self._resume.remove()
-        self.progress.finish(f"Imported {self._records:,} records", self._source.position)
+        if not self.is_one_write and self._digest.prefix != self._valid:
+            raise CommandFailed(f"{self._name} has changed while it was imported. {_AGAIN}")
+        self._progress.finish(f"Imported {self._records:,} records", self._source.position)
+
+    def with_advice(self, error: CommandFailed) -> CommandFailed:
+        """Return an error that also says how to go on, if something may have been written."""
+        if not self._has_begun or self._resume is None or self._resume.sent is None:
+            return error
+        if isinstance(error, InvalidFile) or (
+            isinstance(error, Refused) and error.status in _HOPELESS
+        ):
+            self._resume.remove()
+            return CommandFailed(f"{error} {_AGAIN}")
+        return CommandFailed(f"{error} {_GOES_ON}") if self._resume.is_kept else error
 
 
 async def _send(reactor: Any, client: Client, arguments: Namespace) -> None:
-    work = _Import(arguments, str(arguments.url.to_json()))
-    end_on_interrupt(work.progress.stop, f"Interrupted. {work.advice}".strip())
+    work = _Import(
+        arguments,
+        str(arguments.url.to_json()),
+        read_settings(arguments),
+        path_of(arguments.url),
+    )
+    end_on_interrupt(work.stop, lambda: work.interrupted)
+    pool = reactor.getThreadPool()  # so that a slow source does not hold up the responses
     try:
-        retries = Retries(reactor, client, arguments.retry_for)
-        sender = Sender(retries, arguments.url)
-        work.begin(is_empty=await sender.is_empty())
-        if work.must_remove and not work.done:
-            await sender.remove()
-        work.save(work.done)
-        pool = reactor.getThreadPool()  # so that a slow source does not hold up the responses
-        await deferToThreadPool(reactor, pool, work.skip)
-        queue = Queue(sender.write, work.done, work.save)
-        await queue.run(lambda: deferToThreadPool(reactor, pool, work.next_part))
+        sender = Sender(Retries(reactor, client, arguments.retry_for), arguments.url)
+        work.check_emptiness(is_empty=await sender.is_empty())
+        await deferToThreadPool(reactor, pool, work.validate)
+        if work.is_one_write:
+            body = await deferToThreadPool(reactor, pool, work.body)
+            work.is_one_write = await sender.replace(body)
+        if not work.is_one_write:
+            await _send_parts(work, sender, lambda call: deferToThreadPool(reactor, pool, call))
     except CommandFailed as error:
-        raise _with_advice(error, work) from None
+        raise work.with_advice(error) from None
     finally:
-        work.progress.stop()
+        work.stop()
     work.finish()
+
+
+async def _send_parts(work: _Import, sender: Sender, call_in_thread: _InThread) -> None:
+    async def write(part: Part) -> None:
+        work.save_sent()
+        await sender.write(part)
+
+    if work.mode == "replace" and not work.done:
+        await sender.remove()
+    await call_in_thread(work.skip)
+    queue = Queue(write, work.done, work.save_done)
+    await queue.run(lambda: call_in_thread(work.next_part))
 
 
 def _store(arguments: Namespace) -> Status:
     settings = read_settings(arguments)
     node = locate(settings, arguments.url)
-    work = _Import(arguments, f"{node.file}:/{'/'.join(node.path)}")
+    work = _Import(arguments, f"{node.file}:/{'/'.join(node.path)}", settings, node.path)
     try:
+        work.validate()
         with open_writer(settings, node) as writer:
             _write(work, writer)
     except KeyboardInterrupt:
-        work.progress.stop()
-        warn(f"Interrupted. {work.advice}".strip())
+        work.stop()
+        warn(work.interrupted)
         return INTERRUPTED
     except CommandFailed as error:
-        raise _with_advice(error, work) from None
+        raise work.with_advice(error) from None
     finally:
-        work.progress.stop()
+        work.stop()
     work.finish()
     return DONE
 
 
 def _write(work: _Import, writer: StoreWriter) -> None:
-    work.begin(is_empty=writer.is_empty())
-    if work.must_remove and not work.done:
+    work.check_emptiness(is_empty=writer.is_empty())
+    if work.is_one_write:
+        writer.replace(work.remaining())
+        return
+    if work.mode == "replace" and not work.done:
         writer.remove()
-    work.save(work.done)
     work.skip()
     for number, part in enumerate(work.remaining(), work.done + 1):
+        work.save_sent()
         writer.write(part)
-        work.save(number)
-
-
-def _with_advice(error: CommandFailed, work: _Import) -> CommandFailed:
-    """Return an error that also says how to go on, if parts are written."""
-    if not work.done or not work.advice:
-        return error
-    return CommandFailed(f"{error} {work.advice}")
+        work.save_done(number)

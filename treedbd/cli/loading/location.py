@@ -42,6 +42,14 @@ def locate(settings: Settings, url: Url) -> StoredNode:
     return StoredNode(settings.data / name.project / f"{name.database}{SHELF}", place.path)
 
 
+def path_of(url: Url) -> Path:
+    """Return the path of a node that a URL names; empty if no node has it, which a server says."""
+    try:
+        return parse_raw_path(url.to_json().path.encode(), 0).path
+    except (InvalidPath, MissingSuffix):
+        return ()
+
+
 def _find_database(settings: Settings, url: Url) -> DatabaseName:
     addressing = Addressing(
         settings.domains, settings.default_project, any_host=settings.development

@@ -56,12 +56,12 @@ def _add_settings_options(parser: ArgumentParser) -> None:
     )
 
 
-def end_on_interrupt(before: Callable[[], None], sentence: str) -> None:
+def end_on_interrupt(before: Callable[[], None], sentence: Callable[[], str]) -> None:
     """End the process at Ctrl-C with a sentence; `before` is called first."""
 
     def end(_: int, __: object) -> NoReturn:
         before()
-        warn(sentence)
+        warn(sentence())
         os._exit(INTERRUPTED)  # whatever threads and connections there are
 
     signal.signal(signal.SIGINT, end)

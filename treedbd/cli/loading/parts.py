@@ -17,9 +17,9 @@ number. Every part sets places to values: written twice, it has the same effect.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import attrs
 
@@ -33,6 +33,17 @@ from treedbd.tree.types import PRIORITY, VALUE, Json, Path, Place
 PART_BYTES: Final = MIB
 PART_MEMBERS: Final = 20_000
 _NONE: Final = object()
+
+Check: TypeAlias = Callable[[Path, Json], None]
+"""Called with members of the container at a path; raises `InvalidData` if they are not valid."""
+
+
+class InvalidMember(InvalidData):
+    """What is at `path` in a document cannot be written."""
+
+    def __init__(self, sentence: str, path: Path) -> None:
+        super().__init__(sentence)
+        self.path = path
 
 
 @attrs.define
@@ -76,12 +87,18 @@ class PartMaker:
     """Makes parts of the fragments of one document."""
 
     def __init__(
-        self, *, is_merged: bool = False, is_cut: bool = False, part_bytes: int = PART_BYTES
+        self,
+        *,
+        is_merged: bool = False,
+        is_cut: bool = False,
+        part_bytes: int = PART_BYTES,
+        check: Check | None = None,
     ) -> None:
         """With `is_merged` other children of the target stay, also if the document is short.
 
         With `is_cut` no fragment is the whole document. A part has about `part_bytes`.
         """
+        self._check = check
         self._part_bytes = part_bytes
         self._is_merged = is_merged
         self._first: Fragment | None = None
@@ -104,7 +121,10 @@ class PartMaker:
 
     def add_member(self, key: str, value: Json, size: int) -> Iterator[Part]:
         """Yield the parts that are complete with a child of the target; raise `InvalidData`."""
-        _check_keys((key,) if key != PRIORITY else ())
+        if key != PRIORITY:
+            check_member_keys((key,))
+        if self._check is not None:
+            self._check((), {key: value})
         if key == PRIORITY:
             self._priorities[()] = value
             self._mark(())
@@ -131,14 +151,19 @@ class PartMaker:
         if self._is_merged and is_container:
             yield from self._add(fragment)
             return
+        if self._check is not None:
+            self._check((), json)
         records = len(json) if isinstance(json, list | dict) else 1
         yield Part({(): json}, set(), fragment.size, records)
 
     def _add(self, fragment: Fragment) -> Iterator[Part]:
         path, begun = fragment.path, fragment.begun
-        members = _members(fragment)
-        _check_keys(path)
-        _check_keys([key for key in members if key[:1] != "."])
+        members = members_of(fragment)
+        check_member_keys(path)
+        if self._check is None:
+            check_member_keys([key for key in members if key[:1] != "."])
+        else:
+            self._check(path, members)
         is_new = begun <= len(path)
         earlier = _NONE if is_new else self._priorities.get(path, _NONE)
         priority = members.pop(PRIORITY, earlier)
@@ -147,7 +172,7 @@ class PartMaker:
         if (path in self._leaves and members and not is_new) or (
             is_leaf and (not is_first or members.keys() != {VALUE})
         ):
-            raise _not_a_leaf()
+            raise _not_a_leaf(path)
         self._place(path, begun, members, is_whole=is_leaf or (is_new and path != ()))
         if members:
             self._bare.discard(path)
@@ -208,14 +233,16 @@ class PartMaker:
             self._part = Part()
 
 
-def _members(fragment: Fragment) -> dict[str, Json]:
+def members_of(fragment: Fragment) -> dict[str, Json]:
+    """Return the members of a container in a fragment; raise `InvalidData`."""
     parsed: Any = fragment.parse()
     if isinstance(parsed, list):
         return {str(at): item for at, item in enumerate(parsed, fragment.first)}
     return parsed  # type: ignore[no-any-return]  # a fragment of a container is one
 
 
-def _check_keys(keys: Iterable[str]) -> None:
+def check_member_keys(keys: Iterable[str]) -> None:
+    """Check the keys of a path, or of a container; raise `InvalidData`."""
     try:
         check_keys(list(keys))
     except InvalidPath as error:
@@ -236,5 +263,6 @@ def _set_inside(members: dict[Path, Json], path: Path, at: int, value: Json) -> 
     node[path[-1]] = value
 
 
-def _not_a_leaf() -> InvalidData:
-    return InvalidData(f"An object with {VALUE} must have no other member but {PRIORITY}.")
+def _not_a_leaf(path: Path) -> InvalidMember:
+    sentence = f"An object with {VALUE} must have no other member but {PRIORITY}."
+    return InvalidMember(sentence, path)

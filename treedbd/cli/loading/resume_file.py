@@ -1,7 +1,10 @@
-"""The record of an import that is not finished: how many of its parts are written.
+"""The record of an import that is not finished: which of its parts are written.
 
 It is a small file beside the imported one, `.<name>.<digest>.import`; the digest is that of the
 target, so that imports to several targets do not meet. It is removed at the end.
+
+It also says how much of the content had been read for what was sent, and its SHA-256: parts are
+sent before it is known that they are written, so the record is durable before a part is sent.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import orjson
 
 from treedbd.cli.exit import warn
 from treedbd.cli.loading.files import Format
-from treedbd.limits import MIB
+from treedbd.cli.loading.validation import SentContent
 from treedbd.version import __version__
 
 _DIGEST_CHARACTERS: Final = 16
@@ -27,8 +30,9 @@ class ResumeFile:
 
     Attributes:
         done: the number of the parts, from the first on, that are written.
-        found: whether an earlier import of the same file to the same target was not finished.
-        was_begun: whether there was one at all, of the file as it was then.
+        sent: what the content began with that was sent, None if nothing was.
+        found: whether an earlier import to the same target in the same way was not finished.
+        was_begun: whether there was one at all.
 
     """
 
@@ -38,22 +42,45 @@ class ResumeFile:
         """Read what an earlier import left, unless the import is to begin again."""
         digest = hashlib.sha256(target.encode()).hexdigest()[:_DIGEST_CHARACTERS]
         self._path = file.with_name(f".{file.name}.{digest}.import")
-        self._identity = _identity(file, form, mode)
+        self._new = self._path.with_name(self._path.name + ".new")
+        self._identity = {"version": __version__, "format": form, "mode": mode}
         self._can_write = True
         self.was_begun: Final = self._path.exists()
-        record = None if is_restarted else self._read()
-        self.found: Final = record is not None
-        self.done = 0 if record is None else record
+        self.done = 0
+        self.sent: SentContent | None = None
+        self.found = not is_restarted and self._read()
 
-    def save(self, done: int) -> None:
+    def forget(self) -> None:
+        """Begin at the first part."""
+        self.done, self.sent, self.found = 0, None, False
+
+    def save_sent(self, sent: SentContent) -> None:
+        """Record durably what the content begins with that is sent from now on."""
+        if self.sent is None or sent.size > self.sent.size:
+            self.sent = sent
+            self._save(is_durable=True)
+
+    def save_done(self, done: int) -> None:
         """Record that the first `done` parts are written."""
         self.done = done
-        if not self._can_write:
+        self._save(is_durable=False)
+
+    def _save(self, *, is_durable: bool) -> None:
+        if not self._can_write or self.sent is None:
             return
-        new = self._path.with_name(self._path.name + ".new")
+        record = {
+            **self._identity,
+            "done": self.done,
+            "sent_bytes": self.sent.size,
+            "sent_sha256": self.sent.sha256,
+        }
         try:
-            new.write_bytes(orjson.dumps({**self._identity, "done": done}))
-            os.replace(new, self._path)
+            with self._new.open("wb") as file:
+                file.write(orjson.dumps(record))
+                if is_durable:
+                    file.flush()
+                    os.fsync(file.fileno())
+            os.replace(self._new, self._path)
         except OSError as error:
             self._can_write = False
             warn(
@@ -61,29 +88,26 @@ class ResumeFile:
                 f"({error.strerror})."
             )
 
-    def remove(self) -> None:
-        """Remove the record: the import is finished."""
-        with contextlib.suppress(OSError):
-            self._path.unlink(missing_ok=True)
+    @property
+    def is_kept(self) -> bool:
+        """Whether the same command can go on after a break."""
+        return self._can_write and self.sent is not None
 
-    def _read(self) -> int | None:
+    def remove(self) -> None:
+        """Remove the record: the import is finished, or cannot go on."""
+        self.forget()
+        for path in (self._path, self._new):
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+
+    def _read(self) -> bool:
         try:
             record: Any = orjson.loads(self._path.read_bytes())
-            done = record.pop("done")
+            done, size = record.pop("done"), record.pop("sent_bytes")
+            sent = SentContent(size, record.pop("sent_sha256"))
         except (OSError, ValueError, LookupError, AttributeError, TypeError):
-            return None
-        return done if record == self._identity and isinstance(done, int) else None
-
-
-def _identity(file: pathlib.Path, form: Format, mode: str) -> dict[str, Any]:
-    """Return what tells this import from others; the parts depend on it."""
-    with file.open("rb") as opened:
-        first = hashlib.sha256(opened.read(MIB)).hexdigest()
-        size = os.fstat(opened.fileno()).st_size
-    return {
-        "version": __version__,
-        "format": form,
-        "mode": mode,
-        "bytes": size,
-        "first_mib_sha256": first,
-    }
+            return False
+        if record != self._identity or not isinstance(done, int) or not isinstance(size, int):
+            return False
+        self.done, self.sent = done, sent
+        return True

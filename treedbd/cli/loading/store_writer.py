@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -47,11 +47,29 @@ class StoreWriter:
 
     def remove(self) -> None:
         """Remove what is at the target, durably."""
+        self._remove()
+        self._store.commit()
+
+    def _remove(self) -> None:
         self._store.write(make_remove(Place(self._path)))
+
+    def replace(self, parts: Iterable[Part]) -> None:
+        """Write all parts in place of what is at the target, in one transaction.
+
+        Raises `CommandFailed`; nothing is written then.
+        """
+        if not self.is_empty():
+            self._remove()
+        for part in parts:
+            self._add(part)
         self._store.commit()
 
     def write(self, part: Part) -> None:
         """Write a part, durably; raise `CommandFailed` for data that the tree cannot hold."""
+        self._add(part)
+        self._store.commit()
+
+    def _add(self, part: Part) -> None:
         try:
             groups = self._in_containers(part)
             if groups is None:
@@ -60,7 +78,6 @@ class StoreWriter:
                 self._write_groups(groups)
         except InvalidData as error:
             raise CommandFailed(str(error)) from None
-        self._store.commit()
 
     def _in_containers(self, part: Part) -> list[_Siblings] | None:
         """Return the members of a part by their containers, None if not all are plain children."""
