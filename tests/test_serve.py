@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
+import pty
 import re
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from urllib.parse import urlsplit
 
 import pytest
@@ -228,3 +229,54 @@ def test_the_parent_of_workers_logs_its_ports_by_the_name_of_the_program(
     with Daemon(tmp_path, arguments=["--workers", "2"], program=SERVE) as daemon:
         port = daemon.http.rpartition(":")[2]
         assert f"Treedb starting on {port}" in daemon.log
+
+
+@contextlib.contextmanager
+def served_on_a_terminal(
+    folder: pathlib.Path, *words: str, flags: Sequence[str] = ()
+) -> Iterator[tuple[subprocess.Popen[str], Callable[[], None]]]:
+    """Serve in a session of its own on a pseudo-terminal; the function closes its window."""
+    master, slave = pty.openpty()
+    with contextlib.ExitStack() as open_ends:
+        window = open_ends.enter_context(open(master, "rb", buffering=0))
+        command = ["setsid", "--ctty", *words, *SERVE, "--listen", "tcp:0:interface=127.0.0.1"]
+        with open(slave, "rb", buffering=0) as terminal:
+            process = open_ends.enter_context(
+                subprocess.Popen(
+                    [*command, *flags],
+                    cwd=folder,
+                    stdin=terminal,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                )
+            )
+        open_ends.callback(process.kill)
+        yield process, window.close
+
+
+def await_output(process: subprocess.Popen[str], text: str) -> None:
+    """Read the output up to a line that contains `text`."""
+    assert process.stdout is not None
+    assert any(text in line for line in process.stdout), text
+
+
+def test_closing_the_terminal_ends_development_mode(tmp_path: pathlib.Path) -> None:
+    with served_on_a_terminal(tmp_path) as (process, close):
+        await_output(process, "treedb ready")
+        close()
+        assert process.wait(60) == 0
+
+
+@pytest.mark.parametrize("is_configured", [False, True])
+def test_a_configured_daemon_and_nohup_outlive_the_terminal(
+    tmp_path: pathlib.Path, is_configured: bool
+) -> None:
+    (tmp_path / "it.toml").write_text('data = "data"\n')
+    words, flags = ([], ["--config", "it.toml"]) if is_configured else (["nohup"], [])
+    with served_on_a_terminal(tmp_path, *words, flags=flags) as (process, close):
+        await_output(process, "treedb ready")
+        close()
+        await_output(process, "The reload of")
+        process.terminate()
+        assert process.wait(60) == 0

@@ -2,7 +2,8 @@
 
 SIGTERM and SIGINT end it with status 0. Before the reactor runs they end it at once: the stores
 survive that as they survive a crash. SIGHUP reloads; one that comes too early is remembered until
-the reactor runs.
+the reactor runs. Where it means that the window was closed (`is_bound_to_terminal`), it ends the
+daemon as SIGTERM does.
 """
 
 from __future__ import annotations
@@ -20,14 +21,16 @@ STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 class Signals:
     """The signal handlers of the process, and its last exit."""
 
-    def __init__(self, pid_file: str = "") -> None:
+    def __init__(self, pid_file: str = "", *, ends_on_hangup: bool = False) -> None:
         """`pid_file` is the file that twistd removes at an orderly end; empty for none."""
         self._pid_file = pid_file
+        self._ends_on_hangup = ends_on_hangup
         self._must_reload = False
 
     def await_reactor(self) -> None:
         """Handle what comes before the reactor runs."""
-        signal.signal(signal.SIGHUP, self._remember_reload)
+        early = self._exit_on_signal if self._ends_on_hangup else self._remember_reload
+        signal.signal(signal.SIGHUP, early)
         for stop in STOP_SIGNALS:
             signal.signal(stop, self._exit_on_signal)
 
@@ -39,7 +42,7 @@ class Signals:
         def in_reactor(call: Callable[[], None]) -> Callable[[int, FrameType | None], None]:
             return lambda _signal, _frame: reactor.callFromThread(call)
 
-        signal.signal(signal.SIGHUP, in_reactor(reload))
+        signal.signal(signal.SIGHUP, in_reactor(stop if self._ends_on_hangup else reload))
         if self._must_reload:
             reactor.callWhenRunning(reload)
         for each in STOP_SIGNALS:
@@ -69,3 +72,14 @@ class Signals:
 
     def _exit_on_signal(self, _signal: int, _frame: FrameType | None) -> None:
         self.exit()
+
+
+def is_bound_to_terminal() -> bool:
+    """Return whether a SIGHUP is that of the terminal, and nobody has asked to outlive it."""
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        return False  # by nohup
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True

@@ -16,7 +16,7 @@ from twisted.python.reflect import namedAny
 from twisted.python.usage import Options as UsageOptions
 from twisted.python.usage import UsageError
 
-from treedbd.signals import Signals
+from treedbd.signals import Signals, is_bound_to_terminal
 from treedbd.text import in_one_line
 
 FLAGS: Final = ("data", "engine", "listen", "reads", "workers")
@@ -104,9 +104,11 @@ def find_contradiction(config: str | None, *, dev: bool, lan: bool) -> str | Non
 def makeService(options: Options) -> IService:
     """Read the configuration and make the service that twistd runs."""
     parent: Mapping[str, Any] = options.parent or {}
-    signals = Signals(parent.get("pidfile") or "")
-    signals.await_reactor()
     in_foreground = bool(parent.get("nodaemon", True))
+    # A configuration is that of a daemon, whose operator reloads it; else it is someone at work.
+    is_at_terminal = in_foreground and options["config"] is None and is_bound_to_terminal()
+    signals = Signals(parent.get("pidfile") or "", ends_on_hangup=is_at_terminal)
+    signals.await_reactor()
     if options["lan"] and not in_foreground:
         raise SystemExit(
             "treedb: --lan prints a token, which needs the foreground: use treedb serve --lan, or "

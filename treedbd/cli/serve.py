@@ -28,7 +28,8 @@ _DESCRIPTION: Final = (
 )
 _EPILOG: Final = (
     "When the daemon answers requests, it prints one line: 'treedb ready' and its URLs. On SIGHUP "
-    "it reads certificates, secrets, providers and rules files again. The exit status is 0 "
+    "it reads certificates, secrets, providers and rules files again; on a terminal, without a "
+    "configuration, it ends, since the window was closed. The exit status is 0 "
     "after SIGTERM or Ctrl-C, and 1 if it cannot start, with one sentence on standard error. To "
     "write a configuration: treedb init DIR."
 )
