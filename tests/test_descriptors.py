@@ -31,8 +31,16 @@ def test_what_does_not_fit_is_less_and_a_warning_names_the_remedy() -> None:
     )
 
 
+def test_defaults_that_do_not_fit_are_lowered_without_a_warning() -> None:
+    plan = plan_descriptors(Limits(), 9, 1024)
+    assert plan.connections + plan.open_databases * 9 < 1024
+    assert plan.warning is None
+    for name, number in (("connections", 20_001), ("open_databases", 4001)):
+        assert plan_descriptors(attrs.evolve(Limits(), **{name: number}), 9, 1024).warning
+
+
 @pytest.mark.parametrize("available", [1, 8, 64, 100, 256, 1024, 2000, 20_000, 55_000])
-@pytest.mark.parametrize("connections", [1, 100, 20_000])
+@pytest.mark.parametrize("connections", [1, 100, 20_001])
 @pytest.mark.parametrize("databases", [1, 100, 4000])
 def test_the_plan_never_needs_more_than_there_is(
     available: int, connections: int, databases: int

@@ -301,7 +301,8 @@ def test_too_few_descriptors_are_a_warning_at_the_start_and_bound_what_is_open(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> Steps:
     monkeypatch.setattr("treedbd.service.descriptor_limit", lambda: 100)
-    tree = TreeService(attrs.evolve(settings, development=False))
+    limits = attrs.evolve(settings.limits, connections=20_001)  # asked for by an operator
+    tree = TreeService(attrs.evolve(settings, development=False, limits=limits))
     with capturedLogs() as logged:
         tree.startService()
     (warning,) = [eventAsText(event) for event in logged if "warning" in event]

@@ -12,13 +12,14 @@ from treedbd.limits import Limits
 RESERVED: Final = 512
 """Descriptors for everything else: connections that are turned away, temporary files, snapshots."""
 UNLIMITED: Final = 2**31 - 1
+_DEFAULT: Final = Limits()
 
 
 @attrs.frozen
 class DescriptorPlan:
     """How many connections and databases are open at a time.
 
-    `warning` is a sentence for the operator if that is less than the settings ask for.
+    `warning` is a sentence for the operator if that is less than he has asked for.
     """
 
     connections: int
@@ -35,7 +36,8 @@ def descriptor_limit() -> int:
 def plan_descriptors(limits: Limits, per_database: int, available: int) -> DescriptorPlan:
     """Divide the `available` descriptors, of which an open database needs `per_database`.
 
-    If there are too few, databases receive a quarter, or what connections leave.
+    If there are too few, databases receive a quarter, or what connections leave. That is worth a
+    warning only if the limits are not the defaults, which nobody has asked for.
     """
     reserved = min(RESERVED, available // 4)
     needed = limits.connections + limits.open_databases * per_database + RESERVED
@@ -46,6 +48,11 @@ def plan_descriptors(limits: Limits, per_database: int, available: int) -> Descr
     most_databases = max(1, min(limits.open_databases, for_databases))
     for_connections = free - most_databases * per_database
     most_connections = max(1, min(limits.connections, for_connections))
+    if (limits.connections, limits.open_databases) == (
+        _DEFAULT.connections,
+        _DEFAULT.open_databases,
+    ):
+        return DescriptorPlan(most_connections, most_databases)
     return DescriptorPlan(
         most_connections,
         most_databases,
