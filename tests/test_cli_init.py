@@ -16,6 +16,7 @@ from tests.command import COMMAND, CommandResult, run_command
 from tests.daemon import SERVE, Daemon
 from treedbd.cli.init import read_sample
 from treedbd.cli.init_files import Plan, quote_for_unit
+from treedbd.cli.parser import parse
 from treedbd.config.settings import load_settings
 from treedbd.installation import SAMPLES
 from treedbd.web.auth.jwt import MIN_SECRET_BYTES, read_secret
@@ -209,3 +210,24 @@ def test_a_name_that_no_sample_has_names_all_that_there_are() -> None:
 def test_shells_complete_the_names_of_samples(shell: str) -> None:
     script = run_command("completion", shell).text
     assert [name for name in SAMPLES if name not in script] == []
+
+
+@pytest.mark.parametrize("user_id", [0, 1000])
+def test_root_is_warned_of_a_unit_that_would_run_as_root(
+    tmp_path: pathlib.Path,
+    user_id: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: user_id)
+    folder = tmp_path / "new"
+    arguments = parse(["init", str(folder)])
+    assert arguments.run(arguments) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    if user_id:
+        assert "root" not in last
+    else:
+        assert last == (
+            "The unit would run the daemon as root: name another user in User= of treedb.service, "
+            f"and let that user own the folder: chown -R USER {folder}"
+        )

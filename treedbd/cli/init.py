@@ -24,6 +24,10 @@ from treedbd.names import DEFAULT_DATABASE, parse_label
 
 _FIRST_PORT: Final = 8080
 _PORTS: Final = 100
+ROOT_WARNING: Final = (
+    f"The unit would run the daemon as root: name another user in User= of {UNIT_FILE}, and let that "
+    "user own the folder: chown -R USER {folder}"
+)
 
 
 def add_options(parser: argparse.ArgumentParser, _: str) -> None:
@@ -99,6 +103,8 @@ def _init(arguments: Namespace, parser: argparse.ArgumentParser) -> Status:
     print_line(f"{', '.join(names)} and {last} are in {folder}. Next, the last two elsewhere:")
     for line in next_lines(plan):
         print_line(f"    {line}")
+    if os.getuid() == 0:
+        print_line(ROOT_WARNING.format(folder=shlex.quote(str(folder))))
     return DONE
 
 
