@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import pytest
 from selenium.webdriver import Chrome
+from selenium.webdriver.support.expected_conditions import text_to_be_present_in_element
 from selenium.webdriver.support.wait import WebDriverWait
 
 from tests.browser import PATIENCE_S, POLL_S, find_port, open_browser
@@ -428,3 +429,21 @@ def test_the_pages_fit_a_phone_and_lead_to_each_other(
             assert browser.get_log("browser") == []
         finally:
             browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_the_search_box_of_the_documentation_finds_a_section(
+    browser: Chrome, tmp_path: pathlib.Path
+) -> None:
+    with Daemon(tmp_path) as daemon:
+        browser.get_log("browser")
+        browser.get(f"{daemon.https}/.docs")
+        assert browser.current_url == f"{daemon.https}/.docs/"
+        waiting = WebDriverWait(browser, PATIENCE_S, POLL_S)
+        for words, shown in (("no-such-word", "Nothing has all of these words."), ("hsts", "HSTS")):
+            box = browser.find_element("id", "search")
+            box.clear()
+            box.send_keys(words)
+            waiting.until(text_to_be_present_in_element(("id", "found"), shown))
+        browser.find_element("css selector", "#found a").click()
+        waiting.until(lambda _: ".md#" in browser.current_url)
+        assert browser.get_log("browser") == []

@@ -17,6 +17,7 @@ import pytest
 
 from tests.daemon import Daemon
 from treedbd.version import __version__
+from treedbd.web.documents import DOCUMENT_FILE_PATHS, DOCUMENT_PATHS
 
 PROJECT = pathlib.Path(__file__).parent.parent
 BIN = pathlib.Path(sys.executable).parent
@@ -198,7 +199,8 @@ def test_treedb_as_pipx_installs_it_serves(
     assert f"\nExecStart={installed}/venvs/treedbd/bin/treedb serve --config " in unit
     with Daemon(tmp_path, program=(str(treedb), "serve")) as daemon:
         assert daemon.request("PUT", "/a.json?ns=demo", "1", secure=True).status == 200
-        assert daemon.request("GET", "/.docs/deployment.md").status == 200
+        for path in (*DOCUMENT_PATHS, *DOCUMENT_FILE_PATHS):
+            assert daemon.request("GET", path).status == 200, path
         assert daemon.stop() == 0
 
 

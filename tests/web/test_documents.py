@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 import re
 
@@ -11,6 +12,8 @@ from tests.web.http1.peer import ParsedReply
 from tests.web.tree_server import TreeServer
 from treedbd.web import documents
 from treedbd.web.documents import (
+    BESIDE,
+    DOCS_FILES,
     DOCUMENTS,
     find_anchor,
     render,
@@ -74,22 +77,73 @@ def test_requests_that_come_while_a_page_is_rendered_receive_it_too(server: Tree
     assert b"<h1" in bodies.pop()
 
 
-def test_links_lead_only_to_what_is_served(server: TreeServer) -> None:
-    pages = {name: read(server, f"/.docs/{name}", AS_HTML).body.decode() for name in DOCUMENTS}
+def test_the_tables_have_every_file_that_there_is(server: TreeServer) -> None:
+    docs = PROJECT / "docs"
+    found = {str(file.relative_to(docs)) for file in docs.rglob("*.*") if file.is_file()}
+    found = {name for name in found if "__pycache__" not in name}
+    assert found == {*DOCUMENTS, *DOCS_FILES}
+    assert {file.name for file in PROJECT.glob("*.md")} == set(BESIDE)
+
+
+def test_a_page_leads_to_all_others_and_no_link_or_anchor_is_dead(server: TreeServer) -> None:
+    pages, texts, waiting = {}, set(), [""]
+    links = []
+    while waiting:
+        name = waiting.pop()
+        reply = read(server, f"/.docs/{name}", AS_HTML)
+        assert reply.status == 200, name
+        if not reply[b"content-type"].startswith(b"text/html"):
+            texts.add(name)
+            continue
+        pages[name] = reply.body.decode()
+        assert "<span>" not in pages[name]
+        found = re.findall(r'(?:href|src)="(.*?)"', pages[name])
+        inner = [each for each in found if not each.startswith(("http", "data:", "../"))]
+        links += [(name, each) for each in inner]
+        seen = {*pages, *texts, *waiting}
+        waiting += {each.partition("#")[0].removeprefix("./") for _, each in links} - seen
+    assert pages.keys() == {"", *DOCUMENTS, *BESIDE}
+    assert texts > {"conf/treedb.toml", "examples/chat.html", "search.js"}
     anchors = {name: set(re.findall(r'id="([^"]+)"', page)) for name, page in pages.items()}
-    links = [(name, each) for name in pages for each in re.findall(r'href="(.*?)"', pages[name])]
-    inner = [(name, each) for name, each in links if not each.startswith(("http", "data:", "../"))]
-    assert len(inner) > 50
-    for name, link in inner:
+    for name, link in links:
         page, _, anchor = link.partition("#")
-        assert (page or name) in DOCUMENTS, (name, link)
         assert not anchor or anchor in anchors[page or name], (name, link)
-    assert {each for _, each in links if each.startswith("../")} == {"../"}
+
+
+def test_the_index_is_a_folder(server: TreeServer) -> None:
+    reply = read(server, "/.docs", AS_HTML)
+    assert (reply.status, reply[b"location"]) == (308, b".docs/")
+    for name in (*DOCUMENTS, *BESIDE[1:]):
+        assert name.encode() in read(server, "/.docs/", "Accept: */*").body
+
+
+def test_a_file_beside_the_pages_is_plain_text_and_runs_nothing(server: TreeServer) -> None:
+    for name in DOCS_FILES:
+        reply = read(server, f"/.docs/{name}", AS_HTML)
+        assert (reply.status, reply.body) == (200, (PROJECT / "docs" / name).read_bytes())
+        is_image = name.endswith(".svg")
+        assert reply[b"content-type"].startswith(b"image/svg" if is_image else b"text/plain")
+        assert reply[b"content-security-policy"] == b"default-src 'none'"
+    assert read(server, "/.docs/conf/treedb.toml").body.startswith(b"#")
+
+
+def test_the_search_box_has_every_section(server: TreeServer) -> None:
+    assert b"script-src 'self'" in read(server, "/.docs/", AS_HTML)[b"content-security-policy"]
+    assert b"script-src" not in read(server, "/", AS_HTML)[b"content-security-policy"]
+    sections = json.loads(read(server, "/.docs/search.json").body)
+    assert {each["page"] for each in sections} == {*DOCUMENTS, *BESIDE}
+    (section,) = [each for each in sections if each["heading"] == "The first rules"]
+    assert (section["page"], section["anchor"]) == ("operating.md", "the-first-rules")
+    assert section["title"] == "Operating treedb"
 
 
 def test_a_dead_link_is_text_and_markup_is_never_html() -> None:
-    shown = render("[a](../conf/x.toml) [b](rules.md#c) [d](javascript:x) <script>x</script>\n")
+    shown = render(
+        "[a](../conf/x.toml) [e](../conf/treedb.toml) [b](rules.md#c) [d](javascript:x)"
+        " <script>x</script>\n"
+    )
     assert "<span>a</span>" in shown
+    assert '<a href="conf/treedb.toml">e</a>' in shown
     assert '<a href="rules.md#c">b</a>' in shown
     assert "javascript:x" not in re.findall(r'href="(.*?)"', shown)
     assert "<script>" not in shown
@@ -106,7 +160,7 @@ def test_an_anchor_is_that_of_a_heading() -> None:
 
 
 def test_what_is_no_document_is_a_path_as_any_other(server: TreeServer) -> None:
-    for target in ("/.docs", "/.docs/", "/.docs/decisions.md", "/.docs/../README.md", "/.docs/x"):
+    for target in ("/.docs/missing.md", "/.docs/conf", "/.docs/../README.md", "/.docs/x"):
         reply = read(server, target, AS_HTML)
         assert (reply.status, reply[b"content-type"][:16]) == (404, b"application/json")
 

@@ -17,7 +17,7 @@ from treedbd.database.runtime import Runtime
 from treedbd.limits import Limits
 from treedbd.rules.ruleset import OPEN
 from treedbd.web.auth.authenticator import Authenticator
-from treedbd.web.documents import DOCUMENT_PATHS
+from treedbd.web.documents import DOCUMENT_FILE_PATHS, DOCUMENT_PATHS
 from treedbd.web.http1.factory import Http1Factory
 from treedbd.web.http1.interface import IHttp1Request
 from treedbd.web.options import WebOptions
@@ -29,6 +29,7 @@ RESERVED_PATHS = [
     "/",
     "/favicon.ico",
     *DOCUMENT_PATHS,
+    *DOCUMENT_FILE_PATHS,
     "/.health",
     "/.openapi.json",
     "/.settings/rules.json",
@@ -80,6 +81,9 @@ class RecordingResource(TreeResource):
 
     async def document(self, request: IHttp1Request) -> None:
         self._record("document", request)
+
+    async def document_file(self, request: IHttp1Request) -> None:
+        self._record("document_file", request)
 
     async def health(self, request: IHttp1Request) -> None:
         self._record("health", request)
@@ -185,7 +189,7 @@ def test_the_reserved_paths_are_the_routes_without_variables() -> None:
         ("/.docs//rules.md", "document"),
         ("/.docs/../pyproject.toml", "tree"),
         ("/.docs%2Frules.md", "tree"),
-        ("/.docs", "tree"),
+        ("/.docs", "document"),
         ("/.health/", "health"),
         ("//.health", "health"),
         ("/.settings//rules.json", "rules"),

@@ -25,8 +25,8 @@ from treedbd.names import DEFAULT_DATABASE, parse_label
 _FIRST_PORT: Final = 8080
 _PORTS: Final = 100
 ROOT_WARNING: Final = (
-    f"The unit would run the daemon as root: name another user in User= of {UNIT_FILE}, and let that "
-    "user own the folder: chown -R USER {folder}"
+    f"The unit would run the daemon as root: name another user in User= of {UNIT_FILE}, and let "
+    "that user own the folder: chown -R USER {folder}"
 )
 
 

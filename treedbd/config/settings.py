@@ -103,10 +103,10 @@ class Settings:
 
     `Settings.from_values` makes them of plain values, `load_settings` of a file; both check them
     and raise `ConfigError`. Made directly, with fields of the types below, they are not checked.
-    The fields have the names, units and defaults of the keys, which `treedb init --print treedb.toml`
-    explains: `listen` is empty for a service that is mounted in a site of yours, `data` is the
-    folder of the databases, `engine="memory"` keeps nothing, `projects` has a `ProjectSettings`
-    for each project.
+    The fields have the names, units and defaults of the keys, which `treedb init --print
+    treedb.toml` explains: `listen` is empty for a service that is mounted in a site of yours,
+    `data` is the folder of the databases, `engine="memory"` keeps nothing, `projects` has a
+    `ProjectSettings` for each project.
 
     The last six are not keys, and a program leaves them alone: `development` is development mode,
     which has no file, and logs each request unless it is `quiet`; with `network` it is for other

@@ -162,6 +162,7 @@ class FrontPage:
             databases=self._list_databases(visit),
             more=self._describe_more(),
             reference=escape(f"{visit.base}.docs/interface.md"),
+            documentation=escape(f"{visit.base}.docs/"),
             console=escape(f"{visit.base}.console/"),
         )
         return html_page("treedb", main)
@@ -186,6 +187,7 @@ def _show_configured(visit: _Visit) -> Response:
         curl=escape(curl_line(target, (), None, None)),
         advice=_TOKENS if visit.name is not None else _NAME_PROJECT + _TOKENS,
         reference=escape(f"{visit.base}.docs/interface.md"),
+        documentation=escape(f"{visit.base}.docs/"),
     )
     return html_page("treedb", main)
 

@@ -2,7 +2,8 @@
 
 The files of a page are in the folder `static`. A page loads nothing: its style and its icon are
 within it, and its Content-Security-Policy forbids all else, but for requests to its own origin:
-what a user pastes into the console of the browser may send those.
+what a user pastes into the console of the browser may send those. A page of the documentation loads
+one script too, from its own origin.
 """
 
 from __future__ import annotations
@@ -22,9 +23,14 @@ MAX_ICON_AGE_S: Final = 86_400
 _FOLDER: Final = files("treedbd.web") / "static"
 
 
+def read_static(name: str) -> bytes:
+    """Return a file of the folder of the pages."""
+    return (_FOLDER / name).read_bytes()
+
+
 def read_template(name: str) -> Template:
     """Return a template from the folder of the pages; what is filled in has to be escaped."""
-    return Template((_FOLDER / name).read_text(encoding="utf-8"))
+    return Template(read_static(name).decode())
 
 
 def _digest(content: str) -> str:
@@ -49,12 +55,9 @@ _POLICY: Final = "; ".join(
         "frame-ancestors 'none'",
     )
 )
-_HEADERS: Final[tuple[Header, ...]] = (
-    (b"Content-Type", b"text/html; charset=utf-8"),
-    (b"Content-Security-Policy", _POLICY.encode()),
-    (b"X-Frame-Options", b"DENY"),
-    (b"Vary", b"Accept"),
-)
+_POLICY_WITH_SCRIPTS: Final = f"{_POLICY}; script-src 'self'"
+ALONE_HEADERS: Final[tuple[Header, ...]] = ((b"Content-Security-Policy", b"default-src 'none'"),)
+"""Headers of what is no page: opened by itself, it runs no script."""
 _ICON_HEADERS: Final[tuple[Header, ...]] = (
     (b"Content-Type", b"image/svg+xml"),
     (b"Content-Security-Policy", b"default-src 'none'"),
@@ -64,12 +67,19 @@ ICON: Final = Response(200, _ICON, _ICON_HEADERS, max_age_s=MAX_ICON_AGE_S)
 """The icon of the service."""
 
 
-def html_page(title: str, main: str) -> Response:
-    """Return a page; `title` is text, `main` is HTML."""
+def html_page(title: str, main: str, *, has_scripts: bool = False) -> Response:
+    """Return a page; `title` is text, `main` is HTML, which names scripts if it `has_scripts`."""
     page = _FRAME.substitute(
         title=escape(title),
         style=_STYLE,
         icon=ICON_URL,
         main=main,
     )
-    return Response(200, page.encode(), _HEADERS)
+    policy = _POLICY_WITH_SCRIPTS if has_scripts else _POLICY
+    headers = (
+        (b"Content-Type", b"text/html; charset=utf-8"),
+        (b"Content-Security-Policy", policy.encode()),
+        (b"X-Frame-Options", b"DENY"),
+        (b"Vary", b"Accept"),
+    )
+    return Response(200, page.encode(), headers)

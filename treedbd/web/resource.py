@@ -31,7 +31,7 @@ from treedbd.web.auth.host_login import HostLogin
 from treedbd.web.body_gate import FREE_BYTES
 from treedbd.web.content import WaitingBytesRefused
 from treedbd.web.development_log import make_development_log
-from treedbd.web.documents import DOCUMENT_PATHS, Documents
+from treedbd.web.documents import DOCUMENT_FILE_PATHS, DOCUMENT_PATHS, Documents
 from treedbd.web.error_sender import ErrorSender
 from treedbd.web.errors import codes_by_status
 from treedbd.web.front_page import FrontPage
@@ -175,6 +175,12 @@ class TreeResource(Resource):
     async def document(self, request: IHttp1Request) -> None:
         """Answer with a page of the documentation."""
         await self._apart.answer(request, self._routes["document"], self._documents.answer)
+
+    @route_each(app, DOCUMENT_FILE_PATHS, READ_METHODS)
+    async def document_file(self, request: IHttp1Request) -> None:
+        """Answer with a file that pages of the documentation lead to, or load."""
+        route = self._routes["document_file"]
+        await self._apart.answer(request, route, self._documents.answer_file)
 
     @app.route("/.health", methods=READ_METHODS)
     async def health(self, request: IHttp1Request) -> None:

@@ -20,10 +20,11 @@ _Handler = TypeVar("_Handler", bound=Callable[..., Any])
 
 ALL_METHODS: Final = ("GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "OPTIONS")
 READ_METHODS: Final = ("GET", "HEAD", "OPTIONS")
-PAGES: Final = frozenset({"root", "icon", "document"})
+PAGES: Final = frozenset({"root", "icon", "document", "document_file"})
 """The routes that are for browsers."""
 REALTIME: Final = frozenset({"socket", "long_poll"})
 """The routes of the real-time protocol."""
+_UNDECLARED: Final = REALTIME | {"document_file"}
 
 _SUFFIX: Final = b".json"
 
@@ -101,12 +102,13 @@ def reserved_answers(
 def declared_routes(app: Klein, without: frozenset[str]) -> list[DeclaredRoute]:
     """Return the routes of `app` as they are declared, but those `without` which the service is.
 
-    Those of the real-time protocol are never among them: it has another kind of requests.
+    Those of the real-time protocol are never among them: it has another kind of requests. Nor are
+    the files beside the pages of the documentation, which no client needs.
     """
     return [
         DeclaredRoute(rule.rule, rule.endpoint, frozenset(rule.methods or ()))
         for rule in app.url_map.iter_rules()
-        if rule.endpoint not in without | REALTIME
+        if rule.endpoint not in without | _UNDECLARED
     ]
 
 
