@@ -32,7 +32,7 @@ $(BIN)/python:
 
 $(INSTALLED): | $(BIN)/python
 	@echo "Installing treedb and the packages it needs in $(VENV): once, in about a minute."
-	@$(PIP) install --editable .
+	@$(PIP) --quiet install --editable .
 	@touch $@
 
 $(TESTABLE): | $(BIN)/python
