@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import re
 import signal
 import threading
 import time
@@ -452,3 +453,27 @@ def test_writes_on_a_disk_that_repeatedly_becomes_full_are_not_lost(
         daemon.start()
         with Client(daemon) as client:
             writers.check(client)
+
+
+def test_a_full_disk_is_logged_at_once_and_room_only_when_what_was_refused_would_pass(
+    tmp_path: pathlib.Path, disk: SmallDisk
+) -> None:
+    with Daemon(tmp_path, prefix=disk.prefix) as daemon, Client(daemon) as client:
+        client.put("/a.json", 1)
+        disk.fill(leave=3 * MIB)
+        large = json.dumps({f"k{at:04}": "x" * 1000 for at in range(3000)})
+        for _ in range(3):
+            check_error(client.request("PUT", "/large.json", large), 503, "unavailable")
+            wait_until(lambda: client.request("PUT", "/a.json", "2").status == 200)
+        wait_until(lambda: "has room for small writes" in daemon.log)
+        full = re.findall(
+            r"The disk is full: \S+/demo had [0-9,]+ bytes free, and a write to default\.shelf "
+            r"that needs about ([0-9,]+) was refused\. Only removals",
+            daemon.log,
+        )
+        assert len(full) == 1
+        assert 4 * MIB < int(full[0].replace(",", "")) < 10 * MIB
+        assert daemon.log.count("has room for small writes") == 1
+        assert "has room again" not in daemon.log
+        disk.empty()
+        wait_until(lambda: "has room again" in daemon.log)

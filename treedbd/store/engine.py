@@ -30,6 +30,7 @@ engine:
 
 from __future__ import annotations
 
+import pathlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
@@ -62,10 +63,24 @@ class StoreDamaged(StoreFailed):
 
 
 class DiskFull(Exception):
-    """There is no space for what was to be written; nothing of the transaction was written."""
+    """There is no space for what was to be written; nothing of the transaction was written.
 
-    def __init__(self, reason: str = "The disk is full.") -> None:
+    Attributes:
+        file: the file that was to be written; None if that is not known.
+        needed: about how many bytes the transaction needed, 0 if that is not known.
+
+    """
+
+    def __init__(
+        self,
+        reason: str = "The disk is full.",
+        *,
+        file: pathlib.Path | None = None,
+        needed: int = 0,
+    ) -> None:
         super().__init__(reason)
+        self.file = file
+        self.needed = needed
 
 
 class Conflict(Exception):

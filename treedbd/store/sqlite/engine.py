@@ -92,7 +92,7 @@ class SqliteEngine:
             write_atomically(path, empty_file())
         except OSError as error:
             if error.errno in FULL_ERRNOS:
-                raise DiskFull from error
+                raise DiskFull(file=path, needed=len(empty_file())) from error
             raise CannotOpenStore(
                 path,
                 f"cannot be created ({error.strerror})",

@@ -18,24 +18,29 @@ from treedbd.store.sqlite.file import PAGE_BYTES
 class FileSpace:
     """The space of one file.
 
+    Attributes:
+        missing: by how many bytes the file was too short for the last commit.
+
     Closing any descriptor of a file drops the locks of this process on it, SQLite's too: the one of
     this class stays open from before the first connection until after the last.
+
     """
 
     def __init__(self, path: pathlib.Path) -> None:
         """Open the file; raise OSError."""
         self._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         self._size_before: int | None = None
+        self.missing = 0
 
     def allocate(self, pages: int) -> bool:
         """Allocate the space of a file of that many pages; return whether there is enough."""
         size = os.fstat(self._descriptor).st_size
-        missing = pages * PAGE_BYTES - size
-        if missing <= 0:
+        self.missing = max(0, pages * PAGE_BYTES - size)
+        if not self.missing:
             return True
         self._size_before = size
         try:
-            allocate(self._descriptor, size, missing)
+            allocate(self._descriptor, size, self.missing)
         except OSError as error:
             if error.errno in FULL_ERRNOS:
                 self.give_back()

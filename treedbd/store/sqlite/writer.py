@@ -165,7 +165,7 @@ class SqliteWriter:
         """Make sure that what is committed will last; raise `DiskFull` or `StoreFailed`."""
         self._prepare_files()
         if not self._space.allocate(pages):
-            raise DiskFull
+            raise DiskFull(file=self._path, needed=2 * self._space.missing)  # in the log too
 
     def _prepare_files(self) -> None:
         problem = self._files.find_missing()
@@ -201,6 +201,10 @@ class SqliteWriter:
         self._transaction = None
         self._space.give_back()
         failure = self._record(error)
+        if in_commit and isinstance(failure, DiskFull):
+            # All that was changed is in the cache, and went to the log.
+            changed, _ = self._connection.status(apsw.SQLITE_DBSTATUS_CACHE_USED)
+            failure.needed = self._space.missing + changed
         if in_commit and self._failure is not None:
             self._invalidate_tail()
         return failure
@@ -354,13 +358,15 @@ class SqliteWriter:
     def _mark_failed(self, error: OSError) -> DiskFull | StoreFailed:
         """Record that the mark could not be written; return what to raise for it."""
         if error.errno in FULL_ERRNOS:
-            return DiskFull()
+            return DiskFull(file=self._path)
         self._failure = _mark_problem(error)
         return StoreFailed(self._failure)
 
     def _record(self, error: apsw.Error) -> DiskFull | StoreFailed:
         """Return what an error means; keep it if nothing can be guaranteed from now on."""
         failure = classify_error(self._connection, error)
+        if isinstance(failure, DiskFull):
+            failure.file = self._path
         if isinstance(failure, StoreFailed) and not isinstance(error, LOCK_ERRORS):
             self._failure = str(failure)
         return failure
