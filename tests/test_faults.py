@@ -416,6 +416,32 @@ def test_a_daemon_killed_on_a_full_disk_restarts_there_without_loss(
             wait_until(lambda: is_healthy(client))
 
 
+def test_without_a_byte_left_and_the_reserve_spent_reads_go_on_and_removals_are_accepted(
+    tmp_path: pathlib.Path, disk: SmallDisk
+) -> None:
+    with Daemon(tmp_path, prefix=disk.prefix) as daemon:
+        with Client(daemon) as client:
+            kept = {f"k{at}": {"n": at, "fill": "y" * 3000} for at in range(50)}
+            client.put("/kept.json", kept)
+            fill_up(client, disk)
+            disk.fill("where the reserve was")
+            daemon.kill()
+        # As after a failure of the power: it is not synced, and SQLite has no room for another.
+        (disk.folder / "demo" / "default.shelf-shm").unlink()
+        disk.fill("where the index of the log was")
+        daemon.start()
+        with Client(daemon) as client:
+            assert client.get("/kept.json") == kept
+            for key in ("k1", "k2", "k3"):
+                assert client.request("DELETE", f"/kept/{key}.json").status == 200
+                del kept[key]
+            assert client.get("/kept.json") == kept
+            daemon.kill()
+        daemon.start()
+        with Client(daemon) as client:
+            assert client.get("/kept.json") == kept
+
+
 @pytest.mark.parametrize("leave", [0, 32_768])
 def test_a_new_database_on_a_full_disk_is_refused_and_leaves_no_file(
     tmp_path: pathlib.Path, disk: SmallDisk, leave: int

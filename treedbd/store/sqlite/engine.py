@@ -28,19 +28,22 @@ from treedbd.store.engine import (
 from treedbd.store.lock import DirectoryLock
 from treedbd.store.sqlite.convert import Report, convert
 from treedbd.store.sqlite.damage import find_damage
+from treedbd.store.sqlite.errors import SQLITE_ERRORS
 from treedbd.store.sqlite.file import (
+    FORMAT,
     LOG,
     OlderFormat,
     beside,
     check_file,
     empty_file,
+    read_format,
 )
 from treedbd.store.sqlite.history import MARK
 from treedbd.store.sqlite.integrity import check_file_content
 from treedbd.store.sqlite.reader import PresentReader
 from treedbd.store.sqlite.readers import Readers
 from treedbd.store.sqlite.reserve import Reserve
-from treedbd.store.sqlite.writer import SqliteWriter
+from treedbd.store.sqlite.writer import SqliteWriter, apply_log
 
 T = TypeVar("T")
 _Close: TypeAlias = Callable[[bool, bool], None]
@@ -134,9 +137,19 @@ class SqliteEngine:
             SqliteWriter, path, lock, accept_loss=accept_loss, is_alone=is_alone, is_cache=is_cache
         )
         open_file = partial(cls._open, path, reserve_bytes, make)
-        try:
+
+        def open_full() -> SqliteEngine:
             try:
                 return open_file()
+            except DiskFull:
+                # Not even the index of the log has room: what the log takes is enough for it.
+                if not (is_alone and _try_apply_log(path, accept_loss=accept_loss)):
+                    raise
+                return open_file()
+
+        try:
+            try:
+                return open_full()
             except OlderFormat as error:
                 if report is None:
                     raise
@@ -331,6 +344,17 @@ def _size_of(path: pathlib.Path) -> int:
         return path.stat().st_size
     except FileNotFoundError:
         return 0
+
+
+def _try_apply_log(path: pathlib.Path, *, accept_loss: bool) -> bool:
+    """Put the log into the file and remove it; return whether that was possible."""
+    if read_format(path) != FORMAT:
+        return False
+    try:
+        apply_log(path, accept_loss=accept_loss)
+    except SQLITE_ERRORS:
+        return False
+    return True
 
 
 def _close_alone(close: _Close) -> None:

@@ -35,6 +35,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import pathlib
 from collections.abc import Callable
 from typing import Final
@@ -374,6 +375,26 @@ class SqliteWriter:
     def _invalidate_tail(self) -> None:
         with contextlib.suppress(*SQLITE_ERRORS):
             commit_nothing(self._connection)
+
+
+def apply_log(path: pathlib.Path, *, accept_loss: bool) -> None:
+    """Put all of the log into the file and remove it, with the index of the log in memory alone.
+
+    Nobody else may have the file open. Raises `CannotOpenStore`, or one of `SQLITE_ERRORS`.
+    """
+    history = History(path)
+    try:
+        with contextlib.closing(
+            apsw.Connection(os.fspath(path), flags=apsw.SQLITE_OPEN_READWRITE)
+        ) as connection:
+            connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+            connection.pragma("locking_mode", "exclusive")  # first: then the index is in memory
+            connection.pragma("synchronous", 2)
+            connection.pragma("checkpoint_fullfsync", 1)
+            history.check(connection, accept_loss=accept_loss)
+            connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
+    finally:
+        history.close(is_clean=False)
 
 
 def _mark_problem(error: OSError) -> str:
