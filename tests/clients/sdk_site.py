@@ -1,7 +1,7 @@
 """A small web server with pages that use the SDK for browsers, and the files of the SDK.
 
-The package `firebase` holds the files of its content delivery network. A page that loads them from
-there is served with the address of this server in their place.
+The package `firebase` holds the files of its content delivery network. They are at `/sdk/`, where
+they name each other by that address, and at `/node_modules/firebase/` as they are.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ class Site(Closing):
 
     def __init__(self, pages: Mapping[str, str]) -> None:
         """Start the server in a thread."""
-        texts = dict(pages)
+        self._served = dict(pages)
         for name in FILES:
-            texts[f"sdk/{name}"] = pathlib.Path(PACKAGE / name).read_text()
-        self._served = {name: text.replace(NETWORK, "/sdk/") for name, text in texts.items()}
+            text = pathlib.Path(PACKAGE / name).read_text()
+            self._served[f"node_modules/firebase/{name}"] = text
+            self._served[f"sdk/{name}"] = text.replace(NETWORK, "/sdk/")
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._make_handler())
         self._thread = threading.Thread(target=self._server.serve_forever)
         self._thread.start()

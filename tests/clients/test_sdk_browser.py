@@ -184,7 +184,9 @@ def test_the_chat_keeps_messages_and_presence_through_a_restart(
         put(fixed, "/chat/people/other", {"name": "alan"})
         page.await_text("people", "ada, alan")
         page.await_text("messages", "ada: hello\nada: are you there?")
+        put(fixed, "/chat/messages/-0", {"from": "alan", "text": "first"})
+        page.await_text("messages", "alan: first\nada: hello\nada: are you there?")
         said = [message["text"] for message in read(fixed, "/chat/messages").values()]
-        assert said == ["hello", "are you there?"]
+        assert said == ["first", "hello", "are you there?"]
         browser.get("about:blank")
         page.await_stored(fixed, "/chat/people", {"other": {"name": "alan"}})
