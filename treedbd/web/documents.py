@@ -65,6 +65,7 @@ DOCS_FILES: Final = (
     "rules/chat.rules.json",
     "rules/chat.test.json",
     "shelf.py",
+    "watch.svg",
 )
 """The files in `docs/` that are no pages."""
 
