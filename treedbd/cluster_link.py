@@ -10,6 +10,7 @@ from twisted.python.reflect import namedAny
 
 from treedbd.config.settings import Settings
 from treedbd.database.catalog_files import MakeFiles
+from treedbd.database.session_owner import OwnerFile, SessionOwner
 from treedbd.installation import read_installation
 
 
@@ -19,6 +20,10 @@ class ClusterLink(Protocol):
     @property
     def make_files(self) -> MakeFiles:
         """Makes the files of a catalog."""
+        ...
+
+    def make_owner(self, make_file: Callable[[], OwnerFile]) -> SessionOwner:
+        """Return the owner of the sessions of this daemon."""
         ...
 
     def lag_ms(self) -> int:

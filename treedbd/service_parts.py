@@ -65,19 +65,21 @@ def make_runtime(
         send_hint=_tell_nobody if context is None else context.send_hint,
         measure_rules=_measure_rules(settings, reactor),
         statistics=Statistics(is_measuring=bool(settings.ops_listen)),
-        owner=_make_owner(settings, reactor, is_alone=cluster is None),
+        owner=_make_owner(settings, reactor, cluster),
     )
 
 
-def _make_owner(settings: Settings, reactor: Any, *, is_alone: bool) -> SessionOwner:
-    """Return what the sessions of this process belong to.
-
-    If it does not have all owners' files in its data directory, it `is_alone` not.
-    """
+def _make_owner(settings: Settings, reactor: Any, cluster: ClusterLink | None) -> SessionOwner:
+    """Return what the sessions of this process belong to."""
     if settings.engine == "memory":
         return MemoryOwner()
     run_in_thread = partial(deferToThreadPool, reactor, reactor.getThreadPool())
-    return OwnerFile(settings.data, run_in_thread, os.urandom, knows_all=is_alone)
+    if cluster is None:
+        return OwnerFile(settings.data, run_in_thread, os.urandom)
+    return cluster.make_owner(
+        # Other daemons keep theirs in data directories of their own.
+        partial(OwnerFile, settings.data, run_in_thread, os.urandom, knows_all=False)
+    )
 
 
 def make_catalog(

@@ -74,11 +74,11 @@ def test_a_living_owner_is_not_dead_for_others_and_never_for_itself(
     owner.note(SHOP)
     owner.keep(SHOP, "1")
     assert not other.is_dead(owner.id)
-    assert other.find_dead() == []
+    assert other.find_dead_files() == []
     owner.close()
     assert not owner.is_dead(owner.id)
     assert other.is_dead(owner.id)
-    assert other.find_dead() == files(tmp_path)
+    assert other.find_dead_files() == files(tmp_path)
 
 
 def test_a_file_is_removed_at_the_end_if_no_session_has_left_anything(
@@ -138,4 +138,4 @@ def test_a_process_that_is_killed_is_dead_at_once(tmp_path: pathlib.Path) -> Non
     child.send_signal(signal.SIGKILL)
     child.communicate()
     assert other.is_dead(owner)
-    assert [read_names(file) for file in other.find_dead()] == [[SHOP]]
+    assert [read_names(file) for file in other.find_dead_files()] == [[SHOP]]

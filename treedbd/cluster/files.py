@@ -76,7 +76,7 @@ class ClusterFiles:
             bounds, runtime, self._refusals, opened=catalog.keep, closed=catalog.let_go
         )
         self._copies = Copies(connections, folder, catalog, self._open.may_create)
-        self._dead = DeadOwners(self, catalog.find, runtime, has_others=others is not None)
+        self._dead = DeadOwners(self, catalog.find, runtime, has_others=True)
 
     # What a catalog needs.
 

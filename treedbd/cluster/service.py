@@ -22,6 +22,7 @@ from twisted.logger import Logger
 
 from treedbd.cluster.connections import ClusterConnections
 from treedbd.cluster.files import ClusterFiles
+from treedbd.cluster.leased_owner import LeasedOwner, MakeFile
 from treedbd.database.catalog_hooks import CatalogHooks
 from treedbd.database.errors import Unavailable
 from treedbd.database.open_databases import OpenBounds
@@ -74,6 +75,7 @@ class ClusterService:
             settings, reactor, retain=retain, is_strict=is_strict
         )
         self._files: ClusterFiles | None = None
+        self._owner: LeasedOwner | None = None
         self._reactor = reactor
         self._retain = retain
         self._shown_at = reactor.seconds()
@@ -84,6 +86,11 @@ class ClusterService:
             (TRIM_S, LoopingCall(self._trim)),
         ]
         self._thread = threading.Thread(target=self._wait_for_hints, name="hints", daemon=True)
+
+    def make_owner(self, make_file: MakeFile) -> LeasedOwner:
+        """Return the owner of the sessions of this daemon."""
+        self._owner = LeasedOwner(self.connections, make_file, self._reactor)
+        return self._owner
 
     def make_files(
         self,
@@ -160,6 +167,8 @@ class ClusterService:
         self.connections.close()
 
     def _forget(self) -> None:
+        if self._owner is not None:
+            self._owner.end_lease()
         forget_daemon(self.connections.store.pool, self.connections.daemon)
 
     def _wait_for_hints(self) -> None:

@@ -1,15 +1,14 @@
 """Does what the sessions of processes have left that have ended without doing it.
 
 What a dead owner (`session_owner`) has left in a database is done when the database is opened. Here
-the databases that its file lists are opened for that, one after the other, in the background; then
-the file is removed. Where several processes serve the same databases, each looks every second
-whether another one has died.
+the databases that it lists are opened for that, one after the other, in the background; then its
+list is removed. Where several processes serve the same databases, each looks every second whether
+another one has died.
 """
 
 from __future__ import annotations
 
-import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from twisted.internet.defer import Deferred
@@ -19,8 +18,9 @@ from twisted.logger import Logger
 from treedbd.database.errors import DatabaseRefused, DeadlinePassed, Unavailable, UnknownDatabase
 from treedbd.database.file_user import FileUser
 from treedbd.database.runtime import Runtime
-from treedbd.database.session_owner import read_names, remove_file
+from treedbd.database.session_owner import DeadOwner
 from treedbd.names import DatabaseName
+from treedbd.store.engine import StoreUnreachable
 
 LOOK_S: Final = 1.0
 """Seconds between two searches for processes that have died, where there are several."""
@@ -77,21 +77,30 @@ class DeadOwners:
 
     async def _look(self) -> None:
         is_done = True
-        for path in self._owner.find_dead():
+        for owner in await self._find_dead():
             try:
-                is_done &= await self._do_all(path)
+                is_done &= await self._do_all(owner)
             except OSError as error:
-                self._log.warn("{file} cannot be read: {error}", file=str(path), error=error)
+                self._log.warn("{file} cannot be read: {error}", file=str(owner), error=error)
+            except StoreUnreachable:
+                is_done = False
             except Exception:
-                self._log.failure("What {file} lists cannot be done.", file=str(path))
+                self._log.failure("What {file} lists cannot be done.", file=str(owner))
         if not self._is_over and (self._has_others or not is_done):
             pause = LOOK_S if self._has_others and is_done else RETRY_S
             self._next = self._clock.callLater(pause, self._begin)
 
-    async def _do_all(self, path: pathlib.Path) -> bool:
-        """Do what one owner has left, and remove its file; return whether to try again if not."""
+    async def _find_dead(self) -> Sequence[DeadOwner]:
+        try:
+            return await self._owner.find_dead()
+        except Exception:
+            self._log.failure("Processes that have died could not be looked for.")
+            return ()
+
+    async def _do_all(self, owner: DeadOwner) -> bool:
+        """Do what one owner has left, and forget it; return whether to try again if not."""
         is_done = is_all = True
-        for name in read_names(path):
+        for name in owner.read_names():
             try:
                 is_done &= await self._do(name)
             except (UnknownDatabase, DatabaseRefused):
@@ -100,8 +109,8 @@ class DeadOwners:
                 is_done = False
             if self._is_over:
                 return False
-        if is_done and is_all:
-            remove_file(path)
+        if is_done:
+            await owner.done(is_all=is_all)
         return is_done
 
     async def _do(self, name: DatabaseName) -> bool:

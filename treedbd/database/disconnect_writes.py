@@ -39,7 +39,7 @@ from treedbd.database.runtime import Runtime
 from treedbd.limits import DEFAULT_TIMEOUT_S
 from treedbd.names import DatabaseName
 from treedbd.store.disconnect_rows import DisconnectRow, list_owners, list_rows
-from treedbd.store.engine import DamagedRow, DiskFull, ReadView, StoreFailed
+from treedbd.store.engine import DamagedRow, DiskFull, ReadView, StoreFailed, StoreUnreachable
 from treedbd.tree.edit import Edit, make_remove
 from treedbd.tree.types import ROOT, Path, Place
 
@@ -77,17 +77,30 @@ class DisconnectWrites:
         self._has_set = False
         self._is_over = False
 
-    def set(self, session: str, edit: Edit, caller: Caller, now: int, limit: int) -> Deferred[None]:
+    def set(
+        self,
+        session: str,
+        edit: Edit,
+        caller: Caller,
+        now: int,
+        limit: int,
+        end: Callable[[], object] | None = None,
+    ) -> Deferred[None]:
         """Keep a write for the end of a session; fires when it is durable.
+
+        `end` ends the session: it is called if another process may have done its writes already.
 
         It replaces what the session has kept for its places, and for all below them. Of an edit
         with server values these are resolved when it is run. Errbacks with what refuses the write
         at present, as `Database.write`; with `Unavailable`; with `TooManyDisconnectWrites` beyond
         `limit` places, and `TooLarge` beyond `MAX_DISCONNECT_BYTES`.
         """
-        task = SetEntry(self._owner.id, session, limit)
-        write = Write(edit, now, caller, None, self._deadline(), wants_echo=False, task=task)
-        return Deferred.fromCoroutine(self._set(session, write))
+
+        def make_write() -> Write:
+            task = SetEntry(self._owner.id, session, limit)
+            return Write(edit, now, caller, None, self._deadline(), wants_echo=False, task=task)
+
+        return Deferred.fromCoroutine(self._set(session, make_write, end))
 
     def cancel(self, session: str, path: Path) -> Deferred[None]:
         """Forget what a session has kept for a path and all below it; fires when that is durable.
@@ -119,6 +132,10 @@ class DisconnectWrites:
         """Do the writes that dead owners have left; otherwise as `run`."""
         return Deferred.fromCoroutine(self._run(None))
 
+    def may_have_left(self, view: ReadView) -> bool:
+        """Return whether dead owners have left writes, as far as is known without asking."""
+        return any(self._owner.may_be_dead(owner) for owner in list_owners(view))
+
     def find_left(self, view: ReadView) -> list[DisconnectRow]:
         """Return the writes that dead owners have left."""
         dead = [owner for owner in list_owners(view) if self._owner.is_dead(owner)]
@@ -149,18 +166,25 @@ class DisconnectWrites:
 
     # Setting and cancelling.
 
-    async def _set(self, session: str, write: Write) -> None:
+    async def _set(
+        self, session: str, make_write: Callable[[], Write], end: Callable[[], object] | None
+    ) -> None:
         self._has_set = True
         try:
             await self._note()
         except OSError as error:
             raise Unavailable(f"The data directory cannot be written: {error.strerror}.") from None
+        except StoreUnreachable as error:
+            raise Unavailable(str(error)) from None
+        owner = self._owner.id
         try:
-            await self._submit(write)
+            await self._submit(make_write())
         except Unavailable:  # it may be stored all the same
-            self._keep(session)
+            self._keep(session, end)
             raise
-        self._keep(session)
+        self._keep(session, end)
+        if owner != self._owner.id and end is not None:  # it was found dead meanwhile
+            end()
 
     async def _cancel(self, write: Write) -> None:
         await self._wait_for_set()
@@ -177,10 +201,10 @@ class DisconnectWrites:
                 error=error,
             )
 
-    def _keep(self, session: str) -> None:
+    def _keep(self, session: str, end: Callable[[], object] | None) -> None:
         self._statistics.disconnect_sessions += session not in self._sessions
         self._sessions.add(session)
-        self._owner.keep(self._name, session)
+        self._owner.keep(self._name, session, end)
 
     def _end(self, session: str) -> None:
         self._statistics.disconnect_sessions -= session in self._sessions
@@ -190,7 +214,7 @@ class DisconnectWrites:
     async def _wait_for_set(self) -> None:
         """Return when all that was set before is in the queue of writes."""
         if self._has_set:
-            with contextlib.suppress(OSError):  # then nothing was set
+            with contextlib.suppress(OSError, StoreUnreachable):  # then nothing was set
                 await self._note()
 
     async def _note(self) -> None:
@@ -236,11 +260,27 @@ class DisconnectWrites:
     async def _run_all(self, session: str | None) -> None:
         """Do all writes that there are; raise what delays any of them."""
         await self._wait_for_set()
+        if session is None and self._owner.asks:
+            await self._learn()
         find = self.find_left if session is None else partial(list_session, session=session)
         listing = ListEntries(find)
         await self._write(self._make_write(listing))
         for at in range(0, len(listing.found), RUN_AT_ONCE):
             await self._run_some(listing.found[at : at + RUN_AT_ONCE])
+
+    async def _learn(self) -> None:
+        """Find out which owners of what is kept are dead; raise `Unavailable`."""
+        owners: set[str] = set()
+
+        def collect(view: ReadView) -> list[DisconnectRow]:
+            owners.update(list_owners(view))
+            return []
+
+        await self._write(self._make_write(ListEntries(collect)))
+        try:
+            await self._owner.learn(owners)
+        except StoreUnreachable as error:
+            raise Unavailable(str(error)) from None
 
     async def _run_some(self, rows: Sequence[DisconnectRow]) -> None:
         """Do some writes, in their order; raise what delays any of them."""

@@ -19,6 +19,10 @@ class LeftWrites(Protocol):
         """Whether something that could not be done is to be tried again."""
         ...
 
+    def may_have_left(self, view: ReadView) -> bool:
+        """Return whether dead owners have left writes, as far as is known without asking."""
+        ...
+
     def find_left(self, view: ReadView) -> list[DisconnectRow]:
         """Return the writes that dead owners have left."""
         ...

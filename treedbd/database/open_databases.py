@@ -150,7 +150,7 @@ class OpenDatabases:
 
     def _check_nothing_left(self, database: FileUser, engine: ReopeningEngine) -> None:
         """Raise `Unavailable` if dead processes have left writes, and begin to do these."""
-        if engine.read(database.disconnect_writes.find_left):
+        if engine.read(database.disconnect_writes.may_have_left):
             engine.detach()
             engine.close_detached()
             database.requests += 1
@@ -217,7 +217,7 @@ class OpenDatabases:
             if not database.is_open:
                 await self._run(self._prepare(database, engine))
                 # Before it counts as open: all who need it wait for this too.
-                if engine.read(database.disconnect_writes.find_left):
+                if engine.read(database.disconnect_writes.may_have_left):
                     await database.disconnect_writes.run_left()
             self._record(database)
         except Exception as error:

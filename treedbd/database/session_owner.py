@@ -2,7 +2,8 @@
 
 Writes that are kept for the end of a session (`disconnect_writes`) name the owner of the session.
 If the owner is dead, nobody else will do them. `OwnerFile` is that of a process over files;
-`MemoryOwner` that of one whose databases end with it.
+`MemoryOwner` that of one whose databases end with it; over PostgreSQL the owner has a lease there
+too (`cluster.leased_owner`).
 
 Theory of operation. The file of an owner is in the data directory, and is locked (`flock`) until
 the process ends, however that happens. It lists the databases in which the owner has ever stored
@@ -17,13 +18,15 @@ the one under its name any more is given up, and another one made.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import pathlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final, Protocol
 
+import attrs
 from twisted.internet.defer import Deferred
 
 from treedbd.files import create_directory, open_private, sync_directory
@@ -34,23 +37,45 @@ OWNER_FILE: Final = "treedb.owner."
 _ID_BYTES: Final = 8
 
 
+class DeadOwner(Protocol):
+    """An owner that has ended, and may have left writes."""
+
+    def read_names(self) -> Sequence[DatabaseName]:
+        """Return the databases in which it may have left any; raise OSError."""
+        ...
+
+    async def done(self, *, is_all: bool) -> None:
+        """Forget it, because what it has left is done; `is_all` is False if some is not served."""
+        ...
+
+
 class SessionOwner(Protocol):
     """What the sessions of a process belong to; used in the reactor's thread."""
 
     @property
     def id(self) -> str:
-        """What names it in the rows of its writes."""
+        """What names it in the rows of its writes; it may change while `note` is waited for."""
+        ...
+
+    @property
+    def asks(self) -> bool:
+        """Whether `learn` has to be called before it is known who is dead."""
         ...
 
     def note(self, name: DatabaseName) -> Deferred[None] | None:
         """Record that it has writes in a database; None if that is durable already.
 
-        Errbacks with OSError.
+        Errbacks with OSError or `StoreUnreachable`.
         """
         ...
 
-    def keep(self, name: DatabaseName, session: str) -> None:
-        """Record that a session may have writes that are not done."""
+    def keep(
+        self, name: DatabaseName, session: str, end: Callable[[], object] | None = None
+    ) -> None:
+        """Record that a session may have writes that are not done.
+
+        `end` ends the session, if others may do them because they take this process for dead.
+        """
         ...
 
     def forget(self, name: DatabaseName, session: str) -> None:
@@ -61,8 +86,16 @@ class SessionOwner(Protocol):
         """Return whether the process of another owner has ended, as far as is known here."""
         ...
 
-    def find_dead(self) -> list[pathlib.Path]:
-        """Return the files of owners that are dead."""
+    def may_be_dead(self, owner: str) -> bool:
+        """Return whether an owner is dead, or has to be learnt of."""
+        ...
+
+    async def learn(self, owners: Collection[str]) -> None:
+        """Find out which of some owners are dead; raise `StoreUnreachable`."""
+        ...
+
+    async def find_dead(self) -> Sequence[DeadOwner]:
+        """Return owners that are dead, as far as can be found out at present."""
         ...
 
     def close(self) -> None:
@@ -74,11 +107,12 @@ class MemoryOwner:
     """The owner of sessions in databases that end with the process."""
 
     id = "memory"
+    asks = False
 
     def note(self, _: DatabaseName) -> None:
         """Return None."""
 
-    def keep(self, _: DatabaseName, __: str) -> None:
+    def keep(self, _: DatabaseName, __: str, ___: Callable[[], object] | None = None) -> None:
         """Do nothing."""
 
     def forget(self, _: DatabaseName, __: str) -> None:
@@ -88,7 +122,14 @@ class MemoryOwner:
         """Return False."""
         return False
 
-    def find_dead(self) -> list[pathlib.Path]:
+    def may_be_dead(self, _: str) -> bool:
+        """Return False."""
+        return False
+
+    async def learn(self, _: Collection[str]) -> None:
+        """Do nothing."""
+
+    async def find_dead(self) -> Sequence[DeadOwner]:
         """Return nothing."""
         return []
 
@@ -103,6 +144,8 @@ class OwnerFile:
         id: names it in the rows of its writes.
 
     """
+
+    asks = False
 
     def __init__(
         self,
@@ -123,7 +166,8 @@ class OwnerFile:
         self._knows_all = knows_all
         self.id = entropy(_ID_BYTES).hex()
         self._descriptor: int | None = None
-        self._creating = threading.Lock()
+        self._writing = threading.Lock()
+        self._is_over = False
         self._noted: set[DatabaseName] = set()
         self._noting: dict[DatabaseName, list[Deferred[None]]] = {}
         self._sessions: set[tuple[DatabaseName, str]] = set()
@@ -154,11 +198,13 @@ class OwnerFile:
 
     def _append(self, name: DatabaseName) -> None:
         """Add a database to the file, durably; blocks."""
-        with self._creating:
+        with self._writing:
+            if self._is_over:
+                raise OSError(errno.EBADF, "The owner has ended")
             if self._descriptor is None:
                 self._descriptor = self._create()
-        os.write(self._descriptor, f"{name.label}\n".encode())
-        os.fsync(self._descriptor)
+            os.write(self._descriptor, f"{name.label}\n".encode())
+            os.fsync(self._descriptor)
 
     def _create(self) -> int:
         """Create the file and lock it; return its descriptor."""
@@ -177,7 +223,7 @@ class OwnerFile:
                 raise
             os.close(descriptor)
 
-    def keep(self, name: DatabaseName, session: str) -> None:
+    def keep(self, name: DatabaseName, session: str, _: Callable[[], object] | None = None) -> None:
         """Record that a session may have writes that are not done."""
         self._sessions.add((name, session))
 
@@ -195,7 +241,18 @@ class OwnerFile:
             return True
         return self._knows_all and not (self._folder / (OWNER_FILE + owner)).exists()
 
-    def find_dead(self) -> list[pathlib.Path]:
+    def may_be_dead(self, owner: str) -> bool:
+        """Return whether an owner is dead."""
+        return self.is_dead(owner)
+
+    async def learn(self, _: Collection[str]) -> None:
+        """Do nothing: the files say it."""
+
+    async def find_dead(self) -> Sequence[DeadOwner]:
+        """Return the owners in this data directory that are dead."""
+        return [DeadOwnerFile(path) for path in self.find_dead_files()]
+
+    def find_dead_files(self) -> list[pathlib.Path]:
         """Return the files of owners that are dead."""
         found = []
         for path in _list_files(self._folder):
@@ -207,13 +264,39 @@ class OwnerFile:
 
     def close(self) -> None:
         """End it: what it has left is for the next process; without any, the file is removed."""
-        if self._descriptor is None:
-            return
-        if not self._sessions:
+        with self._writing:  # a thread that writes must not meet a descriptor of another file
+            self._is_over = True
+            if self._descriptor is None:
+                return
+            if not self._sessions:
+                with contextlib.suppress(OSError):
+                    (self._folder / (OWNER_FILE + self.id)).unlink()
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def close_later(self) -> None:
+        """End it in a thread: what is being written must be waited for."""
+        self._run_in_thread(self.close)
+
+
+@attrs.frozen
+class DeadOwnerFile:
+    """A dead owner, as its file in the data directory describes it."""
+
+    path: pathlib.Path
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def read_names(self) -> Sequence[DatabaseName]:
+        """Do as `DeadOwner.read_names`."""
+        return read_names(self.path)
+
+    async def done(self, *, is_all: bool) -> None:
+        """Remove the file if all is done; no error if that fails."""
+        if is_all:
             with contextlib.suppress(OSError):
-                (self._folder / (OWNER_FILE + self.id)).unlink()
-        os.close(self._descriptor)
-        self._descriptor = None
+                self.path.unlink()
 
 
 def lock_dead(path: pathlib.Path) -> int | None:
@@ -241,12 +324,6 @@ def read_names(path: pathlib.Path) -> list[DatabaseName]:
     labels = path.read_text("ascii", "replace").split("\n")[:-1]
     found = (parse_label(label) for label in labels)
     return list(dict.fromkeys(name for name in found if name is not None))
-
-
-def remove_file(path: pathlib.Path) -> None:
-    """Remove the file of a dead owner that has left nothing; no error if that fails."""
-    with contextlib.suppress(OSError):
-        path.unlink()
 
 
 def _list_files(folder: pathlib.Path) -> Iterator[pathlib.Path]:

@@ -15,6 +15,7 @@ from treedbd.store.postgresql.commits import CommitCounts, CommitSender
 from treedbd.store.postgresql.connection import SessionPool
 from treedbd.store.postgresql.engine import DatabaseIdentity, PostgresqlEngine, open_copy
 from treedbd.store.postgresql.fetching import Fetcher
+from treedbd.store.postgresql.leases import Leases
 from treedbd.store.postgresql.projects import ProjectStore
 from treedbd.store.postgresql.read_index import ReadIndex
 from treedbd.store.postgresql.schema import prepare_schema
@@ -31,6 +32,7 @@ class PostgresqlCluster:
     Attributes:
         cluster: the id of the cluster, 16 bytes.
         projects: rules and databases.
+        leases: which daemons live that have writes for the end of their sessions.
         read_index: how far databases are, for reads.
         tail: what others have committed.
         notifier: tells others of commits.
@@ -46,6 +48,7 @@ class PostgresqlCluster:
         self.cluster: Final = prepare_schema(settings)
         self.pool: Final = SessionPool(settings, _OTHER_CONNECTIONS)
         self.projects: Final = ProjectStore(self.pool, is_strict=settings.is_strict)
+        self.leases: Final = Leases(settings)
         self.read_index: Final = ReadIndex(settings)
         self.notifier: Final = Notifier(settings)
         self.tail: Final = Tail(settings, self.notifier.is_own)
@@ -91,6 +94,7 @@ class PostgresqlCluster:
         """Close all connections; uses that are under way end first."""
         self._commits.close()
         self.pool.close()
+        self.leases.close()
         self.read_index.close()
         self.tail.close()
         self.notifier.close()

@@ -10,6 +10,8 @@
 - `changes` says which rows a commit touched (`touched`), and identifies it by a random `token`.
 - `daemons` says which daemons there are, how far each has come with each database, and how many
   commits it has made and lost to others since its start.
+- `owners` and `owner_dbs` say which daemons live that have writes for the end of their sessions,
+  and in which databases (`leases`).
 
 A daemon needs the right to create only when it creates or migrates the tables; later SELECT,
 INSERT, UPDATE and DELETE are enough.
@@ -25,7 +27,7 @@ from treedbd.store.engine import CannotOpenStore
 from treedbd.store.postgresql.connection import Session, TimedConnection
 from treedbd.store.postgresql.settings import PostgresqlSettings
 
-VERSION: Final = 1
+VERSION: Final = 2
 """The version of the tables that this version of treedb makes and knows."""
 LOCK_CLASS: Final = 0x74726462
 """The first key of all advisory locks.
@@ -34,7 +36,10 @@ The second is the number of a database, 0 for the tables, -1 for `treedb move`.
 """
 MOVED: Final = "moved"
 """The name in `meta` that says that all databases were moved away, and where to."""
-TABLES: Final = ("meta", "projects", "dbs", "kv", "log", "changes", "daemons")
+TABLES: Final = (
+    *("meta", "projects", "dbs", "kv", "log", "changes", "daemons"),
+    *("owners", "owner_dbs"),
+)
 
 # Not `to_regclass`: it may not see what was committed while this transaction waited for a lock.
 _HAS_TABLES: Final = (
@@ -76,7 +81,18 @@ CREATE TABLE treedb.daemons (
 INSERT INTO treedb.meta VALUES ('version', '1'), ('cluster', gen_random_uuid()::text);
 """
 
-_MIGRATIONS: Final[dict[int, str]] = {}
+_LEASES: Final = """
+CREATE TABLE treedb.owners (
+    owner text PRIMARY KEY, ends timestamptz NOT NULL, is_over boolean NOT NULL DEFAULT false
+) WITH (fillfactor = 50);
+CREATE TABLE treedb.owner_dbs (
+    owner text NOT NULL, project text NOT NULL, name text NOT NULL,
+    PRIMARY KEY (owner, project, name)
+);
+ALTER TABLE treedb.daemons ADD COLUMN has_leases boolean NOT NULL DEFAULT false;
+"""
+
+_MIGRATIONS: Final[dict[int, str]] = {2: _LEASES}
 """Statements that make the version of the key from the one before it, all in one transaction."""
 
 
@@ -165,7 +181,7 @@ def _find_version(connection: TimedConnection, subject: str) -> int:
 def _migrate(connection: TimedConnection, version: int) -> None:
     if version == 0:
         connection.execute(_CREATE)
-        return
+        version = 1
     for target in range(version + 1, VERSION + 1):
         connection.execute(_MIGRATIONS[target].encode())
         connection.execute(_SET_VERSION, (str(target),))

@@ -33,7 +33,7 @@ _IS_SUPERUSER: Final = "SELECT rolsuper FROM pg_roles WHERE rolname = current_us
 _CLOCK: Final = "SELECT extract(epoch FROM clock_timestamp())::float8"
 _BEAT: Final = (
     "INSERT INTO daemons VALUES (%s, coalesce(host(inet_client_addr()), 'local'), %s, now(),"
-    " %s::text::jsonb, %s, %s) ON CONFLICT (daemon) DO UPDATE SET address = excluded.address,"
+    " %s::text::jsonb, %s, %s, true) ON CONFLICT (daemon) DO UPDATE SET address = excluded.address,"
     " version = excluded.version, seen = excluded.seen, revs = excluded.revs,"
     " commits = excluded.commits, conflicts = excluded.conflicts"
 )

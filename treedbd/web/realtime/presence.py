@@ -32,6 +32,10 @@ class PresenceOwner(WriteOwner, Protocol):
         """By which the store knows it."""
         ...
 
+    def end(self) -> None:
+        """End it, so that its client connects again."""
+        ...
+
 
 class SessionPresence:
     """The disconnect writes of one session.
@@ -58,7 +62,7 @@ class SessionPresence:
         now, caller = owner.parts.now_ms(), owner.caller
         write = Write(edit, now, caller, None, owner.parts.clock.seconds() + DEFAULT_TIMEOUT_S)
         limit = limits.disconnect_writes_per_connection
-        kept = owner.database.disconnect_writes.set(owner.id, edit, caller, now, limit)
+        kept = owner.database.disconnect_writes.set(owner.id, edit, caller, now, limit, owner.end)
         self._answer(request.number, kept, write)
 
     def cancel(self, request: RealtimeRequest) -> None:

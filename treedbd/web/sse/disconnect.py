@@ -47,6 +47,7 @@ class StreamWrites:
 
     Attributes:
         has_begun: whether the stream has begun; if not, nothing is written.
+        end_stream: ends the stream, once it has begun.
 
     """
 
@@ -59,6 +60,7 @@ class StreamWrites:
     ) -> None:
         """Do `edit` as `caller`; `track` is called with what fires when it is done."""
         self.has_begun = False
+        self.end_stream: Callable[[], object] = self.end
         self._writes = database.disconnect_writes
         self._edit = edit
         self._caller = caller
@@ -69,7 +71,10 @@ class StreamWrites:
     async def store(self, now: int, limit: int) -> None:
         """Judge the write, and store it; raise as `DisconnectWrites.set`."""
         try:
-            await self._writes.set(self._session, self._edit, self._caller, now, limit)
+            await self._writes.set(
+                *(self._session, self._edit, self._caller, now, limit),
+                self._end_all,
+            )
         except Unavailable:  # it may be stored all the same
             self.end()
             raise
@@ -78,6 +83,9 @@ class StreamWrites:
         """Judge the write, and store nothing; raise as `store`."""
         self._is_over = True
         await self._writes.judge(self._edit, self._caller, now, limit)
+
+    def _end_all(self) -> None:
+        self.end_stream()
 
     def end(self) -> None:
         """Do the write, or forget it if the stream has not begun; only the first call counts."""

@@ -81,6 +81,8 @@ class StreamOpening:
         parts = self.parts
         stream = Stream(request, asked, self.streams, parts.reads, parts.clock, self.refuse)
         common = parts.writer.common_headers(request, no_store=False)
+        if asked.writes is not None:
+            asked.writes.end_stream = stream.end
         subscriber = Subscriber(asked.database.name, asked.address, asked.identity, request)
         self.streams.add(stream, subscriber)
         try:
