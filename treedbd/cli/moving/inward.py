@@ -24,6 +24,7 @@ from treedbd.cli.moving.copying import (
     describe_counts,
     describe_place,
     make_postgresql_settings,
+    open_reader,
 )
 from treedbd.cli.moving.move import MoveOptions
 from treedbd.config.settings import Settings
@@ -39,6 +40,7 @@ from treedbd.store.postgresql.moving import (
     MoveConnection,
     SwitchInDoubt,
     find_other_rules,
+    has_entry,
     list_all,
     read_mark,
     remove_left_over,
@@ -135,7 +137,23 @@ class _InwardMove:
 
     def is_complete(self) -> bool:
         """Return whether the last attempt was killed when it had done everything."""
-        return is_aside(self._data) and self.has_moved()
+        if not self.has_moved():
+            return False
+        if is_aside(self._data):
+            return True
+        # No daemon ran, so nothing but the mark keeps one from being started: it comes last.
+        is_marked = (self._data / MOVED_FILE).exists()
+        return not is_marked and not _is_in_use(self._data) and self._is_unchanged()
+
+    def _is_unchanged(self) -> bool:
+        """Return whether PostgreSQL has the last write of each file that is here."""
+        for name, shelf in self._list().shelves.items():
+            with open_reader(shelf) as reader:
+                entries = reader.read(lambda view: list(view.entries(max(0, view.sequence() - 1))))
+            last = entries[-1] if entries else None
+            if last is not None and not self._move.run(partial(has_entry, name=name, entry=last)):
+                return False
+        return True
 
     def prepare(self) -> None:
         """Remove what no attempt needs any more; raise `CommandFailed` for what is in the way."""

@@ -27,7 +27,7 @@ import psycopg
 
 from treedbd.errors import OperatorError
 from treedbd.names import DatabaseName
-from treedbd.store.engine import StoreUnreachable
+from treedbd.store.engine import LogEntry, StoreUnreachable
 from treedbd.store.postgresql.commits import new_token
 from treedbd.store.postgresql.connection import (
     TimedConnection,
@@ -81,6 +81,9 @@ _NAME: Final = (
 _RECORD: Final = (
     "INSERT INTO changes (db, rev, seq, token, touched) VALUES (%s, %s, %s, %b, %b)"
     " ON CONFLICT (db, rev) DO NOTHING"
+)
+_ENTRY: Final = (
+    "SELECT op FROM log l JOIN dbs d USING (db) WHERE project = %s AND name = %s AND l.seq = %s"
 )
 _HAS_NAME: Final = "SELECT project FROM dbs WHERE db = %s FOR UPDATE"
 _REMOVE_SOME: Final = tuple(
@@ -178,6 +181,12 @@ def find_other_rules(connection: TimedConnection, rules: Mapping[str, bytes | No
     """Return the projects that have rules already, and other ones than `rules`."""
     stored = read_all_rules(connection)
     return sorted(each for each in rules if stored.get(each) not in (None, rules[each]))
+
+
+def has_entry(connection: TimedConnection, name: DatabaseName, entry: LogEntry) -> bool:
+    """Return whether the log of a database has an entry under its number."""
+    found = rows_of(connection, _ENTRY, (name.project, name.database, entry.sequence))
+    return [bytes(row[0]) for row in found] == [entry.op_id]
 
 
 def read_mark(connection: TimedConnection, mark: str) -> str | None:
