@@ -95,7 +95,7 @@ async def test_a_download_that_was_cut_goes_on(
 ) -> None:
     proxy.cut_after = {0: cut, 1: 200_000, 2: 1000}
     file = tmp_path / f"out{suffix}"
-    done = await treedb("export", through(proxy, url), file)
+    done = await treedb("export", through(proxy, url), file, "--quiet")
     assert done.status == 0, done
     assert "Trying again" in done.errors
     assert decode(file.read_bytes(), suffix) == DOCUMENT
@@ -105,7 +105,7 @@ async def test_a_download_that_was_cut_goes_on(
 @pytest_twisted.ensureDeferred
 async def test_standard_output_goes_on_after_a_cut(url: str, proxy: CuttingProxy) -> None:
     proxy.cut_after = {0: 300_000, 1: 100}
-    done = await treedb("export", through(proxy, url), "-")
+    done = await treedb("export", through(proxy, url), "-", "--quiet")
     assert done.status == 0, done
     assert decode(done.output, ".json") == DOCUMENT
     assert any("startAfter" in line for line in proxy.seen)
@@ -117,10 +117,10 @@ async def test_a_plain_download_begins_again_after_a_cut(
 ) -> None:
     proxy.cut_after = {0: 300_000}
     file = tmp_path / "out.json"
-    assert (await treedb("export", through(proxy, url), file, "--plain")).status == 0
+    assert (await treedb("export", through(proxy, url), file, "--plain", "--quiet")).status == 0
     assert file.read_bytes() == shared_daemon.request("GET", "/data.json?ns=export").body
     proxy.cut_after = {proxy.accepted: 300_000}
-    done = await treedb("export", through(proxy, url), "-", "--plain")
+    done = await treedb("export", through(proxy, url), "-", "--plain", "--quiet")
     assert done.status == 1
     assert "was cut off" in done.errors
 
@@ -133,7 +133,7 @@ async def test_an_export_that_was_killed_goes_on(
 ) -> None:
     proxy.cut_after, proxy.hold_from = {0: 300_000}, 1
     file = tmp_path / f"out{suffix}"
-    words = ["export", through(proxy, url), str(file)]
+    words = ["export", through(proxy, url), str(file), "--quiet"]
     process = subprocess.Popen(
         [*COMMAND, *words], env=environment(), stderr=subprocess.PIPE, text=True
     )
@@ -160,7 +160,7 @@ async def test_an_export_begins_again_on_request_and_after_a_long_time(
     proxy.cut_after = {0: 300_000}
     file = tmp_path / "out.json"
     words: list[str | pathlib.Path] = ["export", through(proxy, url), file]
-    broken = await treedb(*words, "--retry-for", "0")
+    broken = await treedb(*words, "--retry-for", "0", "--quiet")
     assert broken.status == 1
     assert broken.errors.endswith("was cut off. The same command goes on where it stopped.\n")
     (part,) = tmp_path.iterdir()

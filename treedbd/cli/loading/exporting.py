@@ -20,7 +20,7 @@ from treedbd.cli.loading.joiner import Joiner
 from treedbd.cli.loading.location import StoredNode, locate
 from treedbd.cli.loading.options import add_loading_options, end_on_interrupt
 from treedbd.cli.loading.part_file import PartFile
-from treedbd.cli.loading.retries import Retries
+from treedbd.cli.loading.retries import Retries, read_size
 from treedbd.cli.options import STANDARD_INPUT as STANDARD_OUTPUT
 from treedbd.cli.options import read_settings
 from treedbd.cli.progress import ProgressReport
@@ -72,6 +72,8 @@ async def _download(reactor: Any, client: Client, arguments: Namespace) -> None:
     end_on_interrupt(progress.stop, f"Interrupted. {advice}".strip)
     try:
         retries = Retries(reactor, client, arguments.retry_for)
+        if not arguments.quiet:
+            progress.set_total(await read_size(retries, arguments.url))
         download = Download(retries, arguments.url, file, progress)
         if arguments.plain:
             file.begin()

@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import os
 import pathlib
+import sys
 import time
 from collections.abc import Iterator
 from typing import BinaryIO, Final
@@ -53,6 +54,7 @@ class PartFile:
         self._file: BinaryIO | None = None
         self._compressing: BinaryIO | None = None
         self.count = 0
+        self._last = b"\n"
 
     def is_recent(self) -> bool:
         """Return whether an export has been broken off, not too long ago to go on with it."""
@@ -80,6 +82,7 @@ class PartFile:
     def write(self, data: bytes) -> None:
         """Append; raise `CommandFailed`, or `OutputClosed` for standard output."""
         self.count += len(data)
+        self._last = data[-1:] or self._last
         if self._compressing is None:
             write_out(data)
             return
@@ -97,9 +100,11 @@ class PartFile:
                 file.close()
 
     def finish(self) -> None:
-        """Give the file its name, once it is on the disk."""
+        """Give the file its name, once it is on the disk; on a terminal, end its last line."""
         if not self.can_resume:
             self.close()
+            if self._is_output and self._last != b"\n" and sys.stdout.isatty():
+                write_out(b"\n")
             return
         with self._reported():
             assert self._file is not None and self._compressing is not None  # noqa: S101, PT018

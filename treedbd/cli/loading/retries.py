@@ -7,19 +7,23 @@ from collections.abc import Mapping
 from io import BytesIO
 from typing import Any, Final, cast
 
+import orjson
 from twisted.internet.task import deferLater
 from twisted.web.client import FileBodyProducer
 from twisted.web.iweb import IBodyProducer, IResponse
 
-from treedbd.cli.client import Client, read_error
+from treedbd.cli.client import Client, read_error, receive
 from treedbd.cli.exit import CommandFailed, warn
 from treedbd.cli.failures import NoResponse
 from treedbd.cli.url import Url
+from treedbd.limits import MIB
 
 DEFAULT_RETRY_S: Final = 60.0
 LONGEST: Final = "15min"
 """The `timeout` of requests that may take long."""
 TRANSIENT: Final = frozenset({408, 429, 502, 503, 504})
+SIZE: Final = ".sz"
+_LONGEST_LISTING: Final = 64 * MIB
 _FIRST_PAUSE_S: Final = 0.25
 _LONGEST_PAUSE_S: Final = 10.0
 
@@ -84,6 +88,44 @@ class Retries:
             self._is_failing = True
             warn(f"{sentence} Trying again for {self._retry_s:g} seconds.")
         await deferLater(self._reactor, pause, lambda: None)
+
+
+async def read_size(retries: Retries, url: Url) -> int | None:
+    """Return about how many bytes of JSON are at a path, None if the server does not say it.
+
+    Raises `CommandFailed` for a server that cannot be reached.
+    """
+    address = url.to_json().with_parameters({"shallow": "true", "v": "2", "timeout": LONGEST})
+    pieces: list[bytes] = []
+    left = _LONGEST_LISTING
+
+    def consume(piece: bytes) -> None:
+        nonlocal left
+        left -= len(piece)
+        if left < 0:
+            raise NoResponse
+        pieces.append(piece)
+
+    try:
+        await receive(await retries.request("GET", address), address, consume)
+        return sum_sizes(orjson.loads(b"".join(pieces)))
+    except (Refused, NoResponse, ValueError):
+        return None
+
+
+def sum_sizes(found: Any) -> int | None:
+    """Return the bytes of the value of which `found` are the sizes; None if it has none."""
+    if not isinstance(found, dict) or not found:
+        return len(orjson.dumps(found))
+    if all(each is True for each in found.values()):  # the server knows no sizes, or it is short
+        return None
+    sizes = (
+        each[SIZE] if isinstance(each, dict) else len(orjson.dumps(each)) for each in found.values()
+    )
+    try:
+        return sum(sizes) + sum(len(key.encode()) + 4 for key in found) + 1
+    except (KeyError, TypeError):
+        return None
 
 
 class Failures:

@@ -21,7 +21,7 @@ from treedbd.cli.address import parse_address
 from treedbd.cli.client import Client, content, receive
 from treedbd.cli.exit import DONE, CommandFailed, print_line, warn
 from treedbd.cli.failures import NoResponse
-from treedbd.cli.loading.retries import DEFAULT_RETRY_S, Refused, Retries
+from treedbd.cli.loading.retries import DEFAULT_RETRY_S, Refused, Retries, read_size
 from treedbd.cli.loading.sender import Sender
 from treedbd.cli.migration.changes import ChangedPaths
 from treedbd.cli.migration.copying import Copying
@@ -73,6 +73,8 @@ async def _migrate(reactor: Any, client: Client, arguments: Namespace) -> None:
     if not is_empty and not arguments.replace:
         raise CommandFailed(f"{arguments.url} is not empty: use --replace, or another database.")
     try:
+        if not arguments.quiet:
+            progress.set_total(await read_size(origin, arguments.source))
         await _copy_rules(copying, source, target, arguments)
         if arguments.once:
             await copying.copy((), is_new=is_empty)
