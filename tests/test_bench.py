@@ -34,6 +34,7 @@ SMALLEST = {
     "neighbours.py": ("--scale=0.0005", "--seconds=0.5"),
     "postgresql_store.py": ("--commits=2", "--rounds=1"),
     "presence.py": ("--rounds=1",),
+    "presence_over_postgresql.py": ("--rounds=1", "--only=in"),
     "rules.py": ("--seconds=0.1", "--rounds=1"),
     "schemathesis_run.py": ("--seconds=1", "--sender=admin"),
     "sockets.py": ("--sockets=100",),
@@ -76,6 +77,7 @@ ROWS = [
         r"(closed|left|killed|cut|back|stopped|crashed) +1 rounds, online right .* s",
         7,
     ),
+    ("presence_over_postgresql.py", r"in +1 rounds, written once in each: median .* s", 1),
     (
         "sockets.py",
         r"an idle socket(| with a listen), (plain|tls): -?[0-9.]+ KiB \(aim [0-9]+\)",
