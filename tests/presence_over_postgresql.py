@@ -84,7 +84,7 @@ class PresenceOverPostgresql(Closing):
         with self._daemon("cluster") as daemon:
             path = self._leave(daemon)
         with self._daemon("cluster") as daemon:
-            return self._await_done(daemon, path)
+            return self.await_done(daemon, path)
 
     def check_standby(self) -> float:
         """Lose a daemon with its data directory beside another one; return the seconds."""
@@ -92,7 +92,7 @@ class PresenceOverPostgresql(Closing):
             self._standby = self._stack.enter_context(self._daemon("cluster"))
         with self._daemon("cluster") as daemon:
             path = self._leave(daemon)
-        return self._await_done(self._standby, path)
+        return self.await_done(self._standby, path)
 
     def check_suspended(self) -> None:
         """Suspend a daemon until another one has found it dead: it ends the client's session."""
@@ -194,7 +194,7 @@ class PresenceOverPostgresql(Closing):
     def _end_lease(self) -> None:
         self._server.primary.query("UPDATE treedb.owners SET ends = now() WHERE NOT is_over")
 
-    def _await_done(self, daemon: Daemon, path: str) -> float:
+    def await_done(self, daemon: Daemon, path: str) -> float:
         began = time.monotonic()
         wait_until(lambda: _read(daemon, path) == DONE)
         took = time.monotonic() - began
