@@ -227,7 +227,10 @@ class TreeService(MultiService):
     def has_open_rules(self) -> bool:
         """Return whether the default project has the open rules of development mode."""
         project = self._settings.default_project
-        return bool(project) and self._catalog.rules(project).current is OPEN
+        try:
+            return bool(project) and self._catalog.rules(project).current is OPEN
+        except Unavailable:
+            return False  # as far as is known
 
     def privilegedStartService(self) -> None:
         """Read certificates and open the endpoints; raise `CannotStart`."""

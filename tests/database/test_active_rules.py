@@ -18,7 +18,7 @@ from tests.database.world import Disk, run_at_once
 from tests.rules.evaluating import NOW, rules, view
 from treedbd.database.active_rules import ActiveRules
 from treedbd.database.data_directory import RULES_FILE
-from treedbd.database.errors import DeadlinePassed, RulesManagedByFile, Unavailable
+from treedbd.database.errors import DeadlinePassed, RulesManagedByFile, RulesUnreadable, Unavailable
 from treedbd.database.rules_storage import FileRules
 from treedbd.database.rules_work import RulesWork
 from treedbd.database.slices import SLICE_SECONDS
@@ -159,9 +159,10 @@ def test_stored_rules_that_are_damaged_deny_everything_and_are_logged(
     assert event["file"] == str(tmp_path / RULES_FILE)
 
 
-def test_stored_rules_that_cannot_be_read_deny_everything(tmp_path: pathlib.Path) -> None:
+def test_stored_rules_that_cannot_be_read_deny_nothing(tmp_path: pathlib.Path) -> None:
     (tmp_path / RULES_FILE).mkdir()
-    assert not World(tmp_path, OPEN).may_read("a")
+    with pytest.raises(RulesUnreadable):
+        World(tmp_path, OPEN)
 
 
 # Rules that a file of the configuration sets.

@@ -13,7 +13,12 @@ from twisted.logger import capturedLogs, formatEvent
 from tests.database.catalogs import make_catalog, problems, put, read, refusal, shelves
 from tests.store import format_1
 from tests.store.conformance import put_all
-from treedbd.database.errors import PermissionDenied, Unavailable, UnknownDatabase
+from treedbd.database.errors import (
+    PermissionDenied,
+    RulesUnreadable,
+    Unavailable,
+    UnknownDatabase,
+)
 from treedbd.database.project import ProjectSpec
 from treedbd.database.requests import Outcome
 from treedbd.names import DatabaseName
@@ -267,3 +272,25 @@ def test_in_a_data_directory_that_was_moved_no_database_and_no_rules_are_created
     assert shelves(folder) == ["p/default.shelf"]
     catalog.close()
     lock.release()
+
+
+@pytest.mark.parametrize("by_request", [True, False])
+def test_rules_that_cannot_be_read_are_read_again_and_deny_nobody_meanwhile(
+    tmp_path: pathlib.Path, by_request: bool
+) -> None:
+    file = tmp_path / "p" / "rules.json"
+    file.mkdir(parents=True)  # reading it fails
+    catalog, _ = make_catalog(tmp_path, ProjectSpec("p", None))
+    with capturedLogs() as logged:
+        for _ in range(2):
+            with pytest.raises(RulesUnreadable):
+                catalog.find(DatabaseName("p"))
+    assert len(logged) == 0  # the start has reported it
+    (problem,) = problems(catalog)
+    assert (problem.project, problem.refuses_writes) == ("p", True)
+    file.rmdir()
+    file.write_text('{"rules": {".read": true}}')
+    if by_request:
+        assert read(catalog.find(DatabaseName("p"))) is None
+    assert problems(catalog) == []
+    catalog.close()

@@ -29,6 +29,7 @@ from treedbd.config.settings import Settings
 from treedbd.config.values import SettingLocation
 from treedbd.database.active_rules import log_warnings
 from treedbd.database.catalog import Catalog
+from treedbd.database.errors import Unavailable
 from treedbd.files import (
     READABLE_BY_OTHERS,
     WAS_READABLE_BY_OTHERS,
@@ -162,7 +163,10 @@ class Credentials:
         return providers.ProviderKeys(provider, fetch, self._reactor)
 
     def _release_rules(self, name: str) -> None:
-        rules = self._catalog.rules(name)
+        try:
+            rules = self._catalog.rules(name)
+        except Unavailable:
+            return  # they are stored, and cannot be read at present
         if rules.is_file_managed:
             rules.stop_managing_by_file()
             self._log.warn(

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from twisted.internet.defer import Deferred, DeferredLock
 from twisted.logger import Logger
 
-from treedbd.database.errors import NoDescriptors, RulesManagedByFile
+from treedbd.database.errors import NoDescriptors, RulesManagedByFile, RulesUnreadable
 from treedbd.database.other_processes import RulesExchange
 from treedbd.database.rules_storage import UNKNOWN_EPOCH, LoadedRules, RulesStorage
 from treedbd.database.rules_work import RulesWork
@@ -59,7 +59,8 @@ class ActiveRules:
 
         `changed` is called whenever other rules have come into force. By `exchange` other processes
         put the rules in force that were stored. Rules that are shared have to be loaded before
-        anything is judged: until then everything is denied.
+        anything is judged: until then everything is denied. Raises `RulesUnreadable`, or
+        `NoDescriptors`, if nobody knows what is stored: then the rules are made again later.
         """
         self._exchange = exchange
         self.current = rules
@@ -220,13 +221,17 @@ class ActiveRules:
             if text is None:
                 return
             self.current = parse_rules(text, self._limits)
-        except (OSError, InvalidRules) as error:
-            if isinstance(error, OSError) and error.errno in NO_DESCRIPTOR_ERRNOS:
-                raise NoDescriptors from None  # the rules are not known, so nobody is denied
+        except OSError as error:
+            # The rules are not known, so nobody is denied: clients of the real-time protocol would
+            # end their listens for good.
+            if error.errno in NO_DESCRIPTOR_ERRNOS:
+                raise NoDescriptors from None
+            raise RulesUnreadable from error
+        except InvalidRules as error:
             self._deny(error, storage)
         log_warnings(self._log, storage.label, self.current)
 
-    def _deny(self, error: OSError | InvalidRules, storage: RulesStorage) -> None:
+    def _deny(self, error: InvalidRules, storage: RulesStorage) -> None:
         """Deny everything, because what is stored cannot be used."""
         self._enforce(DENY)
         self.problem = "The stored rules cannot be used, and everything is denied: PUT others."

@@ -7,6 +7,7 @@ opened at its first use; if it cannot be served, the others are (`database_files
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import Final
@@ -20,7 +21,7 @@ from treedbd.database.catalog_files import MakeFiles
 from treedbd.database.catalog_hooks import CatalogHooks
 from treedbd.database.database import Database
 from treedbd.database.database_files import DatabaseFiles
-from treedbd.database.errors import UnknownDatabase
+from treedbd.database.errors import RulesUnreadable, Unavailable, UnknownDatabase
 from treedbd.database.open_databases import DEFAULT_BOUNDS, OpenBounds
 from treedbd.database.other_processes import OtherProcesses
 from treedbd.database.problems import Look, Problem, ProblemSearch, look_for_problems
@@ -74,13 +75,13 @@ class Catalog:
         no other is created; `bounds` says how many of them may be open. `others` serve them too.
         """
         self._others = others
-        self._folder = folder
         self._is_in_memory = engine == "memory"
         self._projects = dict(projects)
         self._any_project = any_project
         self.rules_work: Final = RulesWork(runtime.clock)
         self._rules: MutableMapping[str, ActiveRules] = WeakValueDictionary()
         self._kept_rules: list[ActiveRules] = []
+        self._unreadable: set[str] = set()
         self._runtime = runtime
         self._retain_events = retain_events
         self.written: Final = WrittenDatabases(max_databases)
@@ -121,7 +122,8 @@ class Catalog:
         found.warn_of_foreign()
         self.written.update(found.databases)
         for project in self._projects:
-            self.rules(project)  # so that what is wrong with rules is reported at the start
+            with contextlib.suppress(Unavailable):  # it is read again when it is needed
+                self.rules(project)  # so that what is wrong with rules is reported at the start
 
     def find(self, name: DatabaseName) -> Database:
         """Return a database that exists or may be created; its file need not be open.
@@ -205,11 +207,15 @@ class Catalog:
         return self._project(name).dialect
 
     def rules(self, project: str) -> ActiveRules:
-        """Return the rules in force of a project; raise `UnknownDatabase`."""
+        """Return the rules in force of a project.
+
+        Raises `UnknownDatabase`, and `Unavailable` if they cannot be read: then they are at the
+        next call.
+        """
         rules = self._rules.get(project)
         if rules is None:
             spec = self._project(DatabaseName(project))
-            rules = self._rules[project] = self._make_rules(spec)
+            rules = self._rules[project] = self._read_rules(spec)
             if project in self._projects or self._is_in_memory:
                 # Others are dropped with their databases; rules that were PUT are in a file.
                 self._kept_rules.append(rules)
@@ -245,7 +251,13 @@ class Catalog:
             await self._rules[project].load_stored()
 
     def _look_for_problems(self) -> Look:
-        return look_for_problems(self._files.problems(), self._open, self._rules)
+        for project in list(self._unreadable):  # without a request too: probes keep those away
+            with contextlib.suppress(Unavailable):
+                self.rules(project)
+        reason = str(RulesUnreadable())
+        unreadable = [Problem(project, None, reason) for project in sorted(self._unreadable)]
+        problems = [*self._files.problems(), *unreadable]
+        return look_for_problems(problems, self._open, self._rules)
 
     def refuse_writes(self) -> None:
         """Refuse all writes from now on, but those that are being made durable."""
@@ -290,6 +302,25 @@ class Catalog:
     def _live(self) -> list[Database]:
         """Return every database in use, open or not."""
         return list(self._used.values())
+
+    def _read_rules(self, project: ProjectSpec) -> ActiveRules:
+        """Return `_make_rules`; log once if they cannot be read, and once if they can again."""
+        try:
+            rules = self._make_rules(project)
+        except RulesUnreadable as error:
+            if project.name not in self._unreadable:
+                self._unreadable.add(project.name)
+                self._log.error(
+                    "The stored rules of the project {project} cannot be read ({error}): its "
+                    "requests are 503, and each tries again.",
+                    project=project.name,
+                    error=error.__cause__,
+                )
+            raise
+        if project.name in self._unreadable:
+            self._unreadable.discard(project.name)
+            self._log.info("The rules of the project {project} are read.", project=project.name)
+        return rules
 
     def _make_rules(self, project: ProjectSpec) -> ActiveRules:
         def changed() -> None:

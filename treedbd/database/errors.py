@@ -89,6 +89,13 @@ class NoDescriptors(Unavailable):
         super().__init__("The server cannot open more files at present; try again later.")
 
 
+class RulesUnreadable(Unavailable):
+    """The stored rules of a project cannot be read at present, so nobody is allowed or denied."""
+
+    def __init__(self) -> None:
+        super().__init__("The rules of the project cannot be read at present; try again later.")
+
+
 class DeadlinePassed(Exception):
     """The time of the request was over."""
 
