@@ -268,7 +268,9 @@ def test_the_health_is_that_of_all_workers(tmp_path: pathlib.Path) -> None:
         shelf.with_suffix(".away").rename(shelf)
 
 
-def test_damage_that_one_worker_finds_keeps_all_from_writing(tmp_path: pathlib.Path) -> None:
+def test_damage_that_one_worker_finds_keeps_all_from_reading_and_writing(
+    tmp_path: pathlib.Path,
+) -> None:
     with Daemon(tmp_path, arguments=TWO) as daemon:
         tree = Client.of_new_tree(daemon)
         tree.put("/a.json", {f"k{number}": "x" * 3000 for number in range(200)})
@@ -279,8 +281,9 @@ def test_damage_that_one_worker_finds_keeps_all_from_writing(tmp_path: pathlib.P
             file.seek(40 * 4096)
             file.write(bytes(4096))
         daemon.start()
-        daemon.await_line("nothing is written to it")
+        daemon.await_line("it is neither read nor written")
         for client in clients_of(Client(daemon, tree.host)):
+            wait_until(lambda client=client: client.request("GET", "/a/k0.json").status == 503)  # type: ignore[misc]
             wait_until(lambda client=client: client.request("PUT", "/b.json", "1").status == 503)  # type: ignore[misc]
 
 
