@@ -204,6 +204,16 @@ def test_watchers_have_the_events_of_all_in_the_order_of_the_log(workers: list[W
     assert [recorder.data for recorder in recorders] == [expected, expected]
 
 
+def test_a_hint_reads_nothing_while_the_shelf_is_being_closed(workers: list[Worker]) -> None:
+    first, second = workers
+    recorder = second.watch(())
+    first.put(("a",), 1)
+    second.database.close()
+    assert second.disk.waiting  # a thread closes it
+    second.follow()
+    assert recorder.events == []
+
+
 def test_a_patch_of_another_is_a_patch(workers: list[Worker]) -> None:
     recorder = workers[1].watch(("a",))
     workers[0].do(make_patch(("a",), {"b/c": 1, "d": None}, 1000))

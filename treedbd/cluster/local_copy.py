@@ -33,6 +33,8 @@ T = TypeVar("T")
 
 SETTLE_PAUSES: Final = (0.0, 0.1, 0.2, 0.5, 1.0)
 """Seconds before each attempt to settle a commit; the last one repeats."""
+LOCK_PAUSE_S: Final = 0.002
+"""Seconds between two looks whether the lock of a copy is free."""
 APPLIED_AT_ONCE: Final = 500
 """Rows that are brought into the copy in the reactor's thread; more wait in another one."""
 BYTES_AT_ONCE: Final = 256 * KIB
@@ -62,6 +64,7 @@ class LocalCopy:
         clock: the clock of the reactor.
         shown_rev: how many commits reads show.
         on_moment: called with each moment that reads begin to show.
+        is_over: whether it is being closed, and used no more.
 
     """
 
@@ -83,12 +86,13 @@ class LocalCopy:
         self.clock = clock
         self._arrived = arrived
         self._has_news = False
+        self.is_over = False
         self._lock = threading.Lock()
 
     @property
     def file(self) -> PostgresqlEngine | None:
-        """The engine over it; None while it is not open."""
-        return self._file if self._engine.is_open else None
+        """The engine over it; None while it is not open, and after `end`."""
+        return self._file if self._engine.is_open and not self.is_over else None
 
     @property
     def is_in_use(self) -> bool:
@@ -115,6 +119,12 @@ class LocalCopy:
         """Run `work` while nobody else works on the copy; blocks, in a worker thread."""
         with self._lock:
             work()
+
+    async def end(self) -> None:
+        """Use the file no more, because it is being closed; return when nothing uses it."""
+        self.is_over = True
+        while self.is_in_use:
+            await deferLater(self.clock, LOCK_PAUSE_S)
 
     async def fetch(self) -> Fetched | None:
         """Fetch what is missing; None if the copy is not open. Raises `StoreUnreachable`."""
@@ -154,7 +164,7 @@ class LocalCopy:
             raise StoreUnreachable("The copy of the database cannot be written.") from None
         finally:
             self._lock.release()
-        if is_applied:
+        if is_applied and not self.is_over:
             self._has_news = True
             self._arrived(fetched)
             self.shown_rev = file.position.rev
@@ -186,7 +196,7 @@ class LocalCopy:
         """Bring in a commit of this daemon that the copy lacks."""
         while (fetched := await self.fetch()) is not None:
             while not self.try_lock():
-                await deferLater(self.clock, 0.002)
+                await deferLater(self.clock, LOCK_PAUSE_S)
             if await self.apply(fetched):
                 return
 

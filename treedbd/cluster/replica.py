@@ -25,7 +25,7 @@ from treedbd.cluster.connections import ClusterConnections
 from treedbd.cluster.local_copy import IS_GONE, LocalCopy
 from treedbd.cluster.next_run import NextRun
 from treedbd.database.catalog_hooks import ReadMoment
-from treedbd.database.errors import OutcomeInDoubt, Unavailable
+from treedbd.database.errors import SHUTTING_DOWN, OutcomeInDoubt, Unavailable
 from treedbd.database.following import FollowerHooks, LogFollower
 from treedbd.database.requests import QueuedWrite
 from treedbd.database.rounds import Rounds
@@ -175,7 +175,11 @@ class Replica:
     async def reach(self, state: DatabaseState) -> None:
         """Show `state`, with its rules in force; raise `StoreUnreachable` or `Unavailable`."""
         await self.use_epoch(state.epoch)
-        while self.copy.file is not None and self.copy.shown_rev < state.rev:
+        while self.copy.shown_rev < state.rev:
+            if self.copy.is_over:
+                raise Unavailable(SHUTTING_DOWN)
+            if self.copy.file is None:
+                return
             if self._is_taken:
                 await self._ends.wait()
             else:
@@ -190,6 +194,10 @@ class Replica:
     def hinted(self) -> None:
         """Look how far the database is, because another daemon has committed."""
         Deferred.fromCoroutine(self.ask_and_reach()).addErrback(_do_nothing)
+
+    def end(self) -> Deferred[None]:
+        """Bring nothing into the copy any more; fires when nothing is being brought in."""
+        return Deferred.fromCoroutine(self.copy.end())
 
     # The copy.
 

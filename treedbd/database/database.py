@@ -308,6 +308,9 @@ class Database:
         self._kept_reads.clear()
         self.disconnect_writes.stop()
         closing = self._group_commit.close()
+        if self._shared is not None:
+            shared = self._shared
+            closing.addCallback(lambda _: shared.end())
         return closing.addCallback(lambda _: self._runtime.run_in_thread(self._engine.close))
 
     def close_at_once(self) -> None:

@@ -60,6 +60,7 @@ class SharedWriting:
         self._run_in_thread = runtime.run_in_thread
         self._clock = runtime.clock
         self._given = partial(runtime.send_hint, name)
+        self._is_over = False
         self._timer: IDelayedCall | None = None
         self._try_again: Callable[[], None] | None = None
 
@@ -142,11 +143,17 @@ class SharedWriting:
 
     def hinted(self) -> None:
         """Look whether others have committed anything, or given the turn back."""
+        if self._is_over:
+            return
         if not self.following.hinted():
             self._sharing.renew()
         if self._timer is not None and self._timer.active():
             self._timer.cancel()
             self._retry()
+
+    def end(self) -> None:
+        """Look no more whether others have committed."""
+        self._is_over = True
 
     def _ask_again(self, pause: float) -> None:
         self.delay = WAITS_FOR_OTHERS

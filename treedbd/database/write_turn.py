@@ -98,6 +98,13 @@ class SharedTurn(WriteTurn, Protocol):
         """Look whether others have committed anything, or given the turn back."""
         ...
 
+    def end(self) -> Deferred[None] | None:
+        """Use the engine no more, because it is being closed; no batch may be under way.
+
+        Fires when nothing uses it; None if nothing does.
+        """
+        ...
+
 
 MakeSharedTurn: TypeAlias = Callable[[Engine, FollowerHooks], SharedTurn]
 """Makes the turn at one database, which lets the hooks have what others write to its engine."""
