@@ -120,7 +120,8 @@ def test_it_has_the_headers_of_the_settings() -> None:
     assert [name for name in shown if name.endswith("-ETag")] == ["X-Mine-ETag"]
     found = {name for name, each in COMPONENTS["parameters"].items() if each["in"] == "header"}
     assert found >= {"If-Match", "If-None-Match", "Last-Event-ID", "X-TreeDB-Explain"}
-    assert found >= {"X-HTTP-Method-Override", "Accept-Encoding", "Content-Encoding"}
+    assert found >= {"X-TreeDB-Dialect", "X-HTTP-Method-Override"}
+    assert found >= {"Accept-Encoding", "Content-Encoding"}
 
 
 def test_it_has_every_status_and_code_of_errors_and_no_other() -> None:

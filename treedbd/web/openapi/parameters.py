@@ -117,6 +117,12 @@ COMMON: Final = (
         "JSON. The request of an admin is judged by rules with this `auth`.",
     ),
     Parameter(
+        "header",
+        "X-TreeDB-Dialect",
+        _choice("standard"),
+        "Prevents that anything else in the request selects the dialect of Firebase.",
+    ),
+    Parameter(
         "header", "X-TreeDB-Explain", _FLAG, "An admin's question which rules would be evaluated."
     ),
 )
