@@ -36,6 +36,7 @@ def test_a_shell_accepts_its_script(shell: str) -> None:
         ("treedb rules put --dr", ["--dry-run"]),
         ("treedb completion fi", ["fish"]),
         ("treedb get x -o /dev/nul", ["/dev/null"]),
+        ("treedb mv --fo", ["--force"]),
     ],
 )
 def test_bash_completes_a_word(typed: str, expected: list[str]) -> None:
