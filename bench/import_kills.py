@@ -1,19 +1,24 @@
-"""Imports that are killed at any moment, judged by what a plain read shows afterwards.
+"""Imports or migrations that are killed at any moment, judged by what a plain read shows then.
 
-    python bench/import_kills.py [--rounds N] [--sizes BYTES,BYTES,…] [--seed N]
+    python bench/import_kills.py [--command import|migrate] [--rounds N] [--sizes BYTES,BYTES,…]
+                                 [--seed N]
 
-Each round writes a value, starts `treedb import --replace` of a file of each size and kills it
-(SIGKILL) after a random time, and so once more when it goes on; then it is run to its end. A file
-that is not valid, its last key, must leave the value that was there. A valid one must leave that
-value, or members of the file and nothing else, and at the end the file. A file that was changed
-between a kill and the next run must never be mixed with what was sent before.
+Each round of `import` writes a value, starts `treedb import --replace` of a file of each size and
+kills it (SIGKILL) after a random time, and so once more when it goes on; then it is run to its end.
+A file that is not valid, its last key, must leave the value that was there. A valid one must leave
+that value, or members of the file and nothing else, and at the end the file. A file that was
+changed between a kill and the next run must never be mixed with what was sent before.
+
+Each round of `migrate` writes a value into the target, and starts `treedb migrate --once --replace`
+of a database of each size, kills it after a random time, and so twice more; then it is run to its
+end. The source must be what it was, the target members of both and nothing else, and at the end
+the source.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import pathlib
 import random
 import subprocess
@@ -30,6 +35,7 @@ RECORD_BYTES = 250
 def main() -> None:
     """Run the rounds; exit with 1 at the first read that is wrong."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--command", choices=ROUNDS, default="import")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--sizes", default="0,1000,100000,3000000,30000000,300000000")
     parser.add_argument("--seed", type=int, default=1)
@@ -48,18 +54,18 @@ def main() -> None:
             ready = next(line for line in daemon.stdout if "treedb ready" in line)
             base = ready.split()[-1].rstrip("/")
             for size in map(int, chosen.sizes.split(",")):
-                kills = [_round(folder, base, size, chance) for _ in range(chosen.rounds)]
+                judge = ROUNDS[chosen.command]
+                kills = [judge(folder, base, size, chance) for _ in range(chosen.rounds)]
                 print(f"{size:>11,} bytes: {sum(kills)} kills, every read was right", flush=True)
         finally:
             daemon.terminate()
             daemon.wait()
 
 
-def _round(folder: pathlib.Path, base: str, size: int, chance: random.Random) -> int:
+def _import_round(folder: pathlib.Path, base: str, size: int, chance: random.Random) -> int:
     file = folder / "file.json"
     target = f"{base}/t.json?ns=demo"
-    request = urllib.request.Request(target, json.dumps(BEFORE).encode(), method="PUT")
-    urllib.request.urlopen(request).close()
+    _put(target, BEFORE)
     kills = 0
     _write(file, size, "x", is_valid=False)
     for seconds in (chance.uniform(0.1, 3.0), None):
@@ -83,6 +89,36 @@ def _round(folder: pathlib.Path, base: str, size: int, chance: random.Random) ->
     return kills
 
 
+def _migrate_round(folder: pathlib.Path, base: str, size: int, chance: random.Random) -> int:
+    file, token = folder / "file.json", folder / "token"
+    token.write_text("owner")
+    members = _write(file, size, chance.choice("xyz"), is_valid=True)
+    source, target = f"{base}/.json?ns=source", f"{base}/.json?ns=target"
+    _put(source, {})
+    _put(target, BEFORE)
+    _run("import", str(file), f"{base}/?ns=source")
+    words = ["migrate", f"{base}/?ns=source", f"{base}/?ns=target", "--once", "--replace"]
+    words += ["--source-token-file", str(token), "--token-file", str(token)]
+    kills = 0
+    for seconds in (*(chance.uniform(0.1, 2.0 + size / 2e7) for _ in range(3)), None):
+        status, errors = _run(*words, seconds=seconds)
+        kills += status is None
+        _check(status in (None, 0), errors)
+        _check(_read(source) == (members or None), f"a source of {size} bytes: changed")
+        found = _read(target)
+        _check(_is_part(found, {**BEFORE, **members}), f"a target of {size} bytes: mixed")
+    _check(found == (members or None), f"a target of {size} bytes: not what the source has")
+    return kills
+
+
+ROUNDS = {"import": _import_round, "migrate": _migrate_round}
+
+
+def _put(target: str, value: Any) -> None:
+    request = urllib.request.Request(target, json.dumps(value).encode(), method="PUT")
+    urllib.request.urlopen(request).close()
+
+
 def _write(file: pathlib.Path, size: int, letter: str, *, is_valid: bool) -> dict[str, Any]:
     text = letter * (RECORD_BYTES - 20)
     members = {f"k{number:08}": text for number in range(size // RECORD_BYTES)}
@@ -99,16 +135,24 @@ def _import(
     may_refuse: bool = False,
 ) -> int:
     """Import the file; return 1 if it was killed, or refused where that may be."""
-    words = ["import", str(file), f"{base}/t?ns=demo", "--replace", "--quiet", *more]
-    process = subprocess.Popen([*TREEDB, *words], env=os.environ, stderr=subprocess.PIPE)
+    words = ["import", str(file), f"{base}/t?ns=demo", "--replace", *more]
+    status, errors = _run(*words, seconds=seconds)
+    if status is None:
+        return 1
+    _check(may_refuse or (status == 0) == is_valid, errors)
+    return int(may_refuse and status != 0)
+
+
+def _run(*words: str, seconds: float | None = None) -> tuple[int | None, str]:
+    """Run a command; return its status, None if it was killed after `seconds`, and its errors."""
+    process = subprocess.Popen([*TREEDB, *words, "--quiet"], stderr=subprocess.PIPE)
     try:
         _, errors = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
         process.kill()
         process.communicate()
-        return 1
-    _check(may_refuse or (process.returncode == 0) == is_valid, errors.decode())
-    return int(may_refuse and process.returncode != 0)
+        return None, ""
+    return process.returncode, errors.decode()
 
 
 def _is_part(found: Any, members: dict[str, Any]) -> bool:

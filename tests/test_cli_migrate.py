@@ -17,8 +17,9 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
-from tests.command import COMMAND, environment, run_command
+from tests.command import COMMAND, RunningCommand, environment, run_command
 from tests.daemon import Daemon
+from tests.proxy import CuttingProxy
 from treedbd.cli.client import Client
 from treedbd.cli.migration.changes import LONGEST_LINE, ChangedPaths
 from treedbd.cli.migration.migrate import Following
@@ -116,6 +117,44 @@ def test_children_larger_than_a_page_are_copied_wherever_they_are(
     result = run_command(*words, token="owner")
     assert result.status == 0, result.errors
     assert exported(target) == exported(source)
+
+
+BEFORE = {"gone": {"x": 1}, "r01": "old", "z": 1, ".priority": 8}
+"""What is in a target, some of it at paths that the source has, too."""
+
+
+@pytest.mark.parametrize("before", [{}, BEFORE], ids=["empty", "full"])
+def test_a_migration_that_is_killed_at_any_request_is_completed_when_it_is_run_again(
+    source: Daemon, target: Daemon, tmp_path: pathlib.Path, before: Any
+) -> None:
+    tree = {**ROWS, "r25m": LARGE, "z": {"y": LARGE, "z": 1}, ".priority": "p"}
+    send(source, "PUT", "/.json?print=silent", tree)
+    send(target, "PUT", "/.json?print=silent", before)
+    with CuttingProxy(target.http) as proxy:
+        words = ["migrate", url(source), f"{proxy.url}/?ns=demo", "--once", "--quiet"]
+        words += ["--source-token-file", token_file(tmp_path)]
+        for requests in (1, 2, 4, 8):
+            again = ["--replace"] if requests > 1 or before else []
+            proxy.hold_from = held = proxy.accepted + requests
+            with RunningCommand(*words, *again, token="owner") as command:
+                proxy.await_accepted(held + 1)
+                command.signal(signal.SIGKILL)
+                assert command.wait() == -signal.SIGKILL
+            proxy.release(target.http)
+            assert exported(source) == tree
+            assert is_made_of(exported(target), [before, tree])
+        result = run_command(*words, "--replace", token="owner")
+    assert (result.status, result.errors) == (0, "")
+    assert exported(source) == tree
+    assert exported(target) == tree
+
+
+def is_made_of(found: Any, trees: list[Any]) -> bool:
+    """Return whether each leaf is that of one of the trees, or there is none."""
+    if not isinstance(found, dict):
+        return found is None or found in trees
+    children = [each for each in trees if isinstance(each, dict)]
+    return all(is_made_of(found[key], [each.get(key) for each in children]) for key in found)
 
 
 class HostedSource(BaseHTTPRequestHandler):
