@@ -3,7 +3,7 @@
 The rules and the data are copied, then what changes in the source is copied too, until Ctrl-C: the
 moment to switch the clients over. A stream of the source is opened before anything is copied, so
 nothing that changes meanwhile is missed; of a change the path is taken from the stream, and what is
-there is read again. When the stream breaks, everything is compared again.
+there is read again. When the stream breaks, everything is copied again.
 """
 
 from __future__ import annotations
