@@ -46,6 +46,8 @@ HOSTILE: Final = (
     *(b"/%1b%5b2J%07.json", b"/a%0d%0aforged.json", b"/\xff\xfe.json", b"/%c2%9b31m.json"),
     *(b"/%e2%80%ae.json", b'/"quoted"\\.json', b"/a%00.json", b"/%ff.json", "/ä😀.json".encode()),
 )
+LONG_BYTES: Final = 9_000_000
+"""More than the kernel keeps for a client that does not read."""
 AGENT: Final = b'cu"rl\\ \x9b2J \xff eyJhbGciOiJub25lIn0.hidden-in-agent.x'
 
 
@@ -120,6 +122,12 @@ def exercise(daemon: Daemon) -> Logged:
         assert send(lost, "GET", "/a.json") == 404
         for path in HOSTILE:
             send_raw(daemon, b"GET " + path + b"?auth=" + ada.encode(), ids)
+        long = json.dumps("x" * LONG_BYTES)
+        assert send(tree, "PUT", at("/a/long.json", ada, print="silent"), body=long) == 204
+        with Wire(daemon.http) as leaving:  # in the middle of it
+            leaving.send(print_request("GET", at("/a/long.json", ada), None, {}, HOST))
+            leaving.socket.recv(1)
+        assert send(tree, "DELETE", at("/a/long.json", ada)) == 200
         with tree.try_to_listen(at("/a.json", ada)) as stream:
             stream.next()
         with Wire(daemon.http) as leaving:  # before its body is there
@@ -233,6 +241,10 @@ def test_a_request_has_its_fields(as_json: Logged) -> None:
     assert fields_of(as_json, path="/a.json", status=404)["project"] == "nowhere"
     streamed = fields_of(as_json, stream=True)
     assert (streamed["uid"], streamed["disconnected"], streamed["status"]) == ("ada", True, 200)
+    (part,) = [each for each in as_json.requests if "cut_off" in each]
+    assert (part["cut_off"], part["status"], part["disconnected"]) == ("client", 200, True)
+    assert 0 < part["sent"] < LONG_BYTES
+    assert part["message"] == "GET /a/long.json 200, cut off"
     named = fields_of(as_json, referer="https://a.example/page")
     assert named["user_agent"] == 'cu"rl\\ \\x9b2J \\xff …'
 

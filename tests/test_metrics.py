@@ -27,6 +27,8 @@ from treedbd.config.endpoints import LOCAL_CERTIFICATE
 from treedbd.metrics.table import METRICS
 
 LISTENS = 3
+LONG_BYTES = 9_000_000
+"""More than the kernel keeps for a client that does not read."""
 CONFIG = f"""
 {OPS_LISTEN}
 [limits]
@@ -60,6 +62,7 @@ LABELS = {
     "treedb_disconnect_sessions": set(),
     "treedb_disconnect_writes_total": {"result"},
     "treedb_store_bytes": {"project", "database"},
+    "treedb_cut_off_total": {"reason"},
     "treedb_denied_total": {"project", "operation"},
     "treedb_token_failures_total": {"reason"},
     "treedb_turn_seconds": set(),
@@ -89,6 +92,18 @@ class World:
     def deny(self) -> None:
         assert self.tree.status("GET", "/shut.json") == 403
         assert self.tree.status("PUT", "/shut.json", "1") == 403
+
+    def leave_early(self) -> None:
+        def cut_off() -> float:
+            return scrape(self.daemon).get("treedb_cut_off_total", reason="client")
+
+        before = cut_off()
+        value = json.dumps("x" * LONG_BYTES)
+        assert self.tree.status("PUT", "/open/long.json?print=silent", value) == 204
+        with Wire(self.daemon.http) as wire:
+            wire.send(b"GET /open/long.json HTTP/1.1\r\nHost: shop.db.test\r\n\r\n")
+            wire.socket.recv(1)
+        wait_until(lambda: cut_off() == before + 1)
 
     def send_bad_token(self) -> None:
         assert self.tree.status("GET", at("/open/a.json", "not-a-token")) == 401
@@ -213,6 +228,7 @@ MOVES: dict[str, Callable[[World], None]] = {
     "treedb_received_bytes_total": World.put,
     "treedb_sent_bytes_total": World.get,
     "treedb_refusals_total": World.deny,
+    "treedb_cut_off_total": World.leave_early,
     "treedb_denied_total": World.deny,
     "treedb_token_failures_total": World.send_bad_token,
     "treedb_connections": World.connect,

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from twisted.python.failure import Failure
 
+from tests.web.http1.peer import Peer
 from tests.web.http1.test_reply import RecordedLog
 from tests.web.tree_server import OPTIONS, TreeServer
 from treedbd.logs.line_budget import LINES, PER_S
@@ -106,6 +107,8 @@ def test_fast_requests_and_streams_are_not_slow(tmp_path: pathlib.Path) -> None:
         client.peer.connection.connectionLost(Failure(ConnectionError()))
     (logged,) = fields(log)
     assert (logged["stream"], logged["disconnected"], logged["status"]) == (True, True, 200)
+    assert "cut_off" not in logged
+    assert server.factory.cut_off == {}
     assert warnings(log) == []
 
 
@@ -133,6 +136,58 @@ def test_a_request_whose_client_goes_first_is_logged_as_499(tmp_path: pathlib.Pa
         True,
         "PUT",
     )
+
+
+def begin_long_read(server: LoggedServer) -> Peer:
+    """Begin to read a value of which the first bytes fill the transport."""
+    server.write("PUT", "/a", "x" * 1_000_000)
+    peer = server.connect()
+    peer.transport.room = 0
+    peer.send(b"GET /a.json HTTP/1.1\r\nHost: demo.localhost\r\n\r\n")
+    return peer
+
+
+@pytest.mark.parametrize("reason", ["client", "stop", "slow"])
+def test_a_reader_that_was_cut_off_is_logged_and_counted_so(
+    tmp_path: pathlib.Path, reason: str
+) -> None:
+    server = LoggedServer(tmp_path, form="fields")
+    with RecordedLog() as log:
+        peer = begin_long_read(server)
+        if reason == "stop":
+            server.factory.abort()
+        elif reason == "slow":
+            server.clock.pump([1.0, 2 * OPTIONS.limits.write_stalled_s, 1.0])
+        assert peer.transport.disconnected is (reason != "client")
+        peer.connection.connectionLost(Failure(ConnectionError()))
+    logged = fields(log)[-1]
+    assert (logged["status"], logged["disconnected"], logged["cut_off"]) == (200, True, reason)
+    assert 0 < logged["sent"] < 1_000_000
+    assert server.factory.cut_off == {reason: 1}
+
+
+def test_a_request_that_waits_when_the_server_stops_is_logged_as_cut_off(
+    tmp_path: pathlib.Path,
+) -> None:
+    server = LoggedServer(tmp_path, form="fields")
+    with RecordedLog() as log:
+        peer = server.begin_write("PUT", "/a", 1)
+        server.factory.abort()
+        peer.connection.connectionLost(Failure(ConnectionError()))
+        server.clock.advance(0)
+    (logged,) = fields(log)
+    assert (logged["status"], logged["cut_off"]) == (CLIENT_CLOSED, "stop")
+
+
+def test_a_response_that_was_read_is_not_cut_off(tmp_path: pathlib.Path) -> None:
+    server = LoggedServer(tmp_path, form="fields")
+    with RecordedLog() as log:
+        peer = begin_long_read(server)
+        peer.read_slowly()
+        peer.disconnect()
+    logged = fields(log)[-1]
+    assert (logged["sent"], "cut_off" in logged) == (1_000_002, False)
+    assert server.factory.cut_off == {}
 
 
 @pytest.mark.parametrize(("sample", "least", "most"), [(0.0, 0, 0), (0.3, 1, 99), (1.0, 100, 100)])

@@ -26,6 +26,10 @@ class Server(Protocol):
     def refusals(self) -> Mapping[str, int]:
         """How many errors it has sent without any resource, by code."""
 
+    @property
+    def cut_off(self) -> Mapping[str, int]:
+        """How many responses ended before their end, by the reason."""
+
 
 class Streams(Protocol):
     """The open streams.

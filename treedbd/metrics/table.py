@@ -111,6 +111,12 @@ METRICS: Final[tuple[Metric, ...]] = (
         "code",
     ),
     _counter(
+        "treedb_cut_off_total",
+        "Responses whose connection ended before they did, by the reason.",
+        lambda s: _by(s.server.cut_off),
+        "reason",
+    ),
+    _counter(
         "treedb_denied_total",
         "Requests that the rules denied; the operation is read, stream or write.",
         lambda s: dict(s.requests.denied.items()),

@@ -37,7 +37,7 @@ from treedbd.web.slow_requests import describe_slow
 FIELDS: Final = (
     *("request_id", "method", "path", "status", "ms", "sent", "received", "uid", "admin"),
     *("project", "database", "client", "protocol", "tls", "user_agent", "referer", "stream"),
-    "disconnected",
+    *("disconnected", "cut_off"),
 )
 """The names of all fields that an entry may have."""
 CLIENT_CLOSED: Final = 499
@@ -158,6 +158,8 @@ class RequestLog:
             fields["stream"] = True
         if request.channel is not None:  # it has not been answered
             fields["disconnected"] = True
+        if request.cut_off is not None:
+            fields["cut_off"] = request.cut_off
         return fields
 
     def _is_sampled(self, request: Request, status: int) -> bool:
@@ -167,9 +169,10 @@ class RequestLog:
         return crc32(request.request_id.encode()) < sample * _HASHES
 
     def _write(self, fields: dict[str, object]) -> None:
+        ending = ", cut off" if "cut_off" in fields else ""
         _log.info(
             "{treedb_message}",
-            treedb_message=f"{fields['method']} {fields['path']} {fields['status']}",
+            treedb_message=f"{fields['method']} {fields['path']} {fields['status']}{ending}",
             treedb_fields=fields,
             treedb_line=format_combined(fields) if self._is_combined else "",
         )

@@ -4,6 +4,7 @@ from tests.database.world import TurnClock
 from tests.web.http1.peer import BODY, GET, ScriptedResource, Server, send_small
 from treedbd.limits import Limits
 from treedbd.web.http1.connections import SWEPT_AT_ONCE, Connections
+from treedbd.web.http1.errors import CutOff
 
 LIMITS = Limits(connections=3, connections_per_address=2)
 
@@ -74,7 +75,7 @@ class SweptConnection:
     def drain(self) -> None:
         pass
 
-    def abort(self) -> None:
+    def abort(self, _: CutOff = "failed") -> None:
         pass
 
 

@@ -17,6 +17,7 @@ from treedbd.trusted_proxies import NO_PROXIES, TrustedProxies
 from treedbd.web.content import Content, ContentReader
 from treedbd.web.headers import Header, Headers
 from treedbd.web.http1.direct_send import DirectSend
+from treedbd.web.http1.errors import CutOff
 from treedbd.web.http1.forwarded import ForwardedRequest, read_forwarded
 from treedbd.web.http1.head_memory import HeadMemory
 from treedbd.web.http1.interface import IHttp1Request
@@ -172,7 +173,7 @@ class AdaptedRequest:
     def upgrade(self, _: Iterable[Header], __: Callable[[bytes], None]) -> None:
         """Return None: another server keeps its connection."""
 
-    def abort(self) -> None:
+    def abort(self, _: CutOff = "failed") -> None:
         """Drop the connection."""
         self._request.transport.abortConnection()
 

@@ -37,7 +37,13 @@ from zope.interface import implementer
 
 from treedbd.web.http1.connections import Connections
 from treedbd.web.http1.deadlines import Deadline
-from treedbd.web.http1.errors import BODY_TOO_LARGE, TOO_MANY_BODIES, ErrorReply, ProtocolError
+from treedbd.web.http1.errors import (
+    BODY_TOO_LARGE,
+    TOO_MANY_BODIES,
+    CutOff,
+    ErrorReply,
+    ProtocolError,
+)
 from treedbd.web.http1.held_body import HeldBody
 from treedbd.web.http1.parser import Http1Parser
 from treedbd.web.http1.request import Request
@@ -77,6 +83,7 @@ class Http1Connection(Protocol):
     _idle_since = inf  # while no first request is awaited yet
     _receive: Callable[[bytes], None] | None = None  # of another protocol, after an upgrade
     _dropped = 0
+    _cut_off: CutOff | None = None  # why the connection was dropped from this end
 
     def __init__(self, connections: Connections) -> None:
         """Belong to `connections`."""
@@ -144,6 +151,7 @@ class Http1Connection(Protocol):
             self._next_turn.cancel()
             self._next_turn = None
         request, self._request = self._request, None
+        self._count_cut_off(request)
         if request is not None:
             if self._logs.lost is not None:
                 log_request(self._logs.lost, request)
@@ -194,7 +202,7 @@ class Http1Connection(Protocol):
         if stalled_s is not None:
             has_own_timeout = self._request is not None and self._request.has_own_timeout
             if stalled_s >= self._limits.write_stalled_s and not has_own_timeout:
-                self.abort()
+                self.abort("slow")
             elif self._closing:
                 self._deadline.extend_for_close(now)
             else:
@@ -211,9 +219,11 @@ class Http1Connection(Protocol):
         elif not self._parser.in_body and not self._parser.unread_bytes:
             self._close(linger=False)
 
-    def abort(self) -> None:
+    def abort(self, reason: CutOff = "failed") -> None:
         """Drop the connection."""
         self._closing = True
+        if self._cut_off is None:
+            self._cut_off = reason
         self.writer.abort()
 
     # Requests.
@@ -321,6 +331,18 @@ class Http1Connection(Protocol):
         self._deadline.set_for_close()
 
     # The end.
+
+    def _count_cut_off(self, request: Request | None) -> None:
+        """Count a reply that ended before its end, as that of `request` did."""
+        reason = self._cut_off
+        if request is not None:
+            if reason is None:
+                reason = "failed" if self.writer.is_aborted else "client"
+            if request.note_cut_off(reason):
+                self._connections.cut_off[reason] += 1
+        elif reason in ("slow", "stop") and self.writer.waiting_bytes:
+            # It was answered before: only its last bytes waited.
+            self._connections.cut_off[reason] += 1
 
     def _expire(self) -> None:
         if self._closing:

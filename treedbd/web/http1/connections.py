@@ -21,6 +21,7 @@ from treedbd.web.http1.errors import (
     SHUTTING_DOWN,
     TOO_MANY,
     TOO_MANY_FROM_ADDRESS,
+    CutOff,
     ErrorReply,
     format_reply,
 )
@@ -51,7 +52,7 @@ class TrackedConnection(Protocol):
     def drain(self) -> None:
         """Close now if no request is under way, else after it."""
 
-    def abort(self) -> None:
+    def abort(self, reason: CutOff = "failed") -> None:
         """Drop the connection."""
 
 
@@ -71,6 +72,7 @@ class Connections:
         sent_past: the bytes that were sent past the writers of the connections.
         errors: how many errors the server has sent by itself, by status.
         refusals: those of them that no resource has answered, by code.
+        cut_off: how many replies ended before their end, by the reason.
         note_answered: notes an answered request, to be counted later.
 
     """
@@ -95,6 +97,7 @@ class Connections:
         self.errors: Counter[int] = Counter()
         self._activity = options.activity
         self.refusals: Counter[str] = Counter()
+        self.cut_off: Counter[str] = Counter()
         answered: deque[AnsweredRequest] = deque(maxlen=0)
         # A method of the interpreter: it adds no call of ours to a request.
         self.note_answered: Final = (self._activity.answered if self._activity else answered).append
@@ -191,7 +194,7 @@ class Connections:
     def abort(self) -> None:
         """Drop all connections."""
         for connection in tuple(self._addresses):
-            connection.abort()
+            connection.abort("stop")
 
     def _error_for(self, address: str) -> ErrorReply | None:
         if self.draining:

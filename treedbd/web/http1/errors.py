@@ -2,14 +2,15 @@
 
 An error here concerns the protocol, not the database: bytes that are not a request, a limit that is
 exceeded, too many connections. Its reply has the same form as all errors and ends the connection.
-Errors in complete requests are up to the resource.
+Errors in complete requests are up to the resource. A reply that has begun cannot become an error:
+it is cut off.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from http import HTTPStatus
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 import orjson
 from attrs import frozen
@@ -21,6 +22,9 @@ ERROR_HEADERS: Final = (
     (b"X-Content-Type-Options", b"nosniff"),
     (b"Cache-Control", b"no-store"),
 )
+CutOff: TypeAlias = Literal["client", "slow", "timeout", "stop", "failed"]
+"""Why a reply did not reach its end: its client went, read too slowly, or not within the time that
+it allowed itself; the server stops; or there was an error."""
 STATUS_LINES: Final = {
     int(status): b"HTTP/1.1 %d %b\r\n" % (status, status.phrase.encode()) for status in HTTPStatus
 }

@@ -80,6 +80,11 @@ class Http1Factory(Factory):
         """How many errors the server has sent by itself without any resource, by code."""
         return dict(self._connections.refusals)
 
+    @property
+    def cut_off(self) -> dict[str, int]:
+        """How many replies ended before their end, by the reason."""
+        return dict(self._connections.cut_off)
+
     def acceptableProtocols(self) -> list[bytes]:
         """Return the protocols to negotiate over TLS."""
         return [b"http/1.1"]

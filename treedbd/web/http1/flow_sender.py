@@ -16,6 +16,7 @@ from zope.interface import implementer
 from treedbd.database.slices import Slices, Steps
 from treedbd.limits import KIB, MIB
 from treedbd.web.flow import FlowReader
+from treedbd.web.http1.errors import CutOff
 from treedbd.web.http1.interface import IHttp1Request
 
 PIECE_BYTES: Final = 64 * KIB
@@ -72,7 +73,7 @@ class FlowSender:
         """Begin to send; cut the client off that has not read all at a time of the clock."""
         if cut_off_at is not None:
             wait_s = max(0.0, cut_off_at - self._clock.seconds())
-            self._end = self._clock.callLater(wait_s, self._cut_off)
+            self._end = self._clock.callLater(wait_s, self._cut_off, "timeout")
         self._pace = self._clock.callLater(PACE_SECONDS, self._check_pace)
         self._reader.on_more = self._schedule
         self._request.registerProducer(self, True)
@@ -167,13 +168,13 @@ class FlowSender:
     def _check_pace(self) -> None:
         self._pace = None
         if self._is_paused and self._taken < MIN_BYTES:
-            self._cut_off()
+            self._cut_off("slow")
             return
         self._taken = 0
         self._pace = self._clock.callLater(PACE_SECONDS, self._check_pace)
 
-    def _cut_off(self) -> None:
+    def _cut_off(self, reason: CutOff = "failed") -> None:
         """Drop the connection, so that the client does not take a part for the whole."""
         self._request.unregisterProducer()
         self.stopProducing()
-        self._request.abort()
+        self._request.abort(reason)

@@ -19,6 +19,7 @@ from zope.interface import Attribute
 from treedbd.web.content import Content, ContentReader
 from treedbd.web.headers import Header
 from treedbd.web.http1.direct_send import DirectSend
+from treedbd.web.http1.errors import CutOff
 from treedbd.web.http1.tally import Tally
 from treedbd.web.http1.upgraded import UpgradedConnection
 
@@ -87,8 +88,8 @@ class IHttp1Request(IRequest, IConsumer):
         the server is another. `notifyFinish` fires when it has ended, one way or the other.
         """
 
-    def abort() -> None:
-        """Drop the connection, and with it what has not been sent."""
+    def abort(reason: CutOff = "failed") -> None:
+        """Drop the connection, and with it what has not been sent; the log has the reason."""
 
     # Of the interfaces of `twisted.web`, here with types.
 

@@ -22,6 +22,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from treedbd.web.http1.connections import Connections
+from treedbd.web.http1.errors import CutOff
 from treedbd.web.http1.proxy_header import InvalidProxyHeader, read_proxy_header
 
 _WARN_S: Final = 60.0
@@ -142,7 +143,7 @@ class ProxiedConnection(Protocol):
         """Close the connection: nothing was requested yet."""
         self.abort()
 
-    def abort(self) -> None:
+    def abort(self, _: CutOff = "failed") -> None:
         """Drop the connection."""
         self.transport.abortConnection()
 

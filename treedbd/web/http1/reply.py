@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 from twisted.internet.interfaces import IAddress
 from twisted.logger import Logger
 from twisted.python.failure import Failure
-from twisted.web.http import NO_BODY_CODES, datetimeToString
+from twisted.web.http import NO_BODY_CODES, SWITCHING, datetimeToString
 from twisted.web.http_headers import Headers as StockHeaders
 from twisted.web.server import Request as StockRequest
 from twisted.web.server import Site
@@ -24,7 +24,13 @@ from twisted.web.server import Site
 from treedbd.web.content import Content, ContentReader
 from treedbd.web.headers import Header
 from treedbd.web.http1.direct_send import DirectSend
-from treedbd.web.http1.errors import ERROR_HEADERS, STATUS_LINES, ErrorReply, format_body
+from treedbd.web.http1.errors import (
+    ERROR_HEADERS,
+    STATUS_LINES,
+    CutOff,
+    ErrorReply,
+    format_body,
+)
 from treedbd.web.http1.parser import HTTP_1_1
 from treedbd.web.http1.tally import Tally
 from treedbd.web.http1.writer import ConnectionWriter
@@ -58,7 +64,7 @@ class RequestConnection(Protocol):
     def lose_connection(self) -> None:
         """Close once everything is sent."""
 
-    def abort(self) -> None:
+    def abort(self, reason: CutOff = "failed") -> None:
         """Drop the connection."""
 
 
@@ -71,6 +77,7 @@ class Reply(StockRequest):
         persistent: whether the connection stays open after the reply; may be set to False.
         shown_path: the path as a log may show it.
         reply_began: when a reply that is not sent at once began, in seconds of `perf_counter`.
+        cut_off: why the reply ended before its end, None while it did not.
 
     """
 
@@ -78,10 +85,13 @@ class Reply(StockRequest):
     channel: Any
     persistent: bool
     shown_path: str
+    has_own_timeout: bool
     isSecure: Callable[[], bool]
 
     _log = Logger()
     reply_began: float | None = None
+    cut_off: CutOff | None = None
+    _content_begins: int | None = None  # after so many bytes of the connection
     _declared: int | None = None
     _only_head = False
     _ends_connection = False  # a body of unknown length ends with the connection
@@ -125,6 +135,7 @@ class Reply(StockRequest):
             return
         self.sentLength = reader.size
         self.reply_began = perf_counter()
+        self._content_begins = channel.writer.bytes_sent + len(head)
         channel.writer.send_content(head, reader, self._end)
 
     def _format_head(self, status: int, headers: Iterable[Header], length: int) -> bytes:
@@ -327,9 +338,25 @@ class Reply(StockRequest):
         if self.channel is not None:
             self.channel.lose_connection()
 
-    def abort(self) -> None:
+    def abort(self, reason: CutOff = "failed") -> None:
         """Drop the connection (`IHttp1Request.abort`)."""
-        self.connection.abort()
+        self.connection.abort(reason)
+
+    def note_cut_off(self, reason: CutOff) -> bool:
+        """Note that the connection ended before the reply, and how much of it was sent.
+
+        Returns whether that is a reply cut off. A client may end a stream, and go before its reply
+        begins; what speaks another protocol has ends of its own.
+        """
+        writer = self.connection.writer
+        begins, waiting = self._content_begins, writer.waiting_bytes
+        sent = self.sentLength if begins is None else writer.bytes_sent - begins
+        self.sentLength = max(0, min(self.sentLength, sent - waiting))
+        is_open_ended = self.has_own_timeout or not self.startedWriting
+        if self.code == SWITCHING or (reason == "client" and is_open_ended):
+            return False
+        self.cut_off = reason
+        return True
 
     def connectionLost(self, reason: Failure) -> None:
         """Note that the client is gone; what waits for the end of the reply fails with `reason`."""

@@ -59,6 +59,7 @@ class ConnectionWriter:
     Attributes:
         bytes_sent: how many bytes were written so far, sent or waiting.
         is_paused: whether the transport accepts no more at present.
+        is_aborted: whether the connection was dropped from this end.
         piece_bytes: how many bytes of content are best written at a time.
 
     """
@@ -72,6 +73,7 @@ class ConnectionWriter:
         """
         self.bytes_sent = 0
         self.is_paused = False
+        self.is_aborted = False
         self._transport = transport
         self._send_directly = find_direct_send(transport)
         self._send_pair_directly = find_direct_pair_send(transport)
@@ -88,6 +90,14 @@ class ConnectionWriter:
         self._on_writable = on_writable
         self._producer: IPushProducer | None = None
         transport.registerProducer(self, True)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """How many bytes wait in the transport, as far as can be seen."""
+        descriptor = self._descriptor
+        if descriptor is None:
+            return 0
+        return len(descriptor.dataBuffer) - descriptor.offset + descriptor._tempDataLen
 
     def write(self, data: bytes) -> None:
         """Send `data` now or as soon as the client reads."""
@@ -148,11 +158,10 @@ class ConnectionWriter:
         None if nothing waits. What a transport of an unknown kind buffers cannot be seen; there
         something waits while the transport is paused, and nothing of it is read.
         """
-        descriptor = self._descriptor
-        if descriptor is None:
+        if self._descriptor is None:
             waits, read = self.is_paused, 0
         else:
-            waiting = len(descriptor.dataBuffer) - descriptor.offset + descriptor._tempDataLen
+            waiting = self.waiting_bytes
             # Over TLS a little less than was read, since what waits is longer when it is encrypted.
             waits, read = waiting > 0, self.bytes_sent - waiting
         if not waits:
@@ -220,6 +229,7 @@ class ConnectionWriter:
 
     def abort(self) -> None:
         """Drop the connection and what waits."""
+        self.is_aborted = True
         self._transport.abortConnection()
 
     def release(self) -> None:

@@ -29,6 +29,7 @@ from treedbd.tree.errors import InvalidQuery
 from treedbd.tree.event import Position
 from treedbd.web.content import Content, WaitingBytesRefused
 from treedbd.web.headers import Header
+from treedbd.web.http1.errors import CutOff
 from treedbd.web.http1.interface import IHttp1Request
 from treedbd.web.rendering import Rendering
 from treedbd.web.shared_reads import SharedReads, TooMuchWork
@@ -190,16 +191,16 @@ class Stream:
         self._unwatch()
         self._queue.finish(lambda: self._finish(last_frame))
 
-    def abort(self) -> None:
+    def abort(self, reason: CutOff = "slow") -> None:
         """Drop the connection."""
         if not self._is_over:
             self._close(None)
-            self._request.abort()
+            self._request.abort(reason)
 
     def fail(self) -> None:
         """End after an error of ours, so that the client connects again."""
         self._log.failure("A stream failed.")
-        self.abort()
+        self.abort("failed")
 
     def pauseProducing(self) -> None:
         """Write no more until the reader has read what was sent."""
@@ -346,4 +347,4 @@ class Stream:
             self._refuse(self._request, error)
         else:
             self._log.failure("A stream failed.", failure)
-            self.abort()
+            self.abort("failed")
