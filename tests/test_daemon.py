@@ -25,6 +25,7 @@ from cryptography import x509
 
 import treedbd
 import twisted
+from tests.access import admin, write_secret
 from tests.daemon import TWISTD, Daemon, Response
 from tests.injection import corrupt_row
 from treedbd.config.certificate import ensure_local_certificate
@@ -36,7 +37,7 @@ CONFIG = """
 default_project = "shop"
 [projects.shop]
 """
-
+LOGGED = CONFIG + 'secret_files = ["shop.secret"]\n[http]\naccess_log = true\n'
 
 MANY_ROWS = {f"k{number}": {"n": number, "text": "x" * 1500} for number in range(20)}
 
@@ -397,6 +398,24 @@ def test_sigint_ends_it_with_status_0_as_well(daemon: Daemon) -> None:
     daemon.signal(signal.SIGINT)
     assert daemon.wait() == 0
     assert "Traceback" not in daemon.log
+
+
+def test_a_reader_that_does_not_read_is_cut_off_by_a_stop_and_logged_so(
+    tmp_path: pathlib.Path,
+) -> None:
+    whole = json.dumps("x" * 9_000_000)
+    token = "?auth=" + admin("shop")
+    write_secret(tmp_path, "shop")
+    with Daemon(tmp_path, config=LOGGED) as daemon:
+        assert daemon.request("PUT", "/long.json" + token, whole).status == 200
+        port = urlsplit(daemon.http).port
+        with socket.create_connection((LOOPBACK, port), timeout=30) as client:
+            client.sendall(f"GET /long.json{token} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+            assert client.recv(1)
+            assert daemon.stop() == 0
+        (line,) = [line for line in daemon.log.splitlines() if "GET /long.json" in line]
+    assert " 200, cut off " in line
+    assert " cut_off=stop" in line
 
 
 def test_a_second_sigterm_changes_nothing(daemon: Daemon) -> None:
