@@ -150,7 +150,7 @@ class TreeService(MultiService):
         server = server_options(
             self._settings,
             options,
-            RequestLogging(log) if log else request_log.logging(),
+            RequestLogging(log, log) if log else request_log.logging(),
             self._activity,
             self._resource.rates,
             None if tracer is None else partial(traced, tracer=tracer, reserved=RESERVED),

@@ -33,7 +33,7 @@ BEARER = "Authorization: Bearer "
 def logging(log: Callable[[Request], None] | None) -> ServerOptions:
     """Return the options of a server that logs requests by `log`."""
     assert log is not None
-    return ServerOptions(logs=RequestLogging(log))
+    return ServerOptions(logs=RequestLogging(log, log))
 
 
 @pytest.fixture
@@ -259,6 +259,19 @@ def test_a_stream_is_logged_when_it_begins_and_when_it_ends(
     server.resource.streams.end()
     (ended,) = lines(log)
     assert ended.startswith("info: GET /open.json stream ended after ")
+
+
+def test_a_reader_that_was_cut_off_is_logged_so(server: TreeServer, log: list[Any]) -> None:
+    server.write("PUT", "/open", "x" * 1_000_000)
+    log.clear()
+    peer = server.connect()
+    peer.transport.room = 0
+    peer.send(b"GET /open.json HTTP/1.1\r\nHost: demo.localhost\r\n\r\n")
+    assert lines(log) == []
+    server.factory.abort()
+    peer.disconnect()
+    (line,) = lines(log)
+    assert line.startswith("info: GET /open.json 200 cut off: stop, ")
 
 
 def test_lines_that_nobody_reads_are_dropped_and_counted(

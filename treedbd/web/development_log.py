@@ -69,7 +69,9 @@ class DevelopmentLog:
         self._dropped = 0
 
     def record(self, request: Request) -> None:
-        """Log a request that has been answered, or a stream that has ended."""
+        """Log a request that was answered or cut off, or a stream that the server has ended."""
+        if request.channel is not None and request.cut_off is None:
+            return  # its client went, as it may
         if not self._is_read():
             self._dropped += 1
             return
@@ -82,11 +84,12 @@ class DevelopmentLog:
         is_stream = request.code == SWITCHING or (
             request.code == OK and wanted is not None and wanted.accepts_events
         )
+        cut_off = f"{request.code} cut off: {request.cut_off}," if request.cut_off else request.code
         _log.info(
             "{method} {path} {status} {ms}{caller}",
             method=in_one_line(request.method.decode("latin-1")),
             path=self._show(request.shown_path),
-            status=_ENDED.get(request.code, "") if is_stream else request.code,
+            status=_ENDED.get(request.code, "") if is_stream else cut_off,
             ms=_duration(perf_counter() - request.began),
             caller=_end(_caller_of(wanted, request.code) if request.code != SWITCHING else ""),
         )
