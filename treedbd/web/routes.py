@@ -24,7 +24,8 @@ PAGES: Final = frozenset({"root", "icon", "document", "document_file"})
 """The routes that are for browsers."""
 REALTIME: Final = frozenset({"socket", "long_poll"})
 """The routes of the real-time protocol."""
-_UNDECLARED: Final = REALTIME | {"document_file"}
+UNDECLARED: Final = REALTIME | {"document_file"}
+"""The routes that are in no description of the interface."""
 
 _SUFFIX: Final = b".json"
 
@@ -108,7 +109,7 @@ def declared_routes(app: Klein, without: frozenset[str]) -> list[DeclaredRoute]:
     return [
         DeclaredRoute(rule.rule, rule.endpoint, frozenset(rule.methods or ()))
         for rule in app.url_map.iter_rules()
-        if rule.endpoint not in without | _UNDECLARED
+        if rule.endpoint not in without | UNDECLARED
     ]
 
 

@@ -21,7 +21,7 @@ from treedbd.web.options import WebOptions
 from treedbd.web.parameters import KNOWN
 from treedbd.web.realtime.registry import WrongVersion
 from treedbd.web.resource import RESERVED, TreeResource
-from treedbd.web.routes import PAGES, READ_METHODS, REALTIME, declared_routes
+from treedbd.web.routes import PAGES, READ_METHODS, UNDECLARED, declared_routes
 
 PROBES = {"live", "ready"}
 METHODS = {"get", "head", "put", "post", "patch", "delete", "options"}
@@ -81,14 +81,14 @@ def test_it_has_every_route_and_method_of_the_application_and_no_other() -> None
         (rule.rule, method.lower())
         for rule in TreeResource.app.url_map.iter_rules()
         for method in rule.methods or ()
-        if rule.endpoint not in ("tree", "root") and rule.endpoint not in REALTIME
+        if rule.endpoint not in {"tree", "root", *UNDECLARED}
     }
     # `/` is a page for browsers that read it; all else there is an error, whatever its method.
     declared |= {("/", method.lower()) for method in READ_METHODS}
     of_tree = {(path, method) for path, method, shown in operations() if shown["tags"] == ["data"]}
     assert {(path, method) for path, method, _ in operations()} - of_tree == declared
     assert {method for path, method in of_tree if "priority" not in path} == METHODS
-    assert BY_ENDPOINT.keys() == {*RESERVED.values()} - REALTIME
+    assert BY_ENDPOINT.keys() == {*RESERVED.values()} - UNDECLARED
 
 
 def test_places_are_listed_by_the_number_of_their_keys() -> None:
@@ -187,6 +187,8 @@ def test_only_what_admins_may_do_needs_a_token() -> None:
 def test_without_pages_they_are_not_in_it() -> None:
     paths = make(has_page=False)["paths"]
     assert DOCUMENT["paths"].keys() - paths.keys() == {
-        rule.rule for rule in TreeResource.app.url_map.iter_rules() if rule.endpoint in PAGES
+        rule.rule
+        for rule in TreeResource.app.url_map.iter_rules()
+        if rule.endpoint in PAGES - UNDECLARED
     }
     assert "/.openapi.json" in paths

@@ -7,6 +7,7 @@ ones have the same operations.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -33,6 +34,7 @@ DEPTHS: Final = len(PATH_KEYS)
 TREE_ENDPOINT: Final = "tree"
 
 _ANYONE: Final[JsonObject] = {}
+_WORD: Final = re.compile("[A-Za-z]+")
 _BY_TOKEN: Final[list[JsonObject]] = [{"bearer": []}, {"auth": []}, {"access_token": []}]
 _TAGS: Final = {
     "data": "Places in the tree: `/<path>.json`.",
@@ -131,7 +133,9 @@ class _Paths:
         if route.endpoint != TREE_ENDPOINT:
             operations = BY_ENDPOINT[route.endpoint]
             tag = "project" if any(each.needs_admin for each in operations.values()) else "service"
-            name = "".join(filter(str.isalpha, route.path.removesuffix(".json").title())) or "Page"
+            words = _WORD.findall(route.path.removesuffix(".json"))
+            # Not `title`: there are a security.md and a SECURITY.md.
+            name = "".join(word[0].upper() + word[1:] for word in words) or "Page"
             declared = {each: operations[each] for each in operations if each in route.methods}
             yield route.path, self._item(declared, tag, name, ())
             return
