@@ -23,7 +23,7 @@ from treedbd.config.authority import LAN_CERTIFICATE
 from treedbd.config.endpoints import AUTHORITY_CERTIFICATE
 from treedbd.config.local_network import find_local_network
 
-ANY_PORTS = ("ssl:0", "tcp:0")
+ANY_PORTS = ("ssl:0", "tcp:0:interface=127.0.0.1")
 NETWORK = find_local_network()
 RULES = "/.settings/rules.json"
 TOKEN = re.compile(r"^    ([0-9a-f]{32})$", re.MULTILINE)
@@ -225,6 +225,19 @@ def test_endpoints_on_loopback_stay_there(tmp_path: pathlib.Path) -> None:
     flags = ["--lan", "--logfile", "the.log"]
     with Daemon(tmp_path, arguments=flags, program=SERVE) as daemon:
         assert "None: the endpoints that --listen names are on loopback." in daemon.log
+
+
+def test_other_machines_are_not_served_without_tls(lan: LanDaemon, tmp_path: pathlib.Path) -> None:
+    assert re.findall(r"^    http://", lan.log, re.MULTILINE) == []
+    for endpoint in ("tcp:0", "tcp:0:interface=0.0.0.0", "tcp6:0", "haproxy:tcp:0"):
+        flags = ["--lan", "--listen", endpoint]
+        done = Daemon(tmp_path, listen=["ssl:0"], arguments=flags, program=SERVE).run()
+        assert done.returncode == 1
+        assert done.stderr == (
+            f"treedb: the command line: listen opens {endpoint} to other machines without TLS, "
+            "which --lan does not allow: add interface=127.0.0.1, or listen at an endpoint of "
+            "ssl:.\n"
+        )
 
 
 @pytest.mark.parametrize("program", [SERVE, (str(TWISTD), "-n", "--pidfile=", "treedb")])

@@ -211,6 +211,12 @@ def test_a_mode_for_this_machine_only_refuses_a_socket_that_others_reach(
         assert daemon.request("GET", "/.health").status == 200
 
 
+def test_for_the_network_a_socket_without_tls_is_for_this_machine(tmp_path: pathlib.Path) -> None:
+    with Activated(tmp_path, {"all": socket.create_server(("0.0.0.0", 0))}) as activated:
+        sentence = fail_to_start(activated.daemon("systemd:all", arguments=["--lan"]))
+        assert "opens systemd:all to other machines without TLS, which --lan does not" in sentence
+
+
 def test_sockets_that_were_passed_to_another_process_are_not_taken(tmp_path: pathlib.Path) -> None:
     with on_loopback() as listening:
         os.dup2(listening.fileno(), 200, inheritable=True)

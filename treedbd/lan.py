@@ -51,11 +51,11 @@ def lan_lines(
 
 
 def lan_urls(listen: Iterable[Endpoint], network: LocalNetwork, urls: Iterable[str]) -> list[str]:
-    """Return the URLs at which other machines reach the endpoints: those with TLS first."""
+    """Return the URLs at which other machines reach the endpoints; those have TLS."""
     found = []
     for endpoint, url in zip(listen, urls, strict=True):
         parts = urlsplit(url)
-        if endpoint.is_loopback or parts.scheme not in ("http", "https"):
+        if endpoint.is_loopback or parts.scheme != "https":
             continue
         if endpoint.interface not in _ANY_INTERFACE:
             found.append(url)
@@ -63,7 +63,7 @@ def lan_urls(listen: Iterable[Endpoint], network: LocalNetwork, urls: Iterable[s
         multicast = [name for name in network.names if name.endswith(".local")]
         hosts = (*_reachable(endpoint, network)[:1], *multicast)
         found += [f"{parts.scheme}://{host}:{parts.port}" for host in hosts]
-    return sorted(found, key=lambda url: not url.startswith("https:"))
+    return found
 
 
 def _reachable(endpoint: Endpoint, network: LocalNetwork) -> list[str]:

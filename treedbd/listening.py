@@ -183,7 +183,8 @@ class Listening:
 
     def _check_address(self, endpoint: Endpoint, port: IListeningPort) -> None:
         """Raise `ConfigError` if others reach a socket that was open, where none may."""
-        if endpoint.is_passed and self._settings.emulator and not is_local(port.getHost()):
+        is_fixed = not endpoint.is_passed or self._settings.lets_others_reach(endpoint)
+        if not is_fixed and not is_local(port.getHost()):
             raise open_to_others(self._settings, endpoint, self._location)
 
     def _open_by_reactor(

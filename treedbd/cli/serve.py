@@ -62,8 +62,8 @@ def _add_mode_options(parser: argparse.ArgumentParser) -> None:
         "--lan",
         action="store_true",
         help="development mode for phones, boards and all other machines of the local network: on "
-        "all interfaces, with a certificate for the addresses of this machine, and a random token "
-        "in place of owner, which is printed on standard output",
+        "all interfaces, by TLS only, with a certificate for the addresses of this machine, and a "
+        "random token in place of owner, which is printed on standard output",
     )
 
 

@@ -57,7 +57,7 @@ from treedbd.trusted_proxies import (
 DEVELOPMENT_PROJECT: Final = "demo"
 DEVELOPMENT_DATA: Final = "treedb-data"
 DEVELOPMENT_LISTEN: Final = ("ssl:8443:interface=127.0.0.1", "tcp:9000:interface=127.0.0.1")
-LAN_LISTEN: Final = ("ssl:8443", "tcp:9000")
+LAN_LISTEN: Final = ("ssl:8443", "tcp:9000:interface=127.0.0.1")
 COMMAND_LINE: Final = "the command line"
 DEVELOPMENT_MODE: Final = "development mode"
 THE_SETTINGS: Final = "the settings"
@@ -166,6 +166,10 @@ class Settings:
         """Whether the data is in PostgreSQL, and other daemons may serve it too."""
         return self.engine.startswith(POSTGRESQL_SCHEMES)
 
+    def lets_others_reach(self, endpoint: Endpoint) -> bool:
+        """Return whether an endpoint may be open to other machines; with `network`, by TLS only."""
+        return not self.emulator and (self.network is None or endpoint.is_secure)
+
     @property
     def has_default_ports(self) -> bool:
         """Whether nobody has named an endpoint, so that others do as well."""
@@ -270,7 +274,8 @@ def _check_endpoints(
     """Raise `ConfigError` for an endpoint that is open to others, or lacks a certificate."""
     for endpoint in endpoints:
         is_near = endpoint.is_loopback or endpoint.is_passed  # whose address is checked later
-        if settings.emulator and (endpoint.is_proxied or not is_near):
+        is_near = is_near and not (settings.emulator and endpoint.is_proxied)
+        if not is_near and not settings.lets_others_reach(endpoint):
             raise open_to_others(settings, endpoint, location)
         if endpoint.is_secure and endpoint.certificate is None and not settings.development:
             raise location.error(
@@ -282,6 +287,11 @@ def open_to_others(
     settings: Settings, endpoint: Endpoint, location: SettingLocation
 ) -> ConfigError:
     """Return the error of an endpoint that other machines reach, where none may."""
+    if settings.network is not None:
+        return location.error(
+            f"opens {endpoint.text} to other machines without TLS, which --lan does not allow",
+            "add interface=127.0.0.1, or listen at an endpoint of ssl:",
+        )
     mode, way = "emulator = true", "set emulator = false"
     if settings.development:
         mode, way = DEVELOPMENT_MODE, "use --lan"
