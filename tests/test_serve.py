@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.command import run_command
-from tests.daemon import SERVE, Daemon
+from tests.daemon import SERVE, TWISTD, Daemon
 from treedbd.cli.parser import make_parser
 from treedbd.tap import Options
 
@@ -221,6 +221,23 @@ def test_development_mode_says_what_opens_it_to_other_machines(tmp_path: pathlib
         "treedb: the command line: listen opens tcp:0 to other machines, which development mode "
         "does not allow: add interface=127.0.0.1, or use --lan.\n"
     )
+
+
+@pytest.mark.parametrize("program", [SERVE, (str(TWISTD), "-n", "--pidfile=", "treedb")])
+def test_a_page_of_an_origin_that_the_command_line_names_may_write(
+    tmp_path: pathlib.Path, program: tuple[str, ...]
+) -> None:
+    origins = ("https://app.example.com", "http://box.example:3000")
+    flags = [word for origin in origins for word in ("--origin", origin)]
+    with Daemon(tmp_path, arguments=flags, program=program) as daemon:
+        for origin in origins:
+            page = {"Origin": origin, "Sec-Fetch-Site": "cross-site"}
+            assert daemon.request("PUT", "/a.json", "1", page).status == 200
+            owner = {**page, "Authorization": "Bearer owner"}
+            assert daemon.request("GET", "/a.json", headers=owner).status == 401
+        refused = daemon.request("PUT", "/a.json", "2", {"Origin": "https://other.example"})
+        assert refused.status == 403
+        assert "--origin https://other.example" in refused.json["message"]
 
 
 def test_the_parent_of_workers_logs_its_ports_by_the_name_of_the_program(

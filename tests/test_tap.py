@@ -38,6 +38,8 @@ def test_only_given_options_become_flags() -> None:
     given = parse("--listen", "tcp:1", "-l", "tcp:2", "--data", "d", "--engine", "memory")
     assert given.flags == {"listen": ["tcp:1", "tcp:2"], "data": "d", "engine": "memory"}
     assert parse("--workers", "1").flags == {"workers": 1}
+    origins = ["https://a.example", "http://b.example:1"]
+    assert parse("--origin", origins[0], "--origin", origins[1]).flags == {"origin": origins}
 
 
 @pytest.mark.parametrize("is_accepted", [True, False])

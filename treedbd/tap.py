@@ -19,7 +19,7 @@ from twisted.python.usage import UsageError
 from treedbd.signals import Signals, is_bound_to_terminal
 from treedbd.text import in_one_line
 
-FLAGS: Final = ("data", "engine", "listen", "reads", "workers")
+FLAGS: Final = ("data", "engine", "listen", "origin", "reads", "workers")
 _UNKNOWN: Final = re.compile(r"option --(\S+) not recognized")
 
 
@@ -54,6 +54,10 @@ class Options(UsageOptions):
         self.setdefault("listen", []).append(endpoint)
 
     opt_l = opt_listen
+
+    def opt_origin(self, url: str) -> None:
+        """Let pages of this origin, such as https://app.example.com, write; may be repeated."""
+        self.setdefault("origin", []).append(url)
 
     def opt_workers(self, number: str) -> None:
         """Run this number of worker processes, or one for each core (auto)."""

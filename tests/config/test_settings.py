@@ -228,6 +228,36 @@ def test_flags_override_development_mode_too(tmp_path: pathlib.Path) -> None:
     assert (settings.data, settings.engine) == (tmp_path / "x", "memory")
 
 
+ORIGINS = ["https://app.example.com", "http://box.example:3000"]
+
+
+def test_origins_of_the_command_line_are_added(tmp_path: pathlib.Path) -> None:
+    settings = load_settings(None, {"origin": ORIGINS}, tmp_path)
+    assert settings.http.cors_origins == ("*", *ORIGINS)
+    settings = load(tmp_path, '[http]\ncors_origins = ["https://a.example"]', origin=ORIGINS)
+    assert settings.http.cors_origins == ("https://a.example", *ORIGINS)
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "app.example.com",
+        "https://a.example/",
+        "https://a.example/x",
+        "https://u@a.example",
+        "*",
+        "",
+    ],
+)
+def test_what_is_no_origin_is_refused_in_one_sentence(tmp_path: pathlib.Path, origin: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_settings(None, {"origin": [ORIGINS[0], origin]}, tmp_path)
+    assert str(caught.value) == (
+        f'the command line: --origin is "{origin}", which is not the origin of a page, as '
+        "https://app.example.com is: give its scheme, host and port, and no path."
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "key", "remedy"),
     [

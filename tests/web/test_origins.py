@@ -182,7 +182,8 @@ def test_a_named_origin_may_send_requests_but_is_no_owner(world: World) -> None:
 def test_the_refusal_says_how_to_allow_the_origin_in_both_dialects(world: World) -> None:
     sentence = (
         "A page of another site (https://evil.example) may not send requests in development mode: "
-        "to allow it, name its origin in cors_origins, in a configuration with emulator = true."
+        "to allow it, start treedb with --origin https://evil.example, or name its origin in "
+        "cors_origins of a configuration."
     )
     headers = ("Origin: https://evil.example",)
     reply = world.request("GET", "/a.json", headers=headers)
@@ -190,6 +191,8 @@ def test_the_refusal_says_how_to_allow_the_origin_in_both_dialects(world: World)
     assert reply[b"access-control-allow-origin"] == b"*"  # so that its developer can read that
     reply = world.request("GET", "/a.json?ns=demo", headers=headers)
     assert (reply.status, json.loads(reply.body)) == (403, {"error": sentence})
+    unnamed = check_refused(world.request("GET", "/a.json", headers=("Origin: null",)))
+    assert "start treedb with --origin URL, or" in unnamed
     long = world.request("GET", "/a.json", headers=(f"Origin: https://{'x' * 5000}.example",))
     assert len(check_refused(long)) < 300
 

@@ -34,6 +34,7 @@ _EPILOG: Final = (
     "write a configuration: treedb init DIR."
 )
 _SETTINGS: Final = ("config", "data", "engine", "reads", "workers")
+_REPEATED: Final = ("listen", "origin")
 _OF_TWISTD: Final = ("logfile", "logger", "reactor")
 _SWITCHES: Final = ("accept-loss", "dev", "lan", "quiet")
 _PLUGIN: Final = ServiceMaker("treedb", "treedbd.tap", "A JSON tree database over HTTPS.", "treedb")
@@ -77,6 +78,14 @@ def _add_serving_options(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="where to listen, as an endpoint string of Twisted such as "
         "tcp:8080:interface=127.0.0.1; may be repeated",
+    )
+    group.add_argument(
+        "--origin",
+        metavar="URL",
+        action="append",
+        default=[],
+        help="in development mode, let pages of this origin write too, such as "
+        "https://app.example.com; may be repeated",
     )
     group.add_argument(
         "-w",
@@ -152,7 +161,8 @@ def command_line(arguments: Namespace) -> Iterator[str]:
         return (f"--{name}={given[name]}" for name in names if given.get(name) is not None)
 
     yield from ("--nodaemon", "--pidfile=", *written(_OF_TWISTD), "treedb", *written(_SETTINGS))
-    yield from (f"--listen={each}" for each in arguments.listen)
+    for name in _REPEATED:
+        yield from (f"--{name}={each}" for each in given[name])
     yield from (f"--{name}" for name in _SWITCHES if given[name.replace("-", "_")])
 
 

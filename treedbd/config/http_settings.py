@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import attrs
 
 from treedbd.config.log_settings import AccessLog, read_access_log
-from treedbd.config.values import boolean, integer, key, texts
+from treedbd.config.values import SettingLocation, boolean, integer, items, key, text, texts
 
 HSTS_S: Final = 31_536_000
 """The `hsts_s` of a daemon that other machines reach: a year."""
 
+_PAGE_ORIGIN: Final = r"[a-z][a-z0-9+.-]*://[^/?#@\s]+"
 _ORIGIN: Final = r"\*|null|[a-z][a-z0-9+.-]*://[^/?#\s]+"
 
 
@@ -34,3 +36,15 @@ class HttpSettings:
     page: bool = key(True, boolean)
     hsts_s: int | None = key(None, integer(0, 10 * HSTS_S))
     hsts_subdomains: bool = key(False, boolean)
+
+
+def read_page_origins(raw: object, location: SettingLocation) -> tuple[str, ...]:
+    """Read the origins of pages that `--origin` names; raise `ConfigError`."""
+    origins = tuple(text(each, location) for each in items(raw, location))
+    for origin in origins:
+        if re.fullmatch(_PAGE_ORIGIN, origin) is None:
+            raise location.error(
+                f'is "{origin}", which is not the origin of a page, as https://app.example.com is',
+                "give its scheme, host and port, and no path",
+            )
+    return origins

@@ -18,7 +18,7 @@ import attrs
 
 from treedbd.config.endpoints import Endpoint, InvalidEndpoint, parse_endpoint
 from treedbd.config.engine_settings import POSTGRESQL_SCHEMES, read_engine, read_workers
-from treedbd.config.http_settings import HttpSettings
+from treedbd.config.http_settings import HttpSettings, read_page_origins
 from treedbd.config.local_network import LocalNetwork
 from treedbd.config.log_settings import LogSettings
 from treedbd.config.project_settings import ProjectSettings, check_label, read_projects
@@ -195,11 +195,14 @@ def load_settings(
     """Read `file`, or return development mode's settings for None; `flags` override both.
 
     `folder` is the working directory, from which relative paths of flags, and of `file` itself,
-    start. `content` is what the file holds, if it was read before. With `network` development mode
-    is for other machines too. Raises `ConfigError`.
+    start; the flag `origin` adds to `http.cors_origins`. `content` is what the file holds, if it
+    was read before. With `network` development mode is for other machines too. Raises
+    `ConfigError`.
     """
     command_line = SettingLocation(COMMAND_LINE, folder)
-    overrides = read_table(Settings, flags, command_line)
+    keys = {name: value for name, value in flags.items() if name != "origin"}
+    overrides = read_table(Settings, keys, command_line)
+    origins = read_page_origins(flags.get("origin", []), command_line.at("--origin"))
     if file is None:
         location = SettingLocation(DEVELOPMENT_MODE, folder)
         settings = attrs.evolve(_development(folder, network), **overrides)
@@ -208,7 +211,8 @@ def load_settings(
         values = read_table(Settings, _parse(file, folder, content), location)
         settings = Settings(**{**values, **overrides})
     listen_location = (command_line if "listen" in overrides else location).at("listen")
-    settings = attrs.evolve(settings, location=location, listen_location=listen_location)
+    http = attrs.evolve(settings.http, cors_origins=(*settings.http.cors_origins, *origins))
+    settings = attrs.evolve(settings, http=http, location=location, listen_location=listen_location)
     _check(settings)
     return settings
 

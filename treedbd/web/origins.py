@@ -47,10 +47,12 @@ class ForeignOrigin(Exception):
         """
         shown = f" ({origin})" if origin and len(origin) <= _MAX_SHOWN_CHARACTERS else ""
         purpose = "for a user who is logged in" if is_for_users else "in development mode"
-        where = "" if is_for_users else ", in a configuration with emulator = true"
+        remedy = "name its origin in cors_origins"
+        if not is_for_users:
+            url = origin if shown and _ORIGIN.fullmatch(origin or "") else "URL"
+            remedy = f"start treedb with --origin {url}, or {remedy} of a configuration"
         super().__init__(
-            f"A page of another site{shown} may not send requests {purpose}: to allow "
-            f"it, name its origin in cors_origins{where}."
+            f"A page of another site{shown} may not send requests {purpose}: to allow it, {remedy}."
         )
 
 
