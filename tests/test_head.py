@@ -33,6 +33,7 @@ REQUESTS: tuple[Mapping[str, str], ...] = (
     {"If-None-Match": "*", "Accept-Encoding": "gzip"},
     {"Accept": "text/html", "Accept-Encoding": "gzip"},
     *({"Authorization": "Bearer owner"}, {"Origin": "http://localhost:8000"}),
+    {"Sec-Fetch-Site": "none"},
 )
 
 

@@ -13,6 +13,7 @@ from tests import expected
 from tests.daemon import Daemon, Response
 from tests.rest import JSON_TYPE, Client, check_error, configured, escape, print_request
 
+NO_PAGE = {"Sec-Fetch-Site": "none"}
 SCRIPT_TYPE = "application/javascript; charset=utf-8"
 METHODS = {"GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "OPTIONS"}
 MIXED = {
@@ -176,19 +177,18 @@ def test_another_value_of_print_is_refused(tree: Client, method: str, text: str)
 def test_a_callback_wraps_the_json(tree: Client, name: str) -> None:
     tree.put("/a.json", {"x": "\u2028</script>"})
     escaped = escape(name)
-    response = tree.request("GET", f"/a.json?callback={escaped}")
+    response = tree.request("GET", f"/a.json?callback={escaped}", headers=NO_PAGE)
     assert response.status == 200
     assert response.headers["Content-Type"] == SCRIPT_TYPE
     assert response.body.startswith(f"/**/{name}(".encode())
     assert response.body.endswith(b");")
     inner = response.body[len(f"/**/{name}(".encode()) : -2]
     assert json.loads(inner) == {"x": "\u2028</script>"}
-    assert (
-        tree.request("GET", f"/none.json?callback={escaped}").body == f"/**/{name}(null);".encode()
-    )
-    assert tree.request("GET", f"/a.json?callback={escaped}&shallow=true").body == (
-        f'/**/{name}({{"x":true}});'.encode()
-    )
+    response = tree.request("GET", f"/none.json?callback={escaped}", headers=NO_PAGE)
+    assert response.body == f"/**/{name}(null);".encode()
+    target = f"/a.json?callback={escaped}&shallow=true"
+    response = tree.request("GET", target, headers=NO_PAGE)
+    assert response.body == f'/**/{name}({{"x":true}});'.encode()
 
 
 @pytest.mark.parametrize(
@@ -289,8 +289,8 @@ def test_a_download_without_a_usable_name_is_still_a_download(tree: Client) -> N
 def test_head_is_get_without_the_body(tree: Client, target: str) -> None:
     tree.put("/a.json", {"x": 1, "y": 2})
     tree.put("/large.json", {f"k{at}": "x" * 1000 for at in range(1000)})
-    read = tree.request("GET", target)
-    head = tree.request("HEAD", target)
+    read = tree.request("GET", target, headers=NO_PAGE)
+    head = tree.request("HEAD", target, headers=NO_PAGE)
     assert head.status == read.status
     assert head.body == b""
     assert head.headers["Content-Length"] == str(len(read.body))
@@ -299,7 +299,7 @@ def test_head_is_get_without_the_body(tree: Client, target: str) -> None:
     assert {name: head.headers[name] for name in head.headers if name not in left_out} == {
         name: read.headers[name] for name in read.headers if name not in left_out
     }
-    assert tree.request("HEAD", target).status == read.status
+    assert tree.request("HEAD", target, headers=NO_PAGE).status == read.status
 
 
 def test_options_lists_the_methods(tree: Client) -> None:
@@ -460,7 +460,7 @@ def test_a_large_read_is_a_consistent_snapshot(tmp_path_factory: pytest.TempPath
 def test_a_large_read_works_with_every_form(tree: Client, query: str) -> None:
     large = {f"k{at}": {"text": "x" * 500, "n": at} for at in range(2000)}
     tree.put("/a.json", large)
-    response = tree.request("GET", f"/a.json?{query}")
+    response = tree.request("GET", f"/a.json?{query}", headers=NO_PAGE)
     body = response.body
     if query == "callback=f":
         assert body[:6] == b"/**/f("

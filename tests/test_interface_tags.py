@@ -38,7 +38,8 @@ BODIES = st.recursive(
 
 
 def tag_of(tree: Client, target: str) -> str:
-    tag = tree.request("GET", target, headers=WANTS_TAG).headers["ETag"]
+    headers = {**dict(WANTS_TAG), "Sec-Fetch-Site": "none"}
+    tag = tree.request("GET", target, headers=headers).headers["ETag"]
     assert isinstance(tag, str)
     return tag
 

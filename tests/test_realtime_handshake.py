@@ -136,7 +136,7 @@ def test_frames_that_follow_the_handshake_at_once_are_not_lost(tree: Client) -> 
 
 
 def script_of(tree: Client, query: str) -> str:
-    response = tree.request("GET", f"/.lp?{query}")
+    response = tree.request("GET", f"/.lp?{query}", headers={"Sec-Fetch-Site": "none"})
     assert response.status == 200, response
     assert response.headers["Content-Type"].startswith("application/javascript")
     return response.body.decode()

@@ -365,7 +365,8 @@ def test_all_streams_of_one_query_receive_its_changes(tree: Client) -> None:
 def test_parameters_that_exclude_a_stream_are_refused_in_json(
     tree: Client, target: str, code: str
 ) -> None:
-    check_error(tree.request("GET", target, headers=EVENTS), 400, code)
+    headers = {**dict(EVENTS), "Sec-Fetch-Site": "none"}
+    check_error(tree.request("GET", target, headers=headers), 400, code)
 
 
 def test_a_stream_of_an_unknown_path_or_database_is_404(

@@ -128,6 +128,42 @@ def test_a_script_of_a_local_page_is_known_by_its_referer(world: World, origin: 
         assert world.status(CROSS_SITE, f"Referer: {referer}") == 403
 
 
+SCRIPTS = ("/a.json?callback=x", "/a.json?c%61llback=x", "/.lp?cb=1")
+
+
+@pytest.mark.parametrize("target", SCRIPTS)
+@pytest.mark.parametrize(
+    "header",
+    [
+        *("Sec-Fetch-Site: same-origin", "Sec-Fetch-Site: same-site", "Sec-Fetch-Site: none"),
+        *("Referer: http://localhost:3000/page", "Referer: http://127.0.0.1:1/"),
+        *("Referer: http://app.localhost", f"Referer: {NAMED}/page"),
+    ],
+)
+def test_a_script_is_for_pages_of_this_machine(world: World, target: str, header: str) -> None:
+    for _ in range(3):
+        assert world.status(header, target=target) == 200
+
+
+@pytest.mark.parametrize("target", SCRIPTS)
+@pytest.mark.parametrize("referer", ["https://evil.example/", "http://localhost.evil.example/"])
+def test_a_script_of_an_old_browser_is_known_by_its_referer(
+    world: World, target: str, referer: str
+) -> None:
+    reply = world.request("GET", target, headers=(f"Referer: {referer}",))
+    assert "--origin" in check_refused(reply)
+
+
+@pytest.mark.parametrize("target", SCRIPTS)
+@pytest.mark.parametrize("headers", [(), ("Referer: ",), ("Referer: localhost",)])
+def test_a_script_for_an_unnamed_page_is_refused(
+    world: World, target: str, headers: tuple[str, ...]
+) -> None:
+    reply = world.request("GET", target, headers=headers)
+    assert reply.status == 403
+    assert "send Sec-Fetch-Site: none with a program" in json.loads(reply.body)["message"]
+
+
 @pytest.mark.parametrize(
     "headers",
     [

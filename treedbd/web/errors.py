@@ -43,7 +43,7 @@ from treedbd.web.documents import MissingDocument
 from treedbd.web.headers import Header
 from treedbd.web.http1 import errors as protocol
 from treedbd.web.methods import MethodNotAllowed
-from treedbd.web.origins import ForeignOrigin
+from treedbd.web.origins import ForeignOrigin, UnnamedPage
 from treedbd.web.rates import TooManyRequests
 from treedbd.web.realtime.registry import (
     WEBSOCKET_VERSION,
@@ -69,6 +69,7 @@ STATUS: Final[dict[type[BaseException], tuple[int, str]]] = {
     BadToken: (401, "auth_required"),
     AuthRequired: (401, "auth_required"),
     ForeignOrigin: (403, "permission_denied"),
+    UnnamedPage: (403, "permission_denied"),
     PermissionDenied: (403, "permission_denied"),
     NotAdmin: (403, "permission_denied"),
     MissingDocument: (404, "not_found"),

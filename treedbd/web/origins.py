@@ -56,6 +56,17 @@ class ForeignOrigin(Exception):
         )
 
 
+class UnnamedPage(Exception):
+    """A request for a script that does not say which page loads it."""
+
+    def __init__(self) -> None:
+        """Say what such a request needs."""
+        super().__init__(
+            "In development mode a script is only for pages of this machine, and this request "
+            "names no page: send Sec-Fetch-Site: none with a program, or leave out callback."
+        )
+
+
 class OriginGuard:
     """Tells requests of pages that may send them from those of others."""
 
@@ -88,16 +99,22 @@ class OriginGuard:
             raise ForeignOrigin(_find_origin(headers), is_for_users=self._is_for_users)
 
     def check_script(self, request: IHttp1Request) -> None:
-        """Raise `ForeignOrigin` for a script with data (JSONP) unless a page is known to load it.
+        """Raise `ForeignOrigin` for a script (JSONP) unless a page is known to load it.
 
         Any page can read what a script calls it with, and without TLS or in an old browser only
-        `Referer` may say which page that is; a page of a sister host is `same-site`.
+        `Referer` may say which page that is. A page of a sister host is `same-site`: in development
+        mode that is a page of this machine, but for users who are logged in it may be anybody's.
         """
         headers, origin = request.headers, _find_origin(request.headers)
-        is_own = first(headers, b"sec-fetch-site") in ("same-origin", "none")
-        is_own = is_own or _is_host_of(headers, origin)
-        if not is_own and origin not in self._named:
-            raise ForeignOrigin(origin, is_for_users=self._is_for_users)
+        site = first(headers, b"sec-fetch-site")
+        if self._is_for_users:
+            is_own = site in ("same-origin", "none") or _is_host_of(headers, origin)
+        else:
+            is_own = site in _OWN_SITES or self._is_here(origin) or _is_host_of(headers, origin)
+        if is_own or origin in self._named:
+            return
+        is_unnamed = origin is None and site is None and not self._is_for_users
+        raise UnnamedPage if is_unnamed else ForeignOrigin(origin, is_for_users=self._is_for_users)
 
     def check_token(self, headers: Headers, token: str | None) -> None:
         """Raise `BadToken` for the token of the emulator's owner from a page of another site."""
@@ -109,12 +126,11 @@ class OriginGuard:
 
     def is_local(self, headers: Headers) -> bool:
         """Return whether a request is that of a program, of a page of this site or of loopback."""
-        origin = _find_origin(headers)
-        return (
-            is_loopback(origin)
-            or (_host_of(origin) or "").strip("[]") in self._own_hosts
-            or not _is_of_another_site(headers)
-        )
+        return self._is_here(_find_origin(headers)) or not _is_of_another_site(headers)
+
+    def _is_here(self, origin: str | None) -> bool:
+        """Return whether this machine serves the pages of an origin."""
+        return is_loopback(origin) or (_host_of(origin) or "").strip("[]") in self._own_hosts
 
 
 def make_guard(options: WebOptions) -> OriginGuard | None:

@@ -44,6 +44,7 @@ from treedbd.web.methods import READING, AllowedMethods
 from treedbd.web.openapi.served import OpenApi
 from treedbd.web.options import WebOptions
 from treedbd.web.origins import SENT_FOR_PAGES, ForeignOrigin
+from treedbd.web.parameters import parse_callback
 from treedbd.web.parts import make_parts
 from treedbd.web.rates import TooManyRequests
 from treedbd.web.realtime.endpoint import make_realtime
@@ -300,6 +301,8 @@ class TreeResource(Resource):
         """Return the response of the handler; for data, the database is open meanwhile."""
         if wanted.token is not None and self._guard is not None:
             self._guard.check_token(request.headers, wanted.token)
+        if wanted.method in READING and "callback" in wanted.parameters:
+            self._check_script(request, wanted.parameters["callback"])
         if self._is_ending and wanted.method not in READING:
             raise Unavailable(SHUTTING_DOWN)
         if wanted.method in _ECHOING and wanted.print != "silent":
@@ -318,6 +321,11 @@ class TreeResource(Resource):
             return await self.data.methods[wanted.method](request, wanted, database)
         finally:
             self._catalog.release(database)
+
+    def _check_script(self, request: IHttp1Request, callback: str) -> None:
+        if self._guard is not None:
+            parse_callback(callback)  # an invalid name is an error of its own
+            self._guard.check_script(request)
 
     def find(self, name: DatabaseName) -> Database:
         """Return a database, or what answers for one that its project does not list."""

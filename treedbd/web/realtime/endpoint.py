@@ -68,6 +68,7 @@ class RealtimeEndpoint:
         self._parser = parts.parser
         self._writer = parts.writer
         self._users = parts.users
+        self._guard = parts.guard
         self._rates = parts.rates
         self._refuse = refuse
         self._find = find
@@ -94,7 +95,10 @@ class RealtimeEndpoint:
         try:
             check_method(request.method, LONG_POLL_METHODS)
             self._parser.locate(request)
-            self._send(request, answer_long_poll(find_parameter(request.uri, b"cb")))
+            script = answer_long_poll(find_parameter(request.uri, b"cb"))
+            if self._guard is not None:
+                self._guard.check_script(request)
+            self._send(request, script)
         except Exception as error:
             self._refuse(request, error)
 
