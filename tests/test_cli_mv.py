@@ -98,6 +98,21 @@ async def test_what_cannot_be_moved_is_refused_and_nothing_changes(
 
 
 @pytest_twisted.ensureDeferred
+@pytest.mark.parametrize("target", ["z/x", "z/deep/er", "users/leaf/x"])
+async def test_a_leaf_above_the_target_is_not_replaced(root: str, target: str) -> None:
+    error = await error_of("mv", f"{root}/users/ada", f"{root}/{target}")
+    assert error.startswith("There is a value at /")
+    assert await exported(root) == TREE
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_token_that_is_refused_is_what_the_error_says(root: str) -> None:
+    urls = (f"{root}/users/ada", f"{root}/users/x")
+    assert "token" in await error_of("mv", *urls, token="garbage")
+    assert await exported(root) == TREE
+
+
+@pytest_twisted.ensureDeferred
 async def test_force_replaces_the_target_also_above_the_source(root: str) -> None:
     assert (await treedb("mv", f"{root}/users/leaf", f"{root}/z", "--force")).status == 0
     assert await exported(f"{root}/z") == TREE["users"]["leaf"]
@@ -158,7 +173,8 @@ def test_a_value_larger_than_a_body_stays_where_it_is(tmp_path: pathlib.Path) ->
         assert "Nothing was moved" in error
         assert json.loads(run_command("get", f"{daemon.http}/a").text) == {"b": json.loads(value)}
         error = run_command("mv", f"{daemon.http}/a/b", f"{daemon.http}/d").error
-        assert error.startswith("mv needs the right to read /, which is above both paths")
+        assert error.startswith("403 permission_denied")
+        assert "mv reads /, which is above both paths" in error
 
 
 def test_the_shell_moves_and_needs_a_flag_to_replace(root: str) -> None:

@@ -42,6 +42,8 @@ _PAUSE_S: Final = 0.01
 _MAX_PAUSE_S: Final = 0.5
 _FORBIDDEN: Final = frozenset({401, 403})
 _TOO_LARGE: Final = 413
+_CONTAINERS: Final = (b"{", b"[")
+_ONE_CHILD: Final = {"shallow": "true", "limitToFirst": "1"}
 
 
 class TargetExists(CommandFailed):
@@ -78,7 +80,7 @@ def _move(client: HttpClient, arguments: Namespace) -> None:
         _, source = split_url(arguments.source)
         root, target = split_url(arguments.url)
     except InvalidUrl as error:
-        raise CommandFailed(f"The URL {error}.") from None
+        raise CommandFailed(f"The URL {str(error).removesuffix('.')}.") from None
 
     def url_of(path: Path, parameters: dict[str, str]) -> Url:
         url = root.below(path).to_json()
@@ -112,7 +114,7 @@ class Move:
             tag = self._read_tag(above)
             value = self._read_source()
             if not replaces:
-                self._check_target()
+                self._check_target(above)
             if self._write(above, tag, value):
                 return
             # Clients that collide must not collide again.
@@ -126,9 +128,12 @@ class Move:
         response = self.client.send("HEAD", self.url_of(above, {}), WITH_TAG)
         if response.status in _FORBIDDEN:
             response.close()
+            # The response to a HEAD does not say what was refused.
+            denied = self.client.send("GET", self.url_of(above, _ONE_CHILD))
+            reason = "" if denied.is_success else f"{denied.read_error()} "
             raise CommandFailed(
-                f"mv needs the right to read {format_path(above)}, which is above both paths: it "
-                "writes only if nothing has changed there."
+                f"{reason}mv reads {format_path(above)}, which is above both paths: it writes only "
+                "if nothing has changed there."
             )
         tag = response.header("ETag")
         if not response.is_success:
@@ -151,11 +156,15 @@ class Move:
             )
         return value
 
-    def _check_target(self) -> None:
-        url = self.url_of(self.target, {"shallow": "true", "limitToFirst": "1"})
-        response = self.client.request("GET", url)
-        if response.content().strip() != _NULL:
-            raise TargetExists(f"There is a value at {format_path(self.target)} already.")
+    def _check_target(self, above: Path) -> None:
+        """Raise `TargetExists` if the target has a value, or one of those above it is a leaf."""
+        for length in range(min(len(above) + 1, len(self.target)), len(self.target) + 1):
+            path = self.target[:length]
+            found = self.client.request("GET", self.url_of(path, _ONE_CHILD)).content().strip()
+            if found == _NULL:
+                return
+            if length == len(self.target) or found[:1] not in _CONTAINERS:
+                raise TargetExists(f"There is a value at {format_path(path)} already.")
 
     def _write(self, above: Path, tag: str, value: bytes) -> bool:
         """Return whether the value was moved; it was not if something has changed."""

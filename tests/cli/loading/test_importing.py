@@ -142,6 +142,46 @@ async def test_a_target_with_data_is_only_replaced_or_merged_on_request(
     assert exported(shared_daemon, url) == {"a": {"new": 1}}
 
 
+@pytest.mark.parametrize("mode", [(), ("--merge",)])
+@pytest_twisted.ensureDeferred
+async def test_a_leaf_above_the_target_is_only_replaced_on_request(
+    shared_daemon: Daemon, url: str, tmp_path: pathlib.Path, mode: tuple[str, ...]
+) -> None:
+    file = tmp_path / "small.json"
+    file.write_text('{"a": 1}')
+    target = url.removeprefix(shared_daemon.http).replace("?", ".json?")
+    shared_daemon.request("PUT", target, "5")
+    below = url.replace("?", "/x/y?")
+    error = (await treedb("import", file, below, *mode)).error
+    assert error.startswith("There is a value at /")
+    assert exported(shared_daemon, url) == 5
+    assert await treedb("import", file, below, "--replace", "--quiet") == (0, b"", "")
+    assert exported(shared_daemon, url) == {"x": {"y": {"a": 1}}}
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_leaf_above_the_target_is_not_replaced_offline(tmp_path: pathlib.Path) -> None:
+    file, data = tmp_path / "small.json", tmp_path / "data"
+    url = "http://localhost/a?ns=demo"
+    file.write_text("5")
+    assert await treedb("import", file, url, "--data", data, "--quiet") == (0, b"", "")
+    below = ("import", file, url.replace("?", "/b?"), "--data", data, "--quiet")
+    assert (await treedb(*below)).error.startswith("There is a value at /a,")
+    assert await treedb(*below, "--replace") == (0, b"", "")
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_merge_of_null_keeps_all_children(
+    shared_daemon: Daemon, url: str, tmp_path: pathlib.Path
+) -> None:
+    file = tmp_path / "null.json"
+    file.write_text("null")
+    target = url.removeprefix(shared_daemon.http).replace("?", ".json?")
+    shared_daemon.request("PUT", target, '{"kept": 1}')
+    assert await treedb("import", file, url, "--merge", "--quiet") == (0, b"", "")
+    assert exported(shared_daemon, url) == {"kept": 1}
+
+
 @pytest.mark.parametrize(
     ("name", "content", "error"),
     [

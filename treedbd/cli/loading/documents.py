@@ -77,7 +77,7 @@ def _as_utf8(blocks: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the blocks of a file; raise `InvalidFile` if they begin as UTF-16 does."""
     for number, block in enumerate(blocks):
         if not number and block.startswith(_UTF16):
-            raise InvalidFile("The file is UTF-16: convert it to UTF-8.")
+            raise InvalidFile("The file is UTF-16 or UTF-32: convert it to UTF-8.")
         yield block
 
 

@@ -33,6 +33,7 @@ from treedbd.cli.options import STANDARD_INPUT, read_settings
 from treedbd.cli.progress import ProgressReport
 from treedbd.cli.run import run_online
 from treedbd.config.settings import Settings
+from treedbd.tree.path import format_path
 from treedbd.tree.types import Path
 
 _NOT_EMPTY: Final = (
@@ -145,8 +146,16 @@ class _Import:
         """Remove the progress bar."""
         self._progress.stop()
 
-    def check_emptiness(self, *, is_empty: bool) -> None:
-        """Raise `CommandFailed` if something is there that should not be."""
+    def check_emptiness(self, *, is_empty: bool, leaf_above: Path | None) -> None:
+        """Raise `CommandFailed` if something is there that should not be.
+
+        `leaf_above` is the path of a single value above the target, which would be replaced.
+        """
+        if leaf_above is not None and self.mode != "replace":
+            raise CommandFailed(
+                f"There is a value at {format_path(leaf_above)}, above the target: use --replace "
+                "to replace it."
+            )
         if is_empty and self._resume is not None:
             self._resume.forget()  # what was written before has been removed since
         elif self.mode == "new" and not is_empty and not self.is_resumed:
@@ -258,7 +267,9 @@ async def _send(reactor: Any, client: Client, arguments: Namespace) -> None:
     pool = reactor.getThreadPool()  # so that a slow source does not hold up the responses
     try:
         sender = Sender(Retries(reactor, client, arguments.retry_for), arguments.url)
-        work.check_emptiness(is_empty=await sender.is_empty())
+        is_empty = await sender.is_empty()
+        leaf_above = await sender.find_leaf_above() if is_empty else None
+        work.check_emptiness(is_empty=is_empty, leaf_above=leaf_above)
         await deferToThreadPool(reactor, pool, work.validate)
         if work.is_one_write:
             body = await deferToThreadPool(reactor, pool, work.body)
@@ -305,7 +316,7 @@ def _store(arguments: Namespace) -> Status:
 
 
 def _write(work: _Import, writer: StoreWriter) -> None:
-    work.check_emptiness(is_empty=writer.is_empty())
+    work.check_emptiness(is_empty=writer.is_empty(), leaf_above=writer.find_leaf_above())
     if work.is_one_write:
         writer.replace(work.remaining())
         return

@@ -151,6 +151,8 @@ class PartMaker:
         if self._is_merged and is_container:
             yield from self._add(fragment)
             return
+        if self._is_merged and json is None:
+            return  # no children
         if self._check is not None:
             self._check((), json)
         records = len(json) if isinstance(json, list | dict) else 1

@@ -7,6 +7,7 @@ again, in order, which has the same effect.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
@@ -17,11 +18,15 @@ from treedbd.cli.client import content
 from treedbd.cli.data import JSON_HEADERS
 from treedbd.cli.loading.parts import Part
 from treedbd.cli.loading.retries import LONGEST, Refused, Retries
-from treedbd.cli.url import Url
+from treedbd.cli.shell.places import split_url
+from treedbd.cli.url import InvalidUrl, Url
 from treedbd.tree.printing import NULL, compact
+from treedbd.tree.types import Path
 
 UNDER_WAY: Final = 3
 _TOO_LARGE: Final = 413
+_LEAF: Final = re.compile(rb'["\-0-9tf]')
+"""How the JSON of a leaf begins."""
 
 
 class Sender:
@@ -29,6 +34,7 @@ class Sender:
 
     def __init__(self, retries: Retries, url: Url) -> None:
         self._retries = retries
+        self._given = url
         self._url = url.to_json()
         self._long = self._url.with_parameters({"print": "silent", "timeout": LONGEST})
 
@@ -37,6 +43,26 @@ class Sender:
         # One key, and not its value, however many there are and however large that is.
         url = self._url.with_parameters({"shallow": "true", "limitToFirst": "1"})
         return await content(await self._retries.request("GET", url), url) == NULL
+
+    async def find_leaf_above(self) -> Path | None:
+        """Return the path of the single value that a write at the target would replace.
+
+        None if there is none, or none that may be read.
+        """
+        try:
+            root, path = split_url(self._given)
+        except InvalidUrl:
+            return None  # no path of a database, or one that the server refuses
+        for length in range(len(path) - 1, -1, -1):
+            above = root.below(path[:length]).to_json()
+            url = above.with_parameters({"shallow": "true", "limitToFirst": "1"})
+            try:
+                found = await content(await self._retries.request("GET", url), url)
+            except Refused:
+                return None
+            if found != NULL:
+                return path[:length] if _LEAF.match(found) else None
+        return None
 
     async def remove(self) -> None:
         """Remove what is at the target."""

@@ -18,11 +18,12 @@ from treedbd.cli.loading.parts import Part
 from treedbd.config.settings import Settings
 from treedbd.store.engine import CannotOpenStore, DiskFull, StoreFailed
 from treedbd.store.node_writer import NodeWriter
+from treedbd.store.nodes import Nodes
 from treedbd.store.shelf_stores import WritingStore
 from treedbd.tree.edit import make_remove
 from treedbd.tree.errors import InvalidData
 from treedbd.tree.normalise import normalise
-from treedbd.tree.types import PRIORITY, Change, Path, Place, Value
+from treedbd.tree.types import CONTAINER, PRIORITY, Change, Path, Place, Value
 
 
 class _Siblings(NamedTuple):
@@ -44,6 +45,19 @@ class StoreWriter:
     def is_empty(self) -> bool:
         """Return whether nothing is at the target."""
         return self._store.read(lambda nodes: nodes.peek(self._path)) is None
+
+    def find_leaf_above(self) -> Path | None:
+        """Return the path of the single value that a write at the target would replace."""
+        return self._store.read(self._leaf_above)
+
+    def _leaf_above(self, nodes: Nodes) -> Path | None:
+        for length in range(len(self._path)):
+            found = nodes.peek(self._path[:length])
+            if found is None:
+                return None
+            if found is not CONTAINER:
+                return self._path[:length]
+        return None
 
     def remove(self) -> None:
         """Remove what is at the target, durably."""
