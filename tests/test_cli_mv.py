@@ -1,4 +1,4 @@
-"""`treedb mv`: one write that is done whole or not at all, whoever else writes."""
+"""`treedb mv`: one write that is done whole or not at all, also while others write."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ once, and not after the lease, that this one has ended.
 If others have found this owner dead while it lives (it was stopped, or cut off), they may have done
 the writes of its sessions. Then it is another owner from now on, with another id, and ends all
 sessions that have such writes: their clients connect again and set them again. What is stored under
-the old id is done by whoever comes first, once.
+the old id is done by the daemon that comes first, once.
 
 While PostgreSQL was away nobody could renew. So a daemon finds others dead only if it could ask for
 some time without a break (`GRACE_S`), which is longer than an owner needs to renew.
