@@ -213,7 +213,8 @@ def test_a_mode_for_this_machine_only_refuses_a_socket_that_others_reach(
 
 def test_for_the_network_a_socket_without_tls_is_for_this_machine(tmp_path: pathlib.Path) -> None:
     with Activated(tmp_path, {"all": socket.create_server(("0.0.0.0", 0))}) as activated:
-        sentence = fail_to_start(activated.daemon("systemd:all", arguments=["--lan"]))
+        daemon = activated.daemon("systemd:all", config=None, arguments=["--lan"])
+        sentence = fail_to_start(daemon)
         assert "opens systemd:all to other machines without TLS, which --lan does not" in sentence
 
 

@@ -7,7 +7,9 @@ is a conflict.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
+from typing import Final
 
 from twisted.internet.defer import Deferred, DeferredLock
 from twisted.logger import Logger
@@ -28,6 +30,9 @@ from treedbd.rules.ruleset import (
     parse_rules_in_steps,
 )
 from treedbd.tree.types import Json
+
+_LASTING_ERRNOS: Final = frozenset({errno.EACCES, errno.EPERM, errno.ENOTDIR})
+"""Errors that do not pass by themselves: the project is refused for them."""
 
 
 class ActiveRules:
@@ -222,16 +227,19 @@ class ActiveRules:
                 return
             self.current = parse_rules(text, self._limits)
         except OSError as error:
-            # The rules are not known, so nobody is denied: clients of the real-time protocol would
-            # end their listens for good.
-            if error.errno in NO_DESCRIPTOR_ERRNOS:
+            if error.errno in _LASTING_ERRNOS:
+                self._deny(error, storage)
+            # Else the rules are not known, so nobody is denied: clients of the real-time protocol
+            # would end their listens for good.
+            elif error.errno in NO_DESCRIPTOR_ERRNOS:
                 raise NoDescriptors from None
-            raise RulesUnreadable from error
+            else:
+                raise RulesUnreadable from error
         except InvalidRules as error:
             self._deny(error, storage)
         log_warnings(self._log, storage.label, self.current)
 
-    def _deny(self, error: InvalidRules, storage: RulesStorage) -> None:
+    def _deny(self, error: OSError | InvalidRules, storage: RulesStorage) -> None:
         """Deny everything, because what is stored cannot be used."""
         self._enforce(DENY)
         self.problem = "The stored rules cannot be used, and everything is denied: PUT others."
