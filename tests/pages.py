@@ -72,7 +72,7 @@ def no_output(shown: str) -> None:
 def with_ports_of(text: str, daemon: Daemon) -> str:
     """Return lines for development mode with the ports that a daemon has in a test."""
     for port, url in {"9000": daemon.http, "8443": daemon.https}.items():
-        text = text.replace(f"localhost:{port}", f"localhost:{urlsplit(url).port}")
+        text = re.sub(rf"(localhost|127\.0\.0\.1):{port}", rf"\1:{urlsplit(url).port}", text)
     return text
 
 
