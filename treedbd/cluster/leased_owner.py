@@ -25,7 +25,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
 from treedbd.cluster.connections import ClusterConnections
-from treedbd.database.session_owner import DeadOwner, OwnerFile
+from treedbd.database.session_owner import DeadOwner, NotedDatabases, OwnerFile
 from treedbd.names import DatabaseName
 from treedbd.store.engine import StoreUnreachable
 from treedbd.store.postgresql.leases import LEASE_S, LeaseOver, Leases
@@ -62,8 +62,7 @@ class LeasedOwner:
         self._make_file = make_file
         self._file = make_file()
         self._clock = clock
-        self._noted: set[DatabaseName] = set()
-        self._noting: dict[DatabaseName, list[Deferred[None]]] = {}
+        self._noted = NotedDatabases(self._record)
         self._ends: dict[tuple[DatabaseName, str], Callable[[], object] | None] = {}
         self._dead: set[str] = set()
         self._has_begun = False
@@ -81,29 +80,10 @@ class LeasedOwner:
     # Its own lease.
 
     def note(self, name: DatabaseName) -> Deferred[None] | None:
-        """Do as `SessionOwner.note`; those who wait go on in the order in which they came."""
-        if name in self._noted:
-            return None
-        done: Deferred[None] = Deferred()
-        waiting = self._noting.setdefault(name, [])
-        waiting.append(done)
-        if len(waiting) == 1:
-            Deferred.fromCoroutine(self._note(name))
-        return done
+        """Do as `SessionOwner.note`."""
+        return self._noted.note(name)
 
-    async def _note(self, name: DatabaseName) -> None:
-        failed: Exception | None = None
-        try:
-            await self._note_both(name)
-        except (OSError, StoreUnreachable) as error:
-            failed = error
-        for done in self._noting.pop(name):
-            if failed is None:
-                done.callback(None)
-            else:
-                done.errback(failed)
-
-    async def _note_both(self, name: DatabaseName) -> None:
+    async def _record(self, name: DatabaseName) -> None:
         """List a database in PostgreSQL and in the file; raise OSError or `StoreUnreachable`."""
         while not self._is_over:
             file = self._file
@@ -118,7 +98,6 @@ class LeasedOwner:
                 break
         if self._is_over:
             raise StoreUnreachable("The daemon is stopping.")
-        self._noted.add(name)
         if self._next_renewal is None:
             self._next_renewal = self._clock.callLater(RENEW_S, self._renew)
 
@@ -137,7 +116,7 @@ class LeasedOwner:
 
     def _change_id(self) -> None:
         former, self._file = self._file, self._make_file()
-        self._noted.clear()
+        self._noted.forget_all()
         self._has_begun = False
         former.close_later()
 
@@ -155,9 +134,8 @@ class LeasedOwner:
         except Exception:
             self._log.failure("The lease of this daemon could not be renewed.")
             pause = RETRY_S
-        is_needed = bool(self._noted or self._noting)
         self._next_renewal = None
-        if is_needed and not self._is_over:
+        if not (self._noted.is_empty or self._is_over):
             self._next_renewal = self._clock.callLater(pause, self._renew)
 
     def _begin_again(self, owner: str) -> None:

@@ -23,7 +23,7 @@ import fcntl
 import os
 import pathlib
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from typing import Final, Protocol
 
 import attrs
@@ -31,6 +31,7 @@ from twisted.internet.defer import Deferred
 
 from treedbd.files import create_directory, open_private, sync_directory
 from treedbd.names import DatabaseName, parse_label
+from treedbd.store.engine import StoreUnreachable
 
 OWNER_FILE: Final = "treedb.owner."
 """How the name of an owner's file begins; its id follows. No project can have such a name."""
@@ -137,6 +138,49 @@ class MemoryOwner:
         """Do nothing."""
 
 
+class NotedDatabases:
+    """The databases that an owner has recorded; all who wait for one share its record."""
+
+    def __init__(self, record: Callable[[DatabaseName], Awaitable[None]]) -> None:
+        """`record` makes it durable; raises OSError or `StoreUnreachable`."""
+        self._record = record
+        self._done: set[DatabaseName] = set()
+        self._waiting: dict[DatabaseName, list[Deferred[None]]] = {}
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether none is recorded, nor about to be."""
+        return not (self._done or self._waiting)
+
+    def note(self, name: DatabaseName) -> Deferred[None] | None:
+        """Do as `SessionOwner.note`; those who wait go on in the order in which they came."""
+        if name in self._done:
+            return None
+        done: Deferred[None] = Deferred()
+        waiting = self._waiting.setdefault(name, [])
+        waiting.append(done)
+        if len(waiting) == 1:
+            Deferred.fromCoroutine(self._note(name))
+        return done
+
+    async def _note(self, name: DatabaseName) -> None:
+        failed: Exception | None = None
+        try:
+            await self._record(name)
+            self._done.add(name)
+        except (OSError, StoreUnreachable) as error:
+            failed = error
+        for done in self._waiting.pop(name):
+            if failed is None:
+                done.callback(None)
+            else:
+                done.errback(failed)
+
+    def forget_all(self) -> None:
+        """Record each again when it is noted next."""
+        self._done.clear()
+
+
 class OwnerFile:
     """The owner of the sessions of this process, in one data directory.
 
@@ -168,33 +212,15 @@ class OwnerFile:
         self._descriptor: int | None = None
         self._writing = threading.Lock()
         self._is_over = False
-        self._noted: set[DatabaseName] = set()
-        self._noting: dict[DatabaseName, list[Deferred[None]]] = {}
+        self._noted = NotedDatabases(self._record)
         self._sessions: set[tuple[DatabaseName, str]] = set()
 
     def note(self, name: DatabaseName) -> Deferred[None] | None:
-        """Do as `SessionOwner.note`; those who wait go on in the order in which they came."""
-        if name in self._noted:
-            return None
-        done: Deferred[None] = Deferred()
-        waiting = self._noting.setdefault(name, [])
-        waiting.append(done)
-        if len(waiting) == 1:
-            Deferred.fromCoroutine(self._note(name))
-        return done
+        """Do as `SessionOwner.note`."""
+        return self._noted.note(name)
 
-    async def _note(self, name: DatabaseName) -> None:
-        failed: OSError | None = None
-        try:
-            await self._run_in_thread(lambda: self._append(name))
-            self._noted.add(name)
-        except OSError as error:
-            failed = error
-        for done in self._noting.pop(name):
-            if failed is None:
-                done.callback(None)
-            else:
-                done.errback(failed)
+    async def _record(self, name: DatabaseName) -> None:
+        await self._run_in_thread(lambda: self._append(name))
 
     def _append(self, name: DatabaseName) -> None:
         """Add a database to the file, durably; blocks."""
