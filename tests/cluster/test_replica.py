@@ -128,6 +128,16 @@ def test_a_close_waits_for_what_is_being_brought_into_the_copy(world: World) -> 
     assert world.is_closed
 
 
+def test_a_copy_that_is_being_brought_up_to_date_stays_open(world: World) -> None:
+    assert world.database.is_idle
+    world.fall_behind(*MANY)
+    world.finish()  # the fetch
+    assert not world.database.is_idle
+    world.finish()
+    assert world.database.is_idle
+    assert world.replica.following.through == 1
+
+
 @pytest.mark.parametrize("rows", [FEW, MANY], ids=["few", "many"])
 def test_nothing_is_brought_into_a_copy_that_is_being_closed(
     world: World, rows: tuple[tuple[bytes, bytes], ...]

@@ -110,6 +110,11 @@ class Replica:
         self.db = db
         self.copy.use_file(file)
 
+    @property
+    def is_in_use(self) -> bool:
+        """Whether the copy is being brought up to date or recovered."""
+        return self.copy.is_in_use
+
     # Reads.
 
     def is_current(self) -> bool:

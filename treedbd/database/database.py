@@ -154,6 +154,7 @@ class Database:
         """Whether nobody uses it: no request, watcher or read grant, and no write under way."""
         is_used = self.requests or self._watchers.count or self._grants.held or self.is_writing
         is_used = is_used or self.disconnect_writes.is_needed
+        is_used = is_used or (self._shared is not None and self._shared.is_in_use)
         # A file that is elsewhere stays open: it holds what was acknowledged.
         return not is_used and self._engine.find_misplaced() is None
 

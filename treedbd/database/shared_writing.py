@@ -44,6 +44,7 @@ class SharedWriting:
     _log = Logger()
 
     problem = None
+    is_in_use = False  # what others have written is read from the file itself
 
     def __init__(
         self,

@@ -79,6 +79,11 @@ class SharedTurn(WriteTurn, Protocol):
 
     following: LogFollower
 
+    @property
+    def is_in_use(self) -> bool:
+        """Whether the engine is being brought up to date, so that it must stay open."""
+        ...
+
     def make_current(self) -> Deferred[None] | None:
         """Do as `LogFollower.make_current`."""
         ...
