@@ -296,6 +296,20 @@ def test_every_metric_moves(world: World, name: str) -> None:
     assert after.of(name) != before
 
 
+def test_streams_and_sockets_are_counted_as_requests_when_clients_end_them(world: World) -> None:
+    def ended(status: str, project: str) -> float:
+        counted = scrape(world.daemon)
+        return counted.get("treedb_requests_total", method="GET", status=status, project=project)
+
+    streams, sockets = ended("200", "shop"), ended("101", "")
+    with world.tree.listen("/open/s.json") as stream:
+        stream.next()
+    with RealtimeClient(world.tree) as client:
+        client.listen("open/l")
+    wait_until(lambda: ended("200", "shop") > streams)
+    wait_until(lambda: ended("101", "") > sockets)
+
+
 def test_the_table_of_moves_has_all_metrics(world: World) -> None:
     names = {metric.name for metric in METRICS}
     assert names == MOVES.keys() | ELSEWHERE

@@ -151,7 +151,7 @@ class Http1Connection(Protocol):
             self._next_turn.cancel()
             self._next_turn = None
         request, self._request = self._request, None
-        self._count_cut_off(request)
+        self._count_end(request)
         if request is not None:
             if self._logs.lost is not None:
                 log_request(self._logs.lost, request)
@@ -332,14 +332,19 @@ class Http1Connection(Protocol):
 
     # The end.
 
-    def _count_cut_off(self, request: Request | None) -> None:
-        """Count a reply that ended before its end, as that of `request` did."""
+    def _count_end(self, request: Request | None) -> None:
+        """Count what ended with the connection: a reply, that to `request` if there is one."""
         reason = self._cut_off
         if request is not None:
             if reason is None:
                 reason = "failed" if self.writer.is_aborted else "client"
             if request.note_cut_off(reason):
                 self._connections.cut_off[reason] += 1
+            elif request.startedWriting:
+                # A stream, or another protocol, which ends so.
+                asked, seconds = request.head_memory, perf_counter() - request.began
+                sent, received = request.sentLength, self._parser.body_size
+                self._note_answered((asked, request.method, request.code, seconds, sent, received))
         elif reason in ("slow", "stop") and self.writer.waiting_bytes:
             # It was answered before: only its last bytes waited.
             self._connections.cut_off[reason] += 1
