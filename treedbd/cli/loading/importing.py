@@ -242,7 +242,8 @@ class _Import:
             self._resume.remove()
         if not self.is_one_write and self._digest.prefix != self._valid:
             raise CommandFailed(f"{self._name} has changed while it was imported. {_AGAIN}")
-        self._progress.finish(f"Imported {self._records:,} records", self._source.position)
+        noun = "record" if self._records == 1 else "records"
+        self._progress.finish(f"Imported {self._records:,} {noun}", self._source.position)
 
     def with_advice(self, error: CommandFailed) -> CommandFailed:
         """Return an error that also says how to go on, if something may have been written."""
