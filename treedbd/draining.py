@@ -16,7 +16,10 @@ from treedbd.web.http1.factory import Http1Factory
 from treedbd.web.realtime.door import RealtimeDoor
 from treedbd.web.sse.registry import StreamRegistry
 
-DRAIN_SECONDS: Final = 3.0
+DRAIN_SECONDS: Final = 5.0
+"""For requests under way."""
+STREAMS_SECONDS: Final = 1.5
+"""After these streams and sockets end, though requests are under way."""
 DRAIN_POLL_S: Final = 0.02
 WRITTEN_SECONDS: Final = 2.0
 """For what streams and sockets write when they end."""
@@ -35,7 +38,7 @@ async def drain(
     sent. After `DRAIN_SECONDS` all connections that are left are dropped. At last, what streams and
     sockets write when they end is waited for, `WRITTEN_SECONDS` at most.
     """
-    streams_end_at = clock.seconds() + DRAIN_SECONDS / 2
+    streams_end_at = clock.seconds() + STREAMS_SECONDS
 
     def end_streams() -> None:
         nonlocal follow

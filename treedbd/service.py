@@ -4,12 +4,12 @@ Start, the privileged half: 1 certificates are read, 2 the endpoints are opened.
 directory is locked, 4 its databases are found, 5 secrets, providers and rules files are
 loaded. A step that fails undoes those before it and raises `CannotStart`.
 
-Stop, after at most 7 seconds of waiting: 1 the endpoints close, so no connection is accepted any
-more; 2 requests under way are answered, writes once they are durable; those that still wait for
-their turn after `QUEUE_SECONDS` are refused; 3 streams end, and after `DRAIN_SECONDS` all
-connections that are left are dropped; 4 the stores are closed, unless the disk does not respond
-within `CLOSE_SECONDS`; 5 the endpoints for operators close, and the data directory is unlocked. A
-stopped service does not start again.
+Stop, within `STOP_SECONDS`: 1 the endpoints close, so no connection is accepted any more; 2
+requests under way are answered, writes once they are durable; those that still wait for their turn
+after `QUEUE_SECONDS` are refused; 3 streams end, and after `DRAIN_SECONDS` all connections that are
+left are dropped; 4 the stores are closed, unless the disk does not respond until the end of that
+time; 5 the endpoints for operators close, and the data directory is unlocked. A stopped service
+does not start again.
 
 To embed the service, a program adds it to its own and mounts `resource()` in its own site, under
 any prefix, or uses `database()`; `Settings.listen` may then be empty. The service changes nothing
@@ -71,7 +71,8 @@ from treedbd.web.traced_request import traced
 from treedbd.worker_context import WorkerContext
 
 QUEUE_SECONDS: Final = 1.0
-CLOSE_SECONDS: Final = 4.0
+STOP_SECONDS: Final = 8.5
+"""For all of a stop: the stores have what requests, streams and sockets leave of it."""
 _CANNOT_START: Final = (
     *(CannotOpenStore, StoreFailed, StoreUnreachable),
     *(Unavailable, BadCredentials),
@@ -293,6 +294,7 @@ class TreeService(MultiService):
         return self._operations.reload() and is_valid
 
     async def _stop(self) -> None:
+        end_at = self._reactor.seconds() + STOP_SECONDS
         self._local_access.refusal = SHUTTING_DOWN
         self._operations.begin_ending()
         refusal = self._reactor.callLater(QUEUE_SECONDS, self._refuse_writes)
@@ -304,7 +306,7 @@ class TreeService(MultiService):
         if refusal.active():
             refusal.cancel()
         self._credentials.close()
-        await self._close_stores()
+        await self._close_stores(end_at - self._reactor.seconds())
         self._operations.close_at_once()
         if self._cluster is not None:
             self._has_given_up |= not await self._cluster.stop()
@@ -333,16 +335,16 @@ class TreeService(MultiService):
         self._resource.refuse_writes()
         self._catalog.refuse_writes()
 
-    async def _close_stores(self) -> None:
-        """Close all stores, or give up waiting for a disk."""
+    async def _close_stores(self, seconds: float) -> None:
+        """Close all stores, or give up waiting for a disk after some seconds."""
         try:
-            await self._catalog.close().addTimeout(CLOSE_SECONDS, self._reactor)
+            await self._catalog.close().addTimeout(seconds, self._reactor)
         except DeferredTimeoutError:
             self._has_given_up = True
             self._log.critical(
-                "The disk did not respond within {n} s: the stores are not closed. Nothing that "
-                "was acknowledged is lost; what was not acknowledged may be.",
-                n=CLOSE_SECONDS,
+                "The disk did not respond within {n:.1f} s: the stores are not closed. Nothing "
+                "that was acknowledged is lost; what was not acknowledged may be.",
+                n=seconds,
             )
         except Exception:
             self._log.failure("A store could not be closed.")
