@@ -1,13 +1,17 @@
 """Imports or migrations that are killed at any moment, judged by what a plain read shows then.
 
-    python bench/import_kills.py [--command import|migrate] [--rounds N] [--sizes BYTES,BYTES,…]
-                                 [--seed N]
+    .venv/bin/python bench/import_kills.py [--command faults|import|migrate] [--rounds N]
+                                           [--sizes BYTES,BYTES,…] [--seed N]
 
-Each round of `import` writes a value, starts `treedb import --replace` of a file of each size and
-kills it (SIGKILL) after a random time, and so once more when it goes on; then it is run to its end.
-A file that is not valid, its last key, must leave the value that was there. A valid one must leave
-that value, or members of the file and nothing else, and at the end the file. A file that was
-changed between a kill and the next run must never be mixed with what was sent before.
+Each round of `faults` and `import` writes a value below a daemon, or into a data directory whose
+daemon does not run, and imports a file of each size over it (`--replace`) or into it (`--merge`).
+Each command is killed (SIGKILL) after a random time and then run to its end.
+
+A file that is not valid (`faults`, a round for each kind) must leave the value that was there. A
+valid one (`import`) must leave that value, or members of the file and of what is kept and nothing
+else, also when it is killed again while it goes on, and at the end the file. Before the end it may
+be changed: it must never be mixed with what was sent before. Or it becomes one that is not valid:
+then all is left as it is.
 
 Each round of `migrate` writes a value into the target, and starts `treedb migrate --once --replace`
 of a database of each size, kills it after a random time, and so twice more; then it is run to its
@@ -18,29 +22,146 @@ the source.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import pathlib
 import random
 import subprocess
-import sys
 import tempfile
 import urllib.request
+from collections.abc import Sequence
 from typing import Any
 
-TREEDB = (sys.executable, "-m", "treedbd.cli")
+from killed_commands import TREEDB, KilledCommands, check, make_members
+
+from tests.cli.loading.faulty_files import FAULTS
+
 BEFORE = {"old": {"a": 1}}
-RECORD_BYTES = 250
+MODES = ("--replace", "--merge")
+ONE_WRITE_BYTES = 16 * 2**20
+RESTARTS = ("--restart",)
+
+
+class Rounds:
+    """Rounds with one daemon and one data directory beside it."""
+
+    def __init__(self, folder: pathlib.Path, base: str, seed: int) -> None:
+        self.commands = KilledCommands()
+        self._folder = folder
+        self._base = base
+        self._chance = random.Random(seed)
+        names = self._chance.sample(sorted(FAULTS), len(FAULTS))
+        self._faults = itertools.cycle(FAULTS[name] for name in names)
+        self._lines = [FAULTS[name] for name in names if FAULTS[name].name == "x.json"]
+        self._url = ""
+        self._more: Sequence[str | pathlib.Path] = ()
+
+    def faults(self, size: int) -> None:
+        """Import a file with one fault."""
+        fault = next(self._faults)
+        self._choose_target()
+        mode = self._chance.choice(MODES)
+        file = self._folder / fault.name
+        file.write_bytes(fault.make(size))
+        for seconds in (self._moment(size, 1.5e7), None):
+            status = self._import(file, mode, seconds=seconds)
+            check(status is None or bool(status) == fault.is_refused(mode), self.commands.errors)
+            check(self._read() == BEFORE, f"{fault} of {size} bytes, {mode} {self._more}: changed")
+        self._check_no_record()
+        file.unlink()
+
+    def imports(self, size: int) -> None:
+        """Import a valid file, which may change meanwhile."""
+        self._choose_target()
+        mode = self._chance.choice(MODES)
+        file, members = self._folder / "x.json", make_members(size, "x")
+        file.write_text(json.dumps(members))
+        kept: dict[str, Any] = BEFORE if mode == "--merge" else {}
+        found: Any = None
+        for _ in range(2):
+            self._import(file, mode, seconds=self._moment(size, 8e6))
+            found = self._read()
+            is_one_write = size <= ONE_WRITE_BYTES and mode == "--replace"
+            is_right = (found or {}) == members or not is_one_write
+            is_right = is_right and is_part(found, {**kept, **members}, kept)
+            check(found == BEFORE or is_right, f"a file of {size} bytes, {mode}: mixed")
+        turn = self._chance.choice(("the same", "changed", "not valid"))
+        if turn == "not valid":
+            file.write_bytes(self._chance.choice(self._lines).make(size))
+            check(self._import(file, mode) == 1, "a file that became one that is not valid")
+            check(self._read() == found, f"{size} bytes that became not valid, {mode}: changed")
+        if turn != "the same":
+            members = make_members(size, "y")
+            file.write_text(json.dumps(members))
+        if self._import(file, mode) != 0:
+            check(turn == "changed", self.commands.errors)
+            check(self._read() == found, f"a changed file of {size} bytes, {mode}: mixed")
+            check(self._import(file, mode, *RESTARTS) == 0, self.commands.errors)
+        wanted = {**kept, **members} or None
+        check(self._read() == wanted, f"a file of {size} bytes, {mode}: not what was imported")
+        self._check_no_record()
+
+    def migrations(self, size: int) -> None:
+        """Migrate a database."""
+        file, token = self._folder / "x.json", self._folder / "token"
+        token.write_text("owner")
+        members = make_members(size, self._chance.choice("xyz"))
+        file.write_text(json.dumps(members))
+        source, target = f"{self._base}/?ns=source", f"{self._base}/?ns=target"
+        put(source, {})
+        put(target, BEFORE)
+        check(self.commands.run("import", file, source) == 0, self.commands.errors)
+        words = ("migrate", source, target, "--once", "--replace")
+        tokens = ("--source-token-file", token, "--token-file", token)
+        found: Any = None
+        for seconds in (*(self._moment(size, 1e7) for _ in range(3)), None):
+            status = self.commands.run(*words, *tokens, seconds=seconds)
+            check(status in (None, 0), self.commands.errors)
+            check(read(source) == (members or None), f"a source of {size} bytes: changed")
+            found = read(target)
+            check(is_part(found, {**BEFORE, **members}), f"a target of {size} bytes: mixed")
+        check(found == (members or None), f"a target of {size} bytes: not what the source has")
+
+    def _moment(self, size: int, bytes_per_second: float) -> float:
+        return self._chance.uniform(0.1, 0.9 + size / bytes_per_second)
+
+    def _choose_target(self) -> None:
+        """Choose the daemon or the data directory beside it, and let `BEFORE` be there."""
+        if self._chance.random() < 0.5:
+            self._url, self._more = f"{self._base}/t?ns=demo", ()
+            put(self._url, BEFORE)
+            return
+        self._url, self._more = "http://localhost/t", ("--data", self._folder / "stopped")
+        file = self._folder / "before.json"
+        file.write_text(json.dumps(BEFORE))
+        check(self._import(file, "--replace") == 0, self.commands.errors)
+
+    def _import(self, file: pathlib.Path, *more: str, seconds: float | None = None) -> int | None:
+        return self.commands.run("import", file, self._url, *self._more, *more, seconds=seconds)
+
+    def _read(self) -> Any:
+        if not self._more:
+            return read(self._url)
+        file = self._folder / "exported.json"
+        status = self.commands.run("export", self._url, file, *self._more)
+        check(status == 0, self.commands.errors)
+        return json.loads(file.read_bytes())
+
+    def _check_no_record(self) -> None:
+        check(not list(self._folder.glob(".x.*")), "a record of an import was left")
+
+
+COMMANDS = {"faults": Rounds.faults, "import": Rounds.imports, "migrate": Rounds.migrations}
 
 
 def main() -> None:
     """Run the rounds; exit with 1 at the first read that is wrong."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--command", choices=ROUNDS, default="import")
+    parser.add_argument("--command", choices=COMMANDS, default="import")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--sizes", default="0,1000,100000,3000000,30000000,300000000")
     parser.add_argument("--seed", type=int, default=1)
     chosen = parser.parse_args()
-    chance = random.Random(chosen.seed)
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         daemon = subprocess.Popen(
@@ -52,121 +173,38 @@ def main() -> None:
         try:
             assert daemon.stdout is not None
             ready = next(line for line in daemon.stdout if "treedb ready" in line)
-            base = ready.split()[-1].rstrip("/")
+            rounds = Rounds(folder, ready.split()[-1].rstrip("/"), chosen.seed)
             for size in map(int, chosen.sizes.split(",")):
-                judge = ROUNDS[chosen.command]
-                kills = [judge(folder, base, size, chance) for _ in range(chosen.rounds)]
-                print(f"{size:>11,} bytes: {sum(kills)} kills, every read was right", flush=True)
+                rounds.commands = KilledCommands()
+                for _ in range(chosen.rounds):
+                    COMMANDS[chosen.command](rounds, size)
+                counts = f"{chosen.rounds} rounds, {rounds.commands.describe()}"
+                print(f"{size:>11,} bytes: {counts}, every read was right", flush=True)
         finally:
             daemon.terminate()
             daemon.wait()
 
 
-def _import_round(folder: pathlib.Path, base: str, size: int, chance: random.Random) -> int:
-    file = folder / "file.json"
-    target = f"{base}/t.json?ns=demo"
-    _put(target, BEFORE)
-    kills = 0
-    _write(file, size, "x", is_valid=False)
-    for seconds in (chance.uniform(0.1, 3.0), None):
-        kills += _import(file, base, seconds, is_valid=False)
-        _check(_read(target) == BEFORE, f"a file of {size} bytes that is not valid: changed")
-    _check(not list(folder.glob(".file.json*")), "a record of a refused file was left")
-    members = _write(file, size, "x", is_valid=True)
-    for _ in range(2):
-        kills += _import(file, base, chance.uniform(0.1, 3.0 + size / 3e6))
-        found = _read(target)
-        _check(found == BEFORE or _is_part(found, members), f"a file of {size} bytes: mixed")
-    if chance.random() < 0.5:
-        members = _write(file, size, "y", is_valid=True)
-        status = _import(file, base, None, may_refuse=True)
-        if status:
-            _import(file, base, None, "--restart")
-    else:
-        _import(file, base, None)
-    _check(_read(target) == (members or None), f"a file of {size} bytes: not what was imported")
-    _check(not list(folder.glob(".file.json*")), "a record was left")
-    return kills
+def is_part(found: Any, members: dict[str, Any], least: dict[str, Any] | None = None) -> bool:
+    """Return whether some of `members` were found and nothing else, with all of `least`."""
+    items = (found or {}).items()
+    return items <= members.items() and (least or {}).items() <= items
 
 
-def _migrate_round(folder: pathlib.Path, base: str, size: int, chance: random.Random) -> int:
-    file, token = folder / "file.json", folder / "token"
-    token.write_text("owner")
-    members = _write(file, size, chance.choice("xyz"), is_valid=True)
-    source, target = f"{base}/.json?ns=source", f"{base}/.json?ns=target"
-    _put(source, {})
-    _put(target, BEFORE)
-    _run("import", str(file), f"{base}/?ns=source")
-    words = ["migrate", f"{base}/?ns=source", f"{base}/?ns=target", "--once", "--replace"]
-    words += ["--source-token-file", str(token), "--token-file", str(token)]
-    kills = 0
-    for seconds in (*(chance.uniform(0.1, 2.0 + size / 2e7) for _ in range(3)), None):
-        status, errors = _run(*words, seconds=seconds)
-        kills += status is None
-        _check(status in (None, 0), errors)
-        _check(_read(source) == (members or None), f"a source of {size} bytes: changed")
-        found = _read(target)
-        _check(_is_part(found, {**BEFORE, **members}), f"a target of {size} bytes: mixed")
-    _check(found == (members or None), f"a target of {size} bytes: not what the source has")
-    return kills
-
-
-ROUNDS = {"import": _import_round, "migrate": _migrate_round}
-
-
-def _put(target: str, value: Any) -> None:
-    request = urllib.request.Request(target, json.dumps(value).encode(), method="PUT")
+def put(url: str, value: Any) -> None:
+    """Write a value at a URL as the commands take it."""
+    request = urllib.request.Request(_to_json(url), json.dumps(value).encode(), method="PUT")
     urllib.request.urlopen(request).close()
 
 
-def _write(file: pathlib.Path, size: int, letter: str, *, is_valid: bool) -> dict[str, Any]:
-    text = letter * (RECORD_BYTES - 20)
-    members = {f"k{number:08}": text for number in range(size // RECORD_BYTES)}
-    file.write_text(json.dumps(members if is_valid else {**members, "x.y": 1}))
-    return members
-
-
-def _import(
-    file: pathlib.Path,
-    base: str,
-    seconds: float | None,
-    *more: str,
-    is_valid: bool = True,
-    may_refuse: bool = False,
-) -> int:
-    """Import the file; return 1 if it was killed, or refused where that may be."""
-    words = ["import", str(file), f"{base}/t?ns=demo", "--replace", *more]
-    status, errors = _run(*words, seconds=seconds)
-    if status is None:
-        return 1
-    _check(may_refuse or (status == 0) == is_valid, errors)
-    return int(may_refuse and status != 0)
-
-
-def _run(*words: str, seconds: float | None = None) -> tuple[int | None, str]:
-    """Run a command; return its status, None if it was killed after `seconds`, and its errors."""
-    process = subprocess.Popen([*TREEDB, *words, "--quiet"], stderr=subprocess.PIPE)
-    try:
-        _, errors = process.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.communicate()
-        return None, ""
-    return process.returncode, errors.decode()
-
-
-def _is_part(found: Any, members: dict[str, Any]) -> bool:
-    return found is None or all(members.get(key) == value for key, value in found.items())
-
-
-def _read(target: str) -> Any:
-    with urllib.request.urlopen(target) as response:
+def read(url: str) -> Any:
+    """Return the value at such a URL."""
+    with urllib.request.urlopen(_to_json(url)) as response:
         return json.load(response)
 
 
-def _check(is_right: bool, sentence: str) -> None:
-    if not is_right:
-        sys.exit(f"Wrong: {sentence}")
+def _to_json(url: str) -> str:
+    return url.replace("?", ".json?")
 
 
 if __name__ == "__main__":
