@@ -14,7 +14,7 @@ import psycopg
 import pytest
 import pytest_twisted
 
-from tests.cli.moving.places import RULES, Places, content_of, database_of
+from tests.cli.moving.places import RULES, Places, commit, content_of, database_of
 from tests.command import treedb
 from tests.daemon import Daemon
 from tests.postgresql import wait_until
@@ -30,6 +30,7 @@ from treedbd.store.postgresql import connection as connecting
 from treedbd.store.postgresql.moving import MoveConnection, SwitchInDoubt
 from treedbd.store.postgresql.schema import prepare_schema
 from treedbd.store.postgresql.settings import PostgresqlSettings
+from treedbd.store.shelf import open_shelf
 from treedbd.store.sqlite.engine import SqliteEngine
 
 ALL = ["default--demo", "default--shop", "eu--demo"]
@@ -231,6 +232,19 @@ async def test_a_killed_move_can_be_run_again_while_the_daemon_is_read_only(
     assert "was moved to PostgreSQL, which has the newest data" in done.stderr
 
 
+@pytest_twisted.ensureDeferred
+async def test_a_move_that_was_killed_after_its_end_is_not_made_again(places: Places) -> None:
+    places.fill()
+    places.kill_at("treedbd.store.takeover.LockTakeover:release", places.here, places.cluster)
+    numbers = places.stored_numbers()
+    with places.daemon() as engine:
+        commit(engine, b"\xff", b"newer")
+    again = await treedb("move", "--config", places.here, "--to", places.cluster)
+    assert "is moved already" in again.text
+    assert places.stored_numbers() == numbers
+    assert rows_of(places, "default", "demo")[-1] == (b"\xff", b"newer")
+
+
 @pytest.mark.parametrize(
     ("function", "calls"), [("compare_all", 1), ("compare_all", 3), ("switch", 1)]
 )
@@ -312,6 +326,8 @@ async def test_what_is_there_is_replaced_only_on_demand(places: Places) -> None:
     places.fill()
     assert (await places.move(places.here, places.cluster)).status == 0
     numbers = places.stored_numbers()
+    with open_shelf(places.data / "shop" / "default.shelf", "w") as shelf:
+        shelf["later"] = 1
     error = (await places.move(places.here, places.cluster)).error
     assert "has the database demo already" in error
     assert places.stored_numbers() == numbers

@@ -136,14 +136,15 @@ class _InwardMove:
         return origin == self._origin and not has_part
 
     def is_complete(self) -> bool:
-        """Return whether the last attempt was killed when it had done everything."""
+        """Return whether the last attempt has done everything, also if it was killed then."""
         if not self.has_moved():
             return False
         if is_aside(self._data):
             return True
-        # No daemon ran, so nothing but the mark keeps one from being started: it comes last.
-        is_marked = (self._data / MOVED_FILE).exists()
-        return not is_marked and not _is_in_use(self._data) and self._is_unchanged()
+        # No daemon ran, so nothing but the mark keeps one from being started: it comes last. What
+        # has it is moved again only on demand, since PostgreSQL may have newer data.
+        is_wanted = self._replace and (self._data / MOVED_FILE).exists()
+        return not is_wanted and not _is_in_use(self._data) and self._is_unchanged()
 
     def _is_unchanged(self) -> bool:
         """Return whether PostgreSQL has the last write of each file that is here."""
