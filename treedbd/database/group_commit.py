@@ -135,6 +135,7 @@ class GroupCommit:
     def refuse_damaged(self, problem: str) -> None:
         """Refuse the writes in the queue and all that follow: the store is damaged."""
         self._damage = problem
+        self._recovery.close()  # what is damaged cannot be recovered
         self._maintenance = None
         self._waiting.end(problem)
 

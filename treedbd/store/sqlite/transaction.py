@@ -123,8 +123,8 @@ class SqliteTransaction(SqliteReader):
     def _end_of_some(self, low: bytes, high: bytes) -> bytes:
         """Return the end of a part of a range that holds no more than is removed at once."""
         size = 0
-        rows: list[Any] = self._execute(_LENGTHS, (low, high, _ROWS_AT_ONCE)).fetchall()
-        for number, (key, length) in enumerate(rows, 1):
+        rows = self._walk(_LENGTHS, low, high, _ROWS_AT_ONCE)
+        for number, (key, length) in enumerate(list(rows), 1):
             size += length
             if size > _BYTES_AT_ONCE or number == _ROWS_AT_ONCE:
                 return key + b"\0"  # type: ignore[no-any-return]
@@ -150,8 +150,7 @@ class SqliteTransaction(SqliteReader):
 
     def shorten(self, through: int, longest: int, cut: Callable[[bytes], bytes]) -> None:
         """Cut the entries with numbers up to `through` that are longer than `longest` bytes."""
-        found: list[Any] = self._execute(_LONG, (through, longest)).fetchall()
-        for (number,) in found:
+        for (number,) in list(self._walk(_LONG, through, longest)):
             content = self._execute(_ENTRY, (number,)).get
             pause()
             self._execute(_CUT, (cut(content), number))
