@@ -5,7 +5,8 @@
 
 Each round of `faults` and `import` writes a value below a daemon, or into a data directory whose
 daemon does not run, and imports a file of each size over it (`--replace`) or into it (`--merge`).
-Each command is killed (SIGKILL) after a random time and then run to its end.
+Each command is killed (SIGKILL) after a random time, or when it reaches one of its steps, and then
+run to its end.
 
 A file that is not valid (`faults`, a round for each kind) must leave the value that was there. A
 valid one (`import`) must leave that value, or members of the file and of what is kept and nothing
@@ -14,9 +15,8 @@ be changed: it must never be mixed with what was sent before. Or it becomes one 
 then all is left as it is.
 
 Each round of `migrate` writes a value into the target, and starts `treedb migrate --once --replace`
-of a database of each size, kills it after a random time, and so twice more; then it is run to its
-end. The source must be what it was, the target members of both and nothing else, and at the end
-the source.
+of a database of each size, kills it likewise, and so twice more; then it is run to its end. The
+source must be what it was, the target members of both and nothing else, and at the end the source.
 """
 
 from __future__ import annotations
@@ -32,14 +32,49 @@ import urllib.request
 from collections.abc import Sequence
 from typing import Any
 
-from killed_commands import TREEDB, KilledCommands, check, make_members
+from killed_commands import (
+    END,
+    TREEDB,
+    KilledCommands,
+    Moment,
+    check,
+    choose_moment,
+    make_members,
+)
 
 from tests.cli.loading.faulty_files import FAULTS
 
 BEFORE = {"old": {"a": 1}}
 MODES = ("--replace", "--merge")
 ONE_WRITE_BYTES = 16 * 2**20
-RESTARTS = ("--restart",)
+_LOADING = "treedbd.cli.loading."
+_STEPS = (
+    _LOADING + "resume_file:ResumeFile._save",
+    _LOADING + "resume_file:ResumeFile.remove",
+    "os:fsync",
+    "os:replace",
+)
+ONLINE_STEPS = (
+    *_STEPS,
+    *(
+        f"{_LOADING}sender:{name}"
+        for name in ("Sender.remove", "Sender.replace", "Sender.write", "Queue._advance")
+    ),
+)
+OFFLINE_STEPS = (
+    *_STEPS,
+    _LOADING + "store_writer:StoreWriter._remove",
+    _LOADING + "store_writer:StoreWriter._add",
+    "treedbd.store.shelf_stores:WritingStore.commit",
+    "treedbd.store.shelf_stores:WritingStore.close",
+)
+MIGRATION_STEPS = (
+    "treedbd.cli.migration.migrate:_copy_rules",
+    *(
+        f"treedbd.cli.migration.copying:Copying.{name}"
+        for name in ("copy", "_copy_children", "_write_children", "_write", "_remove_others")
+    ),
+)
 
 
 class Rounds:
@@ -63,8 +98,8 @@ class Rounds:
         mode = self._chance.choice(MODES)
         file = self._folder / fault.name
         file.write_bytes(fault.make(size))
-        for seconds in (self._moment(size, 1.5e7), None):
-            status = self._import(file, mode, seconds=seconds)
+        for moment in (self._moment(size, ()), END):
+            status = self._import(file, mode, moment=moment)
             check(status is None or bool(status) == fault.is_refused(mode), self.commands.errors)
             check(self._read() == BEFORE, f"{fault} of {size} bytes, {mode} {self._more}: changed")
         self._check_no_record()
@@ -77,9 +112,10 @@ class Rounds:
         file, members = self._folder / "x.json", make_members(size, "x")
         file.write_text(json.dumps(members))
         kept: dict[str, Any] = BEFORE if mode == "--merge" else {}
+        steps = OFFLINE_STEPS if self._more else ONLINE_STEPS
         found: Any = None
         for _ in range(2):
-            self._import(file, mode, seconds=self._moment(size, 8e6))
+            self._import(file, mode, moment=self._moment(size, steps))
             found = self._read()
             is_one_write = size <= ONE_WRITE_BYTES and mode == "--replace"
             is_right = (found or {}) == members or not is_one_write
@@ -96,7 +132,7 @@ class Rounds:
         if self._import(file, mode) != 0:
             check(turn == "changed", self.commands.errors)
             check(self._read() == found, f"a changed file of {size} bytes, {mode}: mixed")
-            check(self._import(file, mode, *RESTARTS) == 0, self.commands.errors)
+            check(self._import(file, mode, "--restart") == 0, self.commands.errors)
         wanted = {**kept, **members} or None
         check(self._read() == wanted, f"a file of {size} bytes, {mode}: not what was imported")
         self._check_no_record()
@@ -114,16 +150,16 @@ class Rounds:
         words = ("migrate", source, target, "--once", "--replace")
         tokens = ("--source-token-file", token, "--token-file", token)
         found: Any = None
-        for seconds in (*(self._moment(size, 1e7) for _ in range(3)), None):
-            status = self.commands.run(*words, *tokens, seconds=seconds)
+        for moment in (*(self._moment(size, MIGRATION_STEPS) for _ in range(3)), END):
+            status = self.commands.run(*words, *tokens, moment=moment)
             check(status in (None, 0), self.commands.errors)
             check(read(source) == (members or None), f"a source of {size} bytes: changed")
             found = read(target)
             check(is_part(found, {**BEFORE, **members}), f"a target of {size} bytes: mixed")
         check(found == (members or None), f"a target of {size} bytes: not what the source has")
 
-    def _moment(self, size: int, bytes_per_second: float) -> float:
-        return self._chance.uniform(0.1, 0.9 + size / bytes_per_second)
+    def _moment(self, size: int, steps: Sequence[str]) -> Moment:
+        return choose_moment(self._chance, steps, size)
 
     def _choose_target(self) -> None:
         """Choose the daemon or the data directory beside it, and let `BEFORE` be there."""
@@ -136,8 +172,8 @@ class Rounds:
         file.write_text(json.dumps(BEFORE))
         check(self._import(file, "--replace") == 0, self.commands.errors)
 
-    def _import(self, file: pathlib.Path, *more: str, seconds: float | None = None) -> int | None:
-        return self.commands.run("import", file, self._url, *self._more, *more, seconds=seconds)
+    def _import(self, file: pathlib.Path, *more: str, moment: Moment = END) -> int | None:
+        return self.commands.run("import", file, self._url, *self._more, *more, moment=moment)
 
     def _read(self) -> Any:
         if not self._more:

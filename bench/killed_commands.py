@@ -1,24 +1,67 @@
-"""Runs of the `treedb` command that may be killed (SIGKILL), with their number and memory."""
+"""Runs of the `treedb` command that may be killed (SIGKILL), with their number and memory.
+
+A run is killed after a time, or at a step: when it calls a function, `package.module:Class.method`,
+for the n-th time. A machine that is busy makes no difference to a step.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import pathlib
+import random
 import re
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
 
 RECORD_BYTES: Final = 250
 TREEDB: Final = (sys.executable, "-m", "treedbd.cli")
 _LOOK_S: Final = 0.02
+_STEP: Final = """
+import importlib, os, signal, sys
+from treedbd.cli.main import main
+module, _, name = sys.argv[1].partition(":")
+owner = importlib.import_module(module)
+*above, last = name.split(".")
+for each in above:
+    owner = getattr(owner, each)
+real, left = getattr(owner, last), int(sys.argv[2])
+def call(*arguments, **more):
+    global left
+    left -= 1
+    if not left:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return real(*arguments, **more)
+setattr(owner, last, call)
+sys.exit(main(sys.argv[3:]))
+"""
+
+
+class Moment(NamedTuple):
+    """When a command is killed: after `seconds`, or at the call of a function with a number."""
+
+    seconds: float = float("inf")
+    function: str = ""
+    number: int = 1
+
+
+END: Final = Moment()
+
+
+def choose_moment(chance: random.Random, steps: Sequence[str], size: int) -> Moment:
+    """Return a time that a command for `size` bytes may take, or one of the steps."""
+    if not steps or chance.random() < 0.3:
+        return Moment(chance.uniform(0.1, 1.5 + size / 1e7))
+    number = chance.randint(1, 1 + size // 2_000_000)
+    return Moment(function=chance.choice(steps), number=number)
 
 
 class KilledCommands:
-    """Runs `treedb`, and kills it when its time is over.
+    """Runs `treedb`, and kills it at a moment.
 
     Attributes:
         errors: what the last run has written to standard error.
@@ -35,31 +78,34 @@ class KilledCommands:
     def run(
         self,
         *words: str | pathlib.Path,
-        seconds: float | None = None,
+        moment: Moment = END,
         meanwhile: Callable[[], object] = lambda: None,
     ) -> int | None:
-        """Run a command; return its status, None if it was killed after `seconds`.
+        """Run a command; return its status, None if it was killed.
 
         `meanwhile` is called again and again until it ends.
         """
         self.runs += 1
+        program: Sequence[str] = TREEDB
+        if moment.function:
+            program = (sys.executable, "-c", _STEP, moment.function, str(moment.number))
         with tempfile.TemporaryFile() as errors:
             process = subprocess.Popen(
-                [*TREEDB, *words, "--quiet"], stdout=subprocess.DEVNULL, stderr=errors
+                [*program, *words, "--quiet"], stdout=subprocess.DEVNULL, stderr=errors
             )
-            end = time.monotonic() + (seconds or float("inf"))
+            end = time.monotonic() + moment.seconds
             while process.poll() is None:
                 self.peak_bytes = max(self.peak_bytes, _peak_of(process.pid))
                 if time.monotonic() > end:
                     process.kill()
-                    process.wait()
-                    self.kills += 1
-                    return None
                 meanwhile()
                 time.sleep(_LOOK_S)
             errors.seek(0)
             self.errors = errors.read().decode()
-            return process.returncode
+        if process.returncode == -signal.SIGKILL:
+            self.kills += 1
+            return None
+        return process.returncode
 
     def describe(self) -> str:
         """Return the counts, in words."""

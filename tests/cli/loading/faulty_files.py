@@ -33,7 +33,7 @@ class Fault(NamedTuple):
         """Return the file, with about `size` bytes of valid records before the fault."""
         count = size // _RECORD_BYTES
         if self.content[:1] != "{":
-            return self.store(" " * size + self.content)  # no record can be before it
+            return self.store("\n" * size + self.content)  # no record can be before it
         if ".ndjson" in self.name:
             lines = (f'{{"key":"k{at:08}","value":"{_RECORD}"}}\n' for at in range(count))
             return self.store("".join(lines) + self.content)
