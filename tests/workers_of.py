@@ -52,7 +52,7 @@ def wait_until(is_reached: Callable[[], object], seconds: float = PATIENCE_S) ->
 
 def worker_of(daemon: Daemon, connected: socket.socket) -> int:
     """Return the worker at the other end of a connection that it has accepted."""
-    inode = _inode_of_peer(connected.getsockname()[1])
+    inode = _inode_of_peer(connected)
     for pid in worker_pids(daemon):
         for link in pathlib.Path(f"/proc/{pid}/fd").iterdir():
             with contextlib.suppress(FileNotFoundError):
@@ -79,11 +79,16 @@ def one_of_each(
     raise AssertionError("A worker accepts no connections.")
 
 
-def _inode_of_peer(port: int) -> str:
-    """Return the inode of the socket that is connected to a local port."""
+def _inode_of_peer(connected: socket.socket) -> str:
+    """Return the inode of the socket at the other end.
+
+    Its own port counts, too: another server may have a connection from the same port.
+    """
+    ends = connected.getpeername()[1], connected.getsockname()[1]
     for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]:
         fields = line.split()
-        if int(fields[2].rpartition(":")[2], 16) == port and fields[9] != "0":
+        ports = tuple(int(fields[side].rpartition(":")[2], 16) for side in (1, 2))
+        if ports == ends and fields[9] != "0":
             return fields[9]
     raise AssertionError("Nobody has accepted the connection.")
 

@@ -74,7 +74,8 @@ def add_options(parser: ArgumentParser, _: str) -> None:
 def _move(client: HttpClient, arguments: Namespace) -> None:
     if database_of(arguments.source) != database_of(arguments.url):
         raise CommandFailed(
-            "mv moves within one database: use treedb cp and remove for two of them."
+            "mv moves within one database, which both URLs must name alike: use treedb cp and "
+            "remove for two of them."
         )
     try:
         _, source = split_url(arguments.source)
