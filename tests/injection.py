@@ -16,9 +16,8 @@ import subprocess
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-import apsw
-
 from tests.closing import Closing
+from treedbd.store.sqlite.file import connect
 from treedbd.tree.order import encode_path
 
 DETACH_S: Final = 20
@@ -136,7 +135,7 @@ def _path_options(paths: Iterable[pathlib.Path]) -> list[str]:
 
 def corrupt_row(file: pathlib.Path, *path: str) -> None:
     """Make the JSON of the row at a path invalid, as a failing disk might; it is not in a page."""
-    with contextlib.closing(apsw.Connection(str(file))) as connection:
+    with contextlib.closing(connect(file)) as connection:
         statement = "UPDATE kv SET v = CAST(substr(v, 1, 9) || x'00' AS BLOB) WHERE k = ?"
         connection.execute(statement, (encode_path(path),))
         assert connection.changes() == 1

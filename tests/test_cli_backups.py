@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import hashlib
 import json
 import os
 import pathlib
@@ -11,17 +13,20 @@ import subprocess
 import threading
 from typing import Any, Self
 
+import apsw
 import pytest
 import pytest_twisted
 
 from tests.command import COMMAND, environment, error_of, output_of, run_command, treedb
 from tests.daemon import Daemon
+from tests.store import format_4
 from tests.store.sqlite.disk_space import limited_file_size
 from treedbd.cli.backups.backup import numbered
 from treedbd.database.data_directory import BACKUP_NOTE
 from treedbd.store.lock import DirectoryLock
 from treedbd.store.nodes import Nodes
 from treedbd.store.sqlite.engine import SqliteEngine
+from treedbd.store.sqlite.file import connect
 
 
 @pytest.fixture
@@ -199,6 +204,42 @@ async def test_a_backup_that_was_changed_is_not_restored(
     shelf.write_bytes(content)
     assert "is not what was saved" in await error_of("restore", backup, "--data", restored)
     assert not list(restored.parent.glob(f"{restored.name}*"))  # nor what it had copied
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_backup_that_an_older_version_has_made_is_restored(
+    data: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    with Daemon(data.parent) as daemon:
+        put(daemon, "/a.json", 1)
+    backup, restored = tmp_path / "b", tmp_path / "again" / "data"
+    await output_of("backup", "--data", data, backup)
+    shelf = backup / "demo" / "default.shelf"
+    shutil.rmtree(shelf.parent)
+    format_4.unpack_fixture(shelf)
+    content = json.loads((backup / "manifest.json").read_bytes())
+    (saved,) = (each for each in content["files"] if each["path"] == "demo/default.shelf")
+    saved |= {
+        "size": shelf.stat().st_size,
+        "sha256": hashlib.sha256(shelf.read_bytes()).hexdigest(),
+        "sequence": 8,
+        "op_id": op_id_of(shelf),
+    }
+    content["files"] = [saved]
+    (backup / "manifest.json").write_text(json.dumps(content))
+    await output_of("restore", backup, "--data", restored)
+    with Daemon(restored.parent) as daemon:
+        assert send(daemon, "GET", "/people/p000.json") == 200
+    assert value_in(restored)[1] == 8
+
+
+def op_id_of(shelf: pathlib.Path) -> str:
+    """Return the id of the newest write in a file of an older format."""
+    with contextlib.closing(connect(shelf, apsw.SQLITE_OPEN_READONLY)) as connection:
+        op_id: bytes = connection.execute("SELECT op_id FROM log ORDER BY seq DESC").get[0]
+    for suffix in ("-wal", "-shm"):
+        shelf.with_name(shelf.name + suffix).unlink(missing_ok=True)
+    return op_id.hex()
 
 
 @pytest_twisted.ensureDeferred

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pathlib
 from collections.abc import Callable
 
-import apsw
 import pytest
 
 from tests.command import run_command
@@ -16,6 +15,7 @@ from treedbd.cli.main import main
 from treedbd.store.lock import DirectoryLock
 from treedbd.store.node_writer import NodeWriter
 from treedbd.store.sqlite.engine import SqliteEngine
+from treedbd.store.sqlite.file import connect
 from treedbd.tree.edit import make_put
 from treedbd.tree.types import ROOT, Json, Place
 
@@ -45,7 +45,7 @@ def check(capsys: pytest.CaptureFixture[str], data: pathlib.Path) -> tuple[int, 
 
 def execute(statement: str) -> Callable[[pathlib.Path], None]:
     def apply(file: pathlib.Path) -> None:
-        connection = apsw.Connection(str(file))
+        connection = connect(file)
         connection.execute(statement)
         connection.close()
 
@@ -106,6 +106,17 @@ def test_damage_is_reported_and_the_other_files_are_checked(
     assert lines[0] == "demo/default.shelf: ok"
     assert finding in "\n".join(lines[1:])
     assert all(line.startswith("demo/eu.shelf") for line in lines[1:])
+
+
+def test_what_a_check_finds_is_looked_for_by_the_next_start(
+    capsys: pytest.CaptureFixture[str], data: pathlib.Path
+) -> None:
+    execute("UPDATE kv SET v = CAST('{' AS BLOB) WHERE rowid = 9")(data / "demo/eu.shelf")
+    check(capsys, data)
+    for name, is_sound in (("default", True), ("eu", False)):
+        engine = SqliteEngine.open(data / f"demo/{name}.shelf")
+        assert engine.was_closed_cleanly == is_sound
+        engine.close()
 
 
 def test_a_file_of_an_older_format_is_checked_and_not_converted(

@@ -23,8 +23,10 @@ from treedbd.database.project import ProjectSpec
 from treedbd.database.requests import Outcome
 from treedbd.names import DatabaseName
 from treedbd.rules.ruleset import OPEN
+from treedbd.store.engine import CannotOpenStore
 from treedbd.store.lock import DirectoryLock
 from treedbd.store.paged_rows import seal
+from treedbd.store.sqlite import page_sums
 from treedbd.store.sqlite.engine import SqliteEngine
 
 
@@ -146,6 +148,14 @@ def test_files_of_an_older_format_are_converted_when_the_catalog_opens(
         file = tmp_path / "demo" / f"{name}.shelf"
         assert f"{file} has been converted to format 2." in map(formatEvent, events)
     catalog.close()
+
+
+def test_a_catalog_does_not_open_where_no_file_can_be_opened(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page_sums, "load", lambda: False)
+    with pytest.raises(CannotOpenStore, match=r"^The SQLite library .* install an apsw that"):
+        make_catalog(tmp_path, ProjectSpec("p"))
 
 
 def test_files_of_a_project_that_is_not_configured_are_not_opened(tmp_path: pathlib.Path) -> None:

@@ -30,23 +30,24 @@ from treedbd.database.database_files import DAMAGED, UNREADABLE
 from treedbd.database.errors import Unavailable
 from treedbd.database.open_databases import SWEEP_S, UNUSED_S
 from treedbd.database.requests import Outcome
-from treedbd.store.engine import DamagedRow, StoreDamaged, StoreFailed
+from treedbd.store.engine import Damage, DamagedRow, StoreDamaged, StoreFailed
 from treedbd.store.sqlite import damage
 from treedbd.store.sqlite.damage import CheckStopped, find_damage
 from treedbd.store.sqlite.engine import SqliteEngine
 from treedbd.store.sqlite.file import PAGE_BYTES
+from treedbd.store.sqlite.page_sums import write_sums
 from treedbd.tree.order import encode_path
 from treedbd.tree.types import Json
 
 VALUE: dict[str, Json] = {f"k{number}": "x" * 3000 for number in range(200)}
 
 
-def create(folder: pathlib.Path, *, is_clean: bool) -> pathlib.Path:
+def create(folder: pathlib.Path, *, is_clean: bool, value: Json = VALUE) -> pathlib.Path:
     """Create a database, as a stop or as a crash leaves it; return its file."""
     source = folder if is_clean else folder.with_name(f"{folder.name}-running")
     source.mkdir(exist_ok=True)
     catalog, clock = make_catalog(source, PROJECT)
-    put(find(catalog, "d"), clock, VALUE)
+    put(find(catalog, "d"), clock, value)
     if not is_clean:
         shutil.copytree(source, folder, dirs_exist_ok=True)
     close(catalog)
@@ -59,7 +60,7 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> list[pathlib.Path]:
     files: list[pathlib.Path] = []
     check = SqliteEngine.find_damage
 
-    def record(engine: SqliteEngine, pause: Callable[[], bool]) -> StoreDamaged | DamagedRow | None:
+    def record(engine: SqliteEngine, pause: Callable[[], bool]) -> Damage | None:
         files.append(engine.path)
         return check(engine, pause)
 
@@ -151,6 +152,7 @@ def test_a_damaged_page_is_found(tmp_path: pathlib.Path, checked: list[pathlib.P
     file = create(tmp_path, is_clean=True)
     content = bytearray(file.read_bytes())
     content[20 * 4096 : 40 * 4096] = b"\x5a" * (20 * 4096)
+    write_sums(content, PAGE_BYTES)
     file.write_bytes(content)
     file.with_name("d.shelf-mark").unlink()
     catalog, clock = make_catalog(tmp_path, PROJECT)
@@ -161,12 +163,13 @@ def test_a_damaged_page_is_found(tmp_path: pathlib.Path, checked: list[pathlib.P
 
 
 def hide_row(file: pathlib.Path, *path: str) -> None:
-    """Let the index have another key for a row, as one bit of a page may."""
+    """Let the index have another key for a row, though the check sum of the page is right."""
     content = bytearray(file.read_bytes())
     key = encode_path(path)
     pages = [at for at in range(0, len(content), PAGE_BYTES) if content[at] in {2, 10}]
     (at,) = (found for page in pages if (found := content.find(key, page, page + PAGE_BYTES)) > 0)
     content[at + len(key) - 2] ^= 1
+    write_sums(content, PAGE_BYTES)
     file.write_bytes(content)
 
 
@@ -201,6 +204,7 @@ def test_a_read_that_finds_damage_is_the_last_one(
     leaves = [at for at in range(0, len(content), PAGE_BYTES) if content[at] == 13]
     (at,) = (page for page in leaves if key in content[page : page + PAGE_BYTES])
     content[at : at + PAGE_BYTES] = b"\x5a" * PAGE_BYTES
+    write_sums(content, PAGE_BYTES)
     file.write_bytes(content)
     catalog, clock = make_catalog(tmp_path, PROJECT)
     clock.advance(0)
@@ -213,6 +217,82 @@ def test_a_read_that_finds_damage_is_the_last_one(
     assert (problem.database, problem.reason) == ("d", UNREADABLE)
     with pytest.raises(StoreDamaged, match=UNREADABLE):
         database.read(lambda nodes: nodes.get(("a", "k0")))
+    close(catalog)
+    again, clock = make_catalog(tmp_path, PROJECT)
+    clock.advance(0)
+    assert checked == [file]
+    close(again)
+
+
+@pytest.mark.parametrize("kind", [2, 5, 10, 13])
+@pytest.mark.parametrize("at", [3, 9, 2000, PAGE_BYTES - 1])
+def test_a_page_whose_bit_has_changed_is_never_read(
+    tmp_path: pathlib.Path, checked: list[pathlib.Path], kind: int, at: int
+) -> None:
+    file = create(tmp_path, is_clean=True, value={**VALUE, **{"y" * 400 + k: 1 for k in VALUE}})
+    content = bytearray(file.read_bytes())
+    page = max(page for page in range(0, len(content), PAGE_BYTES) if content[page] == kind)
+    content[page + at] ^= 1
+    file.write_bytes(content)
+    catalog, clock = make_catalog(tmp_path, PROJECT)
+    clock.advance(0)
+    assert checked == []  # it was closed cleanly
+    database = find(catalog, "d")
+    with pytest.raises(StoreFailed):
+        read(database)
+    clock.advance(0)
+    (problem,) = problems(catalog)
+    assert problem.reason == DAMAGED
+    if kind == 13:
+        assert database.read(lambda nodes: nodes.get(("a", "k0"))) == "x" * 3000
+    close(catalog)
+
+
+def test_a_write_that_meets_a_damaged_page_is_refused_and_reported(
+    tmp_path: pathlib.Path, checked: list[pathlib.Path]
+) -> None:
+    file = create(tmp_path, is_clean=True)
+    content = bytearray(file.read_bytes())
+    key = encode_path(("a", "k7"))
+    leaves = [at for at in range(0, len(content), PAGE_BYTES) if content[at] == 13]
+    (at,) = (page for page in leaves if key in content[page : page + PAGE_BYTES])
+    content[at + 2000] ^= 1
+    file.write_bytes(content)
+    catalog, clock = make_catalog(tmp_path, PROJECT)
+    clock.advance(0)
+    assert checked == []
+    database = find(catalog, "d")
+    refusal = put(database, clock, 1)  # which removes the row
+    assert isinstance(refusal, Unavailable)
+    clock.advance(0)
+    (problem,) = problems(catalog)
+    assert (problem.database, problem.reason) == ("d", DAMAGED)
+    assert database.read(lambda nodes: nodes.get(("a", "k0"))) == "x" * 3000
+    clock.pump([1] * 20)
+    assert database.write_problem == DAMAGED
+    close(catalog)
+    again, clock = make_catalog(tmp_path, PROJECT)
+    clock.advance(0)
+    assert checked == [file]
+    close(again)
+
+
+def test_a_damaged_row_that_is_read_is_reported(
+    tmp_path: pathlib.Path, checked: list[pathlib.Path]
+) -> None:
+    file = create(tmp_path, is_clean=True)
+    corrupt_row(file, "a", "k7")
+    catalog, clock = make_catalog(tmp_path, PROJECT)
+    clock.advance(0)
+    assert checked == []
+    database = find(catalog, "d")
+    for _ in range(2):
+        with pytest.raises(DamagedRow):
+            database.read(lambda nodes: nodes.get(("a", "k7")))
+        clock.advance(0)
+    (problem,) = problems(catalog)
+    assert (problem.database, problem.reason) == ("d", DAMAGED)
+    assert database.read(lambda nodes: nodes.get(("a", "k0"))) == "x" * 3000
     close(catalog)
     again, clock = make_catalog(tmp_path, PROJECT)
     clock.advance(0)

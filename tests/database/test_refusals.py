@@ -7,7 +7,6 @@ import os
 import pathlib
 from collections.abc import Callable, Iterator
 
-import apsw
 import pytest
 from twisted.logger import ILogObserver, LogEvent, formatEvent, globalLogPublisher
 from zope.interface import implementer
@@ -30,6 +29,7 @@ from treedbd.database.errors import DatabaseRefused, UnknownDatabase
 from treedbd.database.project import ProjectSpec
 from treedbd.names import DatabaseName
 from treedbd.store.sqlite.engine import SqliteEngine
+from treedbd.store.sqlite.file import connect
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def create_two(folder: pathlib.Path) -> pathlib.Path:
 
 
 def make_newer(file: pathlib.Path) -> None:
-    connection = apsw.Connection(os.fspath(file))
+    connection = connect(file)
     connection.pragma("user_version", 99)
     connection.close()
 
@@ -127,7 +127,7 @@ def test_what_an_opening_finds_out_is_reported_without_a_request(
     tmp_path: pathlib.Path, log: list[str]
 ) -> None:
     file = create_two(tmp_path)
-    with apsw.Connection(os.fspath(file)) as connection:
+    with connect(file) as connection:
         connection.execute("DROP TABLE log")
     connection.close()
     catalog, clock = make_catalog(tmp_path, PROJECT)
@@ -198,7 +198,7 @@ def test_a_locked_database_is_refused_until_the_lock_ends(
     file = create_two(tmp_path)
     catalog, clock = make_catalog(tmp_path, PROJECT)
     bad = find(catalog, "bad")
-    other = apsw.Connection(os.fspath(file))
+    other = connect(file)
     other.pragma("locking_mode", "exclusive")
     other.execute("BEGIN EXCLUSIVE")
     for _ in range(2):

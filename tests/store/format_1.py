@@ -17,7 +17,7 @@ import apsw
 
 from treedbd.store.engine import Row
 from treedbd.store.row_codec import encode_priority_row, encode_row
-from treedbd.store.sqlite.file import empty_file
+from treedbd.store.sqlite.file import connect, empty_file
 
 FIXTURE = pathlib.Path(__file__).with_name("format_1.shelf.gz")
 _CANONICAL = re.compile(r"0|-?[1-9][0-9]*")
@@ -41,8 +41,8 @@ def open_file(
 ) -> Iterator[apsw.Connection]:
     """Create a file; yield a connection that has written the rows and entries to the log."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(empty_file())
-    connection = apsw.Connection(str(path))
+    path.write_bytes(empty_file(1))
+    connection = connect(path)
     connection.pragma("user_version", 1)
     connection.wal_checkpoint()
     connection.execute("BEGIN")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pathlib
 from typing import Any
 
-import apsw
 import pytest
 
 from tests.store import format_2
@@ -15,6 +14,7 @@ from treedbd.store.format_2 import convert_rows, is_same
 from treedbd.store.nodes import Nodes
 from treedbd.store.sqlite.convert import check_older
 from treedbd.store.sqlite.engine import SqliteEngine
+from treedbd.store.sqlite.file import connect
 from treedbd.store.verify import verify
 from treedbd.tree.order import encode_path
 from treedbd.tree.types import ROOT
@@ -32,7 +32,7 @@ def ignore(_: str) -> None:
 
 
 def execute(path: pathlib.Path, statement: str) -> None:
-    connection = apsw.Connection(str(path))
+    connection = connect(path)
     connection.execute(statement)
     connection.close()
 

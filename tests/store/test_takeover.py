@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import pathlib
 
-import apsw
 import pytest
 
 from treedbd.store import takeover as takeover_module
 from treedbd.store.engine import StoreFailed
 from treedbd.store.lock import DirectoryInUse, DirectoryLock
 from treedbd.store.sqlite.engine import SqliteEngine
+from treedbd.store.sqlite.file import connect
 from treedbd.store.takeover import LockTakeover, await_writers, is_aside, put_lock_back
 
 
@@ -145,7 +145,7 @@ def test_one_that_fails_at_its_end_is_undone(
 def test_a_transaction_that_is_open_is_waited_for(data: pathlib.Path) -> None:
     shelf = data / "demo" / "default.shelf"
     SqliteEngine.create(shelf).close()
-    writer = apsw.Connection(os.fspath(shelf))
+    writer = connect(shelf)
     writer.execute("BEGIN IMMEDIATE")
     with pytest.raises(StoreFailed, match="for too long"):
         await_writers(shelf, 0.05)

@@ -84,6 +84,8 @@ def verify_file(file: pathlib.Path) -> list[str]:
     except StoreFailed as error:
         findings.append(f"Parts of the database cannot be read: {error}.")
     finally:
+        if findings:
+            engine.record_damage()  # so the next start looks for it, too
         engine.close()
     return findings
 

@@ -40,6 +40,7 @@ from treedbd.store.postgresql.engine import PostgresqlEngine
 from treedbd.store.postgresql.read_index import DatabaseState
 from treedbd.store.postgresql.status import read_status
 from treedbd.store.reopening import ReopeningEngine
+from treedbd.store.sqlite.file import check_library
 
 _LOOK_AGAIN_S: Final = 0.001
 
@@ -89,6 +90,7 @@ class ClusterFiles:
         accept_loss: bool,
     ) -> Survey:
         """Find the databases in PostgreSQL; blocks. Raises `CannotOpenStore`."""
+        check_library()  # for the copies
         self._copies.warn_of_shelves()
         self._copies.lock = lock
         self._projects = set(projects)

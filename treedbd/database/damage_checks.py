@@ -20,7 +20,7 @@ from treedbd.database.errors import DatabaseRefused, Unavailable
 from treedbd.database.runtime import Runtime
 from treedbd.limits import MIB
 from treedbd.names import DatabaseName
-from treedbd.store.engine import DamagedRow, StoreDamaged, StoreFailed
+from treedbd.store.engine import Damage, StoreFailed
 from treedbd.store.reopening import FileEngine
 from treedbd.store.sqlite.damage import CheckStopped
 
@@ -43,7 +43,7 @@ class CheckedFiles(Protocol):
         """Let the file be closed again."""
         ...
 
-    def refuse_damaged(self, name: DatabaseName, damage: StoreDamaged | DamagedRow) -> None:
+    def refuse_damaged(self, name: DatabaseName, damage: Damage) -> None:
         """Refuse writes to a database from now on, and the reads that cannot be trusted."""
         ...
 
@@ -124,7 +124,7 @@ class DamageChecks:
         try:
             if file.was_closed_cleanly or file.size() > CHECKED_BYTES:
                 return
-            found: list[StoreDamaged | DamagedRow | None] = []
+            found: list[Damage | None] = []
             await self._runtime.run_in_thread(lambda: found.append(file.find_damage(self._pause)))
             if found[0] is None:
                 file.confirm_sound()

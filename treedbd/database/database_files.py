@@ -43,7 +43,7 @@ from treedbd.store.create_on_write import CreateOnWriteEngine
 from treedbd.store.engine import (
     CannotCreateStore,
     CannotOpenStore,
-    DamagedRow,
+    Damage,
     StoreDamaged,
     StoreFailed,
 )
@@ -51,6 +51,7 @@ from treedbd.store.lock import LOCK_MISPLACED, DirectoryLock
 from treedbd.store.reopening import FileEngine, ReopeningEngine
 from treedbd.store.sqlite.engine import SqliteEngine
 from treedbd.store.sqlite.errors import damaged, inaccessible
+from treedbd.store.sqlite.file import check_library
 
 DAMAGED: Final = "The database is damaged, and nothing is written to it: restore it from a backup."
 UNREADABLE: Final = (
@@ -114,8 +115,9 @@ class DatabaseFiles:
         """Look through the folder, refuse what cannot be served, and check the rest in a while.
 
         Files of an older format are converted, which may take minutes. Raises `CannotOpenStore` if
-        the folder itself cannot be read.
+        the folder itself cannot be read, or nothing can be opened with the SQLite that is there.
         """
+        check_library()
         self._lock = lock
         self._accepts_loss = accept_loss
         found = survey(self._folder, projects, any_project=any_project)
@@ -147,7 +149,7 @@ class DatabaseFiles:
             self._open_in_place(self._catalog.find(name))
 
         def created(file: SqliteEngine) -> None:
-            file.report_damage(partial(self._read_damaged, name))
+            file.report_damage(partial(self._found_damaged, name))
             self._catalog.created(name)
             self._open.created(self._catalog.find(name), engine, file)
 
@@ -260,7 +262,7 @@ class DatabaseFiles:
         if self._is_held_only_for_check:
             self._open.close_idle(database)
 
-    def refuse_damaged(self, name: DatabaseName, damage: StoreDamaged | DamagedRow) -> None:
+    def refuse_damaged(self, name: DatabaseName, damage: Damage) -> None:
         """Refuse writes to a database from now on, and the reads that cannot be trusted."""
         refuses_reads = isinstance(damage, StoreDamaged)
         if self._damaged.get(name) in {refuses_reads, True}:
@@ -285,8 +287,8 @@ class DatabaseFiles:
             self._engines[database].refuse_reads(problem)
         database.refuse_damaged(problem)
 
-    def _read_damaged(self, name: DatabaseName, damage: StoreDamaged) -> None:
-        """Refuse a database of which a read has found that it is damaged, when the read is over."""
+    def _found_damaged(self, name: DatabaseName, damage: Damage) -> None:
+        """Refuse a database that a read or a write has found damaged, when that is over."""
         if name not in self._damaged:
             self._clock.callLater(0, self.refuse_damaged, name, damage)
 
@@ -322,7 +324,7 @@ class DatabaseFiles:
             raise unreachable(file, error) from None
         except StoreFailed as error:
             raise inaccessible(file, str(error)) from None
-        engine.report_damage(partial(self._read_damaged, name))
+        engine.report_damage(partial(self._found_damaged, name))
         if engine.warning is not None:
             self._log.warn("{warning}", warning=engine.warning)
         return engine

@@ -62,6 +62,10 @@ class StoreDamaged(StoreFailed):
     """The store is damaged so that nothing that is read from it can be trusted."""
 
 
+class DamagedPage(StoreFailed):
+    """A page of the store is damaged; what can be read without it can be trusted."""
+
+
 class DiskFull(Exception):
     """There is no space for what was to be written; nothing of the transaction was written.
 
@@ -106,6 +110,9 @@ class InDoubt(Exception):
 
 class DamagedRow(ValueError):
     """The content of a row is not what was written to it."""
+
+
+Damage: TypeAlias = DamagedPage | StoreDamaged | DamagedRow
 
 
 class LogEntry(NamedTuple):

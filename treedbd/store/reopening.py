@@ -21,7 +21,7 @@ from typing import Final, Protocol, TypeAlias, TypeVar
 
 from treedbd.store.engine import (
     CannotOpenStore,
-    DamagedRow,
+    Damage,
     Engine,
     EngineSnapshot,
     PresentView,
@@ -60,7 +60,7 @@ class FileEngine(Engine, Protocol):
         """Keep about `size` bytes of the file in memory at most; not during a commit."""
         ...
 
-    def find_damage(self, pause: Callable[[], bool]) -> StoreDamaged | DamagedRow | None:
+    def find_damage(self, pause: Callable[[], bool]) -> Damage | None:
         """Read the whole file, in any thread; return a clause about what is damaged first."""
         ...
 

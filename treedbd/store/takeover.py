@@ -22,6 +22,7 @@ import apsw
 from treedbd.files import open_private, sync_directory
 from treedbd.store.engine import StoreFailed
 from treedbd.store.lock import LOCK_FILE, DirectoryInUse, DirectoryLock
+from treedbd.store.sqlite.file import connect
 
 _ASIDE: Final = f"{LOCK_FILE}.aside"
 _NEW: Final = f"{LOCK_FILE}.new"
@@ -94,9 +95,7 @@ def await_writers(shelf: pathlib.Path, patience_s: float) -> None:
     """
     limit = time.monotonic() + patience_s
     try:
-        with contextlib.closing(
-            apsw.Connection(os.fspath(shelf), flags=apsw.SQLITE_OPEN_READWRITE)
-        ) as connection:
+        with contextlib.closing(connect(shelf)) as connection:
             connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             connection.set_busy_timeout(_BUSY_MS)
             while not _try_write(connection):

@@ -29,7 +29,14 @@ from treedbd.database.errors import (
 from treedbd.limits import MAX_SHOWN_BYTES
 from treedbd.logs.entry import NO_FIELDS
 from treedbd.rules.errors import InvalidRules
-from treedbd.store.engine import CannotOpenStore, DamagedRow, DiskFull, StoreDamaged, StoreFailed
+from treedbd.store.engine import (
+    CannotOpenStore,
+    DamagedPage,
+    DamagedRow,
+    DiskFull,
+    StoreDamaged,
+    StoreFailed,
+)
 from treedbd.tree.errors import InvalidData, InvalidPath, InvalidQuery
 from treedbd.web.addressing import Misdirected, MissingSuffix, NoDatabaseNamed
 from treedbd.web.auth.host_login import IdentifyFailed
@@ -104,6 +111,7 @@ _STORE_ERRORS: Final[dict[type[BaseException], str]] = {
     StoreDamaged: "The database is damaged: restore it from a backup.",
     DiskFull: "The disk is full.",
     CannotOpenStore: "The database cannot be opened.",
+    DamagedPage: "The data stored there is damaged.",
     DamagedRow: "The data stored there is damaged.",
 }
 _INTERNAL: Final = (500, "internal_error")

@@ -25,7 +25,7 @@ from treedbd.store.shelf import open_shelf
 from treedbd.store.sqlite import convert
 from treedbd.store.sqlite.convert import CONVERTED, check_older
 from treedbd.store.sqlite.engine import SqliteEngine
-from treedbd.store.sqlite.file import FORMAT, OlderFormat
+from treedbd.store.sqlite.file import FORMAT, OlderFormat, connect
 from treedbd.store.sqlite.history import MARK
 from treedbd.store.sqlite.mark import Mark, MarkFile
 from treedbd.store.verify import verify
@@ -147,6 +147,9 @@ def test_it_is_converted_once(old: pathlib.Path) -> None:
         f"{old} has been converted to format 3.",
         f"{old} has format 3 and is converted to format 4.",
         f"{old} has been converted to format 4.",
+        f"{old} has format 4 and is converted to format 5.",
+        f"{old} is converted: the new file is checked.",
+        f"{old} has been converted to format 5.",
     ]
 
 
@@ -164,7 +167,7 @@ def test_a_file_whose_rows_stay_as_they_are_is_not_written_anew(same: pathlib.Pa
     sentences: list[str] = []
     SqliteEngine.open(same, report=sentences.append).close()
     written = [sentence for sentence in sentences if "the new file is checked" in sentence]
-    assert len(written) == 1  # for format 3
+    assert len(written) == 2  # for the formats 3 and 5
     check_content(same, SAME)
     assert format_of(same) == FORMAT
 
@@ -235,10 +238,12 @@ def test_a_reader_is_told_how_the_file_is_converted(old: pathlib.Path) -> None:
 
 def test_a_newer_format_is_refused(old: pathlib.Path) -> None:
     check_content(old)
-    connection = apsw.Connection(str(old))
+    connection = connect(old)
     connection.pragma("user_version", FORMAT + 1)
     connection.close()
-    with pytest.raises(CannotOpenStore, match=r"has format 5 .* use the version that wrote it"):
+    with pytest.raises(
+        CannotOpenStore, match=rf"has format {FORMAT + 1} .* use the version that wrote it"
+    ):
         SqliteEngine.open(old, report=ignore)
 
 
@@ -256,7 +261,7 @@ def test_a_newer_format_is_refused(old: pathlib.Path) -> None:
     ],
 )
 def test_a_damaged_file_is_not_converted(old: pathlib.Path, statement: str, sentence: str) -> None:
-    connection = apsw.Connection(str(old))
+    connection = connect(old)
     connection.execute(statement)
     connection.close()
     before = content_of(old)
@@ -268,7 +273,7 @@ def test_a_damaged_file_is_not_converted(old: pathlib.Path, statement: str, sent
 
 
 def content_of(path: pathlib.Path) -> dict[str, list[tuple[Any, ...]]]:
-    connection = apsw.Connection(str(path))
+    connection = connect(path)
     with contextlib.closing(connection):
         tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_schema")]
         return {
@@ -292,7 +297,7 @@ def test_a_file_that_another_program_reads_is_not_converted(
     old: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("treedbd.store.sqlite.file.BUSY_MS", 1)
-    with contextlib.closing(apsw.Connection(str(old))) as reader:
+    with contextlib.closing(connect(old)) as reader:
         assert reader.execute("SELECT count(*) FROM kv").get > 1
         with pytest.raises(CannotOpenStore, match="is locked by another program: stop that"):
             SqliteEngine.open(old, report=ignore)
@@ -369,7 +374,7 @@ def test_a_process_that_is_killed_at_any_step_leaves_a_good_file(
     images = images_of_steps(old, tmp_path)
     formats = [format_of(image / old.name) for image in images]
     assert formats == sorted(formats)
-    assert set(formats) == {1, 2, 3, FORMAT}
+    assert set(formats) == {1, 2, 3, 4, FORMAT}
     assert any((image / f"{old.name}{CONVERTED}").exists() for image in images)
     for image in images:
         check_content(image / old.name)
@@ -380,7 +385,7 @@ def test_a_process_that_is_killed_while_it_raises_the_format_leaves_a_good_file(
     same: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     images = images_of_steps(same, tmp_path)
-    assert {format_of(image / same.name) for image in images} == {1, 2, 3, FORMAT}
+    assert {format_of(image / same.name) for image in images} == {1, 2, 3, 4, FORMAT}
     for image in images:
         check_content(image / same.name, SAME)
 
@@ -432,7 +437,7 @@ def test_the_new_file_is_durable_before_it_replaces_the_old_one(
     monkeypatch.setattr(pathlib.Path, "rename", record("rename", pathlib.Path.rename))
     check_content(old)
     step = ["sync_directory", "_fill", "_sync", "_check", "rename", "sync_directory"]
-    assert steps == step * 2
+    assert steps == step * 3
 
 
 def test_what_an_unfinished_conversion_has_left_is_removed(old: pathlib.Path) -> None:
@@ -494,7 +499,7 @@ def test_a_sound_file_of_an_older_format_is_checked_and_not_changed(old: pathlib
 def test_what_is_wrong_with_a_file_of_an_older_format_is_found(
     old: pathlib.Path, statement: str, finding: str
 ) -> None:
-    connection = apsw.Connection(str(old))
+    connection = connect(old)
     connection.execute(statement)
     connection.close()
     (sentence,) = check_older(old, 1)

@@ -12,13 +12,13 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator
 
-import apsw
 import pytest
 
 from tests.store.conformance import everything
 from tests.store.sqlite.forgetful import ForgetfulDirectory
 from treedbd.store.engine import CannotOpenStore, DiskFull, StoreFailed
 from treedbd.store.sqlite.engine import SqliteEngine
+from treedbd.store.sqlite.file import connect
 from treedbd.store.sqlite.mark import Mark, MarkFile
 from treedbd.store.sqlite.writer import SqliteWriter
 
@@ -502,7 +502,7 @@ def test_after_a_crash_only_a_shelf_that_was_checked_is_closed_cleanly(path: pat
 def test_a_shelf_whose_log_is_left_has_not_been_closed_cleanly(path: pathlib.Path) -> None:
     with opened(path) as engine:
         commit(engine)
-        reader = apsw.Connection(str(path))
+        reader = connect(path)
         reader.execute("BEGIN; SELECT count(*) FROM kv").fetchall()
     assert beside(path, "-wal").stat().st_size
     reader.close()

@@ -11,6 +11,7 @@ import pytest
 
 from treedbd.store.sqlite.engine import SqliteEngine
 from treedbd.store.sqlite.log_frames import is_applied
+from treedbd.store.sqlite.page_sums import SUM_BYTES
 
 FRAME_BYTES = 24 + 4096
 LOG_HEADER_BYTES = 32
@@ -58,7 +59,7 @@ def test_a_log_is_applied_when_its_commits_are_in_the_file(
 def test_every_page_of_a_commit_counts(shelf: pathlib.Path, log: pathlib.Path) -> None:
     apply(shelf, log)
     content = bytearray(shelf.read_bytes())
-    content[-1] ^= 1
+    content[-1 - SUM_BYTES] ^= 1
     shelf.write_bytes(content)
     assert not is_applied(log, shelf)
 

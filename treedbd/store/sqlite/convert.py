@@ -8,8 +8,8 @@ writing. A step is made whole or not at all, whenever the process or the machine
 
 - That no acknowledged change is missing is checked first, and the mark of the file says durably
   that the file is being changed (`history`).
-- If no row changes, the format is raised in place, by an ordinary commit.
-- Otherwise a new file is written beside the old one, from which the old one is only read. It is
+- If no row changes, nor what a page holds, the format is raised in place, by an ordinary commit.
+- Otherwise the structure of the old file is checked, and a new one is written beside it. That is
   synced, read back from the disk and checked, and only then renamed to the name of the old file. A
   new file that was left unfinished means nothing, and is removed at the next attempt.
 
@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import operator
 import os
 import pathlib
 import shutil
@@ -38,11 +39,18 @@ import apsw
 
 from treedbd.files import FULL_ERRNOS, open_private, sync_directory
 from treedbd.limits import MIB
-from treedbd.store import format_1, format_2, format_3
+from treedbd.store import format_1, format_2, format_3, format_4
 from treedbd.store.engine import CannotOpenStore, DiskFull, ReadView, Row, StoreFailed
 from treedbd.store.row_keys import END, FIRST
 from treedbd.store.sqlite.errors import SQLITE_ERRORS, cannot_open, classify_error, damaged
-from treedbd.store.sqlite.file import FORMAT, beside, connect_reader, connect_writer, empty_file
+from treedbd.store.sqlite.file import (
+    FORMAT,
+    beside,
+    connect,
+    connect_reader,
+    connect_writer,
+    empty_file,
+)
 from treedbd.store.sqlite.history import History
 from treedbd.store.sqlite.integrity import check_all
 from treedbd.store.sqlite.reader import SqliteReader
@@ -70,13 +78,18 @@ class _Format(NamedTuple):
 
     `is_same` returns whether a row stays as it is; `convert` receives all rows in their order;
     `check` yields what is wrong with all rows of a view, a sentence each. The first two, and the
-    iteration of the last, raise ValueError for a row that the format does not have.
+    iteration of the last, raise ValueError for a row that the format does not have. If the format
+    `has_other_pages` than the next, the file is written again even if its rows stay as they are.
     """
 
     is_same: Callable[[Row], bool]
     convert: Callable[[Iterable[Row]], Iterator[Row]]
     check: Callable[[ReadView], Iterator[str]]
+    has_other_pages: bool = False
 
+
+_LogRow: TypeAlias = tuple[int, int, bytes, bytes]
+"""A row of the change log, as it is stored."""
 
 _OLDER: Final = {
     1: _Format(
@@ -88,6 +101,12 @@ _OLDER: Final = {
         format_2.is_same, format_2.convert_rows, lambda view: check_rows(view.scan(FIRST, END))
     ),
     3: _Format(format_3.is_same, format_3.convert_rows, lambda view: iter(verify(view))),
+    4: _Format(
+        format_4.is_same,
+        format_4.convert_rows,
+        lambda view: iter(verify(view)),
+        has_other_pages=True,
+    ),
 }
 
 
@@ -148,9 +167,12 @@ def _convert_once(path: pathlib.Path, version: int, report: Report, *, accept_lo
             if history.warning is not None:
                 report(history.warning)
             history.begin()
-            if all(map(_OLDER[version].is_same, _rows(old))):
+            older = _OLDER[version]
+            if not older.has_other_pages and all(map(older.is_same, _rows(old))):
                 old.execute(f"BEGIN IMMEDIATE; PRAGMA user_version = {version + 1}; COMMIT")
                 return
+            if findings := check_all(old):  # rows that its index lacks would be lost
+                raise damaged(path, findings[0].rstrip("."))
             _lock(path, old)
             _replace(path, old, version, report)
         except SQLITE_ERRORS as error:
@@ -176,8 +198,8 @@ def _replace(path: pathlib.Path, old: apsw.Connection, version: int, report: Rep
         _remove(new)
         if shutil.disk_usage(path.parent).free < path.stat().st_size:
             raise DiskFull  # before the disk is filled up for everybody else
-        _create(new, path.stat())
-        with contextlib.closing(apsw.Connection(os.fspath(new))) as connection:
+        _create(new, version + 1, path.stat())
+        with contextlib.closing(connect(new)) as connection:
             try:
                 _fill(connection, old, version, _reported(_rows(old), path, report))
             except SQLITE_ERRORS as error:
@@ -186,7 +208,7 @@ def _replace(path: pathlib.Path, old: apsw.Connection, version: int, report: Rep
                 raise
         _sync(new)
         report(f"{path} is converted: the new file is checked.")
-        _check(path, new, version + 1)
+        _check(path, new, version, old)
         _remove(new, _BESIDE)  # nobody would look for them after the rename
         new.rename(path)
     except StoreFailed as error:
@@ -196,10 +218,10 @@ def _replace(path: pathlib.Path, old: apsw.Connection, version: int, report: Rep
     sync_directory(path.parent)
 
 
-def _create(new: pathlib.Path, like: os.stat_result) -> None:
-    """Create a file without rows, with the owner and the mode of the old one."""
+def _create(new: pathlib.Path, version: int, like: os.stat_result) -> None:
+    """Create a file of a format without rows, with the owner and the mode of the old one."""
     with open(open_private(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
-        file.write(empty_file())
+        file.write(empty_file(version))
     created = new.stat()
     if (created.st_uid, created.st_gid) != (like.st_uid, like.st_gid):
         os.chown(new, like.st_uid, like.st_gid)
@@ -217,11 +239,9 @@ def _fill(
         connection.executemany("INSERT INTO kv VALUES(1, ?, ?)", _OLDER[version].convert(rows))
     except apsw.ConstraintError:
         raise ValueError("Two rows have the same key") from None
-    entries = old.execute("SELECT db, seq, op_id, entry FROM log ORDER BY seq")
-    connection.executemany("INSERT INTO log VALUES(?, ?, ?, ?)", entries)
+    connection.executemany("INSERT INTO log VALUES(?, ?, ?, ?)", _entries(old))
     sequence = old.execute("SELECT seq FROM dbs WHERE db = 1").get
     connection.execute("UPDATE dbs SET seq = ? WHERE db = 1", (sequence,))
-    connection.pragma("user_version", version + 1)
     connection.execute("COMMIT")
     connection.pragma("journal_mode", "wal")
 
@@ -234,14 +254,29 @@ def _sync(new: pathlib.Path) -> None:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def _check(path: pathlib.Path, new: pathlib.Path, version: int) -> None:
-    """Raise `CannotOpenStore` unless the new file is sound."""
-    with contextlib.closing(connect_reader(new, is_known=False, version=version)) as connection:
+def _check(path: pathlib.Path, new: pathlib.Path, version: int, old: apsw.Connection) -> None:
+    """Raise `CannotOpenStore` unless the new file is sound, and has what the old one has.
+
+    If no row changes, they are compared, and a row that was damaged before keeps nothing else from
+    being served.
+    """
+    next_one = version + 1
+    with contextlib.closing(connect_reader(new, is_known=False, version=next_one)) as connection:
         findings = check_all(connection)
-        if not findings:
-            findings = SqliteReader(connection).read(lambda rows: _check_rows(rows, version))
+        if findings:
+            pass
+        elif not _OLDER[version].has_other_pages:
+            findings = SqliteReader(connection).read(lambda rows: _check_rows(rows, next_one))
+        elif not (_are_same(_rows, old, connection) and _are_same(_entries, old, connection)):
+            findings = ["its rows are not those that were written"]
     if findings:
         raise damaged(path, findings[0].rstrip("."))
+
+
+def _are_same(
+    read: Callable[[apsw.Connection], Iterator[object]], old: apsw.Connection, new: apsw.Connection
+) -> bool:
+    return all(itertools.starmap(operator.eq, itertools.zip_longest(read(old), read(new))))
 
 
 def _check_rows(rows: ReadView, version: int) -> list[str]:
@@ -253,6 +288,10 @@ def _check_rows(rows: ReadView, version: int) -> list[str]:
 
 def _rows(connection: apsw.Connection) -> Iterator[Row]:
     return connection.execute("SELECT k, v FROM kv WHERE db = 1 ORDER BY k")
+
+
+def _entries(connection: apsw.Connection) -> Iterator[_LogRow]:
+    return connection.execute("SELECT db, seq, op_id, entry FROM log ORDER BY seq")
 
 
 def _reported(rows: Iterable[Row], path: pathlib.Path, report: Report) -> Iterator[Row]:

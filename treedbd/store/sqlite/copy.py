@@ -15,13 +15,13 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Final
 
-import apsw
 import attrs
 
 from treedbd.files import open_private
 from treedbd.store.engine import DamagedRow, ReadView, StoreFailed
+from treedbd.store.sqlite.convert import check_older
 from treedbd.store.sqlite.errors import SQLITE_ERRORS, classify_error, describe
-from treedbd.store.sqlite.file import LOG, beside, connect_reader
+from treedbd.store.sqlite.file import LOG, OlderFormat, beside, connect, connect_reader
 from treedbd.store.sqlite.integrity import check_all
 from treedbd.store.sqlite.reader import SqliteReader
 from treedbd.store.verify import verify
@@ -71,7 +71,7 @@ class Moment:
     def copy(self, target: pathlib.Path, progress: Progress) -> None:
         """Write a copy that is durable; raise `DiskFull`, `StoreFailed` or OSError."""
         os.close(open_private(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
-        with contextlib.closing(apsw.Connection(os.fspath(target))) as new:
+        with contextlib.closing(connect(target)) as new:
             try:
                 new.pragma("synchronous", 0)  # it is synced once, when it is complete
                 with new.backup("main", self._connection, "main") as copying:
@@ -91,10 +91,15 @@ class Moment:
 
 
 def verify_copy(path: pathlib.Path) -> str | None:
-    """Read a whole copy back; return a sentence about the first thing that is wrong."""
+    """Read a whole copy back; return a sentence about the first thing that is wrong.
+
+    A copy of an older format, which an older version has made, is read and not converted.
+    """
     try:
         with contextlib.closing(connect_reader(path, is_known=False)) as connection:
             findings = check_all(connection) or SqliteReader(connection).read(_check)
+    except OlderFormat as error:
+        findings = check_older(path, error.version)
     except (StoreFailed, DamagedRow, *SQLITE_ERRORS) as error:
         return f"The copy cannot be read: {error}."
     finally:

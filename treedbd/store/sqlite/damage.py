@@ -15,9 +15,17 @@ from typing import Final
 
 import apsw
 
-from treedbd.store.engine import DamagedRow, ReadView, Row, StoreDamaged, StoreFailed
+from treedbd.store.engine import (
+    Damage,
+    DamagedPage,
+    DamagedRow,
+    ReadView,
+    Row,
+    StoreDamaged,
+    StoreFailed,
+)
 from treedbd.store.row_keys import END, FIRST
-from treedbd.store.sqlite.errors import SQLITE_ERRORS, describe
+from treedbd.store.sqlite.errors import SQLITE_ERRORS, WRONG_SUM, describe, result_code
 from treedbd.store.sqlite.failed_reads import find_failed_read
 from treedbd.store.sqlite.file import connect_reader, set_cache_size
 from treedbd.store.sqlite.integrity import messages
@@ -37,23 +45,23 @@ class CheckStopped(Exception):
     """A check was told to end before it was complete."""
 
 
-def find_damage(path: pathlib.Path, pause: Callable[[], bool]) -> StoreDamaged | DamagedRow | None:
+def find_damage(path: pathlib.Path, pause: Callable[[], bool]) -> Damage | None:
     """Return a clause about the first thing that is wrong with a file, None if nothing is.
 
-    It is a `DamagedRow` if the structure of the file is sound: then all other rows can be trusted.
+    It is a `StoreDamaged` if no row can be trusted, since rows may be missing.
     The file must be open in this process. Raises `CheckStopped` when `pause` returns True, and
     `StoreFailed` if the file cannot be read.
     """
     with contextlib.closing(connect_reader(path)) as connection:
         set_cache_size(connection, _CACHE_BYTES)
-        broken = _find_broken_page(connection, pause)
-        if broken is not None:
-            return StoreDamaged(broken)
         try:
+            broken = _find_broken_page(connection, pause)
+            if broken is not None:
+                return StoreDamaged(broken)
             unreadable = SqliteReader(connection).read(
                 lambda view: find_unreadable(_with_pauses(view, pause))
             )
-        except StoreDamaged as damage:
+        except (DamagedPage, StoreDamaged) as damage:
             return damage
     return None if unreadable is None else DamagedRow(unreadable)
 
@@ -65,6 +73,8 @@ def _find_broken_page(connection: apsw.Connection, pause: Callable[[], bool]) ->
     except apsw.InterruptError:
         raise CheckStopped from None
     except SQLITE_ERRORS as error:
+        if result_code(error) == apsw.SQLITE_IOERR_DATA:
+            raise DamagedPage(WRONG_SUM) from None
         if isinstance(error, apsw.CorruptError) and not find_failed_read(connection):
             return str(error)
         raise StoreFailed(describe(error)) from error
@@ -74,6 +84,8 @@ def _find_broken_page(connection: apsw.Connection, pause: Callable[[], bool]) ->
         return None
     problem = "; ".join(messages(found))
     code = _ERROR_CODE.search(problem)
+    if code is not None and int(code[1]) == apsw.SQLITE_IOERR_DATA:
+        raise DamagedPage(WRONG_SUM)
     if code is not None and int(code[1]) & 0xFF != apsw.SQLITE_CORRUPT:
         raise StoreFailed(problem)  # a page that could not be read may be sound
     return problem

@@ -17,11 +17,10 @@ from typing import Final, TypeAlias, TypeVar
 from treedbd.files import FULL_ERRNOS, create_directory, sync_directory, write_atomically
 from treedbd.store.engine import (
     CannotOpenStore,
-    DamagedRow,
+    Damage,
     DiskFull,
     PresentView,
     ReadView,
-    StoreDamaged,
     StoreFailed,
     StoreInaccessible,
 )
@@ -186,6 +185,7 @@ class SqliteEngine:
         self._readers = Readers(path, self._check_in_place)
         self.leave: Callable[[_Close], None] = _close_alone
         writer.let_reads_go = self._readers.let_go
+        self.report_damage(_ignore)
         self.restore_reserve()
 
     def read(self, work: Callable[[PresentView], T]) -> T:
@@ -274,19 +274,24 @@ class SqliteEngine:
         """
         self._writer.is_sound = True
 
-    def report_damage(self, found: Callable[[StoreDamaged], None]) -> None:
-        """Call `found` when a read finds the file damaged, in its thread.
+    def report_damage(self, found: Callable[[Damage], None]) -> None:
+        """Call `found` when a read or a write finds the file damaged, in the thread of reads.
 
         The file is not closed cleanly after that, and so is checked after the next opening.
         """
 
-        def report(damage: StoreDamaged) -> None:
-            self._writer.is_sound = False
+        def report(damage: Damage) -> None:
+            self.record_damage()
             found(damage)
 
+        self._writer.report_damage = report
         self._readers.report_damage(report)
 
-    def find_damage(self, pause: Callable[[], bool]) -> StoreDamaged | DamagedRow | None:
+    def record_damage(self) -> None:
+        """Record that the file is damaged: it is not closed cleanly."""
+        self._writer.is_sound = False
+
+    def find_damage(self, pause: Callable[[], bool]) -> Damage | None:
         """Check the structure of the whole file, and that its rows can be read; in any thread.
 
         Returns the first thing that is wrong, a clause, None if nothing is. Every few
@@ -355,6 +360,10 @@ def _try_apply_log(path: pathlib.Path, *, accept_loss: bool) -> bool:
     except SQLITE_ERRORS:
         return False
     return True
+
+
+def _ignore(_: Damage) -> None:
+    """Receive damage that the caller of the read or the write is told of."""
 
 
 def _close_alone(close: _Close) -> None:

@@ -10,6 +10,7 @@ import apsw
 from treedbd.files import FULL_ERRNOS
 from treedbd.store.engine import (
     CannotOpenStore,
+    DamagedPage,
     DiskFull,
     StoreDamaged,
     StoreFailed,
@@ -32,6 +33,8 @@ SQLITE_ERRORS = (
 )
 """Errors that occur in correct programs, too; any other error of the engine is a bug of ours."""
 
+WRONG_SUM = "a page does not match its check sum"
+
 LOCK_ERRORS = (apsw.BusyError, apsw.LockedError)
 """Those of them that end by themselves, when another program releases its lock."""
 
@@ -45,6 +48,8 @@ def classify_error(connection: apsw.Connection, error: apsw.Error) -> StoreFaile
     is_write = result_code(error) == apsw.SQLITE_IOERR_WRITE
     if isinstance(error, apsw.FullError) or (is_write and connection.system_errno in FULL_ERRNOS):
         return DiskFull()
+    if result_code(error) == apsw.SQLITE_IOERR_DATA:
+        return DamagedPage(WRONG_SUM)
     if isinstance(error, apsw.CorruptError | apsw.NotADBError) and not find_failed_read(connection):
         return StoreDamaged(describe(error))
     return StoreFailed(describe(error))
@@ -76,6 +81,8 @@ def cannot_open(
     failed_read = 0 if connection is None else find_failed_read(connection)
     if failed_read:
         return inaccessible(path, os.strerror(failed_read))
+    if result_code(error) == apsw.SQLITE_IOERR_DATA:
+        return damaged(path, WRONG_SUM)
     if isinstance(error, apsw.CorruptError):
         return damaged(path, str(error))
     return inaccessible(path, describe(error))

@@ -19,6 +19,7 @@ the directory durable by itself, before the first commit in it.
 
 from __future__ import annotations
 
+import functools
 import os
 import pathlib
 import stat
@@ -26,7 +27,8 @@ from collections.abc import Mapping
 
 import apsw
 
-from treedbd.store.engine import CannotOpenStore, DiskFull, StoreFailed
+from treedbd.store.engine import CannotOpenStore, DiskFull, StoreDamaged, StoreFailed
+from treedbd.store.sqlite import page_sums
 from treedbd.store.sqlite.errors import (
     SQLITE_ERRORS,
     cannot_open,
@@ -40,10 +42,13 @@ from treedbd.store.sqlite.errors import (
 from treedbd.store.sqlite.sleeps import SLEEP_US, allow_bounds, this_thread
 
 APPLICATION_ID = 0x74726462
-FORMAT = 4
+FORMAT = 5
 """The format of the rows, `user_version` of the file; `convert` knows the older ones."""
 _OLDEST_FORMAT = 1
 PAGE_BYTES = 4096
+_SUMS_SINCE = 5
+"""The first format whose pages have check sums (`page_sums`)."""
+_NO_SUMS = "its header does not say that its pages have check sums"
 _HEADER_BYTES = 100
 """The header of a file, https://www.sqlite.org/fileformat.html#the_database_header"""
 _MAGIC = b"SQLite format 3\0"
@@ -111,19 +116,35 @@ def log_of(path: pathlib.Path) -> pathlib.Path:
     return beside(path.resolve(), LOG)
 
 
-def empty_file() -> bytes:
-    """Return the content of the file of an empty database."""
+@functools.cache
+def empty_file(version: int = FORMAT) -> bytes:
+    """Return the content of the file of an empty database, of a format."""
+    has_sums = version >= _SUMS_SINCE
     connection = apsw.Connection(":memory:")
     connection.pragma("page_size", PAGE_BYTES)
+    if has_sums:
+        page_sums.reserve(connection)
     connection.pragma("application_id", APPLICATION_ID)
-    connection.pragma("user_version", FORMAT)
+    connection.pragma("user_version", version)
     for statement in _TABLES.values():
         connection.execute(statement)
     connection.execute("INSERT INTO dbs VALUES(1, 0)")
     content = bytearray(connection.serialize("main"))
     connection.close()
     content[18:20] = b"\x02\x02"  # "write-ahead log", https://www.sqlite.org/fileformat.html#vnums
+    if has_sums:
+        page_sums.write_sums(content, PAGE_BYTES)
     return bytes(content)
+
+
+def connect(path: pathlib.Path, flags: int = apsw.SQLITE_OPEN_READWRITE) -> apsw.Connection:
+    """Connect to a file, so that the check sums of its pages are compared and kept, if it has any.
+
+    What writes to a file in another way leaves pages that count as damaged. Raises one of
+    `SQLITE_ERRORS`, or `CannotOpenStore`.
+    """
+    check_library()
+    return apsw.Connection(os.fspath(path), flags=flags, vfs=page_sums.VFS)
 
 
 def check_file(path: pathlib.Path, access: int = os.R_OK | os.W_OK) -> None:
@@ -178,9 +199,8 @@ def connect_writer(
     The commits of a file that `is_cache` are not synced: a power failure may undo the last ones,
     and damages nothing. Raises `DiskFull` or `CannotOpenStore`, for an older format `OlderFormat`.
     """
-    _check_library()
     try:
-        connection = apsw.Connection(os.fspath(path), flags=apsw.SQLITE_OPEN_READWRITE)
+        connection = connect(path)
     except SQLITE_ERRORS as error:
         raise cannot_open(path, error) from error
     try:
@@ -209,13 +229,15 @@ def connect_reader(
     older format `OlderFormat`.
     """
     try:
-        connection = apsw.Connection(os.fspath(path), flags=apsw.SQLITE_OPEN_READONLY)
+        connection = connect(path, apsw.SQLITE_OPEN_READONLY)
     except SQLITE_ERRORS as error:
         raise StoreFailed(describe(error)) if is_known else cannot_open(path, error) from error
     try:
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         if not is_known:
             _check_format(path, connection, version)
+        elif not page_sums.are_compared(connection):
+            raise StoreDamaged(_NO_SUMS)
         if is_known:
             allow_bounds(connection)
             this_thread.sleep_us = SLEEP_US
@@ -244,13 +266,20 @@ def _number(header: bytes, at: int) -> int:
     return int.from_bytes(header[at : at + 4], "big")
 
 
-def _check_library() -> None:
+def check_library() -> None:
+    """Raise `CannotOpenStore` if files cannot be used with the SQLite that is installed."""
     version = apsw.sqlite_lib_version()
     if tuple(int(part) for part in version.split(".")[:3]) < _OLDEST_SQLITE:
         raise CannotOpenStore(
             f"The SQLite library {version}",
             "can damage databases that are in use",
             f"install an apsw with SQLite {'.'.join(map(str, _OLDEST_SQLITE))} or newer",
+        )
+    if not page_sums.load():
+        raise CannotOpenStore(
+            f"The SQLite library {version}",
+            "cannot compare the check sums of pages",
+            "install an apsw that includes SQLite's extension cksumvfs, as its wheels do",
         )
 
 
@@ -263,6 +292,8 @@ def _check_format(path: pathlib.Path, connection: apsw.Connection, version: int)
         raise OlderFormat(path, present)
     if present != version:
         raise _newer(path, present)
+    if version >= _SUMS_SINCE and not page_sums.are_compared(connection):
+        raise damaged(path, _NO_SUMS)
     found = dict(
         connection.execute("SELECT name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite_%'")
     )

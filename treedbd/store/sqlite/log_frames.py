@@ -3,7 +3,7 @@
 The format is https://www.sqlite.org/fileformat.html#the_write_ahead_log: a header, then frames.
 Each is a page with its number, the salts of the header and a check sum over all before it. The
 first frame that does not fit ends the log. A frame that ends a commit says how many pages the file
-has.
+has. What a page reserves at its end means nothing in a frame (`page_sums`).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import BinaryIO, Final, NamedTuple, TypeAlias
 
 from treedbd.store.sqlite.file import PAGE_BYTES
+from treedbd.store.sqlite.page_sums import RESERVED_AT
 
 _HEADER: Final = struct.Struct(">8I")
 _FRAME: Final = struct.Struct(">6I")
@@ -51,8 +52,14 @@ def is_applied(log: pathlib.Path, file: pathlib.Path) -> bool:
     if page_count is None:
         return True
     with file.open("rb") as opened:
-        return _page_count(opened) == page_count and all(
-            _page(opened, page) == content for page, content in pages.items() if page <= page_count
+        header = _page(opened, 1)
+        if len(header) < PAGE_BYTES:
+            return False
+        end = PAGE_BYTES - header[RESERVED_AT]
+        return _PAGE_COUNT.unpack_from(header, _PAGE_COUNT_AT)[0] == page_count and all(
+            _page(opened, page)[:end] == content[:end]
+            for page, content in pages.items()
+            if page <= page_count
         )
 
 
@@ -89,8 +96,3 @@ def _add(content: bytes, sums: _Sums, order: str) -> _Sums:
 def _page(file: BinaryIO, number: int) -> bytes:
     file.seek((number - 1) * PAGE_BYTES)
     return file.read(PAGE_BYTES)
-
-
-def _page_count(file: BinaryIO) -> int:
-    count: int = _PAGE_COUNT.unpack_from(_page(file, 1), _PAGE_COUNT_AT)[0]
-    return count

@@ -18,6 +18,9 @@ from typing import Any, NoReturn, Self, TypeAlias, TypeVar
 import apsw
 
 from treedbd.store.engine import (
+    Damage,
+    DamagedPage,
+    DamagedRow,
     DiskFull,
     EngineSnapshot,
     LogEntry,
@@ -181,7 +184,7 @@ class PresentReader(SqliteReader):
         cached: CachedConnection,
         hold: Callable[[PresentReader], bool],
         released: Callable[[PresentReader], None],
-        damaged: Callable[[StoreDamaged], None],
+        damaged: Callable[[Damage], None],
     ) -> None:
         """`hold` replaces this reader by another if it can; `released` takes the connection.
 
@@ -212,6 +215,9 @@ class PresentReader(SqliteReader):
             except (StoreFailed, DiskFull):
                 self._is_current = False
                 self.end()  # what is left of a transaction that met an error is not to be trusted
+                raise
+            except DamagedRow as damage:
+                self._damaged(damage)
                 raise
             finally:
                 if not self._is_held:
@@ -278,7 +284,7 @@ class PresentReader(SqliteReader):
 
     def _on_error(self, error: apsw.Error) -> Exception:
         failure = super()._on_error(error)
-        if isinstance(failure, StoreDamaged):
+        if isinstance(failure, DamagedPage | StoreDamaged):
             self._damaged(failure)
         return failure
 

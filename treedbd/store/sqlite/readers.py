@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import Callable
 from typing import Final
 
-from treedbd.store.engine import ReadView, StoreDamaged, StoreFailed
+from treedbd.store.engine import Damage, ReadView, StoreFailed
 from treedbd.store.sqlite.file import connect_reader
 from treedbd.store.sqlite.reader import CachedConnection, PresentReader
 
@@ -30,7 +30,7 @@ class Readers:
         self._check_in_place = check_in_place
         self._cache_bytes: int | None = None
         self._begun: Callable[[ReadView], None] | None = None
-        self._damaged: Callable[[StoreDamaged], None] | None = None
+        self._damaged: Callable[[Damage], None] | None = None
         self.present = self._make_reader(CachedConnection(connect_reader(path)))
         self.snapshots: Final[set[PresentReader]] = set()
         self._spare: list[CachedConnection] = []
@@ -40,7 +40,7 @@ class Readers:
         self.present.let_go()
         self._begun = self.present.begun = begun
 
-    def report_damage(self, damaged: Callable[[StoreDamaged], None]) -> None:
+    def report_damage(self, damaged: Callable[[Damage], None]) -> None:
         """Call `damaged` when a read finds the file damaged."""
         self._damaged = damaged
 
@@ -105,7 +105,7 @@ class Readers:
     def _make_reader(self, connection: CachedConnection) -> PresentReader:
         return PresentReader(connection, self._hold_present, self._release, self._found_damaged)
 
-    def _found_damaged(self, damage: StoreDamaged) -> None:
+    def _found_damaged(self, damage: Damage) -> None:
         if self._damaged is not None:
             self._damaged(damage)
 

@@ -35,7 +35,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import pathlib
 from collections.abc import Callable
 from typing import Final
@@ -43,7 +42,13 @@ from typing import Final
 import apsw
 
 from treedbd.files import FULL_ERRNOS, sync_directory
-from treedbd.store.engine import CannotOpenStore, DiskFull, StoreFailed
+from treedbd.store.engine import (
+    CannotOpenStore,
+    DamagedPage,
+    DiskFull,
+    StoreDamaged,
+    StoreFailed,
+)
 from treedbd.store.lock import DirectoryLock
 from treedbd.store.sqlite.errors import (
     LOCK_ERRORS,
@@ -55,6 +60,7 @@ from treedbd.store.sqlite.errors import (
 from treedbd.store.sqlite.file import (
     BUSY_MS,
     TURN_BUSY_MS,
+    connect,
     connect_writer,
     log_of,
     set_cache_size,
@@ -81,6 +87,7 @@ class SqliteWriter:
     Attributes:
         history: the history of the file, as it was found.
         is_sound: whether all of the file is known to be sound.
+        report_damage: called, in the thread that uses the engine, if the file is found damaged.
         let_reads_go: lets the next read see what has been committed; returns False if it must not
             yet, or if a read is under way. A reader of an older moment keeps the log from being
             restarted, and a checkpoint from copying all of it.
@@ -104,10 +111,12 @@ class SqliteWriter:
         """
         self.history: Final = History(path)
         self.let_reads_go: Callable[[], bool] = lambda: True
+        self.report_damage: Callable[[DamagedPage | StoreDamaged], None] = lambda _: None
         self._path = path
         self._space = FileSpace(path)
         self._is_cache = is_cache
         self._failure: str | None = None
+        self._damage: DamagedPage | StoreDamaged | None = None  # not reported yet
         self._transaction: SqliteTransaction | None = None
         self._has_reported = False
         self._version = 0
@@ -145,6 +154,7 @@ class SqliteWriter:
 
     def begin(self) -> SqliteTransaction:
         """Open the one transaction; raise `StoreFailed`."""
+        self._report_damage()
         if self._failure is not None:
             raise StoreFailed(self._failure)
         if self._transaction is not None:
@@ -208,6 +218,8 @@ class SqliteWriter:
             failure.needed = self._space.missing + changed
         if in_commit and self._failure is not None:
             self._invalidate_tail()
+        if not in_commit:  # a commit may be made in another thread
+            self._report_damage()
         return failure
 
     def checkpoint(self) -> None:
@@ -370,7 +382,14 @@ class SqliteWriter:
             failure.file = self._path
         if isinstance(failure, StoreFailed) and not isinstance(error, LOCK_ERRORS):
             self._failure = str(failure)
+        if isinstance(failure, DamagedPage | StoreDamaged):
+            self._damage = failure
         return failure
+
+    def _report_damage(self) -> None:
+        damage, self._damage = self._damage, None
+        if damage is not None:
+            self.report_damage(damage)
 
     def _invalidate_tail(self) -> None:
         with contextlib.suppress(*SQLITE_ERRORS):
@@ -384,9 +403,7 @@ def apply_log(path: pathlib.Path, *, accept_loss: bool) -> None:
     """
     history = History(path)
     try:
-        with contextlib.closing(
-            apsw.Connection(os.fspath(path), flags=apsw.SQLITE_OPEN_READWRITE)
-        ) as connection:
+        with contextlib.closing(connect(path)) as connection:
             connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             connection.pragma("locking_mode", "exclusive")  # first: then the index is in memory
             connection.pragma("synchronous", 2)

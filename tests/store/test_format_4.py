@@ -1,0 +1,99 @@
+"""A file of format 4 is checked, and written again with check sums of its pages."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+
+import apsw
+import pytest
+
+from tests.store import format_4
+from tests.store.normal_form import normal_form
+from treedbd.store.engine import CannotOpenStore
+from treedbd.store.nodes import Nodes
+from treedbd.store.sqlite import convert
+from treedbd.store.sqlite.convert import check_older
+from treedbd.store.sqlite.engine import SqliteEngine
+from treedbd.store.sqlite.file import PAGE_BYTES, connect
+from treedbd.store.sqlite.page_sums import are_compared, write_sums
+from treedbd.store.verify import verify
+from treedbd.tree.order import encode_path
+from treedbd.tree.types import ROOT
+
+KEY = encode_path(("people", "p000"))
+
+
+@pytest.fixture
+def old(tmp_path: pathlib.Path) -> pathlib.Path:
+    path = tmp_path / "demo" / "default.shelf"
+    format_4.unpack_fixture(path)
+    return path
+
+
+def ignore(_: str) -> None:
+    """Receive a sentence about the progress."""
+
+
+def check_content(path: pathlib.Path) -> None:
+    with contextlib.closing(SqliteEngine.open(path, reserve_bytes=0, report=ignore)) as engine:
+        assert engine.read(verify) == []
+        assert engine.verify() == []
+        assert engine.read(lambda view: Nodes(view).get(ROOT)) == normal_form(format_4.BODY)
+        assert engine.read(lambda view: (view.sequence(), len(list(view.entries(0))))) == (8, 8)
+
+
+def test_a_file_that_treedb_has_written_is_converted(old: pathlib.Path) -> None:
+    check_content(old)
+    content = old.read_bytes()
+    summed = bytearray(content)
+    write_sums(summed, PAGE_BYTES)
+    assert summed == content
+    with contextlib.closing(connect(old)) as connection:
+        assert are_compared(connection)
+
+
+def test_a_sound_file_is_checked_and_not_changed(old: pathlib.Path) -> None:
+    before = old.read_bytes()
+    assert check_older(old, 4) == []
+    assert old.read_bytes() == before
+
+
+def test_a_damaged_row_stays_as_it_is_and_all_others_are_converted(old: pathlib.Path) -> None:
+    with contextlib.closing(apsw.Connection(str(old))) as connection:
+        connection.execute("UPDATE kv SET v = CAST('{' AS BLOB) WHERE rowid = 9")
+        rows = list(connection.execute("SELECT k, v FROM kv ORDER BY k"))
+    with contextlib.closing(SqliteEngine.open(old, reserve_bytes=0, report=ignore)) as engine:
+        assert engine.read(lambda view: list(view.scan(b"", b"\xff" * 9))) == rows
+
+
+@pytest.mark.parametrize(
+    "statement", ["DELETE FROM kv WHERE rowid = 9", "UPDATE log SET entry = x'00' WHERE seq = 8"]
+)
+def test_a_new_file_that_lacks_something_does_not_replace_the_old_one(
+    old: pathlib.Path, statement: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync = convert._sync
+
+    def lose(new: pathlib.Path) -> None:
+        with contextlib.closing(connect(new)) as connection:
+            connection.execute(statement)
+        sync(new)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(convert, "_sync", lose)
+        with pytest.raises(CannotOpenStore, match="its rows are not those that were written"):
+            SqliteEngine.open(old, report=ignore)
+    check_content(old)
+
+
+def test_a_file_with_a_damaged_index_is_not_converted(old: pathlib.Path) -> None:
+    content = bytearray(old.read_bytes())
+    leaves = [at for at in range(0, len(content), PAGE_BYTES) if content[at] == 10]
+    (key,) = (found for at in leaves if (found := content.find(KEY, at, at + PAGE_BYTES)) > 0)
+    content[key + len(KEY) - 1] ^= 1
+    old.write_bytes(content)
+    assert check_older(old, 4) != []
+    with pytest.raises(CannotOpenStore):
+        SqliteEngine.open(old, report=ignore)
+    assert old.read_bytes() == content
