@@ -363,7 +363,7 @@ def _try_apply_log(path: pathlib.Path, *, accept_loss: bool) -> bool:
 
 
 def _ignore(_: Damage) -> None:
-    """Receive damage that the caller of the read or the write is told of."""
+    """Receive damage, for which the read or the write has an error already."""
 
 
 def _close_alone(close: _Close) -> None:
