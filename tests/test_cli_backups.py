@@ -19,7 +19,7 @@ import pytest_twisted
 
 from tests.command import COMMAND, environment, error_of, output_of, run_command, treedb
 from tests.daemon import Daemon
-from tests.store import format_4
+from tests.store.older_files import unpack_file
 from tests.store.sqlite.disk_space import limited_file_size
 from treedbd.cli.backups.backup import numbered
 from treedbd.database.data_directory import BACKUP_NOTE
@@ -216,7 +216,7 @@ async def test_a_backup_that_an_older_version_has_made_is_restored(
     await output_of("backup", "--data", data, backup)
     shelf = backup / "demo" / "default.shelf"
     shutil.rmtree(shelf.parent)
-    format_4.unpack_fixture(shelf)
+    unpack_file(4, shelf)
     content = json.loads((backup / "manifest.json").read_bytes())
     (saved,) = (each for each in content["files"] if each["path"] == "demo/default.shelf")
     saved |= {

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.store import format_2
 from tests.store.normal_form import normal_form
+from tests.store.older_files import BODY, unpack_file
 from treedbd.store.engine import CannotOpenStore, Row
 from treedbd.store.format_2 import convert_rows, is_same
 from treedbd.store.nodes import Nodes
@@ -23,7 +23,7 @@ from treedbd.tree.types import ROOT
 @pytest.fixture
 def old(tmp_path: pathlib.Path) -> pathlib.Path:
     path = tmp_path / "demo" / "default.shelf"
-    format_2.unpack_fixture(path)
+    unpack_file(2, path)
     return path
 
 
@@ -41,7 +41,7 @@ def test_a_file_that_treedb_has_written_is_converted(old: pathlib.Path) -> None:
     engine = SqliteEngine.open(old, reserve_bytes=0, report=ignore)
     assert engine.read(verify) == []
     assert engine.verify() == []
-    assert engine.read(lambda view: Nodes(view).get(ROOT)) == normal_form(format_2.BODY)
+    assert engine.read(lambda view: Nodes(view).get(ROOT)) == normal_form(BODY)
     assert engine.read(lambda view: (view.sequence(), len(list(view.entries(0))))) == (7, 7)
     engine.close()
 

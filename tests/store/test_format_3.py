@@ -6,8 +6,8 @@ import pathlib
 
 import pytest
 
-from tests.store import format_3
 from tests.store.normal_form import normal_form
+from tests.store.older_files import BODY, unpack_file
 from treedbd.store.nodes import Nodes
 from treedbd.store.sqlite.convert import check_older
 from treedbd.store.sqlite.engine import SqliteEngine
@@ -18,7 +18,7 @@ from treedbd.tree.types import ROOT
 @pytest.fixture
 def old(tmp_path: pathlib.Path) -> pathlib.Path:
     path = tmp_path / "demo" / "default.shelf"
-    format_3.unpack_fixture(path)
+    unpack_file(3, path)
     return path
 
 
@@ -30,7 +30,7 @@ def test_a_file_that_treedb_has_written_is_converted(old: pathlib.Path) -> None:
     engine = SqliteEngine.open(old, reserve_bytes=0, report=ignore)
     assert engine.read(verify) == []
     assert engine.verify() == []
-    assert engine.read(lambda view: Nodes(view).get(ROOT)) == normal_form(format_3.BODY)
+    assert engine.read(lambda view: Nodes(view).get(ROOT)) == normal_form(BODY)
     assert engine.read(lambda view: (view.sequence(), len(list(view.entries(0))))) == (6, 6)
     engine.close()
 

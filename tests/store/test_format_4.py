@@ -8,8 +8,8 @@ import pathlib
 import apsw
 import pytest
 
-from tests.store import format_4
 from tests.store.normal_form import normal_form
+from tests.store.older_files import BODY, unpack_file
 from treedbd.store.engine import CannotOpenStore
 from treedbd.store.nodes import Nodes
 from treedbd.store.sqlite import convert
@@ -27,7 +27,7 @@ KEY = encode_path(("people", "p000"))
 @pytest.fixture
 def old(tmp_path: pathlib.Path) -> pathlib.Path:
     path = tmp_path / "demo" / "default.shelf"
-    format_4.unpack_fixture(path)
+    unpack_file(4, path)
     return path
 
 
@@ -39,7 +39,7 @@ def check_content(path: pathlib.Path) -> None:
     with contextlib.closing(SqliteEngine.open(path, reserve_bytes=0, report=ignore)) as engine:
         assert engine.read(verify) == []
         assert engine.verify() == []
-        assert engine.read(lambda view: Nodes(view).get(ROOT)) == normal_form(format_4.BODY)
+        assert engine.read(lambda view: Nodes(view).get(ROOT)) == normal_form(BODY)
         assert engine.read(lambda view: (view.sequence(), len(list(view.entries(0))))) == (8, 8)
 
 

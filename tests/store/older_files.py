@@ -1,4 +1,4 @@
-"""A file of format 3 that treedb itself wrote when that was the present one, and what is in it."""
+"""Files of older formats that treedb itself wrote when each was the present one, with `BODY`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import gzip
 import pathlib
 from typing import Any
 
-FIXTURE = pathlib.Path(__file__).with_name("format_3.shelf.gz")
 BODY: Any = {
     "people": {f"p{at:03}": {"name": f"Person {at}", "tags": [at, at + 1]} for at in range(200)},
     "list": [f"item {at}" * 10 for at in range(60)],
@@ -26,7 +25,8 @@ BODY: Any = {
 }
 
 
-def unpack_fixture(path: pathlib.Path) -> None:
-    """Put the file that treedb has written at `path`."""
+def unpack_file(version: int, path: pathlib.Path) -> None:
+    """Put the file of a format, 2 or newer, at `path`."""
     path.parent.mkdir(parents=True)
-    path.write_bytes(gzip.decompress(FIXTURE.read_bytes()))
+    content = pathlib.Path(__file__).with_name(f"format_{version}.shelf.gz").read_bytes()
+    path.write_bytes(gzip.decompress(content))
