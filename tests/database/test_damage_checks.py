@@ -277,29 +277,6 @@ def test_a_write_that_meets_a_damaged_page_is_refused_and_reported(
     close(again)
 
 
-def test_a_damaged_row_that_is_read_is_reported(
-    tmp_path: pathlib.Path, checked: list[pathlib.Path]
-) -> None:
-    file = create(tmp_path, is_clean=True)
-    corrupt_row(file, "a", "k7")
-    catalog, clock = make_catalog(tmp_path, PROJECT)
-    clock.advance(0)
-    assert checked == []
-    database = find(catalog, "d")
-    for _ in range(2):
-        with pytest.raises(DamagedRow):
-            database.read(lambda nodes: nodes.get(("a", "k7")))
-        clock.advance(0)
-    (problem,) = problems(catalog)
-    assert (problem.database, problem.reason) == ("d", DAMAGED)
-    assert database.read(lambda nodes: nodes.get(("a", "k0"))) == "x" * 3000
-    close(catalog)
-    again, clock = make_catalog(tmp_path, PROJECT)
-    clock.advance(0)
-    assert checked == [file]
-    close(again)
-
-
 def test_a_large_file_is_not_read(
     tmp_path: pathlib.Path, checked: list[pathlib.Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

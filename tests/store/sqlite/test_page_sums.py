@@ -25,14 +25,16 @@ from treedbd.store.engine import (
 from treedbd.store.sqlite import page_sums
 from treedbd.store.sqlite.copy import Moment
 from treedbd.store.sqlite.engine import SqliteEngine
-from treedbd.store.sqlite.file import PAGE_BYTES, connect_reader
+from treedbd.store.sqlite.file import PAGE_BYTES, connect_reader, log_of
 
 HIGH: Final = b"\xff"
 SECTOR: Final = 512
 """What a disk writes whole or not at all."""
 
 
-def fill(engine: SqliteEngine, source: random.Random, commits: int = 30) -> None:
+def fill(
+    engine: SqliteEngine, source: random.Random, commits: int = 30, row_bytes: int = 900
+) -> None:
     """Change rows of many lengths, so that pages of all kinds are used and some become free."""
     for _ in range(commits):
         transaction = engine.begin()
@@ -41,7 +43,7 @@ def fill(engine: SqliteEngine, source: random.Random, commits: int = 30) -> None
             if source.random() < 0.3:
                 transaction.delete(key)
             else:
-                transaction.put(key, source.randbytes(source.choice((10, 900, 9000))))
+                transaction.put(key, source.randbytes(source.choice((10, row_bytes, 9000))))
         transaction.append(source.randbytes(16), source.randbytes(500))
         transaction.commit()
 
@@ -175,24 +177,33 @@ def test_every_connection_compares(path: pathlib.Path, tmp_path: pathlib.Path) -
         assert page_sums.are_compared(connection)
 
 
-def test_a_copy_has_right_sums(path: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def assert_right_sums(path: pathlib.Path) -> None:
+    """Assert that each page of a file that nothing has open has the sum of its content."""
+    content = path.read_bytes()
+    summed = bytearray(content)
+    page_sums.write_sums(summed, PAGE_BYTES)
+    assert content == summed
+
+
+@pytest.mark.parametrize("row_bytes", [900, 700_000])
+def test_a_copy_has_right_sums(path: pathlib.Path, tmp_path: pathlib.Path, row_bytes: int) -> None:
     target = tmp_path / "copied" / path.name
     target.parent.mkdir()
-    with opened(path) as engine:
-        fill(engine, random.Random(5), commits=3)  # some of it is only in the log
-        moment = Moment(path)
-        moment.copy(target, lambda _: None)
-        moment.close()
-        content = target.read_bytes()
-        summed = bytearray(content)
-        page_sums.write_sums(summed, PAGE_BYTES)
-        assert content == summed
+    with opened(path) as engine, contextlib.closing(Moment(path)) as before:
+        fill(engine, random.Random(5), commits=3, row_bytes=row_bytes)
+        with contextlib.closing(Moment(path)) as moment:
+            assert log_of(path).stat().st_size > moment.size - before.size  # all is in the log
+            moment.copy(target, lambda _: None)
+        assert_right_sums(target)
 
 
-def test_compacting_keeps_the_sums(path: pathlib.Path) -> None:
+@pytest.mark.parametrize("row_bytes", [900, 700_000])
+def test_compacting_keeps_the_sums(path: pathlib.Path, row_bytes: int) -> None:
     with opened(path) as engine:
+        fill(engine, random.Random(5), commits=3, row_bytes=row_bytes)
         expected = engine.read(everything)
         engine.compact()
+    assert_right_sums(path)
     assert content_of(path) == expected
     for at in pages_of(path, 10)[:1]:
         flip(path, (at + 3000) * 8)

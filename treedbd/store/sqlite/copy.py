@@ -21,7 +21,14 @@ from treedbd.files import open_private
 from treedbd.store.engine import DamagedRow, ReadView, StoreFailed
 from treedbd.store.sqlite.convert import check_older
 from treedbd.store.sqlite.errors import SQLITE_ERRORS, classify_error, describe
-from treedbd.store.sqlite.file import LOG, OlderFormat, beside, connect, connect_reader
+from treedbd.store.sqlite.file import (
+    LOG,
+    OlderFormat,
+    beside,
+    connect,
+    connect_reader,
+    empty_file,
+)
 from treedbd.store.sqlite.integrity import check_all
 from treedbd.store.sqlite.reader import SqliteReader
 from treedbd.store.verify import verify
@@ -70,9 +77,11 @@ class Moment:
 
     def copy(self, target: pathlib.Path, progress: Progress) -> None:
         """Write a copy that is durable; raise `DiskFull`, `StoreFailed` or OSError."""
-        os.close(open_private(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+        with open(open_private(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as header:
+            header.write(empty_file())  # whose header says that pages have sums, before the first
         with contextlib.closing(connect(target)) as new:
             try:
+                new.pragma("journal_mode", "off")
                 new.pragma("synchronous", 0)  # it is synced once, when it is complete
                 with new.backup("main", self._connection, "main") as copying:
                     while not copying.done:

@@ -20,7 +20,6 @@ import apsw
 from treedbd.store.engine import (
     Damage,
     DamagedPage,
-    DamagedRow,
     DiskFull,
     EngineSnapshot,
     LogEntry,
@@ -215,9 +214,6 @@ class PresentReader(SqliteReader):
             except (StoreFailed, DiskFull):
                 self._is_current = False
                 self.end()  # what is left of a transaction that met an error is not to be trusted
-                raise
-            except DamagedRow as damage:
-                self._damaged(damage)
                 raise
             finally:
                 if not self._is_held:
