@@ -13,18 +13,20 @@ other answer ends the run with status 1. Nothing is ever written.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import http.client
 import json
 import random
 import shutil
-import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
+
+from tests.daemon import Daemon
 
 PAGE: Final = 4096
 KINDS: Final = {2: "index inner", 5: "table inner", 10: "index leaf", 13: "table leaf"}
@@ -60,43 +62,32 @@ def make_tree(records: int, source: random.Random) -> dict[str, Any]:
     }
 
 
-class Daemon:
-    """A daemon over a folder of data."""
+class Reader:
+    """Requests to a daemon over one connection, or a new one after an answer that was cut off."""
 
-    def __init__(self, data: Path, port: int) -> None:
-        """Start it, and wait until it answers."""
-        treedb = Path(sys.executable).with_name("treedb")
-        endpoint = f"tcp:{port}:interface=127.0.0.1"
-        command = [str(treedb), "serve", "--dev", "-l", endpoint, "--data", str(data)]
-        self.log = data.with_name(f"{data.name}.log")
-        self._process = subprocess.Popen(
-            command, stdout=self.log.open("w"), stderr=subprocess.STDOUT
-        )
-        self.port = port
-        end = time.monotonic() + 60
-        while "treedb ready" not in self.log.read_text():
-            if self._process.poll() is not None or time.monotonic() > end:
-                raise RuntimeError(self.log.read_text())
-            time.sleep(0.05)
-        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    def __init__(self, daemon: Daemon) -> None:
+        """Send to `daemon`."""
+        self._connection = daemon.connect()
 
     def request(self, method: str, url: str, body: object = None) -> tuple[int, bytes]:
-        """Return the status and the body of a response."""
+        """Return the status and the body of a response, 0 and nothing if it was cut off."""
         content = None if body is None else json.dumps(body)
-        headers = {"Authorization": "Bearer owner"} if method == "PUT" else {}
+        headers = {} if body is None else {"Authorization": "Bearer owner"}
         self._connection.request(method, url, content, headers)
         try:
             response = self._connection.getresponse()
             return response.status, response.read()
         except (http.client.HTTPException, OSError):
-            self._connection.close()  # a large answer was cut off: the next request connects again
+            self._connection.close()
             return 0, b""
 
-    def stop(self) -> None:
-        """Stop it cleanly."""
-        self._connection.close()
-        self._process.terminate()
-        self._process.wait(30)
+
+@contextlib.contextmanager
+def serve(folder: Path) -> Iterator[Reader]:
+    """Run a daemon over `<folder>/data`; stop it cleanly at the end."""
+    with Daemon(folder, listen=["tcp:0:interface=127.0.0.1"]) as daemon:
+        yield Reader(daemon)
+        daemon.stop()
 
 
 def reads(tree: dict[str, Any], source: random.Random) -> list[str]:
@@ -135,31 +126,31 @@ def flip(shelf: Path, bit: int) -> str:
 class Trial:
     """Flips in copies of one database."""
 
-    def __init__(self, folder: Path, records: int, seed: int, port: int) -> None:
+    def __init__(self, folder: Path, records: int, seed: int) -> None:
         """Write the database, and keep the right answers."""
-        self._folder, self._port = folder, port
+        self._folder = folder
         self._random = random.Random(seed)
         tree = make_tree(records, self._random)
         self._reads = reads(tree, self._random)
-        daemon = Daemon(folder / "first", port)
-        for url, body in (("/.settings/rules.json", RULES), ("/.json", tree)):
-            status, answer = daemon.request("PUT", _with_name(url, "demo"), body)
-            assert status == 200, answer
-        for key in list(tree["users"])[::3]:  # so that pages become free, and rows are out of order
-            daemon.request("DELETE", _with_name(f"/numbers/{int(key[1:]) * 7}.json", "demo"))
-        daemon.stop()
-        daemon = Daemon(folder / "first", port)
-        self._right = [daemon.request("GET", _with_name(url, "demo")) for url in self._reads]
-        daemon.stop()
-        self._source = next((folder / "first").glob("*/default.shelf"))
+        first = folder / "first"
+        first.mkdir()
+        with serve(first) as reader:
+            for url, body in (("/.settings/rules.json", RULES), ("/.json", tree)):
+                status, answer = reader.request("PUT", _with_name(url, "demo"), body)
+                assert status == 200, answer
+            for key in list(tree["users"])[::3]:  # pages become free, and rows are out of order
+                reader.request("DELETE", _with_name(f"/numbers/{int(key[1:]) * 7}.json", "demo"))
+        with serve(first) as reader:
+            self._right = [reader.request("GET", _with_name(url, "demo")) for url in self._reads]
+        self._source = next(first.glob("data/*/default.shelf"))
         self.answers: Counter[str] = Counter()
         self.kinds: Counter[tuple[str, str]] = Counter()
         self.wrong: list[str] = []
 
     def run(self, number: int, count: int) -> None:
         """Try so many flips with one daemon."""
-        data = self._folder / f"run{number}"
-        project = data / self._source.parent.name
+        folder = self._folder / f"run{number}"
+        project = folder / "data" / self._source.parent.name
         project.mkdir(parents=True)
         rules = self._source.with_name("rules.json")
         if rules.exists():
@@ -173,19 +164,16 @@ class Trial:
             if each % 10 == 0:
                 bit = self._random.randrange(100 * 8)  # the header, which is small
             flips[f"f{each}"] = bit, flip(shelf, bit)
-        daemon = Daemon(data, self._port)
-        try:
+        with serve(folder) as reader:
             for name, (bit, kind) in flips.items():
-                self._read_all(daemon, name, bit, kind)
-        finally:
-            daemon.stop()
-        shutil.rmtree(data)
+                self._read_all(reader, name, bit, kind)
+        shutil.rmtree(folder)
 
-    def _read_all(self, daemon: Daemon, name: str, bit: int, kind: str) -> None:
+    def _read_all(self, reader: Reader, name: str, bit: int, kind: str) -> None:
         seen = set()
         for url, right in zip(self._reads, self._right, strict=True):
             full = _with_name(url, f"{name}--demo")
-            status, body = daemon.request("GET", full)
+            status, body = reader.request("GET", full)
             what = {0: "cut off", 503: "503"}.get(status, "WRONG")
             if (status, body) == right:
                 what = "right"
@@ -206,10 +194,9 @@ def main() -> int:
     parser.add_argument("--at-once", type=int, default=50)
     parser.add_argument("--seed", type=int, default=31)
     parser.add_argument("--records", type=int, default=3000)
-    parser.add_argument("--port", type=int, default=18431)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        trial = Trial(Path(folder), options.records, options.seed, options.port)
+        trial = Trial(Path(folder), options.records, options.seed)
         for number, done in enumerate(range(0, options.flips, options.at_once)):
             trial.run(number, min(options.at_once, options.flips - done))
     for (kind, worst), count in sorted(trial.kinds.items()):

@@ -27,6 +27,7 @@ STORE_TASKS = (
 SMALLEST = {
     "backups.py": ("--rounds=1", "--connections=2"),
     "big_trees.py": ("--records=200", "--small=50", "--rounds=1", "--samples=1"),
+    "bit_flips.py": ("--flips=4", "--records=200"),
     "crashes.py": ("--rounds=1", "--records=500"),
     "histories.py": ("--rounds=2", "--operations=300", "--cut-every=100", "--kill-every=150"),
     "import_kills.py": ("--command=faults", "--rounds=1", "--sizes=1000"),
@@ -50,6 +51,7 @@ SMALLEST = {
 ROWS = [
     ("backups.py", r"1 backups, each of one moment: median [0-9.]+ s, [0-9,]+ writes/s .*", 1),
     ("big_trees.py", r"(point|record|limitTo|orderBy|equalTo|page|shallow|append).* +[0-9.]+", 8),
+    ("bit_flips.py", r"answers: \{.*'right': [0-9]+.*\}", 1),
     ("crashes.py", r"[A-Za-z]+ +[0-9]+ killed in the middle, [0-9]+ whole; nothing lost", 5),
     ("histories.py", r"round [0-9]: [0-9.]+ s, judged in [0-9.]+ s", 2),
     ("histories.py", r"stream [01]: [0-9]+ events in order, 0 restarts", 4),
