@@ -101,6 +101,8 @@ def test_making_a_token_and_checking_rules_import_no_reactor(tmp_path: pathlib.P
         ("patch", "update"),
         ("cat", "get"),
         ("rename", "mv"),
+        ("delet", "remove"),
+        ("renam", "mv"),
         ("gte", "get"),
     ],
 )

@@ -114,10 +114,12 @@ def did_you_mean(
 
     `meanings` are names that a word means, whatever it is like.
     """
-    names = [*known]
-    similar: list[str] = [each for each in (meanings.get(word),) if each in names]
-    similar = similar or import_module("difflib").get_close_matches(word, names, 1)
-    return f" Did you mean {similar[0]}?" if similar else ""
+    names = {name: name for name in known}
+    names |= {name: meant for name, meant in meanings.items() if meant in names}
+    similar = (
+        [word] if word in names else import_module("difflib").get_close_matches(word, names, 1)
+    )
+    return f" Did you mean {names[similar[0]]}?" if similar else ""
 
 
 def make_parser() -> argparse.ArgumentParser:
