@@ -54,7 +54,7 @@ def encode(document: dict[str, Any], suffix: str) -> bytes:
 def compress(content: bytes, suffix: str) -> bytes:
     """Return content compressed as the end of a file's name says."""
     if suffix.endswith(".gz"):
-        return gzip.compress(content)
+        return gzip.compress(content, mtime=0)
     return zstd.compress(content) if suffix.endswith(".zst") else content
 
 
