@@ -248,3 +248,17 @@ def test_without_the_extension_nothing_is_opened(
     with pytest.raises(CannotOpenStore, match=sentence):
         SqliteEngine.create(path.with_name("other.shelf"))
     assert not path.with_name("other.shelf").exists()
+
+
+def test_a_page_of_rows_in_place_of_one_of_the_change_log_is_damage(path: pathlib.Path) -> None:
+    with opened(path) as engine:
+        (entry, *_) = engine.read(lambda view: list(view.entries(0)))
+        rows = engine.read(lambda view: list(view.scan(b"", HIGH)))
+    short = next(value for _, value in rows if len(value) == 900)
+    content = path.read_bytes()
+    leaves = {at: content[at : at + PAGE_BYTES] for at in pages_of(path, 13)}
+    (to,) = (at for at, page in leaves.items() if entry.op_id in page)
+    (of,) = (page for page in leaves.values() if short in page)
+    path.write_bytes(content[:to] + of + content[to + PAGE_BYTES :])
+    with opened(path) as engine, pytest.raises(StoreDamaged, match="has no content"):
+        engine.read(lambda view: list(view.entries(0)))

@@ -9,7 +9,6 @@ that is used later raises RuntimeError. `transaction` changes rows.
 from __future__ import annotations
 
 import contextlib
-import functools
 import operator
 import threading
 from collections.abc import Callable, Iterator
@@ -43,7 +42,6 @@ _KEY_SCANS = (f"SELECT k {_RANGE}", f"SELECT k {_RANGE} DESC")
 _SEQUENCE = "SELECT seq FROM dbs WHERE db = 1"
 _ENTRIES = "SELECT seq, op_id, entry FROM log WHERE seq > ? ORDER BY seq"
 
-_as_entry: Callable[[tuple[Any, ...]], LogEntry] = functools.partial(tuple.__new__, LogEntry)
 _first: Callable[[tuple[Any, ...]], bytes] = operator.itemgetter(0)
 
 
@@ -107,7 +105,10 @@ class SqliteReader:
 
     def entries(self, after: int) -> Iterator[LogEntry]:
         """Iterate over the retained entries with numbers above `after`."""
-        return map(_as_entry, self._walk(_ENTRIES, after))
+        for number, op_id, content in self._walk(_ENTRIES, after):
+            if not isinstance(content, bytes):  # a page that belongs elsewhere
+                raise self._on_error(apsw.CorruptError("an entry of the change log has no content"))
+            yield LogEntry(number, op_id, content)
 
     def _is_over(self) -> bool:
         return self._execute is _raise_over
