@@ -256,6 +256,20 @@ async def test_a_damaged_database_is_skipped_and_the_others_are_saved(
     assert value_in(tmp_path / "r")[0] == {"a": 1}
 
 
+@pytest.mark.parametrize("keep", [[], ["--keep", "1"]])
+@pytest_twisted.ensureDeferred
+async def test_nothing_is_saved_if_no_database_can_be(
+    tmp_path: pathlib.Path, keep: list[str]
+) -> None:
+    unpack_file(4, tmp_path / "data" / "demo" / "default.shelf")
+    folder = tmp_path / "b"
+    result = await treedb("backup", "--data", tmp_path / "data", *keep, folder)
+    assert result.status == 1
+    assert "treedb: No database could be saved.\n" in result.errors
+    assert "default.shelf has format 4" in result.errors
+    assert not folder.exists() or [*folder.iterdir()] == []
+
+
 @pytest_twisted.ensureDeferred
 async def test_nothing_old_is_removed_while_a_database_cannot_be_saved(
     data: pathlib.Path, tmp_path: pathlib.Path

@@ -175,12 +175,15 @@ class _Source:
 def _save(
     data: pathlib.Path, projects: Collection[str], folder: pathlib.Path, *, quiet: bool
 ) -> Manifest:
-    """Save all files of a data directory, and return the manifest, which has been written."""
+    """Save all files of a data directory, and return the manifest, which has been written.
+
+    Leaves nothing in the folder if it fails, also because no database can be saved.
+    """
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
-    create_directory(folder)
     skipped: list[str] = []
     saved: list[SavedFile] = []
     with contextlib.ExitStack() as closing:
+        closing.enter_context(_whole_or_nothing(folder))
         with _unserved(data):
             sources = list(_open(data, projects, skipped, closing))
         size = sum(each.moment.size for each in sources if each.moment is not None)
@@ -196,11 +199,27 @@ def _save(
             else:
                 target.unlink(missing_ok=True)
                 skipped.append(f"{source.path} is not saved: {problem}")
+        if skipped and all(each.sequence is None for each in saved):
+            raise CommandFailed("No database could be saved.", *map(make_printable, skipped))
     for project in {folder / source.path.parent for source in sources}:
         sync_directory(project)
     manifest = Manifest(now, tuple(saved), tuple(skipped))
     manifest.write(folder)
     return manifest
+
+
+@contextlib.contextmanager
+def _whole_or_nothing(folder: pathlib.Path) -> Iterator[None]:
+    """Make a folder, and remove what has been put into it if it is not completed."""
+    was_there = folder.exists()
+    create_directory(folder)
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        if was_there:
+            create_directory(folder)
+        raise
 
 
 @contextlib.contextmanager
