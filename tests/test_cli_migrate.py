@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pathlib
 import signal
@@ -17,7 +18,7 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
-from tests.command import COMMAND, RunningCommand, environment, run_command
+from tests.command import COMMAND, Lines, RunningCommand, environment, run_command
 from tests.daemon import Daemon
 from tests.proxy import CuttingProxy
 from treedbd.cli.client import Client
@@ -203,17 +204,24 @@ def members_of(found: Any) -> list[tuple[str, Any]]:
     return sorted(found.items()) if isinstance(found, dict) else []
 
 
-def test_a_source_that_returns_few_children_and_arrays_is_copied_whole(target: Daemon) -> None:
-    HostedSource.tree["k"] = {f"k{at:02}": "x" * 100_000 for at in range(50)}
-    with ThreadingHTTPServer(("127.0.0.1", 0), HostedSource) as server:
+@contextlib.contextmanager
+def answering(kind: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    """Serve with a handler; yield the URL."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), kind) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
-            words = [f"http://127.0.0.1:{server.server_port}", url(target), "--once", "--quiet"]
-            result = run_command("migrate", *words, token="owner")
+            yield f"http://127.0.0.1:{server.server_port}"
         finally:
             server.shutdown()
             thread.join()
+
+
+def test_a_source_that_returns_few_children_and_arrays_is_copied_whole(target: Daemon) -> None:
+    HostedSource.tree["k"] = {f"k{at:02}": "x" * 100_000 for at in range(50)}
+    with answering(HostedSource) as address:
+        words = [address, url(target), "--once", "--quiet"]
+        result = run_command("migrate", *words, token="owner")
     assert result.status == 0, result.errors
     assert send(target, "GET", "/.json") == HostedSource.tree
 
@@ -277,6 +285,9 @@ def test_what_changes_in_the_first_copy_is_compared_and_not_only_added() -> None
                 following.add(())
             self.copied.append((path, is_new))
 
+        def give_up(self) -> None:
+            raise AssertionError
+
     copying = ChangingCopy()
     client = Client(Clock(), TrustStore())
     address = parse_url("http://localhost")
@@ -316,6 +327,107 @@ def test_a_refusal_names_the_side(source: Daemon, target: Daemon, tmp_path: path
     wrong = token_file(tmp_path)
     result = run_command(*words, "--source-token-file", wrong)
     assert "treedb: The target: 403" in result.errors
+
+
+@pytest.mark.parametrize(
+    ("below_source", "below_target"), [("", ""), ("", "/a"), ("/a", ""), ("/a", "/a.json")]
+)
+@pytest.mark.parametrize("once", [["--once"], []])
+def test_a_database_is_not_migrated_into_itself(
+    source: Daemon, below_source: str, below_target: str, once: list[str]
+) -> None:
+    send(source, "PUT", "/.json", {"a": {"b": 1}})
+    there = f"{source.http}{below_target or '/'}?ns=demo"
+    words = ["migrate", url(source) + below_source, there, "--replace", *once]
+    result = run_command(*words, token="owner")
+    assert (result.status, "cannot be migrated into itself" in result.errors) == (1, True)
+    assert exported(source) == {"a": {"b": 1}}
+
+
+def test_rules_are_not_copied_with_a_part_of_a_database(source: Daemon, target: Daemon) -> None:
+    send(source, "PUT", "/a.json", {"b": 1})
+    for below in ("", "/a"):
+        words = ["migrate", f"{url(source)}/a", url(target) + below, "--once", "--replace"]
+        result = run_command(*words, token="owner")
+        assert result.status == 0
+        assert "Only a part of a database is copied, so the rules are not." in result.errors
+        assert exported(target) == ({"a": {"b": 1}, "b": 1} if below else {"b": 1})
+
+
+class Answering(BaseHTTPRequestHandler):
+    """A source of one value, which answers streams and some reads as it is told."""
+
+    stream: ClassVar[tuple[str, bytes]] = ("text/event-stream", b"")
+    body: ClassVar[bytes] = b"1"
+
+    def do_GET(self) -> None:
+        is_stream = self.headers.get("Accept") == "text/event-stream"
+        kind, body = self.stream if is_stream else ("application/json", self.body)
+        self.send_response(500 if ".settings" in self.path else 200)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>log in</html>", b'{"a": 1', b"NaN"])
+def test_what_is_no_json_is_not_copied(target: Daemon, body: bytes) -> None:
+    handler = type("Handler", (Answering,), {"body": body})
+    with answering(handler) as address:
+        words = ["migrate", address, url(target), "--once", "--replace"]
+        result = run_command(*words, token="owner")
+    assert result.status == 1
+    assert f"treedb: {address} has answered a read with what is no JSON." in result.errors
+    assert "Traceback" not in result.errors
+    assert "returned the status 500. Its rules are not copied" in result.errors
+    assert exported(target) is None
+
+
+def test_a_source_without_streams_is_not_followed(target: Daemon) -> None:
+    handler = type("Handler", (Answering,), {"stream": ("text/html", b"<html></html>")})
+    with answering(handler) as address:
+        result = run_command("migrate", address, url(target), token="owner")
+    assert result.status == 1
+    assert f"The source does not send a stream at {address}/.json." in result.errors
+
+
+def await_line(lines: Lines, text: str) -> None:
+    """Wait for a line that has a text."""
+    while text not in lines.next():
+        pass
+
+
+@pytest.mark.parametrize("stream", [b"", b'event: put\ndata: {"path":"/","data":1}\n\n'])
+def test_a_stream_that_ends_is_reported_and_ctrl_c_is_the_end(
+    target: Daemon, stream: bytes
+) -> None:
+    handler = type("Handler", (Answering,), {"stream": ("text/event-stream", stream)})
+    with (
+        answering(handler) as address,
+        RunningCommand("migrate", address, url(target), token="owner") as command,
+    ):
+        await_line(command.errors, "Trying again, with a whole copy.")
+        command.signal(signal.SIGINT)
+        assert command.wait() == 1
+        assert "What changed in the source last may be missing" in command.errors.rest()[-1]
+
+
+@pytest.mark.parametrize("gone", ["source", "target"])
+def test_ctrl_c_ends_while_a_server_is_down(source: Daemon, target: Daemon, gone: str) -> None:
+    send(source, "PUT", "/a.json", 1)
+    with RunningCommand("migrate", url(source), url(target), token="owner") as command:
+        await_line(command.errors, "What changes in the source is copied, too, until Ctrl-C.")
+        if gone == "source":
+            source.kill()
+        else:
+            target.kill()
+            send(source, "PUT", "/a.json", 2)
+        await_line(command.errors, "Trying again")
+        command.signal(signal.SIGINT)
+        assert command.wait() == 1
 
 
 @pytest.mark.parametrize("size", [1, 7, 10_000])

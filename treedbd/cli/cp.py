@@ -57,7 +57,7 @@ def add_options(parser: ArgumentParser, _: str) -> None:
 
 def _copy(client: HttpClient, arguments: Namespace) -> None:
     source, target = arguments.source, arguments.url
-    if database_of(source) == database_of(target) and _is_within(_keys(target), _keys(source)):
+    if is_within(target, source):
         raise CommandFailed(f"{source} cannot be copied into itself.")
     parameters = {"format": "export"} if arguments.export else {}
     address = source.to_json().with_parameters(parameters | time_parameters(arguments))
@@ -108,9 +108,11 @@ def database_of(url: Url) -> tuple[str, int, str, str]:
     return host, url.port, url.socket, ns
 
 
+def is_within(inner: Url, outer: Url) -> bool:
+    """Return whether a path is that of another URL of the same database, or below it."""
+    keys = _keys(outer)
+    return database_of(inner) == database_of(outer) and _keys(inner)[: len(keys)] == keys
+
+
 def _keys(url: Url) -> list[str]:
     return [key for key in unquote(url.path.removesuffix(SUFFIX)).split("/") if key]
-
-
-def _is_within(inner: list[str], outer: list[str]) -> bool:
-    return inner[: len(outer)] == outer

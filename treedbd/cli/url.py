@@ -83,6 +83,11 @@ class Url:
         """Whether it is an https URL."""
         return self.scheme == "https"
 
+    @property
+    def has_path(self) -> bool:
+        """Whether it names a part of a database, not the whole."""
+        return bool(self.path.removesuffix(SUFFIX).strip("/"))
+
     def to_json(self) -> Url:
         """Return the URL with `.json` at the end of its path."""
         has_suffix = self.path.endswith(SUFFIX)

@@ -8,6 +8,7 @@ from io import BytesIO
 from typing import Any, Final, cast
 
 import orjson
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import deferLater
 from twisted.web.client import FileBodyProducer
 from twisted.web.iweb import IBodyProducer, IResponse
@@ -46,6 +47,14 @@ class Retries:
         self._client = client
         self._retry_s = retry_s
         self._is_failing = False
+        self._is_over = False
+        self._pausing: Deferred[None] | None = None
+
+    def give_up(self) -> None:
+        """Try no request again from now on: what fails is an error at once."""
+        self._is_over = True
+        if self._pausing is not None:
+            self._pausing.cancel()
 
     async def request(
         self,
@@ -82,12 +91,16 @@ class Retries:
         `asked` is the pause in seconds that the server asks for.
         """
         pause = failures.next_pause(self._reactor.seconds(), asked)
-        if pause is None:
+        if pause is None or self._is_over:
             raise CommandFailed(sentence)
         if not self._is_failing:
             self._is_failing = True
             warn(f"{sentence} Trying again for {self._retry_s:g} seconds.")
-        await deferLater(self._reactor, pause, lambda: None)
+        self._pausing = deferLater(self._reactor, pause, lambda: None)
+        try:
+            await self._pausing
+        except CancelledError:
+            raise CommandFailed(sentence) from None
 
 
 async def read_size(retries: Retries, url: Url) -> int | None:

@@ -62,12 +62,17 @@ class Copying:
         self._target_url = target_url
         self._progress = progress
 
+    def give_up(self) -> None:
+        """End the copy that is under way, if it waits to try a request again."""
+        self._source.give_up()
+        self._target.give_up()
+
     async def copy(self, path: Path, *, is_new: bool = False) -> None:
         """Copy what is at a path; `is_new` if nothing is there in the target.
 
         Raises `CommandFailed`.
         """
-        found = await self._read(path, _EXPORT)
+        found = await self._read_value(path, _EXPORT)
         if found is None:
             await self._copy_large(path, is_new=is_new)
         elif found != NULL or not is_new:
@@ -85,12 +90,12 @@ class Copying:
         if not await self._copy_children(path, is_new=is_new):
             await self._copy_leaf(path)
             return
-        priority = await self._read((*path, PRIORITY), {}) or NULL
+        priority = await self._read_value((*path, PRIORITY), {}) or NULL
         if priority != NULL or not is_new:
             await self._write("PUT", (*path, PRIORITY), priority)
 
     async def _copy_leaf(self, path: Path) -> None:
-        found = await self._read(path, _EXPORT, LEAF_BYTES)
+        found = await self._read_value(path, _EXPORT, LEAF_BYTES)
         if found is None:  # it had no children just now
             raise CommandFailed(f"{format_path(path)} of the source has changed: try again.")
         await self._write("PUT", path, found)
@@ -150,7 +155,7 @@ class Copying:
         text = await self._read(path, parameters)
         if text is None:
             return None
-        members = _members(orjson.loads(text))
+        members = _members(_parse(text, self._source_url))
         return {key: members[key] for key in sorted(members, key=rank_key) if key != PRIORITY}
 
     async def _sorted_keys(self, path: Path) -> list[str]:
@@ -168,7 +173,16 @@ class Copying:
     async def _keys(self, retries: Retries, url: Url, path: Path) -> set[str]:
         address = at_path(url, path).with_parameters({"shallow": "true", "timeout": LONGEST})
         response = await retries.request("GET", address)
-        return set(_members(orjson.loads(await content(response, address))))
+        return set(_members(_parse(await content(response, address), url)))
+
+    async def _read_value(
+        self, path: Path, parameters: dict[str, str], most: int = PAGE_BYTES
+    ) -> bytes | None:
+        """Return what `_read` does, if it is JSON."""
+        text = await self._read(path, parameters, most)
+        if text is not None:
+            _parse(text, self._source_url)
+        return text
 
     async def _read(
         self, path: Path, parameters: dict[str, str], most: int = PAGE_BYTES
@@ -206,6 +220,14 @@ class Copying:
 def at_path(url: Url, path: Path) -> Url:
     """Return the URL of a path below the one that a URL names."""
     return url.below(path).to_json()
+
+
+def _parse(text: bytes, url: Url) -> Any:
+    """Return the JSON of a response; raise `CommandFailed` if it is none."""
+    try:
+        return orjson.loads(text)
+    except ValueError:
+        raise CommandFailed(f"{url} has answered a read with what is no JSON.") from None
 
 
 def _members(found: Any) -> dict[str, Any]:

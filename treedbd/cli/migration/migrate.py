@@ -11,15 +11,19 @@ from __future__ import annotations
 import os
 import pathlib
 import signal
+import sys
 from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
+from twisted.web.iweb import IResponse
 
 from treedbd.cli.address import parse_address
-from treedbd.cli.client import Client, content, receive
-from treedbd.cli.exit import DONE, CommandFailed, print_line, warn
+from treedbd.cli.client import Client, content, read_error, receive
+from treedbd.cli.cp import is_within
+from treedbd.cli.exit import INTERRUPTED, CommandFailed, print_line, warn
 from treedbd.cli.failures import NoResponse
 from treedbd.cli.loading.retries import DEFAULT_RETRY_S, Refused, Retries, read_size
 from treedbd.cli.loading.sender import Sender
@@ -37,6 +41,10 @@ from treedbd.cli.url import Url, parse_url
 from treedbd.tree.types import Path
 
 POLL_S: Final = 0.1
+RETRY_S: Final = 1.0
+NOT_FOLLOWED: Final = (
+    "What changed in the source last may be missing: give the command again, with --replace."
+)
 SOURCE: Final = "The source"
 STREAM_HEADERS: Final = {"Accept": "text/event-stream"}
 
@@ -65,6 +73,8 @@ def add_options(parser: ArgumentParser, _: str) -> None:
 
 async def _migrate(reactor: Any, client: Client, arguments: Namespace) -> None:
     source = _source_client(reactor, arguments)
+    if is_within(arguments.source, arguments.url) or is_within(arguments.url, arguments.source):
+        raise CommandFailed(f"{arguments.source} cannot be migrated into itself.")
     progress = ProgressReport("copied", None, is_quiet=arguments.quiet)
     origin = Retries(reactor, source, DEFAULT_RETRY_S, SOURCE)
     target = Retries(reactor, client, DEFAULT_RETRY_S, "The target")
@@ -72,18 +82,24 @@ async def _migrate(reactor: Any, client: Client, arguments: Namespace) -> None:
     is_empty = await Sender(target, arguments.url).is_empty()
     if not is_empty and not arguments.replace:
         raise CommandFailed(f"{arguments.url} is not empty: use --replace, or another database.")
+
+    def copied() -> None:
+        progress.finish("Copied", copying.bytes)
+        if not (arguments.once or arguments.quiet):
+            print("What changes in the source is copied, too, until Ctrl-C.", file=sys.stderr)
+
     try:
         if not arguments.quiet:
             progress.set_total(await read_size(origin, arguments.source))
-        await _copy_rules(copying, source, target, arguments)
+        await _copy_rules(source, target, arguments)
         if arguments.once:
             await copying.copy((), is_new=is_empty)
+            copied()
         else:
             following = Following(reactor, source, arguments.source, copying, is_new=is_empty)
-            await following.run()
+            await following.run(copied)
     finally:
         progress.stop()
-    progress.finish("Copied", copying.bytes)
 
 
 def _source_client(reactor: Any, arguments: Namespace) -> Client:
@@ -93,23 +109,27 @@ def _source_client(reactor: Any, arguments: Namespace) -> Client:
     return Client(reactor, choose_trust_store(arguments, arguments.source, settings), token)
 
 
-async def _copy_rules(
-    copying: Copying, source: Client, target: Retries, arguments: Namespace
-) -> None:
-    """Copy the rules, if the token for the source may read them."""
+async def _copy_rules(source: Client, target: Retries, arguments: Namespace) -> None:
+    """Copy the rules, if the URLs name whole databases and the token may read them."""
+    if arguments.source.has_path or arguments.url.has_path:
+        warn("Only a part of a database is copied, so the rules are not.")
+        return
     address = arguments.source.to_rules()
     response = await source.send("GET", address)
-    text = await content(response, address)
     if response.code != 200:
-        warn(
-            f"The rules of {arguments.source.origin} cannot be read with this token, and are not "
-            "copied: put them with treedb rules put."
-        )
+        problem = await read_error(response, address)
+        warn(f"{SOURCE}: {problem} Its rules are not copied: put them with treedb rules put.")
         return
+    text = await content(response, address)
     try:
         await target.request("PUT", arguments.url.to_rules(), None, text)
     except Refused as error:
         warn(f"The rules of the source are not in force here, put them yourself: {error}")
+
+
+def _is_stream(response: IResponse) -> bool:
+    (kind, *_) = response.headers.getRawHeaders("content-type", [""])
+    return str(kind).startswith(STREAM_HEADERS["Accept"])
 
 
 class CopiesPaths(Protocol):
@@ -117,6 +137,9 @@ class CopiesPaths(Protocol):
 
     async def copy(self, path: Path, *, is_new: bool) -> None:
         """Copy it; `is_new` if nothing is there in the target."""
+
+    def give_up(self) -> None:
+        """End the copy that is under way, if it waits to try a request again."""
 
 
 class Following:
@@ -136,20 +159,28 @@ class Following:
         self._is_open = False
         self._is_ending = False
 
-    async def run(self) -> None:
-        """Copy until Ctrl-C; raise `CommandFailed` if the source ends it."""
+    async def run(self, copied: Callable[[], None]) -> None:
+        """Copy until Ctrl-C, and call `copied` after the first copy.
+
+        Raises `CommandFailed` if the source ends it, or cannot be followed to the end.
+        """
         signal.signal(signal.SIGINT, self._end)
-        while not self._is_ending:
+        is_first = True
+        while True:
             await self._open()
             self.add(())
             while self._is_open or self._changed:
                 await self.copy_changed()
-                if self._is_ending and not self._changed:
+                if is_first:
+                    is_first = False
+                    copied()
+                if self._is_ending and self._is_open and not self._changed:
                     print_line("The source was followed to this moment: clients can be switched.")
                     return
-                await deferLater(self._reactor, POLL_S, lambda: None)
+                await self._pause(POLL_S)
             if self._changes.ended:
                 raise CommandFailed(f"The source has ended the stream ({self._changes.ended}).")
+            await self._try_again("The stream of the source broke.")
 
     def add(self, path: Path) -> None:
         """Note that what is at a path has changed."""
@@ -157,25 +188,40 @@ class Following:
 
     def _end(self, *_: object) -> None:
         if self._is_ending:
-            os._exit(DONE)  # a second Ctrl-C does not wait for what is left
+            os._exit(INTERRUPTED)  # a second Ctrl-C does not wait for what is left
         self._is_ending = True
+        self._reactor.callFromThread(self._copying.give_up)
 
     async def _open(self) -> None:
         """Open a stream, and wait for its first event: what changes after that is not missed."""
         while True:
             try:
                 response = await self._client.request("GET", self._url, STREAM_HEADERS)
-                break
             except NoResponse as error:
-                warn(f"{error} Trying again.")
-                await deferLater(self._reactor, 1.0, lambda: None)
+                await self._try_again(str(error))
+                continue
             except CommandFailed as error:
                 raise CommandFailed(f"{SOURCE}: {error}") from None
-        self._changes, self._is_open = ChangedPaths(), True
-        reading = Deferred.fromCoroutine(receive(response, self._url, self._consume))
-        reading.addBoth(self._closed)
-        while self._is_open and not self._changes.has_begun:
-            await deferLater(self._reactor, POLL_S, lambda: None)
+            if not _is_stream(response):
+                raise CommandFailed(f"{SOURCE} does not send a stream at {self._url}.")
+            self._changes, self._is_open = ChangedPaths(), True
+            reading = Deferred.fromCoroutine(receive(response, self._url, self._consume))
+            reading.addBoth(self._closed)
+            while self._is_open and not (self._changes.has_begun or self._is_ending):
+                await self._pause(POLL_S)
+            if self._changes.has_begun:
+                return
+            await self._try_again("The stream of the source has no event.")
+
+    async def _try_again(self, problem: str) -> None:
+        """Report a problem, and wait before all is tried again; after Ctrl-C it is the end."""
+        if self._is_ending:
+            raise CommandFailed(f"{problem} {NOT_FOLLOWED}")
+        warn(f"{problem} Trying again, with a whole copy.")
+        await self._pause(RETRY_S)
+
+    async def _pause(self, seconds: float) -> None:
+        await deferLater(self._reactor, seconds, lambda: None)
 
     def _consume(self, piece: bytes) -> None:
         for path in self._changes.feed(piece):
