@@ -6,11 +6,14 @@ import pathlib
 from collections.abc import Callable
 from typing import Final
 
+from treedbd.limits import KIB
 from treedbd.store.engine import Damage, ReadView, StoreFailed
 from treedbd.store.sqlite.file import connect_reader
 from treedbd.store.sqlite.reader import CachedConnection, PresentReader
 
 _SPARE_CONNECTIONS: Final = 1
+_AT_ONCE_BYTES: Final = 64 * KIB
+"""What is in a smaller file is read at once, and no moment of it held."""
 _SNAPSHOT_CACHE_BYTES: Final = 1024 * 1024
 """Enough for the inner pages of the tree: a reader of a moment mostly reads each page once."""
 
@@ -34,6 +37,8 @@ class Readers:
         self.present = self._make_reader(CachedConnection(connect_reader(path)))
         self.snapshots: Final[set[PresentReader]] = set()
         self._spare: list[CachedConnection] = []
+        if path.stat().st_size > _AT_ONCE_BYTES:  # so that it can be read when it is removed
+            self._spare.append(CachedConnection(connect_reader(path)))
 
     def follow(self, begun: Callable[[ReadView], None]) -> None:
         """Call `begun` with each moment that `present` begins to show from now on."""
