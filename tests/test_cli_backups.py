@@ -256,6 +256,21 @@ async def test_a_damaged_database_is_skipped_and_the_others_are_saved(
     assert value_in(tmp_path / "r")[0] == {"a": 1}
 
 
+@pytest_twisted.ensureDeferred
+async def test_a_backup_and_a_data_directory_are_not_in_each_other(
+    data: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    with Daemon(data.parent) as daemon:
+        put(daemon, "/a.json", 1)
+    assert "is in the data directory" in await error_of("backup", "--data", data, data / "b")
+    await output_of("backup", "--data", data, tmp_path / "b")
+    assert "is in the backup" in await error_of(
+        "restore", tmp_path / "b", "--data", tmp_path / "b/d"
+    )
+    assert not (data / "b").exists()
+    assert not (tmp_path / "b/d").exists()
+
+
 @pytest.mark.parametrize("keep", [[], ["--keep", "1"]])
 @pytest_twisted.ensureDeferred
 async def test_nothing_is_saved_if_no_database_can_be(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pathlib
+import shutil
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,6 +13,7 @@ from tests.command import run_command
 from tests.daemon import Daemon
 from tests.rights import someone_else
 from tests.store import format_1
+from tests.store.older_files import unpack_file
 from treedbd.cli.main import main
 from treedbd.store.lock import DirectoryLock
 from treedbd.store.node_writer import NodeWriter
@@ -136,6 +139,33 @@ def test_a_file_of_an_older_format_is_checked_and_not_converted(
     status, lines, errors = check(capsys, data)
     assert status == 1
     assert lines[3:] == ["demo/old.shelf: The row / cannot be read."]
+
+
+def test_an_older_file_without_room_for_its_conversion_is_reported(
+    capsys: pytest.CaptureFixture[str], data: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = data / "demo/old.shelf"
+    unpack_file(4, file)
+    size = file.stat().st_size
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=size - 1))
+    status, lines, _ = check(capsys, data)
+    assert status == 1
+    room = f"{size:,} bytes are needed beside it, {size - 1:,} are free"
+    assert lines[3:] == [f"demo/old.shelf: It cannot be converted: {room}."]
+
+
+def test_an_older_file_that_cannot_be_opened_does_not_end_the_check(
+    capsys: pytest.CaptureFixture[str], data: pathlib.Path
+) -> None:
+    file = data / "demo/a.shelf"
+    unpack_file(4, file)
+    content = bytearray(file.read_bytes())
+    content[47] ^= 1
+    file.write_bytes(content)
+    status, lines, _ = check(capsys, data)
+    assert status == 1
+    assert "its schema cannot be read" in "".join(lines)
+    assert lines[-2:] == ["demo/default.shelf: ok", "demo/eu.shelf: ok"]
 
 
 def restore_older(file: pathlib.Path) -> None:

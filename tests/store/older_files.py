@@ -27,6 +27,6 @@ BODY: Any = {
 
 def unpack_file(version: int, path: pathlib.Path) -> None:
     """Put the file of a format, 2 or newer, at `path`."""
-    path.parent.mkdir(parents=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     content = pathlib.Path(__file__).with_name(f"format_{version}.shelf.gz").read_bytes()
     path.write_bytes(gzip.decompress(content))

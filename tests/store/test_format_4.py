@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import pathlib
+import stat
 
 import apsw
 import pytest
@@ -97,3 +99,39 @@ def test_a_file_with_a_damaged_index_is_not_converted(old: pathlib.Path) -> None
     with pytest.raises(CannotOpenStore):
         SqliteEngine.open(old, report=ignore)
     assert old.read_bytes() == content
+
+
+@pytest.mark.parametrize(
+    ("at", "bit", "reason"),
+    [
+        (47, 1, "its schema cannot be read"),  # the number of the schema's format
+        ("op_id", 128, "its schema cannot be read"),  # no UTF-8 any more
+        ("STRICT", 1, "tables are not those|malformed"),
+    ],
+)
+def test_a_file_with_a_damaged_schema_is_refused(
+    old: pathlib.Path, at: int | str, bit: int, reason: str
+) -> None:
+    content = bytearray(old.read_bytes())
+    content[content.index(at.encode()) + 1 if isinstance(at, str) else at] ^= bit
+    old.write_bytes(content)
+    with pytest.raises(CannotOpenStore, match=reason):
+        SqliteEngine.open(old, report=ignore)
+    (finding,) = check_older(old, 4)
+    assert str(old) in finding
+    assert old.read_bytes() == content
+
+
+def test_a_file_of_a_group_that_cannot_be_given_is_converted(
+    old: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
+    is_root = os.geteuid() == 0  # others cannot make such a file
+    os.chown(old, -1, os.getgid() + 1 if is_root else -1)
+    old.chmod(0o640)
+    monkeypatch.setattr(os, "chown", refuse)
+    check_content(old)
+    assert old.stat().st_gid == os.getgid()
+    assert stat.S_IMODE(old.stat().st_mode) == (0o600 if is_root else 0o640)

@@ -8,6 +8,7 @@ is checked, and not converted.
 from __future__ import annotations
 
 import pathlib
+import shutil
 from argparse import ArgumentParser, Namespace
 from itertools import islice
 
@@ -71,7 +72,7 @@ def verify_file(file: pathlib.Path) -> list[str]:
     except OlderFormat as error:
         note = f"Note: {file} has format {error.version}; the next start converts it."
         print_line(make_printable(note))
-        return check_older(file, error.version)
+        return [*check_older(file, error.version), *_check_room(file)]
     except CannotOpenStore as error:
         return [str(error)]
     except OSError as error:
@@ -88,6 +89,13 @@ def verify_file(file: pathlib.Path) -> list[str]:
             engine.record_damage()  # so the next start looks for it, too
         engine.close()
     return findings
+
+
+def _check_room(file: pathlib.Path) -> list[str]:
+    free, needed = shutil.disk_usage(file.parent).free, file.stat().st_size
+    if free >= needed:
+        return []
+    return [f"It cannot be converted: {needed:,} bytes are needed beside it, {free:,} are free."]
 
 
 def _check_rows(rows: ReadView) -> list[str]:

@@ -57,7 +57,7 @@ def add_options(parser: ArgumentParser, _: str) -> None:
         "source", metavar="SOURCE-URL", type=parse_address, help="the path to move from"
     )
     parser.add_argument("url", metavar="TARGET-URL", type=parse_address, help="the path to move to")
-    parser.add_argument("--force", action="store_true", help="replace what is at the target")
+    parser.add_argument("-f", "--force", action="store_true", help="replace what is at the target")
     parser.add_argument(
         "--tries",
         metavar="N",

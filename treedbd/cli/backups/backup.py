@@ -57,6 +57,8 @@ def add_options(parser: ArgumentParser, _: str) -> None:
 def _backup(arguments: Namespace) -> Status:
     settings = read_stored_settings(arguments, "saved")
     folder, keep = arguments.folder, arguments.keep
+    if folder.resolve().is_relative_to(settings.data.resolve()):
+        raise CommandFailed(f"{folder} is in the data directory: choose another folder.")
     try:
         if keep is None:
             _require_empty(folder)

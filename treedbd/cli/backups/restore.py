@@ -46,6 +46,8 @@ def _restore(arguments: Namespace) -> Status:
     data = read_settings(arguments).data.absolute()
     folder = _choose(arguments.folder)
     manifest = read_manifest(folder)
+    if data.resolve().is_relative_to(folder.resolve()):
+        raise CommandFailed(f"{data} is in the backup: choose another by --data.")
     work = data.with_name(data.name + WORK)
     try:
         _require_free(data)

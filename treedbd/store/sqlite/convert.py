@@ -138,20 +138,22 @@ def convert(path: pathlib.Path, found: int, report: Report, *, accept_loss: bool
 def check_older(path: pathlib.Path, found: int) -> list[str]:
     """Return what would keep a file of the format `found` from being converted.
 
-    Nothing is changed. Raises `CannotOpenStore`.
+    Nothing is changed.
     """
 
     def check(rows: ReadView) -> list[str]:
         findings = _OLDER[found].check(rows)
         return list(itertools.islice(findings, MAX_FINDINGS))
 
-    with contextlib.closing(connect_reader(path, is_known=False, version=found)) as connection:
-        try:
+    try:
+        with contextlib.closing(connect_reader(path, is_known=False, version=found)) as connection:
             return [*check_all(connection), *SqliteReader(connection).read(check)]
-        except (StoreFailed, *SQLITE_ERRORS) as error:
-            return [f"The file cannot be read: {error}."]
-        except ValueError as error:
-            return [f"{error}."]
+    except CannotOpenStore as error:
+        return [str(error)]
+    except (StoreFailed, *SQLITE_ERRORS) as error:
+        return [f"The file cannot be read: {error}."]
+    except ValueError as error:
+        return [f"{error}."]
 
 
 def _convert_once(path: pathlib.Path, version: int, report: Report, *, accept_loss: bool) -> None:
@@ -219,13 +221,20 @@ def _replace(path: pathlib.Path, old: apsw.Connection, version: int, report: Rep
 
 
 def _create(new: pathlib.Path, version: int, like: os.stat_result) -> None:
-    """Create a file of a format without rows, with the owner and the mode of the old one."""
+    """Create a file of a format without rows, with the owner and the mode of the old one.
+
+    If it cannot have the same group, its own group has no access to it.
+    """
     with open(open_private(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
         file.write(empty_file(version))
+    mode = stat.S_IMODE(like.st_mode)
     created = new.stat()
     if (created.st_uid, created.st_gid) != (like.st_uid, like.st_gid):
-        os.chown(new, like.st_uid, like.st_gid)
-    new.chmod(stat.S_IMODE(like.st_mode))
+        try:
+            os.chown(new, like.st_uid, like.st_gid)
+        except PermissionError:  # it is a group of which this user is no member
+            mode &= ~stat.S_IRWXG
+    new.chmod(mode)
 
 
 def _fill(

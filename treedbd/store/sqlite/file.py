@@ -285,6 +285,14 @@ def check_library() -> None:
 
 def _check_format(path: pathlib.Path, connection: apsw.Connection, version: int) -> None:
     connection.set_busy_timeout(BUSY_MS)
+    try:
+        _check_header(path, connection, version)
+        _check_tables(path, connection)
+    except (apsw.SQLError, UnicodeDecodeError):  # of a file without check sums
+        raise damaged(path, "its schema cannot be read") from None
+
+
+def _check_header(path: pathlib.Path, connection: apsw.Connection, version: int) -> None:
     if connection.pragma("application_id") != APPLICATION_ID:
         raise foreign(path)
     present = connection.pragma("user_version")
@@ -294,6 +302,9 @@ def _check_format(path: pathlib.Path, connection: apsw.Connection, version: int)
         raise _newer(path, present)
     if version >= _SUMS_SINCE and not page_sums.are_compared(connection):
         raise damaged(path, _NO_SUMS)
+
+
+def _check_tables(path: pathlib.Path, connection: apsw.Connection) -> None:
     found = dict(
         connection.execute("SELECT name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite_%'")
     )
