@@ -100,7 +100,7 @@ METRICS: Final[tuple[Metric, ...]] = (
     ),
     _counter(
         "treedb_sent_bytes_total",
-        "Bytes of the bodies of responses; streams are not counted.",
+        "Bytes of the bodies of responses; streams, and what was cut off, are not counted.",
         lambda s: _by(s.requests.sent),
         "project",
     ),
