@@ -298,6 +298,12 @@ async def test_nothing_old_is_removed_while_a_database_cannot_be_saved(
     broken.write_bytes(b"SQLite format 3\0" + b"x" * 5000)
     assert (await treedb(*words)).status == 3
     assert sorted(each.name for each in (tmp_path / "b").iterdir()) == ["0001", "0002"]
+    result = await treedb("restore", "--data", tmp_path / "r", tmp_path / "b")
+    assert (result.status, "0002 is newer, but lacks" in result.errors) == (0, True)
+    assert (tmp_path / "r/demo/broken.shelf").exists()
+    result = await treedb("restore", "--data", tmp_path / "r2", tmp_path / "b" / "0002")
+    assert "Note: it lacks what could not be saved. " in result.output.decode()
+    assert not (tmp_path / "r2/demo/broken.shelf").exists()
     for file in broken.parent.glob("broken.*"):
         file.unlink()
     await output_of(*words)

@@ -85,7 +85,8 @@ class ProgressReport:
             return
         seconds = self._now() - self._begin
         rate = count / MIB / max(seconds, 1e-3)
-        line = f"{done}, {count:,} bytes in {seconds:.1f} s ({rate:.1f} MiB/s)"
+        unit = "byte" if count == 1 else "bytes"
+        line = f"{done}, {count:,} {unit} in {seconds:.1f} s ({rate:.1f} MiB/s)"
         print(line, file=sys.stderr, flush=True)
 
 

@@ -15,7 +15,7 @@ from typing import Final
 
 from treedbd.cli.backups.backup import numbered
 from treedbd.cli.backups.manifest import MANIFEST, Manifest, SavedFile, read_manifest
-from treedbd.cli.exit import DONE, CommandFailed, Status, make_printable, print_line
+from treedbd.cli.exit import DONE, CommandFailed, Status, make_printable, print_line, warn
 from treedbd.cli.options import add_settings_options, read_settings
 from treedbd.database.data_directory import BACKUP_NOTE
 from treedbd.files import create_directory, sync_directory
@@ -69,12 +69,22 @@ def _restore(arguments: Namespace) -> Status:
 
 
 def _choose(folder: pathlib.Path) -> pathlib.Path:
-    """Return the folder of a backup, of numbered ones the newest that is complete."""
+    """Return the folder of a backup: of numbered ones the newest that has all databases.
+
+    The newest of all, if none has.
+    """
     if not folder.is_dir():
         raise CommandFailed(f"There is no folder {folder}.")
-    if not (folder / MANIFEST).is_file() and (found := numbered(folder)):
-        return found[-1]
-    return folder
+    if (folder / MANIFEST).is_file() or not (found := numbered(folder)):
+        return folder
+    newest = found[-1]
+    chosen = next((each for each in reversed(found) if not read_manifest(each).skipped), newest)
+    if chosen != newest:
+        warn(
+            f"{newest} is newer, but lacks what could not be saved then, so {chosen} is restored. "
+            "Name the folder of a backup to restore that one."
+        )
+    return chosen
 
 
 def _require_free(data: pathlib.Path) -> None:
@@ -122,7 +132,8 @@ def _put_in_place(work: pathlib.Path, data: pathlib.Path) -> None:
 
 def _report(folder: pathlib.Path, manifest: Manifest, data: pathlib.Path) -> None:
     count = sum(each.sequence is not None for each in manifest.files)
-    text = f"{data}: {count} databases of {manifest.time}, from {folder}."
+    databases = "1 database" if count == 1 else f"{count:,} databases"
+    text = f"{data}: {databases} of {manifest.time}, from {folder}."
     print_line(make_printable(text))
     for sentence in manifest.skipped:
-        print_line(make_printable(f"Note: when the backup was made, {sentence}"))
+        print_line(make_printable(f"Note: it lacks what could not be saved. {sentence}"))
