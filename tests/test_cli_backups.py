@@ -394,6 +394,25 @@ async def test_a_database_is_compacted_while_it_is_served_and_when_not(
     assert value_in(data)[0] == {"left": 1}
 
 
+@pytest_twisted.ensureDeferred
+async def test_a_damaged_database_is_not_compacted_and_the_others_are(
+    data: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    with Daemon(data.parent) as daemon:
+        put(daemon, "/a.json", {f"k{at}": "x" * 1000 for at in range(200)})
+    damaged = data / "demo" / "a.shelf"
+    content = bytearray((data / "demo" / "default.shelf").read_bytes())
+    content[max(at for at in range(0, len(content), 4096) if content[at] == 13) + 2000] ^= 1
+    damaged.write_bytes(content)
+    result = await treedb("compact", "--data", data)
+    assert result.status == 1
+    sentence = "demo/a.shelf is not compacted: "
+    assert sentence in result.errors
+    assert "a page does not match its check sum" in result.errors
+    assert result.output.startswith(b"demo/default.shelf: ")
+    assert damaged.read_bytes() == content
+
+
 def test_a_served_directory_is_compacted_whose_domain_does_not_lead_here(
     tmp_path: pathlib.Path,
 ) -> None:

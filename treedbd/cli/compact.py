@@ -7,6 +7,7 @@ names its URLs, and the settings its secrets.
 
 from __future__ import annotations
 
+import pathlib
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from functools import partial
@@ -17,7 +18,7 @@ import orjson
 
 from treedbd.cli.address import parse_address
 from treedbd.cli.client import Client, content
-from treedbd.cli.exit import DONE, CommandFailed, Status, make_printable, print_line
+from treedbd.cli.exit import DONE, FAILED, CommandFailed, Status, make_printable, print_line, warn
 from treedbd.cli.options import (
     add_network_options,
     add_settings_options,
@@ -68,7 +69,7 @@ def _run(arguments: Namespace) -> Status:
         return run_online(arguments)
     try:
         return _compact_files(settings, lock)
-    except (CannotOpenStore, DiskFull, StoreFailed) as error:
+    except DiskFull as error:
         raise CommandFailed(f"{error}") from None
     finally:
         lock.release()
@@ -130,18 +131,37 @@ async def _compact_targets(
 
 
 def _compact_files(settings: Settings, lock: DirectoryLock) -> Status:
+    """Compact all databases that are sound; report the others."""
+    status = DONE
     for entry in walk(settings.data, settings.projects):
+        name = f"{entry.project}/{entry.file.name}"
         if entry.error is not None:
-            raise CommandFailed(str(entry.error))
-        if entry.is_shelf:
-            engine = SqliteEngine.open(entry.file, lock=lock)
-            try:
-                before = engine.size()
-                engine.compact()
-                _report(f"{entry.project}/{entry.file.name}", before, engine.size())
-            finally:
-                engine.close()
-    return DONE
+            problem: str | None = str(entry.error)
+        elif entry.is_shelf:
+            problem = _compact_file(name, entry.file, lock)
+        else:
+            continue
+        if problem is not None:
+            warn(f"{name} is not compacted: {problem}")
+            status = FAILED
+    return status
+
+
+def _compact_file(name: str, file: pathlib.Path, lock: DirectoryLock) -> str | None:
+    """Compact a file; return why that cannot be done, None if it was. Raises `DiskFull`."""
+    try:
+        engine = SqliteEngine.open(file, lock=lock)
+        try:
+            if findings := engine.verify():  # of a damaged index it would make a new one
+                return findings[0]
+            before = engine.size()
+            engine.compact()
+            _report(name, before, engine.size())
+        finally:
+            engine.close()
+    except (CannotOpenStore, StoreFailed) as error:
+        return str(error)
+    return None
 
 
 def _report(name: str, before: int, after: int) -> None:

@@ -42,7 +42,13 @@ from treedbd.limits import MIB
 from treedbd.store import format_1, format_2, format_3, format_4
 from treedbd.store.engine import CannotOpenStore, DiskFull, ReadView, Row, StoreFailed
 from treedbd.store.row_keys import END, FIRST
-from treedbd.store.sqlite.errors import SQLITE_ERRORS, cannot_open, classify_error, damaged
+from treedbd.store.sqlite.errors import (
+    SQLITE_ERRORS,
+    cannot_open,
+    classify_error,
+    damaged,
+    describe,
+)
 from treedbd.store.sqlite.file import (
     FORMAT,
     beside,
@@ -150,8 +156,10 @@ def check_older(path: pathlib.Path, found: int) -> list[str]:
             return [*check_all(connection), *SqliteReader(connection).read(check)]
     except CannotOpenStore as error:
         return [str(error)]
-    except (StoreFailed, *SQLITE_ERRORS) as error:
+    except StoreFailed as error:
         return [f"The file cannot be read: {error}."]
+    except SQLITE_ERRORS as error:
+        return [f"The file cannot be read: {describe(error)}."]
     except ValueError as error:
         return [f"{error}."]
 

@@ -56,8 +56,10 @@ def classify_error(connection: apsw.Connection, error: apsw.Error) -> StoreFaile
 
 
 def describe(error: apsw.Error) -> str:
-    """Return the message of the engine with its result code."""
+    """Return the message of the engine with its result code; for a damaged page what it is."""
     code = result_code(error)
+    if code == apsw.SQLITE_IOERR_DATA:
+        return WRONG_SUM
     return f"{error} ({apsw.mapping_extended_result_codes.get(code, code)})"
 
 

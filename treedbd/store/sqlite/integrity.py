@@ -8,7 +8,7 @@ import pathlib
 import apsw
 
 from treedbd.store.engine import StoreFailed
-from treedbd.store.sqlite.errors import SQLITE_ERRORS
+from treedbd.store.sqlite.errors import SQLITE_ERRORS, describe
 from treedbd.store.sqlite.file import connect_reader
 
 
@@ -23,8 +23,10 @@ def check_file_content(path: pathlib.Path) -> list[str]:
         with contextlib.closing(connect_reader(path)) as connection:
             connection.execute("BEGIN")
             return check_all(connection)
-    except (StoreFailed, *SQLITE_ERRORS) as error:
+    except StoreFailed as error:
         return [f"The file cannot be read: {error}."]
+    except SQLITE_ERRORS as error:
+        return [f"The file cannot be read: {describe(error)}."]
 
 
 def _damage(connection: apsw.Connection) -> list[str]:
