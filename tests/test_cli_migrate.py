@@ -374,13 +374,13 @@ class Answering(BaseHTTPRequestHandler):
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>log in</html>", b'{"a": 1', b"NaN"])
-def test_what_is_no_json_is_not_copied(target: Daemon, body: bytes) -> None:
+def test_what_is_not_json_is_not_copied(target: Daemon, body: bytes) -> None:
     handler = type("Handler", (Answering,), {"body": body})
     with answering(handler) as address:
         words = ["migrate", address, url(target), "--once", "--replace"]
         result = run_command(*words, token="owner")
     assert result.status == 1
-    assert f"treedb: {address} has answered a read with what is no JSON." in result.errors
+    assert f"treedb: {address} has answered a read with what is not JSON." in result.errors
     assert "Traceback" not in result.errors
     assert "returned the status 500. Its rules are not copied" in result.errors
     assert exported(target) is None

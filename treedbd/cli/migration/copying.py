@@ -227,7 +227,7 @@ def _parse(text: bytes, url: Url) -> Any:
     try:
         return orjson.loads(text)
     except ValueError:
-        raise CommandFailed(f"{url} has answered a read with what is no JSON.") from None
+        raise CommandFailed(f"{url} has answered a read with what is not JSON.") from None
 
 
 def _members(found: Any) -> dict[str, Any]:
