@@ -41,6 +41,7 @@ from killed_commands import (
     choose_moment,
     make_members,
 )
+from servers import first_line
 
 from tests.cli.loading.faulty_files import FAULTS
 
@@ -217,8 +218,7 @@ def main() -> None:
             text=True,
         )
         try:
-            assert daemon.stdout is not None
-            ready = next(line for line in daemon.stdout if "treedb ready" in line)
+            ready = first_line(daemon, ".*treedb ready .*")
             rounds = Rounds(folder, ready.split()[-1].rstrip("/"), chosen.seed)
             for size in map(int, chosen.sizes.split(",")):
                 rounds.commands = KilledCommands()

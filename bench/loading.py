@@ -24,6 +24,8 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 
+from servers import first_line
+
 MEASURED = """
 import resource, sys
 from treedbd.cli.main import main
@@ -115,16 +117,12 @@ def daemon(bench: Bench) -> Iterator[None]:
         stderr=subprocess.STDOUT,
         text=True,
     )
-    assert process.stdout is not None
-    for line in process.stdout:
-        if "treedb ready " in line:
-            bench.url = line.split()[-1]
-            break
     try:
+        bench.url = first_line(process, ".*treedb ready .*").split()[-1]
         yield
     finally:
         process.terminate()
-        process.communicate()
+        process.wait()
 
 
 def load_plain(bench: Bench) -> None:

@@ -9,9 +9,12 @@ from __future__ import annotations
 import contextlib
 import datetime
 import os
+import re
 import subprocess
 import sys
+import threading
 import urllib.request
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,13 +39,21 @@ def serve(*command: str) -> Iterator[str]:
         [*pin(SERVER_CORE), *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as server:
         try:
-            assert server.stdout is not None
-            for line in server.stdout:
-                if line.strip().isdigit() or "treedb ready" in line:
-                    yield line.strip()
-                    break
+            yield first_line(server, r"[0-9]+|.*treedb ready .*")
         finally:
             server.terminate()
+
+
+def first_line(server: subprocess.Popen[str], pattern: str) -> str:
+    """Return the first line of the output that matches, and read the rest in a thread.
+
+    A server whose output is not read stops when the pipe is full.
+    """
+    assert server.stdout is not None
+    lines = map(str.strip, server.stdout)
+    found = next(line for line in lines if re.fullmatch(pattern, line))
+    threading.Thread(target=deque, args=(lines, 0), daemon=True).start()
+    return found
 
 
 @contextlib.contextmanager

@@ -29,7 +29,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import attrs
 from listeners import EVENT_BYTES, VALUE, Listeners
-from servers import put
+from servers import first_line, put
 
 CONFIG = """
 default_project = "p0"
@@ -113,9 +113,8 @@ def serve(*arguments: str) -> Iterator[Server]:
         command += ["--data", f"{folder}/data", "--listen", "tcp:0:interface=127.0.0.1"]
         with subprocess.Popen([*command, *arguments], stdout=subprocess.PIPE, text=True) as process:
             try:
-                assert process.stdout is not None
-                lines = (line for line in process.stdout if "treedb ready" in line)
-                yield Server(next(lines).split()[-1], process.pid)
+                ready = first_line(process, ".*treedb ready .*")
+                yield Server(ready.split()[-1], process.pid)
             finally:
                 process.terminate()
 
