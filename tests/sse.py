@@ -182,6 +182,7 @@ class Listener(Closing):
         self.is_ended = False
         self._thread = threading.Thread(target=self._follow, daemon=True)
         self._apply(self.stream.next_change())
+        self.stream.wire.socket.settimeout(None)  # nothing may come for as long as a test takes
         self._thread.start()
 
     def wait_until(self, is_so: Callable[[], bool], seconds: float = PATIENCE_S) -> bool:
