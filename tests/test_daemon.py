@@ -227,24 +227,6 @@ def test_a_file_that_is_moved_meanwhile_is_written_again_once_it_is_back(daemon:
     assert daemon.request("PUT", "/a.json", "3").status == 200
 
 
-@pytest.mark.parametrize("restarts", [False, True])
-def test_all_of_a_file_that_is_removed_meanwhile_can_be_read(
-    daemon: Daemon, *, restarts: bool
-) -> None:
-    tree = {f"k{number:04}": "x" * 500 for number in range(2000)}
-    assert daemon.request("PUT", "/.json?print=silent", json.dumps(tree)).status == 204
-    if restarts:
-        daemon.restart()
-        assert daemon.request("GET", "/k0000.json").status == 200
-    for file in (daemon.data / "demo").glob("default.shelf*"):
-        file.unlink()
-    assert daemon.request("GET", "/k0000.json").status == 200
-    for _ in range(2):
-        assert daemon.request("GET", "/.json?format=export").json == tree
-        assert daemon.request("GET", '/.json?orderBy="$key"&startAt="k1"').status == 200
-    assert daemon.request("PUT", "/a.json", "1").status == 503
-
-
 def test_a_configuration_is_served(tmp_path: pathlib.Path) -> None:
     config = 'domains = ["db.example.com"]\n[projects.shop]\ndatabases = ["default", "eu"]\n'
     with Daemon(tmp_path, config=config) as daemon:

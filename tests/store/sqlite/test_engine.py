@@ -678,3 +678,15 @@ def test_a_file_is_removed_when_what_is_beside_it_is_durably_gone(
     for _ in range(2):
         remove_files(closed)
     assert durable == [["default.shelf"], []]
+
+
+def test_a_moment_is_held_of_a_file_that_was_removed(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "demo" / "default.shelf"
+    with contextlib.closing(SqliteEngine.create(path, reserve_bytes=0)) as engine:
+        transaction = engine.begin()
+        transaction.put(b"a", b"x" * 100_000)
+        transaction.commit()
+    with contextlib.closing(SqliteEngine.open(path, reserve_bytes=0)) as engine:
+        path.unlink()
+        with contextlib.closing(engine.snapshot()) as snapshot:
+            assert snapshot.get(b"a") == b"x" * 100_000

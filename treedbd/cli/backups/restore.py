@@ -132,8 +132,8 @@ def _put_in_place(work: pathlib.Path, data: pathlib.Path) -> None:
 
 def _report(folder: pathlib.Path, manifest: Manifest, data: pathlib.Path) -> None:
     count = sum(each.sequence is not None for each in manifest.files)
-    databases = "1 database" if count == 1 else f"{count:,} databases"
-    text = f"{data}: {databases} of {manifest.time}, from {folder}."
+    counted = "1 database" if count == 1 else f"{count:,} databases"
+    text = f"{data}: {counted} of {manifest.time}, from {folder}."
     print_line(make_printable(text))
     for sentence in manifest.skipped:
         print_line(make_printable(f"Note: it lacks what could not be saved. {sentence}"))
