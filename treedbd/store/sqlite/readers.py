@@ -33,12 +33,14 @@ class Readers:
         self._check_in_place = check_in_place
         self._cache_bytes: int | None = None
         self._begun: Callable[[ReadView], None] | None = None
-        self._damaged: Callable[[Damage], None] | None = None
+        self._damaged: Callable[[Damage], None] = lambda _: None
         self.present = self._make_reader(CachedConnection(connect_reader(path)))
         self.snapshots: Final[set[PresentReader]] = set()
         self._spare: list[CachedConnection] = []
         if path.stat().st_size > _AT_ONCE_BYTES:  # so that it can be read when it is removed
-            self._spare.append(CachedConnection(connect_reader(path)))
+            other = self._try_spare()
+            if other is not None:
+                self._release(other)
 
     def follow(self, begun: Callable[[ReadView], None]) -> None:
         """Call `begun` with each moment that `present` begins to show from now on."""
@@ -111,8 +113,7 @@ class Readers:
         return PresentReader(connection, self._hold_present, self._release, self._found_damaged)
 
     def _found_damaged(self, damage: Damage) -> None:
-        if self._damaged is not None:
-            self._damaged(damage)
+        self._damaged(damage)
 
     def _take_spare(self) -> PresentReader:
         if self._spare:
