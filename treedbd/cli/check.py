@@ -8,7 +8,6 @@ is checked, and not converted.
 from __future__ import annotations
 
 import pathlib
-import shutil
 from argparse import ArgumentParser, Namespace
 from itertools import islice
 
@@ -21,7 +20,7 @@ from treedbd.rules.ruleset import parse_rules
 from treedbd.store import changelog
 from treedbd.store.engine import CannotOpenStore, ReadView, StoreFailed
 from treedbd.store.lock import DirectoryLock
-from treedbd.store.sqlite.convert import check_older
+from treedbd.store.sqlite.convert import check_older, find_room
 from treedbd.store.sqlite.engine import SqliteEngine
 from treedbd.store.sqlite.file import OlderFormat
 from treedbd.store.verify import MAX_FINDINGS, verify
@@ -92,7 +91,7 @@ def verify_file(file: pathlib.Path) -> list[str]:
 
 
 def _check_room(file: pathlib.Path) -> list[str]:
-    free, needed = shutil.disk_usage(file.parent).free, file.stat().st_size
+    needed, free = find_room(file)
     if free >= needed:
         return []
     return [f"It cannot be converted: {needed:,} bytes are needed beside it, {free:,} are free."]

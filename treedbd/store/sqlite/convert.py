@@ -39,7 +39,7 @@ import apsw
 
 from treedbd.files import FULL_ERRNOS, open_private, sync_directory
 from treedbd.limits import MIB
-from treedbd.store import format_1, format_2, format_3, format_4
+from treedbd.store import format_1, format_2, format_3
 from treedbd.store.engine import CannotOpenStore, DiskFull, ReadView, Row, StoreFailed
 from treedbd.store.row_keys import END, FIRST
 from treedbd.store.sqlite.errors import (
@@ -107,12 +107,8 @@ _OLDER: Final = {
         format_2.is_same, format_2.convert_rows, lambda view: check_rows(view.scan(FIRST, END))
     ),
     3: _Format(format_3.is_same, format_3.convert_rows, lambda view: iter(verify(view))),
-    4: _Format(
-        format_4.is_same,
-        format_4.convert_rows,
-        lambda view: iter(verify(view)),
-        has_other_pages=True,
-    ),
+    # Its rows are those of format 5, in pages without check sums.
+    4: _Format(lambda _: True, iter, lambda view: iter(verify(view)), has_other_pages=True),
 }
 
 
@@ -156,12 +152,22 @@ def check_older(path: pathlib.Path, found: int) -> list[str]:
             return [*check_all(connection), *SqliteReader(connection).read(check)]
     except CannotOpenStore as error:
         return [str(error)]
-    except StoreFailed as error:
-        return [f"The file cannot be read: {error}."]
-    except SQLITE_ERRORS as error:
+    except (StoreFailed, *SQLITE_ERRORS) as error:
         return [f"The file cannot be read: {describe(error)}."]
     except ValueError as error:
         return [f"{error}."]
+
+
+class Room(NamedTuple):
+    """The bytes that a conversion needs beside the file, and those that are free there."""
+
+    needed: int
+    free: int
+
+
+def find_room(path: pathlib.Path) -> Room:
+    """Return what a conversion of a file needs and has; raise OSError."""
+    return Room(path.stat().st_size, shutil.disk_usage(path.parent).free)
 
 
 def _convert_once(path: pathlib.Path, version: int, report: Report, *, accept_loss: bool) -> None:
@@ -206,7 +212,8 @@ def _replace(path: pathlib.Path, old: apsw.Connection, version: int, report: Rep
     new = beside(path, CONVERTED)
     try:
         _remove(new)
-        if shutil.disk_usage(path.parent).free < path.stat().st_size:
+        room = find_room(path)
+        if room.free < room.needed:
             raise DiskFull  # before the disk is filled up for everybody else
         _create(new, version + 1, path.stat())
         with contextlib.closing(connect(new)) as connection:
@@ -279,28 +286,26 @@ def _check(path: pathlib.Path, new: pathlib.Path, version: int, old: apsw.Connec
     """
     next_one = version + 1
     with contextlib.closing(connect_reader(new, is_known=False, version=next_one)) as connection:
-        findings = check_all(connection)
-        if findings:
-            pass
-        elif not _OLDER[version].has_other_pages:
-            findings = SqliteReader(connection).read(lambda rows: _check_rows(rows, next_one))
-        elif not (_are_same(_rows, old, connection) and _are_same(_entries, old, connection)):
-            findings = ["its rows are not those that were written"]
+        findings = check_all(connection) or _check_content(connection, version, old)
     if findings:
         raise damaged(path, findings[0].rstrip("."))
+
+
+def _check_content(new: apsw.Connection, version: int, old: apsw.Connection) -> list[str]:
+    """Return the first thing that is wrong with the rows of a new file."""
+    if not _OLDER[version].has_other_pages:
+        return SqliteReader(new).read(
+            lambda rows: list(itertools.islice(_OLDER[version + 1].check(rows), 1))
+        )
+    if all(_are_same(read, old, new) for read in (_rows, _entries)):
+        return []
+    return ["its rows are not those that were written"]
 
 
 def _are_same(
     read: Callable[[apsw.Connection], Iterator[object]], old: apsw.Connection, new: apsw.Connection
 ) -> bool:
     return all(itertools.starmap(operator.eq, itertools.zip_longest(read(old), read(new))))
-
-
-def _check_rows(rows: ReadView, version: int) -> list[str]:
-    """Return the first thing that is wrong with the rows of a format."""
-    if version == FORMAT:
-        return verify(rows, limit=1)
-    return list(itertools.islice(_OLDER[version].check(rows), 1))
 
 
 def _rows(connection: apsw.Connection) -> Iterator[Row]:

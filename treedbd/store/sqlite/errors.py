@@ -55,8 +55,10 @@ def classify_error(connection: apsw.Connection, error: apsw.Error) -> StoreFaile
     return StoreFailed(describe(error))
 
 
-def describe(error: apsw.Error) -> str:
-    """Return the message of the engine with its result code; for a damaged page what it is."""
+def describe(error: Exception) -> str:
+    """Return a message, that of the engine with its result code; for a damaged page what it is."""
+    if not isinstance(error, apsw.Error):
+        return str(error)
     code = result_code(error)
     if code == apsw.SQLITE_IOERR_DATA:
         return WRONG_SUM

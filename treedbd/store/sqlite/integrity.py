@@ -23,9 +23,7 @@ def check_file_content(path: pathlib.Path) -> list[str]:
         with contextlib.closing(connect_reader(path)) as connection:
             connection.execute("BEGIN")
             return check_all(connection)
-    except StoreFailed as error:
-        return [f"The file cannot be read: {error}."]
-    except SQLITE_ERRORS as error:
+    except (StoreFailed, *SQLITE_ERRORS) as error:
         return [f"The file cannot be read: {describe(error)}."]
 
 
