@@ -7,6 +7,7 @@ names its URLs, and the settings its secrets.
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
@@ -150,15 +151,12 @@ def _compact_files(settings: Settings, lock: DirectoryLock) -> Status:
 def _compact_file(name: str, file: pathlib.Path, lock: DirectoryLock) -> str | None:
     """Compact a file; return why that cannot be done, None if it was. Raises `DiskFull`."""
     try:
-        engine = SqliteEngine.open(file, lock=lock)
-        try:
+        with contextlib.closing(SqliteEngine.open(file, lock=lock)) as engine:
             if findings := engine.verify():  # of a damaged index it would make a new one
                 return findings[0]
             before = engine.size()
             engine.compact()
             _report(name, before, engine.size())
-        finally:
-            engine.close()
     except (CannotOpenStore, StoreFailed) as error:
         return str(error)
     return None

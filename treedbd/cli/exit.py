@@ -49,6 +49,11 @@ def print_line(text: str) -> None:
     write_out(os.fsencode(text) + b"\n")
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: `1 row`, `2,635 rows`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def warn(sentence: str, *details: str) -> None:
     """Write a sentence to standard error, and printable lines below it."""
     lines = (f"treedb: {make_printable(sentence)}", *details)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any, Final
 
-from treedbd.cli.exit import make_printable
+from treedbd.cli.exit import counted, make_printable
 from treedbd.limits import MIB
 
 FIRST_LINE_S: Final = 10.0
@@ -85,8 +85,7 @@ class ProgressReport:
             return
         seconds = self._now() - self._begin
         rate = count / MIB / max(seconds, 1e-3)
-        unit = "byte" if count == 1 else "bytes"
-        line = f"{done}, {count:,} {unit} in {seconds:.1f} s ({rate:.1f} MiB/s)"
+        line = f"{done}, {counted(count, 'byte')} in {seconds:.1f} s ({rate:.1f} MiB/s)"
         print(line, file=sys.stderr, flush=True)
 
 

@@ -21,7 +21,7 @@ from typing import Final
 import attrs
 
 from treedbd.cli.backups.manifest import MANIFEST, Manifest, SavedFile
-from treedbd.cli.exit import DONE, CommandFailed, Status, make_printable, print_line, warn
+from treedbd.cli.exit import DONE, CommandFailed, Status, counted, make_printable, print_line, warn
 from treedbd.cli.options import add_settings_options, number_from, read_stored_settings
 from treedbd.cli.progress import ProgressReport
 from treedbd.config.settings import Settings
@@ -79,8 +79,7 @@ def _backup(arguments: Namespace) -> Status:
     if not saved.skipped:
         _note(settings.data, saved)
     if not arguments.quiet:
-        size = sum(each.size for each in saved.files)
-        print_line(make_printable(f"{folder}: {_count_files(saved)}, {size:,} bytes, verified."))
+        _report(folder, saved)
     return SKIPPED if saved.skipped else DONE
 
 
@@ -95,8 +94,10 @@ def _note(data: pathlib.Path, saved: Manifest) -> None:
         )
 
 
-def _count_files(saved: Manifest) -> str:
-    return "1 file" if len(saved.files) == 1 else f"{len(saved.files):,} files"
+def _report(folder: pathlib.Path, saved: Manifest) -> None:
+    size = sum(each.size for each in saved.files)
+    files = counted(len(saved.files), "file")
+    print_line(make_printable(f"{folder}: {files}, {size:,} bytes, verified."))
 
 
 def _require_empty(folder: pathlib.Path) -> None:

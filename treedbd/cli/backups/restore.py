@@ -15,7 +15,7 @@ from typing import Final
 
 from treedbd.cli.backups.backup import numbered
 from treedbd.cli.backups.manifest import MANIFEST, Manifest, SavedFile, read_manifest
-from treedbd.cli.exit import DONE, CommandFailed, Status, make_printable, print_line, warn
+from treedbd.cli.exit import DONE, CommandFailed, Status, counted, make_printable, print_line, warn
 from treedbd.cli.options import add_settings_options, read_settings
 from treedbd.database.data_directory import BACKUP_NOTE
 from treedbd.files import create_directory, sync_directory
@@ -132,8 +132,7 @@ def _put_in_place(work: pathlib.Path, data: pathlib.Path) -> None:
 
 def _report(folder: pathlib.Path, manifest: Manifest, data: pathlib.Path) -> None:
     count = sum(each.sequence is not None for each in manifest.files)
-    counted = "1 database" if count == 1 else f"{count:,} databases"
-    text = f"{data}: {counted} of {manifest.time}, from {folder}."
+    text = f"{data}: {counted(count, 'database')} of {manifest.time}, from {folder}."
     print_line(make_printable(text))
     for sentence in manifest.skipped:
         print_line(make_printable(f"Note: it lacks what could not be saved. {sentence}"))

@@ -17,7 +17,7 @@ from twisted.internet.threads import deferToThreadPool
 
 from treedbd.cli.address import ADDRESS_HELP, parse_address
 from treedbd.cli.client import Client
-from treedbd.cli.exit import DONE, INTERRUPTED, CommandFailed, Status, warn
+from treedbd.cli.exit import DONE, INTERRUPTED, CommandFailed, Status, counted, warn
 from treedbd.cli.loading.documents import InvalidFile, body_of, parts_of
 from treedbd.cli.loading.faults import Validator
 from treedbd.cli.loading.files import InputFile, format_of
@@ -242,8 +242,7 @@ class _Import:
             self._resume.remove()
         if not self.is_one_write and self._digest.prefix != self._valid:
             raise CommandFailed(f"{self._name} has changed while it was imported. {_AGAIN}")
-        noun = "record" if self._records == 1 else "records"
-        self._progress.finish(f"Imported {self._records:,} {noun}", self._source.position)
+        self._progress.finish(f"Imported {counted(self._records, 'record')}", self._source.position)
 
     def with_advice(self, error: CommandFailed) -> CommandFailed:
         """Return an error that also says how to go on, if something may have been written."""
