@@ -26,6 +26,8 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
+from servers import LISTEN
+
 from tests.daemon import Daemon
 
 PAGE: Final = 4096
@@ -85,7 +87,7 @@ class Reader:
 @contextlib.contextmanager
 def serve(folder: Path) -> Iterator[Reader]:
     """Run a daemon over `<folder>/data`; stop it cleanly at the end."""
-    with Daemon(folder, listen=["tcp:0:interface=127.0.0.1"]) as daemon:
+    with Daemon(folder, listen=[LISTEN]) as daemon:
         yield Reader(daemon)
         daemon.stop()
 

@@ -26,7 +26,6 @@ import itertools
 import json
 import pathlib
 import random
-import subprocess
 import tempfile
 import urllib.request
 from collections.abc import Sequence
@@ -41,7 +40,7 @@ from killed_commands import (
     choose_moment,
     make_members,
 )
-from servers import first_line
+from servers import LISTEN, serve
 
 from tests.cli.loading.faulty_files import FAULTS
 
@@ -211,14 +210,8 @@ def main() -> None:
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        daemon = subprocess.Popen(
-            [*TREEDB, "serve", "--dev", "-l", "tcp:0:interface=127.0.0.1", "--data", folder / "d"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        try:
-            ready = first_line(daemon, ".*treedb ready .*")
+        command = (*TREEDB, "serve", "--dev", "-l", LISTEN, "--data", str(folder / "d"))
+        with serve(*command) as ready:
             rounds = Rounds(folder, ready.split()[-1].rstrip("/"), chosen.seed)
             for size in map(int, chosen.sizes.split(",")):
                 rounds.commands = KilledCommands()
@@ -226,9 +219,6 @@ def main() -> None:
                     COMMANDS[chosen.command](rounds, size)
                 counts = f"{chosen.rounds} rounds, {rounds.commands.describe()}"
                 print(f"{size:>11,} bytes: {counts}, every read was right", flush=True)
-        finally:
-            daemon.terminate()
-            daemon.wait()
 
 
 def is_part(found: Any, members: dict[str, Any], least: dict[str, Any] | None = None) -> bool:

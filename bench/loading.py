@@ -24,7 +24,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 
-from servers import first_line
+from servers import LISTEN, first_line
 
 MEASURED = """
 import resource, sys
@@ -37,7 +37,6 @@ peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 print(f"peak {peak}", file=sys.stderr)
 sys.exit(status)
 """
-LISTEN = "tcp:0:interface=127.0.0.1"
 
 
 class Bench:

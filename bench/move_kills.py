@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from killed_commands import END, KilledCommands, Moment, check, choose_moment, make_members
+from servers import LISTEN
 
 from tests.daemon import Daemon
 from tests.postgresql import PostgresqlServers, servers
@@ -65,7 +66,6 @@ OUT_STEPS: Final = (
     ),
     *_ALWAYS,
 )
-LISTEN: Final = ("tcp:0:interface=127.0.0.1",)
 PATIENCE_S: Final = 20.0
 
 
@@ -108,7 +108,7 @@ class MoveRounds:
         is_served = self._chance.random() < 0.7
         with _serve(files) if is_served else contextlib.nullcontext() as old:
             self._move(IN_STEPS, files, cluster, old, lambda: _has_value(new))
-        status = Daemon(files, config=_config(files), listen=LISTEN).run().returncode
+        status = Daemon(files, config=_config(files), listen=[LISTEN]).run().returncode
         check(status == 1, "a daemon of files that were moved has started")
 
     def _move_out(self, cluster: pathlib.Path, back: pathlib.Path, old: Daemon) -> None:
@@ -197,7 +197,7 @@ def _config(place: pathlib.Path) -> str:
 
 @contextlib.contextmanager
 def _serve(place: pathlib.Path) -> Iterator[Daemon]:
-    with Daemon(place, config=_config(place), listen=LISTEN) as daemon:
+    with Daemon(place, config=_config(place), listen=[LISTEN]) as daemon:
         yield daemon
 
 

@@ -29,6 +29,7 @@ if hasattr(os, "sched_getaffinity"):
 else:
     _CORES = list(range(os.cpu_count() or 1))
 SERVER_CORE, LOAD_CORE = _CORES[0], _CORES[-1]
+LISTEN = "tcp:0:interface=127.0.0.1"
 OPEN_RULES = '{"rules": {".read": true, ".write": true}}'
 
 
@@ -64,7 +65,7 @@ def serve_treedb(folder: str, config: str | None = None, *, secure: bool = False
     for development mode. `secure` is for TLS.
     """
     twistd = str(Path(sys.executable).with_name("twistd"))
-    listen = "tcp:0:interface=127.0.0.1"
+    listen = LISTEN
     flags = ["--data", folder]
     if secure:
         ensure_local_certificate(Path(folder), datetime.datetime.now(datetime.UTC))

@@ -29,7 +29,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import attrs
 from listeners import EVENT_BYTES, VALUE, Listeners
-from servers import first_line, put
+from servers import LISTEN, first_line, put
 
 CONFIG = """
 default_project = "p0"
@@ -110,7 +110,7 @@ def serve(*arguments: str) -> Iterator[Server]:
         config.write_text(CONFIG + "".join(PROJECT.format(number) for number in range(DATABASES)))
         twistd = str(pathlib.Path(sys.executable).with_name("twistd"))
         command = [twistd, "-n", "--pidfile=", "treedb", "--config", str(config)]
-        command += ["--data", f"{folder}/data", "--listen", "tcp:0:interface=127.0.0.1"]
+        command += ["--data", f"{folder}/data", "--listen", LISTEN]
         with subprocess.Popen([*command, *arguments], stdout=subprocess.PIPE, text=True) as process:
             try:
                 ready = first_line(process, ".*treedb ready .*")
