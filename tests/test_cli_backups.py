@@ -21,6 +21,7 @@ from tests.command import COMMAND, environment, error_of, output_of, run_command
 from tests.daemon import Daemon
 from tests.store.older_files import unpack_file
 from tests.store.sqlite.disk_space import limited_file_size
+from tests.store.sqlite.file_pages import TABLE_LEAF, pages_of
 from treedbd.cli.backups.backup import numbered
 from treedbd.database.data_directory import BACKUP_NOTE
 from treedbd.store.lock import DirectoryLock
@@ -402,7 +403,7 @@ async def test_a_damaged_database_is_not_compacted_and_the_others_are(
         put(daemon, "/a.json", {f"k{at}": "x" * 1000 for at in range(200)})
     damaged = data / "demo" / "a.shelf"
     content = bytearray((data / "demo" / "default.shelf").read_bytes())
-    content[max(at for at in range(0, len(content), 4096) if content[at] == 13) + 2000] ^= 1
+    content[pages_of(content, TABLE_LEAF)[-1] + 2000] ^= 1
     damaged.write_bytes(content)
     result = await treedb("compact", "--data", data)
     assert result.status == 1

@@ -24,6 +24,14 @@ from tests.database.catalogs import (
 from tests.database.world import Disk
 from tests.injection import corrupt_row
 from tests.store.conformance import put_all
+from tests.store.sqlite.file_pages import (
+    INDEX_INNER,
+    INDEX_LEAF,
+    TABLE_INNER,
+    TABLE_LEAF,
+    pages_of,
+    table_leaf_with,
+)
 from treedbd.database import damage_checks
 from treedbd.database.damage_checks import RETRY_S
 from treedbd.database.database_files import DAMAGED, UNREADABLE
@@ -166,7 +174,7 @@ def hide_row(file: pathlib.Path, *path: str) -> None:
     """Let the index have another key for a row, though the check sum of the page is right."""
     content = bytearray(file.read_bytes())
     key = encode_path(path)
-    pages = [at for at in range(0, len(content), PAGE_BYTES) if content[at] in {2, 10}]
+    pages = pages_of(content, INDEX_INNER, INDEX_LEAF)
     (at,) = (found for page in pages if (found := content.find(key, page, page + PAGE_BYTES)) > 0)
     content[at + len(key) - 2] ^= 1
     write_sums(content, PAGE_BYTES)
@@ -200,9 +208,7 @@ def test_a_read_that_finds_damage_is_the_last_one(
 ) -> None:
     file = create(tmp_path, is_clean=True)
     content = bytearray(file.read_bytes())
-    key = encode_path(("a", "k7"))
-    leaves = [at for at in range(0, len(content), PAGE_BYTES) if content[at] == 13]
-    (at,) = (page for page in leaves if key in content[page : page + PAGE_BYTES])
+    at = table_leaf_with(content, encode_path(("a", "k7")))
     content[at : at + PAGE_BYTES] = b"\x5a" * PAGE_BYTES
     write_sums(content, PAGE_BYTES)
     file.write_bytes(content)
@@ -224,15 +230,14 @@ def test_a_read_that_finds_damage_is_the_last_one(
     close(again)
 
 
-@pytest.mark.parametrize("kind", [2, 5, 10, 13])
+@pytest.mark.parametrize("kind", [INDEX_INNER, TABLE_INNER, INDEX_LEAF, TABLE_LEAF])
 @pytest.mark.parametrize("at", [3, 9, 2000, PAGE_BYTES - 1])
 def test_a_page_whose_bit_has_changed_is_never_read(
     tmp_path: pathlib.Path, checked: list[pathlib.Path], kind: int, at: int
 ) -> None:
     file = create(tmp_path, is_clean=True, value={**VALUE, **{"y" * 400 + k: 1 for k in VALUE}})
     content = bytearray(file.read_bytes())
-    page = max(page for page in range(0, len(content), PAGE_BYTES) if content[page] == kind)
-    content[page + at] ^= 1
+    content[pages_of(content, kind)[-1] + at] ^= 1
     file.write_bytes(content)
     catalog, clock = make_catalog(tmp_path, PROJECT)
     clock.advance(0)
@@ -243,7 +248,7 @@ def test_a_page_whose_bit_has_changed_is_never_read(
     clock.advance(0)
     (problem,) = problems(catalog)
     assert problem.reason == DAMAGED
-    if kind == 13:
+    if kind == TABLE_LEAF:
         assert database.read(lambda nodes: nodes.get(("a", "k0"))) == "x" * 3000
     close(catalog)
 
@@ -253,9 +258,7 @@ def test_a_write_that_meets_a_damaged_page_is_refused_and_reported(
 ) -> None:
     file = create(tmp_path, is_clean=True)
     content = bytearray(file.read_bytes())
-    key = encode_path(("a", "k7"))
-    leaves = [at for at in range(0, len(content), PAGE_BYTES) if content[at] == 13]
-    (at,) = (page for page in leaves if key in content[page : page + PAGE_BYTES])
+    at = table_leaf_with(content, encode_path(("a", "k7")))
     content[at + 2000] ^= 1
     file.write_bytes(content)
     catalog, clock = make_catalog(tmp_path, PROJECT)

@@ -7,17 +7,13 @@ from typing import Any
 
 import pytest
 
-from tests.store.normal_form import normal_form
-from tests.store.older_files import BODY, unpack_file
+from tests.store.older_files import check_content, ignore, unpack_file
 from treedbd.store.engine import CannotOpenStore, Row
 from treedbd.store.format_2 import convert_rows, is_same
-from treedbd.store.nodes import Nodes
 from treedbd.store.sqlite.convert import check_older
 from treedbd.store.sqlite.engine import SqliteEngine
 from treedbd.store.sqlite.file import connect
-from treedbd.store.verify import verify
 from treedbd.tree.order import encode_path
-from treedbd.tree.types import ROOT
 
 
 @pytest.fixture
@@ -27,10 +23,6 @@ def old(tmp_path: pathlib.Path) -> pathlib.Path:
     return path
 
 
-def ignore(_: str) -> None:
-    """Receive a sentence about the progress."""
-
-
 def execute(path: pathlib.Path, statement: str) -> None:
     connection = connect(path)
     connection.execute(statement)
@@ -38,12 +30,7 @@ def execute(path: pathlib.Path, statement: str) -> None:
 
 
 def test_a_file_that_treedb_has_written_is_converted(old: pathlib.Path) -> None:
-    engine = SqliteEngine.open(old, reserve_bytes=0, report=ignore)
-    assert engine.read(verify) == []
-    assert engine.verify() == []
-    assert engine.read(lambda view: Nodes(view).get(ROOT)) == normal_form(BODY)
-    assert engine.read(lambda view: (view.sequence(), len(list(view.entries(0))))) == (7, 7)
-    engine.close()
+    check_content(old, 7)
 
 
 def test_a_sound_file_is_checked_and_not_changed(old: pathlib.Path) -> None:

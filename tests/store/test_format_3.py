@@ -6,13 +6,8 @@ import pathlib
 
 import pytest
 
-from tests.store.normal_form import normal_form
-from tests.store.older_files import BODY, unpack_file
-from treedbd.store.nodes import Nodes
+from tests.store.older_files import check_content, unpack_file
 from treedbd.store.sqlite.convert import check_older
-from treedbd.store.sqlite.engine import SqliteEngine
-from treedbd.store.verify import verify
-from treedbd.tree.types import ROOT
 
 
 @pytest.fixture
@@ -22,17 +17,8 @@ def old(tmp_path: pathlib.Path) -> pathlib.Path:
     return path
 
 
-def ignore(_: str) -> None:
-    """Receive a sentence about the progress."""
-
-
 def test_a_file_that_treedb_has_written_is_converted(old: pathlib.Path) -> None:
-    engine = SqliteEngine.open(old, reserve_bytes=0, report=ignore)
-    assert engine.read(verify) == []
-    assert engine.verify() == []
-    assert engine.read(lambda view: Nodes(view).get(ROOT)) == normal_form(BODY)
-    assert engine.read(lambda view: (view.sequence(), len(list(view.entries(0))))) == (6, 6)
-    engine.close()
+    check_content(old, 6)
 
 
 def test_a_sound_file_is_checked_and_not_changed(old: pathlib.Path) -> None:

@@ -10,18 +10,15 @@ import stat
 import apsw
 import pytest
 
-from tests.store.normal_form import normal_form
-from tests.store.older_files import BODY, unpack_file
+from tests.store.older_files import check_content, ignore, unpack_file
+from tests.store.sqlite.file_pages import INDEX_LEAF, pages_of
 from treedbd.store.engine import CannotOpenStore
-from treedbd.store.nodes import Nodes
 from treedbd.store.sqlite import convert
 from treedbd.store.sqlite.convert import check_older
 from treedbd.store.sqlite.engine import SqliteEngine
 from treedbd.store.sqlite.file import PAGE_BYTES, connect
 from treedbd.store.sqlite.page_sums import are_compared, write_sums
-from treedbd.store.verify import verify
 from treedbd.tree.order import encode_path
-from treedbd.tree.types import ROOT
 
 KEY = encode_path(("people", "p000"))
 
@@ -33,20 +30,8 @@ def old(tmp_path: pathlib.Path) -> pathlib.Path:
     return path
 
 
-def ignore(_: str) -> None:
-    """Receive a sentence about the progress."""
-
-
-def check_content(path: pathlib.Path) -> None:
-    with contextlib.closing(SqliteEngine.open(path, reserve_bytes=0, report=ignore)) as engine:
-        assert engine.read(verify) == []
-        assert engine.verify() == []
-        assert engine.read(lambda view: Nodes(view).get(ROOT)) == normal_form(BODY)
-        assert engine.read(lambda view: (view.sequence(), len(list(view.entries(0))))) == (8, 8)
-
-
 def test_a_file_that_treedb_has_written_is_converted(old: pathlib.Path) -> None:
-    check_content(old)
+    check_content(old, 8)
     content = old.read_bytes()
     summed = bytearray(content)
     write_sums(summed, PAGE_BYTES)
@@ -86,12 +71,12 @@ def test_a_new_file_that_lacks_something_does_not_replace_the_old_one(
         patch.setattr(convert, "_sync", lose)
         with pytest.raises(CannotOpenStore, match="its rows are not those that were written"):
             SqliteEngine.open(old, report=ignore)
-    check_content(old)
+    check_content(old, 8)
 
 
 def test_a_file_with_a_damaged_index_is_not_converted(old: pathlib.Path) -> None:
     content = bytearray(old.read_bytes())
-    leaves = [at for at in range(0, len(content), PAGE_BYTES) if content[at] == 10]
+    leaves = pages_of(content, INDEX_LEAF)
     (key,) = (found for at in leaves if (found := content.find(KEY, at, at + PAGE_BYTES)) > 0)
     content[key + len(KEY) - 1] ^= 1
     old.write_bytes(content)
@@ -132,6 +117,6 @@ def test_a_file_of_a_group_that_cannot_be_given_is_converted(
     os.chown(old, -1, os.getgid() + 1 if is_root else -1)
     old.chmod(0o640)
     monkeypatch.setattr(os, "chown", refuse)
-    check_content(old)
+    check_content(old, 8)
     assert old.stat().st_gid == os.getgid()
     assert stat.S_IMODE(old.stat().st_mode) == (0o600 if is_root else 0o640)

@@ -14,6 +14,7 @@ import apsw
 import pytest
 
 from tests.store.conformance import everything
+from tests.store.sqlite.file_pages import INDEX_LEAF, TABLE_LEAF, pages_of, table_leaf_with
 from treedbd.store.engine import (
     CannotOpenStore,
     Damage,
@@ -77,12 +78,6 @@ def flip(path: pathlib.Path, bit: int) -> None:
     content = bytearray(path.read_bytes())
     content[bit // 8] ^= 1 << bit % 8
     path.write_bytes(content)
-
-
-def pages_of(path: pathlib.Path, kind: int) -> list[int]:
-    """Return where the pages of a kind begin, by their first byte."""
-    content = path.read_bytes()
-    return [at for at in range(0, len(content), PAGE_BYTES) if content[at] == kind]
 
 
 def scan(engine: SqliteEngine, name: str, *, reverse: bool) -> list[Any]:
@@ -152,7 +147,7 @@ def test_a_power_cut_in_a_checkpoint_is_no_damage(
 
 def test_every_connection_compares(path: pathlib.Path, tmp_path: pathlib.Path) -> None:
     found: list[Damage] = []
-    for leaf in pages_of(path, 10):
+    for leaf in pages_of(path.read_bytes(), INDEX_LEAF):
         flip(path, (leaf + 3000) * 8)
     with opened(path) as engine:
         engine.report_damage(found.append)
@@ -205,7 +200,7 @@ def test_compacting_keeps_the_sums(path: pathlib.Path, row_bytes: int) -> None:
         engine.compact()
     assert_right_sums(path)
     assert content_of(path) == expected
-    for at in pages_of(path, 10)[:1]:
+    for at in pages_of(path.read_bytes(), INDEX_LEAF)[:1]:
         flip(path, (at + 3000) * 8)
         with opened(path) as engine, pytest.raises(StoreFailed):
             engine.read(everything)
@@ -223,7 +218,7 @@ def test_a_header_that_says_there_are_no_sums_is_damage(path: pathlib.Path) -> N
 
 def test_a_page_of_zeros_is_noticed_where_rows_were(path: pathlib.Path) -> None:
     content = bytearray(path.read_bytes())
-    at = pages_of(path, 13)[-1]
+    at = pages_of(path.read_bytes(), TABLE_LEAF)[-1]
     content[at : at + PAGE_BYTES] = bytes(PAGE_BYTES)
     path.write_bytes(content)
     with opened(path) as engine, pytest.raises(StoreDamaged):
@@ -256,9 +251,8 @@ def test_a_page_of_rows_in_place_of_one_of_the_change_log_is_damage(path: pathli
         rows = engine.read(lambda view: list(view.scan(b"", HIGH)))
     short = next(value for _, value in rows if len(value) == 900)
     content = path.read_bytes()
-    leaves = {at: content[at : at + PAGE_BYTES] for at in pages_of(path, 13)}
-    (to,) = (at for at, page in leaves.items() if entry.op_id in page)
-    (of,) = (page for page in leaves.values() if short in page)
-    path.write_bytes(content[:to] + of + content[to + PAGE_BYTES :])
+    to, of = (table_leaf_with(content, text) for text in (entry.op_id, short))
+    page = content[of : of + PAGE_BYTES]
+    path.write_bytes(content[:to] + page + content[to + PAGE_BYTES :])
     with opened(path) as engine, pytest.raises(StoreDamaged, match="has no content"):
         engine.read(lambda view: list(view.entries(0)))
