@@ -8,6 +8,7 @@ import json
 import pathlib
 import re
 import select
+import socket
 import statistics
 import time
 from collections.abc import Iterator
@@ -94,6 +95,13 @@ def workload(
         yield Workload(daemon, client, ticks)
 
 
+def stalled_stream(client: Client) -> EventStream:
+    """Open a stream of `/big`; of what its client does not read, the system keeps little."""
+    stream = EventStream(client, "/big.json")
+    stream.wire.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+    return stream
+
+
 def number_of(value: str) -> int:
     return int(value.partition(" ")[0])
 
@@ -104,7 +112,7 @@ def test_a_client_that_does_not_read_costs_little_and_then_receives_one_value(
 ) -> None:
     with (
         workload(tmp_path, secure=secure) as load,
-        EventStream(load.client, "/big.json") as stalled,
+        stalled_stream(load.client) as stalled,
     ):
         assert change(stalled.next_change()) == put("/", None)
         for number in range(20):
@@ -135,9 +143,7 @@ def test_many_clients_that_do_not_read_share_their_queued_events(tmp_path: pathl
         load.write("k", 0, 8 * MB)
         load.write("k", 1, 8 * MB)
         load.client.put("/big.json", None)
-        stalled_streams = [
-            stack.enter_context(EventStream(load.client, "/big.json")) for _ in range(20)
-        ]
+        stalled_streams = [stack.enter_context(stalled_stream(load.client)) for _ in range(20)]
         before = load.peak
         load.write("k", 2, 8 * MB)
         assert load.peak - before < 3 * MAX_GROWTH_BYTES
@@ -153,7 +159,7 @@ def test_many_clients_that_do_not_read_share_their_queued_events(tmp_path: pathl
 
 def test_a_client_that_reads_nothing_for_too_long_is_disconnected(tmp_path: pathlib.Path) -> None:
     with workload(tmp_path, "[streams]\nstalled_s = 1\n") as load:
-        stalled = EventStream(load.client, "/big.json")
+        stalled = stalled_stream(load.client)
         stalled.next_change()
         load.write("k", 0, 8 * MB)
         poll = select.poll()
