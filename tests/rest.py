@@ -27,6 +27,7 @@ Headers: TypeAlias = Mapping[str, str] | Iterable[tuple[str, str]]
 
 PATIENCE_S: Final = 30
 PIECE_BYTES: Final = 65_536
+UNREAD_BYTES: Final = 65_536
 BODILESS: Final = frozenset({204, 304})
 JSON_TYPE: Final = "application/json; charset=utf-8"
 OPEN_RULES: Final = '{"rules": {".read": true, ".write": true}}'
@@ -48,6 +49,10 @@ class Wire(Closing):
         self.socket: Final = connected
         self._file = connected.makefile("rb")
         self._patience = patience
+
+    def bound_unread(self) -> None:
+        """Bound what the system receives unread: by itself it may keep dozens of megabytes."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, UNREAD_BYTES)
 
     def send(self, data: bytes) -> None:
         """Send bytes."""

@@ -464,6 +464,7 @@ def test_a_client_that_does_not_read_is_disconnected(tmp_path: pathlib.Path) -> 
         for at in range(10):
             client.put(f"/big/{at}.json", ["x" * MIB, "y" * MIB])
         with Wire(daemon.http) as wire:
+            wire.bound_unread()
             wire.send(print_request("GET", "/big.json"))
             end = select.poll()
             end.register(wire.socket, select.POLLHUP | select.POLLERR | select.POLLRDHUP)

@@ -125,6 +125,7 @@ def exercise(daemon: Daemon) -> Logged:
         long = json.dumps("x" * LONG_BYTES)
         assert send(tree, "PUT", at("/a/long.json", ada, print="silent"), body=long) == 204
         with Wire(daemon.http) as leaving:  # in the middle of it
+            leaving.bound_unread()
             leaving.send(print_request("GET", at("/a/long.json", ada), None, {}, HOST))
             leaving.socket.recv(1)
         assert send(tree, "DELETE", at("/a/long.json", ada)) == 200

@@ -101,6 +101,7 @@ class World:
         value = json.dumps("x" * LONG_BYTES)
         assert self.tree.status("PUT", "/open/long.json?print=silent", value) == 204
         with Wire(self.daemon.http) as wire:
+            wire.bound_unread()
             wire.send(b"GET /open/long.json HTTP/1.1\r\nHost: shop.db.test\r\n\r\n")
             wire.socket.recv(1)
         wait_until(lambda: cut_off() == before + 1)

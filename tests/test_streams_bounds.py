@@ -114,6 +114,7 @@ def test_a_slow_client_is_not_disconnected(tmp_path: pathlib.Path, secure: bool)
         for key, text in value.items():
             client.put(f"/big/{key}.json", text)
         with Wire(daemon.https if secure else daemon.http, daemon.ca) as wire:
+            wire.bound_unread()
             wire.send(print_request("GET", "/big.json", headers=EVENTS))
             received = bytearray(wire.socket.recv(65_536))
             pause = threading.Event()

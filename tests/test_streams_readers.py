@@ -8,7 +8,6 @@ import json
 import pathlib
 import re
 import select
-import socket
 import statistics
 import time
 from collections.abc import Iterator
@@ -96,9 +95,9 @@ def workload(
 
 
 def stalled_stream(client: Client) -> EventStream:
-    """Open a stream of `/big`; of what its client does not read, the system keeps little."""
+    """Open a stream of `/big` whose client can leave little to the system."""
     stream = EventStream(client, "/big.json")
-    stream.wire.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+    stream.wire.bound_unread()
     return stream
 
 
