@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from twisted.internet.task import Clock
 
@@ -254,6 +254,7 @@ STEPS = st.lists(
 
 @settings(deadline=None)
 @given(STEPS)
+@example([20 * CHUNK_BYTES, "turn", "pause", 0, "resume", 20 * CHUNK_BYTES, 0])
 def test_however_the_reader_pauses_it_has_everything_at_the_end(steps: list[str | int]) -> None:
     sender = Sender()
     for step in steps:

@@ -123,11 +123,13 @@ class SendQueue:
     @property
     def is_idle(self) -> bool:
         """Whether frames are written at once."""
-        return not (self.is_paused or self.is_held or self._sending or self._waiting)
+        must_wait = self.is_paused or self.is_held or self.has_overflowed
+        return not (must_wait or self._sending or self._waiting)
 
     def send(self, frames: Content) -> bool:
         """Send whole frames now, or after those that are waiting; return False on overflow."""
-        if self._sending or self._waiting or self.is_paused or self.is_held:
+        must_wait = self.is_paused or self.is_held or self.has_overflowed
+        if must_wait or self._sending or self._waiting:
             self._wait(frames)
         elif frames.size <= CHUNK_BYTES:
             self.last_sent = self._clock.seconds()
