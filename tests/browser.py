@@ -31,7 +31,7 @@ ARGUMENTS: Final = (
     "--ignore-certificate-errors",
     "--host-resolver-rules=MAP *.example 127.0.0.1",
 )
-PATIENCE_S: Final = 30
+PATIENCE_S: Final = 120
 POLL_S: Final = 0.02
 
 _COLLECT: Final = """

@@ -12,7 +12,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from tests.closing import Closing
 
-PATIENCE_S: Final = 30
+PATIENCE_S: Final = 120
 
 
 @attrs.frozen

@@ -27,7 +27,7 @@ from treedbd.cli.run import make_client, run_online
 reactor: Any = installed_reactor
 
 COMMAND = (sys.executable, "-m", "treedbd.cli")
-PATIENCE_S = 30
+PATIENCE_S = 120
 
 
 class CommandResult(NamedTuple):

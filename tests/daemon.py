@@ -30,7 +30,7 @@ ENGINE = "TREEDB_TEST_ENGINE"
 """The environment variable that is `postgresql` if daemons that say nothing else run over it."""
 TWISTD = pathlib.Path(sys.executable).parent / "twistd"
 SERVE = (sys.executable, "-m", "treedbd", "serve")
-START_SECONDS = 60
+START_SECONDS = 180
 STOP_SECONDS = 20
 
 _READY = re.compile(r"treedb ready (.+)$")

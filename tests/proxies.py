@@ -26,7 +26,7 @@ from tests.rest import PATIENCE_S, Wire
 
 CONF: Final = pathlib.Path(__file__).parent.parent / "conf"
 DOMAIN: Final = "db.example.com"
-START_SECONDS: Final = 30
+START_SECONDS: Final = 120
 
 _NGINX_MAIN: Final = """
 daemon off;

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from tests.closing import Closing
 
 PIECE_BYTES = 16_384
-PATIENCE_S = 30
+PATIENCE_S = 120
 
 
 class CuttingProxy(Closing):

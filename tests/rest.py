@@ -25,7 +25,7 @@ from tests.daemon import Daemon, Response
 
 Headers: TypeAlias = Mapping[str, str] | Iterable[tuple[str, str]]
 
-PATIENCE_S: Final = 30
+PATIENCE_S: Final = 120
 PIECE_BYTES: Final = 65_536
 UNREAD_BYTES: Final = 65_536
 BODILESS: Final = frozenset({204, 304})

@@ -22,7 +22,7 @@ from tests.rest import Client, Headers, Wire, print_request
 
 EVENTS: Final = {"Accept": "text/event-stream"}
 KEEP_ALIVE: Final = "keep-alive"
-PATIENCE_S: Final = 30.0
+PATIENCE_S: Final = 120.0
 
 
 class Frame(NamedTuple):

@@ -28,7 +28,7 @@ from tests.daemon import Daemon
 from tests.rest import print_request
 
 RACES = 1000
-PATIENCE_S = 20
+PATIENCE_S = 120
 ALLOWED = "root.child('allowed/' + auth.uid).val() == true"
 RULE_SET: dict[str, Any] = {
     "mine": {"$uid": {".read": "auth.uid == $uid"}},

@@ -30,7 +30,7 @@ from tests.websocket_frames import (
     print_frame,
 )
 
-PATIENCE_S: Final = 30.0
+PATIENCE_S: Final = 120.0
 TARGET: Final = "/.ws?v=5"
 RESET: Final = struct.pack("ii", 1, 0)
 

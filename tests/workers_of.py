@@ -18,7 +18,7 @@ from tests.closing import Closing
 from tests.daemon import Daemon
 from treedbd.store.sqlite.shelf_lock import ShelfLock
 
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 C = TypeVar("C", bound=Closing)
 
 

@@ -25,7 +25,7 @@ PYTHON: Final = HERE / ".venv/bin/python"
 NODE: Final = HERE / ".venv/play-node"
 DOMAIN: Final = "db.example.com"
 PROJECTS: Final = ("shop", "guarded", "members", "devices", "live")
-SECONDS: Final = 120
+SECONDS: Final = 600
 
 RULES: Final = """{
   // The tools of Firebase allow comments and trailing commas.

@@ -27,7 +27,7 @@ from firebase_admin import credentials, db, exceptions
 SECRET = os.environ.get("PLAY_SECRET", "")
 GUARDED_SECRET = os.environ.get("PLAY_GUARDED_SECRET", "")
 URL = os.environ["PLAY_URL"]
-PATIENCE_S = 30
+PATIENCE_S = 120
 DENIED = r"^Permission denied$"
 
 CLOSED_RULES = {

@@ -18,7 +18,7 @@ from requests.exceptions import HTTPError
 
 URL = os.environ["PLAY_URL"]
 TOKEN = os.environ["PLAY_TOKEN"] or None
-PATIENCE_S = 30
+PATIENCE_S = 120
 PEOPLE = {
     "ada": {"age": 36, "name": "Ada", "is_author": True},
     "alan": {"age": 41, "name": "Alan"},

@@ -15,7 +15,7 @@ from tests.clients.harness import DOMAIN, HERE, Domain, sign_token
 from tests.rest import Client, Wire
 
 HOST = f"devices.{DOMAIN}"
-PATIENCE_S = 30
+PATIENCE_S = 120
 PATTERNS = {
     "{key}": r"[-_0-9A-Za-z]{20}",
     "{reason}": r'[^"]+',
