@@ -1,15 +1,20 @@
-# make run    serves in development mode; ARGS="..." are more flags of `treedb serve`
-# make test   runs the whole gate
-# Both make what they need in .venv first, and next time only what is missing.
+# make run      serves in development mode; ARGS="..." are more flags of `treedb serve`
+# make test     runs the whole gate
+# make develop  makes .venv with all that the tests need, and runs nothing
+# make lock     makes the lock files again after a change of pyproject.toml; ARGS="--upgrade" renews
+#               all versions (docs/dependencies.md)
+# make audit    says which of the locked packages have a known vulnerability
+# They make what they need in .venv first, and next time only what is missing.
 
 VENV := .venv
 BIN := $(VENV)/bin
-STATE := $(firstword $(shell cat pyproject.toml treedbd/version.py | cksum))
+LOCKS := .ci/locks/treedb.txt .ci/locks/tests.txt
+STATE := $(firstword $(shell cat pyproject.toml treedbd/version.py $(LOCKS) | cksum))
 INSTALLED := $(VENV)/.installed-$(STATE)
 TESTABLE := $(VENV)/.testable-$(STATE)
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: run test
+.PHONY: run test develop lock audit
 
 run: $(INSTALLED)
 	@exec $(BIN)/treedb serve $(ARGS)
@@ -25,17 +30,30 @@ test: $(TESTABLE)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python .ci/audit treedb tests
 	$(BIN)/pytest --numprocesses 2 --dist loadfile
+
+develop: $(TESTABLE)
+
+lock:
+	@.ci/lock $(ARGS)
+
+audit: $(TESTABLE)
+	@$(BIN)/python .ci/audit treedb tests
 
 $(BIN)/python:
 	@.ci/environment $(VENV)
 
+# The project itself is installed without an environment for its build, which would be filled from
+# outside of the lock files: they have what a build needs.
 $(INSTALLED): | $(BIN)/python
 	@echo "Installing treedb and the packages it needs in $(VENV): once, in about a minute."
-	@$(PIP) --quiet install --editable .
+	@.ci/install $(VENV) treedb
+	@$(PIP) --quiet install --no-deps --no-build-isolation --editable .
 	@touch $@
 
 $(TESTABLE): | $(BIN)/python
 	@echo "Installing treedb and what its tests need in $(VENV)."
-	@$(PIP) --quiet install --editable '.[test]'
+	@.ci/install $(VENV) treedb tests
+	@$(PIP) --quiet install --no-deps --no-build-isolation --editable .
 	@touch $@ $(INSTALLED)

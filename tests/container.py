@@ -214,12 +214,11 @@ class ContainerByHand(Container):
     def _run(self, script: str, folder: str) -> None:
         if os.geteuid() != 0:  # who may give files to nobody else
             script = script.replace("10001:10001", f"{os.getuid()}:{os.getgid()}")
-        # What pip would get from the network is what this environment has.
-        packages = {"PIP_NO_DEPS": "1", "PIP_NO_BUILD_ISOLATION": "0"}
+        # What pip would get from the network this environment has, of the same lock file.
         done = subprocess.run(
             ["/bin/sh", "-ec", self._map(script)],
             cwd=self._at(folder),
-            env=self._environment(packages),
+            env=self._environment({}),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

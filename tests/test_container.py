@@ -46,6 +46,19 @@ def test_the_image_has_no_rights_and_a_pinned_base() -> None:
     assert "EXPOSE 8080" in CONTAINERFILE.read_text()
 
 
+def test_the_image_has_only_packages_of_the_lock_file() -> None:
+    installations = [
+        part.split()
+        for step in read_steps()
+        if step.name == "RUN"
+        for part in step.rest.split(" && ")
+        if "install " in part
+    ]
+    locked, itself = installations
+    assert locked == [".ci/install", "/opt/treedb", "treedb"]
+    assert {"--no-deps", "--no-build-isolation", "."} <= {*itself}
+
+
 def compose() -> dict[str, Any]:
     loaded: dict[str, Any] = yaml.safe_load((CONF / "compose.yaml").read_text())
     return loaded
