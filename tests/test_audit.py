@@ -66,7 +66,7 @@ def test_a_known_vulnerability_fails_the_audit(environment: Environment) -> None
     environment.answer("pypi", SOUND, VULNERABLE)
     assert environment.audit() == (
         1,
-        "vulnerable 2 has PYSEC-1, CVE-1: mended in 2.1.\n"
+        "vulnerable 2 has PYSEC-1, CVE-1: fixed in 2.1.\n"
         "Audit of dependencies: 1 known vulnerabilities in 2 packages.\n",
     )
 

@@ -46,6 +46,7 @@ DOCUMENTS: Final = (
     "tracing.md",
     "monitoring.md",
     "security.md",
+    "dependencies.md",
     "performance.md",
     "internals.md",
     "decisions.md",
