@@ -282,6 +282,28 @@ def test_a_data_directory_in_use_is_not_checked(
     assert check(capsys, data)[0] == 0
 
 
+@pytest.mark.parametrize("command", ["check", "compact", "restore", "import", "export"])
+def test_commands_find_a_directory_in_use_whose_lock_file_was_removed(
+    capsys: pytest.CaptureFixture[str], data: pathlib.Path, tmp_path: pathlib.Path, command: str
+) -> None:
+    backup, values = tmp_path / "backup", tmp_path / "values.json"
+    values.write_bytes(b"{}")
+    assert main(["backup", str(backup), "--data", str(data)]) == 0
+    arguments = {
+        "restore": [str(backup)],
+        "import": [str(values), "http://demo.localhost/"],
+        "export": ["http://demo.localhost/", str(tmp_path / "exported.json")],
+    }
+    capsys.readouterr()
+    lock = DirectoryLock(data)
+    (data / "treedb.lock").unlink()
+    before = sorted(data.rglob("*"))
+    assert main([command, *arguments.get(command, []), "--data", str(data)]) == 1
+    assert "is in use by another treedb" in capsys.readouterr().err
+    assert sorted(data.rglob("*")) == before
+    lock.release()
+
+
 def test_a_missing_directory_is_not_created(
     capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path
 ) -> None:

@@ -255,6 +255,17 @@ def test_a_second_daemon_is_refused(tmp_path: pathlib.Path) -> None:
         assert "treedb runs already: http" in done.stderr
 
 
+def test_a_second_daemon_is_refused_when_the_lock_file_was_removed(tmp_path: pathlib.Path) -> None:
+    with Daemon(tmp_path, arguments=TWO) as daemon:
+        (daemon.data / "treedb.lock").unlink()
+        second = Daemon(tmp_path)
+        for _ in range(2):
+            done = second.run()
+            assert done.returncode == 1
+            assert "is in use by another treedb, whose treedb.lock was" in done.stderr
+        assert not (daemon.data / "treedb.lock").exists()
+
+
 def test_the_health_is_that_of_all_workers(tmp_path: pathlib.Path) -> None:
     with Daemon(tmp_path, arguments=TWO) as daemon:
         tree = Client.of_new_tree(daemon)

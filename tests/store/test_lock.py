@@ -1,17 +1,22 @@
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import pathlib
+import shutil
 import signal
+import stat
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 
 from tests.rights import someone_else
 from tests.store.sqlite.disk_space import limited_file_size
 from treedbd.store.engine import CannotOpenStore
-from treedbd.store.lock import DirectoryLock, find_other, read_urls
+from treedbd.store.lock import DirectoryInUse, DirectoryLock, find_other, read_urls
 
 HOLD = """
 import pathlib, sys
@@ -111,6 +116,146 @@ def test_a_directory_in_place_of_the_lock_file_is_named(tmp_path: pathlib.Path) 
     sentence = f"The lock file {tmp_path / 'treedb.lock'} cannot be opened .Is a directory."
     with pytest.raises(CannotOpenStore, match=sentence):
         DirectoryLock(tmp_path)
+
+
+def lock_file_removed(file: pathlib.Path) -> None:
+    file.unlink()
+
+
+def lock_file_renamed(file: pathlib.Path) -> None:
+    file.rename(file.with_name("aside"))
+
+
+def lock_file_replaced(file: pathlib.Path) -> None:
+    file.unlink()
+    file.write_bytes(b"1\n")
+
+
+def lock_file_copied(file: pathlib.Path) -> None:
+    copy = file.with_name("copy")
+    shutil.copy(file, copy)
+    copy.replace(file)
+
+
+def directory_moved(file: pathlib.Path) -> None:
+    moved = file.parent.rename(file.parent.with_name("moved"))
+    file.parent.symlink_to(moved)
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lock_file_removed,
+        lock_file_renamed,
+        lock_file_replaced,
+        lock_file_copied,
+        directory_moved,
+    ],
+)
+def test_whatever_happens_to_the_lock_file_no_other_process_locks_the_directory(
+    tmp_path: pathlib.Path, harm: Callable[[pathlib.Path], None]
+) -> None:
+    data = tmp_path / "data"
+    with hold(data) as holder:
+        harm(data / "treedb.lock")
+        before = sorted(os.listdir(data))
+        for _ in range(2):  # the first attempt must not make the second one succeed
+            with pytest.raises(DirectoryInUse, match="is in use by another treedb"):
+                DirectoryLock(data)
+            found = find_other(data)
+            assert found is not None
+            # Another file may say anything.
+            assert (found.holder, found.urls) in (("", ()), (str(holder.pid), ()))
+        assert sorted(os.listdir(data)) == before
+        holder.kill()
+    DirectoryLock(data).release()
+
+
+def test_the_error_says_that_the_lock_file_is_not_in_its_place(tmp_path: pathlib.Path) -> None:
+    lock = DirectoryLock(tmp_path)
+    lock.note_urls(["http://127.0.0.1:1"])
+    shutil.copy(tmp_path / "treedb.lock", tmp_path / "copy")
+    (tmp_path / "copy").replace(tmp_path / "treedb.lock")
+    with pytest.raises(DirectoryInUse) as caught:
+        DirectoryLock(tmp_path)
+    assert str(caught.value) == (
+        f"The data directory {tmp_path} is in use by another treedb, whose treedb.lock was moved, "
+        "removed or replaced: stop that process, or choose another directory."
+    )
+    assert caught.value.urls == ()
+    lock.release()
+
+
+@pytest.mark.parametrize("kind", ["symbolic link", "named pipe"])
+def test_what_is_not_a_lock_file_is_neither_followed_nor_waited_for(
+    tmp_path: pathlib.Path, kind: str
+) -> None:
+    data, other = tmp_path / "data", tmp_path / "other"
+    data.mkdir()
+    other.write_text("not to be overwritten")
+    if kind == "symbolic link":
+        (data / "treedb.lock").symlink_to(other)
+    else:
+        os.mkfifo(data / "treedb.lock")
+    with pytest.raises(CannotOpenStore, match=r"treedb\.lock cannot be opened .*: it is not a reg"):
+        DirectoryLock(data)
+    assert other.read_text() == "not to be overwritten"
+    assert find_other(data) is None
+    assert read_urls(data) == []
+
+
+@pytest.mark.parametrize("what", ["treedb.lock", "."])
+def test_what_is_replaced_while_it_is_being_locked_is_locked_again(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    data = tmp_path / "data"
+    DirectoryLock(data).release()
+    calls = iter((1,))
+
+    def lock(descriptor: int, operation: int) -> None:
+        real_lock(descriptor, operation)
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            for number in calls:  # after the file was opened and locked, once
+                replaced = (data / what).resolve()
+                replaced.rename(tmp_path / f"replaced-{number}")
+
+    real_lock = fcntl.flock
+    with monkeypatch.context() as patched:
+        patched.setattr(fcntl, "flock", lock)
+        held = DirectoryLock(data)
+    assert held.is_in_place()
+    assert (data / "treedb.lock").read_text() == f"{os.getpid()}\n"
+    held.release()
+
+
+def test_a_lock_is_held_until_the_last_process_that_has_inherited_it_ends(
+    tmp_path: pathlib.Path,
+) -> None:
+    lock = DirectoryLock(tmp_path)
+    child = subprocess.Popen(["cat"], stdin=subprocess.PIPE, pass_fds=lock.descriptors)
+    with child:
+        lock.release()
+        (tmp_path / "treedb.lock").unlink()
+        with pytest.raises(DirectoryInUse):
+            DirectoryLock(tmp_path)
+    DirectoryLock(tmp_path).release()
+
+
+def test_where_directories_cannot_be_locked_the_file_is(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lock(descriptor: int, operation: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EBADF, "as over NFS")
+        real_lock(descriptor, operation)
+
+    real_lock = fcntl.flock
+    monkeypatch.setattr(fcntl, "flock", lock)
+    held = DirectoryLock(tmp_path)
+    with pytest.raises(DirectoryInUse, match=f"process {os.getpid()}"):
+        DirectoryLock(tmp_path)
+    held.release()
+    assert find_other(tmp_path) is None
 
 
 def hold(directory: pathlib.Path) -> subprocess.Popen[str]:

@@ -6,7 +6,6 @@ its lock notes the URLs. `--project` and `TREEDB_PROJECT` name the database wher
 
 from __future__ import annotations
 
-import fcntl
 import os
 import pathlib
 import re
@@ -18,7 +17,7 @@ import attrs
 from treedbd.cli.options import PROJECT_VARIABLE, read_settings
 from treedbd.cli.url import LOCALHOST, SUFFIX, InvalidUrl, Url, parse_url
 from treedbd.names import parse_label
-from treedbd.store.lock import LOCK_FILE, read_urls
+from treedbd.store.lock import find_other
 
 URL_VARIABLE: Final = "TREEDB_URL"
 ADDRESS_HELP: Final = f"the URL of a path, or a path below {URL_VARIABLE} or the daemon of --data"
@@ -117,11 +116,5 @@ def _find_base(arguments: Namespace) -> Url:
 
 def _served_at(data: pathlib.Path) -> list[Url]:
     """Return the URLs at which a running daemon serves a data directory; none if none runs."""
-    try:
-        with (data / LOCK_FILE).open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return [parse_url(each) for each in read_urls(data)]
-    except OSError:
-        pass
-    return []
+    found = find_other(data)
+    return [] if found is None else [parse_url(each) for each in found.urls]

@@ -1,18 +1,25 @@
 """The lock of a data directory: one writing process at a time.
 
 The lock is the kernel's (`flock`), so it ends with the process that holds it, however that ends.
-The file `treedb.lock` stays and means nothing by itself; no project can have its name. The number
-in it is the process that locked it last, for operators; a daemon adds the URLs at which it can be
-reached, for commands. A child made by `fork` holds the lock along
-with its parent.
+Two things are locked: the directory itself, which keeps others out whatever happens to the files in
+it, and the file `treedb.lock`, which can be taken away from its holder (`takeover`), and which is
+all that can be locked where the file system cannot lock directories (NFS). That file stays and
+means nothing by itself; no project can have its name. The number in it is the process that locked
+it last, for operators; a daemon adds the URLs at which it can be reached, for commands. A child
+made by `fork` holds the lock along with its parent.
+
+Between opening a path and locking what was opened another process may rename or remove it. So once
+both are locked, the paths must still lead to them, or all begins again.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import pathlib
+import stat
 from collections.abc import Iterable
 from typing import Final
 
@@ -26,6 +33,7 @@ LOCK_MISPLACED: Final = (
 LOCK_FILE: Final = "treedb.lock"
 """The name of the lock file in the directory."""
 _MAX_BYTES = 65_536
+_ATTEMPTS: Final = 100
 
 
 class DirectoryInUse(CannotOpenStore):
@@ -34,7 +42,7 @@ class DirectoryInUse(CannotOpenStore):
     Attributes:
         directory: the directory.
         holder: the id of that process, empty if it is not known.
-        urls: those at which it serves the directory, as far as they are known.
+        urls: those at which it serves the directory, none if that process is not known.
 
     """
 
@@ -44,7 +52,7 @@ class DirectoryInUse(CannotOpenStore):
         super().__init__(f"The data directory {directory}", problem, remedy)
         self.directory = directory
         self.holder = holder
-        self.urls = tuple(read_urls(directory))
+        self.urls = tuple(read_urls(directory)) if holder else ()
 
 
 class DirectoryLock:
@@ -53,46 +61,68 @@ class DirectoryLock:
     Attributes:
         path: its file.
         status: what tells this file from others.
+        descriptors: those that the lock ends with, when all their copies are closed: that of the
+            file first.
 
     """
 
     path: str
     status: os.stat_result
+    descriptors: tuple[int, ...]
 
-    def __init__(self, directory: pathlib.Path) -> None:
+    def __init__(self, directory: pathlib.Path, *, is_file_enough: bool = False) -> None:
         """Create the directory if it is missing, and lock it.
 
-        Raises `DirectoryInUse` if it is locked already, by this process too, and `CannotOpenStore`
-        if the directory or the lock file cannot be opened.
+        With `is_file_enough` another process may hold the lock of the directory itself. Raises
+        `DirectoryInUse` if it is locked already, by this process too, and `CannotOpenStore` if the
+        directory or the lock file cannot be opened.
         """
         self.path = os.fspath(directory / LOCK_FILE)
         try:
-            create_directory(directory)
-            self._descriptor = open_private(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT)
+            for _ in range(_ATTEMPTS):
+                create_directory(directory)
+                if self._lock(directory, is_file_enough=is_file_enough):
+                    self._write(b"%d\n" % os.getpid())
+                    return
         except OSError as error:
             raise _cannot_open(directory, error) from None
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            holder = _read_holder(self._descriptor)
-            os.close(self._descriptor)
-            raise _cannot_lock(directory, holder, error) from None
-        self.status = os.fstat(self._descriptor)
-        self._write(b"%d\n" % os.getpid())
+        raise CannotOpenStore(
+            f"The lock file {self.path}", "is being replaced all the time", "find out by what"
+        )
+
+    def _lock(self, directory: pathlib.Path, *, is_file_enough: bool) -> bool:
+        """Lock what the paths lead to; return whether they still lead there."""
+        with contextlib.ExitStack() as closing:
+            folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            closing.callback(os.close, folder)
+            if not is_file_enough and _is_locked(folder, fcntl.LOCK_EX):
+                raise _in_use(directory, _find_holder(directory))
+            self._descriptor = _open_file(directory, os.O_RDWR | os.O_CREAT)
+            closing.callback(os.close, self._descriptor)
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise _in_use(directory, _read_holder(self._descriptor)) from None
+            except OSError as error:
+                raise _cannot_lock(directory, error) from None
+            self.status = os.fstat(self._descriptor)
+            if not (self.is_in_place() and os.path.samestat(os.stat(directory), os.fstat(folder))):
+                return False
+            self.descriptors = (self._descriptor, folder)
+            self._closing = closing.pop_all()
+            return True
 
     @classmethod
     def inherit(cls, directory: pathlib.Path, descriptor: int) -> DirectoryLock:
-        """Return the lock that a parent process holds, of which this one has a descriptor."""
+        """Return the lock that another process holds too, by its descriptor of the file."""
         lock = cls.__new__(cls)
         lock.path = os.fspath(directory / LOCK_FILE)
         lock.status = os.fstat(descriptor)
         lock._descriptor = descriptor
+        lock.descriptors = (descriptor,)
+        lock._closing = contextlib.ExitStack()
+        lock._closing.callback(os.close, descriptor)
         return lock
-
-    @property
-    def descriptor(self) -> int:
-        """The descriptor that the lock ends with, when all its copies are closed."""
-        return self._descriptor
 
     def note_urls(self, urls: Iterable[str]) -> None:
         """Write down at which URLs this process serves the directory."""
@@ -116,7 +146,7 @@ class DirectoryLock:
 
     def release(self) -> None:
         """Release the lock."""
-        os.close(self._descriptor)
+        self._closing.close()
 
 
 def find_other(directory: pathlib.Path) -> DirectoryInUse | None:
@@ -124,31 +154,66 @@ def find_other(directory: pathlib.Path) -> DirectoryInUse | None:
 
     Nothing is created or written.
     """
-    try:
-        descriptor = os.open(directory / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        # Held for a moment only, and shared: two that look at the same time find nobody.
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        found = _cannot_lock(directory, _read_holder(descriptor), error)
-        return found if isinstance(found, DirectoryInUse) else None
-    except OSError:
-        return None
-    finally:
-        os.close(descriptor)
+    # Held for a moment only, and shared: two that look at the same time find no other.
+    holder = _find_holder(directory)
+    if holder is not None:
+        return _in_use(directory, holder)
+    with contextlib.suppress(OSError):
+        folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            return _in_use(directory, None) if _is_locked(folder, fcntl.LOCK_SH) else None
+        finally:
+            os.close(folder)
     return None
 
 
+def _open_file(directory: pathlib.Path, flags: int) -> int:
+    """Return a descriptor of the lock file; raise OSError, also if it is not a regular file.
+
+    Of a symbolic link another file would be locked and overwritten, a named pipe would block.
+    """
+    flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    path = directory / LOCK_FILE
+    descriptor = open_private(path, flags) if flags & os.O_CREAT else os.open(path, flags)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+    return descriptor
+
+
+def _is_locked(descriptor: int, operation: int) -> bool:
+    """Lock a descriptor by an operation of `flock`; return whether another process has it locked.
+
+    What the file system cannot lock is not locked.
+    """
+    try:
+        fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
+    except OSError as error:
+        return isinstance(error, BlockingIOError)
+    return False
+
+
+def _find_holder(directory: pathlib.Path) -> str | None:
+    """Return the process that has the lock file locked, empty if unknown, None if none has."""
+    try:
+        descriptor = _open_file(directory, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        return _read_holder(descriptor) if _is_locked(descriptor, fcntl.LOCK_SH) else None
+    finally:
+        os.close(descriptor)
+
+
 def _read_holder(descriptor: int) -> str:
-    return os.read(descriptor, 20).decode("ascii", "replace").partition("\n")[0]
+    return os.pread(descriptor, 20, 0).decode("ascii", "replace").partition("\n")[0]
 
 
 def read_urls(directory: pathlib.Path) -> list[str]:
     """Return the URLs at which a locked directory is served, as far as its daemon knows them."""
     try:
-        with open(directory / LOCK_FILE, encoding="ascii", errors="replace") as file:
+        descriptor = _open_file(directory, os.O_RDONLY)
+        with open(descriptor, encoding="ascii", errors="replace") as file:
             return file.read(_MAX_BYTES).partition("\n")[2].split()
     except OSError:
         return []
@@ -158,10 +223,13 @@ def _cannot_open(directory: pathlib.Path, error: OSError) -> CannotOpenStore:
     reason = os.strerror(error.errno or 0)
     file = directory / LOCK_FILE
     if os.path.lexists(file):
+        is_plain = stat.S_ISREG(file.lstat().st_mode)
         return CannotOpenStore(
             f"The lock file {file}",
             f"cannot be opened ({reason})",
-            "make the user that runs treedb the owner of it and of everything beside it",
+            "make the user that runs treedb the owner of it and of everything beside it"
+            if is_plain
+            else "it is not a regular file: stop any treedb that uses the directory, and remove it",
         )
     return CannotOpenStore(
         f"The data directory {directory}",
@@ -170,17 +238,22 @@ def _cannot_open(directory: pathlib.Path, error: OSError) -> CannotOpenStore:
     )
 
 
-def _cannot_lock(directory: pathlib.Path, holder: str, error: OSError) -> CannotOpenStore:
-    if not isinstance(error, BlockingIOError):
-        return CannotOpenStore(
-            f"The data directory {directory}",
-            f"cannot be locked ({os.strerror(error.errno or 0)})",
-            "put it on a local file system",
-        )
+def _cannot_lock(directory: pathlib.Path, error: OSError) -> CannotOpenStore:
+    return CannotOpenStore(
+        f"The data directory {directory}",
+        f"cannot be locked ({os.strerror(error.errno or 0)})",
+        "put it on a local file system",
+    )
+
+
+def _in_use(directory: pathlib.Path, holder: str | None) -> DirectoryInUse:
+    """Return the error of a lock that another process holds; None if it is not that of the file."""
     process = f" (process {holder})" if holder else ""
+    if holder is None:
+        process = f", whose {LOCK_FILE} was moved, removed or replaced"
     return DirectoryInUse(
         directory,
         f"is in use by another treedb{process}",
         "stop that process, or choose another directory",
-        holder,
+        holder or "",
     )

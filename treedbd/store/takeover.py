@@ -3,9 +3,9 @@
 A daemon commits nothing, creates nothing and puts no rules while its lock file is not in its place
 (`lock`); reads go on, and it writes again soon after the file is put back. So another program can
 make it read-only: another lock file, which this program has locked, takes the place of the daemon's
-in one step, so that no third process can start in between. The daemon's own file waits beside it
-under another name. When this program is killed, the daemon stays read-only until it is stopped, or
-until the file is put back by `put_back`.
+in one step. The daemon keeps the lock of the directory itself, so that no third process can start.
+Its own file waits beside it under another name. When this program is killed, the daemon stays
+read-only until it is stopped, or until the file is put back by `put_back`.
 """
 
 from __future__ import annotations
@@ -118,11 +118,14 @@ def _replace(directory: pathlib.Path) -> DirectoryLock:
     """Put a lock file that this process has locked in the place of another one."""
     current, aside, new = (directory / name for name in (LOCK_FILE, _ASIDE, _NEW))
     if is_aside(directory):
-        raise DirectoryInUse(
-            directory,
-            "is used by another treedb move, or by a daemon that was started after one",
-            "wait for it, or stop the daemon",
-        )
+        try:  # an earlier takeover may have been killed, and its file is free
+            return DirectoryLock(directory, is_file_enough=True)
+        except DirectoryInUse:
+            raise DirectoryInUse(
+                directory,
+                "is used by another treedb move, or by a daemon that was started after one",
+                "wait for it, or stop the daemon",
+            ) from None
     aside.unlink(missing_ok=True)
     new.unlink(missing_ok=True)
     descriptor = open_private(new, os.O_RDWR | os.O_CREAT | os.O_EXCL)

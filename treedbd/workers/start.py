@@ -26,9 +26,12 @@ BOARD: Final = 5
 RECEIVER: Final = 6
 """The socket at which hints arrive."""
 DIRECTORY_LOCK: Final = 7
+"""The lock file of the data directory."""
 SAMPLES: Final = 8
 """The memory in which workers show each other what they count for metrics."""
-FIRST_FREE: Final = 9
+DIRECTORY: Final = 9
+"""The data directory itself, which is locked as long as one worker has it open."""
+FIRST_FREE: Final = 10
 """From here on: sockets at which other workers receive hints, then listening sockets."""
 
 

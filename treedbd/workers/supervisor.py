@@ -129,7 +129,7 @@ class Supervisor(Service):
             secret,
             create_board(len(self._workers)),
             create_sample_board(),
-            self._lock.descriptor,
+            self._lock.descriptors,
             create_pairs(len(self._workers)),
             self._ports.sockets(),
         )

@@ -30,6 +30,7 @@ from treedbd.workers.protocol import (
 from treedbd.workers.start import (
     BOARD,
     CHANNEL,
+    DIRECTORY,
     DIRECTORY_LOCK,
     FIRST_FREE,
     RECEIVER,
@@ -55,7 +56,7 @@ class Inheritance:
     secret: bytes
     board: int
     samples: int
-    directory_lock: int
+    locks: tuple[int, ...]
     hints: list[tuple[socket.socket, socket.socket]]
     listening: list[tuple[int, int]]
 
@@ -68,7 +69,7 @@ class Inheritance:
             BOARD: self.board,
             SAMPLES: self.samples,
             RECEIVER: self.hints[number][0].fileno(),
-            DIRECTORY_LOCK: self.directory_lock,
+            **dict(zip((DIRECTORY_LOCK, DIRECTORY), self.locks, strict=True)),
         }
         at = FIRST_FREE
         others, listening = [], []
