@@ -22,9 +22,14 @@ from tests.daemon import Daemon
 from tests.store.older_files import unpack_file
 from tests.store.sqlite.disk_space import limited_file_size
 from tests.store.sqlite.file_pages import TABLE_LEAF, pages_of
+from treedbd.cli.backups import backup as backup_module
+from treedbd.cli.backups import restore as restore_module
 from treedbd.cli.backups.backup import numbered
+from treedbd.cli.main import main
+from treedbd.database import data_directory
 from treedbd.database.data_directory import BACKUP_NOTE
-from treedbd.store.lock import DirectoryLock
+from treedbd.files import copy_private
+from treedbd.store.lock import DirectoryInUse, DirectoryLock
 from treedbd.store.nodes import Nodes
 from treedbd.store.sqlite.engine import SqliteEngine
 from treedbd.store.sqlite.file import connect
@@ -190,7 +195,7 @@ async def test_a_backup_that_was_changed_is_not_restored(
     good = manifest.read_bytes()
     for bad, error in (
         (good.replace(b'"format": 1', b'"format": 2'), "newer version"),
-        (good.replace(b"demo/default", b"../default"), "is damaged"),
+        (good.replace(b"demo/default", b"../default"), "names a file that no backup has"),
         (b"{", "is damaged"),
         (good.replace(b"demo/default", b"demo/other"), "is missing"),
     ):
@@ -232,6 +237,163 @@ async def test_a_backup_that_an_older_version_has_made_is_restored(
     with Daemon(restored.parent) as daemon:
         assert send(daemon, "GET", "/people/p000.json") == 200
     assert value_in(restored)[1] == 8
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "demo/\0.shelf",
+        "de\0mo/default.shelf",
+        ".secrets/default.shelf",
+        ".secrets/rules.json",
+        "demo/.shelf",
+        "demo/.default.shelf",
+        "demo/treedb.toml",
+        "demo/default.shelf-mark",
+        "demo/../../x.shelf",
+        "../default.shelf",
+        "./default.shelf",
+        "demo/..",
+        "/default.shelf",
+        "//default.shelf",
+        "/etc/default.shelf",
+        "default.shelf",
+        "demo/default.shelf/",
+        "demo/sub/default.shelf",
+        "treedb.lock/default.shelf",
+        "demo/a\nb.shelf",
+        "demo/rules.json",  # with the number of a write
+        "",
+        f"demo/{'x' * 250}.shelf",
+        None,
+        1,
+        ["demo/default.shelf"],
+    ],
+)
+@pytest_twisted.ensureDeferred
+async def test_names_in_a_manifest_lead_to_files_of_a_backup_alone(
+    tmp_path: pathlib.Path, path: Any
+) -> None:
+    await expect_refusal(tmp_path, {"path": path})
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"op_id": "zz"},
+        {"op_id": 1},
+        {"sequence": -1},
+        {"sequence": 2**63},
+        {"sequence": "1"},
+        {"sequence": None},
+        {"size": "1"},
+        {"size": -1},
+        {"sha256": "x"},
+        {"sha256": None},
+        {"more": 1},
+    ],
+)
+@pytest_twisted.ensureDeferred
+async def test_a_manifest_with_other_values_is_damaged(
+    tmp_path: pathlib.Path, changed: dict[str, Any]
+) -> None:
+    await expect_refusal(tmp_path, changed)
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_manifest_that_is_something_else_is_damaged(tmp_path: pathlib.Path) -> None:
+    for content in ({"time": 1}, {"skipped": [1]}, {"skipped": 1}, {"files": "x"}, {"files": [1]}):
+        await expect_refusal(tmp_path, {}, content)
+    await expect_refusal(tmp_path, {}, {"files": [SAVED, SAVED]})
+
+
+SAVED = {
+    "path": "demo/default.shelf",
+    "size": 1,
+    "sha256": hashlib.sha256(b"x").hexdigest(),
+    "sequence": 1,
+    "op_id": "00",
+}
+
+
+async def expect_refusal(
+    folder: pathlib.Path, saved: dict[str, Any], content: dict[str, Any] | None = None
+) -> None:
+    """Restore a backup whose manifest has other members; one sentence refuses it."""
+    backup = folder / "backup"
+    (backup / "demo").mkdir(parents=True, exist_ok=True)
+    (backup / "demo/default.shelf").write_bytes(b"x")
+    manifest = {"format": 1, "time": "now", "files": [SAVED | saved], "skipped": []}
+    (backup / "manifest.json").write_text(json.dumps(manifest | (content or {})))
+    error = await error_of("restore", backup, "--data", folder / "data")
+    assert "use another backup" in error
+    assert "is missing" not in error
+    assert [each.name for each in folder.iterdir()] == ["backup"]
+
+
+@pytest.mark.parametrize("mask", [0, 0o022, 0o777])
+def test_files_of_a_backup_are_for_their_owner_alone_whatever_the_umask(
+    data: pathlib.Path, tmp_path: pathlib.Path, mask: int
+) -> None:
+    SqliteEngine.create(data / "demo" / "default.shelf").close()
+    (data / "demo" / "rules.json").write_text('{"rules": {}}')
+    (data / "demo" / "rules.json").chmod(0o644)
+    backup, restored = tmp_path / "backup", tmp_path / "restored"
+    before = os.umask(mask)
+    try:
+        assert main(["backup", "--data", str(data), "--keep", "2", str(backup)]) == 0
+        assert main(["restore", str(backup), "--data", str(restored)]) == 0
+    finally:
+        os.umask(before)
+    found = [backup, restored, *backup.rglob("*"), *restored.rglob("*")]
+    assert "rules.json" in {each.name for each in found}
+    modes = {(each.is_dir(), each.stat().st_mode & 0o777) for each in found}
+    assert modes == {(True, 0o700), (False, 0o600)}
+
+
+def test_a_link_that_was_put_into_the_folder_meanwhile_is_not_followed(
+    data: pathlib.Path,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    SqliteEngine.create(data / "demo" / "default.shelf").close()
+    other, backup = tmp_path / "other", tmp_path / "backup"
+    other.mkdir()
+
+    def walk(*arguments: Any) -> Any:
+        with contextlib.suppress(FileExistsError):
+            (backup / "demo").symlink_to(other)
+        return data_directory.walk(*arguments)
+
+    monkeypatch.setattr(backup_module, "walk", walk)
+    assert main(["backup", "--data", str(data), str(backup)]) == 1
+    assert "File exists" in capsys.readouterr().err
+    assert not list(other.iterdir())
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_restore_keeps_daemons_and_other_restores_out_until_its_end(
+    data: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    SqliteEngine.create(data / "demo" / "default.shelf").close()
+    backup, restored = tmp_path / "backup", tmp_path / "restored"
+    await output_of("backup", "--data", data, backup)
+    DirectoryLock(restored).release()
+    attempts: list[Any] = []
+
+    def copy(source: pathlib.Path, target: pathlib.Path) -> None:
+        for folder in (restored, restored.with_name(restored.name + restore_module.WORK)):
+            with pytest.raises(DirectoryInUse):
+                DirectoryLock(folder)
+            attempts.append(folder)
+        copy_private(source, target)
+
+    monkeypatch.setattr(restore_module, "copy_private", copy)
+    await output_of("restore", backup, "--data", restored)
+    assert len(attempts) == 2
+    assert sorted(os.listdir(restored)) == ["demo", "treedb.lock"]
+    DirectoryLock(restored).release()
 
 
 def op_id_of(shelf: pathlib.Path) -> str:

@@ -11,6 +11,7 @@ import contextlib
 import errno
 import os
 import pathlib
+import shutil
 import stat
 import sys
 import threading
@@ -31,6 +32,7 @@ WAS_READABLE_BY_OTHERS: Final = (
 _UNFINISHED = ".new"
 _BLOCK = 64 * 1024
 _LARGE_BYTES = 16 * 1024 * 1024
+_COPIED_AT_ONCE = 1024 * 1024
 
 
 def create_directory(path: pathlib.Path) -> None:
@@ -39,9 +41,14 @@ def create_directory(path: pathlib.Path) -> None:
         return
     create_directory(path.parent)
     with contextlib.suppress(FileExistsError):
-        path.mkdir(0o700)
-        path.chmod(0o700)
-        sync_directory(path.parent)
+        make_directory(path)
+
+
+def make_directory(path: pathlib.Path) -> None:
+    """Create a directory for its owner alone; raise FileExistsError if there is anything."""
+    path.mkdir(0o700)
+    path.chmod(0o700)
+    sync_directory(path.parent)
 
 
 def open_private(path: pathlib.Path, flags: int) -> int:
@@ -53,6 +60,27 @@ def open_private(path: pathlib.Path, flags: int) -> int:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def create_private(path: pathlib.Path) -> int:
+    """Create a file for its owner alone and return the descriptor; it replaces any of that name.
+
+    A link of that name is removed and not followed, so that nothing elsewhere is overwritten.
+    """
+    path.unlink(missing_ok=True)
+    return open_private(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+
+
+def copy_private(source: pathlib.Path, target: pathlib.Path) -> None:
+    """Copy a regular file to a new one for its owner alone, durably; raise OSError."""
+    # Without O_NONBLOCK the opening of a named pipe would wait for its other end.
+    with open(os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as old:
+        if not stat.S_ISREG(os.fstat(old.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "Not a regular file", os.fspath(source))
+        with open(open_private(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as new:
+            shutil.copyfileobj(old, new, _COPIED_AT_ONCE)
+            new.flush()
+            os.fsync(new.fileno())
 
 
 def is_open_to_others(path: pathlib.Path) -> bool:
@@ -87,7 +115,7 @@ def write_atomically(path: pathlib.Path, content: bytes) -> None:
     Raises OSError; then at most an unfinished file is left, which the next call overwrites.
     """
     unfinished = path.with_name(path.name + _UNFINISHED)
-    descriptor = open_private(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    descriptor = create_private(unfinished)
     try:
         with open(descriptor, "wb") as file:
             file.write(content)

@@ -53,11 +53,9 @@ def opened_output(name: str | None) -> Iterator[WriteBytes]:
 
 
 def _create(path: pathlib.Path) -> tuple[pathlib.Path, BinaryIO]:
-    """Create an unfinished file beside a file, with its mode or that of a new file."""
+    """Create an unfinished file beside a file, with its mode, or for its owner alone."""
     descriptor, part = tempfile.mkstemp(".part", f".{path.name[:100]}.", path.parent)
-    mask = os.umask(0o077)
-    os.umask(mask)
-    os.fchmod(descriptor, path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~mask)
+    os.fchmod(descriptor, path.stat().st_mode & 0o777 if path.exists() else 0o600)
     return pathlib.Path(part), os.fdopen(descriptor, "wb")
 
 

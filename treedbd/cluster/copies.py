@@ -19,7 +19,7 @@ from treedbd.database.catalog_hooks import CatalogHooks
 from treedbd.database.data_directory import SHELF
 from treedbd.database.errors import TooManyInUse, Unavailable
 from treedbd.files import create_directory
-from treedbd.names import DatabaseName
+from treedbd.names import DatabaseName, parse_label
 from treedbd.store.engine import CannotCreateStore, CannotOpenStore, StoreFailed, StoreUnreachable
 from treedbd.store.lock import LOCK_MISPLACED, DirectoryLock
 from treedbd.store.postgresql.engine import PostgresqlEngine
@@ -126,6 +126,10 @@ class Copies:
         return self._open_stored(name, stored, replica)
 
     def _path_of(self, name: DatabaseName) -> pathlib.Path:
+        if parse_label(name.label) != name:  # it must not lead out of the folder
+            raise CannotOpenStore(
+                f"The database {name.label}", "has a name that is none", "remove it from PostgreSQL"
+            )
         return self._folder / name.project / f"{name.database}{COPY}"
 
     def remove_unused(self) -> None:

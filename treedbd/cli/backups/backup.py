@@ -26,7 +26,13 @@ from treedbd.cli.options import add_settings_options, number_from, read_stored_s
 from treedbd.cli.progress import ProgressReport
 from treedbd.config.settings import Settings
 from treedbd.database.data_directory import BACKUP_NOTE, DirectoryEntry, walk
-from treedbd.files import create_directory, sync_directory, write_atomically
+from treedbd.files import (
+    copy_private,
+    create_directory,
+    make_directory,
+    sync_directory,
+    write_atomically,
+)
 from treedbd.store.engine import CannotOpenStore, DiskFull, StoreFailed
 from treedbd.store.lock import DirectoryLock
 from treedbd.store.sqlite.copy import Moment, Progress, hash_file, verify_copy
@@ -193,9 +199,10 @@ def _save(
         progress = ProgressReport("backup", size, is_quiet=quiet or not sys.stderr.isatty())
         closing.callback(progress.stop)
         done = _Count(progress)
+        for project in {(folder / each.path).parent for each in sources}:
+            make_directory(project)
         for source in sources:
             target = folder / source.path
-            create_directory(target.parent)
             problem = _copy(source, target, done.add)
             if problem is None:
                 saved.append(_describe(source, target))
@@ -204,7 +211,7 @@ def _save(
                 skipped.append(f"{source.path} is not saved: {problem}")
         if skipped and all(each.sequence is None for each in saved):
             raise CommandFailed("No database could be saved.", *map(make_printable, skipped))
-    for project in {folder / source.path.parent for source in sources}:
+    for project in {(folder / each.path).parent for each in sources}:
         sync_directory(project)
     manifest = Manifest(now, tuple(saved), tuple(skipped))
     manifest.write(folder)
@@ -264,9 +271,7 @@ def _open(
 def _copy(source: _Source, target: pathlib.Path, progress: Progress) -> str | None:
     """Copy one file; return why it is not saved, None if it is."""
     if source.moment is None:
-        shutil.copyfile(source.entry.file, target)
-        with target.open("rb+") as file:
-            os.fsync(file.fileno())
+        copy_private(source.entry.file, target)
         return None
     try:
         source.moment.copy(target, progress)

@@ -7,7 +7,7 @@ directory. So a restore that is stopped in the middle leaves nothing that a daem
 
 from __future__ import annotations
 
-import os
+import contextlib
 import pathlib
 import shutil
 from argparse import ArgumentParser, Namespace
@@ -18,9 +18,9 @@ from treedbd.cli.backups.manifest import MANIFEST, Manifest, SavedFile, read_man
 from treedbd.cli.exit import DONE, CommandFailed, Status, counted, make_printable, print_line, warn
 from treedbd.cli.options import add_settings_options, read_settings
 from treedbd.database.data_directory import BACKUP_NOTE
-from treedbd.files import create_directory, sync_directory
+from treedbd.files import copy_private, create_directory, sync_directory
 from treedbd.store.engine import CannotOpenStore
-from treedbd.store.lock import DirectoryLock
+from treedbd.store.lock import LOCK_FILE, DirectoryLock
 from treedbd.store.sqlite.copy import hash_file, verify_copy
 from treedbd.store.sqlite.file import beside
 from treedbd.store.sqlite.history import MARK
@@ -48,18 +48,17 @@ def _restore(arguments: Namespace) -> Status:
     manifest = read_manifest(folder)
     if data.resolve().is_relative_to(folder.resolve()):
         raise CommandFailed(f"{data} is in the backup: choose another by --data.")
-    work = data.with_name(data.name + WORK)
     try:
-        _require_free(data)
-        if work.exists():
-            shutil.rmtree(work)  # what an attempt has left that was killed
-        try:
-            create_directory(work)
-            for saved in manifest.files:
-                _restore_file(folder, saved, work)
-            _put_in_place(work, data)
-        finally:
-            shutil.rmtree(work, ignore_errors=True)
+        with contextlib.ExitStack() as locks:
+            is_there = _require_free(data, locks)
+            work = _make_work_folder(data, locks)
+            try:
+                for saved in manifest.files:
+                    _restore_file(folder, saved, work)
+                _put_in_place(work, data, is_there=is_there)
+            except BaseException:
+                shutil.rmtree(work, ignore_errors=True)
+                raise
     except OSError as error:
         raise CommandFailed(f"The restore failed ({error.strerror}: {error.filename}).") from None
     except CannotOpenStore as error:
@@ -87,26 +86,37 @@ def _choose(folder: pathlib.Path) -> pathlib.Path:
     return chosen
 
 
-def _require_free(data: pathlib.Path) -> None:
-    """Raise `CommandFailed` unless nothing is in the way; a daemon must not be running."""
+def _require_free(data: pathlib.Path, locks: contextlib.ExitStack) -> bool:
+    """Return whether there is a directory; it is empty, and locked. Raises `CommandFailed`."""
     if not data.exists():
-        return
+        return False
     lock = DirectoryLock(data)
-    lock.release()
-    if {each.name for each in data.iterdir()} - {pathlib.Path(lock.path).name, BACKUP_NOTE}:
+    locks.callback(lock.release)
+    if {each.name for each in data.iterdir()} - {LOCK_FILE, BACKUP_NOTE}:
         raise CommandFailed(f"{data} is not empty: move it away, or choose another by --data.")
-    pathlib.Path(lock.path).unlink()
-    (data / BACKUP_NOTE).unlink(missing_ok=True)
+    return True
+
+
+def _make_work_folder(data: pathlib.Path, locks: contextlib.ExitStack) -> pathlib.Path:
+    """Return an empty folder that no other restore uses."""
+    work = data.with_name(data.name + WORK)
+    lock = DirectoryLock(work)
+    locks.callback(lock.release)
+    for left in work.iterdir():  # by an attempt that was killed
+        if left.is_dir() and not left.is_symlink():
+            shutil.rmtree(left)
+        elif left.name != LOCK_FILE:
+            left.unlink()
+    return work
 
 
 def _restore_file(folder: pathlib.Path, saved: SavedFile, work: pathlib.Path) -> None:
     source, target = folder / saved.path, work / saved.path
     create_directory(target.parent)
     try:
-        shutil.copyfile(source, target)
+        copy_private(source, target)
     except FileNotFoundError:
         raise CommandFailed(f"{source} is missing: use another backup.") from None
-    target.chmod(0o600)
     if target.stat().st_size != saved.size or hash_file(target) != saved.sha256:
         raise CommandFailed(f"{source} is not what was saved: use another backup.")
     if saved.sequence is not None:
@@ -117,14 +127,14 @@ def _restore_file(folder: pathlib.Path, saved: SavedFile, work: pathlib.Path) ->
             Mark(saved.sequence, bytes.fromhex(saved.op_id or ""), is_closed=True), sync=True
         )
         mark.close()
-    with target.open("rb+") as file:
-        os.fsync(file.fileno())
     sync_directory(target.parent)
 
 
-def _put_in_place(work: pathlib.Path, data: pathlib.Path) -> None:
+def _put_in_place(work: pathlib.Path, data: pathlib.Path, *, is_there: bool) -> None:
     sync_directory(work)
-    if data.exists():
+    if is_there:  # else a daemon that was started meanwhile has put its lock file there: an error
+        for name in (LOCK_FILE, BACKUP_NOTE):
+            (data / name).unlink(missing_ok=True)
         data.rmdir()
     work.rename(data)
     sync_directory(data.parent)

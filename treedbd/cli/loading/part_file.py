@@ -23,7 +23,7 @@ from treedbd.cli.exit import CommandFailed, write_out
 from treedbd.cli.loading.files import Format, InputFile, compressing
 from treedbd.cli.loading.joiner import Joiner
 from treedbd.cli.options import STANDARD_INPUT as STANDARD_OUTPUT
-from treedbd.files import open_private
+from treedbd.files import create_private
 from treedbd.tree.errors import InvalidData
 from treedbd.tree.fragments import Splitter
 
@@ -76,7 +76,7 @@ class PartFile:
 
     def _open(self) -> int:
         if self.can_resume:
-            return open_private(self._part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            return create_private(self._part)
         return os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
 
     def write(self, data: bytes) -> None:

@@ -20,6 +20,7 @@ import orjson
 from treedbd.cli.exit import warn
 from treedbd.cli.loading.files import Format
 from treedbd.cli.loading.validation import SentContent
+from treedbd.files import create_private
 from treedbd.version import __version__
 
 _DIGEST_CHARACTERS: Final = 16
@@ -75,7 +76,7 @@ class ResumeFile:
             "sent_sha256": self.sent.sha256,
         }
         try:
-            with self._new.open("wb") as file:
+            with open(create_private(self._new), "wb") as file:
                 file.write(orjson.dumps(record))
                 if is_durable:
                     file.flush()
