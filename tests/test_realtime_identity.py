@@ -26,6 +26,9 @@ RULES = {
     "role": {".read": "auth.token.role === 'chief'", ".write": "auth.provider === 'anonymous'"},
     "gated": {".read": "root.child('open/gate').val() === true"},
     "ordered": {".read": "query.orderByChild === 'age' && query.limitToFirst <= 10"},
+    "beginning": {
+        ".read": "query.startAt == null && query.endAt == null && query.limitToFirst <= 2"
+    },
     "zz-barrier": {".write": True},
     "valid": {".write": True, "n": {".validate": "newData.isNumber()"}},
 }
@@ -65,6 +68,29 @@ def test_nobody_may_do_what_rules_deny_to_the_anonymous(shop: Tree) -> None:
         assert client.request("m", {"p": "mine", "d": {"ann": 1}}) == DENIED
         assert client.pushed == []
         client.put("open/a", 1)
+
+
+BOUNDS: list[dict[str, Any]] = [
+    *({"sp": "b"}, {"sp": "b", "sin": False}, {"sn": "b"}, {"ep": "c", "ein": False}),
+    {"i": "age", "sp": None, "sn": "b", "sin": False},
+    {"i": "age", "sp": None, "sn": "[MAX_NAME]"},
+    {"i": ".value", "sp": 2, "sin": False},
+    {"i": ".value", "ep": 3, "ein": False},
+]
+
+
+def test_no_bound_reads_past_a_rule_that_wants_none(shop: Tree) -> None:
+    shop.seed("/beginning.json", {"a": 1, "b": 2, "c": 3})
+    first: dict[str, Any] = {"i": ".key", "l": 2, "vf": "l"}
+    with RealtimeClient(shop) as client:
+        assert client.listen("beginning", first, 1) == {"a": 1, "b": 2}
+        assert client.get("beginning", first) == {"a": 1, "b": 2}
+        assert client.get("beginning", {**first, "i": "age", "sp": None}) == {"a": 1, "b": 2}
+        for tag, bounds in enumerate(BOUNDS):
+            query = {**first, **bounds}
+            assert client.request("g", {"p": "beginning", "q": query}) == DENIED, query
+            listen = {"p": "beginning", "h": "", "q": query, "t": tag + 2}
+            assert client.request("q", listen) == DENIED, query
 
 
 def test_a_token_gives_an_identity_to_what_follows(shop: Tree) -> None:

@@ -70,6 +70,10 @@ RULE_SET: dict[str, Any] = {
         "byChild": {".read": "query.orderByChild == 'a/b' && query.equalTo == auth.uid"},
         "byValue": {".read": "query.orderByValue && query.startAt == 1 && query.endAt == 'x'"},
         "byPriority": {".read": "query.orderByPriority"},
+        "beginning": {
+            ".read": "query.startAt == null && query.endAt == null && query.equalTo == null"
+            " && query.where == false && query.limitToFirst <= 2"
+        },
         "plain": {".read": "query.orderByKey == false && query.limitToFirst == null"},
     },
     "kept": {
@@ -492,9 +496,11 @@ def test_rules_see_the_result_of_an_increment(shop: Tree) -> None:
         ("byKey", "shallow=true&limitToFirst=11", 403),
         ("byKey", "", 403),
         ("keys", "shallow=true&limitToFirst=1", 200),
-        ("keys", 'shallow=true&startAfter="a"', 200),
-        ("keys", "shallow=true&startAfter=a&limitToFirst=1&v=2", 200),
-        ("keys", 'orderBy="$key"&startAfter="a"', 200),
+        ("keys", "where={%22a%22:1}", 200),
+        ("keys", 'shallow=true&startAfter="a"', 403),
+        ("keys", "shallow=true&startAfter=a&limitToFirst=1&v=2", 403),
+        ("keys", 'orderBy="$key"&startAfter="a"', 403),
+        ("keys", 'orderBy="$key"&equalTo="a"', 200),
         ("keys", "shallow=true", 403),
         ("keys", "", 403),
         ("byLast", 'orderBy="$key"&limitToLast=3', 200),
@@ -507,6 +513,20 @@ def test_rules_see_the_result_of_an_increment(shop: Tree) -> None:
         ("byValue", 'orderBy="$value"&startAt=1&endAt="x"', 200),
         ("byValue", 'orderBy="$value"&startAt=1', 403),
         ("byValue", 'orderBy="$key"&startAt="1"&endAt="x"', 403),
+        ("beginning", 'orderBy="$key"&limitToFirst=2', 200),
+        ("beginning", 'orderBy="a"&startAt=null&limitToFirst=2', 200),
+        ("beginning", "shallow=true&limitToFirst=2", 200),
+        ("beginning", "where={%22a%22:1}&limitToFirst=2", 403),
+        ("beginning", "shallow=true&startAfter=b&limitToFirst=2", 403),
+        *(
+            ("beginning", f"orderBy={order}&limitToFirst=2&{bound}", 403)
+            for order, bounds in (
+                ('"$key"', ('startAt="b"', 'startAfter="b"', 'endAt="b"', 'endBefore="b"')),
+                ('"a"', ("startAfter=1", 'startAfter=null,"b"', "startAfter=null", "endAt=null")),
+                ('"a"', ("equalTo=null", 'startAt=null,"b"', "endBefore=1", "equalTo=1")),
+            )
+            for bound in bounds
+        ),
         ("byPriority", 'orderBy="$priority"', 200),
         ("byPriority", 'orderBy="$key"', 403),
         ("plain", "", 200),

@@ -276,8 +276,9 @@ async def test_rules_see_a_query_as_in_a_request() -> None:
     rules = {
         "rules": {
             "a": {".read": "query.orderByChild == 'age' && query.limitToFirst == 10"},
-            "b": {".read": "query.orderByKey && query.startAt == 'k' && query.endAt == null"},
+            "b": {".read": "query.orderByKey && query.startAt == 'k' && query.endAt == 'z'"},
             "c": {".read": "query.equalTo == 5 && query.orderByValue"},
+            "d": {".read": "query.startAt == null && query.limitToFirst <= 2 && !query.where"},
         }
     }
     cases: list[dict[str, Any]] = [
@@ -287,9 +288,13 @@ async def test_rules_see_a_query_as_in_a_request() -> None:
         {"read": "/b", "query": {"orderBy": "$key", "startAt": "k", "endBefore": "z"}},
         {"read": "/c", "query": {"orderBy": "$value", "equalTo": [5, "key"]}},
         {"read": "/c", "query": {"shallow": True}},
+        {"read": "/d", "query": {"shallow": True, "limitToFirst": 2}},
+        {"read": "/d", "query": {"shallow": True, "limitToFirst": 2, "startAfter": "k"}},
+        {"read": "/d", "query": {"orderBy": "a", "limitToFirst": 2, "startAfter": [None, "k"]}},
+        {"read": "/d", "query": {"limitToFirst": 2, "where": {"a": 1}}},
     ]
     found = await verdicts([{"as": None, **case} for case in cases], rules=rules)
-    assert found == [True, False, False, True, True, False]
+    assert found == [True, False, False, True, True, False, True, False, False, False]
 
 
 @pytest_twisted.ensureDeferred

@@ -22,6 +22,7 @@ RULES = {
                 "age": {".validate": "newData.isNumber()"},
             }
         },
+        "beginning": {".read": "query.startAt == null && query.limitToFirst <= 2 && !query.where"},
         "shared": {".read": "root.child('open').val() == true", ".write": "auth != null"},
     }
 }

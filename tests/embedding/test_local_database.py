@@ -247,6 +247,27 @@ async def test_rules_bind_whoever_is_not_an_admin(tmp_path: pathlib.Path) -> Non
 
 
 @pytest_twisted.ensureDeferred
+async def test_no_way_of_selecting_passes_a_rule_unseen(tmp_path: pathlib.Path) -> None:
+    async with running(settings_in(tmp_path)) as service:
+        await service.database("app").put("beginning", {"a": 1, "b": 2, "c": 3})
+        ada = service.database("app").as_auth({"uid": "ada"})
+        found = await ada.get("beginning", order_by="$key", limit_to_first=2)
+        assert found == {"a": 1, "b": 2}
+        ways: list[dict[str, Any]] = [
+            {"order_by": "$key", "start_after": "a"},
+            {"order_by": "$value", "start_after": 1},
+            {"order_by": "none", "start_after": (None, "a")},
+            {"where": {"$key": {">": "a"}}},
+        ]
+        for way in ways:
+            with pytest.raises(PermissionDenied):
+                await ada.get("beginning", limit_to_first=2, **way)
+            with pytest.raises(PermissionDenied):
+                async with ada.watch("beginning", limit_to_first=2, **way) as events:
+                    await anext(events)
+
+
+@pytest_twisted.ensureDeferred
 async def test_transactions_of_many_add_up(tmp_path: pathlib.Path) -> None:
     async with running(settings_in(tmp_path)) as service:
         database = service.database("app")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.rules.evaluating import ERROR, NOW, evaluate, view
-from treedbd.rules.context import QueryFacts
+from treedbd.rules.context import NullBound, QueryFacts
 from treedbd.rules.operators import MAX_STRING
 
 NODE = {
@@ -427,8 +427,10 @@ def test_root_and_data_are_before_the_write_and_new_data_after() -> None:
                 "query.equalTo == null",
                 "query.limitToFirst == null",
                 "query.limitToLast == null",
+                "!query.where",
             ],
         ),
+        (QueryFacts(has_where=True), ["query.where", "query.orderByKey"]),
         (QueryFacts(order_by_key=True), ["query.orderByKey", "!query.orderByValue"]),
         (QueryFacts(order_by_priority=True), ["query.orderByPriority", "!query.orderByKey"]),
         (QueryFacts(order_by_value=True, start_at=1), ["query.orderByValue", "!query.orderByKey"]),
@@ -448,6 +450,18 @@ def test_root_and_data_are_before_the_write_and_new_data_after() -> None:
 def test_query(facts: QueryFacts | None, truths: list[str]) -> None:
     for truth in truths:
         assert evaluate(truth, query=facts) is True, truth
+
+
+def test_a_bound_of_null_is_equal_to_no_value_and_has_no_order() -> None:
+    bounds = QueryFacts(start_at=NullBound.NULL, equal_to=NullBound.NULL)
+    for other in ("null", "''", "0", "false", "auth", "data.val()", "auth.none", "query.endAt"):
+        for auth in (None, {"a": 1}):
+            for one, two in (("query.startAt", other), (other, "query.startAt")):
+                assert evaluate(f"{one} == {two}", auth=auth, query=bounds) is False
+                assert evaluate(f"{one} != {two}", auth=auth, query=bounds) is True
+    assert evaluate("query.startAt == query.equalTo", query=bounds) is True
+    for failing in ("query.startAt >= ''", "query.startAt < 5", "query.startAt + '' == ''"):
+        assert evaluate(failing, query=bounds) == ERROR
 
 
 def test_a_missing_limit_is_null_and_has_no_order() -> None:

@@ -127,9 +127,7 @@ def test_a_key_is_compared_in_the_order_of_keys(condition: Any, key: str, expect
 
 def test_without_order_by_the_order_is_that_of_keys_and_limits_work() -> None:
     query = parse_query({"where": '{"a":1}', "limitToLast": "2"}, 7)
-    assert query == Query(
-        BY_KEY, limit_to_last=2, where=parse_where('{"a":1}', 7), is_ordered=False
-    )
+    assert query == Query(BY_KEY, limit_to_last=2, where=parse_where('{"a":1}', 7))
 
 
 @pytest.mark.parametrize("name", ["startAt", "startAfter", "endAt", "endBefore", "equalTo"])

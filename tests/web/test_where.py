@@ -121,10 +121,15 @@ def test_a_stream_that_would_look_through_too_many_children_ends_with_cancel(
     assert client.read_events() == [("cancel", "null")]
 
 
-def test_rules_see_the_query_without_it(tmp_path: pathlib.Path) -> None:
-    rules = '{"rules": {".read": "query.limitToFirst <= 2 && query.orderByKey", ".write": true}}'
-    server = serve(tmp_path, rules=rules)
+def test_rules_see_that_there_are_conditions(tmp_path: pathlib.Path) -> None:
+    rule = "query.limitToFirst <= 2 && query.orderByKey && !query.where"
+    server = serve(tmp_path, rules=f'{{"rules": {{".read": "{rule}", ".write": true}}}}')
+    server.write("PUT", "/people", PEOPLE)
+    assert server.request("GET", target(ADULT, "&limitToFirst=1")).status == 403
+    assert server.request("GET", "/people.json?orderBy=%22$key%22&limitToFirst=1").status == 200
+    rules = '{"rules": {".read": "query.where && query.orderByKey", ".write": true}}'
+    server = serve(tmp_path / "other", rules=rules)
     server.write("PUT", "/people", PEOPLE)
     assert list(read(server, ADULT, "&limitToFirst=1")) == ["alan"]
-    assert server.request("GET", target(ADULT)).status == 403
+    assert server.request("GET", target(ADULT)).status == 200
     assert server.request("GET", "/people.json").status == 403

@@ -51,6 +51,7 @@ QUERY_FACTS: Final = {
     "equalTo": "equal_to",
     "limitToFirst": "limit_to_first",
     "limitToLast": "limit_to_last",
+    "where": "has_where",
 }
 VARIABLES: Final[Mapping[str, Evaluate]] = {
     "auth": lambda scope: scope.auth,

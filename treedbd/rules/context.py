@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from enum import Enum
+from typing import Any, Final, TypeAlias
 
 import attrs
 
@@ -15,26 +16,38 @@ from treedbd.tree.types import Json, Path, Value
 from treedbd.tree.view import View
 
 
+class NullBound(Enum):
+    """A bound of null, which is not the same as no bound: it is equal to nothing but itself."""
+
+    NULL = "null"
+
+
+QueryBound: TypeAlias = str | int | float | bool | NullBound | None
+"""What rules see of a bound: its value, None if there is none."""
+
+
 @attrs.frozen
 class QueryFacts:
     """What a rule can read of the query of a read, as `query`.
 
-    Without arguments it describes a read without a query. Bounds are JSON primitives.
+    Without arguments it describes a read without a query. `start_at` and `end_at` are the bounds
+    whether they are inclusive or not: a way of selecting that rules do not see reads past them.
     """
 
     order_by_key: bool = False
     order_by_priority: bool = False
     order_by_value: bool = False
     order_by_child: str | None = None
-    start_at: str | int | float | bool | None = None
-    end_at: str | int | float | bool | None = None
-    equal_to: str | int | float | bool | None = None
+    start_at: QueryBound = None
+    end_at: QueryBound = None
+    equal_to: QueryBound = None
     limit_to_first: int | None = None
     limit_to_last: int | None = None
+    has_where: bool = False
 
     @property
     def is_ordered_by_key(self) -> bool:
-        """Whether the order is that of keys, which is the default of a limit or bound."""
+        """Whether the order is that of keys, the default of a limit, a bound and `where`."""
         if self.order_by_priority or self.order_by_value or self.order_by_child is not None:
             return False
         narrowed = (
@@ -44,7 +57,7 @@ class QueryFacts:
             self.limit_to_first,
             self.limit_to_last,
         )
-        return self.order_by_key or any(fact is not None for fact in narrowed)
+        return self.order_by_key or self.has_where or any(fact is not None for fact in narrowed)
 
 
 PLAIN_READ: Final = QueryFacts()

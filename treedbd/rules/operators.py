@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from treedbd.rules.budget import EvaluationError
-from treedbd.rules.context import Scope, Subtree
+from treedbd.rules.context import NullBound, Scope, Subtree
 from treedbd.tree.number import INT64_HIGH, INT64_LOW, canonical_number, print_double
 from treedbd.tree.types import VALUE, Value
 from treedbd.tree.value import members
@@ -72,10 +72,10 @@ def equal(left: Any, right: Any, scope: Scope) -> bool:
         if type(right) is int or type(right) is float:
             return bool(left == right)
         return _unequal(right)
-    if not isinstance(left, _OBJECTS):
+    if left is not NullBound.NULL and not isinstance(left, _OBJECTS):
         raise EvaluationError("== compares values only.")
-    if not isinstance(right, _OBJECTS):
-        return _unequal(right)
+    if not (isinstance(left, _OBJECTS) and isinstance(right, _OBJECTS)):
+        return left is right or _unequal(right)
     return _equal_objects(left, right, scope)
 
 
@@ -87,7 +87,7 @@ def spend_comparison(text: str, scope: Scope) -> None:
 
 def _unequal(right: Any) -> bool:
     """Return False for a value; raise `EvaluationError` for what is not a value."""
-    if right is None or isinstance(right, (str, bool, int, float, *_OBJECTS)):
+    if right is None or isinstance(right, (str, bool, int, float, NullBound, *_OBJECTS)):
         return False
     raise EvaluationError("== compares values only.")
 

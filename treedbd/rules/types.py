@@ -79,6 +79,7 @@ QUERY_MEMBERS: Final[Mapping[str, Type]] = {
     "equalTo": Type.QUERY_VALUE,
     "limitToFirst": Type.QUERY_VALUE,
     "limitToLast": Type.QUERY_VALUE,
+    "where": Type.BOOLEAN,
 }
 
 NUMBERS: Final = frozenset({Type.NUMBER, Type.VALUE, Type.AUTH, Type.QUERY_VALUE, Type.MIXED})

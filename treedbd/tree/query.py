@@ -121,7 +121,6 @@ class Query:
 
     Attributes:
         where: what children within the bounds must meet, before the limit is applied.
-        is_ordered: whether the request names an order; without one it is that of keys.
 
     """
 
@@ -131,7 +130,6 @@ class Query:
     limit_to_first: int | None = None
     limit_to_last: int | None = None
     where: Where | None = None
-    is_ordered: bool = True
 
     @property
     def is_limited(self) -> bool:
@@ -190,8 +188,7 @@ def parse_query(
     if not given and where is None:
         return None
     check_combination(parameters)
-    is_ordered = "orderBy" in parameters
-    order = parse_order(parameters["orderBy"]) if is_ordered else BY_KEY
+    order = parse_order(parameters["orderBy"]) if "orderBy" in parameters else BY_KEY
     exact = _parse_bound(parameters, "equalTo", order, True)
     start = _parse_bound(parameters, "startAt", order, True)
     end = _parse_bound(parameters, "endAt", order, True)
@@ -202,7 +199,6 @@ def parse_query(
         parse_limit(parameters, "limitToFirst"),
         parse_limit(parameters, "limitToLast"),
         where,
-        is_ordered,
     )
 
 

@@ -8,9 +8,9 @@ from typing import Final
 import attrs
 
 from treedbd.limits import Limits
-from treedbd.rules.context import QueryFacts
+from treedbd.rules.context import NullBound, QueryBound, QueryFacts
 from treedbd.tree.errors import InvalidPath, InvalidQuery
-from treedbd.tree.query import Bound, JsonScalar, Query, parse_query
+from treedbd.tree.query import Bound, Query, parse_query
 from treedbd.tree.shallow import Shallow, parse_shallow
 from treedbd.tree.types import VALUE, Place
 from treedbd.web.parameters import Parameters, parse_callback, parse_choice
@@ -22,6 +22,8 @@ _WITHOUT_EFFECT: Final = frozenset(
 _NOT_OF_STREAMS: Final = ("shallow", "print", "callback", "download")
 _EDGES: Final = {"[MIN_NAME]": False, "[MAX_NAME]": True}
 """What clients send for a key before all others and for one after them; neither can be a key."""
+_LOWEST: Final = Bound(None, None, True)
+"""A start that leaves out no child, so that for rules it is none."""
 
 
 @attrs.frozen
@@ -103,28 +105,24 @@ def index_of(query: Query) -> str | None:
 
 
 def _query_facts(shallow: Shallow | None, query: Query | None) -> QueryFacts | None:
+    """Return what rules see of a query; a page of a shallow read is a query by key."""
     if shallow is not None and (shallow.limit, shallow.start_after) != (None, None):
-        return QueryFacts(order_by_key=True, limit_to_first=shallow.limit)
+        return QueryFacts(True, start_at=shallow.start_after, limit_to_first=shallow.limit)
     if query is None:
         return None
-    if not query.is_ordered:  # `where` is not shown to the rules, so without limits it is plain
-        if query.limit_to_first is None and query.limit_to_last is None:
-            return None
-        return QueryFacts(limit_to_first=query.limit_to_first, limit_to_last=query.limit_to_last)
-    kind = query.order.kind
-    exact = query.low is not None and query.low is query.high
-    low = query.low if query.low is not None and query.low.is_inclusive else None
-    high = query.high if query.high is not None and query.high.is_inclusive else None
+    kind, low, high = query.order.kind, query.low, query.high
+    exact = low if low is high else None
     return QueryFacts(
         order_by_key=kind == "key",
         order_by_priority=kind == "priority",
         order_by_value=kind == "value",
         order_by_child="/".join(query.order.path) if kind == "child" else None,
-        start_at=None if exact or low is None else _bound_value(kind, low),
-        end_at=None if exact or high is None else _bound_value(kind, high),
-        equal_to=_bound_value(kind, low) if exact and low is not None else None,
+        start_at=None if exact or low == _LOWEST else _bound_value(kind, low),
+        end_at=None if exact else _bound_value(kind, high),
+        equal_to=_bound_value(kind, exact),
         limit_to_first=query.limit_to_first,
         limit_to_last=query.limit_to_last,
+        has_where=query.where is not None,
     )
 
 
@@ -143,5 +141,9 @@ def _without_edges(query: Query | None) -> Query | None:
     return attrs.evolve(query, low=low, high=high)
 
 
-def _bound_value(kind: str, bound: Bound) -> JsonScalar:
-    return bound.key if kind == "key" else bound.value
+def _bound_value(kind: str, bound: Bound | None) -> QueryBound:
+    if bound is None:
+        return None
+    if kind == "key":
+        return bound.key
+    return NullBound.NULL if bound.value is None else bound.value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from treedbd.rules.context import NullBound
 from treedbd.tree.errors import InvalidQuery
 from treedbd.tree.query import BY_KEY, BY_PRIORITY, BY_VALUE, Bound, Order, Query
 from treedbd.tree.types import Json
@@ -11,6 +12,7 @@ from treedbd.web.read_options import ReadOptions
 from treedbd.web.realtime.queries import parse_query_object
 
 BY_NAME = Order("child", ("name",))
+NULL = NullBound.NULL
 
 
 @pytest.mark.parametrize(
@@ -58,6 +60,38 @@ def test_rules_see_an_exact_query() -> None:
     facts = ReadOptions(None, query, True, None, None).facts
     assert facts is not None
     assert (facts.equal_to, facts.start_at, facts.end_at) == ("x", None, None)
+
+
+@pytest.mark.parametrize(
+    ("json", "start_at", "end_at", "equal_to"),
+    [
+        ({"i": ".key", "sp": "k", "sin": False}, "k", None, None),
+        ({"i": ".key", "sn": "k"}, "k", None, None),
+        ({"i": ".key", "ep": "k", "ein": False, "l": 2}, None, "k", None),
+        ({"i": ".key", "sp": "k", "ep": "k"}, None, None, "k"),
+        ({"i": "name", "sp": 5, "sin": False, "ep": 7, "ein": False}, 5, 7, None),
+        ({"i": "name", "sp": 5, "sin": False, "ep": 5}, 5, 5, None),
+        ({"i": "name", "sp": 5, "sn": "k", "sin": False}, 5, None, None),
+        ({"i": "name", "sp": 5, "sn": "[MAX_NAME]"}, 5, None, None),
+        ({"i": "name", "ep": 5, "en": "[MIN_NAME]", "ein": False}, None, 5, None),
+        ({"i": "name", "sp": 5, "sn": "k", "ep": 5, "en": "k"}, None, None, 5),
+        ({"sp": 1, "sin": False, "l": 2}, 1, None, None),
+        ({"sn": "k", "l": 2}, NULL, None, None),
+        ({"sp": None, "sn": "k", "l": 2}, NULL, None, None),
+        ({"sp": None, "sin": False, "l": 2}, NULL, None, None),
+        ({"sp": None, "sn": "[MAX_NAME]"}, NULL, None, None),
+        ({"sp": None, "sn": "[MIN_NAME]", "l": 2}, None, None, None),  # selects as without it
+        ({"sp": None, "l": 2}, None, None, None),
+        ({"ep": None, "l": 2}, None, NULL, None),
+        ({"sp": None, "ep": None}, None, None, NULL),
+    ],
+)
+def test_rules_see_each_bound(
+    json: Json, start_at: object, end_at: object, equal_to: object
+) -> None:
+    facts = ReadOptions(None, parse_query_object(json), True, None, None).facts
+    assert facts is not None
+    assert (facts.start_at, facts.end_at, facts.equal_to) == (start_at, end_at, equal_to)
 
 
 @pytest.mark.parametrize(
