@@ -29,7 +29,7 @@ ARGUMENTS: Final = (
     "--disable-sync",
     "--no-first-run",
     "--ignore-certificate-errors",
-    "--host-resolver-rules=MAP *.example 127.0.0.1",
+    "--host-resolver-rules=MAP *.example 127.0.0.1, MAP phone.local 127.0.0.1",
 )
 PATIENCE_S: Final = 120
 POLL_S: Final = 0.02

@@ -22,7 +22,9 @@ from selenium.webdriver.support.wait import WebDriverWait
 from tests.browser import PATIENCE_S, POLL_S, find_port, open_browser
 from tests.daemon import Daemon, Response
 from tests.rest import OPEN_RULES
+from tests.test_lan import LanDaemon
 from treedbd.config.certificate import ensure_local_certificate
+from treedbd.config.local_network import find_local_network
 from treedbd.files import create_directory
 
 CONFIG: Final = """
@@ -59,6 +61,52 @@ script.onerror = () => done(["failed", null]);
 script.src = url;
 document.head.append(script);
 """
+
+TRY: Final = """
+const [kind, url, done] = arguments;
+const ways = {
+    script: () => {
+        const script = document.createElement("script");
+        window.page = {take: () => done("let in")};
+        script.onload = script.onerror = () => done("shut out");
+        script.src = url;
+        document.head.append(script);
+    },
+    image: () => {
+        const image = new Image();
+        image.onload = () => done("let in");
+        image.onerror = () => done("shut out");
+        image.src = url;
+    },
+    fetch: () => fetch(url).then(
+        response => done(response.ok ? "let in" : "shut out"), () => done("shut out")),
+    post: () => fetch(url, {method: "POST", mode: "no-cors", body: "null"}).then(
+        () => done("sent"), () => done("shut out")),
+    form: () => {
+        const frame = document.createElement("iframe"), form = document.createElement("form");
+        frame.name = "target";
+        document.body.append(frame, form);
+        form.action = url;
+        form.method = "POST";
+        form.enctype = "text/plain";
+        form.target = "target";
+        frame.onload = () => done("sent");
+        form.submit();
+    },
+    events: () => {
+        const stream = new EventSource(url);
+        stream.onopen = () => done("let in");
+        stream.onerror = () => { stream.close(); done("shut out"); };
+    },
+    socket: () => {
+        const socket = new WebSocket(url.replace("http", "ws"));
+        socket.onopen = () => done("let in");
+        socket.onerror = () => done("shut out");
+    },
+};
+ways[kind]();
+"""
+"""What a page can send to another origin; "sent" if it sees no outcome."""
 
 Events: TypeAlias = list[tuple[str, Any]]
 
@@ -353,6 +401,86 @@ def test_in_development_mode_a_page_of_another_site_reads_and_writes_nothing(
         page = Page(browser, daemon, f"http://localhost:{site}")
         assert page.load_script("/a.json?callback=page.take") == ("called", 1)
         assert page.fetch("PUT", "/a.json", 2) == (200, None, "2")
+
+
+def try_all(browser: Chrome, base: str) -> dict[str, str]:
+    """Return the outcomes of all that the open page can send to a daemon as `owner`."""
+    wipe = "/a.json?auth=owner&x-http-method-override=DELETE"
+    targets = {
+        "script": "/a.json?callback=page.take&auth=owner",
+        "image": "/favicon.ico",
+        "fetch": "/a.json?auth=owner",
+        "post": wipe,
+        "form": wipe,
+        "events": "/a.json?onDisconnect=%7B%22b%22:1%7D",
+        "socket": "/.ws?v=5&ns=demo",
+    }
+    return {
+        kind: browser.execute_async_script(TRY, kind, base + target)
+        for kind, target in targets.items()
+    }
+
+
+SHUT_OUT: Final = {
+    **dict.fromkeys(("script", "image", "fetch", "events", "socket"), "shut out"),
+    **dict.fromkeys(("post", "form"), "sent"),
+}
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0"])
+@pytest.mark.parametrize("secure", [False, True])
+def test_in_development_mode_nothing_lets_a_page_of_another_site_in(
+    browser: Chrome, site: int, tmp_path: pathlib.Path, host: str, *, secure: bool
+) -> None:
+    with Daemon(tmp_path) as daemon:
+        send(daemon, "PUT", "/.json", {"a": 1})
+        base = (daemon.https if secure else daemon.http).replace("127.0.0.1", host)
+        browser.get(f"http://evil.example:{site}")
+        found = try_all(browser, base)
+        if host == "0.0.0.0" and not secure:
+            # Chromium says nothing of the page there: it sees the icon, which says nothing.
+            assert found.pop("image") == "let in"
+            found["image"] = "shut out"
+        assert found == SHUT_OUT
+        assert send(daemon, "GET", "/.json").body == b'{"a":1}'
+
+
+def test_a_name_of_another_site_that_points_at_the_daemon_reads_nothing(
+    browser: Chrome, tmp_path: pathlib.Path
+) -> None:
+    """DNS rebinding; Chromium sends no `Sec-Fetch-Site` to such a name, nor an `Origin`."""
+    with Daemon(tmp_path) as daemon:
+        send(daemon, "PUT", "/.json", {"a": 1})
+        base = daemon.http.replace("127.0.0.1", "evil.example")
+        browser.get(f"{base}/")
+        assert "is not served here" in browser.page_source
+        found = try_all(browser, base)
+        assert found == SHUT_OUT
+        assert send(daemon, "GET", "/.json").body == b'{"a":1}'
+
+
+def test_with_lan_nothing_lets_a_page_of_another_site_in(
+    browser: Chrome, site: int, tmp_path: pathlib.Path
+) -> None:
+    addresses = [each for each in find_local_network().addresses if ":" not in each]
+    if not addresses:
+        pytest.skip("This machine has no address in a network.")
+    with LanDaemon(tmp_path) as daemon:
+        assert daemon.request("PUT", "/.json", '{"a":1}').status == 200
+        secure, plain = (
+            url.replace("127.0.0.1", addresses[0]) for url in (daemon.https, daemon.http)
+        )
+        for page in ("http://evil.example", "http://phone.local"):
+            browser.get(f"{page}:{site}")
+            assert try_all(browser, secure) == SHUT_OUT
+        assert daemon.request("GET", "/.json").body == b'{"a":1}'
+        browser.get(f"http://localhost:{site}")
+        script = f"{secure}/a.json?callback=page.take"
+        assert browser.execute_async_script(TRY, "script", script) == "let in"
+        assert browser.execute_async_script(TRY, "fetch", f"{secure}/a.json") == "let in"
+        assert (
+            browser.execute_async_script(TRY, "script", script.replace(secure, plain)) == "shut out"
+        )
 
 
 def test_only_pages_of_configured_origins_read_and_write(

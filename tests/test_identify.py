@@ -177,19 +177,24 @@ async def test_an_error_of_the_login_refuses_the_request_and_shows_no_secret(
 @pytest_twisted.ensureDeferred
 async def test_a_page_of_another_site_may_not_use_the_login(tmp_path: pathlib.Path) -> None:
     target = "/users/ada/age.json"
+    form = "/users/ada/note.json?x-http-method-override=DELETE"
     foreign = {"Origin": "https://evil.example"}
     script = {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Dest": "script"}
     link = {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate"}
+    old = {"Accept": "text/html", "User_Agent": "Mozilla/5.0"}
+    own = {"Referer": "http://127.0.0.1:3000/page"}
     answers = await ask(
         tmp_path,
         by_cookie,
         ("GET", target, as_user("ada", **foreign)),
         ("PUT", target, as_user("ada", **foreign)),
         ("GET", target + "?callback=f", as_user("ada", **script)),
+        ("POST", form, as_user("ada", **old)),
         ("PUT", target, as_user("ada", Origin="http://localhost:3000")),
         ("PUT", target, as_user("ada", Origin="http://127.0.0.1:3000")),
+        ("POST", form, as_user("ada", **old, **own)),
         ("GET", target, as_user("ada", **link, Sec_Fetch_Dest="document")),
         ("GET", "/public.json", foreign),
     )
-    assert [status for status, _ in answers] == [403, 403, 403, 403, 200, 200, 200]
+    assert [status for status, _ in answers] == [403, 403, 403, 403, 403, 200, 200, 200, 200]
     assert "for a user who is logged in" in answers[0][1]["message"]

@@ -22,13 +22,15 @@ DEVELOPMENT = attrs.evolve(OPTIONS, default_project="demo", development=FACTS)
 
 
 class Served:
-    """A server whose page is read."""
+    """A server whose page is read, from this machine or from another address."""
 
-    def __init__(self, server: TreeServer) -> None:
+    def __init__(self, server: TreeServer, address: str = "127.0.0.1") -> None:
         self.server = server
+        self.address = address
 
     def read(self, host: str = "localhost", target: str = "/", *headers: str) -> ParsedReply:
-        return self.server.request("GET", target, headers=(AS_HTML, *headers), host=host)
+        accepted = (AS_HTML, *headers)
+        return self.server.request("GET", target, b"", accepted, host, address=self.address)
 
     def text(self, host: str = "localhost", target: str = "/", *headers: str) -> str:
         reply = self.read(host, target, *headers)
@@ -78,6 +80,18 @@ def test_a_database_that_the_host_or_ns_names_is_the_one_of_the_lines(developmen
     page = development.text("localhost", "/?ns=EU--demo")
     assert "http://localhost/hello.json?ns=eu--demo" in code(page, "curl")
     assert '"/hello.json?ns=eu--demo&resume=true"' in code(page, "javascript")
+
+
+def test_other_machines_see_no_database_but_the_one_that_they_name(development: Served) -> None:
+    for label in ("demo", "shop", "eu--shop"):
+        development.server.request("PUT", f"/a.json?ns={label}", b"1", host="localhost")
+    development.server.clock.advance(0)
+    far = Served(development.server, "192.0.2.77")
+    for target in ("/", "/?ns=demo"):
+        page = far.text("192.0.2.1:9000", target)
+        assert "demo</a>" in page
+        assert "shop" not in page
+    assert "shop" in development.text("192.0.2.1:9000")
 
 
 def test_the_list_of_databases_is_bounded(development: Served) -> None:

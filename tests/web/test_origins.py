@@ -164,6 +164,41 @@ def test_a_script_for_an_unnamed_page_is_refused(
     assert "send Sec-Fetch-Site: none with a program" in json.loads(reply.body)["message"]
 
 
+FORM = ("User-Agent: Mozilla/5.0", "Accept: text/html,*/*;q=0.8", "Content-Type: text/plain")
+WIPE = "/.json?x-http-method-override=DELETE&auth=owner"
+
+
+@pytest.mark.parametrize("referer", ["", "Referer: https://evil.example/", "Referer: localhost"])
+def test_a_form_of_an_old_browser_writes_nothing_for_a_page_of_another_site(
+    world: World, referer: str
+) -> None:
+    world.write("PUT", "/a", 1)
+    headers = (*FORM, *([referer] if referer else []))
+    for target in (WIPE, "/a.json", "/a.json?onDisconnect={}", "/.settings/compact.json"):
+        reply = world.request("POST", target, b"1", headers)
+        assert (reply.status, json.loads(reply.body)["error"]) == (403, "permission_denied")
+    assert world.request("GET", "/.json").body == b'{"a":1}'
+
+
+@pytest.mark.parametrize("page", ["http://localhost:3000/x", "http://127.0.0.1", NAMED])
+def test_a_form_of_an_old_browser_is_known_by_its_referer(world: World, page: str) -> None:
+    assert world.status(*FORM, f"Referer: {page}", method="POST") == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        ("User-Agent: curl/8.5", "Accept: */*", "Content-Type: application/x-www-form-urlencoded"),
+        ("User-Agent: Java/17", "Accept: text/html, image/gif, image/jpeg, *; q=.2, */*; q=.2"),
+        ("User-Agent: Mozilla/5.0 (Windows NT) WindowsPowerShell/5.1", "Content-Type: text/plain"),
+        (*FORM, "Sec-Fetch-Site: none"),
+        (*FORM, "Origin: http://localhost:3000"),
+    ],
+)
+def test_a_post_of_a_program_is_no_form(world: World, headers: tuple[str, ...]) -> None:
+    assert world.status(*headers, method="POST") == 200
+
+
 @pytest.mark.parametrize(
     "headers",
     [

@@ -99,11 +99,13 @@ class TreeServer(Server):
         body: bytes = b"",
         headers: Iterable[str] = (),
         host: str = "demo.localhost",
+        *,
+        address: str = "192.0.2.1",
     ) -> ParsedReply:
-        """Send a request on a new connection, and return its reply."""
+        """Send a request on a new connection from an address, and return its reply."""
         lines = [f"{method} {target} HTTP/1.1", f"Host: {host}", *headers]
         head = "\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""])
-        peer = self.connect()
+        peer = self.connect(address)
         peer.send(head.encode() + body)
         self.clock.advance(0)
         (reply,) = peer.read(method.encode())

@@ -34,6 +34,7 @@ from treedbd.web.request import RequestParser
 from treedbd.web.response import Response, address_of
 
 MAX_SHOWN_DATABASES: Final = 50
+_MORE: Final = "A database comes into being at its first write, whatever its name."
 PLACEHOLDER: Final = "PROJECT"
 """What a line to paste says where the user has to name a project."""
 
@@ -159,8 +160,8 @@ class FrontPage:
             curl=escape(curl_line(_for_curl(visit).url("hello.json"), body, certificate, token)),
             javascript=escape(_print_javascript(visit, token), quote=False),
             note="" if is_open else _RULES_IN_FORCE if token is None else _ADMIN_NOTE,
-            databases=self._list_databases(visit),
-            more=self._describe_more(),
+            databases=self._list_databases(visit) if is_near else self._name_database(visit),
+            more=self._describe_more() if is_near else _MORE,
             reference=escape(f"{visit.base}.docs/interface.md"),
             documentation=escape(f"{visit.base}.docs/"),
             console=escape(f"{visit.base}.console/"),
@@ -168,16 +169,23 @@ class FrontPage:
         return html_page("treedb", main)
 
     def _list_databases(self, visit: _Visit) -> str:
+        """Return all databases, for a client of this machine."""
         names = self._catalog.written.first(MAX_SHOWN_DATABASES)
         items = [f'<a href="{escape(visit.link_to(each))}">{each.label}</a>' for each in names]
         if visit.name is not None and visit.name not in self._catalog.written:
             items.insert(0, f"<span>{visit.name.label} (empty)</span>")
         return "\n".join(f"<li>{item}</li>" for item in items)
 
+    def _name_database(self, visit: _Visit) -> str:
+        """Return the database that is addressed: which others there are, only admins may know."""
+        if visit.name is None:
+            return ""
+        return f'<li><a href="{escape(visit.link_to(visit.name))}">{visit.name.label}</a></li>'
+
     def _describe_more(self) -> str:
         more = len(self._catalog.written) - MAX_SHOWN_DATABASES
         shown = f"There are {more} more. " if more > 0 else ""
-        return f"{shown}A database comes into being at its first write, whatever its name."
+        return f"{shown}{_MORE}"
 
 
 def _show_configured(visit: _Visit) -> Response:

@@ -4,7 +4,8 @@ Development mode listens on loopback only, but a browser on this machine sends r
 page that its user visits, and there the rules are open and the token of an admin is known. So a
 request that a page of another site makes is refused. Browsers say where a request comes from in
 `Origin` and `Sec-Fetch-Site` (the Fetch standard, section 3.2; Fetch Metadata), which a page cannot
-set; programs that are no browsers send neither. That no other host can be taken for this one
+set; programs that are no browsers send neither. Nor do old browsers for scripts and forms, which
+any page can load and send: those must name their page. That no other host can be taken for this one
 (DNS rebinding) is checked by `addressing`.
 
 The same holds for users whom the application that embeds the service has logged in: their browsers
@@ -17,7 +18,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, Literal
 
 from treedbd.web.auth.jwt import BadToken
 from treedbd.web.auth.verifier import OWNER_TOKEN
@@ -26,7 +27,7 @@ from treedbd.web.http1.interface import IHttp1Request
 from treedbd.web.options import WebOptions
 
 SENT_FOR_PAGES: Final = frozenset({b"origin", b"sec-fetch-site"})
-"""Header fields of which a browser sends at least one for a page; without them there is no page."""
+"""Header fields of which a browser sends at least one for a page; only an old one posts without."""
 
 _AUTHORITY: Final = r"(\[[0-9a-f:.]+\]|[^:\[\]/?#@\s]+)(?::[0-9]{0,5})?"
 _HOST = re.compile(_AUTHORITY, re.IGNORECASE)
@@ -57,13 +58,14 @@ class ForeignOrigin(Exception):
 
 
 class UnnamedPage(Exception):
-    """A request for a script that does not say which page loads it."""
+    """A request for a script, or of a form, that does not say which page it is of."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: Literal["script", "form"]) -> None:
         """Say what such a request needs."""
+        unlike = "callback" if kind == "script" else "Accept: text/html"
         super().__init__(
-            "In development mode a script is only for pages of this machine, and this request "
-            "names no page: send Sec-Fetch-Site: none with a program, or leave out callback."
+            f"In development mode a {kind} is only for pages of this machine, and this request "
+            f"names no page: send Sec-Fetch-Site: none with a program, or leave out {unlike}."
         )
 
 
@@ -89,8 +91,11 @@ class OriginGuard:
         self._is_for_users = is_for_users
 
     def check(self, request: IHttp1Request) -> None:
-        """Raise `ForeignOrigin` for a request of a page that may not send any."""
+        """Raise `ForeignOrigin` or `UnnamedPage` for a request of a page that may not send any."""
         headers = request.headers
+        if _is_form_of_old_browser(request):
+            self._check_page(headers, "form")
+            return
         if self._is_for_users:
             is_allowed = not _is_of_another_site(headers) or _opens_page(request)
         else:
@@ -99,13 +104,20 @@ class OriginGuard:
             raise ForeignOrigin(_find_origin(headers), is_for_users=self._is_for_users)
 
     def check_script(self, request: IHttp1Request) -> None:
-        """Raise `ForeignOrigin` for a script (JSONP) unless a page is known to load it.
+        """Raise `ForeignOrigin` or `UnnamedPage` for a script (JSONP) of an unknown page.
 
-        Any page can read what a script calls it with, and without TLS or in an old browser only
-        `Referer` may say which page that is. A page of a sister host is `same-site`: in development
-        mode that is a page of this machine, but for users who are logged in it may be anybody's.
+        Any page can read what a script calls it with.
         """
-        headers, origin = request.headers, _find_origin(request.headers)
+        self._check_page(request.headers, "script")
+
+    def _check_page(self, headers: Headers, kind: Literal["script", "form"]) -> None:
+        """Raise `ForeignOrigin` or `UnnamedPage` unless a page is named that may send requests.
+
+        Without TLS or in an old browser only `Referer` may say which page it is. A page of a sister
+        host is `same-site`: in development mode that is a page of this machine, but for users who
+        are logged in it may be anybody's.
+        """
+        origin = _find_origin(headers)
         site = first(headers, b"sec-fetch-site")
         if self._is_for_users:
             is_own = site in ("same-origin", "none") or _is_host_of(headers, origin)
@@ -114,7 +126,9 @@ class OriginGuard:
         if is_own or origin in self._named:
             return
         is_unnamed = origin is None and site is None and not self._is_for_users
-        raise UnnamedPage if is_unnamed else ForeignOrigin(origin, is_for_users=self._is_for_users)
+        if is_unnamed:
+            raise UnnamedPage(kind)
+        raise ForeignOrigin(origin, is_for_users=self._is_for_users)
 
     def check_token(self, headers: Headers, token: str | None) -> None:
         """Raise `BadToken` for the token of the emulator's owner from a page of another site."""
@@ -183,6 +197,20 @@ def _host_of(origin: str | None) -> str | None:
     """Return the host of an origin in lower case, None for what is none, as `null` and a list."""
     found = _ORIGIN.fullmatch(origin or "")
     return found[1].lower() if found else None
+
+
+def _is_form_of_old_browser(request: IHttp1Request) -> bool:
+    """Return whether a page without scripts sends a request, by a browser that names no page.
+
+    Such a browser asks for HTML; programs have another `User-Agent`, or do not (Java has both).
+    """
+    headers = request.headers
+    return (
+        request.method == b"POST"
+        and SENT_FOR_PAGES.isdisjoint(headers)
+        and "text/html" in (first(headers, b"accept") or "")
+        and (first(headers, b"user-agent") or "").startswith(("Mozilla/", "Opera/"))
+    )
 
 
 def _is_visit(request: IHttp1Request) -> bool:

@@ -43,7 +43,7 @@ from treedbd.web.http1.request import Request
 from treedbd.web.methods import READING, AllowedMethods
 from treedbd.web.openapi.served import OpenApi
 from treedbd.web.options import WebOptions
-from treedbd.web.origins import SENT_FOR_PAGES, ForeignOrigin
+from treedbd.web.origins import SENT_FOR_PAGES, ForeignOrigin, UnnamedPage
 from treedbd.web.parameters import parse_callback
 from treedbd.web.parts import make_parts
 from treedbd.web.rates import TooManyRequests
@@ -222,9 +222,11 @@ class TreeResource(Resource):
         try:
             if self.rates is not None:
                 self.rates.take_address(request)
-            if self._guard is not None and not SENT_FOR_PAGES.isdisjoint(request.headers):
+            if self._guard is not None and (
+                request.method == b"POST" or not SENT_FOR_PAGES.isdisjoint(request.headers)
+            ):
                 self._guard.check(request)
-        except (ForeignOrigin, TooManyRequests) as error:
+        except (ForeignOrigin, UnnamedPage, TooManyRequests) as error:
             self._refuse(request, error)
             return NOT_DONE_YET
         is_known = request.head_memory.question is not None
