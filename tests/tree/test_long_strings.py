@@ -36,6 +36,27 @@ def test_a_string_in_parts_is_parsed_as_the_whole(text: str, form: int, step: in
     assert parse_text(pieces(printed(text, form), step)) == text
 
 
+UNITS = [
+    *("a", "u", "d83d", "é", "€", "😀", r"\\", r"\n", r"\"", r"\u0041", r"\ud7ff"),
+    *(r"\ud83d\ude00", r"\uD83D\uDE00", r"\ud83d", r"\ude00", r"\u00", "\\"),
+]
+
+
+@given(st.lists(st.sampled_from(UNITS), max_size=9).map("".join), st.integers(1, 14))
+@example(r"\\ud83d\u0041", 9)
+@example(r"\\\ud83d\ude00", 10)
+def test_a_string_is_cut_between_characters_however_they_are_spelled(text: str, step: int) -> None:
+    """Parts of it that are cut elsewhere are refused, though the whole is valid."""
+    whole = text.encode()
+    try:
+        expected: Any = orjson.loads(b'"%b"' % whole)
+    except orjson.JSONDecodeError:
+        with pytest.raises(InvalidData):
+            parse_text(pieces(whole, step))
+    else:
+        assert parse_text(pieces(whole, step)) == expected
+
+
 @given(TEXTS, st.integers(1, 20), st.binary(max_size=6))
 def test_a_string_is_collected_up_to_its_end(text: str, step: int, rest: bytes) -> None:
     string, found = LongString(), b""
