@@ -271,8 +271,8 @@ class RulesLimits:
         nesting: levels of brackets, prefixes, members and calls around the innermost operand.
         chain_terms: operands that operators of one level join.
         regex_size: instructions of one compiled regular expression, as `rules.regex` estimates.
-        judged_characters: characters that the rules read for one request, of the tree, in string
-            methods, regular expressions and comparisons, and as paths.
+        judged_characters: characters that the rules read for one write, and half as many for one
+            read, of the tree, in string methods, regular expressions and comparisons, and as paths.
 
     """
 

@@ -186,3 +186,30 @@ def test_a_caller_without_any_right_is_denied_without_reading() -> None:
     for path in ((), ("a",), ("a", "ann"), ("b",)):
         with pytest.raises(PermissionDenied):
             check(path, ANYONE)
+
+
+def ignore() -> None:
+    """Do nothing when a grant is lost."""
+
+
+def test_a_read_and_a_stream_have_half_the_budget_of_a_write(log: Log) -> None:
+    same = "data.child('text').val() != 'x'"
+    world = World({"a": {".read": same, ".write": same}}, 2 * len(BIG) - 2)
+    world.write("a/text", BIG)
+    assert world.write("a/other", 1, ANYONE).commit is not None
+    request = ReadRequest(ANYONE, ("a",), None, lambda: NOW)
+    with pytest.raises(PermissionDenied):
+        world.database.read(lambda nodes: request.check(world.database, nodes))
+    with pytest.raises(PermissionDenied):
+        world.database.read(world.database.make_grant(request, ignore, ignore).check)
+    assert any("half of it for a read" in text for text in log.texts)
+
+
+def test_a_write_without_a_deadline_pauses_between_its_rules(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pauses: list[None] = []
+    monkeypatch.setattr("treedbd.database.authorisation.pause", lambda: pauses.append(None))
+    world = World({".write": True, "$a": {"$b": {".validate": "newData.isNumber()"}}})
+    assert world.write("posts", {f"k{at}": 1 for at in range(100)}, ANYONE).commit is not None
+    assert len(pauses) >= 100

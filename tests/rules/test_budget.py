@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.rules.evaluating import NOW, evaluate, normal, place, rules
 from tests.tree.value_view import ValueView
-from treedbd.limits import RulesLimits
+from treedbd.limits import MIB, RulesLimits
+from treedbd.pauses import in_steps, run_beside
 from treedbd.rules.context import Context
 from treedbd.rules.errors import TextPosition
 from treedbd.rules.metered import REMEMBERED_NODES
@@ -211,3 +213,109 @@ def test_comparisons_of_long_strings_cost_a_part_of_their_length(term: str) -> N
     few, many = rules({".read": text}), limited({".read": f"{text} && " * 50 + "true"}, 450_000)
     assert few.may_read((), Context(None, NOW, view)).allowed
     assert not many.may_read((), Context(None, NOW, view)).allowed
+
+
+SLOW_PATTERN = "(a|b)*a(a|b){20}c"
+"""A text of `a` and `b` leads to ever new states, so a character takes a hundred nanoseconds."""
+
+
+def judged(rule: str, text: str, *, at_once: bool) -> bool:
+    """Return whether a rule is true of a leaf, within the default budget."""
+    context = Context(None, NOW, ValueView(text), at_once=at_once)
+    return rules({".read": rule}).may_read((), context).allowed
+
+
+def test_a_pattern_is_charged_what_it_takes_at_the_worst_where_nothing_can_pause() -> None:
+    slow = f"!data.val().matches(/{SLOW_PATTERN}/)"
+    assert judged(slow, "ab" * MIB, at_once=False)
+    assert not judged(slow, "ab" * MIB, at_once=True)
+    assert judged(slow, "ab" * 50_000, at_once=True)
+    assert judged("data.val().matches(/^[a-z]+$/)", "ab" * 500_000, at_once=True)
+
+
+def test_rules_that_cannot_pause_have_half_the_budget() -> None:
+    rule = "data.val() != 1 && data.val().toUpperCase() != ''"
+    for characters, allowed in ((2 * 6 * MIB, True), (2 * 6 * MIB - 1, False)):
+        context = Context(None, NOW, ValueView("x" * (2 * MIB)), at_once=True)
+        assert limited({".read": rule}, characters).may_read((), context).allowed is allowed
+
+
+def count_steps(rule: str, text: str) -> int:
+    """Return in how many steps a rule is evaluated, which has to be true."""
+    context = Context(None, NOW, ValueView(text))
+    evaluation = in_steps(lambda: rules({".read": rule}).may_read((), context).allowed)
+    steps, allowed = 1, None
+    while allowed is None:
+        try:
+            next(evaluation)
+            steps += 1
+        except StopIteration as stop:
+            allowed = stop.value
+    assert allowed
+    return steps
+
+
+def test_a_long_text_is_matched_in_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    results: list[Any] = []
+
+    def record(work: Callable[[], object]) -> object:
+        results.append(run_beside(work))
+        return results[-1]
+
+    monkeypatch.setattr("treedbd.rules.closures.run_beside", record)
+    rule = "data.val().matches(/^[a-z]+$/)"
+    assert count_steps(rule, "ab" * 100) == 1
+    assert not results
+    assert count_steps(rule, "ab" * 100_000) >= 2
+    assert len(results) == 1
+
+
+@pytest.mark.parametrize(
+    "term",
+    [
+        "!data.val().contains('abba')",
+        "data.val().replace('ab', '') == ''",
+        "data.val().toUpperCase() != ''",
+        "data.val() + 'a' != ''",
+    ],
+)
+def test_there_is_a_pause_between_the_texts_that_a_rule_reads(term: str) -> None:
+    assert count_steps(" && ".join([term] * 5), "ab" * 200_000) > 5
+
+
+@pytest.mark.parametrize(
+    ("term", "characters"),
+    [
+        ("!{}.contains('abbaba')", 4),
+        ("!{}.contains('abba')", 2),
+        ("{}.replace('x', '') != ''", 7),
+        ("{}.toLowerCase() != ''", 2),
+    ],
+)
+def test_a_long_text_in_a_method_counts_as_long_as_it_takes(term: str, characters: int) -> None:
+    text = term.format("data.val()")
+    for needed, allowed in ((characters + 1, True), (characters, False)):
+        limit = needed * len(BIG) + 100
+        context = Context(None, NOW, ValueView("ab" * (len(BIG) // 2)))
+        assert limited({".read": text}, limit).may_read((), context).allowed is allowed
+
+
+def test_a_long_text_beyond_ascii_counts_more_where_its_case_is_changed() -> None:
+    assert judged("data.val().toUpperCase() != ''", "ß" * 1_000_000, at_once=True)
+    assert not judged("data.val().toUpperCase() != ''", "ß" * 3_000_000, at_once=False)
+
+
+def test_objects_that_are_compared_count_by_what_their_nodes_take() -> None:
+    transaction = MemoryEngine().begin()
+    nodes = NodeWriter(transaction)
+    for name, count in (("small", 400), ("large", 8_000)):
+        value: Any = {f"{at:05}": {"a": {"b": {"c": {"d": 1}}}} for at in range(count)}
+        nodes.apply([Change(place(name), {"one": value, "two": value})])
+    document = {
+        name: {".read": "data.child('one').val() == data.child('two').val()"}
+        for name in ("small", "large")
+    }
+    context = Context(None, NOW, Nodes(transaction), at_once=True)
+    assert rules(document).may_read(("small",), context).allowed
+    context = Context(None, NOW, Nodes(transaction))
+    assert not rules(document).may_read(("large",), context).allowed

@@ -261,7 +261,7 @@ def test_large_and_hostile_documents_are_refused_quickly(document: str) -> None:
     assert time.thread_time() - begin < 10
 
 
-BIG = {"s": "a" * 5_000_000, "é": "é" * 5_000_000, "n": 1}
+BIG = {"s": "a" * 5_000_000, "é": "é" * 2_000_000, "n": 1}
 
 
 @pytest.mark.parametrize(

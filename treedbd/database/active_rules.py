@@ -116,7 +116,7 @@ class ActiveRules:
             self._reported.add(location)
             self._log.warn(
                 "The rule {location} at {line}:{column} of the rules would have read more than "
-                "judged_characters ({budget}) for one request, and denied it.",
+                "judged_characters ({budget}; half of it for a read), and denied the request.",
                 location=location,
                 line=position.line,
                 column=position.column,

@@ -124,7 +124,7 @@ class Authorisation:
         allowed = rules.find_write(edit.changes, caller.auth)
         if allowed and not is_read and condition is None:
             return True
-        context = self.context(caller.auth, write.now, nodes, None, write.deadline)
+        context = self.context(caller.auth, write.now, nodes, None, write.deadline, at_once=False)
         if allowed is None:
             began = perf_counter() if self._observe is not None else 0.0
             allowed = rules.may_write(edit.changes, context, after=after).allowed
@@ -149,8 +149,10 @@ class Authorisation:
         view: View,
         query: QueryFacts | None = None,
         deadline: float | None = None,
+        *,
+        at_once: bool = True,
     ) -> Context:
-        """Return the context in which rules are evaluated.
+        """Return the context in which rules are evaluated, `at_once` or with pauses.
 
         `view` may be older if it is held, or has edits laid over it.
         """
@@ -161,5 +163,8 @@ class Authorisation:
             pause()
 
         kept = None if isinstance(view, HeldNodes | Overlay) else self._kept_reads
-        between = None if deadline is None else check
-        return Context(auth, now, view, query, between, self._exceeded, kept, self._make_evaluation)
+        between = None if at_once else check
+        return Context(
+            *(auth, now, view, query, between, self._exceeded, kept, self._make_evaluation),
+            at_once=at_once,
+        )

@@ -12,6 +12,7 @@ from functools import cache, lru_cache
 from typing import Any, Final, TypeAlias
 
 from treedbd.limits import MAX_DEPTH
+from treedbd.pauses import run_beside
 from treedbd.rules.ast import Binary, Conditional, Expression, Literal
 from treedbd.rules.budget import EvaluationError
 from treedbd.rules.context import Scope
@@ -19,10 +20,12 @@ from treedbd.rules.operators import (
     BINARY,
     EQUALITIES,
     auth_member,
+    contains,
     equal,
     length,
     replace,
     spend_comparison,
+    spend_method,
 )
 from treedbd.rules.regex import Regex
 from treedbd.rules.snapshot import (
@@ -80,7 +83,7 @@ _METHODS_AT_PATH: Final[Mapping[Callable[[Snapshot], Any], Callable[[View, Path]
 }
 # All string methods but `matches`.
 STRING_FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
-    "contains": lambda text, searched: searched in text,
+    "contains": contains,
     "beginsWith": str.startswith,
     "endsWith": str.endswith,
     "toLowerCase": str.lower,
@@ -89,6 +92,8 @@ STRING_FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
 }
 _COMPARISONS: Final = frozenset({str.startswith, str.endswith})
 """They count as `==` does, since they compare at the speed of memory."""
+_MATCHED_BESIDE: Final = 65_536
+"""Bytes of a text that is matched in another thread, if the caller may wait for it."""
 _PATH_WEIGHT: Final = 16
 """Characters that a character of a long path counts for: it may be a key."""
 
@@ -198,12 +203,15 @@ def call_has_child(target: Evaluate, path: Evaluate) -> Evaluate:
 
 def match_regex(target: Evaluate, regex: Regex) -> Evaluate:
     """Make `matches(/regex/)`."""
-    search, weight = regex.search, regex.weight
+    search, weight, worst_weight = regex.search, regex.weight, regex.worst_weight
 
     def evaluate(scope: Scope) -> bool:
         text = require_string(target(scope))
-        scope.spend(len(text) * weight)
-        return search(text.encode("utf-8", "surrogatepass")) is not None
+        scope.spend(len(text) * (worst_weight if scope.budget.at_once else weight))
+        encoded = text.encode("utf-8", "surrogatepass")
+        if len(encoded) > _MATCHED_BESIDE:
+            return run_beside(lambda: regex.search_beside(encoded)) is not None
+        return search(encoded) is not None
 
     return evaluate
 
@@ -225,7 +233,7 @@ def call_string_method(
 
     def evaluate(scope: Scope) -> Any:
         texts = [require_string(operand(scope)) for operand in operands]
-        scope.spend(sum(map(len, texts)))
+        spend_method(method, texts, scope)
         return _count(scope, method(*texts))
 
     return evaluate

@@ -22,12 +22,21 @@ from treedbd.tree.value import members
 
 MAX_STRING: Final = 10 * 1_048_576
 """Characters of a string that an expression makes."""
-COMPARED_BYTE: Final = 16
-"""Characters that a byte of the tree counts for when objects are compared: it has to be read."""
+COMPARED_BYTE: Final = 256
+"""Characters that a byte of the tree counts for when objects are compared: it may be a node."""
+LONG_TEXT: Final = 1024
+"""Characters of texts that count more in a string method, as much as they take at the worst."""
 
 _FREE_COMPARISON: Final = 4096
 _COMPARED_AT_ONCE: Final = 16
 """Characters of a string that count as one when it is compared, at the speed of memory."""
+
+# What a character counts for in a long text, by what takes nanoseconds at the worst.
+_SEARCHED: Final = 4
+_SEARCHED_FOR_LITTLE: Final = 2
+_REPLACED: Final = 6
+_SHORT_PART: Final = 5
+_FOLDED: Final = 24
 
 _OBJECTS = (dict, list, Subtree)
 
@@ -77,6 +86,19 @@ def equal(left: Any, right: Any, scope: Scope) -> bool:
     if not (isinstance(left, _OBJECTS) and isinstance(right, _OBJECTS)):
         return left is right or _unequal(right)
     return _equal_objects(left, right, scope)
+
+
+def spend_method(method: Callable[..., Any], texts: list[str], scope: Scope) -> None:
+    """Spend what a string method costs that reads all of its texts, target and arguments."""
+    characters = sum(map(len, texts))
+    if characters > LONG_TEXT:
+        if method is contains:
+            characters *= _SEARCHED if len(texts[1]) > _SHORT_PART else _SEARCHED_FOR_LITTLE
+        elif method is replace:
+            characters += (_REPLACED - 1) * (len(texts[0]) + len(texts[1]))
+        elif not texts[0].isascii():
+            characters *= _FOLDED
+    scope.spend(characters)
 
 
 def spend_comparison(text: str, scope: Scope) -> None:
@@ -248,6 +270,11 @@ BINARY: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
 def length(text: str) -> int:
     """Return the number of UTF-16 units."""
     return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
+
+
+def contains(text: str, part: str) -> bool:
+    """Return whether a string has a part."""
+    return part in text
 
 
 def replace(text: str, old: str, new: str) -> str:

@@ -18,20 +18,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import cached_property, partial
 from typing import Final, NoReturn
 
 import attrs
 import re2
 
+from treedbd.limits import MIB
 from treedbd.rules.errors import ExpressionError
 
 MAX_GROUPS: Final = 200
 MAX_REPEAT: Final = 1_000
 """RE2 supports no more, also for the product of nested repetitions."""
 
-_SIZE_PER_WEIGHT: Final = 128
-"""RE2 needs a nanosecond for a character, but in the worst case a time proportional to the size of
-the expression."""
+# RE2 needs a nanosecond for a character, and for some patterns and texts about one for each
+# instruction.
+_SIZE_PER_WEIGHT: Final = 32
+_ENCODED: Final = 8
+"""Nanoseconds that it takes, at the worst, to encode a character and to read it."""
 
 _SETS: Final = {"s": r"\t-\r ", "w": r"\w", "d": "0-9"}
 _SET_COST: Final = 8
@@ -54,8 +58,20 @@ class Regex:
     """Takes UTF-8; returns None if the expression matches nowhere in it."""
     weight: int
     """How many characters a character of the text counts for: large expressions may be slower."""
+    worst_weight: int
+    """The same if it is to be as many as the slowest text takes nanoseconds."""
+    make: Callable[[], Callable[[bytes], object]]
+    """Returns the `search` of another object, the same for equal patterns."""
     bar: int | None = None
     """The index of the first bar outside groups, if the pattern has `^` or `$`."""
+
+    @cached_property
+    def search_beside(self) -> Callable[[bytes], object]:
+        """Do as `search` in another thread.
+
+        It shares nothing with `search`, which would wait: RE2 locks what it keeps of a pattern.
+        """
+        return self.make()
 
 
 def parse_regex(pattern: str, flags: str, offset: int, max_size: int) -> Regex:
@@ -67,15 +83,27 @@ def parse_regex(pattern: str, flags: str, offset: int, max_size: int) -> Regex:
         raise ExpressionError(offset, "regular expressions do not support flags other than i")
     parser = _RegexParser(pattern, offset + 1, max_size, 3 if flags else 1)
     whole = parser.parse()
+    try:
+        search = _compile(whole.rendered, flags)
+    except re2.error:
+        raise ExpressionError(offset, "the regular expression is too large") from None
+    weights = 1 + whole.size // _SIZE_PER_WEIGHT, _ENCODED + whole.size
+    return Regex(search, *weights, partial(_compile, whole.rendered, flags, 8 * MIB), parser.bar)
+
+
+def _compile(rendered: str, flags: str, memory: int = MIB) -> Callable[[bytes], object]:
+    """Return `search` of a pattern for RE2: of another object if it may use more memory.
+
+    Of what a text leads to it keeps states, each of which takes microseconds to make, until they
+    fill that many bytes twice; then it works without them.
+    """
     options = re2.Options()
     options.log_errors = False
     options.never_capture = True
     options.case_sensitive = not flags
-    try:
-        search = re2.compile(whole.rendered, options).search
-    except re2.error:
-        raise ExpressionError(offset, "the regular expression is too large") from None
-    return Regex(search, 1 + whole.size // _SIZE_PER_WEIGHT, parser.bar)
+    options.max_mem = memory
+    search: Callable[[bytes], object] = re2.compile(rendered, options).search
+    return search
 
 
 @attrs.define

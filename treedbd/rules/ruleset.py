@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 import attrs
 
 from treedbd.limits import RulesLimits
-from treedbd.rules.budget import Budget
+from treedbd.rules.budget import AT_ONCE_PART, Budget
 from treedbd.rules.build import build_rules
 from treedbd.rules.context import Context, KnownScope, QueryFacts, Scope
 from treedbd.rules.dependencies import Dependencies, Recorder
@@ -157,7 +157,10 @@ class RuleSet:
     def _reader(self, context: Context) -> tuple[View, Budget]:
         """Return `context.reader`, set by now: the tree before the operation, and the budget."""
         if context.reader is None:
-            budget = Budget(self._limits.judged_characters)
+            characters = self._limits.judged_characters
+            if context.at_once:
+                characters //= AT_ONCE_PART
+            budget = Budget(characters, at_once=context.at_once)
             context.reader = MeteredView(context.view, budget, context.kept), budget
         return context.reader
 

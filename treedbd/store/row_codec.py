@@ -49,6 +49,8 @@ LARGE_ROW_BYTES: Final = 4096
 """Bytes of a row that costs about the same to read however long it is."""
 _AT_ONCE_BYTES: Final = 65_536
 """Bytes of a string that are parsed in one step."""
+_DECODED: Final = 3
+"""How many bytes each byte of a row counts for that is not ASCII, which takes so much longer."""
 _COPIED_AT_ONCE: Final = 8
 """Bytes of a row that is only copied from the engine, at the cost of parsing one."""
 _LEAST_MEMBER: Final = 1
@@ -206,10 +208,13 @@ def type_of_part(raw: bytes, below: Path, charge: Charge) -> type[Leaf] | type[C
 
 
 def charge_large(raw: bytes, charge: Charge) -> bool:
-    """Charge the bytes of a row that is larger than most before it is parsed; return whether."""
+    """Charge the bytes of a row that is larger than most before it is parsed; return whether.
+
+    Those of other scripts than ASCII count more.
+    """
     if len(raw) <= LARGE_ROW_BYTES:
         return False
-    charge(len(raw))
+    charge(len(raw) if raw.isascii() else len(raw) * _DECODED)
     return True
 
 

@@ -202,7 +202,7 @@ class DataHandlers:
         now, rules = self.now_ms(), database.rules.current
 
         def evaluate(nodes: Nodes) -> Verdict:
-            context = Context(identity.auth, now, nodes, facts)
+            context = Context(identity.auth, now, nodes, facts, at_once=True)
             return rules.may_read(wanted.place.path, context, explain=True)
 
         verdict = database.read(evaluate)

@@ -17,7 +17,7 @@ def explain_read(database: Database, read: ReadRequest) -> str:
     """Return why a read is denied, or is not any more."""
 
     def evaluate(nodes: Nodes) -> Verdict:
-        context = Context(read.caller.auth, read.now(), nodes, read.query)
+        context = Context(read.caller.auth, read.now(), nodes, read.query, at_once=True)
         return database.rules.current.may_read(read.path, context, explain=True)
 
     return _text(database.read(evaluate), read.caller.auth)
