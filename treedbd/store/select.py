@@ -117,6 +117,7 @@ def _all_by_rank(nodes: Nodes, path: Path, query: Query) -> Iterator[Child | Non
         yield None
     for tag, content, _, key, source in ranking.in_order():
         yield Child(nodes, path, key, source, (tag, content))
+    yield from ranking.forget()
 
 
 def draw(
@@ -200,13 +201,16 @@ def _by_rank(nodes: Nodes, path: Path, query: Query) -> Iterator[Child | None]:
     )
     if query.limit_to_last is None:
         yield from children
+        yield from ranking.forget()
         return
     selected: list[Child] = []
     for number, child in enumerate(children):
         selected.append(child)
         if number % YIELD_AFTER == 0:
             yield None
-    yield from reversed(selected)
+    yield from ranking.forget()
+    while selected:
+        yield selected.pop()
 
 
 class _Ranking:
@@ -225,7 +229,8 @@ class _Ranking:
         self._highest = ABOVE_ALL if query.high is None else query.high.rank
         self._numbers = count()
         self._run: list[_Found] = []
-        self._runs: list[list[_Found]] = []
+        # Tuples, since those of mere texts and numbers cost the garbage collector nothing.
+        self._runs: list[tuple[_Found, ...]] = []
         self._kept_bytes = 0
 
     def add(self, batch: Sequence[Member], ranks: Sequence[ValueRank]) -> None:
@@ -248,15 +253,21 @@ class _Ranking:
         self._end_run()
         return islice(merge(*self._runs, reverse=self._is_last), self._limit)
 
+    def forget(self) -> Iterator[None]:
+        """Forget the children, some of them in each step."""
+        while self._runs:
+            self._runs.pop()
+            yield None
+
     def _end_run(self) -> None:
         run = self._run
         run.sort(reverse=self._is_last)
         if not self._is_short:
-            self._runs.append(run)
+            self._runs.append(tuple(run))
             self._run = []
             return
         del run[self._limit :]
-        self._runs = [run]
+        self._runs = [tuple(run)]
         self._kept_bytes = _row_bytes(run)
         if len(run) == self._limit:
             last = run[-1][:2]
