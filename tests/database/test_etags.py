@@ -14,6 +14,7 @@ from treedbd.database.errors import ConditionFailed
 from treedbd.database.requests import Caller, Condition, Outcome, Write
 from treedbd.database.runtime import Runtime
 from treedbd.pauses import in_steps
+from treedbd.rules.kept_reads import KeptReads, ReadPool
 from treedbd.store.memory import MemoryEngine
 from treedbd.tree.edit import Edit, make_patch, make_put, make_remove
 from treedbd.tree.etag import NULL_ETAG, etag, parse_etags
@@ -87,9 +88,9 @@ def test_a_condition_on_a_large_value_is_checked(world: World) -> None:
 
 def test_the_tag_of_a_large_value_is_computed_in_steps(world: World) -> None:
     def check() -> None:
-        world.database.read(
-            lambda nodes: etags.check_condition(nodes, Condition(BIG, parse_etags(etag(LARGE))))
-        )
+        condition = Condition(BIG, parse_etags(etag(LARGE)))
+        kept = KeptReads(ReadPool())
+        world.database.read(lambda nodes: etags.check_condition(nodes, condition, kept))
 
     assert len(list(in_steps(check))) > len(LARGE)
 

@@ -29,6 +29,7 @@ from treedbd.database.requests import Caller, Condition, Outcome, Write
 from treedbd.database.runtime import Runtime
 from treedbd.database.slices import FIRST_SECONDS, Steps
 from treedbd.database.watchers import Notification
+from treedbd.rules.kept_reads import KeptReads
 from treedbd.store.engine import DiskFull, StoreFailed, Transaction
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.nodes import Nodes
@@ -201,7 +202,7 @@ def test_a_write_whose_deadline_passes_while_it_is_checked_is_refused(
 ) -> None:
     world = World()
 
-    def check_slowly(_: Nodes, __: Condition) -> None:
+    def check_slowly(_: Nodes, __: Condition, ___: KeptReads) -> None:
         world.clock.rightNow += 10
 
     monkeypatch.setattr(etags, "check_condition", check_slowly)

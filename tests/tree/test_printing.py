@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import re
+from itertools import accumulate, pairwise
 from typing import Any
 
 import pytest
@@ -46,6 +48,50 @@ def test_pretty_json_is_indented_by_two_spaces() -> None:
     expected = '{\n  "a": {\n    "b": [\n      1,\n      1e+21\n    ]\n  },\n  "c": 1e-7\n}'
     assert printing.pretty(shown) == expected.encode()
     assert printing.pretty(1e21) == b"1e+21"
+
+
+_NAME = re.compile(rb'^( *"(?:[^"\\]|\\.)*"): ', re.MULTILINE)
+"""A name of a member in indented JSON, whatever is in it."""
+_TEXTS = st.lists(
+    st.sampled_from(['"', "\\", ": ", '": ', ' ": ', ",", "{", "]", "a", "é", "x" * 40])
+)
+_JSON: st.SearchStrategy[Any] = st.recursive(
+    _TEXTS.map("".join) | st.sampled_from([None, True, 0, -1.5, 1e22, 1e-9]),
+    lambda below: (
+        st.lists(below) | st.dictionaries(_TEXTS.map(lambda texts: "".join(texts) or "k"), below)
+    ),
+)
+
+
+@given(shown=_JSON, at_once=st.integers(1, 60), sizes=st.lists(st.integers(1, 50)))
+def test_json_is_indented_in_chunks_as_it_is_at_once(
+    shown: Any, at_once: int, sizes: list[int]
+) -> None:
+    text, indented = printing.compact(shown), printing.pretty(shown)
+    ends = [0, *accumulate(sizes), len(text)]
+    chunks = [text[start:end] for start, end in pairwise(ends)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(printing, "INDENTED_AT_ONCE", at_once)
+        patch.setattr(printing, "TEXT_AT_ONCE", 500)
+        assert b"".join(printing.indent(chunks)) == indented
+        spaced = b"".join(printing.indent(chunks, spaces_colons=True))
+    assert spaced == printing.space_colons(indented) == _NAME.sub(rb"\1 : ", indented)
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        {f"k{at}": {"a": [at, "x"], "b": "\\" * (at % 5)} for at in range(30_000)},
+        ["short", 'long "quoted" \\ \n é' * 100_000, {"a": "y" * 100_000, "b": ["z" * 50_000]}],
+        "\\" * 300_000,
+    ],
+)
+def test_no_step_of_indenting_prints_much(shown: Any) -> None:
+    text = printing.compact(shown)
+    chunks = [text[at : at + 50_000] for at in range(0, len(text), 50_000)]
+    steps = list(printing.indent(chunks))
+    assert b"".join(steps) == printing.pretty(shown)
+    assert max(map(len, steps)) < 4 * printing.INDENTED_AT_ONCE
 
 
 def test_sorted_members_are_in_the_order_of_their_utf8_bytes() -> None:

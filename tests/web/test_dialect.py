@@ -6,7 +6,7 @@ import pytest
 
 from treedbd.names import DialectName
 from treedbd.tree.etag import NULL_ETAG, ETagSet, etag, parse_etags
-from treedbd.tree.types import Json
+from treedbd.tree.types import Chunks, Json
 from treedbd.web.dialect import FIREBASE, STANDARD, Dialect
 from treedbd.web.headers import Headers
 from treedbd.web.parameters import Parameters
@@ -34,15 +34,12 @@ def test_a_denial_by_the_rules_has_the_text_and_status_of_each_dialect() -> None
     assert (STANDARD.denied_status, FIREBASE.denied_status) == (403, 401)
 
 
-@pytest.mark.parametrize(
-    ("current", "printed"),
-    [(None, b"null"), ({"a": [1, "x"]}, b'{"a":[1,"x"]}'), ("text", b'"text"'), (0, b"0")],
-)
-def test_the_body_of_a_mismatch_shows_the_current_value(current: Json, printed: bytes) -> None:
+@pytest.mark.parametrize("printed", [(b"null",), (b'{"a":', b"[1", b',"x"]}'), (b'"text"',)])
+def test_the_body_of_a_mismatch_shows_the_current_value(printed: Chunks) -> None:
     code, message = "condition_failed", "ETag mismatch"
-    assert FIREBASE.mismatch_body(code, message, current) == printed
-    assert STANDARD.mismatch_body(code, message, current) == (
-        b'{"error":"condition_failed","message":"ETag mismatch","data":%b}' % printed
+    assert FIREBASE.mismatch_body(code, message, printed) == printed
+    assert b"".join(STANDARD.mismatch_body(code, message, printed)) == (
+        b'{"error":"condition_failed","message":"ETag mismatch","data":%b}' % b"".join(printed)
     )
 
 

@@ -5,18 +5,23 @@ from __future__ import annotations
 import json
 import pathlib
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from tests.web.http1.peer import Peer
 from tests.web.tree_server import TreeServer
+from treedbd.database import etags
 from treedbd.limits import DEFAULT_TIMEOUT_S, Limits
+from treedbd.store.canonical import etag_in_steps
 from treedbd.store.engine import StoreFailed
+from treedbd.store.nodes import Nodes
 from treedbd.store.serialise import Serialiser
 from treedbd.tree.etag import etag
-from treedbd.tree.types import Json
+from treedbd.tree.types import Json, Path
+from treedbd.web import representation
+from treedbd.web.dialect import FIREBASE, STANDARD
 from treedbd.web.http1.flow_sender import MIN_BYTES, PACE_SECONDS
 from treedbd.web.options import WebOptions
 from treedbd.web.rendering import IN_MEMORY_BYTES
@@ -244,6 +249,84 @@ def test_the_tag_of_a_large_value_does_not_depend_on_how_it_is_shown(
     (reply,) = peer.read()
     assert reply[b"etag"] == etag(RECORDS).encode()
     assert json.loads(reply.body or b"null") == (RECORDS if print_ == "pretty" else None)
+
+
+@pytest.mark.parametrize("dialect", ["TreeDB", "Firebase"])
+def test_what_is_indented_waits_in_a_file(server: TreeServer, dialect: str) -> None:
+    head = f"X-{dialect}-ETag: true\r\n"
+    peer = server.get("/big.json?print=pretty", head, room=ROOM)
+    run(server, 500)
+    reads = server.resource.shared_reads
+    indented = (FIREBASE if dialect == "Firebase" else STANDARD).pretty(RECORDS)
+    assert (reads.files.total, reads.memory.total) == (len(indented), 0)
+    read_all(server, peer)
+    (reply,) = peer.read()
+    assert (reply.body, reply[b"content-length"]) == (indented, b"%d" % len(indented))
+
+
+def test_what_is_too_large_is_not_indented(
+    server: TreeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for most, status in [(len(TEXT), 200), (len(TEXT) - 1, 413)]:
+        monkeypatch.setattr(representation, "MAX_SHOWN_BYTES", most)
+        peer = server.get("/big.json?print=pretty")
+        run(server, 1)
+        assert peer.read()[0].status == status
+
+
+@pytest.fixture
+def computed(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The paths of values whose tags were computed from their rows."""
+    paths: list[Path] = []
+
+    def compute(nodes: Nodes, path: Path) -> Iterator[str | None]:
+        paths.append(path)
+        return etag_in_steps(nodes, path)
+
+    for module in (representation, etags):
+        monkeypatch.setattr(module, "etag_in_steps", compute)
+    return paths
+
+
+def test_the_tag_of_a_large_value_is_computed_once_until_it_is_changed(
+    server: TreeServer, computed: list[Path]
+) -> None:
+    def status_of(head: str, query: str = "") -> int:
+        peer = server.get(f"/big.json{query}", f"{head}\r\n")
+        run(server, 1)
+        return peer.read()[0].status
+
+    has_it = f"If-None-Match: {etag(RECORDS)}"
+    assert [status_of(has_it) for _ in range(2)] == [304, 304]
+    assert status_of("X-TreeDB-ETag: true", "?print=silent") == 204
+    assert status_of("X-TreeDB-ETag: true", "?print=pretty") == 200
+    assert computed == [("big",)]
+    server.write("PUT", "/other", 1)
+    assert status_of(has_it) == 304
+    assert computed == [("big",)]
+    server.write("PUT", "/big/k00001", 1)
+    assert status_of(has_it) == 200
+    assert computed == [("big",)] * 2
+
+
+def test_a_412_shows_a_large_value_whose_tag_is_computed_once(
+    server: TreeServer, computed: list[Path]
+) -> None:
+    for tag, shown in [
+        ('"x"', b'{"error":"condition_failed","message":"ETag mismatch","data":'),
+        *[("x", b"")] * 2,
+    ]:
+        peer = server.connect()
+        head = f"PUT /big.json HTTP/1.1\r\nHost: demo.localhost\r\nIf-Match: {tag}\r\n"
+        peer.send(f"{head}Content-Length: 1\r\n\r\n1".encode())
+        run(server, 500)
+        (reply,) = peer.read()
+        assert (reply.status, reply[b"etag"].strip(b'"')) == (
+            412,
+            etag(RECORDS).strip('"').encode(),
+        )
+        assert reply.body == shown + TEXT + b"}" * bool(shown)
+    assert computed == [("big",)]
 
 
 def test_what_is_compressed_can_be_decoded_before_all_is_rendered(

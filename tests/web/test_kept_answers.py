@@ -193,7 +193,13 @@ def test_a_read_that_is_repeated_is_answered_from_what_is_kept(service: Service)
 def test_another_connection_finds_what_is_kept(service: Service) -> None:
     service.read("GET", "/a.json")
     service.peer = service.server.connect()
-    assert count_hits(service, ("/a.json?print=pretty", "X-Firebase-ETag: true")) == 1
+    assert count_hits(service, ("/a.json?download=a", "X-Firebase-ETag: true")) == 1
+
+
+def test_what_is_indented_is_kept_for_each_dialect(service: Service) -> None:
+    for header in ("", "X-Firebase-ETag: true"):
+        assert count_hits(service, ("/a.json?print=pretty", header)) == 0
+        assert count_hits(service, ("/a.json?print=pretty", header)) == 1
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,8 @@ class BatchApplier:
             try:
                 queued.result = self.apply(transaction, queued.write)
             except _REFUSALS as refusal:
-                queued.result = Failure(refusal)
+                # Its traceback would hold this batch, and that the value that a refusal may show.
+                queued.result = Failure(refusal.with_traceback(None))
             except (DiskFull, StoreFailed):
                 raise
             except Exception:

@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 
 from twisted.internet.defer import Deferred, fail
 
+from treedbd.database import etags
 from treedbd.database.active_rules import ActiveRules
 from treedbd.database.answers import Answers
 from treedbd.database.authorisation import Authorisation
@@ -45,7 +46,7 @@ from treedbd.store.nodes import HeldNodes, Nodes, PresentNodes
 from treedbd.tree.event import Commit
 from treedbd.tree.push_id import PushIds
 from treedbd.tree.query import Query
-from treedbd.tree.types import Path
+from treedbd.tree.types import Path, Place
 
 T = TypeVar("T")
 
@@ -210,6 +211,15 @@ class Database:
         None if it does, or depends on the time: then only `check_read` knows.
         """
         return caller.is_admin or self.rules.current.find_read(path, caller.auth, query)
+
+    def known_tag(self, place: Place) -> str | None:
+        """Return the entity tag of what is at a place now, if it is kept."""
+        return None if place.is_priority else etags.find_tag(self._kept_reads, place.path)
+
+    def keep_tag(self, place: Place, tag: str) -> None:
+        """Keep the entity tag of what is at a place now until that changes."""
+        if not place.is_priority:
+            etags.keep_tag(self._kept_reads, place.path, tag)
 
     def check_exists(self) -> None:
         """Raise `UnknownDatabase` for an absent database; for callers who have a right to know."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Final, NoReturn
 
 from treedbd.limits import MAX_SHOWN_BYTES
 from treedbd.names import DatabaseName
-from treedbd.tree.types import Json
+from treedbd.tree import printing
+from treedbd.tree.types import Chunks, Json
 
 SHUTTING_DOWN: Final = "The server is shutting down."
 
@@ -122,14 +124,23 @@ class OutcomeInDoubt(Exception):
 class ConditionFailed(Exception):
     """The tag at the place is not one of the condition's.
 
-    `current` is the value there now, unless it is too large: then it is not shown.
+    `printed` is the JSON of the value there now, unless it is too large: then it is not shown.
     """
 
-    def __init__(self, current: Json, tag: str, is_shown: bool = True) -> None:
+    def __init__(self, printed: Chunks | None, tag: str) -> None:
         super().__init__("ETag mismatch")
-        self.current = current
-        self.is_shown = is_shown
+        self.printed = printed
         self.tag = tag
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether the value is shown."""
+        return self.printed is not None
+
+    @cached_property
+    def current(self) -> Json:
+        """The value there now; None, too, if it is not shown."""
+        return None if self.printed is None else printing.parse(b"".join(self.printed))
 
 
 class UnknownDatabase(LookupError):

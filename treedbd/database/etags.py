@@ -13,45 +13,63 @@ from treedbd.database.errors import ConditionFailed, TooLarge
 from treedbd.database.requests import Condition, HashCondition
 from treedbd.limits import KIB, MAX_SHOWN_BYTES
 from treedbd.pauses import pause
+from treedbd.rules.kept_reads import KeptReads
 from treedbd.store.canonical import etag_in_steps
 from treedbd.store.hashing import hash_at
 from treedbd.store.nodes import Nodes
-from treedbd.store.row_codec import is_surely_longer, parse_stored
-from treedbd.tree import value
+from treedbd.store.row_codec import is_surely_longer
+from treedbd.tree import printing, value
 from treedbd.tree.edit import Edit
 from treedbd.tree.etag import etag
-from treedbd.tree.types import Json, Place
+from treedbd.tree.types import Chunks, Path, Place
 
 _AT_ONCE_BYTES: Final = 64 * KIB
 """The tag of a longer value is computed from its rows."""
+_KEPT_STEPS: Final = 64
+"""A tag that is computed in fewer steps is not kept."""
 
 
-def check_condition(nodes: Nodes, condition: Condition | HashCondition) -> None:
+def check_condition(nodes: Nodes, condition: Condition | HashCondition, kept: KeptReads) -> None:
     """Raise `ConditionFailed` unless the condition of a write is met.
 
-    Raises `TooLarge` for the hash of a value that is too large to be hashed.
+    `kept` is what was computed of large values before. Raises `TooLarge` for the hash of a value
+    that is too large to be hashed.
     """
     if isinstance(condition, HashCondition):
-        _check_hash(nodes, condition)
+        _check_hash(nodes, condition, kept)
         return
     place, etags = condition.place, condition.etags
     exists = not place.is_priority and nodes.peek(place.path) is not None
     if etags.is_any and exists:
         return
-    present = _etag_at(nodes, place)
+    present = _etag_at(nodes, place, kept)
     if place.is_priority:
         exists = nodes.priority(place.path) is not None
     if not etags.matches(present, exists):
-        current, is_shown = _current(nodes, place)
-        raise ConditionFailed(current, present, is_shown)
+        raise ConditionFailed(_print_current(nodes, place), present)
 
 
-def _check_hash(nodes: Nodes, condition: HashCondition) -> None:
-    present = hash_at(nodes, condition.place)
+def find_tag(kept: KeptReads, path: Path) -> str | None:
+    """Return the entity tag of a large value that is kept, None if it is not."""
+    known = kept.find(("etag", path))
+    return None if known is None else known.result
+
+
+def keep_tag(kept: KeptReads, path: Path, tag: str) -> None:
+    """Keep the entity tag of a value of the durable state, or of the open transaction."""
+    kept.keep(("etag", path), tag, 0)
+
+
+def _check_hash(nodes: Nodes, condition: HashCondition, kept: KeptReads) -> None:
+    place = condition.place
+    known = None if place.is_priority else kept.find(("hash", place.path))
+    present = hash_at(nodes, place) if known is None else known.result
     if present is None:
         raise TooLarge(f"A value of more than {MAX_SHOWN_BYTES} bytes cannot be compared by hash.")
+    if known is None and not place.is_priority and nodes.is_spread(place.path):
+        kept.keep(("hash", place.path), present, 0)
     if present != condition.data_hash:
-        raise ConditionFailed(None, present, is_shown=False)
+        raise ConditionFailed(None, present)
 
 
 def etag_before_write(edit: Edit) -> str | None:
@@ -69,27 +87,32 @@ def etag_after_write(nodes: Nodes, edit: Edit) -> str:
     return _etag_at(nodes, edit.place)
 
 
-def _etag_at(nodes: Nodes, place: Place) -> str:
-    """Compute a tag, pausing between its steps."""
+def _etag_at(nodes: Nodes, place: Place, kept: KeptReads | None = None) -> str:
+    """Compute a tag, pausing between its steps; one of many steps is `kept`."""
     if place.is_priority:
         return etag(nodes.priority(place.path))
-    for tag in etag_in_steps(nodes, place.path):
+    known = None if kept is None else find_tag(kept, place.path)
+    if known is not None:
+        return known
+    for step, tag in enumerate(etag_in_steps(nodes, place.path)):
         if tag is not None:
+            if kept is not None and step >= _KEPT_STEPS:
+                keep_tag(kept, place.path, tag)
             return tag
         pause()
     raise AssertionError("A tag has an end.")
 
 
-def _current(nodes: Nodes, place: Place) -> tuple[Json, bool]:
-    """Return the value of a place, and whether it is small enough to be shown."""
+def _print_current(nodes: Nodes, place: Place) -> Chunks | None:
+    """Print the value of a place with pauses; None if it is too large to be shown."""
     if place.is_priority:
-        return nodes.priority(place.path), True
+        return (printing.compact(nodes.priority(place.path)),)
     chunks = []
     size = 0
     for chunk in nodes.chunks(place.path):
         chunks.append(chunk)
         size += len(chunk)
         if size > MAX_SHOWN_BYTES:
-            return None, False
+            return None
         pause()
-    return parse_stored(b"".join(chunks)), True
+    return tuple(chunks)

@@ -95,7 +95,7 @@ class WriteApplier:
         edit = resolve(write.edit, write.now, nodes)
         may_read = self.check_write(nodes, write, edit, None)
         if write.condition is not None:
-            etags.check_condition(nodes, write.condition)
+            etags.check_condition(nodes, write.condition, self.kept_reads)
         if write.refuses_lone_priority:
             _check_priorities(edit, nodes)
         self._check_time(write)  # evaluating rules may take long
@@ -128,7 +128,7 @@ class WriteApplier:
             )
             may_read = self.check_write(before, write, edit, nodes)
             if write.condition is not None:
-                etags.check_condition(before, write.condition)
+                etags.check_condition(before, write.condition, self.kept_reads)
             if write.refuses_lone_priority:
                 _check_priorities(edit, before)
         etag = etags.etag_after_write(nodes, edit) if write.wants_etag and may_read else None

@@ -4,6 +4,8 @@ Theory of operation. Rules that compare with a leaf of ten megabytes would parse
 request. So the result of an expensive read is kept with its cost, which every request is charged
 all the same: a verdict never depends on what is kept.
 
+Entity tags and hashes of large values, which writes are compared with, are kept in the same way.
+
 What is kept of a database is the same in its last durable state and in the transaction that is
 open, so both may use it. A change in the transaction drops what was read at, above and below its
 place, and until the transaction has ended nothing is kept there again; whether it was committed or
@@ -29,8 +31,8 @@ POOL_READS: Final = 64
 MAX_CHANGES: Final = 1000
 """Changes of one transaction; if it has more, nothing is kept until it has ended."""
 
-Read: TypeAlias = tuple[Literal["peek", "type_at"], Path]
-"""A method of `View`, and the path it was called with."""
+Read: TypeAlias = tuple[Literal["peek", "type_at", "etag", "hash"], Path]
+"""A method of `View`, or what was computed of all that is there, and the path."""
 
 
 class KeptRead(NamedTuple):

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from hashlib import sha256
 from heapq import merge
-from itertools import islice
+from itertools import chain, islice
 from typing import Final, Protocol
 
 from treedbd.store.child import Child, ReadsNodes
 from treedbd.store.children import empty_chunks, find_array
-from treedbd.store.row_codec import parse_stored
+from treedbd.store.row_codec import CONTAINERS, parse_stored
 from treedbd.tree.etag import canonicalise
 from treedbd.tree.order import encode_path
 from treedbd.tree.printing import NULL, compact
@@ -32,9 +32,6 @@ class ReadsRows(ReadsNodes, Protocol):
     def is_spread(self, path: Path) -> bool:
         """Return whether `path` has rows of its own for its children."""
 
-    def print(self, path: Path) -> bytes:
-        """Print all of `path`."""
-
     def keys(self, path: Path) -> Iterator[str]:
         """Yield the keys of the children of `path`."""
 
@@ -48,7 +45,7 @@ def canonical_chunks(nodes: ReadsRows, path: Path) -> Iterator[bytes]:
     The nodes must be of one moment as long as this is consumed.
     """
     if not nodes.is_spread(path):
-        yield canonicalise(parse_stored(nodes.print(path)))
+        yield from _row(nodes.chunks(path))
         return
     steps = find_array(nodes.rows, encode_path(path))
     is_array = yield from empty_chunks(steps)
@@ -79,7 +76,15 @@ def etag_in_steps(nodes: ReadsRows, path: Path) -> Iterator[str | None]:
 def _child(nodes: ReadsRows, path: Path, child: Child) -> Iterator[bytes]:
     if child.is_spread:
         return canonical_chunks(nodes, (*path, child.key))
-    return iter((canonicalise(parse_stored(b"".join(child.chunks()))),))
+    return _row(child.chunks())
+
+
+def _row(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """Print what one row holds, from how it is printed; a leaf is the same in both forms."""
+    text = next(chunks)
+    if text[0] in CONTAINERS:
+        return iter((canonicalise(parse_stored(b"".join((text, *chunks)))),))
+    return chain((text,), chunks)
 
 
 def _array(nodes: ReadsRows, path: Path) -> Iterator[bytes]:

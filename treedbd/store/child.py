@@ -8,6 +8,7 @@ from typing import Final, Protocol
 from treedbd.store.children import ChildSource, Spread
 from treedbd.store.paged_rows import PagedRows
 from treedbd.store.row_codec import export_row, load_row, print_row
+from treedbd.store.serialise import cut_into_chunks
 from treedbd.tree.order import ValueRank, rank_value
 from treedbd.tree.printing import compact
 from treedbd.tree.types import Container, Leaf, Path, Priority, Value
@@ -93,7 +94,7 @@ class Child:
         """Print it as `Nodes.chunks` does."""
         source = self._source
         if isinstance(source, bytes):
-            return iter((export_row(source) if export else print_row(source),))
+            return cut_into_chunks(export_row(source) if export else print_row(source))
         if source is None or isinstance(source, Spread):
             return self._nodes.chunks((*self._parent, self.key), export=export)
-        return iter((compact(source if export else plain(source)),))
+        return cut_into_chunks(compact(source if export else plain(source)))

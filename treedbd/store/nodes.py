@@ -63,7 +63,7 @@ from treedbd.store.row_codec import (
     type_of_part,
 )
 from treedbd.store.row_keys import ALL, Span, below
-from treedbd.store.serialise import Serialiser
+from treedbd.store.serialise import Serialiser, cut_into_chunks
 from treedbd.tree.order import encode_key
 from treedbd.tree.printing import NULL, compact
 from treedbd.tree.types import CONTAINER, Container, Leaf, Path, Priority, Value
@@ -145,18 +145,20 @@ class Nodes:
     def chunks(self, path: Path, *, export: bool = False) -> Iterator[bytes]:
         """Print `path` chunk by chunk, reading rows as the chunks are consumed.
 
-        A chunk has at most 64 KiB, unless one row holds all of the node. Together they are
-        `print(path)`, or with `export` what `format=export` prints: priorities, no arrays.
+        A chunk has at most 64 KiB. Together they are `print(path)`, or with `export` what
+        `format=export` prints: priorities, no arrays.
         """
         encoded, cover = self._find(path)
         if cover is None:
             yield from self._print_spread(encoded, export)
         elif not export:
-            yield print_part(cover.raw, cover.inside) if cover.inside else print_row(cover.raw)
+            yield from cut_into_chunks(
+                print_part(cover.raw, cover.inside) if cover.inside else print_row(cover.raw)
+            )
         elif cover.inside:
-            yield compact(load_part(cover.raw, cover.inside))
+            yield from cut_into_chunks(compact(load_part(cover.raw, cover.inside)))
         else:
-            yield export_row(cover.raw)
+            yield from cut_into_chunks(export_row(cover.raw))
 
     def children(self, path: Path, span: Span = ALL) -> Iterator[Child]:
         """Iterate over the children of `path`, reading no more than is consumed."""

@@ -177,7 +177,5 @@ class Serialiser:
 def cut_into_chunks(text: bytes) -> Iterator[bytes]:
     """Cut text into chunks of at most twice `CHUNK_BYTES`."""
     if len(text) <= 2 * CHUNK_BYTES:
-        yield text
-        return
-    for at in range(0, len(text), CHUNK_BYTES):
-        yield text[at : at + CHUNK_BYTES]
+        return iter((text,))
+    return (text[at : at + CHUNK_BYTES] for at in range(0, len(text), CHUNK_BYTES))

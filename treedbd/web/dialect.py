@@ -11,18 +11,17 @@ it is one. So tags in the second dialect are bare: a client that has read one se
 
 from __future__ import annotations
 
-import re
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import attrs
 
 from treedbd.tree import printing
 from treedbd.tree.etag import NULL_ETAG, ETagSet, parse_etags
-from treedbd.tree.types import Json
+from treedbd.tree.types import Chunks, Json
 
 _FIREBASE_NULL_ETAG: Final = "null_etag"
 _DENIED: Final = "Permission denied"
-_MEMBER = re.compile(rb'^( *"(?:[^"\\]|\\.)*"): ', re.MULTILINE)
 
 
 @attrs.frozen
@@ -55,11 +54,12 @@ class Dialect:
         """Whether the body of a 412 must be the value, since clients take any other for it."""
         return self.is_firebase
 
-    def mismatch_body(self, code: str, message: str, current: Json) -> bytes:
-        """Return the body of a 412, which shows the value that did not match."""
+    def mismatch_body(self, code: str, message: str, printed: Chunks) -> Chunks:
+        """Return the body of a 412, which shows the value that did not match, as it is printed."""
         if self.is_firebase:
-            return printing.compact(current)
-        return printing.compact({"error": code, "message": message, "data": current})
+            return printed
+        shown: Json = {"error": code, "message": message, "data": None}
+        return (printing.compact(shown).removesuffix(b"null}"), *printed, b"}")
 
     def etag(self, tag: str) -> bytes:
         """Return an entity tag as it is sent in a header: Firebase's have no quotes."""
@@ -81,7 +81,11 @@ class Dialect:
     def pretty(self, json: Json) -> bytes:
         """Print JSON with an indent of two spaces."""
         text = printing.pretty(json)
-        return _MEMBER.sub(rb"\1 : ", text) if self.is_firebase else text
+        return printing.space_colons(text) if self.is_firebase else text
+
+    def indent(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
+        """Print compact JSON that comes in chunks as `pretty` does; some chunks are empty."""
+        return printing.indent(chunks, spaces_colons=self.is_firebase)
 
 
 STANDARD: Final = Dialect(False)

@@ -164,8 +164,8 @@ def error_response(
 def _mismatch(dialect: Dialect, code: str, error: ConditionFailed) -> Response:
     """Return the response to a condition that is not met."""
     tag = (b"ETag", dialect.etag(error.tag))
-    if error.is_shown:
-        body = dialect.mismatch_body(code, str(error), error.current)
+    if error.printed is not None:
+        body = dialect.mismatch_body(code, str(error), error.printed)
         return Response(412, body, (JSON_TYPE, tag))
     if dialect.takes_412_for_value:
         return _response(dialect, 413, STATUS[TooLarge][1], _HIDDEN_MISMATCH, tag)

@@ -35,14 +35,15 @@ from treedbd.web.parts import WebParts
 from treedbd.web.read_options import check_stream
 from treedbd.web.rendering import Rendering
 from treedbd.web.representation import (
-    ReadSource,
+    is_met_by,
+    is_tagged,
     json_response,
     kept_response,
     known_tag,
     make_source,
     may_flow,
     needs_body,
-    shared_response,
+    read_response,
 )
 from treedbd.web.request import DataRequest
 from treedbd.web.response import Response, address_of
@@ -146,11 +147,18 @@ class DataHandlers:
             self.missing_indexes.check(
                 database, path, options.query, lambda: database.read(check_read)
             )
-        answer = database.answers.find(wanted.place, options.form)
-        if answer is not None:
-            database.read(check_read)
-            return kept_response(wanted, answer, self._shared_reads.memory)
-        return await self._read(request, wanted, database, check_read, deadline)
+        kept = self._find_kept(wanted, database, check_read)
+        return kept or await self._read(request, wanted, database, check_read, deadline)
+
+    def _find_kept(
+        self, wanted: DataRequest, database: Database, check_read: Callable[[Nodes], None]
+    ) -> Response | None:
+        """Return the response with a kept answer, if there is one that is complete."""
+        answer = database.answers.find(wanted.place, wanted.form)
+        if answer is None:
+            return None
+        database.read(check_read)
+        return kept_response(wanted, answer, self._shared_reads.memory)
 
     async def _read(
         self,
@@ -164,33 +172,58 @@ class DataHandlers:
 
         `check_read` raises unless the caller may read a state.
         """
-        options = wanted.read_options
-        source = make_source(database, wanted)
-        is_empty = not source.is_wrapped and not needs_body(wanted, options)
+        tag = database.known_tag(wanted.place) if is_tagged(wanted) else None
+        source = make_source(database, wanted, tag)
+        is_empty = not needs_body(wanted) or (tag is not None and is_met_by(wanted, tag))
 
         def render(nodes: Nodes) -> bytes | Rendering | TooMuchWork:
             # The rules are evaluated against each state that is read, before it is sent.
             check_read(nodes)
             return b"" if is_empty else self._shared_reads.render(source, nodes)
 
-        rendered: bytes | Rendered | TooMuchWork = database.read(render)
+        rendered: bytes | Rendered | TooMuchWork | None = database.read(render)
         if self._clock.seconds() >= deadline:
             raise DeadlinePassed("the data was read")
         if isinstance(rendered, TooMuchWork):
-            flows = may_flow(wanted) and request.method != b"HEAD" and not wanted.takes_whole
-            waiter = Waiter(source, check_read, rendered.sequence, _do_nothing, flows)
-            waiting = self._shared_reads.render_flowing(database.hold, waiter, address_of(request))
-            request.notifyFinish().addErrback(lambda _: waiting.cancel())
-            try:
-                rendered = await before_deadline(waiting, deadline, self._clock)
-            except CancelledError:
-                return None  # the client has disconnected
-        answer = None if is_empty else _keep(database, source, rendered)
-        if answer is None:
-            # Without a time-out of its own, a large read only has to begin in time.
-            cut_off_at = deadline if "timeout" in wanted.parameters else None
-            return shared_response(wanted, source, rendered, cut_off_at)
-        return kept_response(wanted, answer, self._shared_reads.memory)
+            waiter = partial(Waiter, source, check_read, rendered.sequence)
+            rendered = await self._render_large(request, wanted, database, waiter, deadline)
+        if rendered is None:
+            return None
+        tag = known_tag(source if isinstance(rendered, bytes) else rendered.source)
+        answer = None if is_empty else _keep(database, wanted, rendered, tag)
+        kept = None if answer is None else kept_response(wanted, answer, self._shared_reads.memory)
+        if kept is not None:
+            return kept
+        # Without a time-out of its own, a large read only has to begin in time.
+        cut_off_at = deadline if "timeout" in wanted.parameters else None
+        return read_response(wanted, rendered, tag, cut_off_at)
+
+    async def _render_large(
+        self,
+        request: IHttp1Request,
+        wanted: DataRequest,
+        database: Database,
+        make_waiter: Callable[[Callable[[int], None], bool], Waiter],
+        deadline: float,
+    ) -> Rendered | None:
+        """Render in slices, or wait for who does; None if the client has disconnected.
+
+        A waiter is made with what its `begun` calls, and whether it may flow.
+        """
+        states: list[int] = []
+        flows = may_flow(wanted) and request.method != b"HEAD" and not wanted.takes_whole
+        waiting = self._shared_reads.render_flowing(
+            database.hold, make_waiter(states.append, flows), address_of(request)
+        )
+        request.notifyFinish().addErrback(lambda _: waiting.cancel())
+        try:
+            rendered = await before_deadline(waiting, deadline, self._clock)
+        except CancelledError:
+            return None
+        tag = known_tag(rendered.source)
+        if tag is not None and states[-1:] == [database.read(_sequence)]:
+            database.keep_tag(wanted.place, tag)
+        return rendered
 
     async def _explain_read(
         self,
@@ -244,27 +277,25 @@ class DataHandlers:
         return int(self._wall_clock() * 1000)
 
 
-def _keep(database: Database, source: ReadSource, rendered: bytes | Rendered) -> Answer | None:
-    """Keep what was rendered for the reads that follow, if it is the whole JSON and still true."""
-    if isinstance(rendered, Flow) or (source.is_wrapped and source.options.callback is not None):
+def _keep(
+    database: Database, wanted: DataRequest, rendered: bytes | Rendered, tag: str | None
+) -> Answer | None:
+    """Keep what was rendered for the reads that follow, if it is the whole text and still true."""
+    if isinstance(rendered, Flow) or wanted.read_options.callback is not None:
         return None
-    if isinstance(rendered, bytes):
-        answer = database.answers.keep(source.place, source.options.form, rendered)
-        if answer is not None and answer.tag is None:
-            answer.tag = known_tag(source)
-        return answer
-    if rendered.is_in_file or rendered.sequence != database.read(_sequence):
+    if wanted.print == "silent":
         return None
-    answer = database.answers.keep(source.place, source.options.form, rendered.whole())
-    if answer is not None and answer.content is None:
-        answer.content = rendered
-        answer.tag = answer.tag or known_tag(rendered.source)
+    content = None
+    if not isinstance(rendered, bytes):
+        if rendered.is_in_file or rendered.sequence != database.read(_sequence):
+            return None
+        content, rendered = rendered, rendered.whole()
+    answer = database.answers.keep(wanted.place, wanted.form, rendered)
+    if answer is not None:
+        answer.content = answer.content or content
+        answer.tag = answer.tag or tag
     return answer
 
 
 def _sequence(nodes: Nodes) -> int:
     return nodes.rows.sequence()
-
-
-def _do_nothing(_: int) -> None:
-    pass

@@ -52,6 +52,8 @@ class RenderingWriter:
 
     def write(self, chunk: bytes) -> None:
         """Add a chunk; raise `WaitingBytesExhausted` or `DiskFull`."""
+        if not chunk:
+            return  # a step of which there may be millions
         self.size += len(chunk)
         if self._file is None:
             self._chunks.append(chunk)

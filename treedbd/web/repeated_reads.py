@@ -102,14 +102,16 @@ class RepeatedReads:
             if known is None:
                 return False
             identity, caller = known, Caller(known.auth, known.is_admin)
-        answer = database.answers.find(wanted.place, wanted.read_options.form)
+        answer = database.answers.find(wanted.place, wanted.form)
         if answer is None:
+            return False
+        response = kept_response(wanted, answer, self._writer.waiting)
+        if response is None:
             return False
         if self._rates is not None:
             self._rates.take_project(request, database.name.project, is_write=False)
             self._rates.take_user(database.name.project, identity, is_write=False)
         self._check_read(wanted, database, caller)
-        response = kept_response(wanted, answer, self._writer.waiting)
         self._writer.send(request, response, no_store=wanted.token is not None)
         return True
 

@@ -8,31 +8,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
 from itertools import chain, islice
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import attrs
 
 from treedbd.database.answers import Answer
 from treedbd.database.errors import TooLargeToIndent
-from treedbd.limits import MAX_SHOWN_BYTES
+from treedbd.limits import KIB, MAX_SHOWN_BYTES
 from treedbd.store.canonical import etag_in_steps
 from treedbd.store.nodes import Nodes
 from treedbd.store.row_codec import parse_stored
 from treedbd.store.row_keys import Span
 from treedbd.store.select import iterate_selected
 from treedbd.tree import printing, value
-from treedbd.tree.etag import etag
+from treedbd.tree.etag import NULL_ETAG, etag
 from treedbd.tree.query import Query
 from treedbd.tree.shallow import Shallow
 from treedbd.tree.types import Container, Json, Path, Place
 from treedbd.web.content import SMALL_BYTES, Content, WaitingBytes
+from treedbd.web.dialect import Dialect
 from treedbd.web.flow import Flow
 from treedbd.web.headers import Header
 from treedbd.web.read_options import PLAIN, ReadOptions
-from treedbd.web.rendering import Rendering
 from treedbd.web.request import DataRequest
 from treedbd.web.response import JSON_HEADERS, JSON_TYPE, Response
 from treedbd.web.wrapping import wrap
+
+AT_ONCE_BYTES: Final = 64 * KIB
+"""The tag of a longer kept answer is not computed in one step."""
 
 Chunks: TypeAlias = Callable[[Nodes], Iterator[bytes]]
 """Renders JSON from the nodes of one moment; at an empty chunk the caller can check the time."""
@@ -47,53 +50,72 @@ class ComputedTag:
 
 @attrs.frozen
 class ReadSource:
-    """What a read renders (a `RenderingSource`): the data at a place.
+    """What a read renders (a `RenderingSource`): the data at a place, as the response has it.
 
-    If it `is_wrapped`, with what is around the JSON in the response, so that it is sent as it is.
-    `database` only distinguishes the places of different ones. `tag` is set, before the JSON is
-    rendered, to that of the value.
+    `database` only distinguishes the places of different ones. The text is indented as a `layout`
+    has it, if there is one. `tag` is set, before the text is rendered, to that of the value; if
+    only that is wanted, nothing is rendered.
     """
 
     database: object
     place: Place
     options: ReadOptions
-    is_wrapped: bool = False
+    layout: Dialect | None = None
     tag: ComputedTag | None = None
+    is_silent: bool = False
 
     @property
     def key(self) -> Hashable:
         """Equal for reads that render the same from the same state."""
         options = self.options
-        callback = options.callback if self.is_wrapped else None
-        return self.database, self.place, options.form, callback, self.tag is not None
+        rendered = options.form, options.callback, self.layout, self.is_silent
+        return self.database, self.place, rendered, self.tag is not None
 
     def shares(self, _: object) -> bool:
         """Return that this read can show what another with the same key has rendered."""
         return True
 
     def chunks(self, nodes: Nodes) -> Iterator[bytes]:
-        """Render from the nodes of one moment."""
-        chunks = chunks_of(self.options, self.place)(nodes)
-        if self.tag is not None:
-            chunks = chain(self._compute_tag(nodes, self.tag), chunks)
-        if not self.is_wrapped or self.options.callback is None:
-            return chunks
-        before, after, _ = wrap(self.options.callback, None)
-        return chain((before,), chunks, (after,))
+        """Render from the nodes of one moment; raise `TooLargeToIndent` for too much to indent."""
+        chunks = iter((b"",)) if self.is_silent else chunks_of(self.options, self.place)(nodes)
+        if self.layout is not None:
+            chunks = self.layout.indent(_bounded(chunks))
+        if self.options.callback is not None:
+            before, after, _ = wrap(self.options.callback, None)
+            chunks = chain((before,), chunks, (after,))
+        if self.tag is not None and self.tag.text is None:
+            return chain(self._compute_tag(nodes, self.tag), chunks)
+        return chunks
 
     def _compute_tag(self, nodes: Nodes, tag: ComputedTag) -> Iterator[bytes]:
-        if not self.place.is_priority:
-            for tag.text in etag_in_steps(nodes, self.place.path):
-                yield b""
+        if self.place.is_priority:
+            tag.text = etag(nodes.priority(self.place.path))
+            return
+        for tag.text in etag_in_steps(nodes, self.place.path):
+            yield b""
 
 
-def make_source(database: object, request: DataRequest) -> ReadSource:
-    """Return what renders the response to a read of a database."""
+def make_source(database: object, request: DataRequest, tag: str | None = None) -> ReadSource:
+    """Return what renders the response to a read of a database; `tag` is known of the value."""
     options = request.read_options
-    is_tagged = _is_tagged(request, options)
-    is_wrapped = request.print == "compact" and not is_tagged
-    tag = ComputedTag() if is_tagged else None
-    return ReadSource(database, request.place, options, is_wrapped, tag)
+    return ReadSource(
+        database,
+        request.place,
+        options,
+        request.dialect if request.print == "pretty" else None,
+        ComputedTag(tag) if is_tagged(request) else None,
+        request.print == "silent",
+    )
+
+
+def _bounded(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield the chunks of what is indented; raise `TooLargeToIndent` if they are too long."""
+    size = 0
+    for chunk in chunks:
+        size += len(chunk)
+        if size > MAX_SHOWN_BYTES:
+            raise TooLargeToIndent
+        yield chunk
 
 
 def chunks_of(options: ReadOptions, place: Place) -> Chunks:
@@ -111,106 +133,95 @@ def chunks_of(options: ReadOptions, place: Place) -> Chunks:
     return lambda nodes: nodes.chunks(path, export=options.is_export)
 
 
-def needs_body(request: DataRequest, options: ReadOptions) -> bool:
+def needs_body(request: DataRequest) -> bool:
     """Return whether the response depends on the data, if only by its tag."""
-    return request.print != "silent" or _is_tagged(request, options)
+    return request.print != "silent" or is_tagged(request)
+
+
+def is_tagged(request: DataRequest) -> bool:
+    """Return whether the response to a read has the tag of the value, or depends on it."""
+    return (request.wants_etag or request.condition is not None) and request.read_options.is_plain
 
 
 def read_response(
-    request: DataRequest, options: ReadOptions, body: bytes, tag: str | None = None
+    request: DataRequest,
+    rendered: bytes | Content | Flow,
+    tag: str | None,
+    cut_off_at: float | None = None,
 ) -> Response:
-    """Return the response whose JSON is `body`; `tag` is its entity tag if that is known."""
-    is_tagged = _is_tagged(request, options)
-    if options is PLAIN and request.print == "compact" and not is_tagged:
-        return Response(200, body)
-    tags: tuple[Header, ...] = ()
-    if is_tagged:
-        present = tag or tag_of(options, body)
-        tags = ((b"ETag", request.dialect.etag(present)),)
-        if request.condition is not None and request.condition.matches(
-            present, body != printing.NULL
-        ):
-            return Response(304, b"", tags)
+    """Return the response to a read, with what was `rendered` as its body.
+
+    `tag` is that of the value, if it was computed. `cut_off_at` is when a client must have read a
+    large body, if its request says so.
+    """
+    options = request.read_options
+    if tag is None:
+        if request.print == "silent":
+            return Response(204, b"", ())
+        headers = JSON_HEADERS if options is PLAIN else _headers(options)
+        return Response(200, rendered, headers, cut_off_at)
+    tags = ((b"ETag", request.dialect.etag(tag)),)
+    if is_met_by(request, tag):
+        return Response(304, b"", tags)
     if request.print == "silent":
         return Response(204, b"", tags)
-    if request.print == "pretty":
-        body = request.dialect.pretty(parse_stored(body))
-    before, after, headers = wrap(options.callback, options.download)
-    return Response(200, before + body + after, (*headers, *tags))
+    return Response(200, rendered, (*_headers(options), *tags), cut_off_at)
 
 
-def kept_response(request: DataRequest, answer: Answer, memory: WaitingBytes) -> Response:
-    """Return the response that shows a kept answer; a large one is counted by `memory`."""
-    options = request.read_options
-    if answer.tag is None and _is_tagged(request, options):
-        answer.tag = tag_of(options, answer.body)
-    response = read_response(request, options, answer.body, answer.tag)
-    if response.body is not answer.body or len(answer.body) <= SMALL_BYTES:
-        return response
-    if answer.content is None:
-        answer.content = Content(memory, answer.body)
-    return attrs.evolve(response, body=answer.content)
+def is_met_by(request: DataRequest, tag: str) -> bool:
+    """Return whether a read has a condition that says that the client has the value of this tag."""
+    return request.condition is not None and request.condition.matches(tag, tag != NULL_ETAG)
 
 
-def tag_of(options: ReadOptions, body: bytes) -> str:
+def _headers(options: ReadOptions) -> tuple[Header, ...]:
+    return wrap(options.callback, options.download).headers
+
+
+def kept_response(request: DataRequest, answer: Answer, memory: WaitingBytes) -> Response | None:
+    """Return the response that shows a kept answer; a large one is counted by `memory`.
+
+    None if it needs a tag that is not known, and would take long to compute.
+    """
+    if not is_tagged(request):
+        return read_response(request, _body_of(request, answer, memory), None)
+    if answer.tag is None:
+        if len(answer.body) > AT_ONCE_BYTES or request.print == "pretty":
+            return None
+        answer.tag = _tag_of(request.read_options, answer.body)
+    return read_response(request, _body_of(request, answer, memory), answer.tag)
+
+
+def _body_of(request: DataRequest, answer: Answer, memory: WaitingBytes) -> bytes | Content:
+    callback = request.read_options.callback
+    if callback is not None:
+        before, after, _ = wrap(callback, None)
+        return before + answer.body + after
+    if len(answer.body) <= SMALL_BYTES:
+        return answer.body
+    content: Content | None = answer.content
+    if content is None:
+        content = answer.content = Content(memory, answer.body)
+    return content
+
+
+def _tag_of(options: ReadOptions, body: bytes) -> str:
     """Return the entity tag of a plain read or an export whose JSON is `body`."""
     json = parse_stored(body)
     return etag(value.plain(value.from_export(json)) if options.is_export else json)
 
 
-def shared_response(
-    request: DataRequest,
-    source: ReadSource,
-    rendered: bytes | Rendering | Flow,
-    cut_off_at: float | None,
-) -> Response:
-    """Return the response to a read, with the rendering itself as its body where that is possible.
-
-    `cut_off_at` is when a client must have read a large one, if its request says so. Raises
-    `TooLargeToIndent` for one that cannot be indented.
-    """
-    options = source.options
-    if isinstance(rendered, bytes) and not source.is_wrapped:
-        return read_response(request, options, rendered, known_tag(source))
-    if source.is_wrapped or isinstance(rendered, bytes):
-        is_short = options is PLAIN and isinstance(rendered, bytes)
-        headers = JSON_HEADERS if is_short else wrap(options.callback, options.download).headers
-        return Response(200, rendered, headers, cut_off_at)
-    tag = known_tag(rendered.source)
-    if tag is not None and (may_flow(request) or request.print == "silent"):
-        return attrs.evolve(_tagged_response(request, rendered, tag), cut_off_at=cut_off_at)
-    if isinstance(rendered, Flow) or rendered.size > MAX_SHOWN_BYTES:
-        raise TooLargeToIndent
-    body = rendered.whole()
-    response = read_response(request, options, body, tag)
-    if response.body is body:
-        return attrs.evolve(response, body=rendered, cut_off_at=cut_off_at)
-    return response
-
-
 def may_flow(request: DataRequest) -> bool:
-    """Return whether the JSON of a read is sent as it is rendered."""
+    """Return whether the text of a read is sent as it is rendered.
+
+    Not what is indented: whether it is too large for that is known at its end.
+    """
     options = request.read_options
-    return request.print == "compact" and not (
-        options.callback is not None and _is_tagged(request, options)
-    )
+    return request.print == "compact" and not (options.callback is not None and is_tagged(request))
 
 
 def known_tag(source: object) -> str | None:
-    """Return the tag that was computed before the JSON was rendered, None if there is none."""
+    """Return the tag that was computed before the text was rendered, None if there is none."""
     return source.tag.text if isinstance(source, ReadSource) and source.tag is not None else None
-
-
-def _tagged_response(request: DataRequest, rendered: Rendering | Flow, tag: str) -> Response:
-    """Return the response with a large value, or 304 if the client has it."""
-    options = request.read_options
-    tags = ((b"ETag", request.dialect.etag(tag)),)
-    if request.condition is not None and request.condition.matches(tag, True):
-        return Response(304, b"", tags)
-    if request.print == "silent":
-        return Response(204, b"", tags)
-    headers = wrap(options.callback, options.download).headers
-    return Response(200, rendered, (*headers, *tags))
 
 
 def json_response(request: DataRequest, json: Json, *headers: Header) -> Response:
@@ -227,14 +238,9 @@ def text_response(request: DataRequest, text: bytes, *headers: Header) -> Respon
     return Response(200, text, (JSON_TYPE, *headers))
 
 
-def _is_tagged(request: DataRequest, options: ReadOptions) -> bool:
-    return (request.wants_etag or request.condition is not None) and options.is_plain
-
-
 def _render_shallow(nodes: Nodes, path: Path, shallow: Shallow) -> Iterator[bytes]:
-    found = nodes.peek(path)
-    if not isinstance(found, Container):
-        return iter((printing.compact(found),))
+    if nodes.type_at(path) is not Container:
+        return nodes.chunks(path)
     span = Span(after=shallow.start_after)
     if shallow.version == 1:
         return printing.print_keys(islice(nodes.keys(path, span), shallow.limit))
@@ -248,6 +254,7 @@ def _render_size(chunks: Iterator[bytes]) -> Iterator[bytes]:
         yield b""
     if first[0] not in b"{[":
         yield first
+        yield from chunks
         return
     size = len(first)
     for chunk in chunks:

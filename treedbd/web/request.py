@@ -123,6 +123,14 @@ class DataRequest:
         """What a read shows of the data at the place; raises `InvalidQuery`."""
         return parse_read_options(self.parameters, self.where_children)
 
+    @cached_property
+    def form(self) -> str:
+        """Equal for reads that show the same text of the same data, and only for these."""
+        form = self.read_options.form
+        if self.print != "pretty":
+            return form
+        return f"{form} {'indented, of Firebase' if self.dialect.is_firebase else 'indented'}"
+
     @property
     def is_simple_read(self) -> bool:
         """Whether it reads as the caller himself, and receives the data in one response."""

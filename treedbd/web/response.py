@@ -9,6 +9,7 @@ import attrs
 from twisted.internet.interfaces import IReactorTime
 
 from treedbd.database.slices import Slices
+from treedbd.tree.types import Chunks
 from treedbd.web.compression import (
     MIN_BYTES,
     add_headers,
@@ -16,7 +17,7 @@ from treedbd.web.compression import (
     encode_short,
     make_encoder,
 )
-from treedbd.web.content import SMALL_BYTES, Content, WaitingBytes
+from treedbd.web.content import SMALL_BYTES, Content, JoinedContent, WaitingBytes
 from treedbd.web.content_coding import Coding
 from treedbd.web.cors import Cors
 from treedbd.web.flow import Flow, FlowReader
@@ -42,7 +43,7 @@ class Response:
     """
 
     status: int
-    body: bytes | Content | Flow
+    body: bytes | Chunks | Content | Flow
     headers: tuple[Header, ...] = JSON_HEADERS
     cut_off_at: float | None = None
     max_age_s: int = 0
@@ -93,6 +94,10 @@ class ResponseWriter:
         """
         headers = self._all_headers(request, response, no_store=no_store)
         body = response.body
+        if isinstance(body, tuple):
+            joined = JoinedContent(self.waiting, body)
+            body = joined if joined.size > SMALL_BYTES else joined.whole()
+            response = attrs.evolve(response, body=body)
         coding = None
         if self._compresses and _may_be_encoded(response):
             coding = None if response.status == 304 else choose_coding(request.headers)
@@ -178,7 +183,7 @@ def _may_be_encoded(response: Response) -> bool:
         return True  # it has the header Vary of the response that it stands for
     if isinstance(body, bytes):
         return len(body) > MIN_BYTES and response.may_be_encoded
-    return isinstance(body, Flow) or body.size > MIN_BYTES
+    return isinstance(body, Flow | tuple) or body.size > MIN_BYTES
 
 
 def address_of(request: IHttp1Request) -> str:
