@@ -13,6 +13,7 @@ from treedbd.store.hashing import hash_at
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.node_writer import NodeWriter
 from treedbd.store.nodes import Nodes
+from treedbd.tree import data_hash as data_hash_module
 from treedbd.tree.data_hash import data_hash
 from treedbd.tree.normalise import normalise
 from treedbd.tree.types import Change, Json, Place
@@ -59,6 +60,35 @@ def test_a_large_node_is_hashed_in_steps() -> None:
     steps = list(in_steps(lambda: hash_at(Nodes(view), Place(())), lambda: float(next(clock))))
     view.close()
     assert len(steps) > 10
+
+
+@pytest.mark.parametrize(
+    "json",
+    [{f"k{at}": at for at in range(5000)}, "long é" * 100_000],
+    ids=["many children", "a long string"],
+)
+def test_what_is_large_is_hashed_and_sorted_in_steps(json: Json) -> None:
+    engine = engine_with({"a": json})
+    view = engine.snapshot()
+    nodes = Nodes(view)
+    clock = count()
+    value = nodes.get(("a",))
+    steps = list(in_steps(lambda: data_hash(value), lambda: float(next(clock))))
+    assert len(steps) >= 10
+    assert hash_at(nodes, Place(("a",))) == data_hash(value)
+    view.close()
+
+
+def test_children_are_hashed_in_the_order_of_utf_16_however_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    keys = [("\U0001f600" if at % 3 else "\uff21") + str(at) for at in range(500)]
+    engine = engine_with(
+        {key: {".value": key * 20, ".priority": at % 2} for at, key in enumerate(keys)}
+    )
+    at_once = engine.read(lambda view: hash_at(Nodes(view), Place(())))
+    monkeypatch.setattr(data_hash_module, "SORTED_AT_ONCE", 16)
+    assert engine.read(lambda view: hash_at(Nodes(view), Place(()))) == at_once
 
 
 def test_a_node_that_is_too_large_has_no_hash(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Iterator
 
 from treedbd.limits import MAX_SHOWN_BYTES
 from treedbd.pauses import pause
+from treedbd.store.nodes import Nodes
 from treedbd.tree.data_hash import HashedChild, data_hash, hash_container, hash_leaf
 from treedbd.tree.types import Path, Place
-from treedbd.tree.view import View
+from treedbd.tree.value import priority_of
 
 
-class SpreadView(View, Protocol):
-    """A tree at one moment, in rows (`store.nodes.Nodes`)."""
-
-    def is_spread(self, path: Path) -> bool:
-        """Return whether the node at `path` is spread over the rows of its children."""
-        ...
-
-
-def hash_at(nodes: SpreadView, place: Place) -> str | None:
+def hash_at(nodes: Nodes, place: Place) -> str | None:
     """Return the hash of what is at a place, None if it is larger than `MAX_SHOWN_BYTES`.
 
     It pauses between the children of a container that is spread over rows.
@@ -32,12 +25,18 @@ def hash_at(nodes: SpreadView, place: Place) -> str | None:
     return _hash(nodes, place.path)
 
 
-def _hash(nodes: SpreadView, path: Path) -> str:
+def _hash(nodes: Nodes, path: Path) -> str:
     if not nodes.is_spread(path):
         return data_hash(nodes.get(path))
-    children = []
-    for key in nodes.keys(path):
-        below = (*path, key)
-        children.append(HashedChild(key, nodes.priority(below), _hash(nodes, below)))
+    return hash_container(_children(nodes, path), nodes.priority(path))
+
+
+def _children(nodes: Nodes, path: Path) -> Iterator[HashedChild]:
+    for child in nodes.children(path):
+        below = (*path, child.key)
+        if child.is_spread:
+            yield HashedChild(child.key, nodes.priority(below), _hash(nodes, below))
+        else:
+            value = child.value()
+            yield HashedChild(child.key, priority_of(value), data_hash(value))
         pause()
-    return hash_container(children, nodes.priority(path))

@@ -43,6 +43,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final
 
+from treedbd.pauses import paused
 from treedbd.store.child import Child
 from treedbd.store.children import SPREAD, ChildSource, Spread, child_keys, child_sources
 from treedbd.store.engine import EngineSnapshot, PresentView, ReadView
@@ -112,12 +113,12 @@ class Nodes:
         return priority_of(load_part(cover.raw, cover.inside))
 
     def size(self, path: Path, limit: int) -> int:
-        """Return the bytes of the rows of `path`; counting stops beyond `limit`."""
+        """Return the bytes of the rows of `path`; counting pauses, and stops beyond `limit`."""
         encoded, cover = self._find(path)
         if cover is not None:
             return len(cover.raw)
         total = 0
-        for key, raw in self.rows.scan(*below(encoded)):
+        for key, raw in paused(self.rows.scan(*below(encoded))):
             total += len(key) + len(raw)
             if total > limit:
                 break

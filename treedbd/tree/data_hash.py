@@ -12,18 +12,26 @@ from __future__ import annotations
 
 import struct
 from base64 import b64encode
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from hashlib import sha1
+from heapq import merge
+from itertools import chain, islice
 from typing import Final, NamedTuple, TypeAlias
 
+from treedbd.pauses import pause
 from treedbd.tree.order import rank_key
+from treedbd.tree.printing import TEXT_AT_ONCE
 from treedbd.tree.types import Leaf, Priority, Value
 from treedbd.tree.value import container_of, leaf_of, members, priority_of
 
 NOTHING: Final = ""
 """The hash of a node where nothing is."""
 
+SORTED_AT_ONCE: Final = 1024
+"""Children that are sorted, or hashed, in one step."""
+
 _Rank: TypeAlias = tuple[int, float, bytes]
+_ChildRank: TypeAlias = tuple[_Rank, _Rank]
 
 
 class HashedChild(NamedTuple):
@@ -47,18 +55,33 @@ def data_hash(value: Value) -> str:
 
 
 def hash_leaf(leaf: Leaf, priority: Priority | None) -> str:
-    """Return the hash of a leaf."""
-    return _digest(_priority_text(priority) + _typed(leaf))
+    """Return the hash of a leaf; a long string is hashed with pauses."""
+    text = _priority_text(priority) + _typed(leaf)
+    return _digest(text[at : at + TEXT_AT_ONCE] for at in range(0, len(text), TEXT_AT_ONCE))
 
 
 def hash_container(children: Iterable[HashedChild], priority: Priority | None) -> str:
-    """Return the hash of a container that has these children, in any order."""
-    ordered = sorted(children, key=_child_rank)
-    text = "".join([f":{child.key}:{child.data_hash}" for child in ordered])
-    return _digest(_priority_text(priority) + text)
+    """Return the hash of a container that has these children, in any order; many with pauses."""
+    return _digest(chain((_priority_text(priority),), _print_in_order(children)))
 
 
-def _child_rank(child: HashedChild) -> tuple[_Rank, _Rank]:
+def _print_in_order(children: Iterable[HashedChild]) -> Iterator[str]:
+    """Print the children in the order in which they are hashed, some at a time."""
+    runs: list[tuple[tuple[_ChildRank, str], ...]] = []
+    is_in_order = True
+    remaining = iter(children)
+    while batch := list(islice(remaining, SORTED_AT_ONCE)):
+        ranked = [(_child_rank(each), f":{each.key}:{each.data_hash}") for each in batch]
+        run = tuple(sorted(ranked))
+        is_in_order = is_in_order and (not runs or runs[-1][-1] < run[0])
+        runs.append(run)
+        pause()
+    in_order = chain.from_iterable(runs) if is_in_order else merge(*runs)
+    while texts := [text for _, text in islice(in_order, SORTED_AT_ONCE)]:
+        yield "".join(texts)
+
+
+def _child_rank(child: HashedChild) -> _ChildRank:
     return _priority_rank(child.priority), _key_rank(child.key)
 
 
@@ -91,6 +114,10 @@ def _typed(leaf: Leaf) -> str:
     return f"number:{struct.pack('>d', leaf).hex()}"
 
 
-def _digest(text: str) -> str:
+def _digest(texts: Iterable[str]) -> str:
     # The protocol names SHA-1; nothing that is secret depends on it.
-    return b64encode(sha1(text.encode(), usedforsecurity=False).digest()).decode()
+    digest = sha1(usedforsecurity=False)
+    for text in texts:
+        digest.update(text.encode())
+        pause()
+    return b64encode(digest.digest()).decode()
