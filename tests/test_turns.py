@@ -19,16 +19,17 @@ class Loop:
         self.wait_ms = 400
         self.reports: list[Any] = []
         self.limits: list[tuple[Any, ...]] = []
+        self.ready: list[int] = [7]
         self.turns = Turns(lambda *report: self.reports.append(report), self.read_ns)
         self.poller = TurnPoller(self, self.turns)
 
     def read_ns(self) -> int:
         return round(self.now_ms * MS)
 
-    def poll(self, *limits: Any) -> str:
+    def poll(self, *limits: Any) -> list[tuple[int, int]]:
         self.limits.append(limits)
         self.now_ms += self.wait_ms
-        return "events"
+        return [(number, 1) for number in self.ready]
 
     def register(self, number: int) -> int:
         return number + 1
@@ -51,7 +52,7 @@ def test_a_turn_lasts_from_the_end_of_a_wait_to_the_next_and_the_wait_is_left_ou
 
 def test_the_poller_is_called_as_before_and_has_all_that_the_other_has() -> None:
     loop = Loop()
-    assert loop.poller.poll(0.25, 4) == "events"
+    assert loop.poller.poll(0.25, 4) == [(7, 1)]
     assert loop.limits == [(0.25, 4)]
     assert loop.poller.register(3) == loop.poller.register(3) == 4
     with pytest.raises(AttributeError):
@@ -61,7 +62,7 @@ def test_the_poller_is_called_as_before_and_has_all_that_the_other_has() -> None
 def test_a_wait_that_fails_ends_like_any_other() -> None:
     loop = Loop()
 
-    def interrupted(*_limits: Any) -> str:
+    def interrupted(*_limits: Any) -> list[tuple[int, int]]:
         loop.now_ms += 900
         raise InterruptedError
 
@@ -138,4 +139,36 @@ def test_a_reactor_with_a_poller_is_recorded_and_any_other_left_as_it_is() -> No
     assert vars(reactor) == {}
     reactor._poller = loop  # type: ignore[attr-defined]
     assert record_turns(reactor, loop.turns)
-    assert reactor._poller.poll() == "events"  # type: ignore[attr-defined]
+    assert reactor._poller.poll() == [(7, 1)]  # type: ignore[attr-defined]
+
+
+def handle(loop: Loop, each_ms: float) -> list[int]:
+    """Handle the events of a turn, each of which takes so long; return their descriptors."""
+    handled = []
+    for number, _ in loop.poller.poll():
+        handled.append(number)
+        loop.now_ms += each_ms
+    return handled
+
+
+def test_events_that_take_long_are_shared_out_over_turns_in_their_order() -> None:
+    loop = Loop()
+    loop.ready = list(range(8))
+    assert [handle(loop, 4) for _ in range(4)] == [[0, 1, 2], [3, 4, 5], [6, 7, 0], [1, 2, 3]]
+    assert handle(loop, 0.1) == [4, 5, 0, 6, 7, 1, 2, 3]
+    assert handle(loop, 0.1) == list(range(8))
+
+
+def test_what_is_ready_no_more_is_not_handled_and_what_is_new_comes_after_what_was_left() -> None:
+    loop = Loop()
+    loop.ready = [1, 2, 3, 4]
+    assert handle(loop, 30) == [1]
+    loop.ready = [9, 1, 4, 2]
+    assert handle(loop, 30) == [2]
+    assert handle(loop, 1) == [4, 9, 1, 2]
+
+
+def test_at_least_one_event_of_a_turn_is_handled_however_long_it_takes() -> None:
+    loop = Loop()
+    loop.ready = [1, 2]
+    assert [handle(loop, 500) for _ in range(4)] == [[1], [2], [1], [2]]

@@ -3,13 +3,17 @@
 A turn is the time from the end of one wait for events to the beginning of the next. `Turns` counts
 turns by their length, in nanoseconds of a monotonic clock, so that counting one takes less than a
 microsecond. `TurnPoller` stands in for the poller of a loop, and sees where turns begin and end.
+
+It also bounds what is done in a turn for the connections that are ready. Each has its events
+handled in one go, but once `EVENTS_S` have passed, those that are left wait for the next turn. They
+are the first then, so all have their turn in the order in which they became ready.
 """
 
 from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 import attrs
@@ -22,12 +26,18 @@ BUCKETS_S: Final = (
 LONG_S: Final = 0.05
 """Seconds beyond which a turn is reported."""
 REPORT_EVERY_S: Final = 1.0
+EVENTS_S: Final = 0.01
+"""Seconds of a turn after which no further event is handled in it."""
 
 _NS: Final = 1_000_000_000
 _BOUNDS_NS: Final = tuple(round(bound * _NS) for bound in BUCKETS_S)
 _LONG_NS: Final = round(LONG_S * _NS)
+_EVENTS_NS: Final = round(EVENTS_S * _NS)
 
 Report = Callable[[int, float], None]
+Poll = Callable[..., Any]
+Event = tuple[int, int]
+"""A file descriptor, and what it is ready for."""
 
 
 @attrs.frozen
@@ -104,12 +114,12 @@ class Turns:
 
 
 class TurnPoller:
-    """A poller like another, whose `poll` also counts the turns between its calls."""
+    """A poller like another, whose `poll` also counts and bounds the turns between its calls."""
 
     def __init__(self, poller: Any, turns: Turns) -> None:
         """Stand in for `poller`, an epoll or poll object."""
         self._poller = poller
-        self.poll: Final = _timed(poller.poll, turns)
+        self.poll: Final = _timed(_bounded(poller.poll, turns.now_ns), turns)
 
     def __getattr__(self, name: str) -> Any:
         """Return what the other poller has; what has been used once is found without this."""
@@ -118,7 +128,37 @@ class TurnPoller:
         return found
 
 
-def _timed(poll: Callable[..., Any], turns: Turns) -> Callable[..., Any]:
+def _bounded(poll: Poll, now_ns: Callable[[], int]) -> Poll:
+    """Return `poll` with its events as an iterator that ends when a turn has lasted long enough.
+
+    The events that it did not come to are asked for again by the next call, since a poller reports
+    a descriptor as long as it is ready. What was left out comes first then.
+    """
+    left: list[int] = []
+
+    def bounded_poll(*limits: Any) -> Iterable[Event]:
+        nonlocal left
+        events: list[Event] = poll(*limits)
+        if left:
+            order = {number: at for at, number in enumerate(left)}
+            last = len(order)
+            events.sort(key=lambda event: order.get(event[0], last))
+            left = []
+        return take(events) if len(events) > 1 else events
+
+    def take(events: list[Event]) -> Iterator[Event]:
+        nonlocal left
+        end_ns = now_ns() + _EVENTS_NS
+        waiting = iter(events)
+        for event in waiting:
+            yield event
+            if now_ns() >= end_ns:
+                left = [number for number, _ in waiting]
+
+    return bounded_poll
+
+
+def _timed(poll: Poll, turns: Turns) -> Poll:
     """Return `poll` with the time between its calls added to `turns`."""
     began_ns = 0
     now_ns, add = turns.now_ns, turns.add

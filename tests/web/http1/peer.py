@@ -205,8 +205,9 @@ class Peer:
             self.connection.dataReceived(piece)
 
     def exchange(self, *pieces: bytes, methods: tuple[bytes, ...] = ()) -> list[ParsedReply]:
-        """Send pieces and return the replies received since the last call."""
+        """Send pieces, let what is due be done; return the replies received since the last call."""
         self.send(*pieces)
+        self.server.clock.advance(0)
         return self.read(*methods)
 
     def read(self, *methods: bytes) -> list[ParsedReply]:

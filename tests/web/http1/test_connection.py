@@ -3,12 +3,21 @@ from __future__ import annotations
 import gc
 import socket
 import weakref
+from functools import partial
 from typing import Any
 
 import pytest
 from twisted.internet.interfaces import IPushProducer
 
-from tests.web.http1.peer import BODY, GET, Peer, ScriptedResource, Server, send_small
+from tests.web.http1.peer import (
+    BODY,
+    GET,
+    ParsedReply,
+    Peer,
+    ScriptedResource,
+    Server,
+    send_small,
+)
 from tests.web.http1.test_direct_send import SocketTransport
 from treedbd.limits import Limits
 from treedbd.web.http1.request import Request
@@ -27,6 +36,21 @@ def connect_open(limits: Limits | None = None) -> tuple[Peer, list[Request]]:
     """Return a client of a resource whose requests the test answers, and these requests."""
     resource = ScriptedResource()
     return Server(resource, limits).connect(), resource.requests
+
+
+def pass_turn(peer: Peer) -> list[ParsedReply]:
+    """Let a turn of the reactor pass; return the replies that came in it."""
+    run_turn(peer.server)
+    return peer.read()
+
+
+def run_turn(server: Server) -> None:
+    """Make the calls that are due; a clock that is advanced makes those that they add, too."""
+    due = [call for call in server.clock.calls if call.getTime() <= server.clock.seconds()]
+    for call in due:
+        made = partial(call.func, *call.args, **call.kw)
+        call.cancel()
+        made()
 
 
 def echo(request: Request) -> None:
@@ -61,20 +85,121 @@ def test_immediate_and_later_replies_are_sent_in_order() -> None:
     put = b"PUT / HTTP/1.1\r\nContent-Length: 2\r\n\r\nhi"
     peer.send(GET + put + GET, put + GET)
     assert len(peer.read()) == 1
+    peer.server.clock.advance(0)
     waiting[0].finish()
     assert len(peer.read()) == 2
+    peer.server.clock.advance(0)
     waiting[1].finish()
     assert len(peer.read()) == 2
     assert len(resource.requests) == 5
 
 
-def test_many_requests_sent_together_yield_to_other_connections() -> None:
+# More requests than are rendered at once: the ring.
+
+
+def test_of_requests_sent_together_the_first_one_is_answered_at_once_the_others_in_turns() -> None:
     peer = connect()
-    assert len(peer.exchange(GET * 200)) == 64
+    peer.send(GET * 200)
+    assert len(peer.read()) == 1
     peer.send(GET)
     assert peer.read() == []
-    peer.server.clock.advance(0)
-    assert len(peer.read()) == 137
+    in_turns = []
+    while replies := pass_turn(peer):
+        in_turns.append(len(replies))
+    assert in_turns == [64, 64, 64, 8]
+
+
+def test_however_many_connections_have_more_requests_they_share_each_turn_in_order() -> None:
+    server = Server(ScriptedResource(send_small))
+    peers = [server.connect() for _ in range(20)]
+    for peer in peers:
+        peer.send(GET * 17)
+        assert len(peer.read()) == 1
+    answered = []
+    for _ in range(5):
+        run_turn(server)
+        answered.append([len(peer.read()) for peer in peers])
+    assert answered == [
+        [8] * 8 + [0] * 12,
+        [0] * 8 + [8] * 8 + [0] * 4,
+        [8] * 4 + [0] * 12 + [8] * 4,
+        [0] * 4 + [8] * 8 + [0] * 8,
+        [0] * 12 + [8] * 8,
+    ]
+
+
+def test_a_client_that_sends_one_request_waits_for_no_turn_of_those_that_send_many() -> None:
+    server = Server(ScriptedResource(send_small))
+    for _ in range(20):
+        server.connect().send(GET * 100)
+    peer = server.connect()
+    peer.send(GET)
+    assert len(peer.read()) == 1
+
+
+def test_a_connection_that_ends_in_the_ring_leaves_it_to_the_others() -> None:
+    server = Server(ScriptedResource(send_small))
+    lost, aborted, last = (server.connect() for _ in range(3))
+    for peer in (lost, aborted, last):
+        peer.send(GET * 9)
+        assert len(peer.read()) == 1
+    lost.disconnect()
+    aborted.connection.abort()
+    run_turn(server)
+    assert [len(peer.read()) for peer in (lost, aborted, last)] == [0, 0, 8]
+
+
+def test_what_goes_wrong_in_the_ring_ends_no_turn_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = Server(ScriptedResource(send_small))
+    bad, good = server.connect(), server.connect()
+    for peer in (bad, good):
+        peer.send(GET * 9)
+        peer.read()
+
+    def fail() -> bool:
+        raise RuntimeError
+
+    monkeypatch.setattr(bad.connection, "_is_occupied", fail)
+    run_turn(server)
+    assert len(good.read()) == 8
+
+
+def test_requests_in_the_ring_are_bounded_refused_and_ended_like_any_other() -> None:
+    for last, statuses in (
+        (CLOSE + GET, [200]),
+        (b"GET / HTTP/1.0\r\n\r\n" + GET, [200]),
+        (b"NONSENSE\r\n\r\n" + GET, [400]),
+        (POST + b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\n", [100]),
+    ):
+        peer = connect()
+        peer.send(GET + GET + last)
+        assert len(peer.read()) == 1
+        assert [reply.status for reply in pass_turn(peer)] == [200, *statuses]
+        assert pass_turn(peer) == []
+        assert peer.is_closed is (statuses != [100])
+
+
+def test_a_connection_in_the_ring_ends_after_its_next_request_when_the_server_drains() -> None:
+    peer = connect()
+    peer.send(GET * 9)
+    peer.read()
+    peer.server.factory.drain()
+    assert not peer.is_closed
+    (reply,) = pass_turn(peer)
+    assert reply[b"connection"] == b"close"
+    assert peer.is_closed
+
+
+def test_a_client_that_does_not_read_is_passed_over_in_the_ring_and_goes_on_later() -> None:
+    peer = connect()
+    peer.send(GET * 3)
+    assert len(peer.read()) == 1
+    producer = pause_transport(peer)
+    assert pass_turn(peer) == []
+    producer.resumeProducing()
+    assert len(peer.read() + pass_turn(peer)) == 2
 
 
 def test_connection_close_is_obeyed_and_confirmed() -> None:
@@ -385,7 +510,7 @@ def test_requests_wait_while_the_peer_does_not_read() -> None:
     peer.send(GET + GET)
     assert peer.read() == []
     producer.resumeProducing()
-    assert len(peer.read()) == 2
+    assert len(peer.read() + pass_turn(peer)) == 2
 
 
 def test_bytes_held_for_later_requests_are_bounded() -> None:
@@ -490,8 +615,9 @@ def test_a_peer_may_disconnect_while_its_requests_yield_to_others() -> None:
     peer = connect()
     peer.send(GET * 200)
     peer.disconnect()
+    peer.server.clock.advance(0)
     assert peer.server.clock.getDelayedCalls() == []
-    assert len(peer.read()) == 64
+    assert len(peer.read()) == 1
 
 
 def test_a_pull_producer_is_called_until_it_has_finished() -> None:

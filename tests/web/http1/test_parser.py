@@ -410,9 +410,8 @@ def test_requests_that_repeat_have_bodies_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("pieces", "targets"),
     [
-        ([GET_A + GET_B], [b"/a", b"/b"]),
-        ([GET_A[:20], GET_A[20:]], [b"/a"]),
         ([PUT_4 + b"1", b"234" + GET_A], [b"/a", b"/a"]),
+        ([GET_A[:20], GET_A[20:]], [b"/a"]),
         ([PUT_4, GET_A[:4]], [b"/a"]),
         ([b"POST /c HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"] * 2, [b"/c"] * 2),
     ],
@@ -422,6 +421,37 @@ def test_only_what_arrives_whole_repeats_a_head(pieces: list[bytes], targets: li
         found = parse_all(before, before, *pieces)
         assert [request.target for request in found[2:]] == targets
         assert found[2].head_memory is not found[1].head_memory
+
+
+def test_requests_that_arrive_together_repeat_their_head_too() -> None:
+    parser = Http1Parser(LIMITS)
+    sent = b"".join(PUT_4 + b"%04d" % number for number in range(6))
+    assert parser.receive(sent + PUT_4 + b"00")
+    bodies, memories = [content(parser)], [parser.head_memory]
+    while parser.receive():
+        bodies.append(content(parser))
+        memories.append(parser.head_memory)
+    assert parser.in_body
+    assert parser.receive(b"06")
+    bodies.append(content(parser))
+    assert bodies == [b"%04d" % number for number in range(6)] + [b"0006"]
+    assert len(set(map(id, memories[1:]))) == 1
+    assert memories[0] is not memories[1]
+    assert parser.unread_bytes == 0
+
+
+def test_a_head_repeats_only_where_a_request_begins() -> None:
+    parser = Http1Parser(LIMITS)
+    put = b"PUT /a HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(GET_A)
+    assert parser.receive(GET_A + GET_A + GET_A + put + GET_A + GET_A + GET_B)
+    methods = [parser.method]
+    bodies = []
+    while parser.receive():
+        methods.append(parser.method)
+        bodies.append(None if parser.body is None else content(parser))
+    assert methods == [b"GET"] * 3 + [b"PUT"] + [b"GET"] * 2
+    assert bodies == [None, None, GET_A, None, None]
+    assert parser.target == b"/b"
 
 
 def test_what_is_known_of_a_head_is_dropped_at_the_end() -> None:

@@ -658,7 +658,7 @@ def test_the_access_log_is_called_for_every_answered_request() -> None:
         ScriptedResource(send_small),
         log_access=lambda request: lines.append(combinedLogFormatter("[now]", request)),
     )
-    server.connect().send(GET + GET)
+    server.connect().exchange(GET + GET)
     assert len(lines) == 2
     assert lines[0].startswith('"192.0.2.1" - - [now] "GET /a.json HTTP/1.1" 200 7')
 

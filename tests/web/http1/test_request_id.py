@@ -52,7 +52,7 @@ def test_a_request_keeps_its_id_and_the_next_one_has_another() -> None:
         seen.append((request.request_id, request.request_id))
         return b"x"
 
-    Server(ScriptedResource(answer)).connect().send(GET + GET + GET)
+    Server(ScriptedResource(answer)).connect().exchange(GET + GET + GET)
     assert all(one == two and RANDOM.fullmatch(one) for one, two in seen)
     assert len(set(seen)) == 3
 

@@ -1,9 +1,10 @@
 """One HTTP/1.1 connection: the protocol between a transport and the requests of a client.
 
 Bytes go to an `Http1Parser`; each request that is complete is rendered before the next is parsed,
-so replies leave in order. What a client sends meanwhile is held unread, and past a bound the
-transport stops reading. While the client does not read its replies, no further request of it is
-answered.
+so replies leave in order. A client that sends many at once has the first one rendered, then its
+connection enters a ring (`pipelines`), behind the others that have more. What a client sends
+meanwhile is held unread, and past a bound the transport stops reading. While the client does not
+read its replies, no further request of it is answered.
 
 A connection is in one of these states, whose time limits `sweep` checks:
 
@@ -26,7 +27,6 @@ from time import perf_counter
 from typing import Any, Final
 
 from twisted.internet.interfaces import (
-    IDelayedCall,
     IHandshakeListener,
     ISSLTransport,
     ITCPTransport,
@@ -52,7 +52,8 @@ from treedbd.web.http1.writer import ConnectionWriter
 
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _HELD_BYTES: Final = 64 * 1024
-_REQUESTS_PER_TURN: Final = 64
+REQUESTS_AT_ONCE: Final = 8
+"""Requests of a connection that are rendered when it has come up in the ring."""
 
 
 @implementer(IHandshakeListener)
@@ -77,7 +78,7 @@ class Http1Connection(Protocol):
     transport: Any
     _request: Request | None = None
     _parsing = False  # requests are being parsed and rendered by a caller
-    _next_turn: IDelayedCall | None = None  # continues to parse, after other connections
+    _is_in_ring = False  # continues to parse, after other connections
     _is_read_paused = False  # the transport was paused
     _closing = False
     _idle_since = inf  # while no first request is awaited yet
@@ -147,9 +148,6 @@ class Http1Connection(Protocol):
         self._closing = True
         self._body.release()
         self.writer.release()
-        if self._next_turn is not None:
-            self._next_turn.cancel()
-            self._next_turn = None
         request, self._request = self._request, None
         self._count_end(request)
         if request is not None:
@@ -230,17 +228,14 @@ class Http1Connection(Protocol):
 
     def _is_occupied(self) -> bool:
         return (
-            self._request is not None
-            or self._closing
-            or self._next_turn is not None
-            or self.writer.is_paused
+            self._request is not None or self._closing or self._is_in_ring or self.writer.is_paused
         )
 
     def _is_idle(self) -> bool:
         return self._request is None and not self._closing and not self._deadline.is_set
 
-    def _parse(self, data: bytes = b"") -> None:
-        """Render complete requests, until one is not answered at once."""
+    def _parse(self, data: bytes = b"", at_most: int = 1) -> None:
+        """Render complete requests, until one is not answered at once; then enter the ring."""
         parser, rendered = self._parser, 0
         self._parsing = True
         try:
@@ -249,8 +244,9 @@ class Http1Connection(Protocol):
                 rendered += 1
                 if not parser.unread_bytes or self._is_occupied():
                     break
-                if rendered == _REQUESTS_PER_TURN:
-                    self._next_turn = self._connections.clock.callLater(0, self._run_next_turn)
+                if rendered == at_most:
+                    self._is_in_ring = True
+                    self._connections.ring.add(self._continue_parsing)
                     break
                 data = b""
         except ProtocolError as error:
@@ -287,9 +283,11 @@ class Http1Connection(Protocol):
         self._deadline.clear()
         request.render(self._served.resource)
 
-    def _run_next_turn(self) -> None:
-        self._next_turn = None
-        self._resume_parsing()
+    def _continue_parsing(self) -> None:
+        """Parse what is left: it is the turn of this connection, which may be closed by now."""
+        self._is_in_ring = False
+        if not self._is_occupied():
+            self._parse(at_most=REQUESTS_AT_ONCE)
 
     def _resume_parsing(self) -> None:
         """Parse what was held, unless the connection is still occupied."""

@@ -25,6 +25,7 @@ from treedbd.web.http1.errors import (
     ErrorReply,
     format_reply,
 )
+from treedbd.web.http1.pipelines import Ring
 from treedbd.web.http1.request import Request
 from treedbd.web.http1.served import AnsweredRequest, ServedResource
 from treedbd.web.http1.tally import Tally
@@ -74,6 +75,7 @@ class Connections:
         refusals: those of them that no resource has answered, by code.
         cut_off: how many replies ended before their end, by the reason.
         note_answered: notes an answered request, to be counted later.
+        ring: the connections that have more requests to render.
 
     """
 
@@ -90,6 +92,7 @@ class Connections:
         self.limits = limits
         self.clock = clock
         self.now = clock.seconds()
+        self.ring: Final = Ring(clock)
         self.date_lines: Final = [b"", b""]
         self.count = 0
         self.draining = False

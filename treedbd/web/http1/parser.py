@@ -15,8 +15,8 @@ complete; what follows it stays unread until the next call. The work is shared:
 
 A request to upgrade the protocol is answered in the protocol it came in (RFC 9110, section 7.8).
 
-Clients repeat themselves: a request whose head has the very bytes of the one before it, and which
-arrives in one piece, is not parsed again.
+Clients repeat themselves: a request whose head has the very bytes of the one before it, and all of
+which has arrived when it is looked for, is not parsed again.
 """
 
 from __future__ import annotations
@@ -160,20 +160,35 @@ class Http1Parser:
         return complete
 
     def _repeats(self, data: bytes) -> bool:
-        """Return whether `data` is a whole request with the head of the one before it.
+        """Return whether a whole request comes next that has the head of the one before it.
 
-        Then the attributes describe it already, and only its body is another.
+        Then the attributes describe it already, and only its body is another. `data` is what has
+        been received now.
         """
         known, body = self._known, self._known_body
-        if (
-            len(data) != len(known) + body
-            or self._unread
-            or self._state != _HEAD
-            or not data.startswith(known)
-        ):
+        if len(data) != len(known) + body or self._unread:
+            return self._repeats_among_others(data)
+        if self._state != _HEAD or not data.startswith(known):
             return False
         if body:
             self.body = BytesIO(data[len(known) :])
+        return True
+
+    def _repeats_among_others(self, data: bytes) -> bool:
+        """Do as `_repeats` where what has been received is not one request."""
+        known, body = self._known, self._known_body
+        if self._state != _HEAD or (data and self._unread):
+            return False
+        received = data or self._unread
+        begin = self._at + len(known)
+        end = begin + body
+        if len(received) < end or not received.startswith(known, self._at):
+            return False
+        if body:
+            self.body = BytesIO(received[begin:end])
+        is_last = end == len(received)
+        self._unread, self._at = (b"", 0) if is_last else (received, end)
+        self._searched = 0
         return True
 
     def _receive_head(self) -> None:
