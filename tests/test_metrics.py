@@ -33,6 +33,7 @@ CONFIG = f"""
 {OPS_LISTEN}
 [limits]
 listens_per_connection = {LISTENS}
+held_bytes_per_connection = 50000
 [streams]
 buffer_bytes = 65536
 """
@@ -63,6 +64,8 @@ LABELS = {
     "treedb_disconnect_writes_total": {"result"},
     "treedb_store_bytes": {"project", "database"},
     "treedb_cut_off_total": {"reason"},
+    "treedb_held_bytes": set(),
+    "treedb_held_refusals_total": {"limit"},
     "treedb_denied_total": {"project", "operation"},
     "treedb_token_failures_total": {"reason"},
     "treedb_turn_seconds": set(),
@@ -112,6 +115,18 @@ class World:
     def connect(self) -> None:
         wire = self.closing.enter_context(Wire(self.daemon.http))
         wire.send(b"GET /open/a.json HTTP/1.1\r\nHost: shop.db.test\r\n\r\n")
+        assert wire.has_response(30)
+
+    def send_half(self) -> None:
+        """Send half of a long head, and wait until it is held."""
+        before = scrape(self.daemon).get("treedb_held_bytes")
+        wire = self.closing.enter_context(Wire(self.daemon.http))
+        wire.send(b"GET /open/a.json HTTP/1.1\r\nFiller: " + 20_000 * b"x")
+        wait_until(lambda: scrape(self.daemon).get("treedb_held_bytes") > before)
+
+    def send_too_many_halves(self) -> None:
+        wire = self.closing.enter_context(Wire(self.daemon.http))
+        wire.send(b"GET /open/a.json HTTP/1.1\r\nFiller: " + 60_000 * b"x")
         assert wire.has_response(30)
 
     def query(self) -> None:
@@ -233,6 +248,8 @@ MOVES: dict[str, Callable[[World], None]] = {
     "treedb_denied_total": World.deny,
     "treedb_token_failures_total": World.send_bad_token,
     "treedb_connections": World.connect,
+    "treedb_held_bytes": World.send_half,
+    "treedb_held_refusals_total": World.send_too_many_halves,
     "treedb_kept_answers_total": World.get,
     "treedb_unindexed_queries_total": World.query,
     "treedb_rule_seconds": World.read_by_data,

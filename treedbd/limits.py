@@ -123,6 +123,10 @@ class Limits:
         header_count: header lines of a request; beyond it 431.
         held_body_bytes: bodies of all requests that are arriving or under way, of those that did
             not come in one piece; beyond it 503.
+        held_bytes: what connections make the server hold between requests, as it is estimated: long
+            heads, the queries of streams and listens, and the windows of these; beyond it 503.
+        held_bytes_per_address: the same for one client address.
+        held_bytes_per_connection: the same for one connection.
         waiting_bytes: what waits in memory for clients to read it, responses and events of all
             clients together; beyond it 503. One address may have a quarter of it; beyond it 429.
         waiting_file_bytes: the same for what waits in temporary files, which hold large reads.
@@ -148,6 +152,8 @@ class Limits:
         kept_answer_bytes: answers to reads of all databases that are kept in memory together until
             a write changes them; those used longest ago are dropped first. 0 keeps none.
         where_children: children that one request with `where` looks through; beyond it 400.
+        watched_fields_per_path: fields by which the streams and listens of the children of one path
+            order and select, together: a write there reads each of them; beyond it 503.
         disconnect_writes_per_connection: places that one connection or stream has pending to be
             written when it ends; beyond it 400.
         streams: open streams; beyond it 503.
@@ -171,6 +177,9 @@ class Limits:
     header_bytes: int = limit(64 * KIB, KIB, MIB, "bytes")
     header_count: int = limit(100, 10, 10_000)
     held_body_bytes: int = limit(1024 * MIB, 1, 2**40, "bytes")
+    held_bytes: int = limit(512 * MIB, 1, 2**40, "bytes")
+    held_bytes_per_address: int = limit(256 * MIB, 1, 2**40, "bytes")
+    held_bytes_per_connection: int = limit(64 * MIB, 1, 2**40, "bytes")
     waiting_bytes: int = limit(256 * MIB, 1, 2**40, "bytes")
     waiting_file_bytes: int = limit(8 * 1024 * MIB, 1, 2**50, "bytes")
     connections: int = limit(20_000, 1, 1_000_000)
@@ -188,6 +197,7 @@ class Limits:
     cache_bytes: int = limit(256 * MIB, MIB, 2**40, "bytes")
     kept_answer_bytes: int = limit(64 * MIB, 0, 2**40, "bytes")
     where_children: int = limit(100_000, 1, 100_000_000)
+    watched_fields_per_path: int = limit(4096, 1, 1_000_000)
     disconnect_writes_per_connection: int = limit(100, 1, 10_000)
     streams: int = limit(16_000, 1, 10_000_000)
     streams_per_database: int = limit(16_000, 1, 10_000_000)

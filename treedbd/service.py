@@ -157,6 +157,7 @@ class TreeService(MultiService):
             None if tracer is None else partial(traced, tracer=tracer, reserved=RESERVED),
         )
         limits = attrs.evolve(options.limits, connections=self._plan.connections)
+        server = attrs.evolve(server, held=self._resource.shared_reads.held)
         return Http1Factory(self._resource, limits, self._reactor, server)
 
     def _make_operations(self, requests: RequestCounts, runtime: Runtime) -> Operations:

@@ -39,7 +39,7 @@ from treedbd.tree.event import Commit, Event, complete
 from treedbd.tree.order import rank_key
 from treedbd.tree.overlay import StateUnknown
 from treedbd.tree.printing import print_members
-from treedbd.tree.query import Query, selection_to_json
+from treedbd.tree.query import Query, name_query, selection_to_json
 from treedbd.tree.types import Path, Value
 from treedbd.tree.value import members, value_at
 from treedbd.tree.where import TooManyChildren
@@ -106,8 +106,7 @@ class WatchedCollection:
 
     def window(self, query: Query, state: int) -> SharedWindow:
         """Return the window of a query; a new one if nobody watches it yet, at a state."""
-        # As text: 1 and True are equal, but are different bounds of a query.
-        name = repr(query)
+        name = name_query(query)
         found = self._windows.get(name)
         if found is None:
             found = self._windows[name] = SharedWindow(self, query, state)
@@ -129,7 +128,7 @@ class WatchedCollection:
 
     def close(self, window: SharedWindow) -> None:
         """Forget a query that nobody watches any more."""
-        if self._windows.pop(repr(window.query), None) is None:
+        if self._windows.pop(name_query(window.query), None) is None:
             return
         self._fields.subtract(fields_of(window.query))
         self._fields = +self._fields

@@ -16,6 +16,7 @@ from typing import Final, TypeAlias
 import orjson
 from twisted.logger import formatTime
 
+from treedbd.bounded_cache import bounded_cache
 from treedbd.logs.entry import LogRecord
 from treedbd.text import in_one_line
 
@@ -60,7 +61,7 @@ def _format_value(value: object) -> str:
     return str(value).lower()  # a number, true or false
 
 
-@lru_cache(maxsize=256)
+@bounded_cache(256)
 def _format_string(value: str) -> str:
     shown = in_one_line(value)
     if _BARE.fullmatch(shown):

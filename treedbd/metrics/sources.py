@@ -9,6 +9,7 @@ import attrs
 
 from treedbd.database.answer_pool import AnswerPool
 from treedbd.database.statistics import Statistics
+from treedbd.held_bytes import HeldBytes
 from treedbd.histogram import Histogram
 from treedbd.names import DatabaseName
 from treedbd.turns import BUCKETS_S, Turns
@@ -29,6 +30,10 @@ class Server(Protocol):
     @property
     def cut_off(self) -> Mapping[str, int]:
         """How many responses ended before their end, by the reason."""
+
+    @property
+    def held(self) -> HeldBytes:
+        """What connections make the server hold."""
 
 
 class Streams(Protocol):

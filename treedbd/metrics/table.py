@@ -129,6 +129,17 @@ METRICS: Final[tuple[Metric, ...]] = (
         "reason",
     ),
     _gauge("treedb_connections", "Open connections.", lambda s: s.server.connections),
+    _gauge(
+        "treedb_held_bytes",
+        "What connections, streams and listens make the server hold, as it is estimated.",
+        lambda s: s.server.held.total,
+    ),
+    _counter(
+        "treedb_held_refusals_total",
+        "What was refused because the server would hold too much, by the setting of the limit.",
+        lambda s: _by(s.server.held.refused),
+        "limit",
+    ),
     _counter(
         "treedb_kept_answers_total",
         "Reads by whether their answer was in memory (hit) or was made (miss).",

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from hashlib import blake2b
 from heapq import nlargest, nsmallest
 from operator import itemgetter
 from typing import Final, Literal, TypeAlias
@@ -57,6 +58,8 @@ _EXCLUSIVE: Final = (
 _LIMIT = re.compile(r"[1-9][0-9]{0,99}")
 _HIGHEST_LIMIT: Final = 2**53
 _SAME_RANK: ValueRank = rank_value(None)
+_LONGEST_NAME: Final = 1024
+"""Characters of a name; a longer one is replaced by its digest."""
 
 
 @attrs.frozen
@@ -174,6 +177,17 @@ class Query:
         else:
             chosen = sorted(admitted, key=position)
         return [(key, child) for _, key, child in chosen]
+
+
+def name_query(query: Query | None) -> str:
+    """Return a short text that is equal for queries that are the same, and only for these.
+
+    As text, because 1 and True are equal, but are different bounds of a query.
+    """
+    text = repr(query)
+    if len(text) <= _LONGEST_NAME:
+        return text
+    return blake2b(text.encode(errors="surrogatepass"), digest_size=32).hexdigest()
 
 
 def parse_query(

@@ -12,6 +12,7 @@ import zlib
 from functools import lru_cache
 from typing import Final
 
+from treedbd.bounded_cache import bounded_cache
 from treedbd.limits import KIB
 from treedbd.web.content_coding import Coding
 from treedbd.web.headers import Header, Headers, joined
@@ -45,7 +46,7 @@ def choose_coding(headers: Headers) -> Coding | None:
     return None if accepted is None else _choose(accepted)
 
 
-@lru_cache(_REMEMBERED)
+@bounded_cache(_REMEMBERED)
 def _choose(accepted: str) -> Coding | None:
     weights: dict[str, float] = {}
     for each in accepted.split(","):
@@ -61,7 +62,7 @@ def _choose(accepted: str) -> Coding | None:
     return best
 
 
-@lru_cache(_REMEMBERED)
+@bounded_cache(_REMEMBERED)
 def add_headers(headers: tuple[Header, ...], coding: Coding | None) -> tuple[Header, ...]:
     """Return headers of a response, with what a coding adds and that others may get another."""
     varies = [value for name, value in headers if name == b"Vary"]

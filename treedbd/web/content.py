@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import accumulate
 from typing import IO, Final, TypeAlias
 
 from treedbd.files import close_temporary
+from treedbd.held_bytes import ByteCount
 from treedbd.limits import KIB
 
 SMALL_BYTES: Final = 16 * KIB
@@ -54,22 +54,22 @@ class TooManyWaitingBytes(WaitingBytesRefused):
     """Too many bytes wait for the readers of one address."""
 
 
-class WaitingBytes:
+class WaitingBytes(ByteCount):
     """How many bytes wait for readers, of one kind: in memory, or in temporary files.
 
+    In `total` those that several readers share are counted once.
+
     Attributes:
-        total: bytes that are waiting, those that several readers share counted once.
         refused: how often more were refused.
 
     """
 
     def __init__(self, limit: int) -> None:
         """Let at most `limit` bytes wait; content that is alone may be larger."""
-        self.total = 0
+        super().__init__()
         self.refused = 0
         self._limit = limit
         self._share = limit // SHARES
-        self._per_address: Counter[str] = Counter()
 
     def check(self, size: int, own: int = 0) -> None:
         """Raise `WaitingBytesExhausted` unless `size` more bytes may wait.
@@ -102,22 +102,11 @@ class WaitingBytes:
         """Return whether both checks would let `size` more bytes wait for an address."""
         return self._fits(size) and self._fits_share(address, size)
 
-    def add(self, size: int) -> None:
-        """Count bytes that begin to wait; negative for those that wait no longer."""
-        self.total += size
-
-    def add_for(self, address: str, size: int) -> None:
-        """Count bytes that begin to wait for an address; negative for those that no longer do."""
-        if address:
-            self._per_address[address] += size
-            if not self._per_address[address]:
-                del self._per_address[address]
-
     def _fits(self, size: int, own: int = 0) -> bool:
         return self.total <= own or self.total + size <= self._limit
 
     def _fits_share(self, address: str, size: int, own: int = 0) -> bool:
-        waiting = self._per_address.get(address, 0)
+        waiting = self.count_of(address)
         return waiting <= own or waiting + size <= self._share
 
 

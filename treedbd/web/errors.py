@@ -26,6 +26,7 @@ from treedbd.database.errors import (
     Unavailable,
     UnknownDatabase,
 )
+from treedbd.held_bytes import HeldBytesRefused
 from treedbd.limits import MAX_SHOWN_BYTES
 from treedbd.logs.entry import NO_FIELDS
 from treedbd.rules.errors import InvalidRules
@@ -98,6 +99,7 @@ STATUS: Final[dict[type[BaseException], tuple[int, str]]] = {
     TooManyWaitingBytes: (429, "too_many_requests"),
     TooManyStreams: (429, "too_many_requests"),
     ProviderUnavailable: (503, "unavailable"),
+    HeldBytesRefused: (503, "unavailable"),
     WaitingBytesExhausted: (503, "unavailable"),
     StreamsExhausted: (503, "unavailable"),
     TooManySockets: (503, "unavailable"),

@@ -36,7 +36,7 @@ class MissingIndexes:
 
     def __init__(self) -> None:
         self.unindexed = 0
-        self._logged: set[tuple[str, str, Path]] = set()
+        self._logged: set[int] = set()  # hashes: paths can be long
 
     def check(
         self, database: Database, path: Path, query: Query, check_read: Callable[[], None]
@@ -58,7 +58,7 @@ class MissingIndexes:
             return
         self.unindexed += 1
         is_required = database.project.require_index
-        missing = (database.name.project, index, path)
+        missing = hash((database.name.project, index, path))
         if not is_required and (missing in self._logged or len(self._logged) >= MAX_LOGGED):
             return
         check_read()
@@ -88,7 +88,7 @@ class MissingIndexes:
         """Log once that a query has read all children because its index is not built yet."""
         if not database.indexes.is_changing:
             return
-        building = (f"{database.name} ", index, path)
+        building = hash((f"{database.name} ", index, path))
         is_logged = building in self._logged or len(self._logged) >= MAX_LOGGED
         if is_logged or database.indexes.stage_of(path, query.order) == "built":
             return

@@ -17,6 +17,7 @@ from twisted.internet.defer import Deferred, DeferredSemaphore, fail
 from twisted.internet.interfaces import IReactorTime
 
 from treedbd.database.slices import SLICE_SECONDS, Slices
+from treedbd.held_bytes import HeldBytes
 from treedbd.limits import Limits
 from treedbd.store.nodes import HeldNodes, Nodes, PresentNodes
 from treedbd.web.content import SMALL_BYTES, WaitingBytes, WaitingBytesRefused
@@ -39,6 +40,7 @@ class SharedReads:
     """The renderings of a service that are under way or being read.
 
     Attributes:
+        held: what connections make the server hold.
         memory, files: how many bytes wait for readers, in memory and in temporary files.
         slices: in which large values are rendered, and are sent to streams and sockets.
 
@@ -46,6 +48,7 @@ class SharedReads:
 
     def __init__(self, limits: Limits, clock: IReactorTime) -> None:
         """Render by `clock`; let as many bytes wait as `limits` say."""
+        self.held: Final = HeldBytes(limits, clock.seconds)
         self.memory: Final = WaitingBytes(limits.waiting_bytes)
         self.files: Final = WaitingBytes(limits.waiting_file_bytes)
         self.slices: Final = Slices(clock)

@@ -161,6 +161,8 @@ def _share(settings: Settings, workers: int) -> Settings:
         name: max(getattr(limits, name) // workers, least)
         for name, least in (
             ("held_body_bytes", limits.write_body_bytes),
+            ("held_bytes", 1),
+            ("held_bytes_per_address", 1),
             ("parsed_bytes", 1),
             ("waiting_bytes", 1),
             ("waiting_file_bytes", 1),

@@ -35,10 +35,12 @@ from twisted.internet.protocol import Protocol, connectionDone
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from treedbd.held_bytes import SMALL_HELD_BYTES, HeldAccount, HeldBytesRefused
 from treedbd.web.http1.connections import Connections
 from treedbd.web.http1.deadlines import Deadline
 from treedbd.web.http1.errors import (
     BODY_TOO_LARGE,
+    HELD_TOO_MUCH,
     TOO_MANY_BODIES,
     CutOff,
     ErrorReply,
@@ -51,6 +53,8 @@ from treedbd.web.http1.served import log_request
 from treedbd.web.http1.writer import ConnectionWriter
 
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+_COPIES: Final = 2
+"""How often a long head is held: as it was sent, and parsed."""
 _HELD_BYTES: Final = 64 * 1024
 REQUESTS_AT_ONCE: Final = 8
 """Requests of a connection that are rendered when it has come up in the ring."""
@@ -83,6 +87,7 @@ class Http1Connection(Protocol):
     _closing = False
     _idle_since = inf  # while no first request is awaited yet
     _receive: Callable[[bytes], None] | None = None  # of another protocol, after an upgrade
+    _account: HeldAccount | None = None  # of what is held of long heads
     _dropped = 0
     _cut_off: CutOff | None = None  # why the connection was dropped from this end
 
@@ -147,6 +152,8 @@ class Http1Connection(Protocol):
         """Notify the request under way that its client is gone."""
         self._closing = True
         self._body.release()
+        if self._account is not None:
+            self._account.close()
         self.writer.release()
         request, self._request = self._request, None
         self._count_end(request)
@@ -164,6 +171,8 @@ class Http1Connection(Protocol):
         self._request = None
         if self._body.held:
             self._body.release()
+        if self._parser.head_bytes:
+            self._parser.forget()
         asked, seconds = request.head_memory, perf_counter() - request.began
         sent, received = request.sentLength, self._parser.body_size
         self._note_answered((asked, request.method, request.code, seconds, sent, received))
@@ -185,6 +194,13 @@ class Http1Connection(Protocol):
         """Let another protocol receive all that follows; return what was received already."""
         self._receive = receive
         return self._parser.end()
+
+    def shorten_head(self, request: Request) -> None:
+        """Keep little of a long head: its reply lasts, or another protocol follows."""
+        if self._parser.head_bytes:
+            kept_bytes = request.keep_little()
+            self._parser.forget()
+            self._may_hold(_COPIES * kept_bytes)
 
     def set_reading(self, is_reading: bool) -> None:
         """Read what the client sends, or leave it unread."""
@@ -260,6 +276,9 @@ class Http1Connection(Protocol):
             self._await_more()
 
     def _render(self) -> None:
+        if self._parser.head_bytes and not self._may_hold(_COPIES * self._parser.head_bytes):
+            self._refuse(HELD_TOO_MUCH)
+            return
         request = self._request = self._make_request(self, self._parser)
         if self._connections.draining:
             request.persistent = False
@@ -302,9 +321,15 @@ class Http1Connection(Protocol):
                 self.writer.write(_CONTINUE)
             if not self._body.count(parser.body_bytes):
                 self._refuse(TOO_MANY_BODIES)
+            elif parser.head_bytes and not self._may_hold(_COPIES * parser.head_bytes):
+                self._refuse(HELD_TOO_MUCH)
         elif parser.unread_bytes:
             self._deadline.set_for_head()
+            if not self._may_hold(parser.unread_bytes):
+                self._refuse(HELD_TOO_MUCH)
         else:
+            if self._account is not None:
+                self._account.set(0)
             self._idle_since = self._connections.now
             if self._deadline.is_set:
                 self._deadline.clear()
@@ -319,6 +344,8 @@ class Http1Connection(Protocol):
             return
         if not self._closing:
             self._parser.hold(data)
+            if not self._may_hold(self._parser.unread_bytes):
+                self.abort()
             if not self._is_read_paused and self._parser.unread_bytes > _HELD_BYTES:
                 self._is_read_paused = True
                 self.transport.pauseProducing()
@@ -327,6 +354,18 @@ class Http1Connection(Protocol):
         if self._dropped > 2 * self._limits.write_body_bytes:
             self.abort()
         self._deadline.set_for_close()
+
+    def _may_hold(self, size: int) -> bool:
+        """Charge what is held of heads and of requests that wait; return whether that may be."""
+        if self._account is None:
+            if size <= SMALL_HELD_BYTES:
+                return True
+            self._account = self._connections.held.account(self._counted_for)
+        try:
+            self._account.set(size if size > SMALL_HELD_BYTES else 0)
+        except HeldBytesRefused:
+            return False
+        return True
 
     # The end.
 
@@ -366,6 +405,9 @@ class Http1Connection(Protocol):
         if self._closing:
             return
         self._closing = True
+        self._parser.end()
+        if self._account is not None:
+            self._account.set(0)
         self._deadline.set_for_close()
         if self._is_read_paused:
             self.transport.resumeProducing()

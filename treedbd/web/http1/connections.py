@@ -16,6 +16,7 @@ from twisted.internet.interfaces import IAddress, IDelayedCall, IReactorTime
 from twisted.web.http import datetimeToString
 
 from treedbd.counts import Counting, Counts
+from treedbd.held_bytes import HeldBytes
 from treedbd.limits import Limits
 from treedbd.web.http1.errors import (
     SHUTTING_DOWN,
@@ -70,6 +71,7 @@ class Connections:
         count: how many connections were admitted and are open.
         draining: whether no further connection and no further request is accepted.
         held_body_bytes: content of unanswered requests that arrived in several pieces.
+        held: what the connections make the server hold.
         sent_past: the bytes that were sent past the writers of the connections.
         errors: how many errors the server has sent by itself, by status.
         refusals: those of them that no resource has answered, by code.
@@ -97,6 +99,7 @@ class Connections:
         self.count = 0
         self.draining = False
         self.held_body_bytes = 0
+        self.held: Final = options.held or HeldBytes(limits, clock.seconds)
         self.errors: Counter[int] = Counter()
         self._activity = options.activity
         self.refusals: Counter[str] = Counter()

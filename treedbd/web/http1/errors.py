@@ -66,6 +66,9 @@ INTERNAL: Final = ErrorReply(500, "internal_error", "The server failed to answer
 TOO_MANY_BODIES: Final = ErrorReply(
     503, "unavailable", "Too many request bodies are arriving; try again later."
 )
+HELD_TOO_MUCH: Final = ErrorReply(
+    503, "unavailable", "The server holds too much for its clients at present; try again later."
+)
 TOO_MANY: Final = ErrorReply(503, "unavailable", "There are too many connections; try again later.")
 SHUTTING_DOWN: Final = ErrorReply(503, "unavailable", "The server is shutting down.")
 _MALFORMED: Final = (400, "invalid_data")

@@ -23,6 +23,7 @@ from twisted.web.resource import IResource
 from twisted.web.server import Site
 from zope.interface import implementer
 
+from treedbd.held_bytes import HeldBytes
 from treedbd.limits import Limits
 from treedbd.web.http1.connection import Http1Connection
 from treedbd.web.http1.connections import Connections
@@ -84,6 +85,11 @@ class Http1Factory(Factory):
     def cut_off(self) -> dict[str, int]:
         """How many replies ended before their end, by the reason."""
         return dict(self._connections.cut_off)
+
+    @property
+    def held(self) -> HeldBytes:
+        """What the connections make the server hold."""
+        return self._connections.held
 
     def acceptableProtocols(self) -> list[bytes]:
         """Return the protocols to negotiate over TLS."""

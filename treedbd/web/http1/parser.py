@@ -59,8 +59,8 @@ class Http1Parser:
     After `receive` returned True these describe the request until the next call: `method`;
     `target`, as it was sent; `version`; `headers`, the fields by their names in lower case; `body`,
     None if there is none; `body_size`, its bytes; `keep_alive`, whether the client wants to keep
-    the connection; `head_memory`, the same for requests that follow each other with the very same
-    head.
+    the connection; `head_bytes`, how long the head was, 0 if it was short; `head_memory`, the same
+    for requests that follow each other with the very same head.
     """
 
     method = b""
@@ -68,6 +68,7 @@ class Http1Parser:
     version = HTTP_1_1
     keep_alive = False
     body_size = 0
+    head_bytes = 0
     body: BufferedIOBase | None = None
 
     def __init__(self, limits: Limits) -> None:
@@ -120,16 +121,23 @@ class Http1Parser:
     def end(self) -> bytes:
         """Parse no more; return what no request has used, and release what is held."""
         unread, self._unread = self._unread[self._at :], b""
-        self._at = 0
+        self._at = self._searched = 0
+        self._state = _HEAD
+        self._content = BytesIO()
         self.close()
         return unread
 
     def close(self) -> None:
         """Release the parser of httptools, which refers back to this one, and what is known."""
         self.__dict__.pop("_parser", None)
-        self._known = b""
+        self.forget()
+
+    def forget(self) -> None:
+        """Release what describes the last request."""
+        self._known = self.target = b""
         self.headers = {}
         self.head_memory = HeadMemory()
+        self.head_bytes = 0
 
     def hold(self, data: bytes) -> None:
         """Keep bytes without parsing them."""
@@ -246,6 +254,7 @@ class Http1Parser:
             raise ProtocolError(HEADERS_TOO_LONG)
         self.headers = self._pop_fields()
         self.head_memory = HeadMemory()
+        self.head_bytes = end - at if end - at > _REMEMBERED_BYTES else 0
         self.body = None
         self.body_size = 0
         self._remaining = 0

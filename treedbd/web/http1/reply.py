@@ -9,7 +9,6 @@ gone does nothing; what is logged never holds the query of a URI, which may hold
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import lru_cache
 from time import perf_counter
 from typing import Any, Final, Protocol
 
@@ -21,6 +20,7 @@ from twisted.web.http_headers import Headers as StockHeaders
 from twisted.web.server import Request as StockRequest
 from twisted.web.server import Site
 
+from treedbd.bounded_cache import bounded_cache
 from treedbd.web.content import Content, ContentReader
 from treedbd.web.headers import Header
 from treedbd.web.http1.direct_send import DirectSend
@@ -60,6 +60,9 @@ class RequestConnection(Protocol):
 
     def answered(self, request: Any) -> None:
         """Note that a request has its whole reply."""
+
+    def shorten_head(self, request: Any) -> None:
+        """Keep little of a long head: its reply lasts, or another protocol follows."""
 
     def lose_connection(self) -> None:
         """Close once everything is sent."""
@@ -170,6 +173,8 @@ class Reply(StockRequest):
             fields.setRawHeaders(b"Content-Length", [b"%d" % length])
         if closes_connection:
             self.persistent, self._ends_connection = False, True
+            if self.channel is not None:
+                self.channel.shorten_head(self)
 
     def write(self, data: bytes) -> None:
         """Send a piece of the body; the head is sent with the first one."""
@@ -368,7 +373,7 @@ class Reply(StockRequest):
                 finished.errback(reason)
 
 
-@lru_cache(maxsize=_REMEMBERED_FIELDS)
+@bounded_cache(_REMEMBERED_FIELDS)
 def _format_fields(headers: tuple[Header, ...]) -> bytes:
     """Return header lines; raise ValueError for a line end in one. Most replies share theirs."""
     lines = b"".join([b"%b: %b\r\n" % header for header in headers])

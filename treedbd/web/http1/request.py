@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from io import BytesIO
 from time import perf_counter
-from typing import Any, AnyStr
+from typing import Any, AnyStr, Final
 from urllib.parse import unquote_to_bytes
 
 from twisted.internet.defer import Deferred
@@ -47,6 +47,16 @@ class _Lazy:
     def __get__(self, instance: Any, owner: type) -> object:
         value = instance.__dict__[self._name] = self._make(instance)
         return value
+
+
+_READ_LATER: Final = frozenset(
+    {
+        *(b"host", b"origin", b"referer", b"user-agent", b"x-request-id", b"traceparent"),
+        *(b"sec-fetch-site", b"sec-fetch-mode", b"sec-fetch-dest", b"sec-fetch-user"),
+        *(b"content-length", b"transfer-encoding"),
+    }
+)
+"""The fields that are read after a reply has begun: by the guard of origins, and for the log."""
 
 
 def _lazily(make: Callable[[Any], object]) -> Any:
@@ -110,6 +120,7 @@ class Request(Reply):
         self.began = perf_counter()
         if parser.body is not None:
             self.content = parser.body
+            parser.body = None  # which this request alone keeps
 
     def __repr__(self) -> str:
         """Describe the request without its query."""
@@ -134,12 +145,24 @@ class Request(Reply):
         values = self.headers.get(key.lower())
         return values[-1] if values else None
 
+    def keep_little(self) -> int:
+        """Keep of a long head what is read of it at the end; return how many bytes that is."""
+        self.uri = self.path
+        self.headers = {
+            name: values for name, values in self.headers.items() if name in _READ_LATER
+        }
+        self.head_memory.forwarded = None
+        for name in ("requestHeaders", "args", "received_cookies"):
+            self.__dict__.pop(name, None)
+        return len(self.uri) + sum(len(each) for values in self.headers.values() for each in values)
+
     def upgrade(
         self, headers: Iterable[Header], receive: Callable[[bytes], None]
     ) -> UpgradedConnection | None:
         """Switch to another protocol (`IHttp1Request.upgrade`)."""
         if self.channel is None:
             return None
+        self.channel.shorten_head(self)
         lines = b"".join([b"%b: %b\r\n" % header for header in headers])
         dates = self.connection.date_lines[self.isSecure()]
         self.code = 101

@@ -13,6 +13,7 @@ from twisted.web.resource import IResource
 from twisted.web.server import Site
 
 from treedbd.counts import Counting
+from treedbd.held_bytes import HeldBytes
 from treedbd.trusted_proxies import NO_PROXIES, TrustedProxies
 from treedbd.web.headers import Header
 from treedbd.web.http1.errors import ErrorReply
@@ -95,7 +96,8 @@ class ServerOptions:
     reply to a request over TLS and in no other. `counts` are the connections of all processes that
     serve the same clients, None if there is one process. `activity` counts what clients request,
     and `rates` bound it. What `trusted_proxies` say of their clients counts. `adapt_requests`
-    returns the class of requests to be made.
+    returns the class of requests to be made. What connections hold is charged to `held`; None for a
+    server that counts it by itself.
     """
 
     logs: RequestLogging = NO_LOGGING
@@ -106,6 +108,7 @@ class ServerOptions:
     rates: CountsCallers | None = None
     trusted_proxies: TrustedProxies = NO_PROXIES
     adapt_requests: AdaptRequests | None = None
+    held: HeldBytes | None = None
 
     @property
     def note_bytes(self) -> Callable[[Request], None] | None:

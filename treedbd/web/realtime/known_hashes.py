@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Final
 
-from treedbd.limits import KIB
+from treedbd.limits import KIB, MIB
 from treedbd.store.row_codec import parse_stored
 from treedbd.tree.data_hash import data_hash
 from treedbd.tree.value import from_export
@@ -19,13 +19,17 @@ from treedbd.web.rendering import Rendering
 HASHED_BYTES: Final = 64 * KIB
 """The JSON of a longer value is not hashed: sending it costs less."""
 MAX_KNOWN: Final = 4096
+MAX_KNOWN_BYTES: Final = 4 * MIB
+"""Hashes that are kept, and bytes of what they are kept by, which has the path of a client."""
+_ENTRY_BYTES: Final = 500
 
 
 class KnownHashes:
     """The hashes that were computed last."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[Hashable, str] = OrderedDict()
+        self._known: OrderedDict[Hashable, tuple[str, int]] = OrderedDict()
+        self._bytes = 0
 
     def is_hash_of(
         self, claimed: str, rendered: bytes | Rendering, key: Hashable, sequence: int
@@ -43,7 +47,13 @@ class KnownHashes:
         known = self._known.get(place)
         if known is None:
             body = rendered if isinstance(rendered, bytes) else rendered.whole()
-            known = self._known[place] = data_hash(from_export(parse_stored(body)))
-            if len(self._known) > MAX_KNOWN:
-                self._known.popitem(last=False)
-        return known == claimed
+            known = data_hash(from_export(parse_stored(body))), len(repr(place)) + _ENTRY_BYTES
+            self._keep(place, known)
+        return known[0] == claimed
+
+    def _keep(self, place: Hashable, known: tuple[str, int]) -> None:
+        self._known[place] = known
+        self._bytes += known[1]
+        while len(self._known) > MAX_KNOWN or self._bytes > MAX_KNOWN_BYTES:
+            _, (_, size) = self._known.popitem(last=False)
+            self._bytes -= size

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
+from hashlib import sha256
 from typing import Any, Final, Protocol
 
 from twisted.internet.defer import Deferred
@@ -11,6 +12,7 @@ from twisted.internet.defer import Deferred
 from treedbd.database.read_grants import ReadRequest
 from treedbd.database.shared_window import SharedWindow
 from treedbd.database.slices import Steps
+from treedbd.limits import KIB
 from treedbd.tree import printing
 from treedbd.tree.query import Query
 from treedbd.tree.types import Json, Path
@@ -25,6 +27,8 @@ from treedbd.web.realtime.requests import path_of, place_of, tag_of
 from treedbd.web.realtime.statuses import LimitReached
 from treedbd.web.sse.send_queue import FrameReader
 
+_LONGEST_KEY: Final = KIB
+"""Bytes of a query by which its listen is found; a longer one is replaced by its digest."""
 _NO_INDEX: Final[Json] = {"w": ["no_index"]}
 """The data of the answer to a listen whose query has read all children."""
 
@@ -178,4 +182,5 @@ def _parse(body: dict[str, Any]) -> tuple[Path, Query | None, ListenKey]:
     path, query = path_of(body), parse_query_object(body.get("q"))
     if query is None:
         return path, None, (path, None)
-    return path, query, (path, printing.compact(dict(sorted(body["q"].items()))))
+    text = printing.compact(dict(sorted(body["q"].items())))
+    return path, query, (path, text if len(text) <= _LONGEST_KEY else sha256(text).digest())

@@ -34,7 +34,7 @@ from treedbd.web.sse.first_value import FirstValue, first_source
 from treedbd.web.sse.send_queue import FrameReader
 
 ListenKey: TypeAlias = tuple[Path, bytes | None]
-"""The path, and the query as JSON with its members in order, None without a query."""
+"""The path; and the query as JSON, its members in order, or its digest; None without a query."""
 
 _SHARED: Final = "realtime"
 """The key of what the listens of a path share of a notification."""

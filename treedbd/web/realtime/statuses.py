@@ -18,6 +18,7 @@ from treedbd.database.errors import (
     Unavailable,
     UnknownDatabase,
 )
+from treedbd.held_bytes import HeldBytesRefused
 from treedbd.store.engine import CannotOpenStore, DamagedRow, DiskFull, StoreFailed
 from treedbd.tree.errors import InvalidData, InvalidPath, InvalidQuery
 from treedbd.web.auth.identity import AuthRequired, NotAdmin
@@ -47,6 +48,7 @@ _WORDS: Final[dict[type[BaseException], str]] = {
     TooManyDisconnectWrites: UNAVAILABLE,
     TooManyRequests: UNAVAILABLE,
     WaitingBytesRefused: UNAVAILABLE,
+    HeldBytesRefused: UNAVAILABLE,
     ProviderUnavailable: UNAVAILABLE,
     Unavailable: UNAVAILABLE,
     DeadlinePassed: UNAVAILABLE,

@@ -16,7 +16,7 @@ from treedbd.database.shared_window import QuerySubscription
 from treedbd.database.subscription import Subscription
 from treedbd.store.nodes import HeldNodes, Nodes
 from treedbd.tree.event import Position
-from treedbd.tree.query import Query
+from treedbd.tree.query import Query, name_query
 from treedbd.tree.types import Path, Place
 from treedbd.web.content import Content, ContentReader
 from treedbd.web.large_reads import RenderingSource, Waiter
@@ -40,8 +40,7 @@ class QuerySource:
         is_export: bool = False,
     ) -> None:
         self._subscription = subscription
-        # As text: 1 and True are equal, but are different bounds of a query.
-        self.key: Final[Hashable] = ("window", database, path, repr(query), is_export)
+        self.key: Final[Hashable] = ("window", database, path, name_query(query), is_export)
 
     def shares(self, other: object) -> bool:
         """Return whether a stream can begin with what the other has rendered."""

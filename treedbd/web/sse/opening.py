@@ -12,6 +12,7 @@ from treedbd.database.database import Database
 from treedbd.database.errors import PermissionDenied
 from treedbd.database.read_grants import ReadRequest
 from treedbd.database.requests import Caller
+from treedbd.held_bytes import SMALL_HELD_BYTES
 from treedbd.tree.errors import InvalidQuery
 from treedbd.web.auth.identity import Identity
 from treedbd.web.content import WaitingBytesRefused
@@ -20,7 +21,7 @@ from treedbd.web.http1.interface import IHttp1Request
 from treedbd.web.missing_indexes import MissingIndexes
 from treedbd.web.parameters import ON_DISCONNECT
 from treedbd.web.parts import WebParts
-from treedbd.web.request import DataRequest
+from treedbd.web.request import DataRequest, Question
 from treedbd.web.response import address_of
 from treedbd.web.sse.disconnect import StreamWrites, parse_on_disconnect
 from treedbd.web.sse.frames import parse_id
@@ -28,6 +29,7 @@ from treedbd.web.sse.registry import StreamRegistry, Subscriber
 from treedbd.web.sse.stream import Stream
 from treedbd.web.sse.stream_request import StreamRequest
 
+_SHOWN_CHARACTERS: Final = 256
 STREAM_HEADERS: Final[tuple[Header, ...]] = (
     (b"Content-Type", b"text/event-stream; charset=utf-8"),
     (b"X-Accel-Buffering", b"no"),
@@ -58,6 +60,7 @@ class StreamOpening:
     ) -> None:
         """Begin a stream, when what it writes at its end is stored; raise what refuses it."""
         request.head_memory.identity = identity  # for the log: its token may expire meanwhile
+        _shorten_question(request)
         address = address_of(request)
         writes = None
         if ON_DISCONNECT in wanted.parameters:
@@ -127,3 +130,13 @@ class StreamOpening:
             database.read(check_read)
         self.streams.check(database.name, address, identity)
         return request
+
+
+def _shorten_question(request: IHttp1Request) -> None:
+    """Remember little of long parameters: what is read of them later is which there are."""
+    question = request.head_memory.question
+    if isinstance(question, Question):
+        parameters = question.wanted.parameters
+        if sum(map(len, parameters.values())) > SMALL_HELD_BYTES:
+            short = {name: text[:_SHOWN_CHARACTERS] for name, text in parameters.items()}
+            question.wanted = attrs.evolve(question.wanted, parameters=short)

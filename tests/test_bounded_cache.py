@@ -1,0 +1,28 @@
+"""A cache by texts of callers is bounded in bytes, too."""
+
+from __future__ import annotations
+
+from treedbd.bounded_cache import CACHED_BYTES, bounded_cache
+
+
+def test_a_result_is_computed_once() -> None:
+    computed: list[str] = []
+
+    @bounded_cache(2)
+    def shout(text: str) -> str:
+        computed.append(text)
+        return text.upper()
+
+    assert [shout("a"), shout("a"), shout("b")] == ["A", "A", "B"]
+    assert computed == ["a", "b"]
+
+
+def test_long_texts_do_not_stay() -> None:
+    @bounded_cache(1000)
+    def pair(headers: tuple[tuple[bytes, bytes], ...]) -> bytes:
+        return headers[0][1]
+
+    long = CACHED_BYTES // 10
+    for number in range(100):
+        pair(((b"Name", b"%0*d" % (long, number)),))
+    assert pair.cache_info().currsize <= 6

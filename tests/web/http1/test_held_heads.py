@@ -1,0 +1,152 @@
+"""What connections hold of long heads: charged while they need it, and freed for certain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from twisted.internet.error import ConnectionLost
+from twisted.python.failure import Failure
+
+from tests.web.http1.peer import Peer, ScriptedResource, Server, send_small
+from treedbd.held_bytes import HeldBytes
+from treedbd.limits import Limits
+from treedbd.web.http1.request import Request
+
+LONG = b"x" * 30_000
+HEAD = b"GET /a.json?long=%b HTTP/1.1\r\nHost: localhost\r\nFiller: %b\r\n" % (LONG, LONG)
+WITH_BODY = HEAD.replace(b"GET", b"PUT") + b"Content-Length: 10\r\n\r\n"
+GET = HEAD + b"\r\n"
+
+
+def held_of(server: Server) -> HeldBytes:
+    return server.factory._connections.held
+
+
+def never(_: Request) -> None:
+    """Leave a request without an answer."""
+
+
+def begin_stream(request: Request) -> None:
+    """Begin a reply that lasts."""
+    request.start(200, (), closes_connection=True)
+    request.write(b"event")
+
+
+def test_an_idle_connection_keeps_nothing_of_its_last_request() -> None:
+    resource = ScriptedResource(send_small)
+    server = Server(resource)
+    peer = server.connect()
+    assert peer.exchange(GET)[0].status == 200
+    parser = peer.connection._parser
+    assert (parser.headers, parser.target, parser.body) == ({}, b"", None)
+    assert parser.head_memory is not resource.requests[0].head_memory
+    assert held_of(server).total == 0
+    assert peer.exchange(GET)[0].status == 200
+
+
+def test_a_body_belongs_to_its_request_alone() -> None:
+    server = Server(ScriptedResource(send_small))
+    peer = server.connect()
+    peer.exchange(b"PUT /a.json HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nbody")
+    assert peer.connection._parser.body is None
+
+
+def test_a_refused_connection_keeps_nothing_of_what_was_wrong() -> None:
+    server = Server(ScriptedResource(never))
+    peer = server.connect()
+    (reply,) = peer.exchange(GET.replace(b"Filler:", b"Filler"))
+    assert reply.status == 400
+    parser = peer.connection._parser
+    assert (parser.headers, parser.unread_bytes) == ({}, 0)
+    assert held_of(server).total == 0
+
+
+def test_a_reply_that_lasts_keeps_only_what_is_read_of_its_head_later() -> None:
+    resource = ScriptedResource(begin_stream)
+    server = Server(resource)
+    peer = server.connect()
+    peer.send(GET)
+    (request,) = resource.requests
+    assert request.uri == b"/a.json"
+    assert request.headers == {b"host": [b"localhost"]}
+    assert held_of(server).total == 0
+
+
+@pytest.mark.parametrize("sent", [GET[:-4], WITH_BODY, WITH_BODY + b"half", GET])
+def test_what_is_not_answered_is_charged(sent: bytes) -> None:
+    server = Server(ScriptedResource(never))
+    peer = server.connect()
+    peer.send(sent)
+    assert held_of(server).total > len(LONG)
+    assert held_of(server).count_of("192.0.2.1") == held_of(server).total
+
+
+@pytest.mark.parametrize(
+    "limit", ["held_bytes", "held_bytes_per_address", "held_bytes_per_connection"]
+)
+@pytest.mark.parametrize("sent", [GET[:-4], WITH_BODY, GET])
+def test_too_much_is_refused_by_each_bound(limit: str, sent: bytes) -> None:
+    server = Server(ScriptedResource(never), Limits(**{limit: 50_000}))
+    peer = server.connect()
+    (reply,) = peer.exchange(sent)
+    assert reply.status == 503
+    assert reply.body.startswith(b'{"error":"unavailable"')
+    assert held_of(server).refused == {limit: 1}
+    assert held_of(server).total == 0
+
+
+def test_what_one_connection_holds_leaves_room_for_others_when_it_is_gone() -> None:
+    server = Server(ScriptedResource(never), Limits(held_bytes_per_address=100_000))
+    first, other = server.connect(), server.connect("192.0.2.2")
+    first.send(GET[:-4])
+    assert server.connect().exchange(GET[:-4])[0].status == 503
+    other.send(GET[:-4])
+    first.disconnect()
+    again = server.connect()
+    again.send(GET[:-4])
+    assert not again.read()
+
+
+def reset(_: Server, peer: Peer) -> None:
+    """Let the client be gone."""
+    peer.connection.connectionLost(Failure(ConnectionLost()))
+
+
+def time_out(server: Server, peer: Peer) -> None:
+    """Let the server wait in vain."""
+    server.pass_time(40)
+    peer.disconnect()
+
+
+def stop(server: Server, peer: Peer) -> None:
+    """Let the server stop."""
+    server.factory.drain()
+    server.factory.abort()
+    peer.disconnect()
+
+
+@pytest.mark.parametrize("end", [reset, time_out, stop])
+@pytest.mark.parametrize("answer", [never, send_small, begin_stream])
+@pytest.mark.parametrize("secure", [False, True])
+def test_after_many_connections_nothing_is_charged(
+    end: Callable[[Server, Peer], None], answer: Callable[[Request], None], secure: bool
+) -> None:
+    for sent in (b"", GET[:-4], WITH_BODY, WITH_BODY + b"half", GET, GET + GET[:-4], b"no\r\n\r\n"):
+        server = Server(ScriptedResource(answer))
+        for _ in range(3):
+            peer = server.connect(secure=secure)
+            peer.send(sent)
+            end(server, peer)
+        assert held_of(server).total == 0
+        assert held_of(server).count_of("192.0.2.1") == 0
+
+
+def test_after_a_thousand_connections_nothing_is_charged() -> None:
+    server = Server(ScriptedResource(send_small))
+    sent = (GET, GET[:-4], WITH_BODY, WITH_BODY + b"half", GET + GET[:-4])
+    for number in range(1000):
+        peer = server.connect()
+        peer.send(sent[number % len(sent)])
+        reset(server, peer)
+    assert held_of(server).total == 0

@@ -1,0 +1,49 @@
+"""A cache of results by texts that callers choose: bounded in entries and in bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import _lru_cache_wrapper, lru_cache
+from typing import Final, ParamSpec, TypeVar
+
+from treedbd.limits import MIB
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+CACHED_BYTES: Final = MIB
+"""After so many bytes of arguments and results a cache is emptied."""
+_ENTRY_BYTES: Final = 200
+"""What an entry takes beside these."""
+
+
+def bounded_cache(entries: int) -> Callable[[Callable[P, T]], _lru_cache_wrapper[T]]:
+    """Return a decorator that caches the last `entries` results, as `lru_cache`.
+
+    It is for functions from text, or pairs of texts, to the same. A hit costs nothing more; what is
+    computed is counted, and the cache emptied when that is too much.
+    """
+
+    def decorate(function: Callable[P, T]) -> _lru_cache_wrapper[T]:
+        counted = 0
+
+        def compute(*args: P.args, **keywords: P.kwargs) -> T:
+            nonlocal counted
+            result = function(*args, **keywords)
+            counted += _ENTRY_BYTES + _size_of(args) + _size_of(result)
+            if counted > CACHED_BYTES:
+                cached.cache_clear()
+                counted = 0
+            return result
+
+        cached = lru_cache(entries)(compute)
+        return cached
+
+    return decorate
+
+
+def _size_of(value: object) -> int:
+    """Return about how many bytes of text there are."""
+    if isinstance(value, tuple):
+        return sum(map(_size_of, value))
+    return len(value) if isinstance(value, str | bytes) else 0
