@@ -7,6 +7,7 @@ import json
 import pathlib
 from collections.abc import Iterable
 from typing import Any
+from urllib.parse import quote
 
 import attrs
 import pytest
@@ -17,6 +18,8 @@ from twisted.web.server import Site
 
 from tests.web.http1.peer import ParsedReply
 from tests.web.tree_server import OPTIONS, WALL, TreeServer
+from tests.websocket import upgrade_headers
+from tests.websocket_frames import CONTINUATION, PING, PONG, TEXT, parse_frame, print_frame
 from treedbd.counts import Levels
 from treedbd.database.project import ProjectSpec
 from treedbd.limits import PROJECT_RATES, Limits, RateLimits
@@ -420,6 +423,186 @@ def test_a_project_may_have_so_many_streams(tmp_path: pathlib.Path) -> None:
     assert [status_of(each) for each in opened] == [200, 200, 429]
     assert b"There are too many streams of this project." in opened[2].transport.value()
     assert status_of(open_stream(world, ADA, project="blog")) == 200
+
+
+# WebSockets.
+
+
+class Socket:
+    """A client of the real-time protocol, from an address."""
+
+    def __init__(self, world: World, address: str = ADDRESS) -> None:
+        self.world = world
+        self.peer = world.connect(address)
+        lines = [f"{name}: {text}" for name, text in upgrade_headers().items()]
+        head = "\r\n".join(["GET /.ws?v=5 HTTP/1.1", "Host: shop.localhost", *lines, "", ""])
+        self.peer.send(head.encode())
+        data = self.peer.transport.value()
+        assert data.startswith(b"HTTP/1.1 101 ")
+        self._data = bytearray(data.partition(b"\r\n\r\n")[2])
+        self.read()
+
+    def read(self) -> list[tuple[int, bytes]]:
+        """Return the frames that have come since the last call."""
+        self.world.clock.advance(0)
+        taken = self.peer.transport.value()
+        self.peer.transport.clear()
+        self._data += b"" if taken.startswith(b"HTTP") else taken
+        frames = []
+        while (frame := parse_frame(self._data)) is not None:
+            frames.append((frame.opcode, frame.payload))
+        return frames
+
+    def send(self, *frames: bytes) -> list[tuple[int, bytes]]:
+        """Send frames, and return those that have come."""
+        self.peer.send(b"".join(frames))
+        return self.read()
+
+    def get(self) -> str:
+        """Read the value; return the word of the answer."""
+        request: dict[str, Any] = {"t": "d", "d": {"r": 1, "a": "g", "b": {"p": "/b"}}}
+        ((_, answer),) = self.send(print_frame(TEXT, json.dumps(request).encode()))
+        word: str = json.loads(answer)["d"]["b"]["s"]
+        return word
+
+
+CONTROL_PING = print_frame(TEXT, b'{"t":"c","d":{"t":"p","d":{}}}')
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        print_frame(PING) * 8,
+        print_frame(PONG) * 8,
+        CONTROL_PING * 8,
+        print_frame(TEXT, b'{"t":"c","d":{}}') * 8,
+        print_frame(TEXT, b"0") * 8,
+        (print_frame(TEXT, b"", is_final=False) + print_frame(CONTINUATION, b"0")) * 4,
+    ],
+    ids=["ping", "pong", "control ping", "control", "keep-alive", "fragment"],
+)
+@pytest.mark.parametrize("setting", ["requests_per_address", "requests_per_project"])
+def test_what_a_socket_sends_beside_requests_is_counted(
+    tmp_path: pathlib.Path, frames: bytes, setting: str
+) -> None:
+    rates: dict[str, Any] = {setting: 10}
+    world = World(tmp_path, **rates)
+    socket = Socket(world)
+    assert socket.get() == "ok"
+    socket.send(frames)
+    assert socket.get() == "unavailable"
+    assert not socket.peer.is_closed
+
+
+def test_a_socket_beyond_its_rate_is_read_later_and_loses_nothing(tmp_path: pathlib.Path) -> None:
+    world = World(tmp_path, requests_per_address=10)
+    socket = Socket(world)
+    count = 2_000
+    pongs = len(socket.send(CONTROL_PING * count))
+    assert pongs < 200  # what is parsed in one step, with what there was
+    turns = 0
+    while pongs < count:
+        assert socket.peer.transport.producerState == "paused"
+        world.clock.advance(1)
+        came = len(socket.read())
+        assert came < 200
+        pongs += came
+        turns += 1
+    assert turns >= 10
+    world.clock.advance(5)
+    assert socket.get() == "ok"
+    assert not socket.peer.is_closed
+
+
+def test_what_comes_one_by_one_is_read_later_too(tmp_path: pathlib.Path) -> None:
+    world = World(tmp_path, requests_per_address=10)
+    socket = Socket(world)
+    pongs = sum(len(socket.send(CONTROL_PING)) for _ in range(30))
+    assert pongs == 10
+    world.clock.advance(10)
+    assert len(socket.read()) == 20
+    world.clock.advance(1.5)
+    assert socket.get() == "ok"
+
+
+def test_a_client_that_is_read_later_is_not_taken_for_gone(tmp_path: pathlib.Path) -> None:
+    world = World(tmp_path, requests_per_address=1)
+    socket = Socket(world)
+    for _ in range(200):
+        socket.send(CONTROL_PING * 3)
+        world.clock.advance(1)
+    assert not socket.peer.is_closed
+
+
+def test_a_message_that_is_too_long_is_counted(tmp_path: pathlib.Path) -> None:
+    limits = attrs.evolve(OPTIONS.limits, write_body_bytes=100, string_bytes=100)
+    world = World(tmp_path, limits, requests_per_address=3)
+    socket = Socket(world)
+    request: dict[str, Any] = {"t": "d", "d": {"r": 7, "a": "q", "b": {"p": "x" * 1000}}}
+    frame = print_frame(TEXT, json.dumps(request, separators=(",", ":")).encode())
+    words = [json.loads(socket.send(frame)[0][1])["d"]["b"]["s"] for _ in range(3)]
+    assert words == ["too_big", "too_big", "unavailable"]
+
+
+def test_the_bytes_that_a_socket_sends_are_counted(tmp_path: pathlib.Path) -> None:
+    world = World(tmp_path, bytes_per_address=10_000)
+    socket = Socket(world)
+    request: dict[str, Any] = {"t": "d", "d": {"r": 1, "a": "s", "b": {"c": "x" * 20_000}}}
+    socket.send(print_frame(TEXT, json.dumps(request).encode()))
+    world.clock.advance(0.5)
+    assert world.ask("/b.json").status == 200  # it is counted from time to time
+    world.clock.advance(0.5)
+    assert world.ask("/b.json").status == 429
+    assert world.ask("/b.json", address=OTHER_ADDRESS).status == 200
+
+
+def test_the_pieces_of_a_long_message_count_as_one(tmp_path: pathlib.Path) -> None:
+    world = World(tmp_path, requests_per_address=4)
+    socket = Socket(world)
+    request: dict[str, Any] = {
+        "t": "d",
+        "d": {"r": 1, "a": "p", "b": {"p": "/a", "d": "x" * 100_000}},
+    }
+    text = json.dumps(request, separators=(",", ":")).encode()
+    pieces = [text[at : at + 16_384] for at in range(0, len(text), 16_384)]
+    ((_, answer),) = socket.send(
+        print_frame(TEXT, b"%d" % len(pieces)), *(print_frame(TEXT, each) for each in pieces)
+    )
+    assert json.loads(answer)["d"]["b"]["s"] == "ok"
+    assert socket.get() == "ok"
+    assert socket.get() == "unavailable"
+
+
+def test_tiny_pieces_of_a_message_are_counted(tmp_path: pathlib.Path) -> None:
+    world = World(tmp_path, requests_per_address=10)
+    socket = Socket(world)
+    socket.send(print_frame(TEXT, b"1000"), *[print_frame(TEXT, b"x")] * 20)
+    assert world.ask().status == 429
+
+
+def test_long_polling_is_counted_for_its_project(tmp_path: pathlib.Path) -> None:
+    world = World(tmp_path, requests_per_project=2)
+    assert world.statuses(3, target="/.lp?start=t&cb=1") == [200, 200, 429]
+    assert world.ask(target="/.lp?start=t&cb=1", project="blog").status == 200
+
+
+def test_what_is_left_for_the_end_of_a_stream_counts_as_a_write(tmp_path: pathlib.Path) -> None:
+    world = World(tmp_path, writes_per_address=2, writes_per_project=3)
+    end = quote('{"x":1}')
+
+    def open_one(address: str) -> int:
+        peer = world.connect(address)
+        target = f"/a.json?onDisconnect={end}"
+        head = f"GET {target} HTTP/1.1\r\nHost: shop.localhost\r\nAccept: text/event-stream"
+        peer.send(head.encode() + b"\r\n\r\n")
+        world.clock.advance(0)
+        status = status_of(peer)
+        peer.disconnect()
+        return status
+
+    assert [open_one(ADDRESS) for _ in range(3)] == [200, 200, 429]
+    assert [open_one(OTHER_ADDRESS) for _ in range(2)] == [200, 429]
+    assert world.ask().status == 200
 
 
 # The whole.

@@ -29,7 +29,6 @@ from treedbd.web.explain import explanation
 from treedbd.web.flow import Flow
 from treedbd.web.http1.interface import IHttp1Request
 from treedbd.web.large_reads import Rendered, Waiter, before_deadline
-from treedbd.web.methods import READING
 from treedbd.web.missing_indexes import MissingIndexes, explain_index
 from treedbd.web.parts import WebParts
 from treedbd.web.read_options import check_stream
@@ -258,7 +257,7 @@ class DataHandlers:
             )
         # Neither the program itself nor a question of our own is a caller.
         if self._rates is not None and not (wanted.takes_whole or wanted.explains_denial):
-            self._rates.take_user(project, identity, is_write=wanted.method not in READING)
+            self._rates.take_user(project, identity, is_write=wanted.is_write)
         return identity
 
     async def _identify_for_explanation(self, wanted: DataRequest, database: Database) -> Identity:

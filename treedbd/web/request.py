@@ -44,6 +44,7 @@ from treedbd.web.methods import (
 )
 from treedbd.web.options import WebOptions
 from treedbd.web.parameters import (
+    ON_DISCONNECT,
     Parameters,
     find_token,
     parse_choice,
@@ -130,6 +131,12 @@ class DataRequest:
         if self.print != "pretty":
             return form
         return f"{form} {'indented, of Firebase' if self.dialect.is_firebase else 'indented'}"
+
+    @property
+    def is_write(self) -> bool:
+        """Whether it writes, now or when its stream ends."""
+        is_reading = self.method in READING
+        return not is_reading or (self.accepts_events and ON_DISCONNECT in self.parameters)
 
     @property
     def is_simple_read(self) -> bool:

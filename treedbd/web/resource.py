@@ -284,8 +284,9 @@ class TreeResource(Resource):
         """Return what a request asks, and of which database; it is counted for its project."""
         asked = self._parser.ask(request, self.find, allowed, has_place=has_place)
         if self.rates is not None:
-            is_write = asked[0].wanted.method not in READING
-            self.rates.take_project(request, asked[0].name.project, is_write=is_write)
+            question = asked[0]
+            is_write = question.wanted.is_write
+            self.rates.take_project(request, question.name.project, is_write=is_write)
         return asked
 
     async def serve(self, request: Any, name: DatabaseName, wanted: DataRequest) -> Response | None:

@@ -7,6 +7,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from treedbd.web.auth.identity import Identity
 from treedbd.web.http1.interface import IHttp1Request
+from treedbd.web.rates import TooManyRequests
 from treedbd.web.realtime import messages
 from treedbd.web.realtime.callers import CallerOwner, SessionCaller
 from treedbd.web.realtime.inbox import Inbox
@@ -44,6 +45,10 @@ class ActionsOwner(CallerOwner, ListeningOwner, PresenceOwner, WriteOwner, Proto
 
     def send(self, message: bytes) -> None:
         """Send a message that is never dropped."""
+        ...
+
+    def count_frame(self) -> None:
+        """Count a message that is no request for the rates of the client."""
         ...
 
 
@@ -87,12 +92,14 @@ class SessionActions:
                 self._block(parsed, self._write_long(as_long_write(parsed)))
             else:
                 self._act(parsed)
-        elif isinstance(parsed, Ping):
+            return
+        self._owner.count_frame()
+        if isinstance(parsed, Ping):
             self._owner.send(messages.PONG)
 
     def _act(self, request: RealtimeRequest) -> None:
         try:
-            self._take(is_write=request.action in _WRITES)
+            self.count(is_write=request.action in _WRITES)
             act = _ACTIONS.get(request.action)
             if act is None:
                 raise messages.UnknownAction(request.action)
@@ -102,7 +109,7 @@ class SessionActions:
         except Exception as error:
             self._owner.answer(request.number, *status_of(error))
 
-    def _take(self, *, is_write: bool) -> None:
+    def count(self, *, is_write: bool) -> None:
         """Count a request for all who send it; raise `TooManyRequests`."""
         owner = self._owner
         rates = owner.parts.rates
@@ -123,7 +130,7 @@ class SessionActions:
         self._owner.inbox.block(run())
 
     async def _write_long(self, long: LongWrite) -> None:
-        self._take(is_write=True)
+        self.count(is_write=True)
         settled = self.listens.pending.settled()
         if settled is not None:
             await settled
@@ -135,7 +142,12 @@ class SessionActions:
         number = messages.find_number(message)
         if number is None:
             raise UnknownLongMessage
-        self._owner.answer(number, TOO_BIG, f"This request may have at most {most} bytes.")
+        try:
+            self.count(is_write=False)
+        except TooManyRequests as error:
+            self._owner.answer(number, *status_of(error))
+        else:
+            self._owner.answer(number, TOO_BIG, f"This request may have at most {most} bytes.")
 
     def _note(self, request: RealtimeRequest) -> None:
         self._owner.answer(request.number, messages.OK, {})

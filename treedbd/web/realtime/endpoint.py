@@ -94,7 +94,9 @@ class RealtimeEndpoint:
         """Send a browser back to the socket."""
         try:
             check_method(request.method, LONG_POLL_METHODS)
-            self._parser.locate(request)
+            location = self._parser.locate(request)
+            if self._rates is not None:
+                self._rates.take_project(request, location.name.project, is_write=False)
             script = answer_long_poll(find_parameter(request.uri, b"cb"))
             if self._guard is not None:
                 self._guard.check_script(request)

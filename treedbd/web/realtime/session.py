@@ -27,6 +27,7 @@ from treedbd.web.content import WaitingBytesRefused
 from treedbd.web.headers import Headers
 from treedbd.web.http1.interface import IHttp1Request
 from treedbd.web.http1.upgraded import UpgradedConnection
+from treedbd.web.rates import TooManyRequests
 from treedbd.web.realtime import messages
 from treedbd.web.realtime.actions import SessionActions, UnknownLongMessage
 from treedbd.web.realtime.answers import SessionAnswers
@@ -221,7 +222,9 @@ class RealtimeSession:
         silence = now - self._socket.last_received
         held_s = limits.body_s + self._socket.held_bytes / limits.body_bytes_per_s
         if (self._paused_at is not None and now - self._paused_at >= registry.stalled_s) or (
-            self.inbox.may_read and silence >= 2 * registry.keep_alive_s
+            self.inbox.may_read
+            and not self._socket.is_held
+            and silence >= 2 * registry.keep_alive_s
         ):
             self.refused("keep_alive_s" if self._paused_at is None else "stalled_s")
             self._socket.abort()
@@ -233,6 +236,8 @@ class RealtimeSession:
                 self._socket.ping()
             self._check_expiry(wall_now)
             self._count_bytes()
+            if self._socket.is_held:
+                self._socket.go_on()
             if self._refused is not None and self._refused.has_room(self.address):
                 self._refused = None
                 self.outbox.retry()
@@ -263,8 +268,8 @@ class RealtimeSession:
         rates = self.parts.rates
         if rates is None or not rates.counts_bytes:
             return
-        sent: int = self._connection.sentLength
-        count, self._counted_bytes = sent - self._counted_bytes, sent
+        total: int = self._connection.sentLength + self._socket.received
+        count, self._counted_bytes = total - self._counted_bytes, total
         if count:
             rates.note_bytes(self.address, self.project, uid_of(self.identity), count)
 
@@ -288,6 +293,17 @@ class RealtimeSession:
     def refused(self, limit: str) -> None:
         """Note what a limit has refused, by its setting."""
         self.parts.registry.refused[limit] += 1
+
+    def count_frame(self) -> None:
+        """Count a frame, or a message, that is no request; beyond a rate read on a little later.
+
+        There is no answer that could refuse it, and closing the socket would make a client connect
+        again, which costs more.
+        """
+        try:
+            self._actions.count(is_write=False)
+        except TooManyRequests:
+            self._socket.hold()
 
     def receive(self, message: Message) -> None:
         """Handle a message, now or in its turn."""

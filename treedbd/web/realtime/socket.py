@@ -34,6 +34,8 @@ PARSED_AT_ONCE: Final = KIB
 """Bytes of a client in one step: 170 frames without content take a few milliseconds."""
 PAYLOAD_AT_ONCE: Final = 16 * KIB
 """The same of the payload of one frame."""
+FULL_PIECE_BYTES: Final = KIB
+"""A piece or a fragment of a message that has as many is not counted beside the message."""
 FRAME_SLACK_BYTES: Final = 64 * KIB
 """Bytes by which a frame may exceed a message, so that a message that is too long is answered."""
 
@@ -65,6 +67,10 @@ class MessageReceiver(Protocol):
         """Note what a limit has refused, by its setting."""
         ...
 
+    def count_frame(self) -> None:
+        """Count a frame that completes no message for the rates of the client."""
+        ...
+
 
 def make_protocol(limits: Limits, state: State = State.OPEN) -> ServerProtocol:
     """Return what reads the frames of a client."""
@@ -89,7 +95,9 @@ class RealtimeSocket:
     """The frames of one WebSocket.
 
     Attributes:
+        is_held: whether what the client sends is not parsed for now: it is beyond a rate.
         last_received: when the client has sent anything last, in seconds of the clock.
+        received: bytes that the client has sent.
 
     """
 
@@ -110,7 +118,9 @@ class RealtimeSocket:
         "_receiver",
         "_slices",
         "_unparsed",
+        "is_held",
         "last_received",
+        "received",
     )
 
     def __init__(
@@ -128,7 +138,9 @@ class RealtimeSocket:
         `note_held` is called with the bytes by which what is held of messages has grown; it returns
         whether that is too much.
         """
+        self.is_held = False
         self.last_received = clock.seconds()
+        self.received = 0
         self._began_message: float | None = None
         self._clock = clock
         self._connection = connection
@@ -161,19 +173,39 @@ class RealtimeSocket:
         if self._is_closing:
             return
         self.last_received = self._clock.seconds()
+        self.received += len(data)
         if self._unparsed is not None:
             self._unparsed += data
-        elif len(data) <= PARSED_AT_ONCE:
+        elif len(data) <= PARSED_AT_ONCE and not self.is_held:
             self._parse(data)
         else:
             self._unparsed = bytearray(data)
+            self._parse_rest()
+
+    def hold(self) -> None:
+        """Parse no more of what the client has sent, and leave it unread, until `go_on`."""
+        if not self.is_held and not self._is_closing:
+            self.is_held = True
+            self._receiver.set_parsing(True)
+
+    def go_on(self) -> None:
+        """Parse what the client has sent while it was held."""
+        self.is_held = False
+        self.last_received = self._clock.seconds()  # it was not read, so it was not silent
+        if self._unparsed is None:
+            self._receiver.set_parsing(False)
+        else:
+            self._parse_rest()
+
+    def _parse_rest(self) -> None:
+        if not self.is_held:
             self._slices.start(self._parse_in_steps())
-            if self._unparsed is not None:
-                self._receiver.set_parsing(True)
+        if self._unparsed is not None:
+            self._receiver.set_parsing(True)
 
     def _parse_in_steps(self) -> Steps:
         try:
-            while self._unparsed and not self._is_closing:
+            while self._unparsed and not self._is_closing and not self.is_held:
                 size = max(PARSED_AT_ONCE, min(self._cutter.payload, PAYLOAD_AT_ONCE))
                 data = bytes(self._unparsed[:size])
                 del self._unparsed[:size]
@@ -181,8 +213,9 @@ class RealtimeSocket:
                 yield
         except Exception:
             self._receiver.fail()
-        self._unparsed = None
-        self._receiver.set_parsing(False)
+        if self._is_closing or not self._unparsed:
+            self._unparsed = None
+            self._receiver.set_parsing(self.is_held)
 
     def _parse(self, data: bytes) -> None:
         if self._is_closing:
@@ -235,6 +268,8 @@ class RealtimeSocket:
             self.close(CloseCode.UNSUPPORTED_DATA, "messages are text")
         elif frame.opcode in (Opcode.TEXT, Opcode.CONT):
             self._receive_text(bytes(frame.data), is_end=frame.fin)
+        elif frame.opcode is not Opcode.CLOSE:
+            self._receiver.count_frame()
 
     def _receive_text(self, text: bytes, *, is_end: bool) -> None:
         """Receive the text of a frame, or of a fragment of one."""
@@ -249,6 +284,8 @@ class RealtimeSocket:
         else:
             if message is not None:
                 self._receiver.receive(message)
+            elif len(text) < FULL_PIECE_BYTES:
+                self._receiver.count_frame()
 
     def _check_text(self, text: bytes, *, is_end: bool) -> None:
         """Raise UnicodeDecodeError for a frame that is no UTF-8; a character may end later."""
