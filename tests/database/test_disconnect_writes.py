@@ -22,6 +22,7 @@ from treedbd.database.database import Database
 from treedbd.database.disconnect_writes import RETRY_S
 from treedbd.database.errors import (
     PermissionDenied,
+    QuotaExceeded,
     TooLarge,
     TooManyDisconnectWrites,
     Unavailable,
@@ -345,6 +346,54 @@ def test_what_is_kept_does_not_count_for_a_quota_and_what_is_run_does() -> None:
     quotas = world.database.quotas
     assert quotas is not None
     assert 100 < world.engine.read(quotas.read).size <= 150
+
+
+def fill(world: World, session: str, caller: Caller = ADMIN) -> Any:
+    """Keep nearly as much for the end of a session as one session may."""
+    return world.set(put(f"s/{session}", "x" * 250_000), caller, session)
+
+
+def test_sessions_keep_no_more_in_all_than_the_quota_of_their_database() -> None:
+    world = World(database_bytes=1_000_000)
+    assert [fill(world, str(number)) for number in range(3)] == [None] * 3
+    refusal = fill(world, "3")
+    assert isinstance(refusal, QuotaExceeded)
+    assert str(refusal) == (
+        "What is written in the database p when connections end may have 1000000 bytes in all "
+        "(database_bytes); that of others has 750273, and this has 250091."
+    )
+    assert world.set(put("s/0", "x" * 250_001), session="0") is None  # in place of the first
+    assert world.set(make_remove(Place(("s",))), session="4") is None  # it only removes
+    assert world.cancel((), "1") is None
+    assert fill(world, "3") is None
+    world.run("2")
+    assert fill(world, "5") is None
+    assert isinstance(fill(world, "6"), QuotaExceeded)
+    for session in ("0", "3", "5"):
+        world.run(session)
+    assert [fill(world, f"a{number}") for number in range(3)] == [None] * 3
+
+
+def test_who_has_set_it_counts_for_what_sessions_keep() -> None:
+    world = World(database_bytes=500_000)
+    user = Caller({"uid": "ada", "claims": "x" * 100_000})
+    sets = [world.set(put("a", 1), user, str(number)) for number in range(5)]
+    assert [isinstance(each, QuotaExceeded) for each in sets] == [False] * 4 + [True]
+
+
+def test_without_a_quota_sessions_keep_what_each_of_them_may() -> None:
+    world = World(database_nodes=10)
+    assert [fill(world, str(number)) for number in range(8)] == [None] * 8
+
+
+def test_what_is_not_stored_does_not_count_for_what_sessions_keep() -> None:
+    world = World(OWN, database_bytes=300_000)
+    for number in range(5):
+        assert isinstance(fill(world, str(number), ADA), PermissionDenied)
+    assert fill(world, "5") is None
+    assert isinstance(world.set(put("b", "x" * 250_000), session="5", limit=1), Exception)
+    world.wait(world.writes.forget("5"))
+    assert fill(world, "6") is None
 
 
 def test_a_database_is_in_use_until_its_sessions_are_run_or_forgotten() -> None:

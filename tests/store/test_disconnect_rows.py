@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from treedbd.store.disconnect_rows import (
@@ -33,8 +35,11 @@ class Rows:
 
     def add(self, edit: Edit, session: str = SESSION, owner: str = OWNER) -> bool:
         entry = DisconnectEntry({"uid": "ada"}, False, edit)
-        check = lambda places, size: self.counted.append((places, size))  # noqa: E731
-        return add_entry(self.transaction, owner, session, entry, check)
+        return add_entry(self.transaction, owner, session, entry, self._count)
+
+    def _count(self, entries: Sequence[DisconnectEntry]) -> None:
+        places = sum(len(each.edit.changes) for each in entries)
+        self.counted.append((places, sum(each.size for each in entries)))
 
     def put(self, path: str, value: Json, *, is_priority: bool = False) -> None:
         self.add(make_put(Place(tuple(path.split("/")), is_priority), value))

@@ -113,7 +113,9 @@ class Database:
         self._watchers = self.watching.watchers
         self._resumptions = Resumptions(engine, self._watchers, runtime, retain_events)
         self.resume: Final = self._resumptions.add
-        self.disconnect_writes: Final = DisconnectWrites(name, self.write, runtime)
+        self.disconnect_writes: Final = DisconnectWrites(
+            name, self.write, runtime, project.database_bytes
+        )
 
     def _make_group_commit(self, runtime: Runtime) -> GroupCommit:
         return GroupCommit(

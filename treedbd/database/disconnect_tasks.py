@@ -6,7 +6,7 @@ done several times before one transaction of it is committed, so it begins with 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import attrs
@@ -16,10 +16,12 @@ from treedbd.database.errors import (
     QuotaExceeded,
     TooLarge,
     TooManyDisconnectWrites,
+    TooMuchKept,
     UnknownDatabase,
 )
 from treedbd.database.requests import Applier, Outcome, Write
 from treedbd.limits import MAX_DISCONNECT_BYTES, MAX_DISCONNECT_NODES
+from treedbd.names import DatabaseName
 from treedbd.store.disconnect_rows import (
     DisconnectEntry,
     DisconnectRow,
@@ -37,6 +39,45 @@ _REFUSALS: Final = (PermissionDenied, InvalidData, TooLarge, QuotaExceeded, Unkn
 """Why a write is not done, now or later. What only delays it is not among them."""
 
 
+class KeptBytes:
+    """The bytes that the sessions of this process keep in one database, as they are stored.
+
+    They are data only when they are written, so a database that is full can keep them. But they
+    have the room that all data may have, and no more; that of one session at least.
+    """
+
+    def __init__(self, name: DatabaseName, quota: int) -> None:
+        """Keep `quota` bytes (`database_bytes`), any number with 0."""
+        self._name = name
+        self._most = quota and max(quota, MAX_DISCONNECT_BYTES)
+        self._of: dict[str, int] = {}
+        self._total = 0
+
+    def check(self, session: str, entries: Sequence[DisconnectEntry]) -> None:
+        """Raise `QuotaExceeded` if a session may not keep these, unless they only remove."""
+        if not self._most:
+            return
+        others, size = self._total - self._of.get(session, 0), _stored_bytes(entries)
+        brings = any(change.value is not None for each in entries for change in each.edit.changes)
+        if brings and others + size > self._most:
+            raise TooMuchKept(self._name, self._most, others, size)
+
+    def count(self, session: str, entries: Sequence[DisconnectEntry]) -> None:
+        """Count what a session keeps now, and nothing else."""
+        if self._most:
+            size = _stored_bytes(entries)
+            self._total += size - self._of.get(session, 0)
+            self._of[session] = size
+
+    def forget(self, session: str) -> None:
+        """Count nothing any more of a session that has ended."""
+        self._total -= self._of.pop(session, 0)
+
+
+def _stored_bytes(entries: Sequence[DisconnectEntry]) -> int:
+    return sum(len(each.encode()) for each in entries)
+
+
 @attrs.frozen
 class SetEntry:
     """Judge a write, and keep it for the end of a session, which may have `limit` places."""
@@ -44,6 +85,7 @@ class SetEntry:
     owner: str
     session: str
     limit: int
+    kept: KeptBytes
 
     def __call__(self, applier: Applier, transaction: Transaction, write: Write) -> Outcome:
         """Raise what refuses the write at present, or what the session may not have."""
@@ -52,8 +94,10 @@ class SetEntry:
         is_stored = add_entry(transaction, self.owner, self.session, entry, self._check)
         return Outcome(write.edit, None, None, None, has_changed_rows=is_stored)
 
-    def _check(self, places: int, size: int) -> None:
-        check_bounds(self.limit, places, size)
+    def _check(self, entries: Sequence[DisconnectEntry]) -> None:
+        check_bounds(self.limit, entries)
+        self.kept.check(self.session, entries)
+        self.kept.count(self.session, entries)
 
 
 @attrs.frozen
@@ -66,7 +110,7 @@ class JudgeEntry:
         """Raise what refuses it."""
         applier.judge(transaction, write)
         entry = DisconnectEntry(write.caller.auth, write.caller.is_admin, write.edit)
-        check_bounds(self.limit, len(write.edit.changes), entry.size)
+        check_bounds(self.limit, [entry])
         return Outcome(write.edit, None, None, None)
 
 
@@ -77,10 +121,14 @@ class CancelEntries:
     owner: str
     session: str
     place: Place
+    kept: KeptBytes
 
     def __call__(self, _: Applier, transaction: Transaction, write: Write) -> Outcome:
         """Do it."""
         has_changed = cancel_entries(transaction, self.owner, self.session, self.place)
+        if has_changed:
+            rows = list_rows(transaction, self.owner, self.session)
+            self.kept.count(self.session, [row.entry() for row in rows])
         return Outcome(write.edit, None, None, None, has_changed_rows=has_changed)
 
 
@@ -168,11 +216,11 @@ def check_nodes(json: Json) -> None:
         )
 
 
-def check_bounds(limit: int, places: int, size: int) -> None:
-    """Raise what refuses that many places and bytes of one session."""
-    if places > limit:
+def check_bounds(limit: int, entries: Sequence[DisconnectEntry]) -> None:
+    """Raise what refuses the places and bytes that one session keeps."""
+    if sum(len(each.edit.changes) for each in entries) > limit:
         raise TooManyDisconnectWrites(limit)
-    if size > MAX_DISCONNECT_BYTES:
+    if sum(each.size for each in entries) > MAX_DISCONNECT_BYTES:
         raise TooLarge(
             f"What is written when a connection ends may have at most {MAX_DISCONNECT_BYTES} "
             "bytes in all."

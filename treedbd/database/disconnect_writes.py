@@ -28,6 +28,7 @@ from treedbd.database.disconnect_tasks import (
     CancelEntries,
     DropEntry,
     JudgeEntry,
+    KeptBytes,
     ListEntries,
     RunEntry,
     SetEntry,
@@ -63,8 +64,10 @@ class DisconnectWrites:
         name: DatabaseName,
         write: Callable[[Write], Deferred[Outcome]],
         runtime: Runtime,
+        quota: int,
     ) -> None:
-        """Do writes of the database `name` by `write`."""
+        """Do writes of the database `name` by `write`; all data has `quota` bytes, 0 for any."""
+        self._kept = KeptBytes(name, quota)
         self._name = name
         self._write = write
         self._owner = runtime.owner
@@ -97,7 +100,7 @@ class DisconnectWrites:
         """
 
         def make_write() -> Write:
-            task = SetEntry(self._owner.id, session, limit)
+            task = SetEntry(self._owner.id, session, limit, self._kept)
             return Write(edit, now, caller, None, self._deadline(), wants_echo=False, task=task)
 
         return Deferred.fromCoroutine(self._set(session, make_write, end))
@@ -107,7 +110,7 @@ class DisconnectWrites:
 
         Of a PATCH the other members stay. Errbacks with `Unavailable`.
         """
-        task = CancelEntries(self._owner.id, session, Place(path))
+        task = CancelEntries(self._owner.id, session, Place(path), self._kept)
         return Deferred.fromCoroutine(self._cancel(self._make_write(task)))
 
     def judge(self, edit: Edit, caller: Caller, now: int, limit: int) -> Deferred[None]:
@@ -182,6 +185,10 @@ class DisconnectWrites:
         except Unavailable:  # it may be stored all the same
             self._keep(session, end)
             raise
+        except Exception:
+            if session not in self._sessions:  # it keeps nothing, and may never be run
+                self._kept.forget(session)
+            raise
         self._keep(session, end)
         if owner != self._owner.id and end is not None:  # it was found dead meanwhile
             end()
@@ -209,6 +216,7 @@ class DisconnectWrites:
     def _end(self, session: str) -> None:
         self._statistics.disconnect_sessions -= session in self._sessions
         self._sessions.discard(session)
+        self._kept.forget(session)
         self._owner.forget(self._name, session)
 
     async def _wait_for_set(self) -> None:

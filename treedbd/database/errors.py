@@ -56,6 +56,18 @@ class QuotaExceeded(Exception):
         )
 
 
+class TooMuchKept(QuotaExceeded):
+    """Sessions would keep more for their ends than their database may hold."""
+
+    def __init__(self, name: DatabaseName, most: int, there: int, more: int) -> None:
+        """`there` are the bytes that others keep, `more` those of the session."""
+        Exception.__init__(
+            self,
+            f"What is written in the database {name.label} when connections end may have {most} "
+            f"bytes in all (database_bytes); that of others has {there}, and this has {more}.",
+        )
+
+
 class TooLargeToIndent(TooLarge):
     """A value is too large to be indented."""
 

@@ -13,7 +13,7 @@ it as they were sent. No row of these is data: none is served, counted or indexe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import attrs
@@ -100,12 +100,12 @@ def add_entry(
     owner: str,
     session: str,
     entry: DisconnectEntry,
-    check: Callable[[int, int], None],
+    check: Callable[[Sequence[DisconnectEntry]], None],
 ) -> bool:
     """Add an entry after the others of its session, of which it replaces what it overwrites.
 
-    `check` is called with the number of places and bytes that the session then has, and raises what
-    refuses them; nothing has changed then. Returns whether anything is stored for the entry: an
+    `check` is called with the entries that the session then has, and raises what refuses them;
+    nothing has changed then. Returns whether anything is stored for the entry: an
     empty PATCH has no effect. Raises `DamagedRow`.
     """
     written = [change.place for change in entry.edit.changes]
@@ -114,7 +114,7 @@ def add_entry(
     rows = list_rows(transaction, owner, session)
     kept = [(row, _without(row.entry(), written)) for row in rows]
     every = [entry, *(left for _, left in kept if left is not None)]
-    check(sum(len(each.edit.changes) for each in every), sum(each.size for each in every))
+    check(every)
     for row, left in kept:
         _replace(transaction, row, left)
     number = int(rows[-1].key[-_DIGITS:], 16) + 1 if rows else 0
