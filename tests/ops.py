@@ -24,9 +24,11 @@ def ops_url(daemon: Daemon) -> str:
     return daemon.await_line(r"Metrics and health: (\S+)")[1]
 
 
-def fetch(url: str, accept: str = "", method: str = "GET") -> tuple[int, dict[str, str], str]:
+def fetch(
+    url: str, accept: str = "", method: str = "GET", host: str = ""
+) -> tuple[int, dict[str, str], str]:
     """Return the status, the headers by lower-case names, and the text of a response."""
-    headers = {"Accept": accept} if accept else {}
+    headers = ({"Accept": accept} if accept else {}) | ({"Host": host} if host else {})
     request = urllib.request.Request(url, headers=headers, method=method)
     try:
         with urllib.request.urlopen(request, timeout=30) as response:

@@ -360,6 +360,18 @@ def test_the_endpoints_of_operators_serve_nothing_else(world: World, path: str) 
     assert (status, json.loads(text)["error"]) == (404, "not_found")
 
 
+def test_a_name_that_another_site_points_here_shows_operators_nothing(world: World) -> None:
+    """DNS rebinding: such a page has the origin of the endpoint, so no lack of CORS stops it."""
+    url = ops_url(world.daemon)
+    own = ("localhost:1", "ops.localhost", "[::1]", "192.0.2.1:9100", socket.gethostname())
+    for path in ("/.metrics", "/.health", "/.health?ready"):
+        for host in ("evil.example", "127.0.0.1.evil.example:9100", "localhost.x"):
+            status, _, text = fetch(url + path, host=host)
+            assert (status, json.loads(text)["error"]) == (421, "misdirected")
+        assert 421 not in [fetch(url + path, host=host)[0] for host in own]
+    assert fetch(f"{url}/.health?live", host="evil.example")[0] == 200
+
+
 def test_other_methods_are_refused(world: World) -> None:
     for path in ("/.metrics", "/.health"):
         status, headers, text = fetch(ops_url(world.daemon) + path, method="DELETE")

@@ -1,11 +1,14 @@
 """What the endpoints of `ops_listen` serve: `/.metrics` and `/.health`, and nothing else.
 
 They are for those who run the service: no token is needed, every name and reason is shown, and no
-page of a browser may read them, since no header of CORS allows it.
+page of a browser may read them, since no header of CORS allows it. A page whose name was made to
+point at this machine (DNS rebinding) needs no such header: to clients on this machine the names of
+others are refused.
 """
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, TypeAlias
 
@@ -18,13 +21,18 @@ from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET
 from zope.interface import implementer
 
+from treedbd.config.local_network import names_of
 from treedbd.database.errors import SHUTTING_DOWN
 from treedbd.database.problems import Problem
+from treedbd.tree.errors import InvalidPath
 from treedbd.turns import Turns
 from treedbd.version import __version__
+from treedbd.web.addressing import Addressing, Misdirected
 from treedbd.web.headers import Header, first
 from treedbd.web.http1.errors import ERROR_HEADERS, ErrorReply, format_body
 from treedbd.web.http1.interface import IHttp1Request, IHttp1Resource
+from treedbd.web.origins import is_loopback_address
+from treedbd.web.response import address_of
 
 METHODS: Final = (b"GET", b"HEAD")
 MAX_PROBLEMS: Final = 1000
@@ -34,6 +42,9 @@ _NOT_FOUND: Final = ErrorReply(
     404, "not_found", "There is nothing here but /.metrics and /.health."
 )
 _BAD_METHOD: Final = ErrorReply(405, "method_not_allowed", "The methods are GET and HEAD.")
+_MISDIRECTED: Final = ErrorReply(
+    421, "misdirected", "On this machine operators are served at localhost and at IP addresses."
+)
 _TOO_LARGE: Final = ErrorReply(413, "payload_too_large", "The request body is too large.")
 _FAILED: Final = ErrorReply(
     500, "internal_error", "An internal error occurred; it has been logged."
@@ -98,6 +109,8 @@ class OpsResource(Resource):
         self.turns: Turns | None = None
         self._scrape = scrape
         self._find_problems = find_problems
+        own_hosts = ("*.localhost", *names_of(socket.gethostname()))
+        self._addressing: Final = Addressing((), "", own_hosts=own_hosts)
         self._pages: Final[dict[bytes, Callable[[IHttp1Request], Coroutine[Any, Any, None]]]] = {
             b"/.metrics": self._answer_metrics,
             b"/.health": self._answer_health,
@@ -120,7 +133,23 @@ class OpsResource(Resource):
         self._log.failure("A request of an operator failed.", failure)
         _refuse(request, _FAILED)
 
+    def _is_of_another_site(self, request: IHttp1Request) -> bool:
+        """Return whether a client on this machine uses a name that is not one of this machine."""
+        address = address_of(request)
+        if not address or not is_loopback_address(address):
+            return False
+        try:
+            self._addressing.check_host(request.headers.get(b"host", ()), None)
+        except Misdirected:
+            return True
+        except InvalidPath:  # none, as of programs with HTTP/1.0
+            return False
+        return False
+
     async def _answer_metrics(self, request: IHttp1Request) -> None:
+        if self._is_of_another_site(request):
+            _refuse(request, _MISDIRECTED)
+            return
         body, media_type = await self._scrape(first(request.headers, b"accept") or "")
         _send(request, 200, media_type.encode(), body)
 
@@ -128,6 +157,9 @@ class OpsResource(Resource):
         asked = {part.partition(b"=")[0] for part in request.uri.partition(b"?")[2].split(b"&")}
         if b"live" in asked:
             _send_json(request, 200, {"status": "ok"})
+            return
+        if self._is_of_another_site(request):
+            _refuse(request, _MISDIRECTED)
             return
         if self.is_ending:
             _refuse(request, ErrorReply(503, "unavailable", SHUTTING_DOWN))

@@ -7,7 +7,6 @@ the names of databases are escaped where they are put into HTML, a line of a she
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import pathlib
 import shlex
@@ -29,7 +28,7 @@ from treedbd.web.http1.interface import IHttp1Request
 from treedbd.web.media_types import prefers_html
 from treedbd.web.methods import READING
 from treedbd.web.options import DevelopmentFacts, WebOptions
-from treedbd.web.origins import is_loopback
+from treedbd.web.origins import is_loopback, is_loopback_address
 from treedbd.web.request import RequestParser
 from treedbd.web.response import Response, address_of
 
@@ -115,7 +114,7 @@ class FrontPage:
         if self._facts is None:
             page = _show_configured(visit)
         else:
-            is_near = _is_loopback_address(address_of(request))
+            is_near = is_loopback_address(address_of(request))
             page = self._show_development(visit, self._facts, is_near=is_near)
         # It repeats the host and `ns` of the request, and may show a token: the length of such a
         # page, when it is compressed, says something about the token (BREACH).
@@ -226,14 +225,6 @@ def _is_secure(request: IHttp1Request, host: str) -> bool:
     if request.isSecure():
         return True
     return b"sec-fetch-site" in request.headers and not is_loopback(f"http://{host}")
-
-
-def _is_loopback_address(address: str) -> bool:
-    """Return whether a client is on this machine; one without an address is."""
-    try:
-        return not address or ipaddress.ip_address(address).is_loopback
-    except ValueError:
-        return False
 
 
 def _show_file(file: pathlib.Path, *, is_near: bool) -> str:

@@ -20,6 +20,7 @@ import re
 from collections.abc import Iterable
 from typing import Final, Literal
 
+from treedbd.trusted_proxies import without_mapping
 from treedbd.web.auth.jwt import BadToken
 from treedbd.web.auth.verifier import OWNER_TOKEN
 from treedbd.web.headers import Headers, first
@@ -191,6 +192,14 @@ def is_loopback(origin: str | None) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return host == "localhost" or host.endswith(".localhost")
+
+
+def is_loopback_address(address: str) -> bool:
+    """Return whether a client is on this machine; one without an address is."""
+    try:
+        return without_mapping(ipaddress.ip_address(address or "::1")).is_loopback
+    except ValueError:
+        return False
 
 
 def _host_of(origin: str | None) -> str | None:
