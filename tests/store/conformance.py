@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from treedbd.store.engine import (
+    LONG_BYTES,
     Engine,
     EngineSnapshot,
     LogEntry,
@@ -156,6 +157,18 @@ class EngineContract:
         assert engine.read(lambda rows: [rows.get(key) for key in keys]) == [
             key[-1:] for key in keys
         ]
+
+    def test_floor_may_leave_out_a_long_value_that_the_key_does_not_begin_with(
+        self, engine: Engine
+    ) -> None:
+        value = b"x" * (LONG_BYTES + 1)
+        put_all(engine, [(b"k", value)])
+        assert engine.read(lambda rows: rows.floor(b"kk")) == (b"k", value)
+        assert engine.read(lambda rows: rows.floor(b"l")) in ((b"k", value), (b"k", b""))
+        transaction = engine.begin()
+        assert transaction.floor(b"k") == (b"k", value)
+        assert transaction.floor(b"l") in ((b"k", value), (b"k", b""))
+        transaction.rollback()
 
     @pytest.mark.parametrize(
         ("key", "found"),

@@ -8,7 +8,7 @@ from typing import TypeAlias
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from treedbd.store.engine import Row, Transaction
+from treedbd.store.engine import LONG_BYTES, Row, Transaction
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.page_writer import PageWriter
 from treedbd.store.paged_rows import Page, PagedRows, is_page, unseal
@@ -233,3 +233,14 @@ def test_a_page_holds_children_of_one_container_in_their_order() -> None:
         keys = [key for key, _ in page.rows()]
         assert all(one < other for one, other in pairwise(keys))
         assert {container_of_row(key) for key in keys} == {b""}
+
+
+def test_a_short_row_after_a_long_one_is_stored_by_itself() -> None:
+    transaction = MemoryEngine().begin()
+    keys = [encode_path(("s", name)) for name in ("bio", "city", "name")]
+    values = [b'"%b"' % (b"x" * LONG_BYTES), b"1", b"2"]
+    for key, value in zip(keys, values, strict=True):
+        rows = PageWriter(transaction)
+        rows.put(key, value)
+        rows.flush()
+    assert list(PagedRows(transaction).scan(FIRST, END)) == list(zip(keys, values, strict=True))

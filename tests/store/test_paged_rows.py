@@ -51,3 +51,16 @@ def test_keys_of_a_page_that_is_removed_meanwhile_are_not_returned() -> None:
     assert next(keys) == rows[0][0]
     transaction.delete(page[0])
     assert list(keys) == []
+
+
+def test_a_long_row_is_looked_at_only_for_what_it_holds() -> None:
+    """A damaged one is not even noticed by those who look for what would follow it."""
+    transaction = MemoryEngine().begin()
+    long, after = encode_path(("big",)), encode_path(("events", "new"))
+    transaction.put(long, bytes(100_000))
+    rows = PagedRows(transaction)
+    assert rows.find(after) is None
+    assert rows.floor(after) == (long, b"")
+    for key in (long, encode_path(("big", "below"))):
+        with pytest.raises(DamagedRow):
+            rows.find(key)

@@ -32,12 +32,14 @@ from __future__ import annotations
 
 import pathlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from treedbd.errors import OperatorError
 
 T = TypeVar("T")
 
+LONG_BYTES: Final = 65_536
+"""Bytes of a value that takes long enough to read for doing it only if it is needed."""
 Row: TypeAlias = tuple[bytes, bytes]
 """A key and its value: a bare tuple, since a read may return a hundred thousand of them."""
 
@@ -131,7 +133,11 @@ class ReadView(Protocol):
         ...
 
     def floor(self, key: bytes) -> Row | None:
-        """Return the row with the greatest key that is at most `key`."""
+        """Return the row with the greatest key that is at most `key`.
+
+        Its value may be left out, and is empty then, if it is longer than `LONG_BYTES` and `key`
+        does not begin with the key of the row.
+        """
         ...
 
     def scan(self, low: bytes, high: bytes, *, reverse: bool = False) -> Iterator[Row]:

@@ -36,6 +36,7 @@ from treedbd.store.paged_rows import (
     seal,
     seal_row,
     unseal,
+    unseal_near,
 )
 from treedbd.store.pages import (
     PAGE_BYTES,
@@ -213,7 +214,7 @@ class PageWriter(PagedRows):
             found = self._stored.floor(key + PAGE_END)
             if found is not None:
                 _pause_if_long(found[1])
-                found = found[0], unseal(*found)
+                found = unseal_near(key, found)
                 _pause_if_long(found[1])
             self._found = key, found
         return self._found[1]
@@ -258,6 +259,8 @@ class PageWriter(PagedRows):
 
     def _load_sibling(self, found: Row, container: bytes, segment: bytes) -> Run | None:
         """Return the run of what is stored at a key if a child of `container` can join it."""
+        if not found[1]:
+            return None  # it was left out (`ReadView.floor`), so it is too long to be a member
         key = found[0].removesuffix(PAGE_END)
         if not is_child(container, key) or key[len(container)] != segment[0]:
             return None

@@ -39,7 +39,7 @@ from struct import Struct, unpack_from
 from typing import Final, TypeAlias
 from zlib import crc32
 
-from treedbd.store.engine import DamagedRow, LogEntry, ReadView, Row
+from treedbd.store.engine import LONG_BYTES, DamagedRow, LogEntry, ReadView, Row
 from treedbd.store.row_keys import FIRST, LOWEST_TAG, ROW_KEY_BYTES, end_of_key
 from treedbd.tree.order import INT_BYTES, INT_TAG, TEXT_END
 
@@ -76,6 +76,17 @@ def unseal(key: bytes, stored: bytes) -> bytes:
     if crc32(content, crc32(key)) != _from_bytes(stored[:SUM_BYTES], "big"):
         raise DamagedRow("A row does not match its check sum.")
     return content
+
+
+def unseal_near(key: bytes, stored: Row) -> Row:
+    """Return a row that was found by `floor` without its check sum; raise `DamagedRow`.
+
+    A long one that does not hold what is at `key` is not looked at, and comes empty.
+    """
+    at, value = stored
+    if (not value or len(value) > LONG_BYTES) and not key.startswith(at):
+        return at, b""
+    return at, unseal(at, value)
 
 
 def is_page(key: bytes) -> bool:
@@ -273,7 +284,7 @@ class PagedRows:
     def _look_up(self, key: bytes) -> Row | None:
         """Return what holds the row `key` or the last one before it, without its check sum."""
         found = self._stored.floor(key + PAGE_END)
-        return None if found is None else (found[0], unseal(*found))
+        return None if found is None else unseal_near(key, found)
 
     def _page_around(self, low: bytes) -> list[Row] | None:
         """Return the rows of the page that begins before `low` if it ends at or after that."""

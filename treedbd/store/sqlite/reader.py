@@ -17,6 +17,7 @@ from typing import Any, NoReturn, Self, TypeAlias, TypeVar
 import apsw
 
 from treedbd.store.engine import (
+    LONG_BYTES,
     Damage,
     DamagedPage,
     DiskFull,
@@ -35,7 +36,11 @@ Execute: TypeAlias = Callable[..., apsw.Cursor]
 T = TypeVar("T")
 
 _GET = "SELECT v FROM kv WHERE db = 1 AND k = ?"
-_FLOOR = "SELECT k, v FROM kv WHERE db = 1 AND k <= ? ORDER BY k DESC LIMIT 1"
+# A long value is read only if it may be looked for: to copy 10 MB takes milliseconds.
+_FLOOR = (
+    "SELECT k, CASE WHEN length(v) <= ?2 OR substr(?1, 1, length(k)) = k THEN v ELSE x'' END "
+    "FROM kv WHERE db = 1 AND k <= ?1 ORDER BY k DESC LIMIT 1"
+)
 _RANGE = "FROM kv WHERE db = 1 AND k >= ? AND k < ? ORDER BY k"
 _SCANS = (f"SELECT k, v {_RANGE}", f"SELECT k, v {_RANGE} DESC")
 _KEY_SCANS = (f"SELECT k {_RANGE}", f"SELECT k {_RANGE} DESC")
@@ -87,7 +92,7 @@ class SqliteReader:
 
     def floor(self, key: bytes) -> Row | None:
         """Return the row with the greatest key that is at most `key`."""
-        row: Row | None = self._execute(_FLOOR, (key,)).get
+        row: Row | None = self._execute(_FLOOR, (key, LONG_BYTES)).get
         return row
 
     def scan(self, low: bytes, high: bytes, *, reverse: bool = False) -> Iterator[Row]:

@@ -86,7 +86,7 @@ class SqliteTransaction(SqliteReader):
         row: Row | None = self._execute(_FLOOR, (key, _LONG_BYTES)).get
         if row is None or row[1] is not None:
             return row
-        return row[0], self._run_long(_GET, (row[0],))
+        return row[0], self._run_long(_GET, (row[0],)) if key.startswith(row[0]) else b""
 
     def put(self, key: bytes, value: bytes) -> None:
         """Set the value of `key`."""
