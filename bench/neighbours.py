@@ -5,8 +5,9 @@
 At scale 1 a body of 200 MB is written, a tree of 250 MB is read by a client that takes 1 MB a
 second, for `--seconds`, an index over its million records is built, 100,000 members are patched, a
 file is imported, a million records are removed, and messages of 9 MB are sent over a WebSocket,
-while others listen to what they write. Meanwhile one client reads a leaf of the same database, one
-writes a leaf of another, each every few milliseconds, from processes of their own.
+while others listen to what they write. A value of 28 MB is read indented, in both dialects, in an
+order and for its tag, and is shown by a 412. Meanwhile one client reads a leaf of the same
+database, one writes a leaf of another, each every few milliseconds, from processes of their own.
 Printed are their times, and of the daemon its longest turn, as it says itself, the processor time,
 and the growth of its memory at the peak, as a multiple of the body where there is one.
 """
@@ -25,17 +26,19 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import TypeAlias
 from urllib.parse import urlsplit
 
 import attrs
 from realtime import WebSocket, request
 from servers import LOAD_CORE
-from sessions import OWNER, WAIT_S, Records, Server, Session, encode, load
+from sessions import NO_HEADERS, OWNER, WAIT_S, Records, Server, Session, encode, load
 
 RECORDS, BODY_RECORDS, PATCH_MEMBERS = 1_000_000, 800_000, 100_000
+DRAWN_RECORDS = 110_000
 OPEN = {".read": True, ".write": True}
 MESSAGE_BYTES = 9_000_000
 LISTENERS = 4
@@ -64,6 +67,9 @@ class Done:
 
     body_bytes: int = 0
     note: str = ""
+
+
+Load: TypeAlias = Callable[[Scene], Done]
 
 
 def rest(scene: Scene) -> Done:
@@ -157,7 +163,24 @@ def send_members(scene: Scene) -> Done:
     return _send(scene, "m", encode({f"key{number:06}": "x" * 75 for number in range(count)}))
 
 
-LOADS: dict[str, Callable[[Scene], Done]] = {
+def read_drawn(
+    query: str, headers: Mapping[str, str] = NO_HEADERS, method: str = "GET", status: int = 200
+) -> Load:
+    """Return a load that reads a value, or fails to write it, and is sent it in a form."""
+
+    def read(scene: Scene) -> Done:
+        path, records = "drawn", scene.records(DRAWN_RECORDS)
+        if scene.session.ask("GET", path, "shallow=true&limitToFirst=1")[1] == b"null":
+            load(scene.session, path, records)
+        body = b"1" if method == "PUT" else None
+        sent = scene.session.ask(method, path, query, body, headers)
+        _require(sent, status)
+        return Done(note=f"{len(sent[1]) / 1e6:.0f} MB")
+
+    return read
+
+
+LOADS: dict[str, Load] = {
     "nothing": rest,
     "PUT of 200 MB, silent": write_silently,
     "PUT of 200 MB, echoed": write_echoed,
@@ -169,6 +192,11 @@ LOADS: dict[str, Callable[[Scene], Done]] = {
     "message: string of 9 MB": send_string,
     "message: 1,000,000 items": send_array,
     "message: 100,000 members": send_members,
+    "28 MB, indented": read_drawn("print=pretty", {"X-TreeDB-Dialect": "standard"}),
+    "28 MB, indented, Firebase": read_drawn("print=pretty"),
+    "28 MB, by age": read_drawn("orderBy=%22age%22"),
+    "28 MB, for its tag": read_drawn("", {"If-None-Match": '"x"'}),
+    "28 MB, shown by a 412": read_drawn("", {"If-Match": '"x"'}, "PUT", 412),
 }
 
 

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -19,6 +19,7 @@ from load import pin
 from servers import SERVER_CORE
 
 OWNER = {"Authorization": "Bearer owner"}
+NO_HEADERS: Mapping[str, str] = {}
 CONFIG = """
 default_project = "demo"
 emulator = true
@@ -43,11 +44,16 @@ class Session:
         self._database = database
 
     def ask(
-        self, method: str, path: str, query: str = "", body: bytes | None = None
+        self,
+        method: str,
+        path: str,
+        query: str = "",
+        body: bytes | None = None,
+        headers: Mapping[str, str] = NO_HEADERS,
     ) -> tuple[int, bytes, float]:
         """Send one request as an admin; return its status, its body and how long it took."""
         target = f"/{path}.json?ns={self._database}--demo&{query}"
-        return self._send(method, target, body)
+        return self._send(method, target, body, headers)
 
     def put_rules(self, rules: Any) -> None:
         """Set the rules of the project."""
@@ -69,9 +75,15 @@ class Session:
         """Disconnect."""
         self._connection.close()
 
-    def _send(self, method: str, target: str, body: bytes | None) -> tuple[int, bytes, float]:
+    def _send(
+        self,
+        method: str,
+        target: str,
+        body: bytes | None,
+        headers: Mapping[str, str] = NO_HEADERS,
+    ) -> tuple[int, bytes, float]:
         begin = time.perf_counter()
-        self._connection.request(method, target, body, OWNER)
+        self._connection.request(method, target, body, {**OWNER, **headers})
         response = self._connection.getresponse()
         answer = response.read()
         return response.status, answer, time.perf_counter() - begin

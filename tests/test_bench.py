@@ -58,7 +58,11 @@ ROWS = [
     ("histories.py", r"no violation in 600 operations", 1),
     ("import_kills.py", r" +1,000 bytes: 1 rounds, [01] of .* MB, every read was right", 1),
     ("move_kills.py", r" +1,000 bytes: 1 rounds, [0-6] of .* refused, nothing lost", 1),
-    ("neighbours.py", r"(nothing|PUT|250|index|PATCH|import|DELETE|message:) .*(MB|x)( .*)?", 11),
+    (
+        "neighbours.py",
+        r"(nothing|PUT|250|index|PATCH|import|DELETE|message:|28) .*(MB|x)( .*)?",
+        16,
+    ),
     ("loading.py", r"sqlite3 \.import +[0-9.]+ +1\.00 *", 1),
     ("loading.py", r"(im|ex)port(, ndjson| --data)? +[0-9.]+ +[0-9.]+ +[0-9]+", 6),
     (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from treedbd.limits import MAX_SHOWN_BYTES
 from treedbd.pauses import pause
@@ -28,7 +29,7 @@ def hash_at(nodes: Nodes, place: Place) -> str | None:
 def _hash(nodes: Nodes, path: Path) -> str:
     if not nodes.is_spread(path):
         return data_hash(nodes.get(path))
-    return hash_container(_children(nodes, path), nodes.priority(path))
+    return hash_container(partial(_children, nodes, path), nodes.priority(path))
 
 
 def _children(nodes: Nodes, path: Path) -> Iterator[HashedChild]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import struct
 from base64 import b64encode
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from hashlib import sha1
 from heapq import merge
 from itertools import chain, islice
@@ -32,6 +32,7 @@ SORTED_AT_ONCE: Final = 1024
 
 _Rank: TypeAlias = tuple[int, float, bytes]
 _ChildRank: TypeAlias = tuple[_Rank, _Rank]
+_Printed: TypeAlias = tuple[_ChildRank, str]
 
 
 class HashedChild(NamedTuple):
@@ -48,10 +49,9 @@ def data_hash(value: Value) -> str:
         return NOTHING
     if container_of(value) is None:
         return hash_leaf(leaf_of(value), priority_of(value))  # type: ignore[arg-type]
-    children = (
-        HashedChild(key, priority_of(child), data_hash(child)) for key, child in members(value)
-    )
-    return hash_container(children, priority_of(value))
+    children = members(value)
+    hashed = [HashedChild(key, priority_of(child), data_hash(child)) for key, child in children]
+    return hash_container(lambda: hashed, priority_of(value))
 
 
 def hash_leaf(leaf: Leaf, priority: Priority | None) -> str:
@@ -60,25 +60,53 @@ def hash_leaf(leaf: Leaf, priority: Priority | None) -> str:
     return _digest(text[at : at + TEXT_AT_ONCE] for at in range(0, len(text), TEXT_AT_ONCE))
 
 
-def hash_container(children: Iterable[HashedChild], priority: Priority | None) -> str:
-    """Return the hash of a container that has these children, in any order; many with pauses."""
-    return _digest(chain((_priority_text(priority),), _print_in_order(children)))
+def hash_container(iterate: Callable[[], Iterable[HashedChild]], priority: Priority | None) -> str:
+    """Return the hash of a container; many children are hashed with pauses.
+
+    `iterate` is called for the children, in any order: again if they are many, and not about in the
+    order in which they are hashed.
+    """
+    before = (_priority_text(priority),)
+    try:
+        return _digest(chain(before, _print_in_order(iterate())))
+    except _OutOfOrder:
+        return _digest(chain(before, _print_sorted(iterate())))
+
+
+class _OutOfOrder(Exception):
+    """A child comes before one that was printed already."""
 
 
 def _print_in_order(children: Iterable[HashedChild]) -> Iterator[str]:
-    """Print the children in the order in which they are hashed, some at a time."""
-    runs: list[tuple[tuple[_ChildRank, str], ...]] = []
-    is_in_order = True
-    remaining = iter(children)
-    while batch := list(islice(remaining, SORTED_AT_ONCE)):
-        ranked = [(_child_rank(each), f":{each.key}:{each.data_hash}") for each in batch]
-        run = tuple(sorted(ranked))
-        is_in_order = is_in_order and (not runs or runs[-1][-1] < run[0])
+    """Print children that come in order, some at a time, so that none of them are kept."""
+    last: _Printed | None = None
+    for run in _runs(children):
+        if last is not None and run[0] < last:
+            raise _OutOfOrder
+        last = run[-1]
+        yield "".join([text for _, text in run])
+
+
+def _print_sorted(children: Iterable[HashedChild]) -> Iterator[str]:
+    """Print children in order, some at a time; what that took in memory is freed in steps."""
+    runs = []
+    for run in _runs(children):
         runs.append(run)
         pause()
-    in_order = chain.from_iterable(runs) if is_in_order else merge(*runs)
+    in_order = merge(*runs)
     while texts := [text for _, text in islice(in_order, SORTED_AT_ONCE)]:
         yield "".join(texts)
+    while runs:
+        runs.pop()
+        pause()
+
+
+def _runs(children: Iterable[HashedChild]) -> Iterator[tuple[_Printed, ...]]:
+    """Yield the children as they are hashed, some at a time, and these in order."""
+    remaining = iter(children)
+    while batch := list(islice(remaining, SORTED_AT_ONCE)):
+        printed = [(_child_rank(each), f":{each.key}:{each.data_hash}") for each in batch]
+        yield tuple(sorted(printed))
 
 
 def _child_rank(child: HashedChild) -> _ChildRank:
