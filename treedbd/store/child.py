@@ -7,8 +7,7 @@ from typing import Final, Protocol
 
 from treedbd.store.children import ChildSource, Spread
 from treedbd.store.paged_rows import PagedRows
-from treedbd.store.row_codec import export_row, load_row, print_row
-from treedbd.store.serialise import cut_into_chunks
+from treedbd.store.row_codec import cut_into_chunks, export_row, load_row, print_row
 from treedbd.tree.order import ValueRank, rank_value
 from treedbd.tree.printing import compact
 from treedbd.tree.types import Container, Leaf, Path, Priority, Value

@@ -51,6 +51,7 @@ from treedbd.store.paged_rows import PagedRows
 from treedbd.store.row_codec import (
     Cover,
     charge_large,
+    cut_into_chunks,
     export_row,
     has_priorities,
     is_priority_row,
@@ -64,7 +65,7 @@ from treedbd.store.row_codec import (
     type_of_part,
 )
 from treedbd.store.row_keys import ALL, Span, below
-from treedbd.store.serialise import Serialiser, cut_into_chunks
+from treedbd.store.serialise import Serialiser
 from treedbd.tree.order import encode_key
 from treedbd.tree.printing import NULL, compact
 from treedbd.tree.types import CONTAINER, Container, Leaf, Path, Priority, Value

@@ -10,6 +10,7 @@ nothing else. This module knows nothing of row keys and engines.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -45,6 +46,7 @@ CONTAINERS: Final = b"{["
 _QUOTE: Final = b'"'[0]
 _MARKED_STRING: Final = MARK + b'{"%b":"' % VALUE.encode()
 """How the row of a string with a priority begins."""
+CHUNK_BYTES: Final = 32_768
 LARGE_ROW_BYTES: Final = 4096
 """Bytes of a row that costs about the same to read however long it is."""
 _AT_ONCE_BYTES: Final = 65_536
@@ -252,3 +254,10 @@ def part_at(json: Json, path: Path) -> Json:
         else:
             return None
     return json
+
+
+def cut_into_chunks(text: bytes) -> Iterator[bytes]:
+    """Cut text into chunks of at most twice `CHUNK_BYTES`."""
+    if len(text) <= 2 * CHUNK_BYTES:
+        return iter((text,))
+    return (text[at : at + CHUNK_BYTES] for at in range(0, len(text), CHUNK_BYTES))

@@ -11,13 +11,15 @@ lookup: whether it is an array (`children.find_array`). Its steps are empty chun
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 import attrs
 
 from treedbd.store.children import empty_chunks, find_array
 from treedbd.store.paged_rows import Page, PagedRows, is_page
 from treedbd.store.row_codec import (
+    CHUNK_BYTES,
+    cut_into_chunks,
     encode_row,
     export_row,
     is_priority_row,
@@ -30,8 +32,6 @@ from treedbd.tree.order import INT_TAG
 from treedbd.tree.printing import compact
 from treedbd.tree.types import PRIORITY, Priority
 from treedbd.tree.value import members
-
-CHUNK_BYTES: Final = 32_768
 
 _EmptyChunks: TypeAlias = Generator[bytes, None, None]
 
@@ -172,10 +172,3 @@ class Serialiser:
     def _put(self, text: bytes) -> None:
         self._parts.append(text)
         self._separator = b","
-
-
-def cut_into_chunks(text: bytes) -> Iterator[bytes]:
-    """Cut text into chunks of at most twice `CHUNK_BYTES`."""
-    if len(text) <= 2 * CHUNK_BYTES:
-        return iter((text,))
-    return (text[at : at + CHUNK_BYTES] for at in range(0, len(text), CHUNK_BYTES))

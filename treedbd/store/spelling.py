@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from treedbd.store.serialise import CHUNK_BYTES, cut_into_chunks
+from treedbd.store.row_codec import CHUNK_BYTES, cut_into_chunks
 from treedbd.tree.long_strings import find_end
 from treedbd.tree.number import INT64_HIGH, INT64_LOW
 
