@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future
 from typing import Any
 
+from twisted.internet.defer import CancelledError
 from twisted.internet.interfaces import IReactorFromThreads
 from zope.interface import alsoProvides
 
@@ -184,3 +185,50 @@ def test_with_a_clock_that_threads_cannot_call_the_thread_is_waited_for() -> Non
 
     Slices(TurnClock()).start(waiting())
     assert log == ["after"]
+
+
+def counted(log: list[int], count: int) -> Generator[None, None, int]:
+    for number in range(count):
+        log.append(number)
+        yield
+    return count
+
+
+def test_work_that_is_run_fires_with_its_result_or_with_what_it_raises() -> None:
+    slices, log = Slices(TurnClock()), list[int]()
+
+    def fail() -> Generator[None, None, int]:
+        yield
+        raise KeyError
+
+    results = [slices.run(counted(log, 3)), slices.run(fail())]
+    assert results[0].result == 3
+    results[1].addErrback(lambda failure: failure.trap(KeyError))
+    assert results[1].result is KeyError
+
+
+def test_work_that_is_run_ends_when_it_is_cancelled() -> None:
+    clock, log = TurnClock(SLICE_SECONDS / 4), list[int]()
+    running = Slices(clock).run(counted(log, 100))
+    clock.take_turn()
+    begun = len(log)
+    running.addErrback(lambda failure: failure.trap(CancelledError))
+    running.cancel()
+    while clock.take_turn():
+        pass
+    assert 0 < begun == len(log) < 100
+
+
+def test_much_work_that_is_run_shares_one_slice_of_a_turn() -> None:
+    clock, log = TurnClock(SLICE_SECONDS / 4), list[int]()
+    slices = Slices(clock)
+    running = [slices.run(counted(log, 20)) for _ in range(6)]
+    sizes = []
+    while len(log) < 6 * 20:
+        before = len(log)
+        clock.take_turn()
+        sizes.append(len(log) - before)
+    while clock.take_turn():
+        pass
+    assert max(sizes) <= 4
+    assert [each.result for each in running] == [20] * 6

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import functools
 import gzip
+import io
 import json
 import pathlib
+from collections.abc import Iterator
 from typing import Any
 
 import attrs
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from twisted.internet.defer import Deferred
 
+from tests.database.world import TurnClock
 from tests.web.http1.peer import ParsedReply
 from tests.web.tree_server import OPTIONS, StreamClient, TreeServer
 from treedbd.database import large_events, large_writes
+from treedbd.database.errors import DeadlinePassed
+from treedbd.database.slices import SLICE_SECONDS
 from treedbd.limits import Limits
 from treedbd.rules.ruleset import parse_rules
 from treedbd.tree.fragments import Splitter
 from treedbd.web import large_bodies, write
+from treedbd.web.shared_reads import SharedReads
 
 RECORDS = {f"r{at:03}": {"name": f"n{at}", "list": [at, None, True]} for at in range(40)}
 VALIDATED = parse_rules(
@@ -308,3 +315,69 @@ class TestLargeWrites:
 def test_limits_of_a_large_body_are_those_of_the_settings() -> None:
     limits = Limits()
     assert limits.write_nodes >= limits.write_body_bytes
+
+
+def test_however_many_compressed_bodies_there_are_they_are_decoded_in_one_slice_of_a_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, decoded = TurnClock(SLICE_SECONDS / 8), list[int]()
+
+    def decode_pieces(*_: object) -> Iterator[bytes]:
+        for number in range(20):
+            decoded.append(number)
+            yield b"x"
+
+    monkeypatch.setattr(large_bodies, "decode_pieces", decode_pieces)
+    bodies = large_bodies.LargeBodies(SharedReads(Limits(), clock), clock)
+    body = large_bodies.SentBody(io.BytesIO(b"packed"), 6, "gzip")
+    for _ in range(10):
+        Deferred.fromCoroutine(bodies.check_size(body, 1000, 10.0**9))
+        Deferred.fromCoroutine(bodies.read(body, 1000, 10.0**9))
+    in_turns = []
+    while len(decoded) < 20 * 20:
+        before = len(decoded)
+        clock.take_turn()
+        in_turns.append(len(decoded) - before)
+    assert max(in_turns) <= 8
+
+
+def test_a_compressed_body_that_is_late_is_decoded_no_further() -> None:
+    clock = TurnClock(1.0)
+    bodies = large_bodies.LargeBodies(SharedReads(Limits(), clock), clock)
+    packed = gzip.compress(b"1" * 10_000_000)
+    body = large_bodies.SentBody(io.BytesIO(packed), len(packed), "gzip")
+    checked = Deferred.fromCoroutine(bodies.check_size(body, 10**8, clock.seconds() + 10))
+    turns = 1
+    while clock.take_turn():
+        turns += 1
+    checked.addErrback(lambda failure: failure.trap(DeadlinePassed))
+    assert checked.result is DeadlinePassed
+    assert turns < 15
+
+
+@pytest.mark.parametrize(
+    "value", [b"[%b1]" % (b"1," * 200_000), b'{"a":[%b1]}' % (b"1," * 200_000)]
+)
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_what_is_long_and_no_priority_is_refused_without_being_parsed(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, value: bytes, *, is_packed: bool
+) -> None:
+    server = ordinary(tmp_path)
+    monkeypatch.setattr(write, "parse_body", None)
+    body = gzip.compress(value) if is_packed else value
+    coding = ["Content-Encoding: gzip"] if is_packed else []
+    status, refusal, _ = send(server, "PUT", "/a/.priority.json", body, *coding)
+    assert status == 400
+    assert "A priority must be a number or a string." in refusal.values()
+
+
+def test_a_long_priority_is_written_packed_or_not(tmp_path: pathlib.Path) -> None:
+    server = ordinary(tmp_path)
+    send(server, "PUT", "/a.json", 1)
+    text = "[{" * 200_000
+    for body, coding in (
+        (json.dumps(text).encode(), []),
+        (gzip.compress(json.dumps(text + "x").encode()), ["Content-Encoding: gzip"]),
+    ):
+        assert send(server, "PUT", "/a/.priority.json", body, *coding)[0] == 200
+    assert json.loads(server.request("GET", "/a/.priority.json").body) == text + "x"

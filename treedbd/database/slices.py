@@ -14,12 +14,16 @@ from collections import deque
 from collections.abc import Generator
 from concurrent.futures import Future, wait
 from math import inf
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorFromThreads, IReactorTime
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from treedbd.pauses import Awaited
+
+T = TypeVar("T")
 
 Steps: TypeAlias = Generator[Awaited, None, None]
 """Work that does a little at each step, well under a slice."""
@@ -56,6 +60,15 @@ class Slices:
         elif self._run(steps, end):
             self._waiting.append(steps)
         self._schedule()
+
+    def run(self, steps: Generator[None, None, T]) -> Deferred[T]:
+        """Do work in slices, as `start` does; fires with its result, or with what it raises.
+
+        It may be cancelled, which ends the work.
+        """
+        done: Deferred[T] = Deferred()
+        self.start(_fire(steps, done))
+        return done
 
     def _schedule(self) -> None:
         if self._waiting and self._next_turn is None:
@@ -97,6 +110,20 @@ class Slices:
     def _resume(self, steps: Steps) -> None:
         self._waiting.appendleft(steps)
         self._schedule()
+
+
+def _fire(steps: Generator[None, None, T], done: Deferred[T]) -> Steps:
+    """Take steps and fire with their end, unless that was done meanwhile."""
+    while not done.called:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            done.callback(stop.value)
+        except Exception:
+            done.errback(Failure())
+        else:
+            yield
+    steps.close()
 
 
 class StepQueue:

@@ -6,7 +6,7 @@ it was sent. Where the caller may not see what its server values became, it is s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import partial
 from io import SEEK_END, BytesIO
 from typing import IO, Final, Protocol, TypeVar
@@ -14,9 +14,8 @@ from typing import IO, Final, Protocol, TypeVar
 import attrs
 from twisted.internet.defer import CancelledError
 from twisted.internet.interfaces import IReactorTime
-from twisted.internet.task import deferLater
 
-from treedbd.database.slices import SLICE_SECONDS
+from treedbd.database.errors import DeadlinePassed
 from treedbd.limits import KIB
 from treedbd.store.nodes import HeldNodes, Nodes, PresentNodes
 from treedbd.tree import printing
@@ -117,22 +116,39 @@ class LargeBodies:
         self._reads = reads
         self._clock = clock
 
-    async def check_size(self, body: SentBody, limit: int) -> None:
+    async def check_size(self, body: SentBody, limit: int, deadline: float) -> None:
         """Raise `PayloadTooLarge` if a body has more than `limit` bytes when it is decoded.
 
-        Raises `InvalidData` too; then, or before, nothing has been written.
+        Raises `InvalidData` and `DeadlinePassed`, too; then, or before, nothing has been written.
         """
+        if body.coding is not None:
+            await self._reads.slices.run(self._decode(body, limit, deadline))
+
+    async def read(self, body: SentBody, limit: int, deadline: float) -> bytes:
+        """Return the text of a body; raise as `check_size` does."""
         if body.coding is None:
-            return
+            return body.read()
+        kept: list[bytes] = []
+        await self._reads.slices.run(self._decode(body, limit, deadline, kept.append))
+        return b"".join(kept)
+
+    def _decode(
+        self,
+        body: SentBody,
+        limit: int,
+        deadline: float,
+        keep: Callable[[bytes], None] = lambda _: None,
+    ) -> Generator[None, None, None]:
+        """Decode a body in steps: together, however many are, they have one slice of each turn."""
         size = 0
-        end = self._clock.seconds() + SLICE_SECONDS
         for piece in body.pieces():
             size += len(piece)
             if size > limit:
                 raise PayloadTooLarge(limit)
-            if self._clock.seconds() >= end:
-                await deferLater(self._clock, 0)
-                end = self._clock.seconds() + SLICE_SECONDS
+            keep(piece)
+            if self._clock.seconds() >= deadline:
+                raise DeadlinePassed("it was applied")
+            yield
 
     async def respond(
         self,

@@ -32,7 +32,13 @@ from treedbd.web.body_gate import FREE_BYTES, BodyGate, Turn
 from treedbd.web.content_coding import Coding, decode_body, parse_coding
 from treedbd.web.explain import explanation
 from treedbd.web.http1.interface import IHttp1Request
-from treedbd.web.large_bodies import LARGE_BODY_NODES, LargeBodies, SentBody, body_of
+from treedbd.web.large_bodies import (
+    LARGE_BODY_BYTES,
+    LARGE_BODY_NODES,
+    LargeBodies,
+    SentBody,
+    body_of,
+)
 from treedbd.web.representation import json_response
 from treedbd.web.request import DataRequest, PayloadTooLarge
 from treedbd.web.response import JSON_TYPE, Response
@@ -207,7 +213,7 @@ class WriteHandlers:
     ) -> Response | None:
         """Do a write whose body is parsed piece by piece while it is applied."""
         limits, database = self._limits, begun.database
-        await self._large.check_size(body, limits.write_body_bytes)
+        await self._large.check_size(body, limits.write_body_bytes, begun.deadline)
         self._check_deadline(begun)
         large = LargeBody(body.pieces, body.length, limits.string_bytes, limits.write_nodes)
         write = attrs.evolve(begun.write(target), large=large)
@@ -218,10 +224,8 @@ class WriteHandlers:
         self, begun: _BegunWrite, body: SentBody, target: Edit, *, takes_long: bool
     ) -> Response:
         """Do a write whose body is parsed as a whole."""
-        content = body.read()
-        if body.coding is not None:
-            content = decode(content, body.coding, self._limits.write_body_bytes)
-        json = parse_body(content, self._limits)
+        content = await self._large.read(body, self._limits.write_body_bytes, begun.deadline)
+        json = parse_whole(content, self._limits, target.place)
         if takes_long:
             await self._let_others_run(begun)
         edit = self._make_edit(json, target.method, target.place)
@@ -297,6 +301,16 @@ def parse_body(body: bytes, limits: Limits) -> Json:
             "write it in parts."
         )
     return json
+
+
+def parse_whole(body: bytes, limits: Limits, place: Place) -> Json:
+    """Return the JSON in a body of any length that is not split; raise `InvalidData`.
+
+    What is long and surely no priority is not parsed at the place of one.
+    """
+    if place.is_priority and len(body) > LARGE_BODY_BYTES and body.lstrip()[:1] in (b"[", b"{"):
+        raise InvalidData("A priority must be a number or a string.")
+    return parse_body(body, limits)
 
 
 def make_write(

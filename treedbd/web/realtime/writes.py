@@ -30,7 +30,7 @@ from treedbd.web.realtime.messages import RealtimeRequest
 from treedbd.web.realtime.pending import Pending
 from treedbd.web.realtime.requests import InvalidRequest, path_of, place_of, value_of
 from treedbd.web.realtime.service import RealtimeParts
-from treedbd.web.write import parse_body
+from treedbd.web.write import parse_whole
 
 METHODS: Final[dict[str, Method]] = {"p": "put", "m": "patch"}
 
@@ -88,9 +88,10 @@ class SessionWrites:
         method = METHODS[request.action]
         place, condition = _target(request.body, method)
         owner.database.check_may_write(place.path, owner.caller)
-        is_whole = place.is_priority or long.size <= LARGE_BODY_BYTES
+        is_large = long.size > LARGE_BODY_BYTES
+        is_whole = place.is_priority or not is_large
         text = b"".join(long.pieces()) if is_whole else None
-        turn = Turn(long.size, 0) if text is None else Turn.of(text)
+        turn = Turn(long.size, 0) if text is None or is_large else Turn.of(text)
         if turn.nodes > LARGE_BODY_NODES and not place.is_priority:
             turn, text = Turn(long.size, 0), None
         clock, gate = owner.parts.clock, owner.parts.gate
@@ -122,7 +123,7 @@ class SessionWrites:
         turn: Turn,
     ) -> Write:
         limits = self._owner.parts.limits
-        json = parse_body(text, limits)
+        json = parse_whole(text, limits, place)
         if turn.takes_long:
             await deferLater(self._owner.parts.clock, 0)
         return self._make_write(make_edit(method, place, json, limits.string_bytes), condition)
