@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+import attrs
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -10,13 +13,16 @@ from hypothesis import strategies as st
 from tests.tree.strategies import BODIES, FEW_PATHS, PRIORITIES, VALUES, normal
 from tests.tree.test_normalise import assert_normal, nest
 from tests.tree.value_view import ValueView
+from treedbd.pauses import in_steps
 from treedbd.tree import edit, printing
 from treedbd.tree.edit import Edit, make_patch, make_put, make_remove
 from treedbd.tree.errors import InvalidData
 from treedbd.tree.normalise import DEFAULT_STRING_BYTES, check_priority, normalise
 from treedbd.tree.path import is_at_or_above
-from treedbd.tree.types import Change, Json, Path, Place, Value
+from treedbd.tree.server_values import Increment, Resolver
+from treedbd.tree.types import Change, Container, Json, Leaf, Path, Place, Value
 from treedbd.tree.value import as_json, with_priority, without_priority
+from treedbd.tree.view import Charge, free
 
 NOW = 1_700_000_000_123
 STAMP: Json = {".sv": "timestamp"}
@@ -433,3 +439,58 @@ def test_a_priority_that_is_put_is_alone_where_nothing_is() -> None:
     assert edit.find_lone_priority(put_priority(("a", "b"), 1), view) is None
     assert edit.find_lone_priority(put_priority(("a", "c"), None), view) is None
     assert edit.find_lone_priority(put_priority((), 1), ValueView(None)) == ()
+
+
+class CountingView(ValueView):
+    """A view that counts what is read of it."""
+
+    reads = 0
+
+    def peek(self, path: Path, charge: Charge = free) -> Leaf | Container | None:
+        """Count, and read."""
+        self.reads += 1
+        return super().peek(path, charge)
+
+
+def most_reads_in_a_step(view: CountingView, work: Callable[[], object]) -> int:
+    """Return how often a view is read in one step of work, at most."""
+    most = before = 0
+    for _ in in_steps(work):
+        most = max(most, view.reads - before)
+        before = view.reads
+    return max(most, view.reads - before)
+
+
+def test_a_look_for_lone_priorities_ends_its_step_after_some_however_many_there_are() -> None:
+    count = 5000
+    body: dict[str, Json] = {f"a{at}/.priority": 1 for at in range(count)}
+    changes = [
+        *(Change(Place((f"a{at}",), is_priority=True), 1) for at in range(count)),
+        *(Change(Place((f"a{at}", "b")), 1) for at in range(count)),
+    ]
+    view = CountingView(None)
+    patch = Edit("patch", Place(()), body, tuple(changes))
+    assert most_reads_in_a_step(view, lambda: edit.find_lone_priority(patch, view)) <= 64
+    assert view.reads == count
+    lone = attrs.evolve(patch, changes=tuple(changes[:-1]))
+    assert edit.find_lone_priority(lone, view) == (f"a{count - 1}",)
+
+
+def test_increments_end_their_step_one_by_one_if_they_take_long() -> None:
+    view = CountingView(None)
+    for body in ({f"k{at}": ADD_TWO for at in range(900)}, {"k": [ADD_TWO] * 900}):
+        view.reads = 0
+        patch = make_patch((), dict(body))
+        assert most_reads_in_a_step(view, partial(edit.resolve, patch, NOW, view)) == 1
+        assert view.reads == 900
+
+
+def test_what_is_kept_of_increments_is_nothing_to_the_garbage_collector() -> None:
+    view = ValueView(None)
+    resolver = Resolver(NOW, lambda place: view.peek(place.path))
+    for at in range(1000):
+        resolver.resolve_value(Increment(at), ("k", str(at)))
+    gc.collect()
+    assert [
+        each for each in gc.get_objects() if isinstance(each, tuple) and each[:1] == ("k",)
+    ] == []

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
-from typing import Any, Literal, TypeAlias
+from heapq import merge
+from itertools import islice, pairwise
+from typing import Any, Final, Literal, TypeAlias
 
 import attrs
 
 from treedbd.limits import MAX_PATCH_MEMBERS
-from treedbd.pauses import pause
+from treedbd.pauses import pause, paused
 from treedbd.tree.errors import InvalidData, InvalidPath
 from treedbd.tree.normalise import (
     DEFAULT_STRING_BYTES,
@@ -39,6 +40,9 @@ from treedbd.tree.value import (
 from treedbd.tree.view import View
 
 Method: TypeAlias = Literal["put", "patch"]
+
+_READ_AT_ONCE: Final = 64
+_SORTED_AT_ONCE: Final = 1024
 
 
 @attrs.frozen
@@ -167,18 +171,28 @@ def has_effect(edit: Edit, view: View) -> bool:
 def find_lone_priority(edit: Edit, view: View) -> Path | None:
     """Return a path at which an edit sets a priority, and nothing is nor is set; None without one.
 
-    `view` is the tree before the edit.
+    `view` is the tree before the edit. Pauses.
     """
     places = [change.place for change in edit.changes if change.value is not None]
-    alone = [path for path, is_priority in places if is_priority and view.peek(path) is None]
+    priorities = (place.path for place in places if place.is_priority)
+    alone = [path for path in paused(priorities, _READ_AT_ONCE) if view.peek(path) is None]
     if not alone:
         return None
-    written = sorted(place.path for place in places if not place.is_priority)
-    for path in alone:
+    written = _sort_in_steps(place.path for place in places if not place.is_priority)
+    for path in paused(alone):
         at = bisect_left(written, path)
         if at == len(written) or not is_at_or_above(path, written[at]):
             return path
     return None
+
+
+def _sort_in_steps(paths: Iterable[Path]) -> list[Path]:
+    """Return paths in the order of Python; pauses."""
+    rest, runs = iter(paths), list[list[Path]]()
+    while some := sorted(islice(rest, _SORTED_AT_ONCE)):
+        runs.append(some)
+        pause()
+    return runs[0] if len(runs) == 1 else list(paused(merge(*runs)))
 
 
 def echo_of(edit: Edit, after: View) -> Json:

@@ -5,7 +5,7 @@ becomes the number at its place plus `n`.
 
 A body exists in two forms: as the JSON that was sent, and as the normal form (`normalise`), with
 a placeholder in place of each server value. A `Resolver` resolves both and computes each server
-value once, so what is echoed and what is written cannot differ.
+value once, so what is echoed and what is written cannot differ. It pauses.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Final, TypeAlias
 
 import attrs
 
+from treedbd.pauses import pause
 from treedbd.tree import number
 from treedbd.tree.errors import InvalidData
 from treedbd.tree.types import PRIORITY, VALUE, Json, Leaf, Path, Place, Value
@@ -69,7 +70,8 @@ class Resolver:
         """
         self._now = now
         self._read = read
-        self._sums: dict[Place, int | float] = {}
+        # By plain tuples of text, which the garbage collector leaves alone, unlike places.
+        self._sums: dict[Path, int | float] = {}
 
     def resolve_value(self, value: Unresolved, path: Path) -> Value:
         """Return the normal form to be written at `path` with its placeholders replaced.
@@ -108,9 +110,11 @@ class Resolver:
             return self._now
         if self._read is None:
             return {SERVER_VALUE: {"increment": placeholder.by}}
-        if place not in self._sums:
-            self._sums[place] = self._add(self._read(place), placeholder.by)
-        return self._sums[place]
+        key = (*place.path, PRIORITY) if place.is_priority else place.path
+        if key not in self._sums:
+            pause()  # a body may have tens of thousands, and reading is what takes long
+            self._sums[key] = self._add(self._read(place), placeholder.by)
+        return self._sums[key]
 
     def _add(self, present: object, by: int | float) -> int | float:
         if isinstance(present, bool) or not isinstance(present, int | float):
