@@ -62,6 +62,7 @@ def make_runtime(
         AnswerPool(settings.limits.kept_answer_bytes),
         entry_bytes=settings.streams.retain_entry_bytes,
         followed_bytes=EVENT_BYTES if context or cluster else 0,
+        watched_fields=settings.limits.watched_fields_per_path,
         send_hint=_tell_nobody if context is None else context.send_hint,
         measure_rules=_measure_rules(settings, reactor),
         statistics=Statistics(is_measuring=bool(settings.ops_listen)),

@@ -11,7 +11,7 @@ from treedbd.tree import printing, query
 from treedbd.tree.errors import InvalidQuery
 from treedbd.tree.number import canonical_number
 from treedbd.tree.order import rank_key, rank_value, sort_keys
-from treedbd.tree.query import BY_KEY, Bound, Order, Query, parse_query
+from treedbd.tree.query import BY_KEY, Bound, Order, Query, name_query, parse_query
 from treedbd.tree.types import Value
 from treedbd.tree.value import members
 
@@ -490,3 +490,14 @@ def test_a_limited_selection_reads_its_children_once() -> None:
     selected = parse(orderBy='"$value"', limitToFirst="2").select(read())
     assert selected == [("999", -999), ("998", -998)]
     assert count == 1000
+
+
+def test_the_name_of_a_long_query_is_short_and_its_own() -> None:
+    def by_value(start: Any) -> Query:
+        return Query(Order("value"), Bound(start, None, True))
+
+    queries = [None, by_value(1), by_value(True), by_value("a" * 9999), by_value("a" * 9998)]
+    names = [name_query(each) for each in queries]
+    assert len(set(names)) == len(queries)
+    assert max(map(len, names)) < 1000
+    assert names[3] == name_query(by_value("a" * 9999))

@@ -20,6 +20,7 @@ from treedbd.tree.window import (
     Moved,
     Placed,
     Window,
+    bytes_of,
     fields_of,
     position_of,
     position_of_value,
@@ -51,6 +52,7 @@ def move(window: Window, watched: Query, children: Value, *written: str) -> Move
     view, fields = ValueView(children), fields_of(watched)
     for key in written:
         window.place(key, position_of(watched, key, read_facts(view, (key,), fields)))
+    assert window.bytes == sum(map(bytes_of, window._in_order))
     return window.move()
 
 
@@ -61,7 +63,9 @@ def moved(window: Window, watched: Query, children: Value, *written: str) -> Mov
         return found
     beyond = window.beyond(window.missing + 1)
     following = placed(beyond, children)
-    return window.extend(following, is_all=len(following) <= window.missing)
+    found = window.extend(following, is_all=len(following) <= window.missing)
+    assert window.bytes == sum(map(bytes_of, window._in_order))
+    return found
 
 
 FIRST_TWO = query(orderBy='"$value"', limitToFirst="2")

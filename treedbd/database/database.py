@@ -35,6 +35,7 @@ from treedbd.database.subscription import NodeSubscription, Subscription
 from treedbd.database.watching import Watching
 from treedbd.database.write_applier import WriteApplier
 from treedbd.database.write_turn import MakeSharedTurn
+from treedbd.held_bytes import HeldAccount
 from treedbd.names import DatabaseName
 from treedbd.rules.context import QueryFacts
 from treedbd.rules.evaluate import Verdict
@@ -109,7 +110,8 @@ class Database:
         maintenance.begin(self._group_commit.maintain)
         self.indexes: Final = Indexes(name, engine, lambda: rules.current, maintenance.add)
         rounds = self._group_commit.rounds
-        self.watching: Final = Watching(engine, self._moments, self._grants, rounds, runtime.slices)
+        own = engine, self._moments, self._grants, rounds
+        self.watching: Final = Watching(*own, runtime.slices, runtime.watched_fields)
         self._watchers = self.watching.watchers
         self._resumptions = Resumptions(engine, self._watchers, runtime, retain_events)
         self.resume: Final = self._resumptions.add
@@ -285,12 +287,16 @@ class Database:
         *,
         is_export: bool = False,
         group: object | None = None,
+        account: HeldAccount | None = None,
     ) -> Subscription:
-        """Return what a stream (of a `group`) shows of a path; it watches nothing yet."""
+        """Return what a stream (of a `group`) shows of a path; it watches nothing yet.
+
+        The window of a query is charged to an `account`, if there is one.
+        """
         if query is None:
             return NodeSubscription(self.watching, path, stream, group)
         return QuerySubscription(
-            self.watching, path, query, stream, is_export=is_export, group=group
+            self.watching, path, query, stream, is_export=is_export, group=group, account=account
         )
 
     async def compact(self) -> tuple[int, int]:

@@ -41,7 +41,8 @@ class Runtime:
     `slices` runs the long work of all databases; `read_pool` bounds what the rules of all databases
     keep of what they have read, `answer_pool` the answers that all of them keep. An entry of a
     change log has at most `entry_bytes`; a longer one is kept without its body, or with it for a
-    while, up to `followed_bytes`, for other processes to follow. `send_hint` tells
+    while, up to `followed_bytes`, for other processes to follow. The watched queries of one path
+    order and select by at most `watched_fields` fields. `send_hint` tells
     the other processes that share a database that this one has written to it. By
     `measure_rules` slow rules are found, if they are to be logged. `statistics` count what all
     databases do. `now_ms` returns the milliseconds since 1970. `owner` is what the sessions of
@@ -55,6 +56,7 @@ class Runtime:
     read_pool: ReadPool = attrs.field(factory=ReadPool)
     entry_bytes: int = StreamLimits().retain_entry_bytes
     followed_bytes: int = 0
+    watched_fields: int = Limits().watched_fields_per_path
     send_hint: Callable[[DatabaseName], None] = _tell_nobody
     measure_rules: MeasureRules | None = None
     statistics: Statistics = attrs.field(factory=Statistics)

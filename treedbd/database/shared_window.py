@@ -29,10 +29,12 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from twisted.logger import Logger
 
+from treedbd.database.errors import Unavailable
 from treedbd.database.slices import Steps
 from treedbd.database.watchers import Audience, Notification, Watcher
 from treedbd.database.written_children import MISSED, READ_AT_ONCE, Told, WrittenChildren
-from treedbd.limits import MIB
+from treedbd.held_bytes import HeldAccount, HeldBytesRefused
+from treedbd.limits import KIB, MIB
 from treedbd.store.nodes import Nodes
 from treedbd.store.select import draw, find_index, iterate_selected
 from treedbd.tree.event import Commit, Event, complete
@@ -49,6 +51,7 @@ from treedbd.tree.window import (
     Moved,
     Placed,
     Window,
+    bytes_of,
     fields_of,
     position_of,
     position_of_value,
@@ -66,6 +69,8 @@ MAX_WAITING: Final = 4096
 """Writes that wait for a window which is behind; beyond, its streams read their value again."""
 MAX_WAITING_BYTES: Final = 16 * MIB
 """The same in bytes, as the change log has them."""
+CHARGED_BYTES: Final = 16 * KIB
+"""Windows are charged in steps of this size."""
 PASSED_AT_ONCE: Final = 64
 """Queries that a write does not concern, and that are passed in one step."""
 
@@ -105,10 +110,14 @@ class WatchedCollection:
         watching.watchers.set_collection(path, self)
 
     def window(self, query: Query, state: int) -> SharedWindow:
-        """Return the window of a query; a new one if nobody watches it yet, at a state."""
+        """Return the window of a query; a new one if nobody watches it yet, at a state.
+
+        Raises `Unavailable` if there are too many that differ.
+        """
         name = name_query(query)
         found = self._windows.get(name)
         if found is None:
+            self._check_fields(query)
             found = self._windows[name] = SharedWindow(self, query, state)
             self._fields.update(fields_of(query))
             self._unlimited += not query.is_limited
@@ -118,6 +127,17 @@ class WatchedCollection:
                 self._exact.setdefault(found.exact, {})[found] = None
             self.note(found)
         return found
+
+    def _check_fields(self, query: Query) -> None:
+        """Raise `Unavailable` if a write would have to read too many fields of each child."""
+        most = self.watching.most_fields
+        if len(self._fields.keys() | fields_of(query)) > most:
+            if not self._windows:
+                self.watching.watchers.set_collection(self.path, None)
+            raise Unavailable(
+                f"The streams and listens of one path order and select by at most {most} fields "
+                "(watched_fields_per_path)."
+            )
 
     def note(self, window: SharedWindow) -> None:
         """Note whether a window needs to know of each write."""
@@ -245,6 +265,9 @@ class SharedWindow:
         self._since = state  # the window shows, or will show, all writes up to here
         self._begun: dict[QueryStream, int] = {}  # with these states, of which it must show one
         self._spare: tuple[int, Window] | None = None
+        self._accounts: dict[QueryStream, HeldAccount] = {}
+        self._payer: HeldAccount | None = None
+        self._charged = 0
         self._drawing = 0
         self._backlog: Backlog | None = None
         self._when_caught_up: list[Callable[[], None]] = []
@@ -289,9 +312,23 @@ class SharedWindow:
         """The number of the drawing that streams which begin now wait for, None for none."""
         return self._drawing if self.query.is_limited and self._window is None else None
 
-    def attach(self, stream: QueryStream, state: int, group: object | None) -> None:
-        """Notify a stream of all changes after a state, which it reads now."""
+    def attach(
+        self,
+        stream: QueryStream,
+        state: int,
+        group: object | None,
+        account: HeldAccount | None = None,
+    ) -> None:
+        """Notify a stream of all changes after a state, which it reads now.
+
+        Of all streams with an account the first is charged for the window, for as long as it stays.
+        """
         self.audience.add(stream, state, group)
+        if account is not None:
+            self._accounts[stream] = account
+            if self._payer is None:
+                self._payer = account
+                account.add(self._charged)
         if self.query.is_limited and self._window is None:
             if not self._begun:
                 self._since = state
@@ -300,6 +337,12 @@ class SharedWindow:
     def detach(self, stream: QueryStream) -> None:
         """Stop notifying a stream; without any, the window is closed."""
         self._begun.pop(stream, None)
+        account = self._accounts.pop(stream, None)
+        if account is not None and account is self._payer:
+            account.add(-self._charged)
+            self._payer = next(iter(self._accounts.values()), None)
+            if self._payer is not None:
+                self._payer.add(self._charged)
         if self._window is None and not self._begun:
             self._drop_backlog()
         elif self._spare is not None:
@@ -331,9 +374,16 @@ class SharedWindow:
         drawing, state = self._drawing, nodes.rows.sequence()
         window, placed = Window(self.query), list[Placed]()
         wider = window.wider_query
-        yield from draw(nodes, self._path, self.query, wider, placed, is_export=is_export)
+        counted = size = 0
+        for drawn in draw(nodes, self._path, self.query, wider, placed, is_export=is_export):
+            size += sum(map(bytes_of, placed[counted:]))
+            counted = len(placed)
+            if size > self._charged:
+                self._charge(size)
+            yield drawn
         if self._window is None and drawing == self._drawing:
             window.fill(placed)
+            self._charge(window.bytes)
             self._use(state, window)
 
     def follow(
@@ -349,12 +399,22 @@ class SharedWindow:
             return (yield from self._told(commit, replay, written))
         except StateUnknown:
             return self._start_over(commit)
-        except TooManyChildren:
+        except (TooManyChildren, HeldBytesRefused):
             for stream in self._streams():
                 stream.revoke()
         except Exception:
             self._fail()
         return None
+
+    def _charge(self, size: int) -> None:
+        """Charge for a window of so many bytes, in steps; raise `HeldBytesRefused`."""
+        if self._charged - 4 * CHARGED_BYTES <= size <= self._charged:
+            return
+        due = -(-size // CHARGED_BYTES) * CHARGED_BYTES
+        if self._payer is not None:
+            more = due - self._charged
+            (self._payer.charge if more > 0 else self._payer.add)(more)
+        self._charged = due
 
     def _can_follow(self, commit: Commit, replay: Replay | None) -> bool:
         """Return whether a write can be followed now; else let it wait, if it is not shown yet."""
@@ -395,6 +455,7 @@ class SharedWindow:
                 self._catch_up_later(self._backlog, commit)
                 return None
             moved = yield from self._extend(self._window, replay)
+        self._charge(self._window.bytes)
         return (yield from written.event(moved))
 
     def _compare(
@@ -428,6 +489,7 @@ class SharedWindow:
             keys = [key for _, key in sorted(placed)]
         else:
             self._window.fill(placed)
+            self._charge(self._window.bytes)
             keys = self._window.keys
         shown = [(key, children[key]) for key in keys]
         exported = selection_to_json(shown, is_export=True)
@@ -507,6 +569,7 @@ class SharedWindow:
         replay, window = backlog.replay, self._window
         if commit is not None and window is not None:
             moved = yield from self._extend(window, replay)
+            self._charge(window.bytes)
             written = WrittenChildren(commit, self._path, replay.view, {})
             yield from self._send(commit, (yield from written.event(moved)))
         while backlog.commits and self._backlog is backlog:
@@ -539,7 +602,7 @@ class SharedWindow:
                 yield
         except StopIteration:
             pass
-        except TooManyChildren:
+        except (TooManyChildren, HeldBytesRefused):
             for stream in self._streams():
                 stream.revoke()
         except Exception:
@@ -562,6 +625,7 @@ class SharedWindow:
         """Return that the streams have to read their value again, which will draw the window."""
         self._since = commit.position.sequence
         self._window = self._spare = None
+        self._charge(0)
         self._begun.clear()
         self._drawing += 1
         self._drop_backlog()
@@ -583,6 +647,7 @@ class SharedWindow:
     def _close_if_unused(self) -> None:
         if not self.audience.watchers:
             self._drop_backlog()
+            self._window = self._spare = None  # at once: this object is part of a cycle
             self._collection.close(self)
 
 
@@ -596,6 +661,7 @@ class QuerySubscription:
     """
 
     __slots__ = (
+        "_account",
         "_drawing",
         "_group",
         "_is_export",
@@ -616,8 +682,10 @@ class QuerySubscription:
         *,
         is_export: bool,
         group: object | None,
+        account: HeldAccount | None,
     ) -> None:
-        """Show a query of `path` to a stream of a `group`."""
+        """Show a query of `path` to a stream of a `group`; its window is charged to an account."""
+        self._account = account
         self._watching = watching
         self._path = path
         self._query = query
@@ -665,7 +733,7 @@ class QuerySubscription:
         watching, path = self._watching, self._path
         collection = watching.watchers.collection(path) or WatchedCollection(watching, path)
         window = collection.window(self._query, state)
-        window.attach(self._stream, state, self._group)
+        window.attach(self._stream, state, self._group, self._account)
         if self.window is not window:
             self.unwatch()
             self.window = window
@@ -682,9 +750,9 @@ class QuerySubscription:
         """Render what the query selects, in its order."""
         if self.window is None:
             raise RuntimeError("This stream does not watch.")
-        if self._keys is not None:
+        keys, self._keys = self._keys, None  # without them, they are selected from the nodes again
+        if keys is not None:
             return print_members(
-                (key, nodes.chunks((*self._path, key), export=self._is_export))
-                for key in self._keys
+                (key, nodes.chunks((*self._path, key), export=self._is_export)) for key in keys
             )
         return print_members(self.window.draw(nodes, is_export=self._is_export))

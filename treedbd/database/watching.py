@@ -47,18 +47,26 @@ class Watching:
         watchers: by path.
         rounds: what is run between two batches.
         background: long work for watchers that writers do not wait for; one after the other.
+        most_fields: by how many fields the queries of one path may order and select.
         followed_through: the number of the last write that was followed, 0 if there was none since
             the start; those whom it concerns may still have to be notified.
 
     """
 
     def __init__(
-        self, engine: Engine, moments: Moments, grants: ReadGrants, rounds: Rounds, slices: Slices
+        self,
+        engine: Engine,
+        moments: Moments,
+        grants: ReadGrants,
+        rounds: Rounds,
+        slices: Slices,
+        most_fields: int,
     ) -> None:
         """Read the durable state from `engine`; watchers have `grants`."""
         self.watchers: Final = Watchers()
         self.rounds: Final = rounds
         self.background: Final = StepQueue(slices)
+        self.most_fields: Final = most_fields
         self.followed_through = 0
         self._engine = engine
         self._moments = moments

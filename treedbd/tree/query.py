@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from hashlib import blake2b
 from heapq import nlargest, nsmallest
 from operator import itemgetter
+from sys import getsizeof
 from typing import Final, Literal, TypeAlias
 
 import attrs
@@ -188,6 +189,11 @@ def name_query(query: Query | None) -> str:
     if len(text) <= _LONGEST_NAME:
         return text
     return blake2b(text.encode(errors="surrogatepass"), digest_size=32).hexdigest()
+
+
+def bytes_of(query: Query | None) -> int:
+    """Return about how many bytes of memory a query takes."""
+    return 0 if query is None else getsizeof(repr(query))
 
 
 def parse_query(

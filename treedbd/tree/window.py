@@ -32,6 +32,9 @@ RESERVE: Final = 256
 LONGEST_KEPT: Final = 1024
 """Characters of the longest string that a child of the reserve may be ordered by."""
 
+CHILD_BYTES: Final = 300
+"""What a window keeps of a child beside its key and the text that it is ordered by."""
+
 Field: TypeAlias = tuple[FieldKind, Path]
 """What an order or a condition looks at: `value`, `priority`, or the `child` at a path."""
 Facts: TypeAlias = dict[Field, ValueRank] | None
@@ -124,7 +127,12 @@ class Moved(NamedTuple):
 
 
 class Window:
-    """The children that one watched query with a limit shows, and its reserve."""
+    """The children that one watched query with a limit shows, and its reserve.
+
+    Attributes:
+        bytes: what that takes in memory, as it is estimated.
+
+    """
 
     def __init__(self, query: Query, reserve: int = RESERVE) -> None:
         """Begin empty; `fill` says what is there. Keep at most `reserve` beyond the limit."""
@@ -132,6 +140,7 @@ class Window:
         if limit is None:
             raise ValueError("A query without a limit needs no window.")
         self._query = query
+        self.bytes = 0
         self._limit: Final = limit
         self._size: Final = limit + reserve
         self._is_last = query.limit_to_last is not None
@@ -180,6 +189,7 @@ class Window:
         """
         self._in_order = sorted(children)
         self._positions = {key: position for position, key in self._in_order}
+        self.bytes = sum(map(bytes_of, self._in_order))
         self._horizon = None
         self._was_shown, self._written = {}, []
         self._trim()
@@ -227,6 +237,7 @@ class Window:
         else:
             self._in_order += found
         self._positions |= {key: position for position, key in found}
+        self.bytes += sum(map(bytes_of, found))
         self._horizon = None if is_all else self._nth(len(self._in_order) - 1)
         for _, key in found:
             if self._is_shown(key):
@@ -251,6 +262,7 @@ class Window:
             return
         at = bisect_left(self._in_order, (position, key))
         is_shown = self._number(at) < self._limit
+        self.bytes -= bytes_of((position, key))
         del self._in_order[at]
         entering = self._nth(self._limit - 1) if is_shown else None
         if entering is not None:
@@ -259,6 +271,7 @@ class Window:
     def _put_in(self, key: str, position: Position) -> None:
         """Add a child; note who leaves for it."""
         self._positions[key] = position
+        self.bytes += bytes_of((position, key))
         insort(self._in_order, (position, key))
         number = self._number(bisect_left(self._in_order, (position, key)))
         if number < self._limit:
@@ -305,10 +318,17 @@ class Window:
         """Forget the children from a number on."""
         size = len(self._in_order)
         beyond = slice(0, size - number) if self._is_last else slice(number, size)
-        for _, key in self._in_order[beyond]:
-            del self._positions[key]
+        for child in self._in_order[beyond]:
+            self.bytes -= bytes_of(child)
+            del self._positions[child[1]]
         del self._in_order[beyond]
         self._horizon = self._nth(number - 1)
+
+
+def bytes_of(child: Placed) -> int:
+    """Return what a window keeps of a child, in bytes, as it is estimated."""
+    ((_, content), _), key = child
+    return CHILD_BYTES + len(key) + (len(content) if isinstance(content, str) else 0)
 
 
 def _value_of(rank: ValueRank) -> Any:

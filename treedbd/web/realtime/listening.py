@@ -94,8 +94,12 @@ class SessionListens:
         query_object = None if query is None else body["q"]
         listen = Listen(owner, key, path, query, query_object, tag)
         warning: Json = {}
-        if query is not None and not self._check_index(listen.read_request, query):
-            warning = _NO_INDEX
+        try:
+            if query is not None and not self._check_index(listen.read_request, query):
+                warning = _NO_INDEX
+        except BaseException:
+            listen.close()
+            raise
         former = self._listens.pop(key, None)
         if former is not None:
             former.close()

@@ -20,8 +20,10 @@ from treedbd.database.errors import PermissionDenied
 from treedbd.database.read_grants import ReadGrant, ReadRequest
 from treedbd.database.shared_window import SharedWindow
 from treedbd.database.watchers import Notification
+from treedbd.held_bytes import HeldAccount, HeldBytesRefused
+from treedbd.limits import KIB
 from treedbd.store.nodes import Nodes
-from treedbd.tree.query import Query
+from treedbd.tree.query import Query, bytes_of
 from treedbd.tree.types import Json, Path
 from treedbd.web.content import Content, WaitingBytesRefused
 from treedbd.web.read_options import EXPORT
@@ -36,12 +38,16 @@ from treedbd.web.sse.send_queue import FrameReader
 ListenKey: TypeAlias = tuple[Path, bytes | None]
 """The path; and the query as JSON, its members in order, or its digest; None without a query."""
 
+LISTEN_BYTES: Final = 2 * KIB
+"""What a listen holds beside its path and its query."""
 _SHARED: Final = "realtime"
 """The key of what the listens of a path share of a notification."""
 
 
 class ListenOwner(ReadOwner, Protocol):
-    """The session of a listen."""
+    """The session of a listen; what its listens hold is charged to its `account`."""
+
+    account: HeldAccount
 
     def may_receive(self) -> bool:
         """Return whether the identity of the session is still valid; if not, end it."""
@@ -77,6 +83,7 @@ class Listen:
         "_facts",
         "_first",
         "_grant",
+        "_held_bytes",
         "_is_begun",
         "_number",
         "_owner",
@@ -102,7 +109,7 @@ class Listen:
         query_object: Json,
         tag: int | None,
     ) -> None:
-        """Show `path` in a session, which has the listen by `key`."""
+        """Show `path` in a session, which has the listen by `key`; raise `HeldBytesRefused`."""
         self.key: Final = key
         self.path: Final = path
         self.query: Final = query
@@ -117,9 +124,13 @@ class Listen:
         self._claimed_hash = ""
         self._warning: Json = {}
         self._is_begun = False
+        self._held_bytes = LISTEN_BYTES + sum(map(len, path)) + bytes_of(query)
+        owner.account.charge(self._held_bytes)
         database = owner.database
         self._grant = self._make_grant()
-        self._subscription = database.subscribe(path, query, self, is_export=True, group=owner)
+        self._subscription = database.subscribe(
+            path, query, self, is_export=True, group=owner, account=owner.account
+        )
         source = first_source(database, path, query, self._subscription, is_export=True)
         self._source = SpelledSource(source)
         self._first = FirstValue(self._source, self._judge, owner.parts.reads, owner.address)
@@ -219,6 +230,8 @@ class Listen:
     def close(self) -> None:
         """End."""
         self.is_closed = True
+        self._owner.account.add(-self._held_bytes)
+        self._held_bytes = 0
         self._subscription.unwatch()
         self._grant.close()
         self._first.cancel()
@@ -329,7 +342,7 @@ class Listen:
         """End after an error: answered, if its request was not, else revoked."""
         number, self._number = self._number, None
         if number is None:
-            if not isinstance(error, PermissionDenied):
+            if not isinstance(error, PermissionDenied | HeldBytesRefused):
                 self._log.failure("A listen failed.", Failure(error))
             self.revoke()
             return

@@ -52,6 +52,7 @@ class RealtimeSession:
         database: the database that it has addressed.
         request: the request that has opened the WebSocket.
         address: that of the client.
+        account: what is charged for what it makes the server hold.
         inbox, outbox: what it has sent, and what it is sent.
         is_over: whether the connection is gone.
         answer, answer_when_notified, fail_when_notified, answer_error, in_order: as
@@ -77,6 +78,7 @@ class RealtimeSession:
         self.database = database
         self.request = request
         self.address = address
+        self.account = parts.reads.held.account(address)
         self.outbox: Outbox
         self._socket: RealtimeSocket
         self._connection: UpgradedConnection
@@ -187,6 +189,7 @@ class RealtimeSession:
         self.outbox.close()
         self._socket.release()
         self._actions.listens.close()
+        self.account.close()
         self.parts.registry.remove(self)
         self._count_bytes()
         self._actions.presence.run().addBoth(self._release)

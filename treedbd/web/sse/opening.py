@@ -9,11 +9,12 @@ from typing import Final
 import attrs
 
 from treedbd.database.database import Database
-from treedbd.database.errors import PermissionDenied
+from treedbd.database.errors import PermissionDenied, Unavailable
 from treedbd.database.read_grants import ReadRequest
 from treedbd.database.requests import Caller
-from treedbd.held_bytes import SMALL_HELD_BYTES
+from treedbd.held_bytes import SMALL_HELD_BYTES, HeldAccount, HeldBytesRefused
 from treedbd.tree.errors import InvalidQuery
+from treedbd.tree.query import bytes_of
 from treedbd.web.auth.identity import Identity
 from treedbd.web.content import WaitingBytesRefused
 from treedbd.web.headers import Header
@@ -62,6 +63,7 @@ class StreamOpening:
         request.head_memory.identity = identity  # for the log: its token may expire meanwhile
         _shorten_question(request)
         address = address_of(request)
+        account = self._hold(wanted, address)
         writes = None
         if ON_DISCONNECT in wanted.parameters:
             writes = await self._store_writes(request, wanted, database, identity)
@@ -73,12 +75,24 @@ class StreamOpening:
                 *(database, path, wanted.read_options.query, read, identity, address),
                 with_ids,
                 writes,
+                account,
             )
             self._begin(request, wanted, stream_request)
         except BaseException:
+            if account is not None:
+                account.close()
             if writes is not None:
                 writes.end()
             raise
+
+    def _hold(self, wanted: DataRequest, address: str) -> HeldAccount | None:
+        """Charge what a stream of a query holds, None for others; raise `HeldBytesRefused`."""
+        query = wanted.read_options.query
+        if query is None:
+            return None
+        account = self.parts.reads.held.account(address)
+        account.charge(bytes_of(query))
+        return account
 
     def _begin(self, request: IHttp1Request, wanted: DataRequest, asked: StreamRequest) -> None:
         parts = self.parts
@@ -90,7 +104,10 @@ class StreamOpening:
         self.streams.add(stream, subscriber)
         try:
             stream.start((*STREAM_HEADERS, *common), parse_id(wanted.last_event_id))
-        except (PermissionDenied, WaitingBytesRefused, InvalidQuery):
+        except (
+            *(PermissionDenied, WaitingBytesRefused, HeldBytesRefused, InvalidQuery),
+            Unavailable,
+        ):
             self.streams.remove(stream)
             raise
 

@@ -20,9 +20,10 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from treedbd.database.errors import PermissionDenied
+from treedbd.database.errors import PermissionDenied, Unavailable
 from treedbd.database.resume import Resumption
 from treedbd.database.watchers import Notification
+from treedbd.held_bytes import HeldBytesRefused
 from treedbd.store.engine import DiskFull, StoreFailed
 from treedbd.store.nodes import Nodes
 from treedbd.tree.errors import InvalidQuery
@@ -84,7 +85,9 @@ class Stream:
         )
         database = wanted.database
         self._grant = database.make_grant(wanted.read, self.revoke, self._queue.overflow)
-        self._subscription = database.subscribe(wanted.path, wanted.query, self)
+        self._subscription = database.subscribe(
+            wanted.path, wanted.query, self, account=wanted.account
+        )
         source = first_source(database, wanted.path, wanted.query, self._subscription)
         self._first = FirstValue(source, self._grant.check_again, reads, wanted.address)
         self._resumption: Resumption | None = None
@@ -231,6 +234,8 @@ class Stream:
             return
         self._is_over = True
         self._unwatch()
+        if self._wanted.account is not None:
+            self._wanted.account.close()
         self._registry.remove(self)
         self._queue.close()
 
@@ -262,7 +267,7 @@ class Stream:
                 self._render_large(sequence)
             else:
                 self._queue.send_next(self._first.open(rendered, self._position(sequence)))
-        except (PermissionDenied, InvalidQuery):
+        except (PermissionDenied, InvalidQuery, HeldBytesRefused, Unavailable):
             self.revoke()
         except WaitingBytesRefused as error:
             self._postpone(error)
@@ -332,12 +337,17 @@ class Stream:
         if self._is_ending or self._is_over:
             return
         error, has_begun = failure.value, self._request.startedWriting
-        if isinstance(error, PermissionDenied) or (has_begun and isinstance(error, InvalidQuery)):
+        if isinstance(error, PermissionDenied) or (
+            has_begun and isinstance(error, InvalidQuery | HeldBytesRefused)
+        ):
             self.revoke()
         elif isinstance(error, WaitingBytesRefused) and has_begun:
             self._postpone(error)
         elif (
-            isinstance(error, DiskFull | StoreFailed | WaitingBytesRefused | InvalidQuery)
+            isinstance(
+                error,
+                DiskFull | StoreFailed | WaitingBytesRefused | HeldBytesRefused | InvalidQuery,
+            )
             and not has_begun
         ):
             if self._wanted.writes is not None:

@@ -6,6 +6,7 @@ import attrs
 
 from treedbd.database.database import Database
 from treedbd.database.read_grants import ReadRequest
+from treedbd.held_bytes import HeldAccount
 from treedbd.tree.query import Query
 from treedbd.tree.types import Path
 from treedbd.web.auth.identity import Identity
@@ -17,7 +18,7 @@ class StreamRequest:
     """What a stream watches: a path, all of it or a query; `with_ids` if it can be resumed.
 
     `read` is what the rules are evaluated for, `identity` who reads, from which `address`. `writes`
-    is what it writes when it ends.
+    is what it writes when it ends. What is held for it is charged to its `account`.
     """
 
     database: Database
@@ -28,3 +29,4 @@ class StreamRequest:
     address: str
     with_ids: bool
     writes: StreamWrites | None = None
+    account: HeldAccount | None = None
