@@ -122,7 +122,8 @@ class Limits:
             for the trailer lines of a chunked body.
         header_count: header lines of a request; beyond it 431.
         held_body_bytes: bodies of all requests that are arriving or under way, of those that did
-            not come in one piece; beyond it 503.
+            not come in one piece; beyond it 503. One address may have a quarter of it, and one
+            body in any case.
         held_bytes: what connections make the server hold between requests, as it is estimated: long
             heads, the queries of streams and listens, and the windows of these; beyond it 503.
         held_bytes_per_address: the same for one client address.

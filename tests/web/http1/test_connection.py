@@ -344,11 +344,28 @@ def test_a_valid_request_is_answered_before_an_invalid_one_that_follows() -> Non
 def test_the_bodies_of_all_connections_together_are_bounded() -> None:
     server = Server(ScriptedResource(), Limits(write_body_bytes=60, held_body_bytes=100))
     head = POST + b"Content-Length: 60\r\n\r\n"
+    peers = [server.connect(f"192.0.2.{number}") for number in range(3)]
+    peers[0].send(head, b"x" * 50)
+    peers[1].send(head, b"x" * 50)
+    peers[2].send(head, b"x")
+    assert peers[2].read()[0].status == 503
+    peers[0].disconnect()
+    again = server.connect("192.0.2.9")
+    again.send(head, b"x" * 50)
+    assert again.read() == []
+
+
+def test_the_bodies_of_one_address_leave_room_for_those_of_others() -> None:
+    server = Server(ScriptedResource(), Limits(write_body_bytes=60, held_body_bytes=400))
+    head = POST + b"Content-Length: 60\r\n\r\n"
     peers = [server.connect() for _ in range(3)]
     peers[0].send(head, b"x" * 50)
     peers[1].send(head, b"x" * 50)
     peers[2].send(head, b"x")
     assert peers[2].read()[0].status == 503
+    other = server.connect("192.0.2.2")
+    other.send(head, b"x" * 50)
+    assert other.read() == []
     peers[0].disconnect()
     again = server.connect()
     again.send(head, b"x" * 50)

@@ -122,6 +122,7 @@ class Http1Connection(Protocol):
         self.secure = ISSLTransport.providedBy(transport)
         self.writer = ConnectionWriter(transport, self._connections.clock, self._resume_parsing)
         self._make_request, self._counted_for = self._connections.requests_of(self.peer)
+        self._body.address = self._counted_for
         error = self._connections.admit(self, self._counted_for)
         if error is not None:
             if self.secure or self._connections.refuses_without_reply():

@@ -16,7 +16,7 @@ from twisted.internet.interfaces import IAddress, IDelayedCall, IReactorTime
 from twisted.web.http import datetimeToString
 
 from treedbd.counts import Counting, Counts
-from treedbd.held_bytes import HeldBytes
+from treedbd.held_bytes import ByteCount, HeldBytes
 from treedbd.limits import Limits
 from treedbd.web.http1.errors import (
     SHUTTING_DOWN,
@@ -70,7 +70,7 @@ class Connections:
             HTTP, and the date with the secure headers over TLS. All connections share this list.
         count: how many connections were admitted and are open.
         draining: whether no further connection and no further request is accepted.
-        held_body_bytes: content of unanswered requests that arrived in several pieces.
+        held_bodies: content of unanswered requests that arrived in several pieces, in bytes.
         held: what the connections make the server hold.
         sent_past: the bytes that were sent past the writers of the connections.
         errors: how many errors the server has sent by itself, by status.
@@ -98,7 +98,7 @@ class Connections:
         self.date_lines: Final = [b"", b""]
         self.count = 0
         self.draining = False
-        self.held_body_bytes = 0
+        self.held_bodies: Final = ByteCount()
         self.held: Final = options.held or HeldBytes(limits, clock.seconds)
         self.errors: Counter[int] = Counter()
         self._activity = options.activity
