@@ -1,9 +1,10 @@
 """What one caller can make a daemon hold, and what is left of it when the caller has gone.
 
-    .venv/bin/python bench/held.py [--only NAME]
+    .venv/bin/python bench/held.py [--only NAME] [--share N]
 
 Each attack runs against a daemon of its own, from one address. Printed is how many MiB the daemon
 has more than before it: while the connections of the attack are open, and after they have closed.
+With a share each attack is so many times smaller.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ CHILDREN = 20_000
 SETTLE_S = 3.0
 """After this time a daemon has swept its connections."""
 
+share = 1
 Attack = Callable[[str], Iterator[None]]
 
 
@@ -70,7 +72,7 @@ def unfinished_bodies(base: str) -> Iterator[None]:
 
 def _connections(base: str, count: int, sent: bytes, *, answered: bool = True) -> Iterator[None]:
     opened = []
-    for _ in range(count):
+    for _ in range(count // share):
         each = dial(base)
         opened.append(each)
         with contextlib.suppress(OSError):
@@ -105,7 +107,7 @@ def streams_with_heads(base: str) -> Iterator[None]:
 def listens_in_turn(base: str) -> Iterator[None]:
     """960 listens with a bound of 300 KB, on one WebSocket after the other."""
     last = None
-    for number in range(960):
+    for number in range(960 // share):
         if last is not None:
             last.close()
         last = _listen(base, number)
@@ -116,7 +118,7 @@ def listens_in_turn(base: str) -> Iterator[None]:
 
 def listens_at_once(base: str) -> Iterator[None]:
     """100 listens with a bound of 300 KB, each on its own WebSocket."""
-    opened = [_listen(base, number) for number in range(100)]
+    opened = [_listen(base, number) for number in range(100 // share)]
     yield
     for each in opened:
         each.close()
@@ -161,7 +163,7 @@ def streams_by_value(base: str) -> Iterator[None]:
 def _streams(base: str, query: Callable[[int], str], count: int = 500) -> Iterator[None]:
     host = base.partition("//")[2]
     opened = []
-    for number in range(count):
+    for number in range(count // share):
         each = dial(base)
         opened.append(each)
         each.sendall(
@@ -204,7 +206,11 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", choices=ATTACKS)
-    only = parser.parse_args().only
+    parser.add_argument("--share", type=int, default=1)
+    given = parser.parse_args()
+    only = given.only
+    global share  # noqa: PLW0603
+    share = given.share
     prepare()
     for name, attack in ATTACKS.items():
         if only in (None, name):
@@ -223,6 +229,7 @@ def measure(name: str, attack: Attack) -> None:
         before = resident_bytes(folder)
         began = time.monotonic()
         for _ in attack(base):
+            time.sleep(1)
             held = resident_bytes(folder) - before
             took = time.monotonic() - began
         time.sleep(SETTLE_S)
