@@ -134,12 +134,21 @@ def load(session: Session, path: str, records: Records) -> None:
 
 
 class Server:
-    """A treedb of this machine with a log that can be read; it ends with its `with` block."""
+    """A treedb of this machine with a log that can be read; it ends with its `with` block.
+
+    Attributes:
+        url: of the first endpoint, once it has started.
+        flags: more flags of `treedb` for the next start.
+        env: the environment of the next start, None for that of this process.
+
+    """
 
     def __init__(self, folder: str, config: str = CONFIG) -> None:
         """Prepare a server whose files are all in `folder`."""
         self.folder = Path(folder)
         self.url = ""
+        self.flags: tuple[str, ...] = ()
+        self.env: dict[str, str] | None = None
         self._config = self.folder / "treedb.toml"
         self._config.write_text(config)
         self._log = self.folder / "log"
@@ -175,7 +184,8 @@ class Server:
         words += ["--data", str(self.folder / "data"), "--config", str(self._config)]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [*pin(SERVER_CORE), twistd, *words],
+                [*pin(SERVER_CORE), twistd, *words, *self.flags],
+                env=self.env,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -25,6 +25,7 @@ STORE_TASKS = (
     "|record replaced, batched|leaf updated, batched"
 )
 SMALLEST = {
+    "attackers.py": ("--quick",),
     "backups.py": ("--rounds=1", "--connections=2"),
     "big_trees.py": ("--records=200", "--small=50", "--rounds=1", "--samples=1"),
     "bit_flips.py": ("--flips=4", "--records=200"),
@@ -49,7 +50,9 @@ SMALLEST = {
     "worker_kills.py": ("--kills=1", "--operations=700"),
     "workers.py": ("--seconds=1", "--rounds=1", "--streams=8"),
 }
+ATTACKS = 144
 ROWS = [
+    ("attackers.py", r".{36}(?: +[0-9.]+){8}(?: +[+-][0-9]+){2}(?!.*ended by).*", ATTACKS),
     ("backups.py", r"1 backups, each of one moment: median [0-9.]+ s, [0-9,]+ writes/s .*", 1),
     ("big_trees.py", r"(point|record|limitTo|orderBy|equalTo|page|shallow|append).* +[0-9.]+", 8),
     ("bit_flips.py", r"answers: \{.*'right': [0-9]+.*\}", 1),
