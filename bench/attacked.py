@@ -103,6 +103,18 @@ class Attacked(Server):
         used, own, wall, counts = zip(*map(FIELDS.unpack, files), strict=True)
         return Turns(max(used) / 1e6, max(own) / 1e6, max(wall) / 1e6, sum(counts))
 
+    def trim(self) -> None:
+        """Let the allocators give back what is free, and wait until they have."""
+        files = [self.folder / f"trim-{pid}" for pid in self.processes()]
+        files = [
+            each for each in files if each.with_name(each.name.replace("trim", "turns")).exists()
+        ]
+        for each in files:
+            each.touch()
+        end = time.monotonic() + 10
+        while any(each.exists() for each in files) and time.monotonic() < end:
+            time.sleep(0.05)
+
     def where(self) -> str:
         """Return what the longest turn was doing; empty if nothing was seen."""
         found = [file.read_text() for file in self.folder.glob("where-*")]
@@ -179,9 +191,16 @@ class Client:
             received += len(more)
         return response.status, received
 
-    def begin(self, method: str, target: str) -> None:
-        """Send a request and do not read the response."""
-        self._connection.request(method, target)
+    def begin(self, method: str, target: str, body: bytes | None = None, **headers: str) -> None:
+        """Send a request, and do not wait for the response."""
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        self._connection.request(method, target, body, named)
+
+    def end(self) -> int:
+        """Receive the response to a request that was begun; return its status."""
+        response = self._connection.getresponse()
+        response.read()
+        return response.status
 
     def put_gzip(self, target: str, packed: bytes) -> int:
         """PUT a body that is compressed; return the status."""

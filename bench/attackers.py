@@ -13,7 +13,8 @@ reads a leaf of another database every few milliseconds. Printed are
             thread used (own); of the clock, which a busy machine makes longer; and how many turns
             used more than 50 ms of the processor (long)
     memory  MiB resident before, more at the peak, and more after the attacker has gone: at the
-            earliest time at which less than 20 MiB remain, else after `--rest` seconds
+            earliest time at which less than 20 MiB remain, else after `--rest` seconds; and of
+            that what is held, since the allocator has not given it back when it was asked to
 
 and `TURN` and `MEMORY` where the aims are missed: no turn above 50 ms, less than 20 MiB left. The
 docstring of an attack says what its caller does; `--list` prints them. `--clone` attacks another
@@ -77,7 +78,7 @@ def main() -> None:
         f"{'':36}{'GET p50':>9}{'p99':>8}{'max':>8}{'turn':>8}{'own':>6}{'clock':>7}{'long':>6}",
         end="",
     )
-    print(f"{'before':>9}{'peak':>8}{'left':>8}", flush=True)
+    print(f"{'before':>9}{'peak':>8}{'left':>8}{'held':>8}", flush=True)
     for some in [wanted] if options.quick else [[each] for each in wanted]:
         with serving(options) as server:
             for each in some:
@@ -170,6 +171,8 @@ def observe(server: Attacked, scene: Scene, each: Attack, rest_s: float) -> str:
     line = f"{waited.p50:9.1f}{waited.p99:8.1f}{waited.longest:8.0f}"
     line += f"{turns.cpu_ms:8.0f}{turns.thread_ms:6.0f}{turns.wall_ms:7.0f}{turns.long_ones:6}"
     line += f"{before / MIB:9.0f}{(server.peak() - before) / MIB:+8.0f}{left:+8.0f}"
+    server.trim()
+    line += f"{(server.resident() - before) / MIB:+8.0f}"
     return f"{line}  {' '.join([*missed, note])}".rstrip()
 
 

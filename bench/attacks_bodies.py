@@ -46,6 +46,42 @@ def echoed_array(scene: Scene) -> str:
     return statuses(found)
 
 
+def put_at_once(scene: Scene, text: bytes) -> str:
+    """PUT a body, compressed, over 40 connections at the same time, again and again."""
+    packed, clients = pack(text), [scene.client() for _ in range(scene.many(40))]
+    found = []
+    for _ in scene.repeatedly():
+        for number, each in enumerate(clients):
+            target = f"/w{number}.json?print=silent&timeout=5s"
+            each.begin("PUT", target, packed, Content_Encoding="gzip")
+        found += [each.end() for each in clients]
+    return statuses(found)
+
+
+@attack("at once: 40 arrays of digits", in_workers=True)
+def arrays_at_once(scene: Scene) -> str:
+    """PUT 40 arrays of 8 million items at the same time, again and again."""
+    return put_at_once(scene, b"[%b]" % filled(scene, b"1"))
+
+
+@attack("at once: 40 objects of 1,900 members")
+def objects_at_once(scene: Scene) -> str:
+    """PUT 40 objects that are just no large bodies at the same time, again and again."""
+    return put_at_once(scene, encode({f"k{number}": "x" * 100 for number in range(1900)}))
+
+
+@attack("at once: 40 strings of 10 MB")
+def strings_at_once(scene: Scene) -> str:
+    """PUT 40 strings of 10 MB at the same time, again and again."""
+    return put_at_once(scene, b'"%b"' % (b"x" * scene.many(10 * MIB)))
+
+
+@attack("at once: 40 bodies of spaces")
+def spaces_at_once(scene: Scene) -> str:
+    """PUT 40 bodies of spaces that are too long when decoded at the same time, again and again."""
+    return put_at_once(scene, b" " * scene.many(2 * BODY))
+
+
 @attack("body: array of empty arrays")
 def array_of_arrays(scene: Scene) -> str:
     """PUT an array of 5 million empty arrays, again and again."""

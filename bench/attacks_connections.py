@@ -323,3 +323,79 @@ def bodies_held(scene: Scene) -> str:
     head = b"PUT /w.json HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % (size + 1)
     part = b" " * (size // 16)
     return hold_unanswered(scene, 100, [head, *[part] * (16 if scene.scale >= 1 else 1)])
+
+
+def open_plain(scene: Scene, count: int, *, secure: bool = False) -> list[socket.socket]:
+    """Open as many connections as are allowed."""
+    held: list[socket.socket] = []
+    with contextlib.suppress(OSError):
+        for _ in range(scene.many(count)):
+            held.append(dial(scene.secure_url if secure else scene.url))
+            held[-1].settimeout(60)
+    return held
+
+
+@attack("at once: 4,000 requests", in_workers=True)
+def requests_at_once(scene: Scene) -> str:
+    """Send one small request over each of 4,000 connections at the same time, again and again."""
+    held = open_plain(scene, 4000)
+    for _ in scene.repeatedly():
+        for each in held:
+            each.sendall(GET + b"\r\n")
+        for each in held:
+            each.recv(65_536)
+    return f"{len(held)} opened"
+
+
+@attack("at once: 4,000 writes")
+def writes_at_once(scene: Scene) -> str:
+    """Send one small write over each of 4,000 connections at the same time, again and again."""
+    held = open_plain(scene, 4000)
+    put = b"PUT /w/x.json HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\n1"
+    for _ in scene.repeatedly():
+        for each in held:
+            each.sendall(put)
+        for each in held:
+            each.recv(65_536)
+    return f"{len(held)} opened"
+
+
+@attack("at once: 4,000 closed")
+def closed_at_once(scene: Scene) -> str:
+    """Close 4,000 connections at the same time."""
+    held = open_plain(scene, 4000)
+    for each in held:
+        each.close()
+    return f"{len(held)} closed"
+
+
+@attack("at once: 1,000 TLS requests")
+def secure_at_once(scene: Scene) -> str:
+    """Send one small request over each of 1,000 TLS connections at the same time; close them."""
+    held = open_plain(scene, 1000, secure=True)
+    for _ in scene.repeatedly():
+        for each in held:
+            each.sendall(GET + b"\r\n")
+        for each in held:
+            each.recv(65_536)
+    for each in held:
+        each.close()
+    return f"{len(held)} opened"
+
+
+@attack("at once: 4,000 connects")
+def connects_at_once(scene: Scene) -> str:
+    """Begin 4,000 connections without waiting for any, and close them, again and again."""
+    address = scene.url.rpartition(":")
+    count = 0
+    for _ in scene.repeatedly():
+        held = []
+        for _ in range(scene.many(4000)):
+            each = socket.socket()
+            each.setblocking(False)
+            each.connect_ex(("127.0.0.1", int(address[2])))
+            held.append(each)
+        count += len(held)
+        for each in held:
+            each.close()
+    return f"{count:,} begun"

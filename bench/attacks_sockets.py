@@ -103,9 +103,10 @@ def long_paths(scene: Scene) -> str:
 def long_heads(scene: Scene) -> str:
     """Open 1,000 sockets by handshakes with a query of 60 KB."""
     query = f"&p={'x' * 60_000}"
-    held = []
+    held: list[WebSocket] = []
     with contextlib.suppress(OSError):
-        held += [opened(scene, query) for _ in range(scene.many(1000))]
+        for _ in range(scene.many(1000)):
+            held.append(opened(scene, query))  # noqa: PERF401 -- until one is refused
     time.sleep(min(1.0, scene.seconds))
     return f"{len(held)} opened"
 
@@ -480,3 +481,29 @@ def long_polling(scene: Scene) -> str:
             each.ask("GET", f"/.lp?start=t&ser={number}&cb={number}&v=5&x={'y' * 10_000}")
             count += 1
     return f"{count:,} answered"
+
+
+@attack("at once: 2,000 sockets closed")
+def closed_at_once(scene: Scene) -> str:
+    """Close 2,000 sockets with a listen each at the same time."""
+    held: list[WebSocket] = []
+    with contextlib.suppress(OSError):
+        for number in range(scene.many(2000)):
+            held.append(opened(scene))
+            ask(held[-1], request(1, "q", f'{{"p":"/s/{number}","h":""}}'))
+    for each in held:
+        each.close()
+    return f"{len(held)} closed"
+
+
+@attack("at once: 1,000 listens closed")
+def listens_closed_at_once(scene: Scene) -> str:
+    """Close 20 sockets with 1,000 listens each, one after the other."""
+    many = scene.many(1000)
+    batch = b"".join(frame(request(n, "q", f'{{"p":"/w/{n}","h":""}}')) for n in range(many))
+    for _ in range(scene.many(20)):
+        each = opened(scene)
+        each.socket.sendall(batch)
+        answer(each, many - 1)
+        each.close()
+    return "closed"

@@ -30,9 +30,10 @@ def opened(scene: Scene, target: str, *, headers: str = "", reads: bool = True) 
 
 def open_many(scene: Scene, targets: list[str], headers: str = "") -> list[socket.socket]:
     """Open as many streams as are allowed, at most one for each target."""
-    held = []
+    held: list[socket.socket] = []
     with contextlib.suppress(OSError):
-        held += [opened(scene, target, headers=headers) for target in targets]
+        for target in targets:
+            held.append(opened(scene, target, headers=headers))  # noqa: PERF401 -- until one fails
     return held
 
 
@@ -218,3 +219,22 @@ def resumed(scene: Scene) -> str:
         for each in held:
             each.close()
     return f"{received / 1e6:.0f} MB, from {first}"
+
+
+@attack("at once: 3,500 streams closed", in_workers=True)
+def closed_at_once(scene: Scene) -> str:
+    """Close 3,500 streams of distinct paths at the same time."""
+    held = open_many(scene, [f"/s/{number}.json" for number in range(scene.many(3500))])
+    for each in held:
+        each.close()
+    return f"{len(held)} closed"
+
+
+@attack("at once: 1,000 queries closed")
+def queries_closed_at_once(scene: Scene) -> str:
+    """Close 1,000 streams of distinct queries at the same time."""
+    targets = [f"/q.json?orderBy=%22$key%22&endAt=%22x{n}%22" for n in range(scene.many(1000))]
+    held = open_many(scene, targets)
+    for each in held:
+        each.close()
+    return f"{len(held)} closed"

@@ -4,12 +4,14 @@ A turn is what the main thread does between two polls of its reactor. Each proce
 one in the file `turns-<pid>` of the folder that TURN_PROBE names: nanoseconds of the processor that
 the process used meanwhile, with all its threads, and that the main thread used; nanoseconds of the
 clock; and in how many turns the process used more than 50 ms. Who reads them writes zeros there to
-begin again. With TURN_PROBE_WHERE a thread notes in `where-<pid>` what the
-longest turn was doing. It works with any version of treedb, and with its worker processes.
+begin again. With TURN_PROBE_WHERE a thread notes in `where-<pid>` what the longest turn was
+doing. When a file `trim-<pid>` is made, the allocator gives back what is free, and the file is
+removed. It works with any version of treedb, and with its worker processes.
 """
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import select
@@ -37,6 +39,7 @@ class Probe:
         with file.open("r+b") as opened:
             self._kept = mmap.mmap(opened.fileno(), FIELDS.size)
         self._where = Path(folder, f"where-{os.getpid()}")
+        self._trim = Path(folder, f"trim-{os.getpid()}")
         self._main = threading.get_ident()
         self.began_ns = 0
 
@@ -47,8 +50,16 @@ class Probe:
         if is_long or any(map(gt, turn_ns, longest)):
             self._kept[:] = FIELDS.pack(*map(max, turn_ns, longest), count + is_long)
 
-    def watch(self) -> None:
-        """Note what the longest turn does, for ever; another thread runs this."""
+    def watch_memory(self) -> None:
+        """Give back memory that is free when the file is made, for ever, in another thread."""
+        while True:
+            time.sleep(0.2)
+            if self._trim.exists():
+                ctypes.CDLL(None).malloc_trim(0)
+                self._trim.unlink()
+
+    def watch_turns(self) -> None:
+        """Note what the longest turn does, for ever, in another thread."""
         longest = 0
         while True:
             time.sleep(SAMPLE_S)
@@ -105,8 +116,10 @@ def install(folder: str) -> None:
             return poller
         if probe is None:  # imports make pollers, too, before the reactor does
             probe = Probe(folder)
-            if "TURN_PROBE_WHERE" in os.environ:
-                threading.Thread(target=probe.watch, daemon=True).start()
+            watches = [probe.watch_memory]
+            watches += [probe.watch_turns] * ("TURN_PROBE_WHERE" in os.environ)
+            for watch in watches:
+                threading.Thread(target=watch, daemon=True).start()
         return ProbedPoller(poller, probe)
 
     select.epoll = probed_epoll  # type: ignore[misc, assignment]
