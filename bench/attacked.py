@@ -104,7 +104,7 @@ class Attacked(Server):
         return Turns(max(used) / 1e6, max(own) / 1e6, max(wall) / 1e6, sum(counts))
 
     def trim(self) -> None:
-        """Let the allocators give back what is free, and wait until they have."""
+        """Let the processes give back what is garbage, and wait until they have."""
         files = [self.folder / f"trim-{pid}" for pid in self.processes()]
         files = [
             each for each in files if each.with_name(each.name.replace("trim", "turns")).exists()

@@ -13,8 +13,8 @@ reads a leaf of another database every few milliseconds. Printed are
             thread used (own); of the clock, which a busy machine makes longer; and how many turns
             used more than 50 ms of the processor (long)
     memory  MiB resident before, more at the peak, and more after the attacker has gone: at the
-            earliest time at which less than 20 MiB remain, else after `--rest` seconds; and of
-            that what is held, since the allocator has not given it back when it was asked to
+            earliest time at which less than 20 MiB remain, else after `--rest` seconds; and what
+            is held: it remains after cycles of garbage were collected and free memory given back
 
 and `TURN` and `MEMORY` where the aims are missed: no turn above 50 ms, less than 20 MiB left. The
 docstring of an attack says what its caller does; `--list` prints them. `--clone` attacks another

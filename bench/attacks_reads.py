@@ -170,6 +170,22 @@ def slow_readers(scene: Scene) -> None:
             scene.client().ask("GET", "/leaf.json")
 
 
+def load_escapes(scene: Scene) -> None:
+    """Load a string whose JSON has 16 MB."""
+    text = b'"%b"' % (rb"\u0001" * scene.many(2_700_000))
+    scene.owner().ask("PUT", "large", "print=silent", text)
+
+
+@attack("16 MB in one string: tags", load_escapes)
+def tags_of_a_string(scene: Scene) -> str:
+    """Ask for the tag of a string of 16 MB, which a write changes before each time."""
+    client, found = scene.client(), []
+    for number in scene.repeatedly():
+        found.append(client.ask("PUT", "/large/.priority.json?print=silent", number)[0])
+        found.append(client.ask("GET", "/large.json", None, **FIREBASE)[0])
+    return statuses(found)
+
+
 @attack("a million keys: shallow", load_million, in_workers=True)
 def shallow(scene: Scene) -> str:
     """Read the keys of a million children, again and again."""

@@ -5,13 +5,14 @@ one in the file `turns-<pid>` of the folder that TURN_PROBE names: nanoseconds o
 the process used meanwhile, with all its threads, and that the main thread used; nanoseconds of the
 clock; and in how many turns the process used more than 50 ms. Who reads them writes zeros there to
 begin again. With TURN_PROBE_WHERE a thread notes in `where-<pid>` what the longest turn was
-doing. When a file `trim-<pid>` is made, the allocator gives back what is free, and the file is
-removed. It works with any version of treedb, and with its worker processes.
+doing. When a file `trim-<pid>` is made, cycles of garbage are collected, the allocator gives back
+what is free, and the file is removed. It works with any version of treedb, and with its workers.
 """
 
 from __future__ import annotations
 
 import ctypes
+import gc
 import mmap
 import os
 import select
@@ -51,10 +52,11 @@ class Probe:
             self._kept[:] = FIELDS.pack(*map(max, turn_ns, longest), count + is_long)
 
     def watch_memory(self) -> None:
-        """Give back memory that is free when the file is made, for ever, in another thread."""
+        """Give back what is garbage when the file is made, for ever, in another thread."""
         while True:
             time.sleep(0.2)
             if self._trim.exists():
+                gc.collect()
                 ctypes.CDLL(None).malloc_trim(0)
                 self._trim.unlink()
 
