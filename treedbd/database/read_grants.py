@@ -277,6 +277,11 @@ class ReadGrant:
         self._grants.held.discard(self)
         self._depend_on(_NOTHING)
 
+    def end(self) -> None:
+        """Do as `close` for good, and call nobody any more, so that the grant keeps nobody."""
+        self.close()
+        self._revoked = self._uncertain = _call_nobody
+
     def _depend_on(self, found: Dependencies) -> None:
         watchers = self._grants.watchers
         for path in self._depends_on.paths - found.paths:
@@ -285,3 +290,7 @@ class ReadGrant:
             # Whatever is checked from the beginning of a round on, has seen all of it.
             watchers.add(path, self, since=self._grants.state)
         self._depends_on = found
+
+
+def _call_nobody() -> None:
+    pass

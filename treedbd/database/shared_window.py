@@ -647,7 +647,8 @@ class SharedWindow:
     def _close_if_unused(self) -> None:
         if not self.audience.watchers:
             self._drop_backlog()
-            self._window = self._spare = None  # at once: this object is part of a cycle
+            self._window = self._spare = None
+            self.audience.end()
             self._collection.close(self)
 
 
@@ -745,6 +746,11 @@ class QuerySubscription:
         """Stop notifying the stream; others may still wait for what it renders."""
         if self.window is not None:
             self.window.detach(self._stream)
+
+    def end(self) -> None:
+        """Stop notifying the stream, and forget it; others may still wait for what it renders."""
+        self.unwatch()
+        del self._stream
 
     def chunks(self, nodes: Nodes) -> Iterator[bytes]:
         """Render what the query selects, in its order."""

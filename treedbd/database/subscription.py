@@ -44,6 +44,10 @@ class Subscription(Protocol):
         """Stop notifying the stream; no error if it is not notified."""
         ...
 
+    def end(self) -> None:
+        """Do as `unwatch` for good, and forget the stream, so that nothing keeps it."""
+        ...
+
     def chunks(self, nodes: Nodes) -> Iterator[bytes]:
         """Render the first value from the state that the stream began with."""
         ...
@@ -76,6 +80,11 @@ class NodeSubscription:
     def unwatch(self) -> None:
         """Stop notifying the stream."""
         self._watching.watchers.remove(self._path, self._stream)
+
+    def end(self) -> None:
+        """Stop notifying the stream, and forget it."""
+        self.unwatch()
+        del self._stream
 
     def chunks(self, nodes: Nodes) -> Iterator[bytes]:
         """Render the value at the path."""

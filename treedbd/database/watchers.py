@@ -99,6 +99,10 @@ class Audience:
             self.groups.pop(watcher, None)
             self._dropped()
 
+    def end(self) -> None:
+        """Call `dropped` no more, and keep nothing that it belongs to."""
+        self._dropped = _call_nobody
+
     def notify_all(self, notification: Notification) -> Steps:
         """Notify all of them."""
         return self.notify(list(self.watchers), notification)
@@ -332,3 +336,7 @@ def _watched_below(node: _Node, path: Path) -> Iterator[tuple[_Node, Path]]:
         if child.is_watched:
             yield child, below
         yield from _watched_below(child, below)
+
+
+def _call_nobody() -> None:
+    pass

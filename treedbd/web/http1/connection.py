@@ -152,6 +152,7 @@ class Http1Connection(Protocol):
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """Notify the request under way that its client is gone."""
         self._closing = True
+        self._receive = None
         self._body.release()
         if self._account is not None:
             self._account.close()

@@ -367,6 +367,7 @@ class Reply(StockRequest):
         """Note that the client is gone; what waits for the end of the reply fails with `reason`."""
         self._disconnected = True
         self.channel = None
+        self.producer = None  # which refers to the request
         if "notifications" in self.__dict__:
             waiting, self.notifications = self.notifications, []
             for finished in waiting:

@@ -138,7 +138,8 @@ class Listen:
     @property
     def behind(self) -> SharedWindow | None:
         """The window of its query, if that still has to catch up with what was committed."""
-        return self._subscription.behind if self._is_begun else None
+        is_watching = self._is_begun and not self.is_closed
+        return self._subscription.behind if is_watching else None
 
     @property
     def read_request(self) -> ReadRequest:
@@ -200,7 +201,7 @@ class Listen:
         if self.is_closed or former_caller == caller:
             return
         former, self._grant = self._grant, self._make_grant()
-        former.close()
+        former.end()
         if not self._is_begun:
             return  # its first value is judged for the new identity
         try:
@@ -228,12 +229,14 @@ class Listen:
         self._owner.fail()
 
     def close(self) -> None:
-        """End."""
+        """End; what refers to the listen forgets it, so that it is freed without a collection."""
+        if self.is_closed:
+            return
         self.is_closed = True
         self._owner.account.add(-self._held_bytes)
         self._held_bytes = 0
-        self._subscription.unwatch()
-        self._grant.close()
+        self._subscription.end()
+        self._grant.end()
         self._first.cancel()
 
     def _make_grant(self) -> ReadGrant:

@@ -262,6 +262,9 @@ class RealtimeSocket:
         self._is_closing = True
         self._note_held(-self._held)
         self._held = 0
+        self._unparsed = None
+        self._protocol.parser.close()  # a generator that refers to the protocol, and to its frame
+        del self._cutter, self._joiner, self._protocol
 
     def _receive_frame(self, frame: Frame) -> None:
         if frame.opcode is Opcode.BINARY:

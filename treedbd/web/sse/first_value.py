@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator
 from typing import Final
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 
 from treedbd.database.shared_window import QuerySubscription
 from treedbd.database.subscription import Subscription
@@ -79,7 +79,7 @@ class FirstValue:
     ) -> None:
         """Render `source` for a client; `judge` raises unless it may read a large value still."""
         self._source: Final = source
-        self._judge: Final = judge
+        self._judge = judge
         self._reads: Final = reads
         self._address: Final = address
         self._waiting: Deferred[Rendering] | None = None
@@ -126,7 +126,8 @@ class FirstValue:
         return Content(self._reads.memory, before + rendered + after)
 
     def cancel(self) -> None:
-        """Wait no longer for a large value."""
+        """Wait no longer for a large value, and render none any more."""
+        self._judge = _judge_nothing
         if self._waiting is not None:
             self._waiting.cancel()
 
@@ -138,3 +139,7 @@ def _around(position: Position | None) -> tuple[bytes, bytes]:
     """Return what a `put` of the whole value has before and after it."""
     before, after = frames.FIRST_PUT
     return before, after + frames.frame_end(position)
+
+
+def _judge_nothing(_: Nodes) -> None:
+    raise CancelledError

@@ -109,7 +109,7 @@ class SendQueue:
         self.last_sent = clock.seconds()
         self._writer = ContentWriter(request)
         self._limit = limit
-        self._owner = owner
+        self._owner: QueueOwner | None = owner
         self._clock = clock
         self._address = address
         # Idle streams are many, so what they do not use is not made.
@@ -178,8 +178,9 @@ class SendQueue:
             then()
 
     def close(self) -> None:
-        """Drop everything."""
+        """Drop everything, and forget the owner."""
         self.is_held = True  # sends nothing any more
+        self._owner = None
         self._writer.settle()
         self.has_overflowed = False
         self._then = None
@@ -193,6 +194,8 @@ class SendQueue:
                 self._write(chunk)
                 yield
         except Exception:
+            if self._owner is None:
+                raise
             self._owner.fail()
         finally:
             self._is_sending = False
@@ -204,7 +207,7 @@ class SendQueue:
             if self._then is not None:
                 then, self._then = self._then, None
                 then()
-            elif self.has_overflowed:
+            elif self.has_overflowed and self._owner is not None:
                 self.has_overflowed = False
                 self._owner.refill()
             elif self._waiting:

@@ -238,6 +238,9 @@ class Stream:
             self._wanted.account.close()
         self._registry.remove(self)
         self._queue.close()
+        # What refers to the stream forgets it: no collection of garbage is needed to free it.
+        self._subscription.end()
+        self._grant.end()
 
     def _unwatch(self) -> None:
         self._subscription.unwatch()
