@@ -33,6 +33,7 @@ from treedbd.config.local_network import LocalNetwork, find_local_network
 from treedbd.config.settings import Settings
 from treedbd.config.values import ConfigError
 from treedbd.errors import OperatorError
+from treedbd.free_memory import FreeMemory, find_trim
 from treedbd.lan import lan_lines
 from treedbd.listening import CannotStart
 from treedbd.logs.setup import LogOutput, LogTarget
@@ -165,6 +166,7 @@ class Daemon(Service):
         turns = Turns(report_long_turns)
         if record_turns(self._reactor, turns):
             self.tree.show_turns(turns)
+        FreeMemory(self._reactor, self._reactor.callInThread, find_trim()).begin()
         self._reactor.callWhenRunning(self._announce, self.tree.has_open_rules())
 
     def stopService(self) -> Deferred[None]:

@@ -23,6 +23,7 @@ from twisted.python.reflect import namedAny
 
 from treedbd.config.settings import Settings
 from treedbd.config.values import ConfigError
+from treedbd.free_memory import FreeMemory, find_trim
 from treedbd.listening import CannotStart
 from treedbd.names import DatabaseName, parse_label
 from treedbd.process_setup import (
@@ -86,6 +87,7 @@ class Worker(Channel):
         turns = Turns(report_long_turns)
         if record_turns(self._reactor, turns):
             self._service.show_turns(turns)
+        FreeMemory(self._reactor, self._reactor.callInThread, find_trim()).begin()
         self._companions.hints.begin()
         self._polling.start(BEAT_S, now=False)
         freeze_objects()

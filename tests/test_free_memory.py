@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+from twisted.internet.task import Clock
+
+from treedbd import free_memory
+from treedbd.free_memory import LOOK_S, WORKED_S, FreeMemory, Trim, find_trim
+
+
+class Process:
+    """A process whose processor time, objects and collections are set by a test."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.clock = Clock()
+        self.used = 0.0
+        self.objects = 0
+        self.kept = 0
+        self.collected = 0
+        self.trimmed = 0
+        self.in_thread: list[Trim] = []
+        monkeypatch.setattr(free_memory, "count_old", lambda: self.objects)
+        monkeypatch.setattr(gc, "get_count", lambda: (0, 0, 1))
+        monkeypatch.setattr(gc, "collect", self._collect)
+        self.memory = FreeMemory(
+            self.clock, self.in_thread.append, self._trim, used_s=lambda: self.used
+        )
+        self.memory.begin()
+
+    def work(self, objects: int = 0, kept: int = 0) -> None:
+        """Work until the next look, which finds `objects`, of which `kept` are in use."""
+        self.used += WORKED_S
+        self.objects, self.kept = objects, kept
+        self.clock.advance(LOOK_S)
+
+    def _collect(self) -> None:
+        self.collected += 1
+        self.objects = self.kept
+
+    def _trim(self) -> None:
+        self.trimmed += 1
+
+
+@pytest.fixture
+def process(monkeypatch: pytest.MonkeyPatch) -> Iterator[Process]:
+    thresholds = gc.get_threshold()
+    yield Process(monkeypatch)
+    gc.set_threshold(*thresholds)
+
+
+def test_after_work_garbage_is_collected_and_free_memory_given_back_by_a_thread(
+    process: Process,
+) -> None:
+    process.work(objects=1000)
+    assert process.collected == 1
+    assert process.trimmed == 0
+    (run,) = process.in_thread
+    run()
+    assert process.trimmed == 1
+
+
+def test_a_process_that_is_idle_is_left_alone(process: Process) -> None:
+    process.work()
+    process.in_thread.clear()
+    process.collected = 0
+    process.clock.pump([LOOK_S] * 100)
+    assert (process.collected, process.in_thread) == (0, [])
+
+
+def test_many_objects_in_use_are_looked_at_only_when_they_are_twice_as_many(
+    process: Process,
+) -> None:
+    process.work(200_000, 200_000)
+    assert process.collected == 0
+    process.work(300_000, 290_000)
+    assert process.collected == 1
+    for _ in range(100):
+        process.work(570_000, 290_000)
+    assert process.collected == 1
+    process.work(580_000, 290_000)
+    assert process.collected == 2
+    process.work(140_000, 1000)
+    assert process.collected == 3
+
+
+def test_the_interpreter_collects_young_objects_alone(process: Process) -> None:
+    young, middle, all_of_them = gc.get_threshold()
+    assert 0 < young < 10_000
+    assert 0 < middle < 100
+    assert all_of_them > 1_000_000
+
+
+def test_garbage_in_cycles_is_counted_until_it_is_collected() -> None:
+    gc.collect()
+    before = free_memory.count_old()
+    for _ in range(10_000):
+        cycle: list[object] = []
+        cycle.append(cycle)
+        del cycle
+    gc.collect(1)
+    assert free_memory.count_old() < before + 1000
+    many = [[number] for number in range(10_000)]
+    gc.collect(1)
+    assert free_memory.count_old() >= before + len(many)
+
+
+@pytest.mark.parametrize("problem", [AttributeError, OSError, TypeError])
+def test_an_allocator_that_knows_no_trim_is_left_alone(
+    problem: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: object) -> None:
+        raise problem
+
+    monkeypatch.setattr("ctypes.CDLL", fail)
+    assert find_trim() is None
+
+
+def test_the_allocator_is_asked_where_it_can_be() -> None:
+    trim = find_trim()
+    assert trim is None or trim() in (0, 1)
