@@ -7,7 +7,15 @@ import pytest
 from twisted.internet.task import Clock
 
 from treedbd import free_memory
-from treedbd.free_memory import LOOK_S, WORKED_S, FreeMemory, Trim, find_trim
+from treedbd.free_memory import (
+    FEW_OBJECTS,
+    LOOK_S,
+    MANY_OBJECTS,
+    WORKED_S,
+    FreeMemory,
+    Trim,
+    find_trim,
+)
 
 
 class Process:
@@ -72,16 +80,19 @@ def test_a_process_that_is_idle_is_left_alone(process: Process) -> None:
 def test_many_objects_in_use_are_looked_at_only_when_they_are_twice_as_many(
     process: Process,
 ) -> None:
-    process.work(200_000, 200_000)
+    few, many = FEW_OBJECTS, MANY_OBJECTS
+    process.work(many - 1, many - 1)
     assert process.collected == 0
-    process.work(300_000, 290_000)
+    process.work(many, many)
     assert process.collected == 1
     for _ in range(100):
-        process.work(570_000, 290_000)
+        process.work(2 * many - 1, many)
     assert process.collected == 1
-    process.work(580_000, 290_000)
+    process.work(2 * many, many)
     assert process.collected == 2
-    process.work(140_000, 1000)
+    process.work(few + 1, few)
+    assert process.collected == 2
+    process.work(few, few)
     assert process.collected == 3
 
 
