@@ -27,7 +27,7 @@ from treedbd.database.group_commit import GroupCommit
 from treedbd.database.recovery import SPACE_CHECK_S
 from treedbd.database.requests import Caller, Condition, Outcome, Write
 from treedbd.database.runtime import Runtime
-from treedbd.database.slices import FIRST_SECONDS, Steps
+from treedbd.database.slices import FIRST_SECONDS, SLICE_SECONDS, Steps
 from treedbd.database.watchers import Notification
 from treedbd.rules.kept_reads import KeptReads
 from treedbd.store.engine import DiskFull, StoreFailed, Transaction
@@ -627,3 +627,84 @@ def test_a_deadline_counts_again_for_a_write_that_a_batch_has_put_back() -> None
     world.clock.run()
     assert isinstance(result(writes[-1]), DeadlinePassed)
     assert not writes[0].called
+
+
+# Many writes that are refused together.
+
+MANY = 40
+
+
+def answered_in_turns(world: SlowWorld, waiting: list[Deferred[Outcome]]) -> list[list[int]]:
+    """Return which writes are answered now, and which in each turn after that."""
+    turns: list[list[int]] = [[]]
+
+    def note(_: object, number: int) -> None:
+        turns[-1].append(number)
+
+    for number, each in enumerate(waiting):
+        each.addBoth(note, number)
+    while sum(map(len, turns)) < len(waiting):
+        turns.append([])
+        assert world.clock.take_turn()
+    return turns
+
+
+def assert_in_slices(turns: list[list[int]]) -> None:
+    assert sum(turns, []) == list(range(MANY))  # noqa: RUF017 - it is short
+    assert max(map(len, turns)) <= SLICE_SECONDS / FIRST_SECONDS * 2 + 1
+
+
+def test_writes_whose_deadline_passes_together_are_refused_in_slices_in_order() -> None:
+    world = SlowWorld()
+    under_way = world.write(put(1, "a"))
+    world.clock.run_until(lambda: world.disk.waiting)
+    waiting = [world.write(put(1, "b"), deadline=world.clock.seconds() + 1) for _ in range(MANY)]
+    world.clock.rightNow += 2
+    assert_in_slices(answered_in_turns(world, waiting))
+    assert not under_way.called
+
+
+def test_writes_that_wait_when_a_database_closes_are_refused_in_slices_before_it_is_closed() -> (
+    None
+):
+    world = SlowWorld()
+    waiting = [world.write(put(1, "a")) for _ in range(MANY)]
+    for each in waiting:
+        each.addErrback(lambda _: None)
+    closed: list[bool] = []
+    world.database.close().addCallback(lambda _: closed.append(is_answered()))
+
+    def is_answered() -> bool:
+        return all(each.called for each in waiting)
+
+    assert not is_answered()
+    world.clock.run_until(lambda: world.disk.waiting)
+    world.disk.finish()
+    assert closed == [True]
+
+
+@pytest.mark.parametrize("error", [StoreFailed("no sync"), Unavailable("not now")])
+def test_the_writes_of_a_batch_that_fails_are_refused_in_slices_before_the_next_begins(
+    error: Exception,
+) -> None:
+    world = SlowWorld()
+    world.clock.lag = 0
+    waiting = [world.write(put(1, "a")) for _ in range(MANY)]
+    world.clock.run_until(lambda: world.disk.waiting)
+    world.clock.lag = FIRST_SECONDS / 2
+    after = world.write(put(1, "b"))
+    world.disk.fail(error)
+    assert_in_slices(answered_in_turns(world, waiting))
+    assert not isinstance(result(after), Outcome)
+
+
+def test_writes_that_find_the_disk_full_are_refused_in_slices() -> None:
+    world = SlowWorld()
+    world.engine.has_room = False
+    failed = world.write(put(1, "a"))
+    world.clock.run_until(lambda: world.disk.waiting)
+    waiting = [world.write(put(1, "b")) for _ in range(MANY)]
+    world.disk.fail(DiskFull("no room"))
+    assert isinstance(result(failed), Unavailable)
+    world.disk.finish()
+    assert_in_slices(answered_in_turns(world, waiting))

@@ -12,6 +12,7 @@ from twisted.internet.task import deferLater
 from treedbd.cluster.local_copy import LocalCopy, Waiting
 from treedbd.database.errors import OutcomeInDoubt
 from treedbd.database.requests import QueuedWrite
+from treedbd.database.slices import SLICE_SECONDS
 from treedbd.store.engine import InDoubt
 
 _SOON_S: Final = 0.002
@@ -50,8 +51,11 @@ def answer_when_late(clock: IReactorTime, batch: Sequence[QueuedWrite]) -> Calla
 
     def answer() -> None:
         calls.clear()
-        while late and (late[-1].write.deadline or 0) <= clock.seconds():
+        now = clock.seconds()
+        end = now + SLICE_SECONDS
+        while late and (late[-1].write.deadline or 0) <= now < end:
             late.pop().refuse(OutcomeInDoubt())
+            now = clock.seconds()
         wait()
 
     def wait() -> None:

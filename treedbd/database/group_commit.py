@@ -16,6 +16,7 @@ the store back.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from time import perf_counter
 from typing import Final, TypeAlias
 
@@ -27,7 +28,7 @@ from treedbd.database.batch_applier import Abandoned, Apply, BatchApplier, trace
 from treedbd.database.errors import SHUTTING_DOWN, DeadlinePassed, OutcomeInDoubt, Unavailable
 from treedbd.database.maintenance import Maintenance, maintain_once
 from treedbd.database.recovery import Recovery
-from treedbd.database.requests import Outcome, QueuedWrite, Write, answer_all
+from treedbd.database.requests import Outcome, QueuedWrite, Write, answer_all, refuse_all
 from treedbd.database.rounds import Rounds
 from treedbd.database.runtime import Runtime
 from treedbd.database.slices import Steps
@@ -72,7 +73,9 @@ class GroupCommit:
         self._turn: Final[WriteTurn] = OwnTurn(runtime.run_in_thread) if turn is None else turn
         self._engine, self._clock = engine, runtime.clock
         self._on_committed, self._notify, self._leave = on_committed, notify, leave
-        self._waiting: Final = WriteQueue(runtime.clock, self._refusal_of_late, self.try_again)
+        self._waiting: Final = WriteQueue(
+            runtime.clock, runtime.slices, self._refusal_of_late, self.try_again
+        )
         self._batches = BatchApplier(
             engine, apply, self._waiting.put_back, lambda: self._is_ending, runtime.clock
         )
@@ -170,6 +173,8 @@ class GroupCommit:
         """Begin what waits for the turn of this process."""
         if self._waiting or self._maintenance is not None:
             self._schedule()
+        elif self._closed is not None:
+            self._finish_closing()
 
     def _refusal_of(self, queued: QueuedWrite) -> str | None:
         """Return why a write cannot be done now, None if it can."""
@@ -240,8 +245,7 @@ class GroupCommit:
             transaction = yield from self._batches.apply_batch(batch)
         except Abandoned:
             self._end_batch()
-            for queued in batch:
-                queued.refuse(Unavailable(SHUTTING_DOWN))
+            self._answer_refused(batch, partial(Unavailable, SHUTTING_DOWN))
             self._resume_writes()
         except Exception as error:
             self._end_batch()
@@ -295,8 +299,7 @@ class GroupCommit:
             self._waiting.put_back(batch)
         self._end_batch()
         if isinstance(error, Unavailable | OutcomeInDoubt):
-            for queued in batch:
-                queued.refuse(error)
+            self._answer_refused(batch, lambda: error.with_traceback(None))
         elif not isinstance(error, Conflict):
             self._refuse(batch, error)
             return
@@ -328,17 +331,22 @@ class GroupCommit:
         Deferred.fromCoroutine(self.upkeep.checkpoint())
         yield
 
+    def _answer_refused(self, batch: list[QueuedWrite], refusal: Callable[[], Exception]) -> None:
+        """Refuse the writes of a batch with what `refusal` returns, before the next one begins."""
+        if batch:
+            self.rounds.add(refuse_all(batch, refusal))
+            self.rounds.start()
+
     def _refuse(self, batch: list[QueuedWrite], error: BaseException) -> None:
         """Refuse the writes of a batch that failed, and begin to recover."""
         may_retry = isinstance(error, DiskFull) and not (self._recovery.is_full or self._is_ending)
         reason = self._recovery.begin(error)
         # The reserve will have made room for removals.
         self._waiting.put_back(each for each in batch if may_retry and each.only_removes)
-        for queued in batch:
-            if not (may_retry and queued.only_removes):
-                queued.refuse(Unavailable(reason))
+        refused = [queued for queued in batch if not (may_retry and queued.only_removes)]
         if self._recovery.failure is not None:
-            self._waiting.refuse_all(reason)
+            refused += self._waiting.take_all()
+        self._answer_refused(refused, partial(Unavailable, reason))
         self._resume_writes()
 
     def _resume_writes(self) -> None:
@@ -355,7 +363,7 @@ class GroupCommit:
             self._finish_closing()
 
     def _finish_closing(self) -> None:
-        if self._closed is None or self._closed.called or self._is_working or self._waiting:
+        if self._closed is None or self._closed.called or self._is_working or len(self._waiting):
             return
         self._recovery.close()
         self._waiting.close()

@@ -6,7 +6,7 @@ done raises one of `errors`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import attrs
@@ -185,4 +185,13 @@ def answer_all(batch: Sequence[QueuedWrite]) -> Generator[None, None, None]:
     """Answer each write of a batch, in steps."""
     for queued in batch:
         queued.answer()
+        yield
+
+
+def refuse_all(
+    writes: Iterable[QueuedWrite], refusal: Callable[[], Exception]
+) -> Generator[None, None, None]:
+    """Refuse each write with an error of its own, in steps."""
+    for queued in writes:
+        queued.refuse(refusal())
         yield

@@ -1,20 +1,24 @@
 """The writes of one database that wait for a batch, and when their time is over.
 
-Those that compete for a place may be held a moment meanwhile (`contention`).
+Those that compete for a place may be held a moment meanwhile (`contention`). Writes that are
+refused leave the queue at once, and their writers are answered in slices, in the order in which
+they came.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from typing import Final
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from treedbd.database.contention import Contention
 from treedbd.database.errors import Unavailable
-from treedbd.database.requests import QueuedWrite
+from treedbd.database.requests import QueuedWrite, refuse_all
+from treedbd.database.slices import Slices, StepQueue, Steps
 
 BATCH_WRITES: Final = 1024
 
@@ -25,13 +29,17 @@ class WriteQueue:
     def __init__(
         self,
         clock: IReactorTime,
+        slices: Slices,
         refusal: Callable[[], Exception],
         resume: Callable[[], None],
     ) -> None:
         """Refuse by `clock`, which counts the seconds of deadlines, with what `refusal` returns.
 
-        `resume` is called when writes that were held wait for a batch again.
+        Writers are refused in `slices`. `resume` is called when writes that were held wait for a
+        batch again, and when all that were refused have been answered.
         """
+        self._refusals = StepQueue(slices)
+        self._refused = 0
         self._refusal = refusal
         self._resume = resume
         self._clock = clock
@@ -42,8 +50,9 @@ class WriteQueue:
         self._timer_at = math.inf
 
     def __len__(self) -> int:
-        """Return how many writes wait, those that are held included."""
-        return len(self._waiting) + (0 if self._contention.is_calm else self._contention.held)
+        """Return how many writes wait, for a batch or for their refusal."""
+        held = 0 if self._contention.is_calm else self._contention.held
+        return len(self._waiting) + held + self._refused
 
     def __bool__(self) -> bool:
         """Return whether a write waits that is not held."""
@@ -58,8 +67,7 @@ class WriteQueue:
         """Put writes back before all others, in their order; refuse them after `end`."""
         listed = list(writes)
         if self._end is not None:
-            for queued in listed:
-                queued.refuse(Unavailable(self._end))
+            self._refuse(listed, partial(Unavailable, self._end))
             return
         self._waiting.extendleft(reversed(listed))
         for queued in listed:
@@ -72,6 +80,7 @@ class WriteQueue:
         """
         self.refuse_late()
         batch: list[QueuedWrite] = []
+        refused: dict[str, list[QueuedWrite]] = {}
         taken: set[int | None] = set()
         while self._waiting and len(batch) < BATCH_WRITES:
             queued = self._waiting.popleft()
@@ -83,7 +92,7 @@ class WriteQueue:
                 taken.add(contender)
             refusal = refusal_of(queued)
             if refusal is not None:
-                queued.refuse(Unavailable(refusal))
+                refused.setdefault(refusal, []).append(queued)
             elif queued.is_large and batch:
                 self.put_back((queued,))
                 break
@@ -91,6 +100,8 @@ class WriteQueue:
                 batch.append(queued)
                 if queued.is_large:
                     break
+        for reason, writes in refused.items():
+            self._refuse(writes, partial(Unavailable, reason))
         return batch
 
     def note(self, batch: Iterable[QueuedWrite]) -> None:
@@ -102,13 +113,13 @@ class WriteQueue:
     def end(self, reason: str) -> None:
         """Refuse all writes that wait, or are put back from now on."""
         self._end = reason
-        self.refuse_all(reason)
+        self._refuse(self.take_all(), partial(Unavailable, reason))
 
-    def refuse_all(self, reason: str) -> None:
-        """Refuse all writes that wait."""
+    def take_all(self) -> list[QueuedWrite]:
+        """Remove all writes that wait, those that are held included."""
         self._contention.end()
-        while self._waiting:
-            self._waiting.popleft().refuse(Unavailable(reason))
+        writes, self._waiting = self._waiting, deque()
+        return list(writes)
 
     def refuse_late(self) -> None:
         """Refuse the writes whose deadline has passed."""
@@ -116,14 +127,28 @@ class WriteQueue:
         late = [queued for queued in self._waiting if _is_late(queued, now)]
         if late:
             self._waiting = deque(each for each in self._waiting if not _is_late(each, now))
-        for queued in late:
-            queued.refuse(self._refusal())
+            self._refuse(late, self._refusal)
 
     def close(self) -> None:
         """Stop the timers; no write waits or will."""
         self._contention.end()
         if self._timer is not None and self._timer.active():
             self._timer.cancel()
+
+    def _refuse(self, writes: Collection[QueuedWrite], refusal: Callable[[], Exception]) -> None:
+        """Answer writes that were taken out of the queue with what `refusal` returns."""
+        if writes:
+            self._refused += len(writes)
+            self._refusals.add(self._refuse_in_steps(writes, refusal))
+
+    def _refuse_in_steps(
+        self, writes: Iterable[QueuedWrite], refusal: Callable[[], Exception]
+    ) -> Steps:
+        for _ in refuse_all(writes, refusal):
+            self._refused -= 1
+            yield
+        if not self._refused:
+            self._resume()
 
     def _release(self, writes: Iterable[QueuedWrite]) -> None:
         self.put_back(writes)
