@@ -8,15 +8,19 @@ from typing import Any
 
 import attrs
 import pytest
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ConnectionLost
 from twisted.python.failure import Failure
 
+from tests.database.world import TurnClock
 from tests.web.http1.peer import Peer, parse_replies
 from tests.web.tree_server import OPTIONS, TreeServer
+from treedbd.database.errors import Unavailable
+from treedbd.database.slices import SLICE_SECONDS, Slices
 from treedbd.limits import Limits
 from treedbd.rules.ruleset import DENY, parse_rules
 from treedbd.web import large_bodies, write
-from treedbd.web.body_gate import FREE_BYTES, LARGE_BYTES, NODE_BYTES, Turn
+from treedbd.web.body_gate import FREE_BYTES, LARGE_BYTES, NODE_BYTES, BodyGate, Turn
 from treedbd.web.large_bodies import LARGE_BODY_BYTES, LARGE_BODY_NODES
 
 RECORDS = LARGE_BYTES // NODE_BYTES
@@ -144,10 +148,10 @@ def test_a_body_that_is_refused_ends_its_turn(server: GatedServer) -> None:
 def test_the_bodies_that_wait_are_refused_at_the_end_of_the_server(server: GatedServer) -> None:
     first, second = server.put("/a", LARGE), server.put("/b", LARGE)
     server.resource.refuse_writes()
-    assert statuses(second) == [503]
     third = server.put("/c", SMALL)
     assert statuses(third) == [503]
     server.run()
+    assert statuses(second) == [503]
     assert statuses(first) == [200]
     assert len(server.parsed) == 1
 
@@ -188,6 +192,78 @@ def test_the_refusal_is_that_of_the_dialect(
 ) -> None:
     server = GatedServer(tmp_path, monkeypatch, rules=DENY)
     assert statuses(server.put("/a", LARGE, query)) == [status]
+
+
+class Waiting:
+    """Bodies that wait for the end of another one, which has all the room.
+
+    `ended` are those whose waiting is over, with what refused them.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.clock = TurnClock()
+        self.gate = BodyGate(LARGE_BYTES, self.clock, Slices(self.clock))
+        self.ended: list[tuple[int, type[BaseException] | None]] = []
+        self.first = Turn(LARGE_BYTES, 0)
+        self.enter(self.first)
+        for number in range(count):
+            self.enter(Turn(1, 0)).addCallbacks(self._note, self._note, (number,), {}, (number,))
+        self.clock.lag = SLICE_SECONDS / 10
+
+    def _note(self, result: Failure | None, number: int) -> None:
+        self.ended.append((number, None if result is None else result.type))
+
+    def enter(self, turn: Turn) -> Deferred[None]:
+        request: Any = WaitingRequest()
+        return Deferred.fromCoroutine(self.gate.enter(request, turn, 1e9))
+
+    def end_in_turns(self, count: int) -> list[int]:
+        """Return how many go on in each turn until so many have."""
+        counts: list[int] = []
+        while len(self.ended) < count:
+            before = len(self.ended)
+            assert self.clock.take_turn()
+            counts.append(len(self.ended) - before)
+        return counts
+
+
+class WaitingRequest:
+    """What the gate knows of a request."""
+
+    def notifyFinish(self) -> Deferred[None]:
+        return Deferred()
+
+
+@pytest.mark.parametrize("refusal", [None, Unavailable])
+def test_many_bodies_that_may_go_on_together_do_so_in_slices_in_order(
+    refusal: type[Unavailable] | None,
+) -> None:
+    waiting = Waiting(60)
+    if refusal is None:
+        waiting.gate.leave(waiting.first)
+    else:
+        waiting.gate.refuse("The server is shutting down.")
+    assert waiting.ended == []
+    assert max(waiting.end_in_turns(60)) <= 15
+    assert waiting.ended == [(number, refusal) for number in range(60)]
+
+
+def test_a_body_that_is_withdrawn_while_others_go_on_is_passed_over() -> None:
+    waiting = Waiting(20)
+    request: Any = WaitingRequest()
+    gone: Deferred[None] = Deferred()
+    request.notifyFinish = lambda: gone
+    last = Deferred.fromCoroutine(waiting.gate.enter(request, Turn(1, 0), 1e9))
+    waiting.gate.leave(waiting.first)
+    waiting.clock.take_turn()
+    gone.errback(ConnectionLost())
+    waiting.end_in_turns(20)
+    assert last.called
+    assert isinstance(last.result, Failure)
+    assert last.result.check(CancelledError)
+    last.addErrback(lambda _: None)
+    waiting.clock.lag = 0
+    assert waiting.enter(Turn(1, 0)).called
 
 
 def test_the_estimate_counts_members_items_and_bytes() -> None:

@@ -2,7 +2,8 @@
 
 A parsed body takes many times the memory of its bytes, until its write is durable or refused. So
 what is parsed is bounded, by an estimate from above of the memory it takes. Bodies wait in the
-order in which they came, large ones apart, so that a small one never waits for a large one.
+order in which they came, large ones apart, so that a small one never waits for a large one. Those
+that may go on together, because room became free or the server stops, do so in slices.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from typing import Final, NoReturn
 import attrs
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
-from twisted.internet.task import deferLater
 
 from treedbd.database.errors import DeadlinePassed, Unavailable
+from treedbd.database.slices import Slices, Steps
 from treedbd.limits import KIB, MIB
 from treedbd.web.http1.interface import IHttp1Request
 
@@ -31,11 +32,14 @@ NODE_BYTES: Final = 200
 
 @attrs.define(eq=False)
 class Turn:
-    """A body of `length` bytes that waits for its turn, or has it; `nodes` are about its nodes."""
+    """A body of `length` bytes that waits for its turn, or has it; `nodes` are about its nodes.
+
+    It has `began` if it had to wait, with the sentence that refuses it, or None.
+    """
 
     length: int
     nodes: int
-    began: Deferred[None] | None = None
+    began: Deferred[str | None] | None = None
 
     @property
     def size(self) -> int:
@@ -61,12 +65,16 @@ class Turn:
 class _Queue:
     """Bodies that together take at most `limit` bytes of memory, or one that takes more."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, clock: IReactorTime, slices: Slices) -> None:
         self._limit = limit
+        self._clock = clock
+        self._slices = slices
         self._used = 0
+        self._refusal: str | None = None
         self._waiting: deque[Turn] = deque()
+        self._is_going_on = False
 
-    def enter(self, turn: Turn) -> Deferred[None] | None:
+    def enter(self, turn: Turn) -> Deferred[str | None] | None:
         """Begin a turn and return None, or return what fires when it has begun."""
         if not self._waiting and self._has_room(turn):
             self._used += turn.size
@@ -78,38 +86,53 @@ class _Queue:
     def leave(self, turn: Turn) -> None:
         """End a turn."""
         self._used -= turn.size
-        self._begin_next()
+        self._go_on()
 
     def refuse(self, reason: str) -> None:
         """End the waiting of all with an error."""
-        while self._waiting:
-            turn = self._waiting.popleft()
-            if turn.began is not None:
-                turn.began.errback(Unavailable(reason))
+        self._refusal = reason
+        self._go_on()
 
     def _has_room(self, turn: Turn) -> bool:
         return not self._used or self._used + turn.size <= self._limit
 
     def _withdraw(self, turn: Turn) -> None:
         self._waiting.remove(turn)
-        self._begin_next()
+        self._go_on()
 
-    def _begin_next(self) -> None:
-        while self._waiting and self._has_room(self._waiting[0]):
+    def _may_go_on(self) -> bool:
+        return bool(self._waiting) and (
+            self._refusal is not None or self._has_room(self._waiting[0])
+        )
+
+    def _go_on(self) -> None:
+        """Begin turns, or refuse them, in slices.
+
+        They begin in another turn of the reactor, so that the response before them is sent first.
+        """
+        if self._may_go_on() and not self._is_going_on:
+            self._is_going_on = True
+            self._clock.callLater(0, lambda: self._slices.start(self._go_on_in_steps()))
+
+    def _go_on_in_steps(self) -> Steps:
+        while self._may_go_on():
             turn = self._waiting.popleft()
-            self._used += turn.size
+            if self._refusal is None:
+                self._used += turn.size
             if turn.began is not None:
-                turn.began.callback(None)
+                turn.began.callback(self._refusal)
+            yield
+        self._is_going_on = False
 
 
 class BodyGate:
     """Gives each body its turn to be parsed."""
 
-    def __init__(self, limit: int, clock: IReactorTime) -> None:
+    def __init__(self, limit: int, clock: IReactorTime, slices: Slices) -> None:
         """Let bodies of `limit` bytes of memory be parsed at a time, large ones and others each."""
         self._clock = clock
-        self._small = _Queue(limit)
-        self._large = _Queue(limit)
+        self._small = _Queue(limit, clock, slices)
+        self._large = _Queue(limit, clock, slices)
         self._refusal: str | None = None
 
     async def enter(self, request: IHttp1Request, turn: Turn, deadline: float) -> None:
@@ -124,9 +147,9 @@ class BodyGate:
         if began is not None:
             request.notifyFinish().addErrback(lambda _: began.cancel())
             wait_s = max(0.0, deadline - self._clock.seconds())
-            await began.addTimeout(wait_s, self._clock, _time_out)
-            # In another turn of the reactor, so that the response before this one is sent first.
-            await deferLater(self._clock, 0)
+            refusal = await began.addTimeout(wait_s, self._clock, _time_out)
+            if refusal is not None:
+                raise Unavailable(refusal)
 
     def leave(self, turn: Turn) -> None:
         """End a turn: the parsed body is not used any more."""

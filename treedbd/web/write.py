@@ -114,7 +114,7 @@ class WriteHandlers:
             b"DELETE": self.delete,
         }
         self._large = LargeBodies(reads, clock)
-        self.gate: Final = BodyGate(limits.parsed_bytes, clock)
+        self.gate: Final = BodyGate(limits.parsed_bytes, clock, reads.slices)
 
     def refuse_writes(self) -> None:
         """Refuse the bodies that wait, and all that come: the server is shutting down."""
