@@ -30,10 +30,11 @@ from treedbd.database.errors import (
 from treedbd.database.project import ProjectSpec
 from treedbd.database.requests import Caller, Write
 from treedbd.database.runtime import Runtime
+from treedbd.database.slices import SLICE_SECONDS
 from treedbd.database.watchers import Notification
 from treedbd.limits import MAX_DISCONNECT_BYTES
 from treedbd.rules.ruleset import OPEN, RuleSet
-from treedbd.store.disconnect_rows import list_owners, list_rows
+from treedbd.store.disconnect_rows import DisconnectEntry, DisconnectRow, list_owners, list_rows
 from treedbd.store.engine import DiskFull, StoreFailed
 from treedbd.store.memory import MemoryEngine
 from treedbd.tree.edit import Edit, make_patch, make_put, make_remove, resolve
@@ -138,6 +139,29 @@ def test_a_session_is_run_once_however_often_it_is_called_for() -> None:
     world.wait(second)
     world.run()
     assert world.get("n") == 1
+
+
+def test_the_writes_of_many_sessions_that_end_together_are_parsed_in_slices_in_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world, parsed = World(), []
+    for number in range(80):
+        world.set(put(f"{number % 4}/{number}", number), session=str(number % 4))
+    parse = DisconnectRow.entry
+
+    def record(row: DisconnectRow) -> DisconnectEntry:
+        parsed.append(world.clock.turns)
+        return parse(row)
+
+    monkeypatch.setattr(DisconnectRow, "entry", record)
+    ended = [world.writes.run(str(session)) for session in range(4)]
+    world.clock.lag = SLICE_SECONDS / 10
+    world.clock.run_until(lambda: all(each.called for each in ended))
+    assert len(parsed) == 80
+    assert max(map(parsed.count, parsed)) <= 15
+    for session in range(4):
+        of_session = [str(number) for number in range(80) if number % 4 == session]
+        assert world.get(str(session)) == {name: int(name) for name in of_session}
 
 
 def test_setting_is_no_write_of_the_change_log_and_running_is_one() -> None:

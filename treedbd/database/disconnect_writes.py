@@ -15,7 +15,7 @@ after a while, and is left to the next process in the end.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
 from typing import Final
 
@@ -72,6 +72,7 @@ class DisconnectWrites:
         self._write = write
         self._owner = runtime.owner
         self._clock = runtime.clock
+        self._slices = runtime.slices
         self._now_ms = runtime.now_ms
         self._statistics = runtime.statistics
         self._retry: IDelayedCall | None = None
@@ -292,10 +293,19 @@ class DisconnectWrites:
 
     async def _run_some(self, rows: Sequence[DisconnectRow]) -> None:
         """Do some writes, in their order; raise what delays any of them."""
-        runs = [Deferred.fromCoroutine(self._run_row(row)) for row in rows]
+        runs: list[Deferred[None]] = []
+        await self._slices.run(self._begin(rows, runs))
         for is_done, result in await DeferredList(runs, consumeErrors=True):
             if not is_done and isinstance(result, Failure):
                 result.raiseException()
+
+    def _begin(
+        self, rows: Iterable[DisconnectRow], runs: list[Deferred[None]]
+    ) -> Generator[None, None, None]:
+        """Parse and queue writes in steps, since many sessions may end in one moment."""
+        for row in rows:
+            runs.append(Deferred.fromCoroutine(self._run_row(row)))
+            yield
 
     async def _run_row(self, row: DisconnectRow) -> None:
         try:
