@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from functools import partial
 from hashlib import sha256
 from typing import Any, Final, Protocol
@@ -141,12 +141,14 @@ class SessionListens:
             listen.rejudge()
             yield
 
-    def close(self) -> None:
-        """End all listens."""
-        listens, self._listens = self._listens, {}
-        self._owner.parts.registry.listens -= len(listens)
-        for listen in listens.values():
-            listen.close()
+    def close(self) -> Deferred[None]:
+        """End all listens: they send nothing from now on; fires when all is released, in slices."""
+        listens, self._listens = list(self._listens.values()), {}
+        parts = self._owner.parts
+        parts.registry.listens -= len(listens)
+        for listen in listens:
+            listen.is_closed = True
+        return parts.slices.run(_close_all(listens))
 
     def _check_index(self, read: ReadRequest, query: Query) -> bool:
         """Return whether an index is declared for a query, if it needs one.
@@ -179,6 +181,13 @@ class SessionListens:
             call()
 
         return wait()
+
+
+def _close_all(listens: list[Listen]) -> Generator[None, None, None]:
+    """Close listens, and forget each of them, in steps."""
+    while listens:
+        listens.pop().close()
+        yield
 
 
 def _parse(body: dict[str, Any]) -> tuple[Path, Query | None, ListenKey]:

@@ -188,15 +188,20 @@ class RealtimeSession:
         self.inbox.close()
         self.outbox.close()
         self._socket.release()
-        self._actions.listens.close()
+        closed = self._actions.listens.close()
         self.account.close()
         self.parts.registry.remove(self)
         self._count_bytes()
-        self._actions.presence.run().addBoth(self._release)
+        self._actions.presence.run().addErrback(self._not_left).addCallback(
+            lambda _: closed.addBoth(self._release)
+        )
+
+    def _not_left(self, failure: Failure) -> None:
+        self._log.failure("What a session has left could not be written.", failure)
 
     def _release(self, result: object) -> None:
         if isinstance(result, Failure):
-            self._log.failure("What a session has left could not be written.", result)
+            self._log.failure("The listens of a session could not be ended.", result)
         self.parts.release(self.database)
         self.ended.callback(None)
 

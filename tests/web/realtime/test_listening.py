@@ -1,0 +1,68 @@
+"""The listens of a session end together, but are released in slices."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+
+from tests.database.world import TurnClock
+from treedbd.database.slices import SLICE_SECONDS, Slices
+from treedbd.limits import Limits
+from treedbd.web.realtime import listening
+from treedbd.web.realtime.listening import SessionListens
+from treedbd.web.realtime.messages import RealtimeRequest
+
+MANY = 80
+
+
+class CountedListen:
+    """What a session knows of a listen."""
+
+    made: ClassVar[list[CountedListen]] = []
+    released: ClassVar[list[CountedListen]] = []
+
+    def __init__(self, *_: object) -> None:
+        self.query = None
+        self.is_closed = False
+        self.made.append(self)
+
+    def begin(self, number: int, claimed_hash: str, warning: object) -> None:
+        pass
+
+    def close(self) -> None:
+        self.released.append(self)
+
+
+def test_all_listens_of_a_session_end_at_once_and_are_released_in_slices(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    released = CountedListen.released
+    monkeypatch.setattr(listening, "Listen", CountedListen)
+    opened: list[Any] = []
+    clock = TurnClock()
+    registry = SimpleNamespace(listens=0)
+    parts = SimpleNamespace(
+        registry=registry,
+        limits=Limits(),
+        slices=Slices(clock),
+        acquire=lambda _: None,
+        release=lambda _: None,
+    )
+    outbox = SimpleNamespace(add=opened.append)
+    owner: Any = SimpleNamespace(parts=parts, database=None, outbox=outbox)
+    listens = SessionListens(owner)
+    for number in range(MANY):
+        assert listens.listen(RealtimeRequest(number, "q", {"p": f"/{number}"})) is None
+    assert registry.listens == len(opened) == MANY
+    clock.lag = SLICE_SECONDS / 10
+    closed = listens.close()
+    assert registry.listens == 0
+    assert all(each.is_closed for each in CountedListen.made)
+    begun = len(released)
+    while not closed.called:
+        assert len(released) - begun <= 15
+        begun = len(released)
+        assert clock.take_turn()
+    assert len(set(released)) == MANY
