@@ -9,7 +9,7 @@ from concurrent.futures import wait
 import pytest
 from twisted.internet.task import Clock
 
-from treedbd.pauses import STEP_SECONDS, in_steps, pause, paused, run_beside
+from treedbd.pauses import STEP_SECONDS, free_beside, in_steps, pause, paused, run_beside
 
 
 def counting(numbers: list[int]) -> Callable[[], str]:
@@ -152,3 +152,21 @@ def test_steps_that_are_closed_wait_for_what_runs_beside_them() -> None:
     threading.Timer(0.01, may_end.set).start()
     steps.close()
     assert has_ended.is_set()
+
+
+def test_what_is_freed_beside_is_freed_item_by_item_in_another_thread() -> None:
+    threads: list[int] = []
+    is_over = threading.Event()
+
+    class Watched:
+        def __del__(self) -> None:
+            threads.append(threading.get_ident())
+            if len(threads) == 3:
+                is_over.set()
+
+    collected = [Watched() for _ in range(3)]
+    free_beside(collected)
+    assert is_over.wait(10)
+    assert len(set(threads)) == 1
+    assert threading.get_ident() not in threads
+    assert collected == []

@@ -7,7 +7,8 @@ Anywhere else `pause` does nothing, so the same functions serve commands and tes
 costs some microseconds, so with a clock a step goes on until it has lasted `STEP_SECONDS`.
 
 What cannot be divided, as a call of the store with a row of megabytes, is done by `run_beside` in
-another thread, and the steps go on when it is done.
+another thread, and the steps go on when it is done. What steps that are closed have collected is
+freed there too (`free_beside`), since they have no further step for it.
 
 A function that pauses must not be called within `Engine.read`, whose moment ends with the step.
 """
@@ -17,6 +18,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from math import inf
 from typing import Any, Final, NoReturn, TypeAlias, TypeVar
 
@@ -47,6 +49,7 @@ class _Idle(threading.local):
 
 _idle: Final = _Idle()
 _threads: Final = ThreadPoolExecutor(2, thread_name_prefix="treedb-beside")
+_freeing: Final = ThreadPoolExecutor(1, thread_name_prefix="treedb-freeing")
 
 
 class _Worker(greenlet):
@@ -111,6 +114,21 @@ def run_beside(work: Callable[[], T]) -> T:
     finally:
         wait((future,))
     return future.result()
+
+
+def free_beside(collected: list[Any]) -> None:
+    """Free what a list holds, item by item, in another thread: others run in between.
+
+    Nothing else must refer to the items, and each must be freed in less than some milliseconds.
+    """
+    if collected:
+        with suppress(RuntimeError):  # the process ends
+            _freeing.submit(_free, collected)
+
+
+def _free(collected: list[Any]) -> None:
+    while collected:
+        collected.pop()
 
 
 def _no_time() -> float:

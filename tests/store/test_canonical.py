@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -64,3 +65,16 @@ def test_a_large_value_is_hashed_in_many_small_steps() -> None:
     chunks = list(canonical_chunks(nodes, ("at",)))
     assert len(chunks) > 200
     assert max(map(len, chunks)) < 100
+
+
+@pytest.mark.parametrize("steps", [5, 15, None])
+def test_keys_that_were_sorted_are_freed_beside_if_a_value_is_left_before_its_end(
+    monkeypatch: pytest.MonkeyPatch, steps: int | None
+) -> None:
+    nodes = stored({str(at): "x" * 20 for at in range(0, 140, 7)})
+    freed: list[int] = []
+    monkeypatch.setattr(canonical, "free_beside", lambda runs: freed.append(len(runs)))
+    chunks = canonical.etag_in_steps(nodes, ("at",))
+    list(islice(chunks, steps))
+    chunks.close()  # type: ignore[attr-defined]
+    assert bool(sum(freed)) is (steps is not None)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import itertools
+import sys
 from typing import Any
 
 import pytest
@@ -137,3 +139,27 @@ def test_a_limit_selects_from_many_batches(values: list[int], limit: int, end: s
         expected = [key for key, _ in query.select(members(normal_form(body)))]
         selected = [child.key for child in iterate_selected(nodes, PATH, query) if child]
         assert selected == expected
+
+
+@pytest.mark.parametrize("end", [{}, {"limitToFirst": "2500"}, {"limitToLast": "2500"}])
+@pytest.mark.parametrize("steps", [1000, 4000, 6000])
+def test_what_a_query_has_sorted_is_freed_beside_if_it_is_left_before_its_end(
+    monkeypatch: pytest.MonkeyPatch, end: dict[str, str], steps: int
+) -> None:
+    nodes = NodeWriter(MemoryEngine().begin())
+    nodes.apply(make_put(Place(PATH), {f"k{at}": {"v": at} for at in range(3000)}).changes)
+    query = parse_query({"orderBy": '"v"', **end})
+    assert query is not None
+    freed: list[int] = []
+
+    def free(collected: list[Any]) -> None:
+        # Nothing else refers to them, but to the one that was seen last.
+        assert sum([sys.getrefcount(item) > 3 for item in collected]) <= 1
+        freed.append(len(collected))
+
+    monkeypatch.setattr(select_module, "free_beside", free)
+    monkeypatch.setattr(select_module, "YIELD_AFTER", 1)
+    selected = iterate_selected(nodes, PATH, query)
+    is_over = len(list(itertools.islice(selected, steps))) < steps
+    selected.close()  # type: ignore[attr-defined]
+    assert bool(sum(freed)) is not is_over

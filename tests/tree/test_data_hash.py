@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from treedbd.tree.data_hash import NOTHING, data_hash
+from treedbd.pauses import in_steps
+from treedbd.tree import data_hash as data_hash_module
+from treedbd.tree.data_hash import NOTHING, HashedChild, data_hash, hash_container
 from treedbd.tree.normalise import normalise
 from treedbd.tree.types import Json, Value
 
@@ -86,3 +88,20 @@ def test_keys_and_priorities_compare_by_utf_16() -> None:
 def test_containers_are_nested() -> None:
     inner = of(f":b:{of('string:x')}")
     assert data_hash(value({"a": {"b": "x"}})) == of(f":a:{inner}")
+
+
+def test_what_was_sorted_is_freed_beside_if_a_hash_is_left_before_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    freed: list[int] = []
+    monkeypatch.setattr(data_hash_module, "SORTED_AT_ONCE", 4)
+    monkeypatch.setattr(data_hash_module, "free_beside", lambda runs: freed.append(len(runs)))
+    children = [HashedChild(str(at % 10), None, "x") for at in range(100, 0, -1)]
+    for steps in (30, 1000):
+        work = in_steps(lambda: hash_container(lambda: children, None))
+        for _ in range(steps):
+            if next(work, "end") == "end":
+                break
+        work.close()
+    assert freed[0] > 0
+    assert freed[1:] == [0]

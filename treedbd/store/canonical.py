@@ -14,6 +14,7 @@ from heapq import merge
 from itertools import chain, islice
 from typing import Final, Protocol
 
+from treedbd.pauses import free_beside
 from treedbd.store.child import Child, ReadsNodes
 from treedbd.store.children import empty_chunks, find_array
 from treedbd.store.row_codec import CONTAINERS, parse_stored
@@ -118,13 +119,22 @@ def _in_canonical_order(nodes: ReadsRows, path: Path) -> Iterator[Child | None]:
 
 
 def _sorted_children(nodes: ReadsRows, path: Path) -> Iterator[Child | None]:
-    keys = nodes.keys(path)
-    runs = []
+    runs: list[list[str]] = []
+    try:
+        for key in _merged(nodes.keys(path), runs):
+            yield None if key is None else Child(nodes, path, key, None)
+    finally:
+        free_beside(runs)
+
+
+def _merged(keys: Iterator[str], runs: list[list[str]]) -> Iterator[str | None]:
     while batch := list(islice(keys, SORTED_AT_ONCE)):
         runs.append(sorted(batch, key=_rank))
         yield None
-    for key in merge(*runs, key=_rank):
-        yield Child(nodes, path, key, None)
+    yield from merge(*runs, key=_rank)
+    while runs:
+        runs.pop()
+        yield None
 
 
 def _rank(key: str) -> bytes:

@@ -9,13 +9,14 @@ however many children there are.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from heapq import merge
 from itertools import count, islice, takewhile
 from typing import Any, Final, TypeAlias
 
 import attrs
 
+from treedbd.pauses import free_beside
 from treedbd.store.child import Child
 from treedbd.store.children import ChildSource
 from treedbd.store.filtered import select_passing
@@ -112,12 +113,10 @@ def _all_by_rank(nodes: Nodes, path: Path, query: Query) -> Iterator[Child | Non
     is_last = query.limit_to_last is not None
     unlimited = attrs.evolve(query, limit_to_first=None, limit_to_last=None)
     ranking = _Ranking(unlimited, is_last=is_last)
-    for batch in batched(nodes.sources(path)):
-        ranking.add(batch, ranks_of(nodes, path, query, batch))
-        yield None
-    for tag, content, _, key, source in ranking.in_order():
-        yield Child(nodes, path, key, source, (tag, content))
-    yield from ranking.forget()
+    try:
+        yield from _ranked(nodes, path, query, ranking)
+    finally:
+        ranking.free_beside()
 
 
 def draw(
@@ -192,25 +191,35 @@ def _span_from(bound: Bound | None, *, reverse: bool = False) -> Span:
 def _by_rank(nodes: Nodes, path: Path, query: Query) -> Iterator[Child | None]:
     yield None
     ranking = _Ranking(query)
+    selected: list[Child] = []
+    ranked = _ranked(nodes, path, query, ranking)
+    try:
+        if query.limit_to_last is None:
+            yield from ranked
+            return
+        for number, child in enumerate(ranked):
+            if child is not None:
+                selected.append(child)
+            if child is None or number % YIELD_AFTER == 0:
+                yield None
+        while selected:
+            yield selected.pop()
+    finally:
+        ranked.close()
+        ranking.free_beside()
+        free_beside(selected)
+
+
+def _ranked(
+    nodes: Nodes, path: Path, query: Query, ranking: _Ranking
+) -> Generator[Child | None, None, None]:
+    """Yield the children that `ranking` selects, from the end where its limit begins."""
     for batch in batched(nodes.sources(path)):
         ranking.add(batch, ranks_of(nodes, path, query, batch))
         yield None
-    children = (
-        Child(nodes, path, key, source, (tag, content))
-        for tag, content, _, key, source in ranking.in_order()
-    )
-    if query.limit_to_last is None:
-        yield from children
-        yield from ranking.forget()
-        return
-    selected: list[Child] = []
-    for number, child in enumerate(children):
-        selected.append(child)
-        if number % YIELD_AFTER == 0:
-            yield None
+    for tag, content, _, key, source in ranking.in_order():
+        yield Child(nodes, path, key, source, (tag, content))
     yield from ranking.forget()
-    while selected:
-        yield selected.pop()
 
 
 class _Ranking:
@@ -258,6 +267,10 @@ class _Ranking:
         while self._runs:
             self._runs.pop()
             yield None
+
+    def free_beside(self) -> None:
+        """Forget the children that are left: who asked for them has gone."""
+        free_beside(self._runs)
 
     def _end_run(self) -> None:
         run = self._run

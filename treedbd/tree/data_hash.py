@@ -18,7 +18,7 @@ from heapq import merge
 from itertools import chain, islice
 from typing import Final, NamedTuple, TypeAlias
 
-from treedbd.pauses import pause
+from treedbd.pauses import free_beside, pause
 from treedbd.tree.order import rank_key
 from treedbd.tree.printing import TEXT_AT_ONCE
 from treedbd.tree.types import Leaf, Priority, Value
@@ -89,7 +89,16 @@ def _print_in_order(children: Iterable[HashedChild]) -> Iterator[str]:
 
 def _print_sorted(children: Iterable[HashedChild]) -> Iterator[str]:
     """Print children in order, some at a time; what that took in memory is freed in steps."""
-    runs = []
+    runs: list[tuple[_Printed, ...]] = []
+    try:
+        yield from _print_merged(children, runs)
+    finally:
+        free_beside(runs)
+
+
+def _print_merged(
+    children: Iterable[HashedChild], runs: list[tuple[_Printed, ...]]
+) -> Iterator[str]:
     for run in _runs(children):
         runs.append(run)
         pause()
