@@ -558,6 +558,30 @@ def test_a_failure_ends_what_has_begun(world: World) -> None:
     check_idle(world)
 
 
+def test_many_who_wait_for_what_fails_are_refused_in_slices(world: World) -> None:
+    source = Text(*[PIECE] * 50, fails=True)
+    readers = [expect_large(world, source) for _ in range(40)]
+    refused = 0
+    while refused < 40:
+        world.turn()
+        before, refused = refused, sum(each.result is not None for each in readers)
+        assert refused - before <= SLICE_SECONDS / LAG_S * 2
+    assert all(isinstance(each.result, StoreFailed) for each in readers)
+    world.finish()
+    check_idle(world)
+
+
+def test_of_those_who_wait_for_what_fails_some_may_leave_meanwhile(world: World) -> None:
+    source = Text(*[PIECE] * 50, fails=True)
+    readers = [expect_large(world, source) for _ in range(40)]
+    world.take_turns_until(lambda: readers[0].result is not None)
+    for each in readers:
+        each.waiting.cancel()
+    world.finish()
+    assert isinstance(readers[-1].result, CancelledError)
+    check_idle(world)
+
+
 def test_without_a_free_slot_it_begins_again_and_nothing_is_held_meanwhile(world: World) -> None:
     others = [expect_large(world, many()) for _ in range(MAX_CONCURRENT_RENDERS)]
     source = many()

@@ -13,6 +13,7 @@ begun, only callers who have seen the very state that is rendered can join.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
+from contextlib import suppress
 from typing import Any, Final, NoReturn, Protocol, TypeAlias, TypeVar
 
 import attrs
@@ -157,14 +158,21 @@ class LargeRead:
         except CancelledError:
             pass  # all who waited have left, or nobody has joined
         except Exception:
-            failure = Failure()
-            while self._waiters:
-                self._pop(next(iter(self._waiters))).errback(failure)
-            if self._flow is not None and self._flow.has_readers:
-                _log.warn("A large read was cut off in the middle: {error}", error=failure.value)
-                self._flow.fail()
+            await self._fail(Failure())
         finally:
             slots.release()
+
+    async def _fail(self, failure: Failure) -> None:
+        if self._flow is not None and self._flow.has_readers:
+            _log.warn("A large read was cut off in the middle: {error}", error=failure.value)
+            self._flow.fail()
+        with suppress(CancelledError):  # all who are left have left
+            await self._run_in_slices(self._fail_each(failure))
+
+    def _fail_each(self, failure: Failure) -> Iterator[None]:
+        while self._waiters:
+            self._pop(next(iter(self._waiters))).errback(failure)
+            yield
 
     async def _render(self, writer: RenderingWriter) -> Rendering:
         try:
