@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import tempfile
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
 
 import pytest
 from twisted.internet.task import Clock
 
+from tests.database.world import TurnClock
 from tests.web.http1.peer import GET, ScriptedResource, Server
 from tests.web.http1.test_direct_send import SocketTransport
 from treedbd.limits import Limits
 from treedbd.web.content import Content, ContentReader, WaitingBytes
+from treedbd.web.http1.pipelines import Ring
 from treedbd.web.http1.request import Request
 from treedbd.web.http1.writer import ConnectionWriter
 
@@ -35,7 +38,14 @@ def transport() -> Iterator[SocketTransport]:
 class Sending:
     """One reply with a body of numbers, that can be told apart."""
 
-    def __init__(self, transport: SocketTransport, size: int, *, in_file: bool = False) -> None:
+    def __init__(
+        self,
+        transport: SocketTransport,
+        size: int,
+        *,
+        in_file: bool = False,
+        ring: Ring | None = None,
+    ) -> None:
         self.clock = Clock()
         self.waiting = WaitingBytes(10 * size)
         self.body = b"".join(b"%07d\n" % number for number in range(size // 8))
@@ -47,7 +57,7 @@ class Sending:
             source = tempfile.TemporaryFile()  # noqa: SIM115 - the content closes it
             source.write(self.body)
         self.content = Content(self.waiting, source)
-        self.writer = ConnectionWriter(transport.tcp, self.clock, lambda: None)
+        self.writer = ConnectionWriter(transport.tcp, ring or Ring(self.clock), lambda: None)
 
     def begin(self) -> ContentReader:
         reader = self.content.open("192.0.2.1")
@@ -70,6 +80,24 @@ class Sending:
 
     def _finish(self) -> None:
         self.done += 1
+
+
+MakeFast: TypeAlias = Callable[[Ring], Sending]
+
+
+@pytest.fixture
+def make_fast() -> Iterator[MakeFast]:
+    """Make a reply of 3 MiB whose client reads at once all that it is sent."""
+    with contextlib.ExitStack() as stack:
+
+        def make(ring: Ring) -> Sending:
+            transport = SocketTransport()
+            stack.callback(transport.close)
+            sending = Sending(transport, 3 * MB, ring=ring)
+            sending.writer._send_directly = len
+            return sending
+
+        yield make
 
 
 @pytest.mark.parametrize("in_file", [False, True])
@@ -125,6 +153,37 @@ def test_a_client_that_reads_at_once_gets_no_more_than_its_turn(
     assert MB <= 3 * MB - reader.remaining < 2 * MB
     sending.clock.advance(0)
     assert sending.done == 1
+
+
+def test_many_clients_that_read_at_once_share_each_turn_in_order(
+    make_fast: MakeFast,
+) -> None:
+    clock = TurnClock()
+    ring = Ring(clock)
+    sendings = [make_fast(ring) for _ in range(30)]
+    readers = [each.begin() for each in sendings]
+    left = sum(reader.remaining for reader in readers)
+    while left:
+        assert clock.take_turn()
+        before, left = left, sum(reader.remaining for reader in readers)
+        assert before - left <= 3 * MB
+        counts = [reader.remaining for reader in readers]
+        assert max(counts) - min(counts) <= MB
+    assert [each.done for each in sendings] == [1] * 30
+    assert not clock.take_turn()
+
+
+def test_a_client_that_has_gone_leaves_the_ring_to_the_others(make_fast: MakeFast) -> None:
+    clock = TurnClock()
+    ring = Ring(clock)
+    gone, other = make_fast(ring), make_fast(ring)
+    gone.begin()
+    other.begin()
+    gone.writer.release()
+    while clock.take_turn():
+        pass
+    assert (gone.done, gone.waiting.total) == (0, 0)
+    assert (other.done, other.waiting.total) == (1, 0)
 
 
 def test_a_reply_that_fails_in_the_middle_is_dropped(

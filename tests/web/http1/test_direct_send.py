@@ -12,6 +12,7 @@ from twisted.internet.tcp import Connection
 from twisted.internet.testing import MemoryReactorClock, StringTransport
 
 from treedbd.web.http1.direct_send import find_direct_send
+from treedbd.web.http1.pipelines import Ring
 from treedbd.web.http1.writer import ConnectionWriter
 
 
@@ -126,7 +127,7 @@ def test_a_transport_without_the_known_attributes_has_no_direct_send(
 
 def test_nothing_is_sent_before_the_rest_of_a_partial_send(transport: SocketTransport) -> None:
     transport.tcp.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-    writer = ConnectionWriter(transport.tcp, Clock(), lambda: None)
+    writer = ConnectionWriter(transport.tcp, Ring(Clock()), lambda: None)
     writer.write(b"x" * 2_000_000)
     transport.flush()
     received = transport.receive()
@@ -144,7 +145,7 @@ def test_bytes_that_do_not_fit_the_socket_buffer_follow_in_order(
     transport: SocketTransport,
 ) -> None:
     transport.tcp.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-    writer = ConnectionWriter(transport.tcp, Clock(), lambda: None)
+    writer = ConnectionWriter(transport.tcp, Ring(Clock()), lambda: None)
     pieces = [bytes([number]) * 30_000 for number in range(10)]
     for piece in pieces:
         writer.write(piece)
@@ -162,7 +163,7 @@ def test_bytes_that_do_not_fit_the_socket_buffer_follow_in_order(
 
 
 def test_a_large_body_follows_its_head(transport: SocketTransport) -> None:
-    writer = ConnectionWriter(transport.tcp, Clock(), lambda: None)
+    writer = ConnectionWriter(transport.tcp, Ring(Clock()), lambda: None)
     body = b"x" * 1_000_000
     writer.write_pair(b"head", body)
     received = b""

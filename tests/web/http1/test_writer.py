@@ -10,6 +10,7 @@ from twisted.internet.tcp import Connection
 from twisted.internet.testing import MemoryReactorClock
 
 from tests.web.http1.test_direct_send import SocketTransport
+from treedbd.web.http1.pipelines import Ring
 from treedbd.web.http1.writer import ConnectionWriter
 
 
@@ -23,14 +24,14 @@ def transport() -> Iterator[SocketTransport]:
 
 
 def test_a_client_is_not_stalled_if_nothing_waits(transport: SocketTransport) -> None:
-    writer = ConnectionWriter(transport.tcp, Clock(), lambda: None)
+    writer = ConnectionWriter(transport.tcp, Ring(Clock()), lambda: None)
     assert writer.stalled_s(0) is None
     writer.write(b"small")
     assert writer.stalled_s(100) is None
 
 
 def test_a_client_that_reads_nothing_is_stalled(transport: SocketTransport) -> None:
-    writer = ConnectionWriter(transport.tcp, Clock(), lambda: None)
+    writer = ConnectionWriter(transport.tcp, Ring(Clock()), lambda: None)
     writer.write(b"x" * 100_000)
     transport.flush()
     assert writer.stalled_s(10) == 0
@@ -38,7 +39,7 @@ def test_a_client_that_reads_nothing_is_stalled(transport: SocketTransport) -> N
 
 
 def test_further_writes_do_not_reset_the_stalled_time(transport: SocketTransport) -> None:
-    writer = ConnectionWriter(transport.tcp, Clock(), lambda: None)
+    writer = ConnectionWriter(transport.tcp, Ring(Clock()), lambda: None)
     writer.write(b"x" * 100_000)
     transport.flush()
     assert writer.stalled_s(10) == 0
@@ -47,7 +48,7 @@ def test_further_writes_do_not_reset_the_stalled_time(transport: SocketTransport
 
 
 def test_a_client_that_reads_a_little_is_not_stalled(transport: SocketTransport) -> None:
-    writer = ConnectionWriter(transport.tcp, Clock(), lambda: None)
+    writer = ConnectionWriter(transport.tcp, Ring(Clock()), lambda: None)
     writer.write(b"x" * 100_000)
     for now in range(0, 100, 10):
         assert writer.stalled_s(now) == 0
@@ -56,7 +57,7 @@ def test_a_client_that_reads_a_little_is_not_stalled(transport: SocketTransport)
 
 
 def test_a_client_that_leaves_small_writes_unread_is_stalled(transport: SocketTransport) -> None:
-    writer = ConnectionWriter(transport.tcp, Clock(), lambda: None)
+    writer = ConnectionWriter(transport.tcp, Ring(Clock()), lambda: None)
     while not transport.is_waiting:
         writer.write(b"event\n" * 10)
     assert not writer.is_paused
@@ -68,7 +69,9 @@ def test_it_is_paused_from_when_the_transport_is_full_until_it_is_empty(
     transport: SocketTransport,
 ) -> None:
     is_paused: list[bool] = []
-    writer = ConnectionWriter(transport.tcp, Clock(), lambda: is_paused.append(writer.is_paused))
+    writer = ConnectionWriter(
+        transport.tcp, Ring(Clock()), lambda: is_paused.append(writer.is_paused)
+    )
     writer.write(b"x" * 200_000)
     assert writer.is_paused
     while transport.is_waiting:
@@ -79,7 +82,7 @@ def test_it_is_paused_from_when_the_transport_is_full_until_it_is_empty(
 
 
 def test_close_sends_what_waits_first(transport: SocketTransport) -> None:
-    writer = ConnectionWriter(transport.tcp, Clock(), lambda: None)
+    writer = ConnectionWriter(transport.tcp, Ring(Clock()), lambda: None)
     writer.write(b"x" * 200_000)
     writer.close()
     received = b""
@@ -94,7 +97,7 @@ def test_close_sends_what_waits_first(transport: SocketTransport) -> None:
 
 def test_close_half_sends_what_waits_and_keeps_reading(transport: SocketTransport) -> None:
     transport.tcp.startReading()
-    writer = ConnectionWriter(transport.tcp, Clock(), lambda: None)
+    writer = ConnectionWriter(transport.tcp, Ring(Clock()), lambda: None)
     writer.write(b"x" * 200_000)
     writer.close_half()
     received = b""
@@ -113,7 +116,7 @@ def test_the_kernel_keeps_little_of_what_a_client_does_not_read() -> None:
     accepted.setblocking(False)
     tcp = Connection(accepted, Protocol(), MemoryReactorClock())
     tcp.connected = 1
-    writer = ConnectionWriter(tcp, Clock(), lambda: None)
+    writer = ConnectionWriter(tcp, Ring(Clock()), lambda: None)
     sent = 0
     while not writer.is_paused:
         sent += writer.write_some(b"x" * 100_000)

@@ -120,7 +120,7 @@ class Http1Connection(Protocol):
         transport = self.transport
         self.peer, self.host = transport.getPeer(), transport.getHost()
         self.secure = ISSLTransport.providedBy(transport)
-        self.writer = ConnectionWriter(transport, self._connections.clock, self._resume_parsing)
+        self.writer = ConnectionWriter(transport, self._connections.ring, self._resume_parsing)
         self._make_request, self._counted_for = self._connections.requests_of(self.peer)
         self._body.address = self._counted_for
         error = self._connections.admit(self, self._counted_for)

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from twisted.internet.interfaces import IDelayedCall, IPushProducer, IReactorTime
+from twisted.internet.interfaces import IPushProducer
 from twisted.logger import Logger
 from zope.interface import implementer
 
-from treedbd.limits import MIB
+from treedbd.limits import KIB, MIB
 from treedbd.web.content import Buffer, ContentReader
+from treedbd.web.http1.pipelines import Ring
 
-_TURN_BYTES: Final = MIB
-"""Bytes that one reply sends in a turn of the reactor, however fast the client reads."""
+_AT_ONCE_BYTES: Final = MIB
+"""Bytes that a reply sends when its client has made room, however fast that reads."""
+_VISIT_BYTES: Final = 256 * KIB
+"""Bytes that it sends at a visit of the ring, in which it waits to go on."""
 
 _log = Logger()
 
@@ -43,22 +46,25 @@ class ContentSender:
         self,
         writer: PieceWriter,
         reader: ContentReader,
-        clock: IReactorTime,
+        ring: Ring,
         done: Callable[[], None],
     ) -> None:
-        """Send what `reader` reads, close it and call `done`; not called if the client is gone."""
+        """Send what `reader` reads, close it and call `done`; not called if the client is gone.
+
+        A client that reads fast shares the turns of the reactor with the others in the `ring`.
+        """
         self._writer = writer
         self._reader = reader
-        self._clock = clock
+        self._ring = ring
         self._done = done
         self._is_paused = False
-        self._next_turn: IDelayedCall | None = None
+        self._is_in_ring = False
 
     def resumeProducing(self) -> None:
         """Send until the client does not keep up."""
         self._is_paused = False
-        if self._next_turn is None:
-            self._send()
+        if not self._is_in_ring:
+            self._send(_AT_ONCE_BYTES)
 
     def pauseProducing(self) -> None:
         """Send no more for now."""
@@ -66,27 +72,29 @@ class ContentSender:
 
     def stopProducing(self) -> None:
         """Release the content: it is no longer read."""
-        if self._next_turn is not None:
-            self._next_turn.cancel()
-            self._next_turn = None
         self._is_paused = True
         self._reader.close()
 
-    def _send(self) -> None:
-        self._next_turn = None
+    def _go_on(self) -> None:
+        self._is_in_ring = False
+        if not self._is_paused:
+            self._send(_VISIT_BYTES)
+
+    def _send(self, limit: int) -> None:
         try:
-            self._send_pieces()
+            self._send_pieces(limit)
         except Exception:
             _log.failure("A reply failed in the middle.")
             self.stopProducing()
             self._writer.abort()
 
-    def _send_pieces(self) -> None:
+    def _send_pieces(self, limit: int) -> None:
         reader, writer = self._reader, self._writer
-        end = max(0, reader.remaining - _TURN_BYTES)
+        end = max(0, reader.remaining - limit)
         while reader.remaining and not self._is_paused:
-            if reader.remaining < end:
-                self._next_turn = self._clock.callLater(0, self._send)
+            if reader.remaining <= end:
+                self._is_in_ring = True
+                self._ring.add(self._go_on)
                 return
             piece = reader.peek(writer.piece_bytes)
             if not piece:

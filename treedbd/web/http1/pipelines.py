@@ -3,7 +3,8 @@
 However many such connections there are, together they have one share of each turn of the reactor:
 each renders a few requests and goes to the end, in the order in which they came. So a client that
 sends one request at a time never waits for what others have sent ahead, only for a turn. A client
-alone in the ring has the whole share.
+alone in the ring has the whole share. Those that read long replies as fast as these are sent are
+in the ring too: each is sent a piece.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from twisted.logger import Logger
 _log: Final = Logger()
 
 VISITS: Final = 8
-"""How often connections render requests in one turn, all together."""
+"""How often connections go on in one turn, all together."""
 SHARE_SECONDS: Final = 0.008
 """No further one begins in a turn in which they have taken so long."""
 

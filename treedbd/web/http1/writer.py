@@ -14,11 +14,9 @@ from typing import Any, Final, cast
 
 from twisted.internet.abstract import FileDescriptor
 from twisted.internet.interfaces import (
-    IDelayedCall,
     IProducer,
     IPullProducer,
     IPushProducer,
-    IReactorTime,
 )
 from twisted.internet.tcp import Connection
 from twisted.logger import Logger
@@ -37,6 +35,7 @@ from treedbd.web.http1.direct_send import (
     find_direct_send,
     find_free_send,
 )
+from treedbd.web.http1.pipelines import Ring
 
 _log = Logger()
 
@@ -64,11 +63,10 @@ class ConnectionWriter:
 
     """
 
-    def __init__(
-        self, transport: Any, clock: IReactorTime, on_writable: Callable[[], object]
-    ) -> None:
+    def __init__(self, transport: Any, ring: Ring, on_writable: Callable[[], object]) -> None:
         """Write to `transport`: TCP, TLS over it, a UNIX socket, memory.
 
+        Replies whose clients read fast go on in the `ring`, which all connections share.
         `on_writable` is called when it accepts more again.
         """
         self.bytes_sent = 0
@@ -86,7 +84,7 @@ class ConnectionWriter:
         ) + 1
         self._read: int | None = None
         self._moved_at = 0.0
-        self._clock = clock
+        self._ring = ring
         self._on_writable = on_writable
         self._producer: IPushProducer | None = None
         transport.registerProducer(self, True)
@@ -128,7 +126,7 @@ class ConnectionWriter:
 
         `done` is called after the last byte was taken, now or later; not if the client is gone.
         """
-        sender = ContentSender(self, reader, self._clock, done)
+        sender = ContentSender(self, reader, self._ring, done)
         self.register_producer(sender, streaming=True)
         if self.is_paused:
             self.write(head)
@@ -178,7 +176,7 @@ class ConnectionWriter:
             self._producer = cast(IPushProducer, producer)
         else:
             self._producer = PullProducerAdapter(
-                cast(IPullProducer, producer), self._clock, self.abort
+                cast(IPullProducer, producer), self._ring, self.abort
             )
         if self.is_paused:
             self._producer.pauseProducing()
@@ -240,28 +238,27 @@ class ConnectionWriter:
 
 @implementer(IPushProducer)
 class PullProducerAdapter:
-    """Calls a pull producer in every turn of the reactor while the client reads."""
+    """Calls a pull producer again and again, in the ring, while the client reads."""
 
-    def __init__(
-        self, producer: IPullProducer, clock: IReactorTime, abort: Callable[[], None]
-    ) -> None:
+    def __init__(self, producer: IPullProducer, ring: Ring, abort: Callable[[], None]) -> None:
         """Pull from `producer` from the next turn on; `abort` ends a reply that failed."""
         self._producer = producer
-        self._clock = clock
+        self._ring = ring
         self._abort = abort
-        self._next: IDelayedCall | None = None
+        self._is_paused = False
+        self._is_in_ring = False
         self.resumeProducing()
 
     def resumeProducing(self) -> None:
         """Pull again."""
-        if self._next is None:
-            self._next = self._clock.callLater(0, self._pull)
+        self._is_paused = False
+        if not self._is_in_ring:
+            self._is_in_ring = True
+            self._ring.add(self._pull)
 
     def pauseProducing(self) -> None:
         """Pull no more for now."""
-        if self._next is not None:
-            self._next.cancel()
-            self._next = None
+        self._is_paused = True
 
     def stopProducing(self) -> None:
         """Stop the producer, which is no longer read."""
@@ -269,8 +266,10 @@ class PullProducerAdapter:
         self._producer.stopProducing()
 
     def _pull(self) -> None:
-        # Scheduled first, so that the producer may pause or unregister itself meanwhile.
-        self._next = self._clock.callLater(0, self._pull)
+        self._is_in_ring = False
+        if self._is_paused:
+            return
+        self.resumeProducing()  # before that of the producer, which may pause or unregister itself
         try:
             self._producer.resumeProducing()
         except Exception:
