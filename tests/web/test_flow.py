@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
+from tests.database.world import TurnClock
 from tests.web.http1.peer import Peer
 from tests.web.tree_server import TreeServer
 from treedbd.database import etags
+from treedbd.database.slices import SLICE_SECONDS, Slices
 from treedbd.limits import DEFAULT_TIMEOUT_S, Limits
 from treedbd.store.canonical import etag_in_steps
 from treedbd.store.engine import StoreFailed
@@ -22,7 +24,7 @@ from treedbd.tree.etag import etag
 from treedbd.tree.types import Json, Path
 from treedbd.web import representation
 from treedbd.web.dialect import FIREBASE, STANDARD
-from treedbd.web.http1.flow_sender import MIN_BYTES, PACE_SECONDS
+from treedbd.web.http1.flow_sender import MIN_BYTES, PACE_SECONDS, FlowSender
 from treedbd.web.options import WebOptions
 from treedbd.web.rendering import IN_MEMORY_BYTES
 
@@ -84,7 +86,7 @@ def test_the_first_bytes_of_a_large_read_come_before_all_is_rendered(
     on_page(monkeypatch, lambda: sent.append(len(peer.transport.value())))
     peer.send(b"GET /big.json HTTP/1.1\r\nHost: demo.localhost\r\n\r\n")
     run(server, 1)
-    assert 0 < next(filter(None, sent)) < len(TEXT) / 10
+    assert 0 < next(filter(None, sent)) < len(TEXT) / 5
     (reply,) = peer.read()
     assert (reply.status, reply[b"transfer-encoding"]) == (200, b"chunked")
     assert reply.body == TEXT
@@ -350,3 +352,51 @@ def test_what_is_compressed_can_be_decoded_before_all_is_rendered(
     peer.send(head)
     run(server, 1)
     assert 0 < next(filter(None, decoded)) < len(TEXT) / 8
+
+
+class CountedFlow:
+    """A request, and the flow that answers it: pieces of which none is kept."""
+
+    def __init__(self, pieces: int) -> None:
+        self.left = pieces
+        self.sent = 0
+        self.has_failed = False
+        self.is_finished = False
+
+    @property
+    def is_at_end(self) -> bool:
+        return not self.left
+
+    def read(self, size: int) -> bytes:
+        self.left -= bool(self.left)
+        return b"x" * size if self.left else b""
+
+    def write(self, _: bytes) -> None:
+        self.sent += 1
+
+    def registerProducer(self, *_: object) -> None:
+        pass
+
+    def unregisterProducer(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def finish(self) -> None:
+        self.is_finished = True
+
+
+def test_however_many_clients_read_what_flows_they_share_a_slice_of_each_turn() -> None:
+    clock = TurnClock(lag=SLICE_SECONDS / 10)
+    slices = Slices(clock)
+    flows = [CountedFlow(50) for _ in range(20)]
+    for each in flows:
+        both: Any = each
+        FlowSender(both, both, clock, None, slices).start()
+    sent = sum(each.sent for each in flows)
+    assert sent <= 2 * len(flows)
+    while not all(each.is_finished for each in flows):
+        assert clock.take_turn()
+        before, sent = sent, sum(each.sent for each in flows)
+        assert 0 < sent - before <= 15

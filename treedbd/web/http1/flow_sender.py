@@ -14,7 +14,7 @@ from twisted.logger import Logger
 from zope.interface import implementer
 
 from treedbd.database.slices import Slices, Steps
-from treedbd.limits import KIB, MIB
+from treedbd.limits import KIB
 from treedbd.web.flow import FlowReader
 from treedbd.web.http1.errors import CutOff
 from treedbd.web.http1.interface import IHttp1Request
@@ -22,7 +22,6 @@ from treedbd.web.http1.interface import IHttp1Request
 PIECE_BYTES: Final = 64 * KIB
 PACE_SECONDS: Final = 60.0
 MIN_BYTES: Final = 256 * KIB
-_TURN_BYTES: Final = MIB
 
 _log = Logger()
 
@@ -54,10 +53,10 @@ class FlowSender:
     ) -> None:
         """Send what `reader` reads, then close it and finish the request.
 
-        What is encoded is encoded in `slices`, which the bodies of a service share.
+        It is encoded and sent in `slices`, which all bodies of a service share.
         """
         self._slices = slices
-        self._is_encoding = False
+        self._is_sending = False
         self._request = request
         self._reader = reader
         self._clock = clock
@@ -65,7 +64,6 @@ class FlowSender:
         self._is_paused = False
         self._is_flushed = True
         self._taken = 0
-        self._next_turn: IDelayedCall | None = None
         self._pace: IDelayedCall | None = None
         self._end: IDelayedCall | None = None
 
@@ -77,18 +75,12 @@ class FlowSender:
         self._pace = self._clock.callLater(PACE_SECONDS, self._check_pace)
         self._reader.on_more = self._schedule
         self._request.registerProducer(self, True)
-        if self._pace is not None and self._encoder is None:
-            self._send()
-        else:
-            self._schedule()
+        self._schedule()
 
     def resumeProducing(self) -> None:
         """Send until the client does not keep up."""
         self._is_paused = False
-        if self._next_turn is None and self._encoder is None:
-            self._send()
-        else:  # the coding of many replies would make this turn long
-            self._schedule()
+        self._schedule()
 
     def pauseProducing(self) -> None:
         """Send no more for now."""
@@ -97,33 +89,24 @@ class FlowSender:
     def stopProducing(self) -> None:
         """Release the content: it is no longer read."""
         self._is_paused = True
-        for call in (self._next_turn, self._pace, self._end):
+        for call in (self._pace, self._end):
             if call is not None and call.active():
                 call.cancel()
-        self._next_turn = self._pace = self._end = None
+        self._pace = self._end = None
         self._reader.close()
 
     def _schedule(self) -> None:
-        if self._encoder is not None and not self._is_paused:
-            if not self._is_encoding:
-                self._is_encoding = True
-                self._slices.start(self._encode())
-        elif self._next_turn is None and not self._is_paused:
-            self._next_turn = self._clock.callLater(0, self._send)
-        elif self._reader.has_failed:
-            self._cut_off()
+        if self._is_paused:
+            if self._reader.has_failed:
+                self._cut_off()
+        elif not self._is_sending:
+            self._is_sending = True
+            self._slices.start(self._send())
 
-    def _send(self) -> None:
-        self._next_turn = None
-        for _ in range(_TURN_BYTES // PIECE_BYTES):
-            if not self._send_piece():
-                return
-        self._schedule()
-
-    def _encode(self) -> Steps:
+    def _send(self) -> Steps:
         while self._send_piece():
             yield
-        self._is_encoding = False
+        self._is_sending = False
 
     def _send_piece(self) -> bool:
         """Send one piece; return whether there may be more to send now."""
