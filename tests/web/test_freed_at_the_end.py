@@ -79,34 +79,35 @@ def send(server: TreeServer, peer: Peer, number: int, body: object) -> None:
 
 @pytest.mark.parametrize("target", ["/a.json", f"/a.json?{QUERY}"])
 def test_a_stream_whose_client_has_gone_is_freed(server: TreeServer, target: str) -> None:
+    before = count(Stream)
     stream = server.open_stream(target)
     server.write("PUT", "/a/c", 2)
-    assert count(Stream) == 1
+    assert count(Stream) == before + 1
     stream.peer.disconnect()
     del stream
     server.clock.advance(0)
-    assert count(Stream) == 0
+    assert count(Stream) == before
 
 
 @pytest.mark.parametrize(
     "query", [None, {"i": ".key", "sp": "a"}, {"i": ".key", "l": 2, "vf": "l"}]
 )
 def test_listens_of_a_socket_that_was_closed_are_freed(server: TreeServer, query: object) -> None:
+    before = count(Listen)
     peer = open_socket(server)
     body = {"p": "/a"} if query is None else {"p": "/a", "q": query, "t": 1}
     send(server, peer, 1, body)
     server.write("PUT", "/a/c", 2)
-    assert count(Listen) == 1
+    assert count(Listen) == before + 1
     peer.disconnect()
     server.clock.advance(0)
-    assert count(Listen) == 0
+    assert count(Listen) == before
 
 
 def test_a_closed_socket_keeps_nothing_of_long_queries(server: TreeServer) -> None:
     before = count_long()
     peer = open_socket(server)
     send(server, peer, 1, {"p": "/a", "q": {"i": ".key", "sp": f"b{LONG}"}, "t": 1})
-    assert count(Listen) == 1
     assert count_long() > before
     peer.disconnect()
     server.clock.advance(0)

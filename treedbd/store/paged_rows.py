@@ -81,10 +81,12 @@ def unseal(key: bytes, stored: bytes) -> bytes:
 def unseal_near(key: bytes, stored: Row) -> Row:
     """Return a row that was found by `floor` without its check sum; raise `DamagedRow`.
 
-    A long one that does not hold what is at `key` is not looked at, and comes empty.
+    A long one that does not hold what is at `key` is not looked at, and comes empty. No page is
+    long: one that is empty is damaged.
     """
     at, value = stored
-    if (not value or len(value) > LONG_BYTES) and not key.startswith(at):
+    is_near = is_page(at) or key.startswith(at)
+    if not is_near and (not value or len(value) > LONG_BYTES):
         return at, b""
     return at, unseal(at, value)
 

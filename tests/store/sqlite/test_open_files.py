@@ -130,11 +130,11 @@ def test_a_shelf_that_is_closed_elsewhere_leaves_nothing_in_its_old_place(
 def test_a_lock_that_another_could_take_is_no_lock(
     path: pathlib.Path, engine: SqliteEngine
 ) -> None:
-    (path.parent.parent / "treedb.lock").unlink()
-    second = DirectoryLock(path.parent.parent)
+    lock_file = path.parent.parent / "treedb.lock"
+    lock_file.unlink()
+    lock_file.touch()
     with pytest.raises(StoreFailed, match=f"The lock file of the data directory {MISPLACED}"):
         append_all(engine, b"two")
-    second.release()
 
 
 def test_another_log_in_the_place_of_ours_is_noticed_at_the_next_checkpoint(

@@ -73,7 +73,7 @@ class Listen:
         key: by which its session has it.
         path, query: what it shows; `query_object` is the query as the client has sent it.
         is_stale: whether its present value is to be sent in place of events.
-        is_closed: whether it has ended.
+        is_closed: whether it has ended, and sends nothing; `close` may be still to come.
 
     """
 
@@ -230,8 +230,8 @@ class Listen:
 
     def close(self) -> None:
         """End; what refers to the listen forgets it, so that it is freed without a collection."""
-        if self.is_closed:
-            return
+        if not self._held_bytes:
+            return  # it was released before
         self.is_closed = True
         self._owner.account.add(-self._held_bytes)
         self._held_bytes = 0
