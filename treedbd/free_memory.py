@@ -12,7 +12,8 @@ are few; if they are very many, only when they have become twice as many.
 memory alone: after 1,000 connections with long heads it kept 500 MB. So a thread asks it to give
 back the rest, which takes half a millisecond per MB. Other allocators give it back by themselves.
 
-Both are done only after the process has worked: one that is idle is left alone.
+Both are done only after the process has worked: one that is idle is left alone. What an embedding
+program does with its own garbage and its own memory is left to that program.
 """
 
 from __future__ import annotations
