@@ -78,3 +78,11 @@ def test_keys_that_were_sorted_are_freed_beside_if_a_value_is_left_before_its_en
     list(islice(chunks, steps))
     chunks.close()  # type: ignore[attr-defined]
     assert bool(sum(freed)) is (steps is not None)
+
+
+def test_a_long_string_is_digested_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(canonical, "DIGESTED_AT_ONCE", 10)
+    text = "\u00e9 " * 50
+    *steps, tag = etag_in_steps(stored(text), ("at",))
+    assert len(steps) >= len(text.encode()) / 10
+    assert tag == etag(text)

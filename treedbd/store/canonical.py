@@ -14,6 +14,7 @@ from heapq import merge
 from itertools import chain, islice
 from typing import Final, Protocol
 
+from treedbd.limits import MIB
 from treedbd.pauses import free_beside
 from treedbd.store.child import Child, ReadsNodes
 from treedbd.store.children import empty_chunks, find_array
@@ -25,6 +26,8 @@ from treedbd.tree.types import Path
 
 SORTED_AT_ONCE: Final = 1024
 """Keys that are sorted, or compared, in one step."""
+DIGESTED_AT_ONCE: Final = MIB
+"""Bytes of one long string that are digested in one step."""
 
 
 class ReadsRows(ReadsNodes, Protocol):
@@ -69,8 +72,11 @@ def etag_in_steps(nodes: ReadsRows, path: Path) -> Iterator[str | None]:
     """Compute the entity tag of a node, yielding None between steps and the tag at the end."""
     digest = sha256()
     for chunk in canonical_chunks(nodes, path):
-        digest.update(chunk)
+        digest.update(chunk[:DIGESTED_AT_ONCE])
         yield None
+        for at in range(DIGESTED_AT_ONCE, len(chunk), DIGESTED_AT_ONCE):
+            digest.update(memoryview(chunk)[at : at + DIGESTED_AT_ONCE])
+            yield None
     yield f'"{digest.hexdigest()}"'
 
 
