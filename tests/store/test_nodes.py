@@ -9,6 +9,8 @@ from typing import Any, cast
 import pytest
 
 from tests.store.normal_form import normal_form
+from treedbd.pauses import in_steps
+from treedbd.store import page_writer
 from treedbd.store.child import Child
 from treedbd.store.engine import DamagedRow, Transaction
 from treedbd.store.memory import MemoryEngine
@@ -499,3 +501,18 @@ def test_a_node_whose_own_row_is_damaged_can_be_replaced_and_removed(value: Valu
     NodeWriter(transaction).apply([Change(Place(("b",)), value)])
     assert NodeWriter(transaction).get(("b",)) == value
     assert NodeWriter(transaction).get(("c",)) == large
+
+
+@pytest.mark.parametrize("is_priority", [True, False])
+def test_a_change_in_a_long_row_is_divided_into_steps(
+    nodes: NodeWriter, monkeypatch: pytest.MonkeyPatch, *, is_priority: bool
+) -> None:
+    put(nodes, "a", TEXT if is_priority else {"b": 1})
+    change = make_put(Place(("a",), True), 5) if is_priority else make_put(Place(("a", "b")), 2)
+    plain_steps = len(list(in_steps(lambda: nodes.apply(change.changes))))
+    monkeypatch.setattr(page_writer, "_PUT_BYTES", 1)
+    again = make_put(change.place, 7)
+    steps = len(list(in_steps(lambda: nodes.apply(again.changes))))
+    # It is found, parsed, printed, sealed, each in a step of its own.
+    assert steps >= plain_steps + 7
+    assert export(nodes, "a") != b""

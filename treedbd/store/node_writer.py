@@ -43,7 +43,7 @@ from treedbd.pauses import pause, paused
 from treedbd.store.engine import DamagedRow, Transaction
 from treedbd.store.known_gaps import EmptyRange, RowCount
 from treedbd.store.nodes import Nodes
-from treedbd.store.page_writer import PageWriter
+from treedbd.store.page_writer import PageWriter, pause_if_long
 from treedbd.store.pages import PAGE_BYTES
 from treedbd.store.row_codec import (
     Cover,
@@ -199,7 +199,7 @@ class NodeWriter(Nodes):
             if value is not None:
                 self._replace(path, cover, nest(cover.inside, value))
         elif not self._edit(path, cover, value, is_priority=False):
-            self._replace(path, cover, set_value(load_row(cover.raw), cover.inside, value))
+            self._replace(path, cover, set_value(_load(cover.raw), cover.inside, value))
 
     def _set_priority(self, path: Path, priority: Priority | None) -> None:
         encoded, cover = self._find(path)
@@ -207,7 +207,7 @@ class NodeWriter(Nodes):
             if self._is_spread(encoded):
                 self._put_priority_row(encoded, priority)
         elif not self._edit(path, cover, priority, is_priority=True):
-            self._replace(path, cover, set_priority(load_row(cover.raw), cover.inside, priority))
+            self._replace(path, cover, set_priority(_load(cover.raw), cover.inside, priority))
 
     def _edit(self, path: Path, cover: Cover, value: Value, *, is_priority: bool) -> bool:
         """Change a row in an editor if another change may follow; return whether it was changed."""
@@ -256,6 +256,7 @@ class NodeWriter(Nodes):
         if raw is None:
             self._spread(key, value)
         else:
+            pause_if_long(raw)
             self._transaction.put(key, raw)
 
     def _spread(self, key: bytes, value: Value) -> None:
@@ -350,3 +351,10 @@ class NodeWriter(Nodes):
         self._remove_below(key)
         self._transaction.put(key, raw)
         return True
+
+
+def _load(raw: bytes) -> Value:
+    """Return what a row holds; a long one is parsed in a step of its own."""
+    value = load_row(raw)
+    pause_if_long(raw)
+    return value

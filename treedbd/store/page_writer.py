@@ -213,9 +213,9 @@ class PageWriter(PagedRows):
         if self._found is None or self._found[0] != key:
             found = self._stored.floor(key + PAGE_END)
             if found is not None:
-                _pause_if_long(found[1])
+                pause_if_long(found[1])
                 found = unseal_near(key, found)
-                _pause_if_long(found[1])
+                pause_if_long(found[1])
             self._found = key, found
         return self._found[1]
 
@@ -344,10 +344,11 @@ class PageWriter(PagedRows):
     def _put(self, key: bytes, content: bytes) -> None:
         self._found = None
         sealed = seal(key, content)
-        _pause_if_long(content)
+        pause_if_long(content)
         self._transaction.put(key, sealed)
 
 
-def _pause_if_long(content: bytes) -> None:
+def pause_if_long(content: bytes) -> None:
+    """Let others run after a long row was read, parsed or printed."""
     if len(content) > _PUT_BYTES:
         pause()
