@@ -678,3 +678,45 @@ def test_the_events_of_many_writes_are_one_notification_of_each_stream() -> None
         world.write(make_put(Place((*LIST, "a")), number))
     world.settle()
     assert sizes == [50]
+
+
+MANY: dict[str, Json] = {f"k{number:02}": {"x": number % 3} for number in range(40)}
+NEXT = make_patch(LIST, {key: {"x": 1} for key in MANY})
+
+
+@pytest.mark.parametrize("turns", range(1, 24))
+@pytest.mark.parametrize(
+    "later", [ALL, query(orderBy='"x"'), query(orderBy='"x"', equalTo="1"), LAST]
+)
+def test_a_query_that_comes_while_a_write_is_followed_begins_with_the_write(
+    later: Query, turns: int
+) -> None:
+    world = World(lag=0.01)
+    world.put(LIST, MANY)
+    world.follow(query(orderBy='"$key"', limitToFirst="20"))
+    world.write(NEXT)
+    with logged_failures() as failures:
+        for _ in range(turns):
+            world.clock.take_turn()
+            if world.disk.waiting:
+                world.disk.finish()
+        world.follow(later)
+        world.check()
+    assert not failures
+
+
+@pytest.mark.parametrize("turns", range(1, 24))
+def test_the_last_stream_may_leave_while_a_write_is_followed(turns: int) -> None:
+    world = World(lag=0.01)
+    world.put(LIST, MANY)
+    leaving = world.follow(query(orderBy='"$key"', limitToFirst="20"))
+    world.follow(ALL)
+    world.write(NEXT)
+    with logged_failures() as failures:
+        for _ in range(turns):
+            world.clock.take_turn()
+            if world.disk.waiting:
+                world.disk.finish()
+        leaving.end()
+        world.check()
+    assert not failures

@@ -202,7 +202,9 @@ class WatchedCollection:
         is_whole = commit.written_at(self.path) is not None
         windows = self._windows.values() if written is None or is_whole else self._near(written)
         events: list[tuple[Audience, Event]] = []
-        for number, window in enumerate(list(windows), 1):
+        sequence = commit.position.sequence
+        # A query that came later than the facts were read begins with a state that has the write.
+        for number, window in enumerate([each for each in windows if each.since < sequence], 1):
             if written is None or is_whole or window.is_concerned(written):
                 event = yield from window.follow(commit, replay, written)
                 if event is not None:
@@ -249,6 +251,7 @@ class SharedWindow:
     Attributes:
         query: what it shows.
         audience: the streams.
+        since: the number of the last write that its streams begin with, or that it follows no more.
 
     """
 
@@ -262,7 +265,7 @@ class SharedWindow:
         self._watching = collection.watching
         self._path = collection.path
         self._window: Window | None = None  # without a limit there never is one
-        self._since = state  # the window shows, or will show, all writes up to here
+        self.since = state  # the window shows, or will show, all writes up to here
         self._begun: dict[QueryStream, int] = {}  # with these states, of which it must show one
         self._spare: tuple[int, Window] | None = None
         self._accounts: dict[QueryStream, HeldAccount] = {}
@@ -331,7 +334,7 @@ class SharedWindow:
                 account.add(self._charged)
         if self.query.is_limited and self._window is None:
             if not self._begun:
-                self._since = state
+                self.since = state
             self._begun[stream] = state
 
     def detach(self, stream: QueryStream) -> None:
@@ -355,7 +358,7 @@ class SharedWindow:
 
     def keys(self, state: int) -> list[str] | None:
         """Return the keys that are shown at a state, None if they have to be found."""
-        shown = max(self._since, self._watching.followed_through)
+        shown = max(self.since, self._watching.followed_through)
         if self._window is None or self._backlog is not None or state != shown:
             return None
         return self._window.keys
@@ -420,10 +423,10 @@ class SharedWindow:
         """Return whether a write can be followed now; else let it wait, if it is not shown yet."""
         if not self.query.is_limited:
             return True
-        if commit.position.sequence <= self._since:
+        if commit.position.sequence <= self.since:
             return False
         if self._window is None and not self._begun:
-            self._since = commit.position.sequence  # it will be drawn from a later state
+            self.since = commit.position.sequence  # it will be drawn from a later state
             return False
         if self._backlog is None and self._window is not None:
             return True
@@ -441,21 +444,24 @@ class SharedWindow:
         if whole is not None or replay is None or written is None:
             raise StateUnknown
         keys = self._concerned(written)
-        if self._window is None:
+        window = self._window
+        if window is None:
             return (yield from written.event((yield from self._compare(written, keys))))
         for number, key in enumerate(keys, 1):
-            self._window.place(key, position_of(self.query, key, written.after[key]))
+            window.place(key, position_of(self.query, key, written.after[key]))
             if number % READ_AT_ONCE == 0:
                 yield
-        moved = self._window.move()
+        if not self.audience.watchers:
+            return None  # the last stream has left meanwhile
+        moved = window.move()
         if moved is None:
             if self._backlog is None and not self._is_extended_soon(replay):
                 self._backlog = Backlog(replay.fork())
                 self._collection.note(self)
                 self._catch_up_later(self._backlog, commit)
                 return None
-            moved = yield from self._extend(self._window, replay)
-        self._charge(self._window.bytes)
+            moved = yield from self._extend(window, replay)
+        self._charge(window.bytes)
         return (yield from written.event(moved))
 
     def _compare(
@@ -548,7 +554,7 @@ class SharedWindow:
                 self._spare = state, window
             return
         self._window, self._spare = window, None
-        self._since = state
+        self.since = state
         self._begun.clear()
         self._collection.note(self)
         if self._backlog is not None:
@@ -575,7 +581,7 @@ class SharedWindow:
         while backlog.commits and self._backlog is backlog:
             commit = backlog.take()
             replay.add(commit)
-            if commit.position.sequence <= self._since:
+            if commit.position.sequence <= self.since:
                 continue
             try:
                 event = yield from self._told_late(commit, replay)
@@ -623,7 +629,7 @@ class SharedWindow:
 
     def _start_over(self, commit: Commit) -> Event:
         """Return that the streams have to read their value again, which will draw the window."""
-        self._since = commit.position.sequence
+        self.since = commit.position.sequence
         self._window = self._spare = None
         self._charge(0)
         self._begun.clear()

@@ -88,7 +88,8 @@ class WrittenChildren:
             pairs = [
                 (rank_key(key) if field is None else facts[field], key)
                 for key, facts in children
-                if facts is not None
+                # A query may order by a field since after the facts were read.
+                if facts is not None and (field is None or field in facts)
             ]
             pairs.sort()
             found = [rank for rank, _ in pairs], [key for _, key in pairs]
