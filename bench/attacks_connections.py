@@ -338,23 +338,21 @@ def open_plain(scene: Scene, count: int, *, secure: bool = False) -> list[socket
 @attack("at once: 4,000 requests", in_workers=True)
 def requests_at_once(scene: Scene) -> str:
     """Send one small request over each of 4,000 connections at the same time, again and again."""
-    held = open_plain(scene, 4000)
-    for _ in scene.repeatedly():
-        for each in held:
-            each.sendall(GET + b"\r\n")
-        for each in held:
-            each.recv(65_536)
-    return f"{len(held)} opened"
+    return send_again(scene, open_plain(scene, 4000), GET + b"\r\n")
 
 
 @attack("at once: 4,000 writes")
 def writes_at_once(scene: Scene) -> str:
     """Send one small write over each of 4,000 connections at the same time, again and again."""
-    held = open_plain(scene, 4000)
     put = b"PUT /w/x.json HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\n1"
+    return send_again(scene, open_plain(scene, 4000), put)
+
+
+def send_again(scene: Scene, held: list[socket.socket], request: bytes) -> str:
+    """Send one request over each connection at the same time, again and again."""
     for _ in scene.repeatedly():
         for each in held:
-            each.sendall(put)
+            each.sendall(request)
         for each in held:
             each.recv(65_536)
     return f"{len(held)} opened"
@@ -373,11 +371,7 @@ def closed_at_once(scene: Scene) -> str:
 def secure_at_once(scene: Scene) -> str:
     """Send one small request over each of 1,000 TLS connections at the same time; close them."""
     held = open_plain(scene, 1000, secure=True)
-    for _ in scene.repeatedly():
-        for each in held:
-            each.sendall(GET + b"\r\n")
-        for each in held:
-            each.recv(65_536)
+    send_again(scene, held, GET + b"\r\n")
     for each in held:
         each.close()
     return f"{len(held)} opened"

@@ -260,23 +260,20 @@ def object_of_digits(scene: Scene) -> str:
 @attack("sockets: array of 300 KB")
 def short_arrays(scene: Scene) -> str:
     """Put an array of 150,000 digits, which is no long message, over 20 sockets."""
-    held = [opened(scene) for _ in range(scene.many(20))]
-    message = request(1, "p", '{"p":"/w","d":[%s1]}' % ("1," * scene.many(150_000)))
-    count = 0
-    for _ in scene.repeatedly():
-        for each in held:
-            send(each, message)
-        for each in held:
-            answer(each)
-        count += len(held)
-    return f"{count} answered"
+    digits = "1," * scene.many(150_000) + "1"
+    return request_again(scene, 20, request(1, "p", f'{{"p":"/w","d":[{digits}]}}'))
 
 
 @attack("sockets: refused array of 300 KB")
 def refused_arrays(scene: Scene) -> str:
     """Send statistics of 150,000 digits, which have no effect, over 20 sockets."""
-    held = [opened(scene) for _ in range(scene.many(20))]
-    message = request(1, "s", '{"c":[%s1]}' % ("1," * scene.many(150_000)))
+    digits = "1," * scene.many(150_000) + "1"
+    return request_again(scene, 20, request(1, "s", f'{{"c":[{digits}]}}'))
+
+
+def request_again(scene: Scene, sockets: int, message: bytes) -> str:
+    """Send one message over each of some sockets at the same time, again and again."""
+    held = [opened(scene) for _ in range(scene.many(sockets))]
     count = 0
     for _ in scene.repeatedly():
         for each in held:

@@ -96,6 +96,13 @@ class World:
             if self.disk.waiting:
                 self.disk.finish()
 
+    def go_on(self, turns: int) -> None:
+        """Take some turns, and finish what waits for the disk after each."""
+        for _ in range(turns):
+            self.clock.take_turn()
+            if self.disk.waiting:
+                self.disk.finish()
+
     def selected(self, watched: Query, path: Path, state: int) -> dict[str, Json]:
         """Return what a query selects after a write."""
         children = list(members(value_at(self.values[state], path)))
@@ -696,10 +703,7 @@ def test_a_query_that_comes_while_a_write_is_followed_begins_with_the_write(
     world.follow(query(orderBy='"$key"', limitToFirst="20"))
     world.write(NEXT)
     with logged_failures() as failures:
-        for _ in range(turns):
-            world.clock.take_turn()
-            if world.disk.waiting:
-                world.disk.finish()
+        world.go_on(turns)
         world.follow(later)
         world.check()
     assert not failures
@@ -713,10 +717,7 @@ def test_the_last_stream_may_leave_while_a_write_is_followed(turns: int) -> None
     world.follow(ALL)
     world.write(NEXT)
     with logged_failures() as failures:
-        for _ in range(turns):
-            world.clock.take_turn()
-            if world.disk.waiting:
-                world.disk.finish()
+        world.go_on(turns)
         leaving.end()
         world.check()
     assert not failures

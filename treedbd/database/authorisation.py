@@ -139,7 +139,7 @@ class Authorisation:
     def explain_write(self, nodes: Nodes, write: Write) -> Verdict:
         """Return the verdict of the rules on a write, with a trace."""
         edit = resolve(write.edit, write.now, nodes)
-        context = self.context(write.caller.auth, write.now, nodes, None, write.deadline)
+        context = self.context(write.caller.auth, write.now, nodes)
         return self._rules().may_write(edit.changes, context, explain=True)
 
     def context(
@@ -154,7 +154,8 @@ class Authorisation:
     ) -> Context:
         """Return the context in which rules are evaluated, `at_once` or with pauses.
 
-        `view` may be older if it is held, or has edits laid over it.
+        Only what pauses finds that the deadline has passed. `view` may be older if it is held, or
+        has edits laid over it.
         """
 
         def check() -> None:
@@ -164,7 +165,5 @@ class Authorisation:
 
         kept = None if isinstance(view, HeldNodes | Overlay) else self._kept_reads
         between = None if at_once else check
-        return Context(
-            *(auth, now, view, query, between, self._exceeded, kept, self._make_evaluation),
-            at_once=at_once,
-        )
+        made, exceeded = self._make_evaluation, self._exceeded
+        return Context(auth, now, view, query, between, exceeded, kept, made, at_once)

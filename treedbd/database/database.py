@@ -109,9 +109,8 @@ class Database:
         self._group_commit = self._make_group_commit(runtime)
         maintenance.begin(self._group_commit.maintain)
         self.indexes: Final = Indexes(name, engine, lambda: rules.current, maintenance.add)
-        rounds = self._group_commit.rounds
-        own = engine, self._moments, self._grants, rounds
-        self.watching: Final = Watching(*own, runtime.slices, runtime.watched_fields)
+        rounds, slices, most = self._group_commit.rounds, runtime.slices, runtime.watched_fields
+        self.watching: Final = Watching(engine, self._moments, self._grants, rounds, slices, most)
         self._watchers = self.watching.watchers
         self._resumptions = Resumptions(engine, self._watchers, runtime, retain_events)
         self.resume: Final = self._resumptions.add

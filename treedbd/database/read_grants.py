@@ -25,7 +25,7 @@ from twisted.logger import Logger
 from treedbd.database.errors import PermissionDenied
 from treedbd.database.requests import Caller
 from treedbd.database.slices import Steps
-from treedbd.database.watchers import Notification, Watchers
+from treedbd.database.watchers import Notification, Watchers, call_nobody
 from treedbd.rules.context import Context, QueryFacts
 from treedbd.rules.dependencies import Dependencies
 from treedbd.rules.ruleset import RuleSet
@@ -280,7 +280,7 @@ class ReadGrant:
     def end(self) -> None:
         """Do as `close` for good, and call nobody any more, so that the grant keeps nobody."""
         self.close()
-        self._revoked = self._uncertain = _call_nobody
+        self._revoked = self._uncertain = call_nobody
 
     def _depend_on(self, found: Dependencies) -> None:
         watchers = self._grants.watchers
@@ -290,7 +290,3 @@ class ReadGrant:
             # Whatever is checked from the beginning of a round on, has seen all of it.
             watchers.add(path, self, since=self._grants.state)
         self._depends_on = found
-
-
-def _call_nobody() -> None:
-    pass

@@ -101,7 +101,7 @@ class Audience:
 
     def end(self) -> None:
         """Call `dropped` no more, and keep nothing that it belongs to."""
-        self._dropped = _call_nobody
+        self._dropped = call_nobody
 
     def notify_all(self, notification: Notification) -> Steps:
         """Notify all of them."""
@@ -338,5 +338,5 @@ def _watched_below(node: _Node, path: Path) -> Iterator[tuple[_Node, Path]]:
         yield from _watched_below(child, below)
 
 
-def _call_nobody() -> None:
-    pass
+def call_nobody() -> None:
+    """Do nothing: whom this was to call has ended."""

@@ -87,8 +87,9 @@ def parse_regex(pattern: str, flags: str, offset: int, max_size: int) -> Regex:
         search = _compile(whole.rendered, flags)
     except re2.error:
         raise ExpressionError(offset, "the regular expression is too large") from None
-    weights = 1 + whole.size // _SIZE_PER_WEIGHT, _ENCODED + whole.size
-    return Regex(search, *weights, partial(_compile, whole.rendered, flags, 8 * MIB), parser.bar)
+    weight, worst_weight = 1 + whole.size // _SIZE_PER_WEIGHT, _ENCODED + whole.size
+    make = partial(_compile, whole.rendered, flags, 8 * MIB)
+    return Regex(search, weight, worst_weight, make, parser.bar)
 
 
 def _compile(rendered: str, flags: str, memory: int = MIB) -> Callable[[bytes], object]:
