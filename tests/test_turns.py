@@ -153,22 +153,34 @@ def handle(loop: Loop, each_ms: float) -> list[int]:
 
 def test_events_that_take_long_are_shared_out_over_turns_in_their_order() -> None:
     loop = Loop()
-    loop.ready = list(range(8))
-    assert [handle(loop, 4) for _ in range(4)] == [[0, 1, 2], [3, 4, 5], [6, 7, 0], [1, 2, 3]]
-    assert handle(loop, 0.1) == [4, 5, 0, 6, 7, 1, 2, 3]
-    assert handle(loop, 0.1) == list(range(8))
+    loop.ready = list(range(12))
+    assert [handle(loop, 1.5) for _ in range(3)] == [
+        [0, 1, 2, 3, 4, 5, 6, 7],
+        [8, 9, 10, 11, 0, 1, 2, 3],
+        [4, 5, 6, 7, 0, 1, 2, 3],
+    ]
+    assert handle(loop, 3) == [8, 9, 10, 11]
+    assert handle(loop, 0.1) == list(range(12))
 
 
 def test_what_is_ready_no_more_is_not_handled_and_what_is_new_comes_after_what_was_left() -> None:
     loop = Loop()
-    loop.ready = [1, 2, 3, 4]
-    assert handle(loop, 30) == [1]
-    loop.ready = [9, 1, 4, 2]
-    assert handle(loop, 30) == [2]
-    assert handle(loop, 1) == [4, 9, 1, 2]
+    loop.ready = [1, 2, 3, 4, 5, 6, 7]
+    assert handle(loop, 30) == [1, 2, 3, 4]
+    loop.ready = [9, 1, 7, 5, 2]
+    assert handle(loop, 30) == [5, 7, 9, 1]
+    assert handle(loop, 1) == [2, 9, 1, 7, 5]
 
 
-def test_at_least_one_event_of_a_turn_is_handled_however_long_it_takes() -> None:
+def test_some_events_of_a_turn_are_handled_however_long_they_take() -> None:
     loop = Loop()
-    loop.ready = [1, 2]
-    assert [handle(loop, 500) for _ in range(4)] == [[1], [2], [1], [2]]
+    loop.ready = [1, 2, 3, 4, 5]
+    assert [handle(loop, 500) for _ in range(3)] == [[1, 2, 3, 4], [5, 1, 2, 3], [4, 1, 2, 3]]
+
+
+def test_the_events_of_a_turn_are_bounded_by_the_time_since_the_wait_for_them() -> None:
+    loop = Loop()
+    loop.ready = list(range(6))
+    events = loop.poller.poll()
+    loop.now_ms += 30
+    assert [number for number, _ in events] == [0, 1, 2, 3]

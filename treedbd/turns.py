@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import Any, Final
 
 import attrs
@@ -28,6 +29,8 @@ LONG_S: Final = 0.05
 REPORT_EVERY_S: Final = 1.0
 EVENTS_S: Final = 0.01
 """Seconds of a turn after which no further event is handled in it."""
+TOGETHER: Final = 4
+"""Events between two looks at the clock: one for each would cost 2 % of a small read."""
 
 _NS: Final = 1_000_000_000
 _BOUNDS_NS: Final = tuple(round(bound * _NS) for bound in BUCKETS_S)
@@ -119,7 +122,7 @@ class TurnPoller:
     def __init__(self, poller: Any, turns: Turns) -> None:
         """Stand in for `poller`, an epoll or poll object."""
         self._poller = poller
-        self.poll: Final = _timed(_bounded(poller.poll, turns.now_ns), turns)
+        self.poll: Final = _poll_in_turns(poller.poll, turns)
 
     def __getattr__(self, name: str) -> Any:
         """Return what the other poller has; what has been used once is found without this."""
@@ -128,51 +131,42 @@ class TurnPoller:
         return found
 
 
-def _bounded(poll: Poll, now_ns: Callable[[], int]) -> Poll:
-    """Return `poll` with its events as an iterator that ends when a turn has lasted long enough.
+def _poll_in_turns(poll: Poll, turns: Turns) -> Poll:
+    """Return `poll` with the time between its calls added to `turns`, and bounded.
 
-    The events that it did not come to are asked for again by the next call, since a poller reports
-    a descriptor as long as it is ready. What was left out comes first then.
+    Its events end when a turn has lasted long enough. Those that it did not come to are asked for
+    again by the next call, since a poller reports a descriptor as long as it is ready; they come
+    first then.
     """
+    began_ns = 0
     left: list[int] = []
+    now_ns, add = turns.now_ns, turns.add
 
-    def bounded_poll(*limits: Any) -> Iterable[Event]:
-        nonlocal left
-        events: list[Event] = poll(*limits)
+    def poll_in_turns(*limits: Any) -> Iterable[Event]:
+        nonlocal began_ns, left
+        if began_ns:
+            add(now_ns() - began_ns)
+        try:
+            events: list[Event] = poll(*limits)
+        finally:
+            began_ns = now_ns()
         if left:
             order = {number: at for at, number in enumerate(left)}
             last = len(order)
             events.sort(key=lambda event: order.get(event[0], last))
             left = []
-        return take(events) if len(events) > 1 else events
+        return chain.from_iterable(groups(events)) if len(events) > TOGETHER else events
 
-    def take(events: list[Event]) -> Iterator[Event]:
+    def groups(events: list[Event]) -> Iterator[list[Event]]:
         nonlocal left
-        end_ns = now_ns() + _EVENTS_NS
-        waiting = iter(events)
-        for event in waiting:
-            yield event
-            if now_ns() >= end_ns:
-                left = [number for number, _ in waiting]
+        end_ns = began_ns + _EVENTS_NS
+        for at in range(0, len(events), TOGETHER):
+            if at and now_ns() >= end_ns:
+                left = [number for number, _ in events[at:]]
+                return
+            yield events[at : at + TOGETHER]
 
-    return bounded_poll
-
-
-def _timed(poll: Poll, turns: Turns) -> Poll:
-    """Return `poll` with the time between its calls added to `turns`."""
-    began_ns = 0
-    now_ns, add = turns.now_ns, turns.add
-
-    def timed_poll(*limits: Any) -> Any:
-        nonlocal began_ns
-        if began_ns:
-            add(now_ns() - began_ns)
-        try:
-            return poll(*limits)
-        finally:
-            began_ns = now_ns()
-
-    return timed_poll
+    return poll_in_turns
 
 
 def record_turns(reactor: Any, turns: Turns) -> bool:

@@ -85,10 +85,9 @@ def unseal_near(key: bytes, stored: Row) -> Row:
     long: one that is empty is damaged.
     """
     at, value = stored
-    is_near = is_page(at) or key.startswith(at)
-    if not is_near and (not value or len(value) > LONG_BYTES):
-        return at, b""
-    return at, unseal(at, value)
+    if 0 < len(value) <= LONG_BYTES or is_page(at) or key.startswith(at):
+        return at, unseal(at, value)
+    return at, b""
 
 
 def is_page(key: bytes) -> bool:

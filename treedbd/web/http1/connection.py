@@ -312,8 +312,12 @@ class Http1Connection(Protocol):
 
     def _resume_parsing(self) -> None:
         """Parse what was held, unless the connection is still occupied."""
-        if not self._parsing and not self._is_occupied():
+        if self._parsing or self._is_occupied():
+            return
+        if self._parser.unread_bytes:
             self._parse()
+        else:
+            self._await_more()
 
     def _await_more(self) -> None:
         """Set the time limit for what the client is to send next."""
