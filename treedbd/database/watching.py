@@ -113,15 +113,8 @@ class Watching:
         watched query of the caller that still has to catch up; that is waited for, too.
         """
 
-        def call_or_wait() -> None:
-            window = find_behind()
-            if window is None:
-                call()
-            else:
-                window.call_when_caught_up(call_or_wait)
-
         def after_watchers() -> Steps:
-            call_or_wait()
+            _call_when_caught_up(call, find_behind)
             yield
 
         self.rounds.add(after_watchers())
@@ -183,3 +176,13 @@ class Watching:
                 return complete(commit, replay.view)
             return self.read(lambda nodes: complete(commit, nodes))
         return commit
+
+
+def _call_when_caught_up(
+    call: Callable[[], None], find_behind: Callable[[], SharedWindow | None]
+) -> None:
+    window = find_behind()
+    if window is None:
+        call()
+    else:
+        window.call_when_caught_up(lambda: _call_when_caught_up(call, find_behind))

@@ -229,6 +229,7 @@ class Peer:
     def disconnect(self) -> None:
         """Close the connection from this end."""
         self.transport.connected = False
+        self.transport.producer = None  # as those of Twisted do, then
         self.connection.connectionLost(Failure(ConnectionDone()))
 
     @property

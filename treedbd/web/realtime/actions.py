@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol, TypeAlias
 
-from treedbd.web.auth.identity import Identity
-from treedbd.web.http1.interface import IHttp1Request
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
 from treedbd.web.rates import TooManyRequests
 from treedbd.web.realtime import messages
-from treedbd.web.realtime.callers import CallerOwner, SessionCaller
+from treedbd.web.realtime.callers import SessionCaller
 from treedbd.web.realtime.inbox import Inbox
 from treedbd.web.realtime.listening import ListeningOwner, SessionListens
 from treedbd.web.realtime.long_messages import LongWrite, as_long_write, find_long_write
@@ -37,14 +39,18 @@ class UnknownLongMessage(Exception):
     """A message that is too long to be parsed, and in no form that shows what it asks for."""
 
 
-class ActionsOwner(CallerOwner, ListeningOwner, PresenceOwner, WriteOwner, Protocol):
+class ActionsOwner(ListeningOwner, PresenceOwner, WriteOwner, Protocol):
     """The session whose client acts."""
 
-    request: IHttp1Request
     inbox: Inbox
+    signed_in: SessionCaller
 
     def send(self, message: bytes) -> None:
         """Send a message that is never dropped."""
+        ...
+
+    def count(self, *, is_write: bool) -> None:
+        """Count a request for all who send it; raise `TooManyRequests`."""
         ...
 
     def count_frame(self) -> None:
@@ -56,20 +62,32 @@ class SessionActions:
     """Does what the client of one session asks for.
 
     Attributes:
-        signed_in: who the session is.
-        listens, presence: its listens, and its disconnect writes.
+        listens: what the session listens to.
 
     """
 
-    __slots__ = ("_owner", "_writes", "listens", "presence", "signed_in")
+    __slots__ = ("_owner", "_presence", "_writes", "listens")
+    _log = Logger()
 
-    def __init__(self, owner: ActionsOwner, first: Identity) -> None:
-        """Act for a session that begins as `first`."""
+    def __init__(self, owner: ActionsOwner) -> None:
         self._owner = owner
-        self.signed_in = SessionCaller(owner, first)
         self.listens = SessionListens(owner)
-        self.presence = SessionPresence(owner)
+        self._presence = SessionPresence(owner)
         self._writes = SessionWrites(owner)
+
+    def end(self) -> Deferred[None]:
+        """End the listens, and write what the client has left; fires when that is done.
+
+        Requests that wait for others do nothing any more. A write that was begun goes on.
+        """
+        self.listens.pending.give_up()
+        self._writes.pending.give_up()
+        closed = self.listens.close()
+        left = self._presence.run().addErrback(self._not_left)
+        return left.addCallback(lambda _: closed)
+
+    def _not_left(self, failure: Failure) -> None:
+        self._log.failure("What a session has left could not be written.", failure)
 
     def handle(self, message: Message) -> None:
         """Do what a message asks for; raise `NotAnEnvelope` or `UnknownLongMessage`."""
@@ -99,7 +117,7 @@ class SessionActions:
 
     def _act(self, request: RealtimeRequest) -> None:
         try:
-            self.count(is_write=request.action in _WRITES)
+            self._owner.count(is_write=request.action in _WRITES)
             act = _ACTIONS.get(request.action)
             if act is None:
                 raise messages.UnknownAction(request.action)
@@ -108,15 +126,6 @@ class SessionActions:
                 self._block(request, waiting)
         except Exception as error:
             self._owner.answer(request.number, *status_of(error))
-
-    def count(self, *, is_write: bool) -> None:
-        """Count a request for all who send it; raise `TooManyRequests`."""
-        owner = self._owner
-        rates = owner.parts.rates
-        if rates is not None:
-            rates.take_address(owner.request)
-            rates.take_project(owner.request, owner.project, is_write=is_write)
-            rates.take_user(owner.project, self.signed_in.identity, is_write=is_write)
 
     def _block(self, request: RealtimeRequest, work: Coroutine[Any, Any, None]) -> None:
         """Do work that may wait; the messages behind it wait, too."""
@@ -130,7 +139,7 @@ class SessionActions:
         self._owner.inbox.block(run())
 
     async def _write_long(self, long: LongWrite) -> None:
-        self.count(is_write=True)
+        self._owner.count(is_write=True)
         settled = self.listens.pending.settled()
         if settled is not None:
             await settled
@@ -143,7 +152,7 @@ class SessionActions:
         if number is None:
             raise UnknownLongMessage
         try:
-            self.count(is_write=False)
+            self._owner.count(is_write=False)
         except TooManyRequests as error:
             self._owner.answer(number, *status_of(error))
         else:
@@ -168,13 +177,32 @@ class SessionActions:
 
     def _sign_in(self, request: RealtimeRequest) -> _Waiting:
         """Become another caller, when all that was asked for before was read."""
-        return _after(self.listens.pending, lambda: self.signed_in.sign_in(request))
+        signed_in = self._owner.signed_in
+
+        async def sign_in() -> None:
+            try:
+                data = await signed_in.sign_in(request.body)
+            finally:
+                await self.listens.rejudge()
+            self._owner.answer(request.number, messages.OK, data)
+
+        return _after(self.listens.pending, sign_in)
 
     def _sign_out(self, request: RealtimeRequest) -> _Waiting:
-        return _after(self.listens.pending, lambda: self.signed_in.sign_out(request))
+        """Be again who opened the session."""
+
+        async def sign_out() -> None:
+            self._owner.signed_in.forget()
+            await self.listens.rejudge()
+            self._owner.answer(request.number, messages.OK, {})
+
+        return _after(self.listens.pending, sign_out)
 
     def _keep(self, request: RealtimeRequest) -> _Waiting:
-        return _after(self.listens.pending, lambda: self.presence.set(request))
+        return _after(self.listens.pending, lambda: self._presence.set(request))
+
+    def _cancel(self, request: RealtimeRequest) -> None:
+        self._presence.cancel(request)
 
 
 def _after(others: Pending, act: Callable[[], _Waiting]) -> _Waiting:
@@ -201,7 +229,7 @@ _ACTIONS: Final[dict[str, _Act]] = {
     "m": SessionActions._write,
     "o": SessionActions._keep,
     "om": SessionActions._keep,
-    "oc": lambda actions, request: actions.presence.cancel(request),
+    "oc": SessionActions._cancel,
     "auth": SessionActions._sign_in,
     "gauth": SessionActions._sign_in,
     "unauth": SessionActions._sign_out,

@@ -8,9 +8,10 @@ session is about to send a later event.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
 import attrs
 from twisted.logger import Logger
@@ -42,43 +43,38 @@ class _Waiting:
     is_sent: bool = False
 
 
-class AnswersOwner(Protocol):
-    """The session of the answers."""
+class SessionAnswers(ABC):
+    """The part of a session that answers its requests.
 
-    database: Database
+    Attributes:
+        database: that of the session.
+        is_over: whether its connection is gone.
 
-    @property
-    def may_explain(self) -> bool:
-        """Whether its client is sent why the rules deny."""
-        ...
+    """
 
-    @property
-    def is_over(self) -> bool:
-        """Whether its connection is gone."""
-        ...
-
-    def find_behind(self) -> SharedWindow | None:
-        """Return the window of a query that still has to catch up with what was committed."""
-        ...
-
-    def send(self, message: bytes) -> None:
-        """Send a message that is never dropped."""
-        ...
-
-
-class SessionAnswers:
-    """Answers the requests of one session."""
-
-    __slots__ = ("_owner", "_waiting")
     _log = Logger()
 
-    def __init__(self, owner: AnswersOwner) -> None:
-        self._owner = owner
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self.is_over = False
         self._waiting: Final[deque[_Waiting]] = deque()
+
+    @property
+    @abstractmethod
+    def may_explain(self) -> bool:
+        """Whether its client is sent why the rules deny."""
+
+    @abstractmethod
+    def find_behind(self) -> SharedWindow | None:
+        """Return the window of a query that still has to catch up with what was committed."""
+
+    @abstractmethod
+    def send(self, message: bytes) -> None:
+        """Send a message that is never dropped."""
 
     def answer(self, number: int, status: str, data: Json) -> None:
         """Answer a request."""
-        self._owner.send(messages.print_answer(number, status, data))
+        self.send(messages.print_answer(number, status, data))
 
     def answer_when_notified(
         self, number: int, sequence: int | None = None, answered: Answered = _do_nothing
@@ -106,7 +102,7 @@ class SessionAnswers:
 
         `write` is what the rules may have denied. Then `answered` is called as above.
         """
-        database = self._owner.database
+        database = self.database
 
         def answer() -> None:
             if write is not None:
@@ -133,16 +129,19 @@ class SessionAnswers:
 
     def answer_error(self, number: int, error: BaseException | None, read: ReadRequest) -> None:
         """Answer a listen or a get with an error; `read` is what was to be read."""
-        self._explain_denial(error, lambda: explain_read(self._owner.database, read))
+        self._explain_denial(error, lambda: explain_read(self.database, read))
         self.answer(number, *status_of(error))
 
+    def drop_answers(self) -> None:
+        """Drop the answers that wait: the connection is gone."""
+        self._waiting.clear()
+
     def _send_when_notified(self, send: Callable[[], None], sequence: int | None) -> None:
-        owner = self._owner
-        if not owner.is_over:
+        if not self.is_over:
             waiting = _Waiting(send, sequence)
             self._waiting.append(waiting)
-            owner.database.watching.call_when_notified(
-                lambda: self._send_through(waiting), owner.find_behind
+            self.database.watching.call_when_notified(
+                lambda: self._send_through(waiting), self.find_behind
             )
 
     def _last_before(self, sequence: int) -> _Waiting | None:
@@ -153,22 +152,22 @@ class SessionAnswers:
                 if waiting.sequence >= sequence:
                     break
                 found = waiting
-        return None if found is None or self._owner.find_behind() is not None else found
+        return None if found is None or self.find_behind() is not None else found
 
     def _send_through(self, last: _Waiting) -> None:
         """Send the answers up to one that waits or was sent."""
-        while not (last.is_sent or self._owner.is_over):
+        while not (last.is_sent or self.is_over):
             first = self._waiting.popleft()
             first.is_sent = True
             first.send()
 
     def _explain_denial(self, error: BaseException | None, explain: Callable[[], str]) -> None:
         """Send why the rules have denied something, if the client may know."""
-        if not isinstance(error, PermissionDenied) or not self._owner.may_explain:
+        if not isinstance(error, PermissionDenied) or not self.may_explain:
             return
         try:
             text = explain()
         except Exception:
             self._log.failure("A denial could not be explained.")
             return
-        self._owner.send(messages.print_push("sd", {"msg": text}))
+        self.send(messages.print_push("sd", {"msg": text}))

@@ -7,10 +7,7 @@ there was before.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol
-
-from twisted.internet.defer import Deferred
+from typing import Any
 
 from treedbd.database.requests import Caller
 from treedbd.limits import DEFAULT_TIMEOUT_S, MAX_CLAIM_LEVELS
@@ -18,35 +15,9 @@ from treedbd.tree.types import Json
 from treedbd.web.auth.identity import AuthOverride, Identity
 from treedbd.web.auth.jwt import BadToken, exceeds_levels
 from treedbd.web.auth.unsigned import unsigned_identity
-from treedbd.web.headers import Headers
-from treedbd.web.realtime.messages import OK, RealtimeRequest
+from treedbd.web.http1.interface import IHttp1Request
 from treedbd.web.realtime.requests import InvalidRequest
 from treedbd.web.realtime.service import RealtimeParts
-
-
-class CallerOwner(Protocol):
-    """The session of an identity."""
-
-    parts: RealtimeParts
-
-    @property
-    def project(self) -> str:
-        """The project whose tokens count."""
-        ...
-
-    @property
-    def headers(self) -> Headers:
-        """The headers of the request that has opened the session."""
-        ...
-
-    def rejudge(self) -> Deferred[None]:
-        """Judge all listens for the present identity."""
-        ...
-
-    @property
-    def answer(self) -> Callable[[int, str, Json], None]:
-        """Answers a request."""
-        ...
 
 
 class SessionCaller:
@@ -59,11 +30,18 @@ class SessionCaller:
 
     """
 
-    __slots__ = ("_first", "_owner", "caller", "identity", "is_overridden")
+    __slots__ = ("_first", "_parts", "_project", "_request", "caller", "identity", "is_overridden")
 
-    def __init__(self, owner: CallerOwner, first: Identity) -> None:
-        """Begin as `first`, which the session is again without a token."""
-        self._owner = owner
+    def __init__(
+        self, parts: RealtimeParts, project: str, request: IHttp1Request, first: Identity
+    ) -> None:
+        """Begin as `first`, which the session is again without a token.
+
+        Tokens of `project` count; `request` is what has opened the session.
+        """
+        self._parts = parts
+        self._project = project
+        self._request = request
         self._first = first
         self.is_overridden = False
         self._become(first)
@@ -73,40 +51,25 @@ class SessionCaller:
         self.is_overridden = False
         self._become(self._first)
 
-    async def sign_in(self, request: RealtimeRequest) -> None:
-        """Become whom a token names, judge all listens again, then answer.
+    async def sign_in(self, body: dict[str, Any]) -> Json:
+        """Become whom the token in a request names; return what it is answered.
 
         Raises as `Authenticator.identify`, or `InvalidRequest`; then the session is nobody.
         """
-        owner = self._owner
-        try:
-            data = await self._identify(request.body)
-        finally:
-            await owner.rejudge()
-        owner.answer(request.number, OK, data)
-
-    async def sign_out(self, request: RealtimeRequest) -> None:
-        """Be again who opened the session, then answer."""
-        self.forget()
-        await self._owner.rejudge()
-        self._owner.answer(request.number, OK, {})
-
-    async def _identify(self, body: dict[str, Any]) -> Json:
-        owner = self._owner
         self.forget()
         token = body.get("cred")
         if not isinstance(token, str):
             raise BadToken("The token is malformed: cred must be a string.")
         override = _parse_override(body)
-        parts = owner.parts
+        parts, headers = self._parts, self._request.headers
         if parts.guard is not None:
-            parts.guard.check_token(owner.headers, token)
+            parts.guard.check_token(headers, token)
         identity = None
-        if parts.accepts_unsigned and override is None and parts.is_local(owner.headers):
+        if parts.accepts_unsigned and override is None and parts.is_local(headers):
             identity = unsigned_identity(token)
         if identity is None:
             identify = parts.authenticator.identify
-            identity = await identify(owner.project, token, override, DEFAULT_TIMEOUT_S)
+            identity = await identify(self._project, token, override, DEFAULT_TIMEOUT_S)
         self.is_overridden = override is not None
         self._become(identity)
         return {"auth": identity.auth}

@@ -87,9 +87,10 @@ class Inbox:
             self._connection.pause_reading()
 
     def close(self) -> None:
-        """Handle nothing any more."""
+        """Handle nothing any more, and forget who has; nothing more may be added."""
         self._is_closed = True
         self._messages = None
+        del self._handle
 
     def _unblock(self, _: object) -> None:
         self._is_blocked = False

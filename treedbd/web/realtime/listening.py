@@ -11,7 +11,6 @@ from twisted.internet.defer import Deferred
 
 from treedbd.database.read_grants import ReadRequest
 from treedbd.database.shared_window import SharedWindow
-from treedbd.database.slices import Steps
 from treedbd.limits import KIB
 from treedbd.tree import printing
 from treedbd.tree.query import Query
@@ -135,11 +134,9 @@ class SessionListens:
             del self._listens[listen.key]
             self._owner.parts.registry.listens -= 1
 
-    def rejudge(self) -> Steps:
-        """Judge all listens for the present identity of the session, in steps."""
-        for listen in list(self._listens.values()):
-            listen.rejudge()
-            yield
+    def rejudge(self) -> Deferred[None]:
+        """Judge all listens for the present identity of the session, in slices; fires then."""
+        return self._owner.parts.slices.run(_rejudge_all(list(self._listens.values())))
 
     def close(self) -> Deferred[None]:
         """End all listens: they send nothing from now on; fires when all is released, in slices."""
@@ -181,6 +178,12 @@ class SessionListens:
             call()
 
         return wait()
+
+
+def _rejudge_all(listens: list[Listen]) -> Generator[None, None, None]:
+    for listen in listens:
+        listen.rejudge()
+        yield
 
 
 def _close_all(listens: list[Listen]) -> Generator[None, None, None]:

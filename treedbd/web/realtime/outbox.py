@@ -217,8 +217,11 @@ class Outbox:
             self._slices.start(self._send_chunks())
 
     def close(self) -> None:
-        """Drop everything."""
+        """Drop everything, for good, and forget the owner."""
+        if self._is_closed:
+            return
         self._is_closed = True
+        del self._owner
         self._writer.settle()
         waiting, self._waiting = self._waiting, None
         for item in waiting or ():
@@ -236,6 +239,8 @@ class Outbox:
         self._waiting.append(item)
 
     def _wait_event(self, frames: Content, owner: EventOwner) -> None:
+        if self._is_closed:
+            return
         size = self._event_bytes + frames.size
         if size > self._limit and not self.is_idle:
             self._overflow(owner)
@@ -280,12 +285,13 @@ class Outbox:
     # Sending.
 
     def _send_chunks(self) -> Steps:
+        owner = self._owner  # also if this is closed meanwhile
         try:
             while (chunk := self._next_chunk()) is not None:
                 self._writer.write(chunk)
                 yield
         except Exception:
-            self._owner.fail()
+            owner.fail()
         finally:
             self._is_sending = False
 
@@ -315,8 +321,7 @@ class Outbox:
             self.postpone(job, error)
             return
         if readers is not None:
-            self._is_held = False
-            self._sending = deque(readers) or None
+            self.release(readers)
         self._bound_answers()
 
     def _gather(self, sending: deque[FrameReader]) -> bytes:

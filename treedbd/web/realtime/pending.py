@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from twisted.internet.defer import Deferred
 
+from treedbd.database.errors import Unavailable
+
 
 class Pending:
     """How many requests of one kind have not taken effect yet."""
@@ -37,3 +39,9 @@ class Pending:
             return None
         self._settled = Deferred()
         return self._settled
+
+    def give_up(self) -> None:
+        """Let what waits for them fail with `Unavailable`: the client has gone."""
+        settled, self._settled = self._settled, None
+        if settled is not None:
+            settled.errback(Unavailable("The client has gone."))

@@ -20,17 +20,16 @@ from zope.interface import implementer
 from treedbd.database.database import Database
 from treedbd.database.requests import Caller
 from treedbd.database.shared_window import SharedWindow
-from treedbd.database.slices import Steps
 from treedbd.names import DatabaseName
 from treedbd.web.auth.identity import Identity, uid_of
 from treedbd.web.content import WaitingBytesRefused
-from treedbd.web.headers import Headers
 from treedbd.web.http1.interface import IHttp1Request
 from treedbd.web.http1.upgraded import UpgradedConnection
 from treedbd.web.rates import TooManyRequests
 from treedbd.web.realtime import messages
 from treedbd.web.realtime.actions import SessionActions, UnknownLongMessage
 from treedbd.web.realtime.answers import SessionAnswers
+from treedbd.web.realtime.callers import SessionCaller
 from treedbd.web.realtime.frames import frame_message
 from treedbd.web.realtime.inbox import Inbox
 from treedbd.web.realtime.listens import Listen
@@ -43,8 +42,11 @@ from treedbd.web.realtime.statuses import EXPIRED
 
 
 @implementer(IPushProducer)
-class RealtimeSession:
+class RealtimeSession(SessionAnswers):
     """A client that has opened a WebSocket.
+
+    Its parts refer to it. At the end it has forgotten its actions, and the others have forgotten
+    it, so that it is freed without a collection of garbage, when no work goes on for it any more.
 
     Attributes:
         id: a random id, by which the client names the session when it comes back.
@@ -55,8 +57,7 @@ class RealtimeSession:
         account: what is charged for what it makes the server hold.
         inbox, outbox: what it has sent, and what it is sent.
         is_over: whether the connection is gone.
-        answer, answer_when_notified, fail_when_notified, answer_error, in_order: as
-            `SessionAnswers`.
+        signed_in: who it is.
         ended: fires when the connection is gone and what the client has left is written.
 
     """
@@ -73,24 +74,18 @@ class RealtimeSession:
         identity: Identity,
     ) -> None:
         """Prepare; `start` begins. The database is open, and is released at the end."""
+        super().__init__(database)
         self.id: Final = session_id
         self.parts = parts
-        self.database = database
         self.request = request
         self.address = address
         self.account = parts.reads.held.account(address)
         self.outbox: Outbox
         self._socket: RealtimeSocket
         self._connection: UpgradedConnection
-        answers = SessionAnswers(self)
-        self.answer: Final = answers.answer
-        self.answer_when_notified: Final = answers.answer_when_notified
-        self.fail_when_notified: Final = answers.fail_when_notified
-        self.in_order: Final = answers.in_order
-        self.answer_error: Final = answers.answer_error
-        self._actions = SessionActions(self, identity)
+        self.signed_in = SessionCaller(parts, self.project, request, identity)
+        self._actions: SessionActions
         self.inbox: Inbox
-        self.is_over = False
         self._paused_at: float | None = None
         self._refused: WaitingBytesRefused | None = None
         self._counted_bytes = 0
@@ -109,29 +104,23 @@ class RealtimeSession:
         return self.name.project
 
     @property
-    def headers(self) -> Headers:
-        """The headers of the request that has opened the session."""
-        headers: Headers = self.request.headers
-        return headers
-
-    @property
     def identity(self) -> Identity:
         """Who it is now."""
-        return self._actions.signed_in.identity
+        return self.signed_in.identity
 
     @property
     def may_explain(self) -> bool:
         """Whether its client is sent why the rules deny."""
-        return self.parts.explains_denials or self._actions.signed_in.is_overridden
+        return self.parts.explains_denials or self.signed_in.is_overridden
 
     def find_behind(self) -> SharedWindow | None:
         """Return the window of a query that still has to catch up with what was committed."""
-        return self._actions.listens.find_behind()
+        return None if self.is_over else self._actions.listens.find_behind()
 
     @property
     def caller(self) -> Caller:
         """Who the rules see now; another object after each change."""
-        return self._actions.signed_in.caller
+        return self.signed_in.caller
 
     # The beginning and the end.
 
@@ -150,6 +139,7 @@ class RealtimeSession:
             parts.slices,
             parts.registry.note_held,
         )
+        self._actions = SessionActions(self)
         self.inbox = Inbox(connection, parts.slices, self._receive_one)
         self.request.registerProducer(self, True)
         self.send(hello)
@@ -188,16 +178,13 @@ class RealtimeSession:
         self.inbox.close()
         self.outbox.close()
         self._socket.release()
-        closed = self._actions.listens.close()
+        self.drop_answers()
+        ended = self._actions.end()
+        del self._actions
         self.account.close()
         self.parts.registry.remove(self)
         self._count_bytes()
-        self._actions.presence.run().addErrback(self._not_left).addCallback(
-            lambda _: closed.addBoth(self._release)
-        )
-
-    def _not_left(self, failure: Failure) -> None:
-        self._log.failure("What a session has left could not be written.", failure)
+        ended.addBoth(self._release)
 
     def _release(self, result: object) -> None:
         if isinstance(result, Failure):
@@ -268,9 +255,12 @@ class RealtimeSession:
             self._end_identity(*EXPIRED)
 
     def _end_identity(self, status: str, text: str) -> None:
-        self._actions.signed_in.forget()
+        self.signed_in.forget()
         self.send(messages.print_push("ac", {"s": status, "d": text}))
-        self.rejudge()
+        self._actions.listens.rejudge().addErrback(self._not_judged)
+
+    def _not_judged(self, failure: Failure) -> None:
+        self._log.failure("The listens of a session could not be judged again.", failure)
 
     def _count_bytes(self) -> None:
         rates = self.parts.rates
@@ -302,6 +292,14 @@ class RealtimeSession:
         """Note what a limit has refused, by its setting."""
         self.parts.registry.refused[limit] += 1
 
+    def count(self, *, is_write: bool) -> None:
+        """Count a request for all who send it; raise `TooManyRequests`."""
+        rates = self.parts.rates
+        if rates is not None:
+            rates.take_address(self.request)
+            rates.take_project(self.request, self.project, is_write=is_write)
+            rates.take_user(self.project, self.identity, is_write=is_write)
+
     def count_frame(self) -> None:
         """Count a frame, or a message, that is no request; beyond a rate read on a little later.
 
@@ -309,7 +307,7 @@ class RealtimeSession:
         again, which costs more.
         """
         try:
-            self._actions.count(is_write=False)
+            self.count(is_write=False)
         except TooManyRequests:
             self._socket.hold()
 
@@ -324,8 +322,6 @@ class RealtimeSession:
         self.inbox.bound_reading()
 
     def _receive_one(self, message: Message) -> None:
-        if self.is_over:
-            return
         try:
             self._actions.handle(message)
         except NotAnEnvelope:
@@ -345,15 +341,5 @@ class RealtimeSession:
 
     def drop(self, listen: Listen) -> None:
         """Forget a listen that has ended."""
-        self._actions.listens.forget(listen)
-
-    def rejudge(self) -> Deferred[None]:
-        """Judge all listens for the present identity, in slices; fires when that is done."""
-        done: Deferred[None] = Deferred()
-
-        def steps() -> Steps:
-            yield from self._actions.listens.rejudge()
-            done.callback(None)
-
-        self.parts.slices.start(steps())
-        return done
+        if not self.is_over:
+            self._actions.listens.forget(listen)

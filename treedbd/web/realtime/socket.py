@@ -204,6 +204,7 @@ class RealtimeSocket:
             self._receiver.set_parsing(True)
 
     def _parse_in_steps(self) -> Steps:
+        receiver = self._receiver  # also if this is released meanwhile
         try:
             while self._unparsed and not self._is_closing and not self.is_held:
                 size = max(PARSED_AT_ONCE, min(self._cutter.payload, PAYLOAD_AT_ONCE))
@@ -212,10 +213,10 @@ class RealtimeSocket:
                 self._parse(data)
                 yield
         except Exception:
-            self._receiver.fail()
+            receiver.fail()
         if self._is_closing or not self._unparsed:
             self._unparsed = None
-            self._receiver.set_parsing(self.is_held)
+            receiver.set_parsing(self.is_held)
 
     def _parse(self, data: bytes) -> None:
         if self._is_closing:
@@ -264,7 +265,8 @@ class RealtimeSocket:
         self._held = 0
         self._unparsed = None
         self._protocol.parser.close()  # a generator that refers to the protocol, and to its frame
-        del self._cutter, self._joiner, self._protocol
+        self._protocol.parser_exc = None  # whose traceback does, too
+        del self._cutter, self._joiner, self._protocol, self._receiver
 
     def _receive_frame(self, frame: Frame) -> None:
         if frame.opcode is Opcode.BINARY:
