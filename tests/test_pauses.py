@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import threading
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
 from concurrent.futures import wait
 
 import pytest
@@ -170,3 +172,50 @@ def test_what_is_freed_beside_is_freed_item_by_item_in_another_thread() -> None:
     assert len(set(threads)) == 1
     assert threading.get_ident() not in threads
     assert collected == []
+
+
+class Held:
+    """What is looked for after the steps."""
+
+
+@pytest.fixture
+def no_collection() -> Iterator[None]:
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_collection")
+def test_after_the_steps_nothing_holds_their_function_and_its_result() -> None:
+    held = Held()
+    freed = weakref.ref(held)
+
+    def work(*, held: Held | None = held) -> list[Held | None]:
+        pause()
+        return [held]
+
+    steps = in_steps(work)
+    next(steps)
+    with pytest.raises(StopIteration) as stop:
+        next(steps)
+    assert stop.value.value == [held]
+    del held, work, steps, stop
+    assert freed() is None
+
+
+@pytest.mark.usefixtures("no_collection")
+def test_after_steps_that_failed_nothing_holds_their_function() -> None:
+    def take(held: Held) -> weakref.ref[Held]:
+        def work() -> None:
+            pause()
+            raise LookupError(held)
+
+        try:
+            for _ in in_steps(work):
+                pass
+        except LookupError:
+            return weakref.ref(held)
+        raise AssertionError
+
+    freed = take(Held())
+    assert freed() is None

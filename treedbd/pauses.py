@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from math import inf
 from typing import Any, Final, NoReturn, TypeAlias, TypeVar
@@ -37,7 +37,7 @@ STEP_SECONDS: Final = 0.000_25
 PAUSE_AFTER: Final = 256
 """Items that take some hundred microseconds."""
 
-_PAUSED: Final = object()
+_OVER: Final = object()
 
 
 class _Idle(threading.local):
@@ -53,27 +53,38 @@ _freeing: Final = ThreadPoolExecutor(1, thread_name_prefix="treedb-freeing")
 
 
 class _Worker(greenlet):
-    """Runs one function after the other, each in steps; no step ends before `until`."""
+    """Runs one function after the other, each in steps; no step ends before `until`.
+
+    Functions and results are handed over as attributes, since an idle greenlet would hold arguments
+    of its calls and its locals, and with them the whole batch of a write, until the next one.
+    """
 
     seconds: Seconds
     until: float
+    work: Callable[[], object] | None
+    result: object
 
-    def run(self, work: Callable[[], object]) -> NoReturn:
-        """Run the function of the first `resume`, then those of the following ones."""
+    def run(self) -> NoReturn:
+        """Run `work` at each `resume` that follows `_OVER`."""
         while True:
-            result: object
             try:
-                result = work()
+                self.result = self.work()  # type: ignore[misc]  # it has work when it is resumed
             except GreenletExit:
                 raise
             except BaseException as error:
-                result = _Failure(error)
-            work = self.resumer.switch(result)
+                self.result = _Failure(error)
+            self.resumer.switch(_OVER)
 
-    def resume(self, *work: Callable[[], object]) -> Any:
-        """Go on, with `work` at first; return its result, or `_PAUSED`, or what it waits for."""
+    def resume(self) -> Any:
+        """Go on; return `_OVER`, or what the next step waits for, None where it only paused."""
         self.resumer = self.parent = getcurrent()
-        return self.switch(*work)
+        return self.switch()
+
+    def take(self) -> object:
+        """Return the result, and hold neither it nor the work any more."""
+        result = self.result
+        self.work = self.result = None
+        return result
 
 
 class _Failure:
@@ -87,7 +98,7 @@ def pause() -> None:
     """End the step that is under way, if the caller is run in steps and it has lasted enough."""
     current = getcurrent()
     if type(current) is _Worker and current.seconds() >= current.until:
-        current.resumer.switch(_PAUSED)
+        current.resumer.switch(None)
 
 
 def paused(items: Iterable[T], every: int = PAUSE_AFTER) -> Iterator[T]:
@@ -146,21 +157,23 @@ def in_steps(work: Callable[[], T], seconds: Seconds | None = None) -> Generator
     workers = _idle.workers
     worker = workers.pop() if workers else _Worker()
     is_over = False
-    worker.seconds = seconds
+    worker.seconds, worker.work = seconds, work
     try:
         worker.until = seconds() + STEP_SECONDS
-        result = worker.resume(work)
-        while result is _PAUSED or type(result) is Future:
-            yield None if result is _PAUSED else result
+        while (awaited := worker.resume()) is not _OVER:
+            yield awaited
             worker.until = seconds() + STEP_SECONDS
-            result = worker.resume()
         is_over = True
     finally:
         if not is_over:
             worker.parent = getcurrent()
             worker.throw(GreenletExit)
+    result = worker.take()
     workers.append(worker)
     if type(result) is _Failure:
-        raise result.error
-    done: T = result
+        try:
+            raise result.error
+        finally:
+            del result  # its traceback would hold it here
+    done: T = result  # type: ignore[assignment]
     return done

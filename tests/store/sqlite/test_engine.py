@@ -690,3 +690,19 @@ def test_a_moment_is_held_of_a_file_that_was_removed(tmp_path: pathlib.Path) -> 
         path.unlink()
         with contextlib.closing(engine.snapshot()) as snapshot:
             assert snapshot.get(b"a") == b"x" * 100_000
+
+
+def test_a_long_value_is_held_no_longer_than_it_takes_to_store_and_to_read_it(
+    path: pathlib.Path,
+) -> None:
+    long, cached = bytes(10 * 1_048_576), 1_048_576
+    with contextlib.closing(SqliteEngine.create(path, reserve_bytes=4096)) as engine:
+        engine.limit_cache(cached)
+        before = apsw.memory_used()
+        for key in (b"a", b"b"):
+            transaction = engine.begin()
+            transaction.put(key, long)
+            assert transaction.floor(key) == (key, long)
+            transaction.append(b"op", long)
+            transaction.commit()
+            assert apsw.memory_used() - before < 2 * cached

@@ -208,11 +208,14 @@ class SqliteTransaction(SqliteReader):
                 low = row[0] + b"\0"
 
     def _run_long(self, statement: str, bindings: tuple[bytes | int, ...]) -> Any:
-        """Return what a statement finds that takes milliseconds: it reads or stores megabytes."""
+        """Return what a statement finds that takes milliseconds: it reads or stores megabytes.
+
+        A statement that is kept would hold these until it is used again.
+        """
         if self._is_over():
             self._execute(statement)  # raises RuntimeError
         try:
-            return run_beside(lambda: self._run(statement, bindings).get)
+            return run_beside(lambda: self._run(statement, bindings, can_cache=False).get)
         except SQLITE_ERRORS as error:
             raise self._on_error(error) from error
 
