@@ -186,6 +186,45 @@ def tags_of_a_string(scene: Scene) -> str:
     return statuses(found)
 
 
+@attack("16 MB in one string: reads", load_escapes)
+def reads_of_a_string(scene: Scene) -> str:
+    """Read a string of 16 MB that has a priority in each form, and what is at and above it."""
+    client, owner = scene.client(), scene.owner()
+    owner.ask("PUT", "large/.priority", "print=silent", b"1")
+    owner.close()
+    forms = ("", "?format=export", "?shallow=true", "?print=pretty", "?print=silent")
+    orders = ("%22$priority%22", "%22a%22", "%22$value%22")
+    targets = [f"/large.json{form}" for form in forms] + ["/large/.priority.json", "/large/a.json"]
+    targets += [f"/.json?orderBy={order}&limitToFirst=1" for order in orders]
+    targets += ["/.json?where=" + quote('{"$priority":1}')]
+    return statuses(
+        [
+            client.ask("GET", target, None, **headers)[0]
+            for _ in scene.repeatedly()
+            for target in targets
+            for headers in ({}, FIREBASE)
+        ]
+    )
+
+
+def load_long_key(scene: Scene) -> None:
+    """Load 15 MB below a key that is too long for rows below it, with a priority."""
+    members = b",".join(b'"k%06d":%d' % (n, n) for n in range(scene.many(800_000)))
+    target = "n" * 700, "print=silent&timeout=15min", b'{".priority":1,%b}' % members
+    scene.owner().ask("PUT", *target)
+
+
+@attack("15 MB below a long key", load_long_key)
+def below_a_long_key(scene: Scene) -> str:
+    """Read 15 MB that are in one row, a leaf in it, and its priority, and change the leaf."""
+    client, at, found = scene.client(), f"/{'n' * 700}", []
+    for number in scene.repeatedly():
+        targets = f"{at}.json", f"{at}/k000001.json", f"{at}/.priority.json"
+        found += [client.ask("GET", target)[0] for target in targets]
+        found.append(client.ask("PUT", f"{at}/k000001.json?print=silent", number)[0])
+    return statuses(found)
+
+
 @attack("a million keys: shallow", load_million, in_workers=True)
 def shallow(scene: Scene) -> str:
     """Read the keys of a million children, again and again."""

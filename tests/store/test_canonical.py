@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from treedbd.store import canonical
 from treedbd.store.canonical import canonical_chunks, etag_in_steps
+from treedbd.store.engine import Row
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.node_writer import NodeWriter
+from treedbd.store.paged_rows import PagedRows
 from treedbd.tree.edit import make_put
 from treedbd.tree.etag import canonicalise, etag
 from treedbd.tree.types import Json, Place
@@ -86,3 +88,19 @@ def test_a_long_string_is_digested_in_steps(monkeypatch: pytest.MonkeyPatch) -> 
     *steps, tag = etag_in_steps(stored(text), ("at",))
     assert len(steps) >= len(text.encode()) / 10
     assert tag == etag(text)
+
+
+@pytest.mark.parametrize("json", [{"a": 1}, "x", None])
+def test_a_value_in_one_row_is_looked_up_once_for_its_tag(
+    monkeypatch: pytest.MonkeyPatch, json: Json
+) -> None:
+    nodes, found = stored(json), []
+    find = PagedRows.find
+
+    def noted(rows: PagedRows, key: bytes) -> Row | None:
+        found.append(key)
+        return find(rows, key)
+
+    monkeypatch.setattr(PagedRows, "find", noted)
+    assert list(etag_in_steps(nodes, ("at",)))[-1] == etag(json)
+    assert len(found) == 1

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -11,13 +13,16 @@ from hypothesis import strategies as st
 
 from tests.store.normal_form import normal_form
 from tests.store.test_select import BODIES, LEAVES, PATH, bounds
-from treedbd.store import filtered
+from treedbd.store import filtered, ranks
+from treedbd.store.engine import Row
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.node_writer import NodeWriter
+from treedbd.store.paged_rows import PagedRows
+from treedbd.store.row_codec import parse_stored
 from treedbd.store.select import iterate_selected
 from treedbd.tree.edit import make_put
 from treedbd.tree.query import Query, parse_query
-from treedbd.tree.types import Place
+from treedbd.tree.types import Json, Place
 from treedbd.tree.value import members
 from treedbd.tree.where import TooManyChildren
 
@@ -193,3 +198,34 @@ def test_none_is_yielded_regularly_while_nothing_passes() -> None:
     query = make_query(10_000, where='{"v":-1}')
     turns = 3000 // filtered.YIELD_AFTER
     assert list(iterate_selected(make_list(3000), PATH, query)) == [None] * turns
+
+
+@pytest.mark.parametrize("conditions", [{"where": '{"v":1}'}, {"orderBy": '"$value"'}])
+def test_a_long_row_is_read_in_one_step_and_looked_at_in_another(
+    monkeypatch: pytest.MonkeyPatch, conditions: dict[str, str]
+) -> None:
+    nodes = NodeWriter(MemoryEngine().begin())
+    nodes.apply(make_put(Place(PATH), dict.fromkeys("abc", "x" * 100_000)).changes)
+    done: list[str] = []
+    scan, parse = PagedRows.scan, parse_stored
+
+    def scanned(
+        rows: PagedRows, low: bytes, high: bytes, *, reverse: bool = False
+    ) -> Iterator[Row]:
+        for row in scan(rows, low, high, reverse=reverse):
+            done.append("read")
+            yield row
+
+    def parsed(text: bytes) -> Json:
+        done.append("parsed")
+        return parse(text)
+
+    monkeypatch.setattr(PagedRows, "scan", scanned)
+    monkeypatch.setattr(filtered, "parse_stored", parsed)
+    monkeypatch.setattr(ranks, "parse_stored", parsed)
+    query = parse_query(conditions)
+    assert query is not None
+    for child in iterate_selected(nodes, PATH, query):
+        done += ["step"] * (child is None)
+    assert [done.count(each) for each in ("read", "parsed")] == [3, 3]
+    assert all("step" in pair for pair in pairwise(done))

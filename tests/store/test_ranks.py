@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from treedbd.store import ranks as store_ranks
 from treedbd.store.children import SPREAD
 from treedbd.store.engine import DamagedRow
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.nodes import Nodes
 from treedbd.store.ranks import BATCH_BYTES, BATCH_CHILDREN, Member, batched, ranks_of
+from treedbd.store.row_codec import parse_stored
 from treedbd.tree.order import rank_value
 from treedbd.tree.query import BY_PRIORITY, BY_VALUE, Order, Query
-from treedbd.tree.types import CONTAINER
+from treedbd.tree.types import CONTAINER, Json
 
 BY_AGE = Query(Order("child", ("age",)))
 
@@ -64,3 +66,22 @@ def test_a_query_by_priority_parses_only_rows_with_priorities() -> None:
 
 def test_a_query_by_value_does_not_parse_containers() -> None:
     assert ranks(Query(BY_VALUE), b"{not JSON", b"5") == [rank_value(CONTAINER), rank_value(5)]
+
+
+@pytest.mark.parametrize("query", [BY_AGE, Query(BY_PRIORITY)])
+def test_a_long_string_is_not_parsed_for_an_order_that_has_nothing_of_it(
+    monkeypatch: pytest.MonkeyPatch, query: Query
+) -> None:
+    text = b'"%b"' % (b"x" * BATCH_BYTES)
+    rows = text, b' {".value":%b,".priority":5}' % text
+    expected = [ranks(query, raw.replace(b"x", b"")) for raw in rows]
+    parsed: list[int] = []
+    parse = parse_stored
+
+    def noted(row: bytes) -> Json:
+        parsed.append(len(row))
+        return parse(row)
+
+    monkeypatch.setattr(store_ranks, "parse_stored", noted)
+    assert [ranks(query, raw) for raw in rows] == expected
+    assert max(parsed) < 30

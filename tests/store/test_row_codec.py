@@ -8,6 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.store.normal_form import normal_form
+from treedbd.pauses import in_steps
+from treedbd.store import row_codec
+from treedbd.store.engine import DamagedRow
 from treedbd.store.row_codec import (
     encode_priority_row,
     encode_row,
@@ -20,10 +23,13 @@ from treedbd.store.row_codec import (
     load_row,
     print_part,
     print_row,
+    priority_of_part,
+    without_string,
 )
 from treedbd.tree.printing import compact
-from treedbd.tree.types import Value
+from treedbd.tree.types import Json, Value
 from treedbd.tree.value import plain
+from treedbd.tree.view import free
 
 names = st.sampled_from(["0", "1", "2", "-1", "01", "a", '".priority":', "é\\"]).filter(
     lambda name: "." not in name
@@ -133,3 +139,57 @@ def test_a_part_of_a_row_is_found_by_its_path(inside: tuple[str, ...], text: byt
 def test_a_part_keeps_its_priorities() -> None:
     raw = encode_row(normal_form({"a": {"b": {".value": 1, ".priority": 2}}}))
     assert load_part(raw, ("a",)) == {"b": {".value": 1, ".priority": 2}}
+
+
+LONG_TEXTS = ["x" * 70_000, '",".priority":7}' * 5000, '\x01\\"\u00e9\U0001f600' * 10_000]
+
+
+@pytest.mark.parametrize("priority", [1, 2.5, "p", '",".priority":8}', None])
+@pytest.mark.parametrize("text", LONG_TEXTS)
+def test_a_long_string_is_encoded_and_loaded_as_any_value_is(text: str, priority: Any) -> None:
+    value = text if priority is None else {".value": text, ".priority": priority}
+    raw = encode_row(value)
+    assert raw == (compact(text) if priority is None else b" " + orjson.dumps(value))
+    assert load_row(raw) == load_part(raw, ()) == value
+    assert load_part(raw, ("a",)) is None
+    assert print_row(raw) == compact(text)
+    assert export_row(raw) == orjson.dumps(value)
+    assert priority_of_part(raw, (), free) == priority
+    assert priority_of_part(raw, ("a",), free) is None
+    shown = None if priority is None else {".priority": priority}
+    assert orjson.loads(without_string(raw)) == shown
+
+
+def test_a_long_string_with_a_priority_is_parsed_only_for_its_value(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    raw = encode_row({".value": "x" * 70_000, ".priority": 1})
+    parsed: list[int] = []
+    parse = row_codec.parse_stored
+
+    def noted(text: bytes) -> Json:
+        parsed.append(len(text))
+        return parse(text)
+
+    monkeypatch.setattr(row_codec, "parse_stored", noted)
+    print_row(raw)
+    export_row(raw)
+    without_string(raw)
+    print_part(raw, ("a",))
+    priority_of_part(raw, (), free)
+    assert max(parsed, default=0) < 30
+
+
+def test_a_long_string_with_a_priority_is_printed_and_parsed_in_steps() -> None:
+    value: Any = {".value": "\n" * 1_000_000, ".priority": 1}
+    raw = encode_row(value)
+    assert len(list(in_steps(lambda: encode_row(value)))) > 50
+    assert len(list(in_steps(lambda: load_row(raw)))) > 20
+
+
+@pytest.mark.parametrize("end", [b"", b"x", b"}"])
+def test_a_long_string_that_is_cut_off_is_damaged(end: bytes) -> None:
+    raw = b' {".value":"' + b"x" * 70_000 + end
+    for read in (load_row, print_row, without_string):
+        with pytest.raises(DamagedRow):
+            read(raw)

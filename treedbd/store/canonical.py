@@ -33,8 +33,8 @@ DIGESTED_AT_ONCE: Final = MIB
 class ReadsRows(ReadsNodes, Protocol):
     """What a canonical form is made with: `nodes.Nodes`, which has the same methods."""
 
-    def is_spread(self, path: Path) -> bool:
-        """Return whether `path` has rows of its own for its children."""
+    def chunks_unless_spread(self, path: Path) -> Iterator[bytes] | None:
+        """Print `path` as `chunks` does, unless it is spread over the rows of its children."""
 
     def keys(self, path: Path) -> Iterator[str]:
         """Yield the keys of the children of `path`."""
@@ -48,8 +48,9 @@ def canonical_chunks(nodes: ReadsRows, path: Path) -> Iterator[bytes]:
 
     The nodes must be of one moment as long as this is consumed.
     """
-    if not nodes.is_spread(path):
-        yield from _row(nodes.chunks(path))
+    chunks = nodes.chunks_unless_spread(path)
+    if chunks is not None:
+        yield from _row(chunks)
         return
     steps = find_array(nodes.rows, encode_path(path))
     is_array = yield from empty_chunks(steps)

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from treedbd.store.child import Child, ReadsNodes
 from treedbd.store.children import Spread
-from treedbd.store.row_codec import parse_stored, part_at
+from treedbd.store.row_codec import CHUNK_BYTES, parse_stored, part_at
 from treedbd.tree.order import ValueRank, rank_value
 from treedbd.tree.query import Query
 from treedbd.tree.types import Path
@@ -66,9 +66,12 @@ def _passing(
         if looked_at >= where.most_children:
             raise TooManyChildren(where.most_children)
         looked_at += 1
+        is_long = child.row_bytes > CHUNK_BYTES
+        if is_long:
+            yield None  # to read it was a step, and to parse it is another
         if _passes(child, nodes, path, where.conditions):
             yield child
-        if looked_at % YIELD_AFTER == 0:
+        if is_long or looked_at % YIELD_AFTER == 0:
             yield None
 
 

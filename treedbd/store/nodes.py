@@ -50,10 +50,8 @@ from treedbd.store.engine import EngineSnapshot, PresentView, ReadView
 from treedbd.store.paged_rows import PagedRows
 from treedbd.store.row_codec import (
     Cover,
-    charge_large,
     cut_into_chunks,
     export_row,
-    has_priorities,
     is_priority_row,
     is_string,
     load_part,
@@ -62,6 +60,7 @@ from treedbd.store.row_codec import (
     peek_part,
     print_part,
     print_row,
+    priority_of_part,
     type_of_part,
 )
 from treedbd.store.row_keys import ALL, Span, below
@@ -69,7 +68,7 @@ from treedbd.store.serialise import Serialiser
 from treedbd.tree.order import encode_key
 from treedbd.tree.printing import NULL, compact
 from treedbd.tree.types import CONTAINER, Container, Leaf, Path, Priority, Value
-from treedbd.tree.value import members, priority_of, with_priority
+from treedbd.tree.value import members, with_priority
 from treedbd.tree.view import Charge, free
 
 _encode_known = lru_cache(maxsize=4096)(encode_key)
@@ -108,10 +107,7 @@ class Nodes:
         encoded, cover = self._find(path)
         if cover is None:
             return self._priority(encoded)
-        if not has_priorities(cover.raw):
-            return None
-        charge_large(cover.raw, charge)
-        return priority_of(load_part(cover.raw, cover.inside))
+        return priority_of_part(cover.raw, cover.inside, charge)
 
     def size(self, path: Path, limit: int) -> int:
         """Return the bytes of the rows of `path`; counting pauses, and stops beyond `limit`."""
@@ -153,14 +149,20 @@ class Nodes:
         encoded, cover = self._find(path)
         if cover is None:
             yield from self._print_spread(encoded, export)
-        elif not export:
+        elif export:
+            inside = cover.inside
             yield from cut_into_chunks(
-                print_part(cover.raw, cover.inside) if cover.inside else print_row(cover.raw)
+                compact(load_part(cover.raw, inside)) if inside else export_row(cover.raw)
             )
-        elif cover.inside:
-            yield from cut_into_chunks(compact(load_part(cover.raw, cover.inside)))
         else:
-            yield from cut_into_chunks(export_row(cover.raw))
+            yield from _print_covered(cover)
+
+    def chunks_unless_spread(self, path: Path) -> Iterator[bytes] | None:
+        """Print `path` as `chunks` does, unless it is spread over the rows of its children."""
+        encoded, cover = self._find(path)
+        if cover is None:
+            return None if self._is_spread(encoded) else iter((NULL,))
+        return _print_covered(cover)
 
     def children(self, path: Path, span: Span = ALL) -> Iterator[Child]:
         """Iterate over the children of `path`, reading no more than is consumed."""
@@ -252,6 +254,11 @@ class HeldNodes(Nodes):
     def close(self) -> None:
         """Release the moment."""
         self._snapshot.close()
+
+
+def _print_covered(cover: Cover) -> Iterator[bytes]:
+    inside = cover.inside
+    return cut_into_chunks(print_part(cover.raw, inside) if inside else print_row(cover.raw))
 
 
 def _members(cover: Cover, span: Span) -> Iterator[tuple[str, Value]]:

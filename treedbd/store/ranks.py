@@ -13,8 +13,15 @@ from typing import Any, Final, TypeAlias
 from treedbd.store.child import ReadsNodes
 from treedbd.store.children import ChildSource, Spread
 from treedbd.store.engine import DamagedRow
-from treedbd.store.row_codec import CONTAINERS, has_priorities, parse_stored, part_at
+from treedbd.store.row_codec import (
+    CONTAINERS,
+    has_priorities,
+    parse_stored,
+    part_at,
+    without_string,
+)
 from treedbd.tree.order import ValueRank, rank_value, rank_values
+from treedbd.tree.printing import NULL
 from treedbd.tree.query import Order, OrderKind, Query
 from treedbd.tree.types import CONTAINER, Json, Path
 from treedbd.tree.value import leaf_of, priority_of
@@ -67,9 +74,11 @@ def ranks_of(
 def _parse(raws: Sequence[bytes], kind: OrderKind) -> list[Json]:
     """Parse rows; what a query of this kind need not look at is replaced by something shorter."""
     if kind == "priority":
-        raws = [raw if has_priorities(raw) else b"null" for raw in raws]
+        raws = [without_string(raw) if has_priorities(raw) else NULL for raw in raws]
     elif kind == "value":
         raws = [b"{}" if raw[0] in CONTAINERS else raw for raw in raws]
+    elif raws:  # no row is long but the last of a batch
+        raws = [*raws[:-1], without_string(raws[-1])]
     try:
         rows = parse_stored(b"[%b]" % b",".join(raws))
     except DamagedRow:

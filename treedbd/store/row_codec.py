@@ -31,7 +31,15 @@ from treedbd.tree.types import (
     Priority,
     Value,
 )
-from treedbd.tree.value import from_export, from_plain, leaf_of, plain
+from treedbd.tree.value import (
+    as_priority,
+    from_export,
+    from_plain,
+    leaf_of,
+    plain,
+    priority_of,
+    with_priority,
+)
 from treedbd.tree.view import Charge
 
 MARK: Final = b" "
@@ -46,6 +54,8 @@ CONTAINERS: Final = b"{["
 _QUOTE: Final = b'"'[0]
 _MARKED_STRING: Final = MARK + b'{"%b":"' % VALUE.encode()
 """How the row of a string with a priority begins."""
+_AFTER_STRING: Final = b'",' + _HAS_PRIORITY
+"""What ends that string, and occurs only once: quotes in strings are escaped."""
 CHUNK_BYTES: Final = 32_768
 LARGE_ROW_BYTES: Final = 4096
 """Bytes of a row that costs about the same to read however long it is."""
@@ -86,6 +96,12 @@ def parse_stored(text: bytes) -> Json:
 
 def encode_row(value: Value) -> bytes:
     """Return the bytes of a row that holds `value`, which is not None; a long string pauses."""
+    if type(value) is dict and VALUE in value:
+        leaf, priority = value[VALUE], as_priority(value[PRIORITY])
+        if type(leaf) is str and len(leaf) > _AT_ONCE_BYTES:
+            return (
+                _MARKED_STRING[:-1] + compact(leaf) + _AFTER_STRING[1:] + compact(priority) + b"}"
+            )
     text = compact(value)
     if type(value) is str:
         return text
@@ -121,7 +137,9 @@ def is_priority_row(raw: bytes) -> bool:
 
 
 def load_row(raw: bytes) -> Value:
-    """Return the value of a row in normal form; raise `DamagedRow`."""
+    """Return the value of a row in normal form; a long string pauses. Raises `DamagedRow`."""
+    if len(raw) > _AT_ONCE_BYTES and is_string(raw):
+        return _load_string(raw)
     json = parse_stored(raw)
     return from_plain(json) if b"[" in raw and raw[0] != _MARK else from_export(json)
 
@@ -133,8 +151,12 @@ def load_priority_row(raw: bytes) -> Priority:
 
 
 def print_row(raw: bytes) -> bytes:
-    """Return what a plain GET of a row's value prints."""
-    return compact(plain(load_row(raw))) if raw[0] == _MARK else raw
+    """Return what a plain GET of a row's value prints; a string is not parsed."""
+    if raw[0] != _MARK:
+        return raw
+    if raw.startswith(_MARKED_STRING):
+        return raw[len(_MARKED_STRING) - 1 : _end_of_string(raw) + 1]
+    return compact(plain(load_row(raw)))
 
 
 def export_row(raw: bytes) -> bytes:
@@ -166,23 +188,59 @@ def print_part(raw: bytes, below: Path) -> bytes:
 
 def load_part(raw: bytes, below: Path) -> Value:
     """Return the node at the path `below` inside a row, in normal form."""
-    if is_plain_string(raw) and len(raw) > _AT_ONCE_BYTES:
-        return None if below else _load_string(raw)
-    if below and is_string(raw):
+    if not below:
+        return load_row(raw)
+    if is_string(raw):
         return None
     part = part_at(parse_stored(raw), below)
     return from_plain(part) if b"[" in raw and raw[0] != _MARK else from_export(part)
 
 
-def _load_string(raw: bytes) -> str:
-    """Return the string that a long row holds, with pauses."""
-    if raw[-1] != _QUOTE:
+def priority_of_part(raw: bytes, below: Path, charge: Charge) -> Priority | None:
+    """Return the priority of the node at the path `below` inside a row; a string is not parsed.
+
+    `charge` is called as by `type_of_part`.
+    """
+    if not has_priorities(raw):
+        return None
+    if raw.startswith(_MARKED_STRING):
+        charge(len(raw) // _COPIED_AT_ONCE)
+        return None if below else _priority_of_string(raw)
+    charge_large(raw, charge)
+    return priority_of(load_part(raw, below))
+
+
+def without_string(raw: bytes) -> bytes:
+    """Return the JSON of a row; instead of a long string, of its priority only, else null."""
+    if len(raw) <= _AT_ONCE_BYTES or not is_string(raw):
+        return raw
+    return NULL if raw[0] == _QUOTE else b"{" + raw[_end_of_string(raw) + 2 :]
+
+
+def _load_string(raw: bytes) -> Value:
+    """Return what the row of a long string holds, with pauses."""
+    is_marked = raw[0] == _MARK
+    begin, end = (len(_MARKED_STRING), _end_of_string(raw)) if is_marked else (1, len(raw) - 1)
+    if raw[end] != _QUOTE:
         raise DamagedRow("A row is not valid JSON: a string does not end.")
-    ends = range(1, len(raw) - 1, _AT_ONCE_BYTES)
+    ends = range(begin, end, _AT_ONCE_BYTES)
     try:
-        return parse_text(raw[at : min(at + _AT_ONCE_BYTES, len(raw) - 1)] for at in ends)
+        text = parse_text(raw[at : min(at + _AT_ONCE_BYTES, end)] for at in ends)
     except InvalidData as error:
         raise DamagedRow(f"A row is not valid JSON: {error}.") from None
+    return with_priority(text, _priority_of_string(raw)) if is_marked else text
+
+
+def _end_of_string(raw: bytes) -> int:
+    """Return the index of the quote that ends the string in a row with a priority."""
+    end = raw.rfind(_AFTER_STRING)
+    if end < 0:
+        raise DamagedRow("A row is not valid JSON: a string does not end.")
+    return end
+
+
+def _priority_of_string(raw: bytes) -> Priority | None:
+    return priority_of(from_export(parse_stored(b"{" + raw[_end_of_string(raw) + 2 :])))
 
 
 def peek_part(raw: bytes, below: Path, charge: Charge) -> Leaf | Container | None:

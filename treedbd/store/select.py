@@ -215,6 +215,7 @@ def _ranked(
 ) -> Generator[Child | None, None, None]:
     """Yield the children that `ranking` selects, from the end where its limit begins."""
     for batch in batched(nodes.sources(path)):
+        yield None  # to read a long row is a step, and to parse it is another
         ranking.add(batch, ranks_of(nodes, path, query, batch))
         yield None
     for tag, content, _, key, source in ranking.in_order():

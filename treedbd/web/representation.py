@@ -240,7 +240,7 @@ def text_response(request: DataRequest, text: bytes, *headers: Header) -> Respon
 
 def _render_shallow(nodes: Nodes, path: Path, shallow: Shallow) -> Iterator[bytes]:
     if nodes.type_at(path) is not Container:
-        return nodes.chunks(path)
+        return chain((b"",), nodes.chunks(path))  # it is read again, in another step
     span = Span(after=shallow.start_after)
     if shallow.version == 1:
         return printing.print_keys(islice(nodes.keys(path, span), shallow.limit))
