@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any, Final
 
 import attrs
@@ -77,17 +78,19 @@ class MeteredClock(TurnClock):
 
     Attributes:
         longest: the most calls that there were.
+        looks: how often it was looked at.
 
     """
 
     def __init__(self) -> None:
         super().__init__(2 * STEP_SECONDS)
-        self.longest = self._calls = 0
+        self.longest = self._calls = self.looks = 0
 
     def seconds(self) -> float:
         """Return the time."""
         self.longest = max(self.longest, self._calls)
         self._calls = 0
+        self.looks += 1
         sys.setprofile(self._count)  # whatever greenlet this is
         return super().seconds()
 
@@ -130,9 +133,15 @@ class Recorder:
 
 
 class World:
-    """A database whose watchers are told of all that is written."""
+    """A database whose watchers are told of all that is written.
+
+    Attributes:
+        looks_at_pieces: how often the clock was looked at before each piece of a body was read.
+
+    """
 
     def __init__(self) -> None:
+        self.looks_at_pieces: list[int] = []
         self.clock = MeteredClock()
         runtime = Runtime(self.clock, lambda size: b"x" * size, run_at_once)
         self.database = make_database(MemoryEngine(), runtime)
@@ -143,18 +152,26 @@ class World:
         self.database.subscribe(path, None, recorder).watch(lambda _: None)
         return recorder
 
-    def write(self, method: Method, text: bytes) -> None:
-        """Do a write whose body comes in pieces; it must succeed."""
+    def write(self, method: Method, text: bytes, size: int | None = None) -> None:
+        """Do a write whose body comes in pieces; it must succeed.
+
+        `size` is what was sent, if that was compressed.
+        """
         place = Place(PATH)
-        pieces = [text[at : at + PIECE_BYTES] for at in range(0, len(text), PIECE_BYTES)]
         edit = Edit(method, place, None, (Change(place, STORED),))
-        body = LargeBody(lambda: iter(pieces), len(text), 10 * MIB, 2**40)
+        size = len(text) if size is None else size
+        body = LargeBody(lambda: self._read(text), size, 10 * MIB, 2**40)
         results: list[Any] = []
         write = Write(edit, 1000, Caller(None, is_admin=True), wants_echo=False, large=body)
         self.database.write(write).addBoth(results.append)
         self.clock.run_until(lambda: bool(results))
         self.clock.run()
         assert results[0].commit is not None
+
+    def _read(self, text: bytes) -> Iterator[bytes]:
+        for at in range(0, len(text), PIECE_BYTES):
+            self.looks_at_pieces.append(self.clock.looks)
+            yield text[at : at + PIECE_BYTES]
 
     def print(self, path: Path, *, is_export: bool = False) -> bytes:
         return self.database.read(lambda nodes: b"".join(nodes.chunks(path, export=is_export)))
@@ -212,3 +229,13 @@ def test_a_merge_is_stored_and_told_in_short_steps(
         assert (event.kind, event.path, event.is_missed) == ("patch", path, False)
         assert b"".join(event.printed or ()) == MERGES[shape]
         assert max(map(len, event.printed or ())) <= MOST_BYTES
+
+
+@pytest.mark.parametrize("method", ["put", "patch"])
+def test_a_body_that_was_compressed_is_read_piece_by_piece_also_for_the_log(
+    world: World, method: Method
+) -> None:
+    text = b'{"a":1%b}' % (b" " * SIZE)
+    world.write(method, text, size=100)
+    assert len(world.looks_at_pieces) >= len(text) // PIECE_BYTES
+    assert all(before < after for before, after in pairwise(world.looks_at_pieces))

@@ -21,11 +21,12 @@ from tests.web.http1.peer import ParsedReply
 from tests.web.tree_server import OPTIONS, StreamClient, TreeServer
 from treedbd.database import large_events, large_writes
 from treedbd.database.errors import DeadlinePassed
-from treedbd.database.slices import SLICE_SECONDS
+from treedbd.database.slices import SLICE_SECONDS, Slices, Steps
 from treedbd.limits import Limits
 from treedbd.rules.ruleset import parse_rules
 from treedbd.tree.fragments import Splitter
 from treedbd.web import large_bodies, write
+from treedbd.web.large_bodies import SentBody
 from treedbd.web.shared_reads import SharedReads
 
 RECORDS = {f"r{at:03}": {"name": f"n{at}", "list": [at, None, True]} for at in range(40)}
@@ -141,6 +142,33 @@ class TestLargeWrites:
         server.write("PUT", "/x", {"old": 1, "r001": "replaced"})
         assert send(server, "PATCH", "/x.json", RECORDS)[:2] == (200, RECORDS)
         assert json.loads(server.request("GET", "/x.json").body) == {"old": 1, **RECORDS}
+
+    def test_what_a_patch_has_sent_is_read_in_steps_for_its_answer(
+        self, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        server = TreeServer(tmp_path)
+        steps: list[None] = []
+        readings: list[list[int]] = []
+        run, pieces = Slices._run, SentBody.pieces
+
+        def counted(work: Steps) -> Steps:
+            for awaited in work:
+                steps.append(None)
+                yield awaited
+
+        def noted(body: SentBody) -> Iterator[bytes]:
+            readings.append([])
+            for piece in pieces(body):
+                readings[-1].append(len(steps))
+                yield piece
+
+        monkeypatch.setattr(Slices, "_run", lambda self, work, end: run(self, counted(work), end))
+        monkeypatch.setattr(SentBody, "pieces", noted)
+        monkeypatch.setattr(large_writes, "EVENT_BYTES", 10)  # it is not kept
+        assert send(server, "PATCH", "/x.json", RECORDS)[:2] == (200, RECORDS)
+        answered = readings[-1]
+        assert len(answered) > 10
+        assert len(set(answered)) == len(answered)
 
     def test_a_post_is_answered_with_the_name(self, tmp_path: pathlib.Path) -> None:
         server = TreeServer(tmp_path)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from treedbd.database.requests import LargeBody, Write
-from treedbd.pauses import pause
+from treedbd.pauses import pause, paused
 from treedbd.store.bulk_patch import BulkPatch
 from treedbd.store.bulk_writer import BulkWriter, WritesNodes
 from treedbd.tree.errors import InvalidData
@@ -83,7 +83,7 @@ class AppliedBody:
         """Return what was sent, server values resolved; None if that is not known any more."""
         if self.printed is not None:
             return b"".join(self.printed)
-        return None if self.has_placeholders else b"".join(body.pieces())
+        return None if self.has_placeholders else b"".join(paused(body.pieces(), 1))
 
 
 def _apply(target: _Target, body: LargeBody, check: Callable[[], None]) -> None:

@@ -172,15 +172,20 @@ class LargeBodies:
             if shown is None:
                 return None
         else:
-            sent = JoinedContent(self._reads.memory, self._sent(body, written))
+            parts = await self._reads.slices.run(self._sent(body, written))
+            sent = JoinedContent(self._reads.memory, parts)
             shown = sent if sent.size > SMALL_BYTES else sent.whole()
         return Response(200, shown, (JSON_TYPE, *headers))
 
-    def _sent(self, body: SentBody, written: WrittenBody) -> Iterable[bytes]:
-        """Return what was sent: with its server values replaced, if the caller may see them."""
+    def _sent(self, body: SentBody, written: WrittenBody) -> Generator[None, None, Iterable[bytes]]:
+        """Return what was sent in steps: its server values replaced, if the caller may see them."""
         if written.may_read and written.sent is not None:
             return written.sent
-        return body.pieces()
+        pieces = []
+        for piece in body.pieces():
+            pieces.append(piece)
+            yield
+        return pieces
 
     async def _read(
         self,
