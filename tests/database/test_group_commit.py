@@ -19,16 +19,17 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from tests.database.world import Disk, TurnClock, make_database
-from treedbd.database import etags
+from treedbd.database import etags, write_queue
 from treedbd.database.batch_applier import BATCH_SECONDS
 from treedbd.database.database import Database
 from treedbd.database.errors import ConditionFailed, DeadlinePassed, Unavailable
 from treedbd.database.group_commit import GroupCommit
 from treedbd.database.recovery import SPACE_CHECK_S
-from treedbd.database.requests import Caller, Condition, Outcome, Write
+from treedbd.database.requests import Caller, Condition, Outcome, QueuedWrite, Write
 from treedbd.database.runtime import Runtime
 from treedbd.database.slices import FIRST_SECONDS, SLICE_SECONDS, Steps
 from treedbd.database.watchers import Notification
+from treedbd.database.write_queue import LOOK_SECONDS
 from treedbd.rules.kept_reads import KeptReads
 from treedbd.store.engine import DiskFull, StoreFailed, Transaction
 from treedbd.store.memory import MemoryEngine
@@ -662,6 +663,34 @@ def test_writes_whose_deadline_passes_together_are_refused_in_slices_in_order() 
     world.clock.rightNow += 2
     assert_in_slices(answered_in_turns(world, waiting))
     assert not under_way.called
+
+
+@pytest.mark.parametrize("step", [1, -1])
+def test_the_writes_that_wait_are_not_looked_at_for_each_of_many_deadlines(
+    monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    world = SlowWorld()
+    world.write(put(1, "a"))
+    world.clock.run_until(lambda: world.disk.waiting)
+    world.clock.lag = 0
+    looked: list[float] = []
+    is_late = write_queue._is_late
+
+    def noted(queued: QueuedWrite, now: float) -> bool:
+        looked.append(now)
+        return is_late(queued, now)
+
+    monkeypatch.setattr(write_queue, "_is_late", noted)
+    count, apart = 400, 0.000_1
+    begin = world.clock.seconds() + 1
+    deadlines = [begin + number * apart for number in range(count)][::step]
+    waiting = [world.write(put(1, "b"), deadline=each) for each in deadlines]
+    while not all(each.called for each in waiting):
+        world.clock.rightNow += apart / 2
+        world.clock.run()
+    assert world.clock.seconds() < deadlines[0 if step < 0 else -1] + count * LOOK_SECONDS + apart
+    assert len(looked) < count * count / 4
+    assert all(isinstance(result(each), DeadlinePassed) for each in waiting)
 
 
 def test_writes_that_wait_when_a_database_closes_are_refused_in_slices_before_it_is_closed() -> (

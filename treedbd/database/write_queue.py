@@ -21,6 +21,11 @@ from treedbd.database.requests import QueuedWrite, refuse_all
 from treedbd.database.slices import Slices, StepQueue, Steps
 
 BATCH_WRITES: Final = 1024
+LOOK_SECONDS: Final = 0.000_005
+"""For each write that waits when those that are late are refused, the time until the next look.
+
+To look at one takes a tenth of that, so however many deadlines there are, most time is left.
+"""
 
 
 class WriteQueue:
@@ -48,6 +53,7 @@ class WriteQueue:
         self._contention = Contention(clock, self._release)
         self._timer: IDelayedCall | None = None
         self._timer_at = math.inf
+        self._no_look_before = -math.inf
 
     def __len__(self) -> int:
         """Return how many writes wait, for a batch or for their refusal."""
@@ -155,18 +161,22 @@ class WriteQueue:
         self._resume()
 
     def _set_timer(self, deadline: float | None) -> None:
-        """Make sure that waiting writes are refused at this time, if not sooner."""
+        """Make sure that waiting writes are refused at this time, if not sooner.
+
+        If many wait, it may be a little later: all of them are looked at.
+        """
         if deadline is None or deadline >= self._timer_at:
             return
         if self._timer is not None and self._timer.active():
             self._timer.cancel()
         self._timer_at = deadline
-        pause = max(0.0, deadline - self._clock.seconds())
+        pause = max(0.0, max(deadline, self._no_look_before) - self._clock.seconds())
         self._timer = self._clock.callLater(pause, self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer_at = math.inf
         self.refuse_late()
+        self._no_look_before = self._clock.seconds() + LOOK_SECONDS * len(self._waiting)
         deadlines = [queued.write.deadline for queued in self._waiting]
         self._set_timer(min((at for at in deadlines if at is not None), default=None))
 
