@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from twisted.internet.defer import Deferred
+from typing import Any
+
+import pytest
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.python.failure import Failure
 
 from tests.database.world import TurnClock
-from treedbd.cluster.committing import answer_when_late
+from treedbd.cluster.committing import BatchEnds, answer_when_late
+from treedbd.cluster.next_run import NextRun
 from treedbd.database.errors import OutcomeInDoubt
 from treedbd.database.requests import Caller, Outcome, QueuedWrite, Write
-from treedbd.database.slices import SLICE_SECONDS
+from treedbd.database.slices import SLICE_SECONDS, Slices
 from treedbd.tree.edit import make_put
 from treedbd.tree.types import ROOT, Place
 
@@ -36,3 +41,57 @@ def test_many_writers_whose_deadline_passes_together_are_answered_in_slices_in_o
         assert all(each.deferred.called for each in batch[: counts[-1]])
         assert 0 < counts[-1] - counts[-2] <= LOOKS + 1
     assert not clock.take_turn()
+
+
+def go_on_together(clock: TurnClock, waiting: list[Deferred[Any]]) -> list[list[Any]]:
+    """Return what those who wait go on with, turn by turn: those of now, then of later ones."""
+    turns: list[list[Any]] = [[]]
+
+    def note(result: Any, number: int) -> None:
+        turns[-1].append((number, getattr(result, "value", result)))
+
+    for number, each in enumerate(waiting):
+        each.addBoth(note, number)
+    while sum(map(len, turns)) < len(waiting):
+        turns.append([])
+        assert clock.take_turn()
+    return turns
+
+
+def check_slices(turns: list[list[Any]], result: object) -> None:
+    assert sum(turns, []) == [(number, result) for number in range(4 * LOOKS)]  # noqa: RUF017
+    assert max(map(len, turns)) <= 2 * LOOKS
+
+
+@pytest.mark.parametrize("result", ["done", ValueError()])
+def test_all_who_wait_for_a_run_go_on_in_slices_in_order_with_its_result(
+    result: str | ValueError,
+) -> None:
+    clock = TurnClock(lag=SLICE_SECONDS / LOOKS)
+    runs: list[Deferred[str]] = []
+
+    def work() -> Deferred[str]:
+        runs.append(Deferred())
+        return runs[-1]
+
+    run = NextRun(work, Slices(clock))
+    first = run.ask()
+    waiting = [run.ask() for _ in range(4 * LOOKS)]
+    given_up = run.ask()
+    given_up.cancel()
+    given_up.addErrback(lambda failure: failure.trap(CancelledError))
+    runs[0].callback("first")
+    assert first.called
+    runs[1].callback(Failure(result) if isinstance(result, ValueError) else result)
+    check_slices(go_on_together(clock, waiting), result)
+    run.ask()
+    assert len(runs) == 3
+
+
+def test_all_who_wait_for_the_end_of_a_batch_go_on_in_slices_of_later_turns() -> None:
+    clock = TurnClock(lag=SLICE_SECONDS / LOOKS)
+    ends = BatchEnds(clock, Slices(clock))
+    waiting = [ends.wait() for _ in range(4 * LOOKS)]
+    ends.over()
+    assert not any(each.called for each in waiting)
+    check_slices(go_on_together(clock, waiting), None)

@@ -20,6 +20,7 @@ from treedbd.database.catalog_hooks import ReadMoment
 from treedbd.database.database import Database
 from treedbd.database.errors import Unavailable
 from treedbd.database.runtime import Runtime
+from treedbd.database.slices import Slices
 from treedbd.store.postgresql.read_index import DatabaseState
 from treedbd.store.reopening import ReopeningEngine
 
@@ -40,8 +41,9 @@ class Connections:
     is_strict = True
     problem = None
 
-    def __init__(self, disk: Disk) -> None:
+    def __init__(self, disk: Disk, clock: Clock) -> None:
         self.run = disk.run
+        self.slices = Slices(clock)
 
 
 class FollowedRules:
@@ -62,7 +64,7 @@ class World:
         self.refused: list[Any] = []
         file = self.side.engine
         self.engine = ReopeningEngine(lambda: file, self._use)
-        connections: Any = Connections(self.disk)
+        connections: Any = Connections(self.disk, self.clock)
         rules: Any = FollowedRules(file.epoch)
         self.replica = Replica(connections, rules, self.engine, self.clock, ReadMoment())
         self.engine.open(1 << 20)

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
+from treedbd.pauses import in_steps
+from treedbd.store import disconnect_rows
 from treedbd.store.disconnect_rows import (
     DisconnectEntry,
     add_entry,
@@ -164,3 +166,17 @@ def test_a_row_beside_them_still_belongs_to_nothing() -> None:
     rows = Rows()
     rows.transaction.put(DISCONNECT_FIRST[:1] + b"e", b"")
     assert list(verify_indexes(rows.transaction)) == ["There are rows that belong to nothing."]
+
+
+def test_many_entries_are_listed_in_steps() -> None:
+    rows = Rows()
+    for number in range(5):
+        for session in ("a", "b"):
+            rows.add(make_put(Place((f"k{number}",)), number), session)
+    expected = list_rows(rows.transaction, OWNER)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(disconnect_rows, "LISTED_AT_ONCE", 2)
+        steps = in_steps(lambda: list_rows(rows.transaction, OWNER))
+        assert len(list(steps)) == 5
+        assert list_rows(rows.transaction, OWNER) == expected
+    assert len(expected) == 10

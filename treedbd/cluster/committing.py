@@ -12,7 +12,7 @@ from twisted.internet.task import deferLater
 from treedbd.cluster.local_copy import LocalCopy, Waiting
 from treedbd.database.errors import OutcomeInDoubt
 from treedbd.database.requests import QueuedWrite
-from treedbd.database.slices import SLICE_SECONDS
+from treedbd.database.slices import SLICE_SECONDS, Slices
 from treedbd.store.engine import InDoubt
 
 _SOON_S: Final = 0.002
@@ -75,9 +75,10 @@ def answer_when_late(clock: IReactorTime, batch: Sequence[QueuedWrite]) -> Calla
 class BatchEnds:
     """Who waits for the end of the batch of a database."""
 
-    def __init__(self, clock: IReactorTime) -> None:
+    def __init__(self, clock: IReactorTime, slices: Slices) -> None:
         """Nobody waits yet."""
         self._clock = clock
+        self._slices = slices
         self._waiting: list[Deferred[None]] = []
 
     def wait(self) -> Deferred[None]:
@@ -91,7 +92,7 @@ class BatchEnds:
         return deferLater(self._clock, _SOON_S)
 
     def over(self) -> None:
-        """Let all go on that wait, in a turn of their own."""
-        waiting, self._waiting = self._waiting, []
-        for end in waiting:
-            self._clock.callLater(0, end.callback, None)
+        """Let all go on that wait, in turns of their own, in slices."""
+        if self._waiting:
+            waiting, self._waiting = self._waiting, []
+            self._clock.callLater(0, self._slices.fire, waiting, None)

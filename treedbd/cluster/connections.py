@@ -17,6 +17,7 @@ from twisted.logger import Logger
 from twisted.python.threadpool import ThreadPool
 
 from treedbd.cluster.questions import Questions, StrictQuestion
+from treedbd.database.slices import Slices
 from treedbd.store.engine import StoreUnreachable
 from treedbd.store.postgresql.cluster import PostgresqlCluster
 from treedbd.store.postgresql.connection import cannot_connect
@@ -40,6 +41,7 @@ class ClusterConnections:
     Attributes:
         is_strict: whether no read may be older than an acknowledged write of any daemon.
         questions: asks how far databases are.
+        slices: in which all go on who waited for the same.
         daemon: the name by which the others see this daemon.
         is_closing: whether nothing new is to begin.
         clock_problem: why no writes are accepted because of the clock; None if they are.
@@ -61,8 +63,9 @@ class ClusterConnections:
         self.is_closing = False
         self.clock_problem: str | None = None
         self.settings: Final = settings
+        self.slices: Final = Slices(reactor)
         self.questions: Final = Questions(
-            lambda dbs: Deferred.fromCoroutine(self._ask(dbs)), reactor
+            lambda dbs: Deferred.fromCoroutine(self._ask(dbs)), reactor, self.slices
         )
         self._reactor = reactor
         self._retain = retain

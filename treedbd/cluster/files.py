@@ -202,7 +202,9 @@ class ClusterFiles:
         """Learn which databases and rules a project has; errbacks with `Unavailable`."""
         run = self._refreshes.get(project)
         if run is None:
-            run = self._refreshes[project] = NextRun(partial(self._refresh, project))
+            run = self._refreshes[project] = NextRun(
+                partial(self._refresh, project), self._connections.slices
+            )
         return run.ask()
 
     def problems(self) -> list[Problem]:
@@ -286,7 +288,9 @@ class ClusterFiles:
     def _look(self, database: FileUser, replica: Replica) -> Deferred[None]:
         run = self._looks.get(database)
         if run is None:
-            run = self._looks[database] = NextRun(partial(self._look_once, ref(database), replica))
+            run = self._looks[database] = NextRun(
+                partial(self._look_once, ref(database), replica), self._connections.slices
+            )
         return run.ask()
 
     async def _look_once(self, of: ReferenceType[FileUser], replica: Replica) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
+
+from treedbd.database.slices import Slices
 
 
 class NextRun:
@@ -16,18 +19,23 @@ class NextRun:
 
     def __init__(
         self,
-        work: Callable[[], Awaitable[None]],
+        work: Callable[[], Awaitable[Any]],
+        slices: Slices,
         gather: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """Do `work`; who asks until `gather` has returned is served by the same run."""
+        """Do `work`; who asks until `gather` has returned is served by the same run.
+
+        All who wait for a run go on in `slices`, while the next one may begin.
+        """
         self._work = work
         self._gather = gather
-        self._waiting: list[Deferred[None]] = []
+        self._slices = slices
+        self._waiting: list[Deferred[Any]] = []
         self._is_running = False
 
-    def ask(self) -> Deferred[None]:
-        """Return what fires when a run that has not begun yet is over, or errbacks as it fails."""
-        waiter: Deferred[None] = Deferred()
+    def ask(self) -> Deferred[Any]:
+        """Return what fires with the result of a run that has not begun yet, or its failure."""
+        waiter: Deferred[Any] = Deferred()
         self._waiting.append(waiter)
         if not self._is_running:
             Deferred.fromCoroutine(self._run())
@@ -48,12 +56,8 @@ class NextRun:
             if not waiting:
                 continue
             try:
-                await self._work()
+                result = await self._work()
             except Exception:
-                failure = Failure()
-                for waiter in waiting:
-                    waiter.errback(failure)
-            else:
-                for waiter in waiting:
-                    waiter.callback(None)
+                result = Failure()
+            self._slices.fire(waiting, result)
         self._is_running = False

@@ -17,7 +17,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from treedbd.cluster.next_run import NextRun
-from treedbd.database.slices import SLICE_SECONDS
+from treedbd.database.slices import SLICE_SECONDS, Slices
 from treedbd.store.engine import StoreUnreachable
 from treedbd.store.postgresql.connection import TimedConnection
 from treedbd.store.postgresql.read_index import DatabaseState, ReadIndex
@@ -136,14 +136,14 @@ class Questions:
         self,
         ask: Callable[[Collection[int]], Deferred[dict[int, DatabaseState]]],
         reactor: Any,
+        slices: Slices,
     ) -> None:
-        """Ask by `ask`."""
+        """Ask by `ask`; all who wait go on in `slices`."""
         self._ask_index = ask
         self._reactor = reactor
-        self._asked: dict[int, DatabaseState] = {}
         self._to_ask: set[int] = set()
         self._calls: list[tuple[int, Told]] = []
-        self._runs = NextRun(self._ask_all, self._gather)
+        self._runs = NextRun(self._ask_all, slices, self._gather)
 
     async def ask(self, dbs: Collection[int]) -> dict[int, DatabaseState]:
         """Return how far databases are, asked after now; raise `StoreUnreachable`.
@@ -151,8 +151,8 @@ class Questions:
         One that is not in PostgreSQL is missing.
         """
         self._to_ask.update(dbs)
-        await self._runs.ask()
-        return {db: self._asked[db] for db in dbs if db in self._asked}
+        asked: dict[int, DatabaseState] = await self._runs.ask()
+        return {db: asked[db] for db in dbs if db in asked}
 
     def ask_soon(self, db: int, call: Told) -> None:
         """Call `call` with how far a database is, asked after now; None if that is not known."""
@@ -165,15 +165,16 @@ class Questions:
         self._reactor.callLater(0, turn.callback, None)
         await turn
 
-    async def _ask_all(self) -> None:
+    async def _ask_all(self) -> dict[int, DatabaseState]:
         dbs, self._to_ask = self._to_ask, set()
         calls, self._calls = self._calls, []
         dbs.update([db for db, _ in calls])
-        self._asked = {}
+        asked: dict[int, DatabaseState] = {}
         try:
-            self._asked = await self._ask_index(dbs)
+            asked = await self._ask_index(dbs)
         finally:
-            self._answer(iter(calls), self._asked)
+            self._answer(iter(calls), asked)
+        return asked
 
     def _answer(
         self, calls: Iterator[tuple[int, Told]], states: Mapping[int, DatabaseState]

@@ -81,7 +81,7 @@ class Replica:
         self._connections = connections
         self._clock = clock
         self.copy: Final = LocalCopy(connections, engine, clock, self._arrived)
-        self._catching_up: Final = NextRun(self._fetch_and_apply)
+        self._catching_up: Final = NextRun(self._fetch_and_apply, connections.slices)
         self._try_again: Callable[[], None] = _do_nothing
         self._moment = moment
         self._is_moved = False
@@ -91,7 +91,7 @@ class Replica:
         self._batches = 0
         self._is_committing = False
         self._is_loading = False
-        self._ends = BatchEnds(clock)
+        self._ends = BatchEnds(clock, connections.slices)
         self._timer: IDelayedCall | None = None
         self._not_before = 0.0
 

@@ -11,7 +11,7 @@ in one turn, and the reactor may run the first slice of later turns in the same 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from concurrent.futures import Future, wait
 from math import inf
 from typing import Any, Final, TypeAlias, TypeVar
@@ -70,6 +70,10 @@ class Slices:
         self.start(_fire(steps, done))
         return done
 
+    def fire(self, waiting: Iterable[Deferred[T]], result: T | Failure) -> None:
+        """Let all who wait for the same go on, in their order; those who gave up are left out."""
+        self.start(_fire_each(waiting, result))
+
     def _schedule(self) -> None:
         if self._waiting and self._next_turn is None:
             self._next_turn = self._clock.callLater(0, self._take_turn)
@@ -124,6 +128,13 @@ def _fire(steps: Generator[None, None, T], done: Deferred[T]) -> Steps:
         else:
             yield
     steps.close()
+
+
+def _fire_each(waiting: Iterable[Deferred[T]], result: T | Failure) -> Steps:
+    for each in waiting:
+        if not each.called:
+            each.callback(result)
+        yield
 
 
 class StepQueue:

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 
 import attrs
 
+from treedbd.pauses import paused
 from treedbd.store.engine import DamagedRow, ReadView, Transaction
 from treedbd.store.index_keys import DISCONNECT_END, DISCONNECT_FIRST
 from treedbd.store.paged_rows import seal, unseal
@@ -27,6 +28,8 @@ from treedbd.tree.printing import compact, parse
 from treedbd.tree.types import Json, Place
 
 _DIGITS: Final = 8
+LISTED_AT_ONCE: Final = 64
+"""Entries that are listed in one step."""
 _ANY_LENGTH: Final = 2**62
 """What is stored was checked when it was set."""
 
@@ -89,10 +92,13 @@ def list_owners(view: ReadView) -> Iterator[str]:
 
 
 def list_rows(view: ReadView, owner: str, session: str | None = None) -> list[DisconnectRow]:
-    """Return the entries of a session in their order, or those of all sessions of an owner."""
+    """Return the entries of a session in their order, or those of all sessions of an owner.
+
+    Many are listed with pauses.
+    """
     prefix = _prefix(owner) if session is None else _prefix(owner, session)
     end = prefix[:-1] + b"0"
-    return [DisconnectRow(*row) for row in view.scan(prefix, end)]
+    return [DisconnectRow(*row) for row in paused(view.scan(prefix, end), LISTED_AT_ONCE)]
 
 
 def add_entry(
