@@ -10,7 +10,7 @@ import time
 from urllib.parse import quote, urlsplit
 
 from attacked import Scene
-from attacks import attack
+from attacks import attack, statuses
 from attacks_reads import load_large, load_small
 from listeners import dial
 from sessions import encode
@@ -112,6 +112,26 @@ def where_windows(scene: Scene) -> str:
         client.ask("PATCH", "/many.json?print=silent", body)
         read_all(held, 0.3)
     return f"{len(held)} opened"
+
+
+@attack("streams: large PATCH in 30 windows", load_20_000)
+def large_patch(scene: Scene) -> str:
+    """Listen by 30 queries without an index, while a PATCH sets 20,000 deep members at once."""
+    targets = [
+        f"/many.json?orderBy=%22a/b/c%22&limitToLast={100 + number}"
+        for number in range(scene.many(30))
+    ]
+    held = open_many(scene, targets)
+    client, found = scene.client(), []
+    keys = [f"k{n:07}" for n in range(scene.many(20_000))]
+    for number in scene.repeatedly():
+        ranks = [(at * 31 + number) % 5000 for at in range(len(keys))]
+        members = {key: {"a": {"b": {"c": rank}}} for key, rank in zip(keys, ranks, strict=True)}
+        places = {f"{key}/a/b/c": rank + 1 for key, rank in zip(keys, ranks, strict=True)}
+        for body in (members, places):
+            found.append(client.ask("PATCH", "/many.json?print=silent", body)[0])
+            read_all(held, 0.3)
+    return f"{len(held)} opened, {statuses(found)}"
 
 
 @attack("streams: 1,000 of one path", in_workers=True)

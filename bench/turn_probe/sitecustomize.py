@@ -72,7 +72,7 @@ class Probe:
             if not began or length < max(longest, LONG_NS * 4 // 5):
                 continue
             frame = sys._current_frames().get(self._main)
-            stack = "".join(traceback.format_stack(frame)[-9:])
+            stack = "".join(traceback.format_stack(frame)[-30:])
             if began == self.began_ns:
                 longest = length
                 self._where.write_text(f"{length / 1e6:.0f} ms into a turn:\n{stack}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future
+from itertools import pairwise
 from typing import Any
 
 from twisted.internet.defer import CancelledError
@@ -56,6 +57,46 @@ def test_a_turn_has_one_slice_however_much_work_there_is() -> None:
     assert max(sizes) <= 4
     # Each gets its turn: none is finished before another has begun to go on.
     assert [names(log[-240:]).rindex(name) for name in "abcdef"] > [200] * 6
+
+
+def test_work_of_one_step_that_lasts_ends_the_slice_too() -> None:
+    clock, log = TurnClock(), list[str]()
+    slices = Slices(clock)
+
+    def last(name: str, seconds: float) -> Steps:
+        log.append(name)
+        clock.rightNow += seconds
+        yield from ()
+
+    slices.start(last("a", FIRST_SECONDS))
+    for name in "bcdef":
+        slices.start(last(name, SLICE_SECONDS))
+    done = [len(log)]
+    while clock.take_turn():
+        done.append(len(log))
+    assert done == [1, 2, 3, 4, 5, 6]
+
+
+def test_short_work_in_a_queue_ends_the_slice_too() -> None:
+    clock, log = TurnClock(), list[str]()
+    queue = StepQueue(Slices(clock))
+
+    def last(name: str) -> Steps:
+        log.append(name)
+        clock.rightNow += SLICE_SECONDS
+        yield from ()
+
+    def first() -> Steps:
+        for name in "abcdef":
+            queue.add(last(name))
+        yield
+
+    queue.add(first())
+    done = [len(log)]
+    while clock.take_turn():
+        done.append(len(log))
+    assert "".join(log) == "abcdef"
+    assert max(later - earlier for earlier, later in pairwise(done)) == 1
 
 
 def test_what_is_started_at_once_shares_one_first_slice() -> None:

@@ -87,6 +87,8 @@ class Slices:
             if self._run(steps, end):
                 self._waiting.append(steps)
                 break
+            if self._clock.seconds() >= end:  # also if its last step was its only one
+                break
         self._schedule()
 
     def _run(self, steps: Steps, end: float) -> bool:
@@ -157,6 +159,8 @@ class StepQueue:
     def _run(self) -> Steps:
         while self._queue:
             yield from logged(self._queue.popleft(), self._log)
+            if self._queue:
+                yield
         self._is_running = False
 
 
