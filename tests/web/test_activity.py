@@ -21,6 +21,7 @@ from treedbd.web.auth.verifier import Verifier
 from treedbd.web.http1.factory import Http1Factory
 from treedbd.web.http1.head_memory import HeadMemory
 from treedbd.web.http1.served import ServerOptions
+from treedbd.web.http1.shown_path import shown_path
 from treedbd.web.request import Question
 
 PLACE = "/.inspect/activity.json"
@@ -100,6 +101,25 @@ def test_the_slowest_requests_are_kept_slowest_first(server: Counted) -> None:
     assert slowest[0][2:] == ("demo", "GET", "/a/b", 200)
 
 
+def test_only_the_paths_that_are_kept_are_made_ready_to_be_shown(
+    server: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = question_of(server, "/a/b.json")
+    shown: list[bytes] = []
+
+    def noted(path: bytes) -> str:
+        shown.append(path)
+        return shown_path(path)
+
+    monkeypatch.setattr(module, "shown_path", noted)
+    for number in range(SLOWEST * 10):
+        server.activity.answered.append((memory, b"GET", 200, 10.0 + number, 0, 0))
+    server.activity.count()
+    server.activity.count()
+    assert len(shown) == SLOWEST
+    assert {each[4] for each in server.activity.of_this_process("demo").slowest} == {"/a/b"}
+
+
 def test_what_was_slow_is_forgotten_after_two_minutes(server: Counted) -> None:
     memory = question_of(server, "/a.json")
     server.activity.answered.append((memory, b"GET", 200, 99.0, 0, 0))
@@ -128,6 +148,22 @@ def test_a_long_path_and_a_token_in_one_are_not_kept(server: Counted) -> None:
     paths = [each[4] for each in server.activity.of_this_process("demo").slowest]
     assert max(map(len, paths)) == module.MAX_PATH + 1
     assert not [path for path in paths if "eyJ" in path]
+
+
+def test_of_a_long_path_no_more_than_is_shown_is_looked_through(
+    server: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[bytes] = []
+
+    def noted(path: bytes) -> str:
+        looked.append(path)
+        return shown_path(path)
+
+    monkeypatch.setattr(module, "shown_path", noted)
+    server.request("GET", f"/{'/'.join(['eyJ' + 'x' * 97] * 31)}.json")
+    (slow,) = server.activity.of_this_process("demo").slowest
+    assert [len(path) for path in looked] == [2 * 101]
+    assert slow[4] == "/…/……"
 
 
 def test_databases_with_few_requests_make_room_for_others(

@@ -18,7 +18,7 @@ from treedbd.names import DatabaseName
 from treedbd.tree.path import format_path
 from treedbd.web.http1.served import AnsweredRequest
 from treedbd.web.http1.shown_path import shown_path
-from treedbd.web.request import Question
+from treedbd.web.request import DataRequest, Question
 
 MAX_NOTED: Final = 65_536
 """Answered requests that wait to be counted; more in a second are forgotten."""
@@ -38,13 +38,19 @@ class _Total:
 
 @attrs.frozen(order=True)
 class SlowRequest:
-    """One of the slowest requests; `at` is when it was counted, in seconds of the clock."""
+    """One of the slowest requests.
+
+    Attributes:
+        at: when it was counted, in seconds of the clock.
+        path: as it may be shown, or the request that it is still to be taken from.
+
+    """
 
     seconds: float
     at: float
     name: DatabaseName = attrs.field(order=False)
     method: str
-    path: str
+    path: DataRequest | str = attrs.field(order=False)
     status: int
 
 
@@ -112,6 +118,7 @@ class Activity:
         answered = self.answered
         if self._count_too is not None:
             self._count_too(answered)
+        is_slow = False
         while answered:
             memory, method, status, seconds, _, _ = answered.popleft()
             question = memory.question
@@ -128,6 +135,9 @@ class Activity:
             total.seconds += seconds
             if len(self._slowest) < SLOWEST or seconds > self._slowest[0].seconds:
                 self._keep_slow(question, method, status, seconds, now)
+                is_slow = True
+        if is_slow:  # a long path takes long: only those of what is kept
+            self._slowest = list(map(_with_path, self._slowest))
 
     def _forget_idle(self) -> None:
         """Make room: clients may address any number of databases that are not there."""
@@ -139,10 +149,8 @@ class Activity:
     def _keep_slow(
         self, question: Question, method: bytes, status: int, seconds: float, now: float
     ) -> None:
-        wanted = question.wanted
-        path = shown_path(wanted.admin_path or format_path(wanted.place.path).encode())
-        shown = path if len(path) <= MAX_PATH else path[:MAX_PATH] + "…"
-        slow = SlowRequest(seconds, now, question.name, method.decode("ascii"), shown, status)
+        name, wanted = question.name, question.wanted
+        slow = SlowRequest(seconds, now, name, method.decode("ascii"), wanted, status)
         keep = heapq.heappush if len(self._slowest) < SLOWEST else heapq.heapreplace
         keep(self._slowest, slow)
 
@@ -161,7 +169,10 @@ class Activity:
                 if name.project == project
             },
             [
-                (each.seconds, now - each.at, each.name.label, each.method, each.path, each.status)
+                (
+                    *(each.seconds, now - each.at, each.name.label),
+                    *(each.method, str(each.path), each.status),
+                )
                 for each in slowest
                 if each.name.project == project
             ],
@@ -177,6 +188,18 @@ class Activity:
     async def measure(self, names: Sequence[DatabaseName]) -> Sequence[int | None]:
         """Return how many bytes databases have on the disk, None for what is in memory."""
         return [None] * len(names) if self._measure is None else await self._measure(names)
+
+
+def _with_path(slow: SlowRequest) -> SlowRequest:
+    wanted = slow.path
+    if isinstance(wanted, str):
+        return slow
+    path = wanted.admin_path or format_path(wanted.place.path).encode()
+    end = path.find(b"/", MAX_PATH)  # what is to be hidden is found in whole segments
+    shown = shown_path(path if end < 0 else path[:end])
+    if end >= 0 or len(shown) > MAX_PATH:
+        shown = shown[:MAX_PATH] + "…"
+    return attrs.evolve(slow, path=shown)
 
 
 def add_up(parts: Sequence[ProjectActivity]) -> ProjectActivity:
