@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
 
+from tests.access import admin, at, secret_of
 from tests.database.world import TurnClock
 from tests.web.http1.peer import ParsedReply
 from tests.web.tree_server import OPTIONS, StreamClient, TreeServer
@@ -26,8 +27,10 @@ from treedbd.limits import Limits
 from treedbd.rules.ruleset import parse_rules
 from treedbd.tree.fragments import Splitter
 from treedbd.web import large_bodies, write
-from treedbd.web.large_bodies import SentBody
+from treedbd.web.auth.verifier import Verifier
+from treedbd.web.large_bodies import LARGE_BODY_BYTES, LARGE_BODY_NODES, SentBody
 from treedbd.web.shared_reads import SharedReads
+from treedbd.web.write import DECODED_AT_ONCE_BYTES
 
 RECORDS = {f"r{at:03}": {"name": f"n{at}", "list": [at, None, True]} for at in range(40)}
 VALIDATED = parse_rules(
@@ -91,6 +94,32 @@ def send(server: TreeServer, method: str, target: str, value: Any, *headers: str
 
 def tags_of(reply: ParsedReply) -> list[str]:
     return [value.decode() for name, value in reply.fields if name == b"etag"]
+
+
+@pytest.mark.parametrize(
+    ("body", "headers"),
+    [
+        (b'"%b"' % (b"x" * LARGE_BODY_BYTES), ()),
+        (b"[%b1]" % (b"1, " * LARGE_BODY_NODES), ()),
+        (gzip.compress(b"[%b1]" % (b" " * DECODED_AT_ONCE_BYTES)), ("Content-Encoding: gzip",)),
+    ],
+)
+def test_a_write_whose_body_is_large_is_not_explained(
+    tmp_path: pathlib.Path, body: bytes, headers: tuple[str, ...]
+) -> None:
+    def no_keys(_: object) -> Any:
+        raise AssertionError
+
+    verifier = Verifier([secret_of("demo").encode()], open_keys=no_keys)
+    server = TreeServer(tmp_path, VALIDATED, verifier=lambda _: verifier)
+    for place in ("/free.json", "/free/.priority.json"):
+        target = at(place, admin("demo"))
+        headers = ("X-TreeDB-Explain: true", *headers)
+        status, error, _ = send(server, "PUT", target, body, *headers)
+        assert (status, error["error"]) == (413, "payload_too_large")
+        assert "explained" in error["message"]
+        status, shown, _ = send(server, "PUT", target, b"1", "X-TreeDB-Explain: true")
+        assert (status, shown["allowed"]) == (200, True)
 
 
 def events_of(stream: StreamClient) -> list[tuple[str, Any]]:

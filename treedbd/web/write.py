@@ -19,7 +19,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 
 from treedbd.database.database import Database
-from treedbd.database.errors import SHUTTING_DOWN, DeadlinePassed
+from treedbd.database.errors import SHUTTING_DOWN, DeadlinePassed, TooLarge
 from treedbd.database.requests import Caller, Condition, LargeBody, Outcome, Write
 from treedbd.limits import KIB, MAX_DEPTH, Limits
 from treedbd.tree import printing
@@ -45,6 +45,11 @@ from treedbd.web.response import JSON_TYPE, Response
 from treedbd.web.shared_reads import SharedReads
 
 DECODED_AT_ONCE_BYTES: Final = 64 * KIB
+_TOO_LARGE_TO_EXPLAIN: Final = (
+    f"A write that is explained may have at most {LARGE_BODY_BYTES} bytes "
+    f"({DECODED_AT_ONCE_BYTES} if they are compressed), and {LARGE_BODY_NODES} members and array "
+    "items: explain it for a part of the value."
+)
 """A compressed body that has no more when it is decoded waits as it is then; others as they were
 sent, because they would fill the memory."""
 _MIN_NODE_BYTES: Final = len("1,")
@@ -189,12 +194,14 @@ class WriteHandlers:
         self, request: IHttp1Request, begun: _BegunWrite, body: SentBody, target: Edit
     ) -> Response | None:
         """Wait until a body may be decoded and parsed, then do its edit; `target` is without it."""
-        is_whole = target.place.is_priority or begun.wanted.wants_explanation
+        is_whole = target.place.is_priority
         if body.coding is not None:
             turn = Turn(self._limits.write_body_bytes, self._limits.write_body_bytes)
         else:
             turn = Turn(body.length, 0) if body.is_large else Turn.of(body.read())
         is_split = body.coding is not None or body.is_large or turn.nodes > LARGE_BODY_NODES
+        if is_split and begun.wanted.wants_explanation:
+            raise TooLarge(_TOO_LARGE_TO_EXPLAIN)  # it would be parsed and judged in one step
         if is_split and not is_whole:
             turn = Turn(body.length, 0)
         try:
