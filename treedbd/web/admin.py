@@ -12,12 +12,13 @@ from twisted.internet.interfaces import IReactorTime
 from treedbd.database.active_rules import ActiveRules
 from treedbd.database.catalog import Catalog
 from treedbd.database.database import Database
+from treedbd.database.slices import Slices
 from treedbd.names import DatabaseName
 from treedbd.tree.types import Json
 from treedbd.web.activity import Activity, ProjectActivity
 from treedbd.web.auth.authenticator import Authenticator
 from treedbd.web.auth.identity import require_admin
-from treedbd.web.change_log import read_log
+from treedbd.web.change_log import print_log
 from treedbd.web.content_coding import parse_coding
 from treedbd.web.explain import NO_RULES, explanation
 from treedbd.web.http1.interface import IHttp1Request
@@ -40,11 +41,12 @@ class AdminHandlers:
         catalog: Catalog,
         body_limit: int,
         clock: IReactorTime,
+        slices: Slices,
         activity: Activity | None,
         count_streams: Callable[[DatabaseName], int],
         count_sockets: Callable[[DatabaseName], int],
     ) -> None:
-        """Serve `catalog` to the callers that `authenticator` identifies as admins.
+        """Serve `catalog` to the callers that `authenticator` identifies as admins, in `slices`.
 
         `activity` is what clients do with its databases; `count_streams` returns how many streams
         of one are open, `count_sockets` how many WebSockets.
@@ -53,6 +55,7 @@ class AdminHandlers:
         self._catalog = catalog
         self._body_limit = body_limit
         self._clock = clock
+        self._slices = slices
         self._activity = activity or Activity(clock)
         self._count_streams = count_streams
         self._count_sockets = count_sockets
@@ -121,9 +124,10 @@ class AdminHandlers:
         await self._require_admin(wanted, database, "Access to the change log")
         if wanted.wants_explanation:
             return _explain(wanted)
+        layout = wanted.dialect if wanted.print == "pretty" else None
         async with self._acquired(database, wanted):
-            entries = await read_log(database, wanted.parameters, self._clock)
-        return json_response(wanted, entries)
+            steps = print_log(database, wanted.parameters, layout)
+            return text_response(wanted, await self._slices.run(steps))
 
     async def compact(self, _: IHttp1Request, wanted: DataRequest, database: Database) -> Response:
         """Give free space of a database back to the file system."""

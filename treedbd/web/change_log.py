@@ -8,12 +8,9 @@ number.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol, TypeVar
-
-from twisted.internet.interfaces import IReactorTime
-from twisted.internet.task import deferLater
 
 from treedbd.limits import KIB, MIB
 from treedbd.store.changelog import LoggedEntry, describe_entry
@@ -21,8 +18,10 @@ from treedbd.store.engine import LogEntry
 from treedbd.store.nodes import Nodes, PresentNodes
 from treedbd.tree.errors import InvalidQuery
 from treedbd.tree.path import format_path
+from treedbd.tree.printing import compact
 from treedbd.tree.query import parse_limit
 from treedbd.tree.types import PRIORITY, Json
+from treedbd.web.dialect import Dialect
 from treedbd.web.parameters import Parameters, parse_choice
 
 T = TypeVar("T")
@@ -32,7 +31,7 @@ MAX_ENTRIES: Final = 1000
 ANSWER_BYTES: Final = 8 * MIB
 """Bytes of entries beyond which an answer ends."""
 STEP_BYTES: Final = 256 * KIB
-"""Bytes of entries that are read in one turn."""
+"""Bytes of entries that are read in one step."""
 _MAX_NUMBER_DIGITS: Final = 18
 
 
@@ -43,24 +42,43 @@ class ReadsLog(Protocol):
         """Run `work` on the last durable state and return its result."""
 
 
-async def read_log(database: ReadsLog, parameters: Parameters, clock: IReactorTime) -> list[Json]:
-    """Return the entries that a request asks for, oldest first; raise `InvalidQuery`."""
+def print_log(
+    database: ReadsLog, parameters: Parameters, layout: Dialect | None
+) -> Generator[None, None, bytes]:
+    """Print the entries that a request asks for in steps, oldest first; raise `InvalidQuery`.
+
+    They are indented if there is a `layout`.
+    """
+    entries = _entries(database, parameters)
+    chunks = entries if layout is None else layout.indent(entries)
+    printed = []
+    for chunk in chunks:
+        printed.append(chunk)
+        yield
+    return b"".join(printed)
+
+
+def _entries(database: ReadsLog, parameters: Parameters) -> Iterator[bytes]:
+    """Print entries, each in a step; some chunks are empty."""
     limit = min(parse_limit(parameters, "limitToFirst") or DEFAULT_ENTRIES, MAX_ENTRIES)
     with_body = parse_choice(parameters, "format", "export") is not None
     after = _parse_number(parameters.get("startAfter"))
     if after is None:
         after = max(0, database.read(lambda nodes: nodes.rows.sequence()) - limit)
-    shown: list[Json] = []
-    size = 0
-    while len(shown) < limit and size < ANSWER_BYTES:
-        entries = _read_some(database, after, limit - len(shown))
+    count = size = 0
+    separator = b"["
+    while count < limit and size < ANSWER_BYTES:
+        entries = _read_some(database, after, limit - count)
         if not entries:
             break
-        shown += [_show(describe_entry(each), with_body=with_body) for each in entries]
-        size += sum(len(each.content) for each in entries) if with_body else 0
+        yield b""
+        for entry in entries:
+            yield separator + compact(_show(describe_entry(entry), with_body=with_body))
+            separator = b","
+            size += len(entry.content) if with_body else 0
+        count += len(entries)
         after = entries[-1].sequence
-        await deferLater(clock, 0)
-    return shown
+    yield b"]" if count else b"[]"
 
 
 def _read_some(database: ReadsLog, after: int, count: int) -> list[LogEntry]:

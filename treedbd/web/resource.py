@@ -121,7 +121,7 @@ class TreeResource(Resource):
         self.streams: Final = self.data.streams
         self.realtime: Final = make_realtime(parts, catalog, self.data, self._refuse, self.find)
         self._admin = AdminHandlers(
-            *(authenticator, catalog, self._body_limit, clock, activity),
+            *(authenticator, catalog, self._body_limit, clock, self.shared_reads.slices, activity),
             *(self.streams.count_of, self.realtime.door.sockets.count_of),
         )
         self._development_log = make_development_log(options, self.data.methods)
