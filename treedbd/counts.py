@@ -1,16 +1,19 @@
 """How much there is of what has a limit: connections and streams, and what callers do in a second.
 
 `Counts` and `Levels` are of one process; where several serve the same clients, others count for all
-of them (`workers.board`).
+of them (`workers.board`). What is counted by the address of a client is so by `network_of` it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from functools import lru_cache
+from ipaddress import IPv6Address
 from typing import Final, Protocol
 
 KEPT_LEVELS: Final = 32_768
 """Levels of one generation in `Levels`: at most twice as many are kept."""
+_NETWORK: Final = ((1 << 64) - 1) << 64
 
 
 class Counting(Protocol):
@@ -91,3 +94,20 @@ class Levels:
         self._young[key] = level
         if len(self._young) > self._kept:
             self._old, self._young = self._young, {}
+
+
+@lru_cache(maxsize=4096)
+def network_of(address: str) -> str:
+    """Return whose an address is: of IPv6, which a client has many of, the first 64 bits.
+
+    An IPv4 address that is mapped into IPv6 is itself.
+    """
+    if ":" not in address:
+        return address
+    try:
+        parsed = IPv6Address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return f"{IPv6Address(int(parsed) & _NETWORK)}/64"

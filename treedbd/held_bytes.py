@@ -70,6 +70,7 @@ class HeldBytes(ByteCount):
     """The accounts of a service.
 
     Attributes:
+        bodies: bytes of bodies and messages that arrive in pieces, which have a bound of their own.
         refused: how often more was refused, by the setting of the bound.
 
     """
@@ -79,6 +80,7 @@ class HeldBytes(ByteCount):
     def __init__(self, limits: Limits, seconds: Callable[[], float]) -> None:
         """Hold as much as `limits` say; `seconds` returns the time, for the log."""
         super().__init__()
+        self.bodies: Final = ByteCount()
         self.refused: Final[Counter[str]] = Counter()
         self._limits = limits
         self._seconds = seconds

@@ -110,6 +110,8 @@ def limit(default: Any, low: float, high: float, unit: Unit = "number") -> Any:
 class Limits:
     """`[limits]`: how much clients may send, request and hold open.
 
+    A client address is an IPv4 address or the first 64 bits of an IPv6 address.
+
     Attributes:
         write_body_bytes: the body of a request; beyond it 413.
         write_nodes: members and array items in the body of a write; beyond it 400.
@@ -122,8 +124,8 @@ class Limits:
             for the trailer lines of a chunked body.
         header_count: header lines of a request; beyond it 431.
         held_body_bytes: bodies of all requests that are arriving or under way, of those that did
-            not come in one piece; beyond it 503. One address may have a quarter of it, and one
-            body in any case.
+            not come in one piece, and messages of WebSockets until they are parsed; beyond it 503.
+            One address may have a quarter of it, and one body in any case.
         held_bytes: what connections make the server hold between requests, as it is estimated: long
             heads, the queries of streams and listens, and the windows of these; beyond it 503.
         held_bytes_per_address: the same for one client address.

@@ -71,9 +71,9 @@ def check_freed(use: Callable[[], None]) -> None:
     assert garbage == []
 
 
-def shake_hands(server: TreeServer, version: str = "13") -> Peer:
-    """Ask for a WebSocket."""
-    peer = server.connect()
+def shake_hands(server: TreeServer, version: str = "13", address: str = "192.0.2.1") -> Peer:
+    """Ask for a WebSocket from an address."""
+    peer = server.connect(address)
     lines = (
         *("GET /.ws?v=5 HTTP/1.1", "Host: demo.localhost", "Connection: Upgrade"),
         *("Upgrade: websocket", f"Sec-WebSocket-Version: {version}"),
@@ -84,9 +84,9 @@ def shake_hands(server: TreeServer, version: str = "13") -> Peer:
     return peer
 
 
-def open_socket(server: TreeServer) -> Peer:
-    """Open a WebSocket."""
-    peer = shake_hands(server)
+def open_socket(server: TreeServer, address: str = "192.0.2.1") -> Peer:
+    """Open a WebSocket from an address."""
+    peer = shake_hands(server, address=address)
     assert b"101" in peer.transport.value()
     return peer
 

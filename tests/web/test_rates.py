@@ -20,7 +20,7 @@ from tests.web.http1.peer import ParsedReply
 from tests.web.tree_server import OPTIONS, WALL, TreeServer
 from tests.websocket import upgrade_headers
 from tests.websocket_frames import CONTINUATION, PING, PONG, TEXT, parse_frame, print_frame
-from treedbd.counts import Levels
+from treedbd.counts import Levels, network_of
 from treedbd.database.project import ProjectSpec
 from treedbd.limits import PROJECT_RATES, Limits, RateLimits
 from treedbd.rules.ruleset import OPEN
@@ -31,7 +31,7 @@ from treedbd.web.auth.identity import Identity
 from treedbd.web.auth.verifier import Verifier
 from treedbd.web.http1.factory import Http1Factory
 from treedbd.web.http1.served import ServerOptions
-from treedbd.web.rates import Rates, TooManyRequests, network_of
+from treedbd.web.rates import Rates, TooManyRequests
 
 SECRET = b"s" * 32
 ADDRESS, OTHER_ADDRESS = "192.0.2.1", "192.0.2.2"

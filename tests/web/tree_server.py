@@ -89,7 +89,7 @@ class TreeServer(Server):
             self.resource,
             options.limits,
             self.clock,
-            ServerOptions(rates=self.resource.rates),
+            ServerOptions(rates=self.resource.rates, held=self.resource.shared_reads.held),
         )
 
     def request(

@@ -45,7 +45,7 @@ from treedbd.web.representation import (
     read_response,
 )
 from treedbd.web.request import DataRequest
-from treedbd.web.response import Response, address_of
+from treedbd.web.response import Response, counted_address_of
 from treedbd.web.shared_reads import TooMuchWork
 from treedbd.web.sse.opening import StreamOpening
 from treedbd.web.sse.registry import StreamRegistry
@@ -212,7 +212,7 @@ class DataHandlers:
         states: list[int] = []
         flows = may_flow(wanted) and request.method != b"HEAD" and not wanted.takes_whole
         waiting = self._shared_reads.render_flowing(
-            database.hold, make_waiter(states.append, flows), address_of(request)
+            database.hold, make_waiter(states.append, flows), counted_address_of(request)
         )
         request.notifyFinish().addErrback(lambda _: waiting.cancel())
         try:

@@ -29,7 +29,7 @@ from treedbd.web.read_options import PLAIN
 from treedbd.web.rendering import Rendering
 from treedbd.web.representation import ReadSource
 from treedbd.web.request import DataRequest, PayloadTooLarge
-from treedbd.web.response import JSON_TYPE, Response, address_of
+from treedbd.web.response import JSON_TYPE, Response, counted_address_of
 from treedbd.web.shared_reads import SharedReads, TooMuchWork
 
 T = TypeVar("T")
@@ -200,7 +200,7 @@ class LargeBodies:
         if not isinstance(rendered, TooMuchWork):
             return rendered
         waiter = Waiter(source, _allow, rendered.sequence, _do_nothing)
-        waiting = self._reads.render_large(database.hold, waiter, address_of(request))
+        waiting = self._reads.render_large(database.hold, waiter, counted_address_of(request))
         request.notifyFinish().addErrback(lambda _: waiting.cancel())
         try:
             return await before_deadline(

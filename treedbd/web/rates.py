@@ -16,13 +16,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from functools import lru_cache
-from ipaddress import IPv6Address
 from typing import Any, Final
 
 import attrs
 
-from treedbd.counts import Levelling, Levels
+from treedbd.counts import Levelling, Levels, network_of
 from treedbd.limits import RateLimits
 from treedbd.web.auth.authenticator import Authenticator
 from treedbd.web.auth.identity import Identity, uid_of
@@ -34,7 +32,6 @@ from treedbd.web.request import Question
 from treedbd.web.response import address_of
 
 _HEALTH: Final = [b".health"]
-_NETWORK: Final = ((1 << 64) - 1) << 64
 
 
 class TooManyRequests(Exception):
@@ -271,20 +268,3 @@ def make_rates(
     if rates == plain and all(each == plain for each in of_projects.values()):
         return None
     return Rates(rates, of_projects, authenticator, seconds, options.levels)
-
-
-@lru_cache(maxsize=4096)
-def network_of(address: str) -> str:
-    """Return whose an address is: of IPv6, which a client has many of, the first 64 bits.
-
-    An IPv4 address that is mapped into IPv6 is itself.
-    """
-    if ":" not in address:
-        return address
-    try:
-        parsed = IPv6Address(address.partition("%")[0])
-    except ValueError:
-        return address
-    if parsed.ipv4_mapped is not None:
-        return str(parsed.ipv4_mapped)
-    return f"{IPv6Address(int(parsed) & _NETWORK)}/64"

@@ -8,6 +8,7 @@ from typing import Final
 import attrs
 from twisted.internet.interfaces import IReactorTime
 
+from treedbd.counts import network_of
 from treedbd.database.slices import Slices
 from treedbd.tree.types import Chunks
 from treedbd.web.compression import (
@@ -121,7 +122,7 @@ class ResponseWriter:
         may_refuse: bool,
     ) -> None:
         """Send a long body as its client reads, with the headers of `response`."""
-        address = address_of(request)
+        address = counted_address_of(request)
         length: int | None = None
         if isinstance(body, Flow):
             reader = body.open(address)
@@ -147,7 +148,7 @@ class ResponseWriter:
         """Raise `WaitingBytesRefused` if a response of `size` bytes could not wait in memory."""
         if size > SMALL_BYTES:
             self.waiting.check(size)
-            self.waiting.check_address(address_of(request), size)
+            self.waiting.check_address(counted_address_of(request), size)
 
     def common_headers(self, request: IHttp1Request, *, no_store: bool) -> tuple[Header, ...]:
         """Return the headers of every response to this request."""
@@ -190,3 +191,8 @@ def address_of(request: IHttp1Request) -> str:
     """Return the address of a client, empty if it has none."""
     address: str = getattr(request.getClientAddress(), "host", "")
     return address
+
+
+def counted_address_of(request: IHttp1Request) -> str:
+    """Return what a client is counted by where an address has a bound, empty if it has none."""
+    return network_of(address_of(request))

@@ -105,7 +105,7 @@ class Http1Connection(Protocol):
         self.date_lines = connections.date_lines
         self._limits = connections.limits
         self._parser = Http1Parser(connections.limits)
-        self._body = HeldBody(connections, connections.limits)
+        self._body = HeldBody(connections.held, connections.limits)
         self._deadline = Deadline(connections.limits, connections.clock)
 
     @property

@@ -15,8 +15,8 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IAddress, IDelayedCall, IReactorTime
 from twisted.web.http import datetimeToString
 
-from treedbd.counts import Counting, Counts
-from treedbd.held_bytes import ByteCount, HeldBytes
+from treedbd.counts import Counting, Counts, network_of
+from treedbd.held_bytes import HeldBytes
 from treedbd.limits import Limits
 from treedbd.web.http1.errors import (
     SHUTTING_DOWN,
@@ -70,7 +70,6 @@ class Connections:
             HTTP, and the date with the secure headers over TLS. All connections share this list.
         count: how many connections were admitted and are open.
         draining: whether no further connection and no further request is accepted.
-        held_bodies: content of unanswered requests that arrived in several pieces, in bytes.
         held: what the connections make the server hold.
         sent_past: the bytes that were sent past the writers of the connections.
         errors: how many errors the server has sent by itself, by status.
@@ -98,7 +97,6 @@ class Connections:
         self.date_lines: Final = [b"", b""]
         self.count = 0
         self.draining = False
-        self.held_bodies: Final = ByteCount()
         self.held: Final = options.held or HeldBytes(limits, clock.seconds)
         self.errors: Counter[int] = Counter()
         self._activity = options.activity
@@ -128,7 +126,7 @@ class Connections:
         )
 
     def requests_of(self, peer: IAddress) -> tuple[type[Request], str]:
-        """Return the class of the requests of a peer, and the address that it is counted for.
+        """Return the class of the requests of a peer, and the network that it is counted for.
 
         That is empty for a peer without an address, and for a trusted proxy: the connections of all
         its clients come from there.
@@ -136,7 +134,7 @@ class Connections:
         address: str = getattr(peer, "host", "")
         if self._trusts is not None and self._trusts(address):
             return self._proxied_request, ""
-        return self._own_request, address
+        return self._own_request, network_of(address)
 
     def admit(self, connection: TrackedConnection, address: str) -> ErrorReply | None:
         """Register a connection; return why it is refused, None if it is not.

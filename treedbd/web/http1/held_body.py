@@ -1,10 +1,10 @@
-"""The part of a body that has arrived, counted among those of all connections."""
+"""The part of a body, or of a message, that has arrived, counted among those of all connections."""
 
 from __future__ import annotations
 
+from treedbd.held_bytes import HeldBytes
 from treedbd.limits import Limits
 from treedbd.web.content import SHARES
-from treedbd.web.http1.connections import Connections
 
 
 class HeldBody:
@@ -19,19 +19,19 @@ class HeldBody:
 
     """
 
-    __slots__ = ("_connections", "_limits", "_share", "address", "held")
+    __slots__ = ("_bodies", "_limits", "_share", "address", "held")
 
-    def __init__(self, connections: Connections, limits: Limits) -> None:
-        """Count it in `connections`, within `limits`."""
-        self._connections = connections
+    def __init__(self, held: HeldBytes, limits: Limits, address: str = "") -> None:
+        """Count it among the bodies of `held`, within `limits`."""
+        self._bodies = held.bodies
         self.held = 0
-        self.address = ""
+        self.address = address
         self._limits = limits
         self._share = max(limits.held_body_bytes // SHARES, limits.write_body_bytes)
 
     def count(self, held: int) -> bool:
         """Count so many bytes; return whether the address, and all together, may hold them."""
-        bodies, grown = self._connections.held_bodies, held - self.held
+        bodies, grown = self._bodies, held - self.held
         bodies.add(grown)
         bodies.add_for(self.address, grown)
         self.held = held

@@ -31,7 +31,7 @@ from treedbd.web.realtime.registry import (
 from treedbd.web.realtime.service import RealtimeParts
 from treedbd.web.realtime.session import RealtimeSession
 from treedbd.web.realtime.socket import accept_upgrade
-from treedbd.web.response import address_of
+from treedbd.web.response import counted_address_of
 
 SESSION_BYTES: Final = 16
 _SESSION: Final = re.compile(r"[0-9a-f]{32}")
@@ -71,7 +71,7 @@ class RealtimeDoor:
         if versions and versions != [WEBSOCKET_VERSION.encode()]:
             raise WrongVersion
         headers = accept_upgrade(_as_upgrade(request), parts.limits)
-        address = address_of(request)
+        address = counted_address_of(request)
         parts.registry.check(address)
         session = RealtimeSession(
             parts,

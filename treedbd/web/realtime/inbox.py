@@ -2,7 +2,8 @@
 
 Messages are handled in slices that all sessions share. One that has to wait, for the keys of an
 identity provider or for its turn to be parsed, lets those behind it wait. While many wait, or while
-too many answers wait for the client, the client is not read.
+too many answers wait for the client, the client is not read. What is long is held until it has been
+parsed, and counted as long.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any, Final
 from twisted.internet.defer import Deferred
 
 from treedbd.database.slices import Slices, Steps
+from treedbd.held_bytes import SMALL_HELD_BYTES
 from treedbd.limits import KIB
 from treedbd.web.http1.upgraded import UpgradedConnection
 from treedbd.web.realtime.pieces import LongMessage, Message
@@ -34,6 +36,7 @@ class Inbox:
     """
 
     __slots__ = (
+        "_blocked_bytes",
         "_bytes",
         "_connection",
         "_handle",
@@ -41,17 +44,26 @@ class Inbox:
         "_is_closed",
         "_is_working",
         "_messages",
+        "_note_held",
         "_slices",
         "is_parsing",
         "may_read",
     )
 
     def __init__(
-        self, connection: UpgradedConnection, slices: Slices, handle: Callable[[Message], None]
+        self,
+        connection: UpgradedConnection,
+        slices: Slices,
+        handle: Callable[[Message], None],
+        note_held: Callable[[int], object],
     ) -> None:
-        """Call `handle`, which raises nothing, with each message, in `slices`."""
+        """Call `handle`, which raises nothing, with each message, in `slices`.
+
+        `note_held` is called with the bytes by which what is held of long messages has grown.
+        """
         self.may_read = True
         self.is_parsing = False
+        self._blocked_bytes = 0
         self._bytes = 0
         self._connection = connection
         self._handle = handle
@@ -59,6 +71,7 @@ class Inbox:
         self._is_closed = False
         self._is_working = False
         self._messages: deque[Message] | None = None
+        self._note_held = note_held
         self._slices = slices
 
     def add(self, message: Message) -> None:
@@ -66,7 +79,10 @@ class Inbox:
         if self._messages is None:
             self._messages = deque()
         self._messages.append(message)
-        self._bytes += _size_of(message)
+        size = _size_of(message)
+        self._bytes += size
+        if size > SMALL_HELD_BYTES:
+            self._note_held(size)
         if self._is_working or self._is_blocked:
             self.bound_reading()
         else:
@@ -90,10 +106,13 @@ class Inbox:
         """Handle nothing any more, and forget who has; nothing more may be added."""
         self._is_closed = True
         self._messages = None
-        del self._handle
+        self._handle = self._note_held = _do_nothing
 
     def _unblock(self, _: object) -> None:
         self._is_blocked = False
+        if self._blocked_bytes:
+            self._note_held(-self._blocked_bytes)
+            self._blocked_bytes = 0
         if self._messages and not self._is_working:
             self._work()
         else:
@@ -106,8 +125,14 @@ class Inbox:
     def _steps(self) -> Steps:
         while self._messages and not self._is_blocked:
             message = self._messages.popleft()
-            self._bytes -= _size_of(message)
+            size = _size_of(message)
+            self._bytes -= size
             self._handle(message)
+            if size > SMALL_HELD_BYTES:
+                if self._is_blocked:
+                    self._blocked_bytes = size
+                else:
+                    self._note_held(-size)
             yield
         if not self._messages:
             self._messages = None
@@ -119,3 +144,7 @@ def _size_of(message: Message) -> int:
     if isinstance(message, LongMessage):
         return _MESSAGE_BYTES + message.size
     return _MESSAGE_BYTES + (len(message) if isinstance(message, bytes) else KIB)
+
+
+def _do_nothing(_: object) -> None:
+    pass

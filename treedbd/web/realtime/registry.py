@@ -127,7 +127,6 @@ class SocketRegistry:
         self._wall_clock = wall_clock
         self._counts: Counting = Counts() if counts is None else counts
         self._sockets: dict[str, OpenSocket] = {}
-        self._held_bytes = 0
         self._tick_s = tick_seconds(stream_limits)
         self._ticking = LoopingCall(self._tick)
         self._ticking.clock = clock
@@ -171,13 +170,6 @@ class SocketRegistry:
     def find(self, session: str) -> OpenSocket | None:
         """Return the socket of a session, None if it is not open here."""
         return self._sockets.get(session)
-
-    def note_held(self, grown: int) -> bool:
-        """Count bytes of messages that are arriving; return whether there are too many."""
-        self._held_bytes += grown
-        is_too_much = grown > 0 and self._held_bytes > self._limits.held_body_bytes
-        self.refused["held_body_bytes"] += is_too_much
-        return is_too_much
 
     def recheck(self, trusts: Callable[[str, Identity], bool]) -> None:
         """End the identities that a project no longer trusts."""

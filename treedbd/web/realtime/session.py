@@ -23,6 +23,7 @@ from treedbd.database.shared_window import SharedWindow
 from treedbd.names import DatabaseName
 from treedbd.web.auth.identity import Identity, uid_of
 from treedbd.web.content import WaitingBytesRefused
+from treedbd.web.http1.held_body import HeldBody
 from treedbd.web.http1.interface import IHttp1Request
 from treedbd.web.http1.upgraded import UpgradedConnection
 from treedbd.web.rates import TooManyRequests
@@ -80,6 +81,7 @@ class RealtimeSession(SessionAnswers):
         self.request = request
         self.address = address
         self.account = parts.reads.held.account(address)
+        self._body = HeldBody(parts.reads.held, parts.limits, address)
         self.outbox: Outbox
         self._socket: RealtimeSocket
         self._connection: UpgradedConnection
@@ -137,10 +139,10 @@ class RealtimeSession(SessionAnswers):
             parts.limits,
             parts.clock,
             parts.slices,
-            parts.registry.note_held,
+            self._note_held,
         )
         self._actions = SessionActions(self)
-        self.inbox = Inbox(connection, parts.slices, self._receive_one)
+        self.inbox = Inbox(connection, parts.slices, self._receive_one, self._note_held)
         self.request.registerProducer(self, True)
         self.send(hello)
         if connection.unread:
@@ -182,6 +184,7 @@ class RealtimeSession(SessionAnswers):
         ended = self._actions.end()
         del self._actions
         self.account.close()
+        self._body.release()
         self.parts.registry.remove(self)
         self._count_bytes()
         ended.addBoth(self._release)
@@ -270,6 +273,13 @@ class RealtimeSession(SessionAnswers):
         count, self._counted_bytes = total - self._counted_bytes, total
         if count:
             rates.note_bytes(self.address, self.project, uid_of(self.identity), count)
+
+    def _note_held(self, grown: int) -> bool:
+        """Count bytes of messages that arrive or wait; return whether that is too much."""
+        body = self._body
+        if self.is_over:
+            return False  # it was released
+        return not body.count(body.held + grown) and grown > 0
 
     # From the outbox.
 

@@ -266,7 +266,7 @@ class RealtimeSocket:
         self._unparsed = None
         self._protocol.parser.close()  # a generator that refers to the protocol, and to its frame
         self._protocol.parser_exc = None  # whose traceback does, too
-        del self._cutter, self._joiner, self._protocol, self._receiver
+        del self._cutter, self._joiner, self._note_held, self._protocol, self._receiver
 
     def _receive_frame(self, frame: Frame) -> None:
         if frame.opcode is Opcode.BINARY:
@@ -339,6 +339,7 @@ class RealtimeSocket:
         if grown:
             self._held = held
             if self._note_held(grown):
+                self._receiver.refused("held_body_bytes")
                 self.close(CloseCode.TRY_AGAIN_LATER, "too many messages are arriving")
         if not held and not self._joiner.is_joining:
             self._began_message = None

@@ -23,7 +23,7 @@ from treedbd.web.missing_indexes import MissingIndexes
 from treedbd.web.parameters import ON_DISCONNECT
 from treedbd.web.parts import WebParts
 from treedbd.web.request import DataRequest, Question
-from treedbd.web.response import address_of
+from treedbd.web.response import counted_address_of
 from treedbd.web.sse.disconnect import StreamWrites, parse_on_disconnect
 from treedbd.web.sse.frames import parse_id
 from treedbd.web.sse.registry import StreamRegistry, Subscriber
@@ -62,7 +62,7 @@ class StreamOpening:
         """Begin a stream, when what it writes at its end is stored; raise what refuses it."""
         request.head_memory.identity = identity  # for the log: its token may expire meanwhile
         _shorten_question(request)
-        address = address_of(request)
+        address = counted_address_of(request)
         account = self._hold(wanted, address)
         writes = None
         if ON_DISCONNECT in wanted.parameters:
@@ -120,7 +120,7 @@ class StreamOpening:
         """
         limits = self.parts.options.limits
         edit = parse_on_disconnect(wanted.parameters, wanted.place.path, limits)
-        read = self.admit(wanted, database, identity, address_of(request))
+        read = self.admit(wanted, database, identity, counted_address_of(request))
         database.read(partial(read.check, database))
         writes = StreamWrites(database, edit, read.caller, self.streams.track)
         store = writes.judge if request.method == b"HEAD" else writes.store
