@@ -2,11 +2,13 @@
 
 An entry holds what was written, not what was there. So the events of some writes cannot be computed
 again: of one whose body was not retained, and of one that set a priority.
+
+Each position has events of its own, so `MissedNotification` says how much memory they take.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import attrs
 
@@ -18,10 +20,21 @@ from treedbd.tree.event import Commit, Event, Position, describe
 from treedbd.tree.path import is_at_or_above
 from treedbd.tree.types import Path
 
+EVENT_BYTES: Final = 500
+NODE_BYTES: Final = 100
+"""Memory of an event, and of a member or item of what was written."""
+
+
+@attrs.frozen
+class MissedNotification(Notification):
+    """What a client missed: `held_bytes` are the memory that it takes, rather more than less."""
+
+    held_bytes: int = attrs.field(default=0, eq=False)
+
 
 @attrs.frozen
 class LoggedWrite:
-    """A decoded entry of the change log.
+    """A decoded entry of the change log, which takes about `held_bytes` of memory.
 
     `place` is the path that the write was sent to, `written` the paths that it set; `rules` is the
     fingerprint of the rules that were in force. `commit` is None if its events are not known.
@@ -34,6 +47,7 @@ class LoggedWrite:
     place: Path
     written: tuple[Path, ...]
     commit: Commit | None
+    held_bytes: int = 0
 
 
 def decode_entry(entry: LogEntry) -> LoggedWrite:
@@ -53,6 +67,8 @@ def decode_entry(entry: LogEntry) -> LoggedWrite:
         edit.place.path,
         written,
         commit,
+        # Its event is printed beside what was decoded.
+        EVENT_BYTES + 2 * len(entry.content) + NODE_BYTES * changelog.count_nodes(entry.content),
     )
 
 
@@ -79,7 +95,7 @@ class MissedEvents:
         self._path = path
         self._after = after
         self._events: list[tuple[Position, Event]] = []
-        self._size = 0
+        self._size = self._held_bytes = 0
         self._shared: dict[object, Any] = {}
 
     def add(self, write: LoggedWrite) -> None:
@@ -93,9 +109,9 @@ class MissedEvents:
             self.is_known = False
         self.next += 1
 
-    def notification(self) -> Notification:
+    def notification(self) -> MissedNotification:
         """Return all of them; what clients share of it stays shared when more are added."""
-        return Notification(tuple(self._events), self._shared)
+        return MissedNotification(tuple(self._events), self._shared, self._held_bytes)
 
     def _add_event(self, write: LoggedWrite) -> None:
         """Add the event of a write, if it reaches the path."""
@@ -108,3 +124,4 @@ class MissedEvents:
             event = write.commit.event_at(self._path)
             if event is not None:
                 self._events.append((write.commit.position, event))
+                self._held_bytes += write.held_bytes

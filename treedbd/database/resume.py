@@ -22,10 +22,15 @@ from typing import Final, TypeAlias
 import attrs
 from twisted.logger import Logger
 
-from treedbd.database.missed_events import LoggedWrite, MissedEvents, decode_entry
+from treedbd.database.missed_events import (
+    LoggedWrite,
+    MissedEvents,
+    MissedNotification,
+    decode_entry,
+)
 from treedbd.database.runtime import Runtime
 from treedbd.database.slices import StepQueue, Steps
-from treedbd.database.watchers import Notification, Watcher, Watchers
+from treedbd.database.watchers import Watcher, Watchers
 from treedbd.limits import MAX_RESUMED_BYTES, MAX_RESUMED_WRITES
 from treedbd.store.engine import Engine, ReadView
 from treedbd.store.nodes import Nodes
@@ -36,7 +41,7 @@ ENTRIES_AT_ONCE: Final = 16
 """Entries of the log that are decoded in one step."""
 
 MayContinue: TypeAlias = Callable[[Nodes, Iterable[Path], Iterable[str]], bool]
-Begin: TypeAlias = Callable[[Notification | None], None]
+Begin: TypeAlias = Callable[[MissedNotification | None], None]
 
 
 @attrs.define(eq=False)

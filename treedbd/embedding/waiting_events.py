@@ -6,16 +6,17 @@ All watches of a path share the text of an event, and each program gets values o
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
 from typing import Any, Final, Literal, NamedTuple
 
 import attrs
 
+from treedbd.database.missed_events import MissedNotification
 from treedbd.database.watchers import Notification
 from treedbd.tree import printing
 from treedbd.tree.event import Event, Position
-from treedbd.web.content import WaitingBytes
+from treedbd.web.content import ContentReader, WaitingBytes
 from treedbd.web.sse.frames import print_id
+from treedbd.web.sse.missed import hold_missed
 
 EVENT_BYTES: Final = 200
 """What an event that waits takes in memory beside its text."""
@@ -61,6 +62,7 @@ class WaitingEvents:
         self._memory = memory
         self._limit = limit
         self._missed: deque[tuple[Position, Event]] = deque()
+        self._held: ContentReader | None = None
         self._events: deque[_Printed] = deque()
         self._size = 0
 
@@ -82,9 +84,13 @@ class WaitingEvents:
         self._count(size)
         return True
 
-    def add_missed(self, events: Iterable[tuple[Position, Event]]) -> None:
-        """Let what was missed come first; it is printed one by one."""
-        self._missed.extend(events)
+    def add_missed(self, missed: MissedNotification) -> None:
+        """Let what was missed come first; it is printed one by one.
+
+        Raises `WaitingBytesRefused` if there is no room for it.
+        """
+        self._held = hold_missed(missed, self._memory, "")
+        self._missed.extend(missed.events)
 
     def add_first(self, text: bytes, position: Position) -> None:
         """Let a `put` of a value, as text, come first."""
@@ -95,7 +101,9 @@ class WaitingEvents:
     def take(self) -> WatchEvent:
         """Return the next event."""
         if self._missed:
-            return _parse(_print(*self._missed.popleft()))
+            printed = _print(*self._missed.popleft())
+            self._release_missed()
+            return _parse(printed)
         printed = self._events.popleft()
         self._count(-printed.size)
         return _parse(printed)
@@ -103,8 +111,15 @@ class WaitingEvents:
     def drop(self) -> None:
         """Drop all."""
         self._missed.clear()
+        self._release_missed()
         self._events.clear()
         self._count(-self._size)
+
+    def _release_missed(self) -> None:
+        """Count what was missed no longer when all of it has been taken."""
+        if not self._missed and self._held is not None:
+            self._held.close()
+            self._held = None
 
     def _count(self, size: int) -> None:
         self._size += size

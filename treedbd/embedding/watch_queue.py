@@ -19,6 +19,7 @@ from twisted.python.failure import Failure
 
 from treedbd.database.database import Database
 from treedbd.database.errors import SHUTTING_DOWN, PermissionDenied, Unavailable
+from treedbd.database.missed_events import MissedNotification
 from treedbd.database.read_grants import ReadGrant
 from treedbd.database.resume import Resumption
 from treedbd.database.subscription import Subscription
@@ -223,12 +224,16 @@ class WatchQueue:
         self._grant.check(nodes)
         return nodes.rows.sequence()
 
-    def _resumed(self, missed: Notification | None) -> None:
+    def _resumed(self, missed: MissedNotification | None) -> None:
         self._is_held = False
         if missed is None:
             self.overflow()
+            return
+        try:
+            self._events.add_missed(missed)
+        except WaitingBytesRefused:
+            self.overflow()
         else:
-            self._events.add_missed(missed.events)
             self._wake()
 
     async def _wait(self) -> None:

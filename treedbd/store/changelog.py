@@ -139,13 +139,18 @@ def describe_entry(entry: LogEntry) -> LoggedEntry:
     )
 
 
+def count_nodes(content: bytes) -> int:
+    """Return how many members and items the body of an entry has, rather more than less."""
+    body_at = content.find(_SENT) + len(_SENT)
+    return sum(content.count(mark, body_at) for mark in _NODE_MARKS)
+
+
 def decode(content: bytes) -> Edit | NotRetained:
     """Return the edit of an entry; raise ValueError for bytes that `encode` did not make.
 
     A body with very many members is not parsed: it is as if it was not retained.
     """
-    body_at = content.find(_SENT) + len(_SENT)
-    if sum(content.count(mark, body_at) for mark in _NODE_MARKS) > MAX_DECODED_NODES:
+    if count_nodes(content) > MAX_DECODED_NODES:
         content = without_body(content)
     entry = _parse_entry(content)
     place = Place(tuple(entry["path"]), entry.get("is_priority", False))

@@ -1,12 +1,37 @@
-"""What a client missed, on its way to it: printed some events at a time, once for all of them."""
+"""What a client missed, on its way to it: printed some events at a time, once for all of them.
+
+Until they have been read the events are kept in memory, and count as what waits for readers.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from treedbd.database.watchers import Notification
+from treedbd.database.missed_events import MissedNotification
 from treedbd.web.content import Buffer, Content, ContentReader, WaitingBytes
 from treedbd.web.sse.frames import print_in_pieces
+
+
+class _HeldEvents(Content):
+    """The events of a notification that are kept for their readers: counted as content is."""
+
+    __slots__ = ()
+
+    def __init__(self, memory: WaitingBytes, size: int) -> None:
+        super().__init__(memory, b"")
+        self.size = size
+
+
+def hold_missed(missed: MissedNotification, memory: WaitingBytes, address: str) -> ContentReader:
+    """Count what was missed by a client at `address`, once for all of them, until it is closed.
+
+    Raises `WaitingBytesRefused`.
+    """
+    size = missed.held_bytes
+    held: Content | None = missed.shared.get((_HeldEvents, size))
+    if held is None:
+        held = missed.shared[_HeldEvents, size] = _HeldEvents(memory, size)
+    return held.open(address)
 
 
 class MissedReader:
@@ -17,35 +42,32 @@ class MissedReader:
 
     """
 
-    __slots__ = ("_address", "_memory", "_pieces", "_reader", "remaining")
+    __slots__ = ("_held", "_piece", "_pieces", "remaining")
 
-    def __init__(self, missed: Notification, memory: WaitingBytes, address: str) -> None:
-        """Read for a client at `address`; `memory` counts the piece that is being read."""
+    def __init__(self, missed: MissedNotification, memory: WaitingBytes, address: str) -> None:
+        """Read for a client at `address`; `memory` counts what is kept, printed too.
+
+        Raises `WaitingBytesRefused`.
+        """
         self.remaining = True
+        self._held = hold_missed(missed, memory, address)
         self._pieces: Iterator[bytes] = print_in_pieces(missed)
-        self._memory = memory
-        self._address = address
-        self._reader: ContentReader | None = None
+        self._piece = memoryview(b"")
 
     def read(self, size: int) -> Buffer:
         """Return at most `size` bytes and go on; none at the end."""
-        if self._reader is None:
+        if not self._piece:
             piece = next(self._pieces, None)
             if piece is None:
                 self.remaining = False
                 return b""
-            self._reader = Content(self._memory, piece).open(self._address, may_refuse=False)
-        data = self._reader.read(size)
-        if not self._reader.remaining:
-            self._drop()
+            self._piece = memoryview(piece)
+        data, self._piece = self._piece[:size], self._piece[size:]
         return data
 
     def close(self) -> None:
         """Read no more."""
         self.remaining = False
-        self._drop()
-
-    def _drop(self) -> None:
-        reader, self._reader = self._reader, None
-        if reader is not None:
-            reader.close()
+        self._piece = memoryview(b"")
+        self._pieces = iter(())
+        self._held.close()

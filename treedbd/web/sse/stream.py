@@ -21,6 +21,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from treedbd.database.errors import PermissionDenied, Unavailable
+from treedbd.database.missed_events import MissedNotification
 from treedbd.database.resume import Resumption
 from treedbd.database.watchers import Notification
 from treedbd.held_bytes import HeldBytesRefused
@@ -299,18 +300,25 @@ class Stream:
         self._queue.postpone()
         self._registry.postpone(self)
 
-    def _begin(self, missed: Notification | None) -> None:
-        """Send what was missed next, or the present value if that is not known."""
+    def _begin(self, missed: MissedNotification | None) -> None:
+        """Send what was missed next, or the present value if that is not known, or too much."""
         self._queue.is_held = False
         try:
-            if missed is None:
+            reader = None if missed is None else self._read_missed(missed)
+            if reader is None:
                 self.refill()
             else:
-                reader = MissedReader(missed, self._reads.memory, self._wanted.address)
                 self._queue.send_next([reader])
             self._queue.resume()
         except Exception:
             self.fail()
+
+    def _read_missed(self, missed: MissedNotification) -> MissedReader | None:
+        """Return what reads the events; None if there is no room to keep them meanwhile."""
+        try:
+            return MissedReader(missed, self._reads.memory, self._wanted.address)
+        except WaitingBytesRefused:
+            return None
 
     def _render(self, nodes: Nodes) -> bytes | Rendering | TooMuchWork:
         """Evaluate the read rules; return the present value."""
