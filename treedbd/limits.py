@@ -59,7 +59,9 @@ MAX_CLAIM_LEVELS: Final = 32
 """Levels of objects and arrays in the claims of a token, the outermost included."""
 MAX_RESUMED_WRITES: Final = 10_000
 MAX_RESUMED_BYTES: Final = 16 * MIB
-"""Writes, and bytes of change log, that a resumed stream replays; beyond, it starts again."""
+MAX_RESUMED_PATHS: Final = 50_000
+"""Writes, bytes of change log, and paths written with those above them, that a resumed stream
+replays; beyond, it starts again."""
 
 # Fixed: what the interpreter's stack allows.
 MAX_RULES_NESTING: Final = 200

@@ -22,6 +22,7 @@ from treedbd.database.runtime import Runtime
 from treedbd.database.slices import FIRST_SECONDS, SLICE_SECONDS
 from treedbd.database.watchers import Notification
 from treedbd.rules.context import QueryFacts
+from treedbd.rules.dependencies import WrittenPaths
 from treedbd.store.engine import DiskFull
 from treedbd.store.memory import MemoryEngine
 from treedbd.tree.edit import make_patch, make_put
@@ -495,7 +496,8 @@ def test_a_grant_held_while_nothing_it_depends_on_was_written(
     fingerprint = world.rules.current.fingerprint
 
     def held_through(*then: str) -> bool:
-        return world.database.read(lambda nodes: grant.held_through(1, nodes, written, then))
+        paths = WrittenPaths(written)
+        return world.database.read(lambda nodes: grant.held_through(1, nodes, paths, then))
 
     assert held_through(fingerprint) is held
     assert held_through("other rules") is False

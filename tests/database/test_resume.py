@@ -32,7 +32,7 @@ from treedbd.database.database import Database
 from treedbd.database.missed_events import decode_entry
 from treedbd.database.read_grants import ReadGrant, ReadGrants, ReadRequest
 from treedbd.database.requests import Caller, Write
-from treedbd.database.resume import Resumption
+from treedbd.database.resume import Resumption, Resumptions
 from treedbd.database.runtime import Runtime
 from treedbd.database.slices import SLICE_SECONDS
 from treedbd.database.watchers import Notification
@@ -41,7 +41,7 @@ from treedbd.store.engine import Engine, LogEntry
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.nodes import Nodes
 from treedbd.store.sqlite.engine import SqliteEngine
-from treedbd.tree.edit import make_put
+from treedbd.tree.edit import make_patch, make_put
 from treedbd.tree.event import Commit, Position
 from treedbd.tree.types import Path, Place
 
@@ -313,3 +313,51 @@ def test_if_the_log_cannot_be_decoded_clients_start_again(
     assert [client.starts_again for client in clients] == [1] * 3
     assert set(failures) == {ValueError}
     assert slow_run.database._watchers.count == 0
+
+
+def put_many(run: DaemonRun, count: int, width: int) -> None:
+    """Write at many places, each in writes of so many."""
+    for number in range(count):
+        members: dict[str, Any] = {f"k{number}m{key}": 1 for key in range(width)}
+        run.database.write(Write(make_patch((), members, 1000), 0, ADMIN))
+        run.clock.run()
+
+
+def test_wide_writes_are_decoded_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = DaemonRun()
+    first = run.put("first")
+    put_many(run, 12, 1500)
+    steps: list[int] = []
+    advance = Resumptions._advance
+
+    def count_decoded(entry: LogEntry) -> Any:
+        steps[-1] += 1
+        return decode_entry(entry)
+
+    def count_step(self: Resumptions, missed: Any, client: Resumption) -> bool | None:
+        steps.append(0)
+        return advance(self, missed, client)
+
+    monkeypatch.setattr(resume, "decode_entry", count_decoded)
+    monkeypatch.setattr(Resumptions, "_advance", count_step)
+    assert run.resume(ADMIN, first) == 12
+    assert sum(steps) == 13
+    assert max(steps) <= 3
+
+
+@pytest.mark.parametrize(("count", "is_known"), [(33, True), (34, False)])
+def test_who_missed_very_many_places_starts_again(count: int, is_known: bool) -> None:
+    run = DaemonRun()
+    first = run.put("first")
+    put_many(run, count, 1500)
+    assert run.resume(ADMIN, first) == (count if is_known else None)
+
+
+def test_however_much_was_written_a_right_is_looked_up_by_what_it_depends_on() -> None:
+    run = DaemonRun()
+    run.rules.manage_by_file(rules({".read": "root.child('open').val() != false"}))
+    first = run.put("first")
+    put_many(run, 5, 1000)
+    assert run.resume(ANONYMOUS, first) == 5
+    run.put("open")
+    assert run.resume(ANONYMOUS, first) is None

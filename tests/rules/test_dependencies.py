@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.rules.evaluating import NOW, normal, rules, view
 from tests.tree.value_view import ValueView
 from treedbd.rules.context import Context
-from treedbd.rules.dependencies import Dependencies, Recorder
+from treedbd.rules.dependencies import Dependencies, Recorder, WrittenPaths
 from treedbd.rules.ruleset import RuleSet
 from treedbd.tree.edit import apply
 from treedbd.tree.types import Change, Json, Path, Place, Value
@@ -84,13 +84,13 @@ def test_every_method_of_the_view_is_recorded() -> None:
 )
 def test_a_change_at_above_or_below_touches(changed: Path, touched: bool) -> None:
     dependencies = Dependencies(frozenset({("a", "b"), ("x",)}), reads_time=False)
-    assert dependencies.touched_by([changed]) is touched
-    assert dependencies.touched_by([("z",), changed]) is touched
+    assert dependencies.touched_by(WrittenPaths([changed])) is touched
+    assert dependencies.touched_by(WrittenPaths([("z",), changed])) is touched
 
 
 def test_no_change_touches_empty_dependencies() -> None:
-    assert not Dependencies(frozenset(), reads_time=True).touched_by([(), ("a",)])
-    assert Dependencies(frozenset({()}), reads_time=False).touched_by([("a", "b")])
+    assert not Dependencies(frozenset(), reads_time=True).touched_by(WrittenPaths([(), ("a",)]))
+    assert Dependencies(frozenset({()}), reads_time=False).touched_by(WrittenPaths([("a", "b")]))
 
 
 KEYS = st.sampled_from(["a", "b", "c"])
@@ -131,6 +131,6 @@ def test_a_verdict_stays_the_same_until_its_dependencies_are_touched(
     assert verdict.dependencies is not None
     changes = [Change(Place(path), value) for path, value in edits]
     after = ValueView(apply(before, changes))
-    if not verdict.dependencies.touched_by([path for path, _ in edits]):
+    if not verdict.dependencies.touched_by(WrittenPaths(path for path, _ in edits)):
         again = rule_set.may_read(("a",), Context(None, NOW, after))
         assert again.allowed == verdict.allowed

@@ -13,7 +13,8 @@ from typing import Any, Final
 import attrs
 
 from treedbd.database.watchers import Notification
-from treedbd.limits import MAX_RESUMED_BYTES
+from treedbd.limits import MAX_RESUMED_BYTES, MAX_RESUMED_PATHS
+from treedbd.rules.dependencies import WrittenPaths
 from treedbd.store import changelog
 from treedbd.store.engine import LogEntry
 from treedbd.tree.event import Commit, Event, Position, describe
@@ -23,6 +24,8 @@ from treedbd.tree.types import Path
 EVENT_BYTES: Final = 500
 NODE_BYTES: Final = 100
 """Memory of an event, and of a member or item of what was written."""
+_WORK_BYTES: Final = 32
+"""Bytes of an entry that are as much work as a member: a path may be long."""
 
 
 @attrs.frozen
@@ -34,7 +37,7 @@ class MissedNotification(Notification):
 
 @attrs.frozen
 class LoggedWrite:
-    """A decoded entry of the change log, which takes about `held_bytes` of memory.
+    """A decoded entry of the change log, of some `nodes`, which takes about `held_bytes` of memory.
 
     `place` is the path that the write was sent to, `written` the paths that it set; `rules` is the
     fingerprint of the rules that were in force. `commit` is None if its events are not known.
@@ -47,7 +50,17 @@ class LoggedWrite:
     place: Path
     written: tuple[Path, ...]
     commit: Commit | None
-    held_bytes: int = 0
+    nodes: int
+
+    @property
+    def held_bytes(self) -> int:
+        """The memory that its event takes, and is printed in, rather more than less."""
+        return EVENT_BYTES + 2 * self.size + NODE_BYTES * self.nodes
+
+    @property
+    def work(self) -> int:
+        """How much it is to decode and to add it, in members and items."""
+        return self.nodes + self.size // _WORK_BYTES
 
 
 def decode_entry(entry: LogEntry) -> LoggedWrite:
@@ -67,8 +80,7 @@ def decode_entry(entry: LogEntry) -> LoggedWrite:
         edit.place.path,
         written,
         commit,
-        # Its event is printed beside what was decoded.
-        EVENT_BYTES + 2 * len(entry.content) + NODE_BYTES * changelog.count_nodes(entry.content),
+        changelog.count_nodes(entry.content),
     )
 
 
@@ -90,7 +102,7 @@ class MissedEvents:
         """
         self.is_known = bool(after.op_id) == bool(after.sequence)
         self.next = after.sequence or 1
-        self.written: dict[Path, None] = {}
+        self.written: Final = WrittenPaths()
         self.rules: set[str] = set()
         self._path = path
         self._after = after
@@ -115,7 +127,11 @@ class MissedEvents:
 
     def _add_event(self, write: LoggedWrite) -> None:
         """Add the event of a write, if it reaches the path."""
-        self.written.update(dict.fromkeys(write.written))
+        for path in write.written:
+            self.written.add(path)
+        if len(self.written.prefixes) > MAX_RESUMED_PATHS:
+            self.is_known = False
+            return
         self.rules.add(write.rules)
         if is_at_or_above(self._path, write.place) or is_at_or_above(write.place, self._path):
             if write.commit is None:

@@ -27,7 +27,7 @@ from treedbd.database.requests import Caller
 from treedbd.database.slices import Steps
 from treedbd.database.watchers import Notification, Watchers, call_nobody
 from treedbd.rules.context import Context, QueryFacts
-from treedbd.rules.dependencies import Dependencies
+from treedbd.rules.dependencies import Dependencies, WrittenPaths
 from treedbd.rules.ruleset import RuleSet
 from treedbd.store.nodes import Nodes
 from treedbd.tree.event import Commit, Event
@@ -201,7 +201,7 @@ class ReadGrant:
         )
 
     def held_through(
-        self, checked: int, nodes: Nodes, written: Iterable[Path], rules: Iterable[str]
+        self, checked: int, nodes: Nodes, written: WrittenPaths, rules: Iterable[str]
     ) -> bool:
         """Return whether the grant holds at a state, and held when these paths were written before.
 

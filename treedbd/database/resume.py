@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from itertools import islice, takewhile
+from itertools import islice
 from typing import Final, TypeAlias
 
 import attrs
@@ -32,15 +32,17 @@ from treedbd.database.runtime import Runtime
 from treedbd.database.slices import StepQueue, Steps
 from treedbd.database.watchers import Watcher, Watchers
 from treedbd.limits import MAX_RESUMED_BYTES, MAX_RESUMED_WRITES
+from treedbd.rules.dependencies import WrittenPaths
 from treedbd.store.engine import Engine, ReadView
 from treedbd.store.nodes import Nodes
 from treedbd.tree.event import Position
 from treedbd.tree.types import Path
 
 ENTRIES_AT_ONCE: Final = 16
-"""Entries of the log that are decoded in one step."""
+WORK_AT_ONCE: Final = 2000
+"""Entries of the log, and members and items in them, that are decoded or added in one step."""
 
-MayContinue: TypeAlias = Callable[[Nodes, Iterable[Path], Iterable[str]], bool]
+MayContinue: TypeAlias = Callable[[Nodes, WrittenPaths, Iterable[str]], bool]
 Begin: TypeAlias = Callable[[MissedNotification | None], None]
 
 
@@ -145,18 +147,25 @@ class Resumptions:
         """Add the next writes, decoded if they are not yet."""
         if missed.next not in self._decoded:
             self._decode(view, missed.next)
-        numbers = range(missed.next, missed.next + ENTRIES_AT_ONCE)
-        found = list(takewhile(self._decoded.__contains__, numbers))
-        missed.is_known = bool(found)  # none if the log does not go back so far
-        for number in found:
-            missed.add(self._decoded[number])
+        missed.is_known = missed.next in self._decoded  # not if the log does not go back so far
+        work = 0
+        for _ in range(ENTRIES_AT_ONCE):
+            write = self._decoded.get(missed.next)
+            if write is None or work > WORK_AT_ONCE:
+                break
+            missed.add(write)
+            work += write.work
 
     def _decode(self, view: ReadView, start: int) -> None:
         if self._decoded_bytes > MAX_RESUMED_BYTES:
             self._forget()
+        work = 0
         for entry in islice(view.entries(start - 1), ENTRIES_AT_ONCE):
-            self._decoded[entry.sequence] = decode_entry(entry)
+            write = self._decoded[entry.sequence] = decode_entry(entry)
             self._decoded_bytes += len(entry.content)
+            work += write.work
+            if work > WORK_AT_ONCE:
+                break
 
     def _forget(self) -> None:
         self._decoded.clear()

@@ -16,6 +16,28 @@ from treedbd.tree.types import Container, Leaf, Path, Priority, Value
 from treedbd.tree.view import Charge, View, free
 
 
+class WrittenPaths:
+    """Paths that were written.
+
+    Attributes:
+        paths, prefixes: the paths; and these with all that are above them.
+
+    """
+
+    def __init__(self, paths: Iterable[Path] = ()) -> None:
+        self.paths: Final[set[Path]] = set()
+        self.prefixes: Final[set[Path]] = set()
+        for path in paths:
+            self.add(path)
+
+    def add(self, path: Path) -> None:
+        """Add a path."""
+        self.paths.add(path)
+        while path not in self.prefixes:
+            self.prefixes.add(path)
+            path = path[:-1]
+
+
 @attrs.frozen(slots=False)
 class Dependencies:
     """What a verdict depended on besides the caller; if any of it changes, evaluate again.
@@ -27,15 +49,13 @@ class Dependencies:
     paths: frozenset[Path]
     reads_time: bool
 
-    def touched_by(self, paths: Iterable[Path]) -> bool:
-        """Return whether a change of one of these paths may change the verdict."""
-        return any(self._touches(path) for path in paths)
+    def touched_by(self, written: WrittenPaths) -> bool:
+        """Return whether a change of these paths may change the verdict, however many they are.
 
-    def _touches(self, path: Path) -> bool:
-        """Return whether a path is at, above or below one that was read."""
-        if path in self._ancestors:
-            return True
-        return any(path[:end] in self.paths for end in range(len(path) + 1))
+        It may if one of them is at, above or below one that was read.
+        """
+        is_beside = written.paths.isdisjoint(self._ancestors)
+        return not (is_beside and written.prefixes.isdisjoint(self.paths))
 
     @cached_property
     def _ancestors(self) -> frozenset[Path]:
