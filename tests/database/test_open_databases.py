@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import pathlib
 import random
@@ -47,6 +48,7 @@ from treedbd.database.open_databases import (
 from treedbd.database.page_caches import MIN_SHARE, cache_share
 from treedbd.database.read_grants import ReadRequest
 from treedbd.database.requests import Caller, Outcome
+from treedbd.database.slices import SLICE_SECONDS
 from treedbd.database.watchers import Notification
 from treedbd.limits import KIB, MIB
 from treedbd.names import DatabaseName
@@ -315,6 +317,27 @@ def test_those_who_wait_for_one_database_share_its_opening(
     assert opened == [None] * 5
     assert disk.waiting == []
     assert acquire(catalog, a) is None
+
+
+def test_those_who_wait_for_one_database_go_on_in_slices(
+    tmp_path: pathlib.Path, files: Files
+) -> None:
+    create(tmp_path, "a")
+    disk = Disk()
+    catalog, clock = make_catalog(tmp_path, PROJECT, run_in_thread=disk.run)
+    a = find(catalog, "a")
+    opened: list[object] = []
+    for _ in range(100):
+        opening = acquire(catalog, a)
+        assert opening is not None
+        opening.addCallback(opened.append)
+    clock.lag = SLICE_SECONDS / 4
+    disk.finish()
+    begun = [len(opened)]
+    while begun[-1] < 100:
+        clock.take_turn()
+        begun.append(len(opened))
+    assert max(later - former for former, later in itertools.pairwise([0, *begun])) <= 5
 
 
 def test_a_request_waits_for_an_opening_as_long_as_it_may(

@@ -14,7 +14,7 @@ counts as open. If it is opened in place, which cannot wait for that, it is refu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from operator import attrgetter
 from typing import Final
@@ -36,6 +36,7 @@ from treedbd.database.file_user import FileUser
 from treedbd.database.page_caches import PageCaches
 from treedbd.database.refusals import Refusals
 from treedbd.database.runtime import Runtime
+from treedbd.database.slices import Steps
 from treedbd.files import has_descriptors
 from treedbd.limits import Limits
 from treedbd.names import DatabaseName
@@ -224,11 +225,7 @@ class OpenDatabases:
             refusal = self._refusal(database, error)
         finally:
             self._turns.release()
-        for done in self._waiting.pop(database):
-            if refusal is None:
-                done.callback(None)
-            else:
-                done.errback(refusal)
+        self._runtime.slices.start(_answer(self._waiting.pop(database), refusal))
 
     def _prepare(self, database: FileUser, engine: ReopeningEngine) -> _Change:
         """Reserve the place of a database; return what opens it, after others that it replaces.
@@ -303,3 +300,13 @@ class OpenDatabases:
         self._close([each for each in self._find_idle(CLOSED_AT_ONCE) if each.used_at <= late])
         self._caches.divide()
         self.start()
+
+
+def _answer(waiting: Iterable[Deferred[None]], refusal: Exception | None) -> Steps:
+    """Let all go on who wait for a database: each is a request."""
+    for done in waiting:
+        if refusal is None:
+            done.callback(None)
+        else:
+            done.errback(refusal)
+        yield

@@ -13,6 +13,7 @@ from twisted.internet.task import Clock
 from twisted.logger import capturedLogs, formatEvent
 from twisted.python.failure import Failure
 
+from tests.database.world import TurnClock
 from tests.oidc import private_key, public_jwk
 from treedbd.web.auth import providers
 from treedbd.web.auth.jwks import PublicKey
@@ -35,7 +36,7 @@ class Network:
     """The other end of the fetches; it responds when a test calls `answer` or `fail`."""
 
     def __init__(self) -> None:
-        self.clock = Clock()
+        self.clock: Clock = Clock()
         self.urls: list[str] = []
         self._open: list[Deferred[bytes]] = []
 
@@ -125,6 +126,26 @@ def test_all_tokens_wait_for_the_same_fetch(network: Network) -> None:
     assert len(network.urls) == 2
     assert result_of(first) is result_of(second) is not None
     assert result_of(other) is None
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_many_tokens_that_wait_go_on_in_turns_in_their_order(network: Network, fails: bool) -> None:
+    network.clock = clock = TurnClock()
+    keys = network.keys(Provider(ISSUER, "shop", KEYS_URI))
+    went_on: list[int] = []
+
+    def go_on(_: object, number: int) -> None:
+        went_on.append(number)
+
+    for number in range(100):
+        find_later(keys).addBoth(go_on, number)
+    network.fail() if fails else network.answer(key_set("old"))
+    turns = [len(went_on)]
+    while len(went_on) < 100:
+        clock.take_turn()
+        turns.append(len(went_on))
+    assert turns == [16, 32, 48, 64, 80, 96, 100]
+    assert went_on == list(range(100))
 
 
 def test_a_cancelled_wait_does_not_cancel_the_fetch(network: Network) -> None:

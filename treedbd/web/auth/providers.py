@@ -30,12 +30,15 @@ from twisted.python.failure import Failure
 from treedbd.names import HTTPS_URL, ISSUER_URL, is_https_url, is_issuer_url
 from treedbd.web.auth.fetch import Fetch, failure_reason
 from treedbd.web.auth.jwks import InvalidKeySet, KeySet, PublicKey, parse_key_set
+from treedbd.web.in_turns import in_turns
 
 FETCH_S: Final = 5.0
 REFRESH_S: Final = 600.0
 KEEP_S: Final = 86_400.0
 SEARCH_S: Final = 30.0
 RETRY_S: Final = 1.0
+FIRED_AT_ONCE: Final = 16
+"""Tokens that go on in one turn of the reactor when keys have come."""
 
 DISCOVERY: Final = "/.well-known/openid-configuration"
 
@@ -240,15 +243,19 @@ class ProviderKeys:
     def _fire_waiting(self, keys: KeySet | None) -> None:
         """Fire the Deferreds of all tokens that waited for the fetch; `keys` is None if it failed.
 
-        The list is emptied first: a callback may start the next fetch, or close these keys.
+        The list is emptied first: a callback may start the next fetch, or close these keys. Each
+        goes on with its request, so there are only some in a turn.
         """
         self._fetching = None
         waiting, self._waiting = self._waiting, []
-        for each in waiting:
+
+        def fire(each: Deferred[KeySet]) -> None:
             if keys is None:
                 each.errback(_unavailable())
             else:
                 each.callback(keys)
+
+        in_turns(self._clock, waiting, FIRED_AT_ONCE, fire)
 
 
 def parse_discovery(body: bytes, issuer: str) -> str:
