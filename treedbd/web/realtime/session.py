@@ -332,6 +332,8 @@ class RealtimeSession(SessionAnswers):
         self.inbox.bound_reading()
 
     def _receive_one(self, message: Message) -> None:
+        if not self.may_receive():
+            return
         try:
             self._actions.handle(message)
         except NotAnEnvelope:
