@@ -30,14 +30,14 @@ _WORK_BYTES: Final = 32
 
 @attrs.frozen
 class MissedNotification(Notification):
-    """What a client missed: `held_bytes` are the memory that it takes, rather more than less."""
+    """What a client missed: `memory_bytes` are the memory that it takes, rather more than less."""
 
-    held_bytes: int = attrs.field(default=0, eq=False)
+    memory_bytes: int = attrs.field(default=0, eq=False)
 
 
 @attrs.frozen
 class LoggedWrite:
-    """A decoded entry of the change log, of some `nodes`, which takes about `held_bytes` of memory.
+    """A decoded entry of the change log, of some `nodes`, which takes about `memory_bytes` of memory.
 
     `place` is the path that the write was sent to, `written` the paths that it set; `rules` is the
     fingerprint of the rules that were in force. `commit` is None if its events are not known.
@@ -53,7 +53,7 @@ class LoggedWrite:
     nodes: int
 
     @property
-    def held_bytes(self) -> int:
+    def memory_bytes(self) -> int:
         """The memory that its event takes, and is printed in, rather more than less."""
         return EVENT_BYTES + 2 * self.size + NODE_BYTES * self.nodes
 
@@ -107,7 +107,7 @@ class MissedEvents:
         self._path = path
         self._after = after
         self._events: list[tuple[Position, Event]] = []
-        self._size = self._held_bytes = 0
+        self._size = self._memory_bytes = 0
         self._shared: dict[object, Any] = {}
 
     def add(self, write: LoggedWrite) -> None:
@@ -123,7 +123,7 @@ class MissedEvents:
 
     def notification(self) -> MissedNotification:
         """Return all of them; what clients share of it stays shared when more are added."""
-        return MissedNotification(tuple(self._events), self._shared, self._held_bytes)
+        return MissedNotification(tuple(self._events), self._shared, self._memory_bytes)
 
     def _add_event(self, write: LoggedWrite) -> None:
         """Add the event of a write, if it reaches the path."""
@@ -140,4 +140,4 @@ class MissedEvents:
             event = write.commit.event_at(self._path)
             if event is not None:
                 self._events.append((write.commit.position, event))
-                self._held_bytes += write.held_bytes
+                self._memory_bytes += write.memory_bytes

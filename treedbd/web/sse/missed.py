@@ -27,7 +27,7 @@ def hold_missed(missed: MissedNotification, memory: WaitingBytes, address: str) 
 
     Raises `WaitingBytesRefused`.
     """
-    size = missed.held_bytes
+    size = missed.memory_bytes
     held: Content | None = missed.shared.get((_HeldEvents, size))
     if held is None:
         held = missed.shared[_HeldEvents, size] = _HeldEvents(memory, size)
