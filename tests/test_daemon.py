@@ -153,6 +153,7 @@ def test_the_printed_command_works_when_rules_deny_too(daemon: Daemon) -> None:
 def test_without_a_url_no_command_is_printed(tmp_path: pathlib.Path) -> None:
     with Daemon(tmp_path, listen=[f"unix:{tmp_path}/socket"]) as daemon:
         assert daemon.urls == [f"unix:{tmp_path}/socket"]
+        assert stat.S_IMODE((tmp_path / "socket").stat().st_mode) == 0o660
         assert "Try:" not in daemon.log
 
 

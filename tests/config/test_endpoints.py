@@ -48,7 +48,7 @@ def test_an_endpoint_is_loopback_if_others_cannot_connect(text: str, is_loopback
 
 def test_an_endpoint_is_described_with_absolute_paths() -> None:
     folder = pathlib.Path("/a:b")
-    assert parse_endpoint("unix:s", folder).twisted_string == r"unix:address=/a\:b/s"
+    assert parse_endpoint("unix:s", folder).twisted_string == r"unix:address=/a\:b/s:mode=660"
     tls = parse_endpoint("ssl:port=1:privateKey=k:extraCertChain=/c:dhParameters=p", folder)
     assert tls.certificate is not None
     assert tls.certificate.chain == pathlib.Path("/c")
@@ -125,6 +125,7 @@ def test_an_endpoint_opens_as_twisted_would_open_it(text: str) -> None:
     open_endpoint(parse_endpoint(text, ROOT), reactor, Factory(), None)
     if text.startswith("unix"):
         assert reactor.unixServers[0][0] == "/run/treedb"
+        assert reactor.unixServers[0][3] == 0o660
     else:
         port, _, backlog, interface = reactor.tcpServers[0]
         assert (port, backlog) == (8080, 1024)
