@@ -48,7 +48,7 @@ def test_an_endpoint_is_loopback_if_others_cannot_connect(text: str, is_loopback
 
 def test_an_endpoint_is_described_with_absolute_paths() -> None:
     folder = pathlib.Path("/a:b")
-    assert parse_endpoint("unix:s", folder).twisted_string == r"unix:address=/a\:b/s:mode=660"
+    assert parse_endpoint("unix:s", folder).twisted_string == r"unix:mode=660:address=/a\:b/s"
     tls = parse_endpoint("ssl:port=1:privateKey=k:extraCertChain=/c:dhParameters=p", folder)
     assert tls.certificate is not None
     assert tls.certificate.chain == pathlib.Path("/c")

@@ -7,8 +7,8 @@ ports. This module loads Twisted only to look up such a kind.
 
 Two kinds are more here than in Twisted. `systemd`, a socket that systemd has opened, may have a
 certificate as `ssl` has, and its address family is that of the socket. `haproxy` before another
-endpoint, `ssl` too, means that connections begin with a header of the PROXY protocol. A `unix` socket
-without a mode is for the user of the daemon and its group.
+endpoint, `ssl` too, means that connections begin with a header of the PROXY protocol. A `unix`
+socket without a mode is for the user of the daemon and its group.
 """
 
 from __future__ import annotations
@@ -144,8 +144,7 @@ def parse_endpoint(text: str, folder: pathlib.Path) -> Endpoint:
         name: str(folder / value) if name in _FILES else value for name, value in given.items()
     }
     if kind == "unix":
-        given.setdefault("mode", UNIX_MODE)
-        return Endpoint(kind, text, _describe(kind, given))
+        return Endpoint(kind, text, _describe(kind, {"mode": UNIX_MODE, **given}))
     if kind == "systemd":
         return _parse_passed(text, given)
     given.setdefault("backlog", BACKLOG)

@@ -37,7 +37,7 @@ class MissedNotification(Notification):
 
 @attrs.frozen
 class LoggedWrite:
-    """A decoded entry of the change log, of some `nodes`, which takes about `memory_bytes` of memory.
+    """A decoded entry of the change log, whose body has about so many `nodes`.
 
     `place` is the path that the write was sent to, `written` the paths that it set; `rules` is the
     fingerprint of the rules that were in force. `commit` is None if its events are not known.
