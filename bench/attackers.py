@@ -39,6 +39,7 @@ from pathlib import Path
 
 import attacks_bodies
 import attacks_connections
+import attacks_queries
 import attacks_reads
 import attacks_rules
 import attacks_sockets
@@ -51,7 +52,7 @@ from servers import LOAD_CORE
 from sessions import Session, encode
 
 MODULES = (
-    *(attacks_bodies, attacks_connections, attacks_reads),
+    *(attacks_bodies, attacks_connections, attacks_queries, attacks_reads),
     *(attacks_rules, attacks_sockets, attacks_streams),
 )
 LONGEST_TURN_MS = 50

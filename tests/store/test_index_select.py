@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from treedbd.store import ranks
 from treedbd.store.child import Child
 from treedbd.store.engine import DamagedRow, ReadView, Row
 from treedbd.store.index_keys import INDEX_FIRST, ChildIndex
@@ -207,3 +208,25 @@ def test_a_damaged_entry_is_an_error() -> None:
     query = Query(INDEX.order, limit_to_first=3)
     with pytest.raises(DamagedRow):
         children_of(iterate_selected(Nodes(engine.snapshot()), PATH, query))
+
+
+@pytest.mark.parametrize("limit", [{}, {"limit_to_first": 7}, {"limit_to_last": 7}])
+def test_many_entries_that_are_equal_as_far_as_they_go_are_sorted_in_runs(
+    monkeypatch: pytest.MonkeyPatch, limit: dict[str, int]
+) -> None:
+    collection = {f"k{at:04}": {"v": LONG * 2 + str(at * 7919 % 3000)} for at in range(3000)}
+    engine, value = stored(collection, [INDEX])
+    sorted_at_once: list[int] = []
+    end_run = ranks.Ranking._end_run
+
+    def ended(ranking: ranks.Ranking) -> None:
+        sorted_at_once.append(len(ranking._run))
+        end_run(ranking)
+
+    monkeypatch.setattr(ranks.Ranking, "_end_run", ended)
+    query = Query(INDEX.order, **limit)  # type: ignore[arg-type]
+    selected = list(iterate_selected(Nodes(engine.snapshot()), PATH, query))
+    found = [child.key for child in selected if child is not None]
+    assert found == [key for key, _ in query.select(members(value))]
+    assert max(sorted_at_once) <= ranks.RUN_CHILDREN + 16
+    assert selected.count(None) >= 3000 // 16 + (len(found) + 3000) // 16

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,11 +18,13 @@ from treedbd.store import select as select_module
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.node_writer import NodeWriter
 from treedbd.store.ranks import BATCH_CHILDREN
+from treedbd.store.row_keys import ALL, Span
 from treedbd.store.select import YIELD_AFTER, iterate_selected
 from treedbd.tree.edit import make_put
-from treedbd.tree.query import Query, parse_query
-from treedbd.tree.types import Place
+from treedbd.tree.query import Query, TooMuchText, parse_query
+from treedbd.tree.types import Path, Place
 from treedbd.tree.value import members
+from treedbd.tree.view import Charge, free
 
 PATH = ("list",)
 KEYS = st.sampled_from(["a", "b", "c", "10", "2", "-1", "é", "k" * 300, "k" * 500, "k" * 500 + "l"])
@@ -92,8 +95,8 @@ def test_rows_and_memory_select_the_same(
     row_bytes: int,
     query: Query,
 ) -> None:
-    monkeypatch.setattr(select_module, "RUN_CHILDREN", sizes[0])
-    monkeypatch.setattr(select_module, "KEPT_BYTES", sizes[1])
+    monkeypatch.setattr(ranks_module, "RUN_CHILDREN", sizes[0])
+    monkeypatch.setattr(ranks_module, "KEPT_BYTES", sizes[1])
     monkeypatch.setattr(ranks_module, "BATCH_CHILDREN", batch[0])
     monkeypatch.setattr(ranks_module, "BATCH_BYTES", batch[1])
     nodes = NodeWriter(MemoryEngine().begin(), row_bytes)
@@ -158,8 +161,89 @@ def test_what_a_query_has_sorted_is_freed_beside_if_it_is_left_before_its_end(
         freed.append(len(collected))
 
     monkeypatch.setattr(select_module, "free_beside", free)
+    monkeypatch.setattr(ranks_module, "free_beside", free)
     monkeypatch.setattr(select_module, "YIELD_AFTER", 1)
     selected = iterate_selected(nodes, PATH, query)
     is_over = len(list(itertools.islice(selected, steps))) < steps
     selected.close()  # type: ignore[attr-defined]
     assert bool(sum(freed)) is not is_over
+
+
+LONG = 20_000
+"""Characters of a string that is long."""
+
+
+class CountingNodes(NodeWriter):
+    """Nodes that count the long strings that are looked up, or come with a scan."""
+
+    longs = 0
+
+    def peek(self, path: Path, charge: Charge = free) -> Any:
+        found = super().peek(path, charge)
+        self.longs += isinstance(found, str) and len(found) >= LONG
+        return found
+
+    def sources(self, path: Path, span: Span = ALL) -> Iterator[tuple[str, Any]]:
+        for key, source in super().sources(path, span):
+            self.longs += isinstance(source, bytes) and len(source) >= LONG
+            yield key, source
+
+
+def longs_in_a_step(nodes: CountingNodes, query: Query) -> int:
+    """Return the most long strings that one step of a query has read."""
+    most, before = 0, nodes.longs
+    for _ in iterate_selected(nodes, PATH, query):
+        most, before = max(most, nodes.longs - before), nodes.longs
+    return most
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"orderBy": '"v"'},
+        {"orderBy": '"v"', "limitToLast": "3"},
+        {"orderBy": '"v"', "where": '{"w":{"!=":1,"startsWith":"z"}}'},
+        {"where": '{"v":{"!=":1,"startsWith":"y","exists":true},"w":{"startsWith":"u"}}'},
+    ],
+)
+def test_no_step_reads_more_than_one_long_string(parameters: dict[str, str]) -> None:
+    nodes = CountingNodes(MemoryEngine().begin())
+    body: Any = {f"k{at}": {"v": "y" * LONG + str(at), "w": "u" * LONG} for at in range(30)}
+    nodes.apply(make_put(Place(PATH), body).changes)
+    query = parse_query(parameters)
+    assert query is not None
+    assert longs_in_a_step(nodes, query) == 1
+    selected = [child.key for child in iterate_selected(nodes, PATH, query) if child]
+    assert selected == [key for key, _ in query.select(members(normal_form(body)))]
+
+
+def test_a_where_on_leaves_reads_one_long_string_in_a_step() -> None:
+    nodes = CountingNodes(MemoryEngine().begin())
+    nodes.apply(make_put(Place(PATH), {f"k{at}": "y" * LONG for at in range(30)}).changes)
+    query = parse_query({"where": '{"$value":{"startsWith":"x"}}'})
+    assert query is not None
+    assert longs_in_a_step(nodes, query) == 1
+    by_key = parse_query({"where": '{"$key":"k7"}'})
+    assert by_key is not None
+    assert longs_in_a_step(nodes, by_key) == 1
+    assert [child.key for child in iterate_selected(nodes, PATH, by_key) if child] == ["k7"]
+
+
+@pytest.mark.parametrize("end", [{}, {"limitToFirst": "20"}, {"limitToLast": "20"}])
+def test_a_query_keeps_no_more_than_so_much_text_to_order_by(
+    monkeypatch: pytest.MonkeyPatch, end: dict[str, str]
+) -> None:
+    nodes = NodeWriter(MemoryEngine().begin())
+    body: Any = {f"k{at:02}": {"v": "y" * LONG + str(at * 7 % 50)} for at in range(50)}
+    nodes.apply(make_put(Place(PATH), body).changes)
+    monkeypatch.setattr(ranks_module, "RUN_TEXT", 3 * LONG)
+    query = parse_query({"orderBy": '"v"', **end})
+    assert query is not None
+    expected = [key for key, _ in query.select(members(normal_form(body)))]
+    assert [child.key for child in iterate_selected(nodes, PATH, query) if child] == expected
+    monkeypatch.setattr(ranks_module, "TEXT_BYTES", 15 * LONG)
+    with pytest.raises(TooMuchText, match="ordered by more than 300000 characters"):
+        list(iterate_selected(nodes, PATH, query))
+    few = parse_query({"orderBy": '"v"', "limitToFirst": "4"})
+    assert few is not None
+    assert len([child for child in iterate_selected(nodes, PATH, few) if child]) == 4

@@ -37,6 +37,7 @@ from treedbd.held_bytes import HeldAccount, HeldBytesRefused
 from treedbd.limits import KIB, MIB
 from treedbd.store.nodes import Nodes
 from treedbd.store.select import draw, find_index, iterate_selected
+from treedbd.tree.errors import QueryTooLarge
 from treedbd.tree.event import Commit, Event, complete
 from treedbd.tree.order import rank_key
 from treedbd.tree.overlay import StateUnknown
@@ -402,7 +403,7 @@ class SharedWindow:
             return (yield from self._told(commit, replay, written))
         except StateUnknown:
             return self._start_over(commit)
-        except (TooManyChildren, HeldBytesRefused):
+        except (QueryTooLarge, HeldBytesRefused):
             for stream in self._streams():
                 stream.revoke()
         except Exception:
@@ -608,7 +609,7 @@ class SharedWindow:
                 yield
         except StopIteration:
             pass
-        except (TooManyChildren, HeldBytesRefused):
+        except (QueryTooLarge, HeldBytesRefused):
             for stream in self._streams():
                 stream.revoke()
         except Exception:

@@ -12,6 +12,7 @@ from treedbd.tree.order import ValueRank, rank_value
 from treedbd.tree.printing import compact
 from treedbd.tree.types import Container, Leaf, Path, Priority, Value
 from treedbd.tree.value import plain
+from treedbd.tree.view import Charge, free
 
 SAME_RANK: Final = rank_value(None)
 """The rank of every child in a query by key."""
@@ -30,10 +31,10 @@ class ReadsNodes(Protocol):
     def chunks(self, path: Path, *, export: bool = False) -> Iterator[bytes]:
         """Print `path` chunk by chunk."""
 
-    def peek(self, path: Path) -> Leaf | Container | None:
+    def peek(self, path: Path, charge: Charge = free) -> Leaf | Container | None:
         """Return the leaf at `path`, `CONTAINER` if it has children, None if nothing is there."""
 
-    def priority(self, path: Path) -> Priority | None:
+    def priority(self, path: Path, charge: Charge = free) -> Priority | None:
         """Return the priority of the node at `path`."""
 
 

@@ -8,14 +8,15 @@ sent. Their rows are kept in memory up to a few megabytes; the others are read a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any, Final
 
 from treedbd.store.child import Child, ReadsNodes
 from treedbd.store.children import Spread
-from treedbd.store.row_codec import CHUNK_BYTES, parse_stored, part_at
+from treedbd.store.ranks import look_up_rank, rank_of_row
+from treedbd.store.row_codec import CHUNK_BYTES, LARGE_ROW_BYTES, parse_stored, part_at
 from treedbd.tree.order import ValueRank, rank_value
-from treedbd.tree.query import Query
+from treedbd.tree.query import Order, Query
 from treedbd.tree.types import Path
 from treedbd.tree.value import leaf_of, priority_of
 from treedbd.tree.where import TooManyChildren, Where, WhereCondition
@@ -66,25 +67,50 @@ def _passing(
         if looked_at >= where.most_children:
             raise TooManyChildren(where.most_children)
         looked_at += 1
-        is_long = child.row_bytes > CHUNK_BYTES
-        if is_long:
+        if child.row_bytes > CHUNK_BYTES:
             yield None  # to read it was a step, and to parse it is another
-        if _passes(child, nodes, path, where.conditions):
+        passes = _passes_at_once(child, where.conditions)
+        if passes is None:
+            passes = yield from _passes(child, nodes, path, where.conditions)
+        if passes:
             yield child
-        if is_long or looked_at % YIELD_AFTER == 0:
+        if looked_at % YIELD_AFTER == 0 or child.row_bytes > LARGE_ROW_BYTES:
             yield None
+
+
+def _passes_at_once(child: Child, conditions: Sequence[WhereCondition]) -> bool | None:
+    """Return whether a child passes whose row is known, and not long; None for any other."""
+    row: Any = child.found_source()
+    if isinstance(row, bytes) and len(row) <= LARGE_ROW_BYTES:
+        row = parse_stored(row)
+    elif row is None or isinstance(row, bytes | Spread):
+        return None
+    return all(each.is_met(_rank(row, child.key, each)) for each in conditions)
 
 
 def _passes(
     child: Child, nodes: ReadsNodes, path: Path, conditions: Sequence[WhereCondition]
-) -> bool:
-    source: Any = child.found_source()
-    if source is None or isinstance(source, Spread):
-        place = (*path, child.key)
-        return all(each.is_met(_rank_stored(nodes, place, child.key, each)) for each in conditions)
-    if isinstance(source, bytes):
-        source = parse_stored(source)
-    return all(each.is_met(_rank(source, child.key, each)) for each in conditions)
+) -> Generator[None, None, bool]:
+    """Return whether a child passes by what the rows hold; a step ends when much was read."""
+    place, source = (*path, child.key), child.found_source()
+    found: dict[Order, ValueRank] = {}
+    for each in conditions:
+        if each.kind == "key":
+            rank = rank_value(child.key)
+        else:
+            field = Order(each.kind, each.path)
+            if field not in found:
+                found[field], is_long = (
+                    rank_of_row(source, field)
+                    if isinstance(source, bytes)
+                    else look_up_rank(nodes, place, field)
+                )
+                if is_long:
+                    yield
+            rank = found[field]
+        if not each.is_met(rank):
+            return False
+    return True
 
 
 def _rank(row: Any, key: str, condition: WhereCondition) -> ValueRank:
@@ -95,11 +121,3 @@ def _rank(row: Any, key: str, condition: WhereCondition) -> ValueRank:
         return rank_value(priority_of(row))
     part: Any = part_at(row, condition.path)
     return rank_value(leaf_of(part) if isinstance(part, dict) else part)
-
-
-def _rank_stored(nodes: ReadsNodes, place: Path, key: str, condition: WhereCondition) -> ValueRank:
-    if condition.kind == "key":
-        return rank_value(key)
-    if condition.kind == "priority":
-        return rank_value(nodes.priority(place))
-    return rank_value(nodes.peek((*place, *condition.path)))

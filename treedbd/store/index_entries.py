@@ -15,7 +15,7 @@ from typing import Final
 from treedbd.pauses import pause
 from treedbd.store.child import ReadsNodes
 from treedbd.store.engine import Row, Transaction
-from treedbd.store.index_keys import ChildIndex, Pattern, encode_entry
+from treedbd.store.index_keys import VALUE_BYTES, ChildIndex, Pattern, encode_entry
 from treedbd.store.index_states import BuildPosition
 from treedbd.store.nodes import Nodes
 from treedbd.store.paged_rows import seal_row
@@ -29,8 +29,10 @@ _LEAVES: Final = {0: None, 1: False, 2: True, 5: CONTAINER}
 
 
 def value_of(rank: ValueRank) -> Leaf | Container | None:
-    """Return what has a rank."""
+    """Return what has a rank; of a string as much as an entry may hold."""
     kind, content = rank
+    if isinstance(content, str):
+        return content[:VALUE_BYTES]
     found: Leaf | Container | None = _LEAVES.get(kind, content)
     return found
 

@@ -3,13 +3,15 @@
 Only the entries between the bounds of a query are read, from the end where its limit begins, and
 nothing of the children but those that are shown. The key of an entry is as long as a row key may
 be, so of a long string or key only the beginning is in it: entries that are equal up to there are
-put in order by what their children hold, all of them at once.
+put in order by what their children hold (`ranks.Ranking`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Final
+
+import attrs
 
 from treedbd.store.child import Child, ReadsNodes
 from treedbd.store.index_keys import (
@@ -20,7 +22,8 @@ from treedbd.store.index_keys import (
     decode_entry,
 )
 from treedbd.store.paged_rows import unseal
-from treedbd.tree.order import ValueRank, encode_key, encode_value, rank_key, rank_value
+from treedbd.store.ranks import Ranking, look_up_rank
+from treedbd.tree.order import encode_key, encode_value, rank_key
 from treedbd.tree.query import Bound, Query
 from treedbd.tree.types import Path
 
@@ -81,20 +84,32 @@ def _in_order(
     nodes: ReadsNodes, path: Path, query: Query, tied: list[Entry]
 ) -> Iterator[Child | None]:
     """Iterate over children whose entries say no order, in the order of what they hold."""
-    found: list[tuple[ValueRank, object, str]] = []
-    for number, entry in enumerate(tied):
-        rank = entry.rank or _rank(nodes, path, query, entry.child)
-        if query.admits(rank, entry.child):
-            found.append((rank, rank_key(entry.child), entry.child))
-        if number % YIELD_AFTER == 0:
+    ranking = Ranking(
+        # Of those that pass a `where`, nobody knows yet how many come before.
+        query
+        if query.where is None
+        else attrs.evolve(query, limit_to_first=None, limit_to_last=None),
+        is_last=query.limit_to_last is not None,
+    )
+    try:
+        while tied:
+            some = tied[-YIELD_AFTER:]
+            del tied[-YIELD_AFTER:]
+            ranks = []
+            for entry in some:
+                rank, is_long = entry.rank, False
+                if rank is None:
+                    rank, is_long = look_up_rank(nodes, (*path, entry.child), query.order)
+                ranks.append(rank)
+                if is_long:
+                    yield None
+            places = [rank_key(entry.child) for entry in some]
+            ranking.add([(entry.child, None) for entry in some], ranks, places)
             yield None
-    found.sort(reverse=query.limit_to_last is not None)
-    for rank, _, child in found:
-        yield Child(nodes, path, child, None, rank)
-
-
-def _rank(nodes: ReadsNodes, path: Path, query: Query, child: str) -> ValueRank:
-    place = (*path, child)
-    if query.order.kind == "priority":
-        return rank_value(nodes.priority(place))
-    return rank_value(nodes.peek((*place, *query.order.path)))
+        for number, (tag, content, _, key, _) in enumerate(ranking.in_order()):
+            yield Child(nodes, path, key, None, (tag, content))
+            if number % YIELD_AFTER == 0:
+                yield None
+        yield from ranking.forget()
+    finally:
+        ranking.free_beside()

@@ -1,30 +1,42 @@
-"""The ranks of children in a query that is not by key, of many children at once.
+"""The ranks of children in a query that is not by key, of many children at once, and their order.
 
 Of each child only what it is ordered by is looked at. The rows of a batch are parsed by one call,
 which takes a fraction of the time of one call for each. They are not brought into normal form: in a
 plain row an array is an array, and an index in the path of the order finds its item.
+
+A `Ranking` sorts children in runs. A string that they are ordered by may have megabytes: no step
+reads more than one of these, a run ends earlier with them, and a query keeps `TEXT_BYTES` of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final, TypeAlias
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from heapq import merge
+from itertools import count, islice
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from treedbd.store.child import ReadsNodes
+from treedbd.limits import MIB
+from treedbd.pauses import free_beside, pause
 from treedbd.store.children import ChildSource, Spread
 from treedbd.store.engine import DamagedRow
 from treedbd.store.row_codec import (
     CONTAINERS,
+    LARGE_ROW_BYTES,
     has_priorities,
     parse_stored,
     part_at,
-    without_string,
+    peek_part,
+    priority_of_part,
 )
-from treedbd.tree.order import ValueRank, rank_value, rank_values
+from treedbd.tree.order import ABOVE_ALL, BELOW_ALL, ValueRank, rank_value, rank_values
 from treedbd.tree.printing import NULL
-from treedbd.tree.query import Order, OrderKind, Query
+from treedbd.tree.query import Order, OrderKind, Query, TooMuchText
 from treedbd.tree.types import CONTAINER, Json, Path
 from treedbd.tree.value import leaf_of, priority_of
+from treedbd.tree.view import free
+
+if TYPE_CHECKING:
+    from treedbd.store.child import ReadsNodes
 
 BATCH_CHILDREN: Final = 64
 """Children whose ranks are found in one step."""
@@ -32,8 +44,23 @@ BATCH_BYTES: Final = 65_536
 """Bytes of rows beyond which no other child joins a batch."""
 _SPREAD_BYTES: Final = 4096
 """Bytes whose parsing costs less than the lookup that a spread child needs."""
+RUN_CHILDREN: Final = 1024
+"""Children that are sorted at a time."""
+KEPT_BYTES: Final = 4 * MIB
+"""Bytes of children that are kept in memory while they are sorted."""
+RUN_TEXT: Final = 2 * MIB
+"""Characters of long strings that are sorted at a time, so that they are compared in some ms."""
+TEXT_BYTES: Final = 32 * MIB
+"""Characters of long strings by which the children are ordered that one query may keep."""
+LONG_TEXT: Final = 1024
+"""Characters of a string that is long."""
+
+_CONTAINER_RANK: Final = rank_value(CONTAINER)
 
 Member: TypeAlias = tuple[str, ChildSource]
+_Ranked: TypeAlias = "tuple[int, Any, Any, str, ChildSource | None]"
+"""A child: its rank, its place among those of the same rank, its key, and its row unless it was
+released. No two have the same place, so tuples compare by rank, then by place."""
 
 
 def batched(members: Iterable[Member]) -> Iterator[list[Member]]:
@@ -57,28 +84,52 @@ def batched(members: Iterable[Member]) -> Iterator[list[Member]]:
 def ranks_of(
     nodes: ReadsNodes, path: Path, query: Query, batch: Sequence[Member]
 ) -> list[ValueRank]:
-    """Return the rank of each child of `path` in a batch; raise `DamagedRow`."""
+    """Return the rank of each child of `path` in a batch, with pauses; raise `DamagedRow`."""
+    steps = ranks_in_steps(nodes, path, query, batch)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            ranks: list[ValueRank] = stop.value
+            return ranks
+        pause()
+
+
+def ranks_in_steps(
+    nodes: ReadsNodes, path: Path, query: Query, batch: Sequence[Member]
+) -> Generator[None, None, list[ValueRank]]:
+    """Return the same; a step ends with each long string that was looked up."""
     sources: list[Any] = [source for _, source in batch]
-    raws = [source for source in sources if type(source) is bytes]
+    raws = [source for source in sources if type(source) is bytes and len(source) <= BATCH_BYTES]
     if len(raws) == len(sources):
         return _ranks(_parse(raws, query.order.kind), query.order)
     parsed = iter(_parse(raws, query.order.kind))
-    children = [next(parsed) if type(source) is bytes else source for source in sources]
+    children = [
+        source
+        if type(source) is not bytes
+        else next(parsed)
+        if len(source) <= BATCH_BYTES
+        else None
+        for source in sources
+    ]
     ranks = _ranks(children, query.order)
     for at, (key, source) in enumerate(batch):
+        is_long = False
         if isinstance(source, Spread):
-            ranks[at] = _rank_spread(nodes, (*path, key), query)
+            ranks[at], is_long = _rank_spread(nodes, (*path, key), query.order)
+        elif type(source) is bytes and len(source) > BATCH_BYTES:
+            ranks[at], is_long = rank_of_row(source, query.order)
+        if is_long:
+            yield
     return ranks
 
 
 def _parse(raws: Sequence[bytes], kind: OrderKind) -> list[Json]:
     """Parse rows; what a query of this kind need not look at is replaced by something shorter."""
     if kind == "priority":
-        raws = [without_string(raw) if has_priorities(raw) else NULL for raw in raws]
+        raws = [raw if has_priorities(raw) else NULL for raw in raws]
     elif kind == "value":
         raws = [b"{}" if raw[0] in CONTAINERS else raw for raw in raws]
-    elif raws:  # no row is long but the last of a batch
-        raws = [*raws[:-1], without_string(raws[-1])]
     try:
         rows = parse_stored(b"[%b]" % b",".join(raws))
     except DamagedRow:
@@ -104,10 +155,130 @@ def _ranks(children: Sequence[Any], order: Order) -> list[ValueRank]:
     return rank_values([leaf_of(part) if type(part) is dict else part for part in parts])
 
 
-def _rank_spread(nodes: ReadsNodes, path: Path, query: Query) -> ValueRank:
-    kind = query.order.kind
-    if kind == "priority":
-        return rank_value(nodes.priority(path))
-    if kind == "child":
-        return rank_value(nodes.peek((*path, *query.order.path)))
-    return rank_value(CONTAINER)
+def _rank_spread(nodes: ReadsNodes, child: Path, order: Order) -> tuple[ValueRank, bool]:
+    return (_CONTAINER_RANK, False) if order.kind == "value" else look_up_rank(nodes, child, order)
+
+
+def look_up_rank(nodes: ReadsNodes, child: Path, order: Order) -> tuple[ValueRank, bool]:
+    """Return the rank of a child by what the rows hold, and whether much was read for it."""
+    read: list[int] = []
+    if order.kind == "priority":
+        rank = rank_value(nodes.priority(child, read.append))
+    else:
+        rank = rank_value(nodes.peek((*child, *order.path), read.append))
+    return rank, sum(read) > LARGE_ROW_BYTES
+
+
+def rank_of_row(raw: bytes, order: Order) -> tuple[ValueRank, bool]:
+    """Return the same of a child whose row it is, a long string as it is parsed fastest."""
+    is_long = len(raw) > LARGE_ROW_BYTES
+    if order.kind == "priority":
+        return rank_value(priority_of_part(raw, (), free)), is_long
+    return rank_value(peek_part(raw, order.path, free)), is_long
+
+
+class Ranking:
+    """The children that a query may select, of those that were added.
+
+    They are sorted in runs. With a short limit there is one run, and as soon as it is as long as
+    the limit, its last child narrows the range of the ranks that need be looked at.
+    """
+
+    def __init__(self, query: Query, *, is_last: bool = False) -> None:
+        """Sort from the end where the limit begins, or from the last one on with `is_last`."""
+        self._query = query
+        self._limit = query.limit_to_first or query.limit_to_last
+        self._is_last = is_last or query.limit_to_last is not None
+        self._is_short = self._limit is not None and self._limit <= RUN_CHILDREN
+        self._lowest = BELOW_ALL if query.low is None else query.low.rank
+        self._highest = ABOVE_ALL if query.high is None else query.high.rank
+        self._numbers = count()
+        self._run: list[_Ranked] = []
+        # Tuples, since those of mere texts and numbers cost the garbage collector nothing.
+        self._runs: list[tuple[_Ranked, ...]] = []
+        self._kept_bytes = 0
+        self._text = 0  # of long strings, in all runs
+        self._run_text = 0
+        self._most_run_text = RUN_TEXT
+
+    def add(
+        self,
+        batch: Sequence[tuple[str, ChildSource | None]],
+        ranks: Sequence[ValueRank],
+        places: Iterable[Any] | None = None,
+    ) -> None:
+        """Add children; those of one rank are in the order of `places`, or in that of adding.
+
+        Raises `TooMuchText` if they are ordered by more than may be kept.
+        """
+        lowest, highest, admits = self._lowest, self._highest, self._query.admits
+        placed = zip(ranks, places or self._numbers, batch, strict=False)
+        found: list[_Ranked] = [
+            (*rank, place, key, source)
+            for rank, place, (key, source) in placed
+            if lowest < rank < highest or (lowest <= rank <= highest and admits(rank, key))
+        ]
+        self._kept_bytes += _row_bytes(found)
+        if self._kept_bytes > KEPT_BYTES:
+            found = [_release(child) for child in found]
+        self._run += found
+        text = _text_of(found)
+        self._text += text
+        self._run_text += text
+        if (
+            len(self._run) >= (2 * (self._limit or 0) if self._is_short else RUN_CHILDREN)
+            or self._run_text > self._most_run_text
+        ):
+            self._end_run()
+        if self._text > TEXT_BYTES:
+            raise TooMuchText(TEXT_BYTES)
+
+    def in_order(self) -> Iterator[_Ranked]:
+        """Return the selected children from the end where the limit begins."""
+        self._end_run()
+        return islice(merge(*self._runs, reverse=self._is_last), self._limit)
+
+    def forget(self) -> Iterator[None]:
+        """Forget the children, some of them in each step."""
+        while self._runs:
+            self._runs.pop()
+            yield None
+
+    def free_beside(self) -> None:
+        """Forget the children that are left: who asked for them has gone."""
+        free_beside(self._runs)
+
+    def _end_run(self) -> None:
+        run = self._run
+        run.sort(reverse=self._is_last)
+        if not self._is_short:
+            self._runs.append(tuple(run))
+            self._run, self._run_text = [], 0
+            return
+        del run[self._limit :]
+        self._runs = [tuple(run)]
+        self._kept_bytes = _row_bytes(run)
+        self._text = self._run_text = _text_of(run)
+        # So what stays is compared again only when as much has been added.
+        self._most_run_text = max(RUN_TEXT, 2 * self._text)
+        if len(run) == self._limit:
+            last = run[-1][:2]
+            if self._is_last:
+                self._lowest = last
+            else:
+                self._highest = last
+
+
+def _row_bytes(found: Iterable[_Ranked]) -> int:
+    return sum([len(child[4]) for child in found if type(child[4]) is bytes])
+
+
+def _text_of(found: Iterable[_Ranked]) -> int:
+    """Return the characters of the long strings that children are ordered by."""
+    texts = [child[1] for child in found if type(child[1]) is str]
+    return sum([len(text) for text in texts if len(text) > LONG_TEXT])
+
+
+def _release(child: _Ranked) -> _Ranked:
+    """Release the row of a child; it is read again if it is needed."""
+    return (*child[:4], None) if isinstance(child[4], bytes) else child

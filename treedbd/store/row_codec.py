@@ -210,13 +210,6 @@ def priority_of_part(raw: bytes, below: Path, charge: Charge) -> Priority | None
     return priority_of(load_part(raw, below))
 
 
-def without_string(raw: bytes) -> bytes:
-    """Return the JSON of a row; instead of a long string, of its priority only, else null."""
-    if len(raw) <= _AT_ONCE_BYTES or not is_string(raw):
-        return raw
-    return NULL if raw[0] == _QUOTE else b"{" + raw[_end_of_string(raw) + 2 :]
-
-
 def _load_string(raw: bytes) -> Value:
     """Return what the row of a long string holds, with pauses."""
     is_marked = raw[0] == _MARK

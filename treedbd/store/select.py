@@ -9,40 +9,28 @@ however many children there are.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from heapq import merge
-from itertools import count, islice, takewhile
-from typing import Any, Final, TypeAlias
+from collections.abc import Generator, Iterable, Iterator
+from itertools import islice, takewhile
+from typing import Final
 
 import attrs
 
 from treedbd.pauses import free_beside
 from treedbd.store.child import Child
-from treedbd.store.children import ChildSource
 from treedbd.store.filtered import select_passing
 from treedbd.store.index_keys import ChildIndex
 from treedbd.store.index_select import by_index
 from treedbd.store.index_states import read_states
 from treedbd.store.nodes import Nodes
-from treedbd.store.ranks import Member, batched, ranks_of
+from treedbd.store.ranks import Ranking, batched, ranks_in_steps
 from treedbd.store.row_keys import Span
-from treedbd.tree.order import ABOVE_ALL, BELOW_ALL, ValueRank, rank_key
+from treedbd.tree.order import rank_key
 from treedbd.tree.query import Bound, Query
 from treedbd.tree.types import Path
 from treedbd.tree.window import Placed
 
-RUN_CHILDREN: Final = 1024
-"""Children that are sorted at a time."""
 YIELD_AFTER: Final = 16
 """Of the keys of a query by key, and of children that are put in reverse, a None after so many."""
-KEPT_BYTES: Final = 4 * 1_048_576
-"""Bytes of children that are kept in memory while they are sorted."""
-
-_Found: TypeAlias = tuple[int, Any, int, str, ChildSource]
-"""A child: its rank, its number among the children, its key, and its row unless it was released.
-
-No two have the same number, so tuples compare by rank, then in key order.
-"""
 
 
 def iterate_selected(nodes: Nodes, path: Path, query: Query) -> Iterator[Child | None]:
@@ -112,7 +100,7 @@ def _all_by_rank(nodes: Nodes, path: Path, query: Query) -> Iterator[Child | Non
     yield None
     is_last = query.limit_to_last is not None
     unlimited = attrs.evolve(query, limit_to_first=None, limit_to_last=None)
-    ranking = _Ranking(unlimited, is_last=is_last)
+    ranking = Ranking(unlimited, is_last=is_last)
     try:
         yield from _ranked(nodes, path, query, ranking)
     finally:
@@ -190,7 +178,7 @@ def _span_from(bound: Bound | None, *, reverse: bool = False) -> Span:
 
 def _by_rank(nodes: Nodes, path: Path, query: Query) -> Iterator[Child | None]:
     yield None
-    ranking = _Ranking(query)
+    ranking = Ranking(query)
     selected: list[Child] = []
     ranked = _ranked(nodes, path, query, ranking)
     try:
@@ -211,90 +199,13 @@ def _by_rank(nodes: Nodes, path: Path, query: Query) -> Iterator[Child | None]:
 
 
 def _ranked(
-    nodes: Nodes, path: Path, query: Query, ranking: _Ranking
+    nodes: Nodes, path: Path, query: Query, ranking: Ranking
 ) -> Generator[Child | None, None, None]:
     """Yield the children that `ranking` selects, from the end where its limit begins."""
     for batch in batched(nodes.sources(path)):
         yield None  # to read a long row is a step, and to parse it is another
-        ranking.add(batch, ranks_of(nodes, path, query, batch))
+        ranking.add(batch, (yield from ranks_in_steps(nodes, path, query, batch)))
         yield None
     for tag, content, _, key, source in ranking.in_order():
         yield Child(nodes, path, key, source, (tag, content))
     yield from ranking.forget()
-
-
-class _Ranking:
-    """The children that a query may select, of those that were added; in key order they must be.
-
-    They are sorted in runs. With a short limit there is one run, and as soon as it is as long as
-    the limit, its last child narrows the range of the ranks that need be looked at.
-    """
-
-    def __init__(self, query: Query, *, is_last: bool = False) -> None:
-        self._query = query
-        self._limit = query.limit_to_first or query.limit_to_last
-        self._is_last = is_last or query.limit_to_last is not None
-        self._is_short = self._limit is not None and self._limit <= RUN_CHILDREN
-        self._lowest = BELOW_ALL if query.low is None else query.low.rank
-        self._highest = ABOVE_ALL if query.high is None else query.high.rank
-        self._numbers = count()
-        self._run: list[_Found] = []
-        # Tuples, since those of mere texts and numbers cost the garbage collector nothing.
-        self._runs: list[tuple[_Found, ...]] = []
-        self._kept_bytes = 0
-
-    def add(self, batch: Sequence[Member], ranks: Sequence[ValueRank]) -> None:
-        """Add children that follow those before."""
-        lowest, highest, admits = self._lowest, self._highest, self._query.admits
-        found: list[_Found] = [
-            (*rank, number, key, source)
-            for rank, number, (key, source) in zip(ranks, self._numbers, batch, strict=False)
-            if lowest < rank < highest or (lowest <= rank <= highest and admits(rank, key))
-        ]
-        self._kept_bytes += _row_bytes(found)
-        if self._kept_bytes > KEPT_BYTES:
-            found = [_release(child) for child in found]
-        self._run += found
-        if len(self._run) >= (2 * (self._limit or 0) if self._is_short else RUN_CHILDREN):
-            self._end_run()
-
-    def in_order(self) -> Iterator[_Found]:
-        """Return the selected children from the end where the limit begins."""
-        self._end_run()
-        return islice(merge(*self._runs, reverse=self._is_last), self._limit)
-
-    def forget(self) -> Iterator[None]:
-        """Forget the children, some of them in each step."""
-        while self._runs:
-            self._runs.pop()
-            yield None
-
-    def free_beside(self) -> None:
-        """Forget the children that are left: who asked for them has gone."""
-        free_beside(self._runs)
-
-    def _end_run(self) -> None:
-        run = self._run
-        run.sort(reverse=self._is_last)
-        if not self._is_short:
-            self._runs.append(tuple(run))
-            self._run = []
-            return
-        del run[self._limit :]
-        self._runs = [tuple(run)]
-        self._kept_bytes = _row_bytes(run)
-        if len(run) == self._limit:
-            last = run[-1][:2]
-            if self._is_last:
-                self._lowest = last
-            else:
-                self._highest = last
-
-
-def _row_bytes(found: Iterable[_Found]) -> int:
-    return sum([len(child[4]) for child in found if type(child[4]) is bytes])
-
-
-def _release(child: _Found) -> _Found:
-    """Release the row of a child; it is read again if it is needed."""
-    return (*child[:4], None) if isinstance(child[4], bytes) else child

@@ -29,3 +29,7 @@ class InvalidData(ValueError):
 
 class InvalidQuery(ValueError):
     """Query parameters that cannot be answered."""
+
+
+class QueryTooLarge(InvalidQuery):
+    """A query that would read or keep more than one request may, as it turned out."""

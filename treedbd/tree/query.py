@@ -21,7 +21,7 @@ import attrs
 import orjson
 
 from treedbd.limits import Limits
-from treedbd.tree.errors import InvalidPath, InvalidQuery
+from treedbd.tree.errors import InvalidPath, InvalidQuery, QueryTooLarge
 from treedbd.tree.number import canonical_number
 from treedbd.tree.order import KeyRank, ValueRank, rank_key, rank_value
 from treedbd.tree.path import parse_child
@@ -61,6 +61,17 @@ _HIGHEST_LIMIT: Final = 2**53
 _SAME_RANK: ValueRank = rank_value(None)
 _LONGEST_NAME: Final = 1024
 """Characters of a name; a longer one is replaced by its digest."""
+
+
+class TooMuchText(QueryTooLarge):
+    """A query whose children are ordered by more text than one request may keep."""
+
+    def __init__(self, most: int) -> None:
+        """`most` is how many characters of long strings it may."""
+        super().__init__(
+            f"The children are ordered by more than {most} characters of long strings, as many as "
+            "one request may keep: use bounds or a small limit, or order by something shorter."
+        )
 
 
 @attrs.frozen

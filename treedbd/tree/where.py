@@ -15,7 +15,7 @@ import attrs
 import orjson
 
 from treedbd.limits import MAX_WHERE_CONDITIONS, MAX_WHERE_ITEMS
-from treedbd.tree.errors import InvalidPath, InvalidQuery
+from treedbd.tree.errors import InvalidPath, InvalidQuery, QueryTooLarge
 from treedbd.tree.number import canonical_number
 from treedbd.tree.order import ValueRank, rank_key, rank_value
 from treedbd.tree.path import parse_child
@@ -40,7 +40,7 @@ _TRUE: Final = rank_value(True)[0]
 _STRING: Final = rank_value("")[0]
 
 
-class TooManyChildren(InvalidQuery):
+class TooManyChildren(QueryTooLarge):
     """A `where` would look through more children than one request may."""
 
     def __init__(self, most: int) -> None:

@@ -1,0 +1,82 @@
+"""Attacks by queries whose children have long strings: in their order, and in what they hold."""
+
+from __future__ import annotations
+
+import json
+import time
+from urllib.parse import quote
+
+from attacked import OPEN, Scene
+from attacks import attack
+from attacks_reads import get_again
+from sessions import encode
+
+WAIT_FOR_INDEX = 100
+"""Tenths of a second."""
+ORDER = "orderBy=%22s%22"
+
+
+def load_texts(scene: Scene, count: int, size: int, each: int) -> None:
+    """Load children, `each` in a write, ordered by texts that differ at the end alone."""
+    owner, total = scene.owner(), scene.many(count)
+    for first in range(0, total, each):
+        numbers = range(first, min(first + each, total))
+        body = encode({f"k{n:06}": {"s": "x" * size + str(n * 7919 % total)} for n in numbers})
+        owner.ask("PATCH", "texts", "print=silent&timeout=15min", body)
+
+
+def load_ties(scene: Scene) -> None:
+    """Load 100,000 children whose order is not in the entries of an index, and declare that."""
+    owner = scene.owner()
+    owner.put_rules(OPEN | {"texts": {".indexOn": ["s"]}})
+    load_texts(scene, 100_000, 200, 10_000)
+    target, explained = ("texts", f"{ORDER}&limitToFirst=1"), {"X-TreeDB-Explain": "true"}
+    for _ in range(WAIT_FOR_INDEX):
+        owner.ask("GET", *target)
+        if b'"built"' in owner.ask("GET", *target, None, explained)[1]:
+            break
+        time.sleep(0.1)
+
+
+def load_long(scene: Scene) -> None:
+    """Load 2,000 children with 100 KB each."""
+    load_texts(scene, 2000, 100_000, 100)
+
+
+def load_leaves(scene: Scene) -> None:
+    """Load 40 children that are strings of 5 MB."""
+    owner = scene.owner()
+    for number in range(40):
+        text = encode("é\\x" * scene.many(1_000_000))
+        owner.ask("PUT", f"leaves/k{number}", "print=silent", text)
+
+
+@attack("long texts: 100,000 ties of an index", load_ties)
+def ties(scene: Scene) -> str:
+    """Take one of 100,000 children by an index in which all of them are equal."""
+    return get_again(scene, f"/texts.json?{ORDER}&limitToFirst=1")
+
+
+@attack("long texts: 2,000 x 100 KB, a few", load_long)
+def order_long(scene: Scene) -> str:
+    """Order 2,000 children by texts of 100 KB, and take a thousand of them."""
+    return get_again(scene, f"/texts.json?{ORDER}&limitToFirst=1000")
+
+
+@attack("long texts: 2,000 x 100 KB, all", load_long)
+def order_all_long(scene: Scene) -> str:
+    """Order 2,000 children by texts of 100 KB, and take all of them."""
+    return get_again(scene, f"/texts.json?{ORDER}")
+
+
+@attack("long texts: 40 x 5 MB, where", load_leaves)
+def where_long(scene: Scene) -> str:
+    """Look through 40 texts of 5 MB for one key."""
+    text = quote(json.dumps({"$key": "k0"}))
+    return get_again(scene, f"/leaves.json?where={text}")
+
+
+@attack("long texts: 40 x 5 MB, orderBy", load_leaves)
+def value_long(scene: Scene) -> str:
+    """Order 40 texts of 5 MB."""
+    return get_again(scene, "/leaves.json?orderBy=%22$value%22&limitToLast=1")
