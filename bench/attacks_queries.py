@@ -1,4 +1,4 @@
-"""Attacks by queries whose children have long strings: in their order, and in what they hold."""
+"""Attacks by queries: over children with long strings, and by many fields that are watched."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import time
 from urllib.parse import quote
 
 from attacked import OPEN, Scene
-from attacks import attack
+from attacks import attack, statuses
 from attacks_reads import get_again
+from attacks_streams import open_many
 from sessions import encode
 
 WAIT_FOR_INDEX = 100
@@ -80,3 +81,23 @@ def where_long(scene: Scene) -> str:
 def value_long(scene: Scene) -> str:
     """Order 40 texts of 5 MB."""
     return get_again(scene, "/leaves.json?orderBy=%22$value%22&limitToLast=1")
+
+
+def load_few(scene: Scene) -> None:
+    """Load 1,500 children."""
+    body = encode({f"k{number:06}": {"a": 1} for number in range(scene.many(1500))})
+    scene.owner().ask("PATCH", "many", "print=silent", body)
+
+
+@attack("streams: 2,000 fields watched", load_few)
+def many_fields(scene: Scene) -> str:
+    """Watch 2,000 fields of the children of one path, and write 16 and 1,500 of these at once."""
+    count = scene.many(2000)
+    targets = [f"/many.json?orderBy=%22f{number}%22&equalTo=7" for number in range(count)]
+    held = open_many(scene, targets)
+    client, found = scene.client(), []
+    for number in scene.repeatedly():
+        for children in (scene.many(16), scene.many(1500)):
+            body = {f"k{each:06}/a": number for each in range(children)}
+            found.append(client.ask("PATCH", "/many.json?print=silent", body)[0])
+    return f"{len(held)} opened, {statuses(found)}"

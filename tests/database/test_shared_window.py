@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,11 +26,12 @@ from tests.database.world import (
 )
 from tests.store.index_checks import check_entries
 from tests.tree.value_view import ValueView
-from treedbd.database import shared_window
+from treedbd.database import shared_window, written_children
 from treedbd.database.requests import Caller, Write
 from treedbd.database.runtime import Runtime
 from treedbd.database.watchers import Notification
 from treedbd.rules.ruleset import parse_rules
+from treedbd.rules.steps import finish
 from treedbd.store import select
 from treedbd.store.index_states import read_states
 from treedbd.store.index_writer import make_writer
@@ -38,7 +40,7 @@ from treedbd.store.nodes import HeldNodes, Nodes
 from treedbd.store.pages import PAGE_BYTES
 from treedbd.store.select import iterate_selected
 from treedbd.tree.edit import Edit, apply, has_effect, make_patch, make_put, make_remove, set_value
-from treedbd.tree.event import Event
+from treedbd.tree.event import Commit, CommittedChange, Event, Position
 from treedbd.tree.query import Query, parse_query, selection_to_json
 from treedbd.tree.types import Json, Path, Place, Value
 from treedbd.tree.value import from_plain, members, plain, value_at
@@ -721,3 +723,83 @@ def test_the_last_stream_may_leave_while_a_write_is_followed(turns: int) -> None
         leaving.end()
         world.check()
     assert not failures
+
+
+def fields(count: int) -> list[Query]:
+    return [query(orderBy=f'"f{number}"') for number in range(count)]
+
+
+class CountedView:
+    """A view that counts what is looked up."""
+
+    def __init__(self, view: Any) -> None:
+        self._view = view
+        self.lookups = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._view, name)
+
+    def peek(self, *arguments: Any) -> Any:
+        self.lookups += 1
+        return self._view.peek(*arguments)
+
+
+@pytest.mark.parametrize("text", ["", "x" * 5000])
+def test_a_step_looks_up_few_of_many_watched_fields(text: str) -> None:
+    world = World()
+    children: Any = {f"k{number}": {"f1": number, "text": text} for number in range(50)}
+    world.put(LIST, children)
+    for each in fields(200):
+        world.follow(each)
+    collection: Any = world.database.watching.watchers.collection(LIST)
+    changes = [CommittedChange((*LIST, key, "f2"), 1) for key in children]
+    commit = Commit(Position(len(world.values), b""), "patch", LIST, tuple(changes))
+    view = CountedView(ValueView(world.values[-1]))
+    replay: Any = SimpleNamespace(view=view)
+    most = before = 0
+    steps = collection.look(commit, replay)
+    for _ in steps:
+        most, before = max(most, view.lookups - before), view.lookups
+    assert most <= 20
+    if not text:  # each of them is read as a whole
+        assert view.lookups == 0
+
+
+@pytest.mark.parametrize("name", ["MOST_FACTS", "MOST_TEXT"])
+def test_streams_begin_again_if_a_write_would_have_to_read_too_much(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    world = World()
+    world.put(LIST, {f"k{number}": {"f1": number, "f2": "y" * 9000} for number in range(30)})
+    few, many = world.follow(fields(3)[1]), world.follow(fields(3)[2])
+    world.put((*LIST, "k1", "f0"), 1)
+    monkeypatch.setattr(written_children, name, 50 if name == "MOST_FACTS" else 90_000)
+    world.write(make_patch(LIST, {f"k{number}/f0": 2 for number in range(30)}))
+    world.check()
+    assert (few.missed, many.missed) == (1, 1)
+    world.put((*LIST, "k1", "f0"), 3)
+    world.check()
+    assert (few.missed, many.missed) == (1, 1)
+
+
+def test_children_that_enter_together_are_one_event_up_to_a_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    world.put(LIST, {f"k{number}": {"v": 0, "text": "x" * 5000} for number in range(10)})
+    follower = world.follow(query(orderBy='"v"', equalTo="1"))
+    world.write(make_patch(LIST, {f"k{number}/v": 1 for number in range(5)}))
+    world.check()
+    assert (follower.missed, len(follower.received)) == (0, 1)
+    monkeypatch.setattr(written_children, "EVENT_BYTES", 20_000)
+    world.write(make_patch(LIST, {f"k{number}/v": 1 for number in range(5, 10)}))
+    world.check()
+    assert follower.missed == 1
+
+
+@pytest.mark.parametrize("count", [0, 1, 3 * written_children.SORTED_AT_ONCE + 1])
+def test_children_are_sorted_in_steps(count: int) -> None:
+    pairs = [(number * 7919 % count, f"k{number}") for number in range(count)]
+    steps = written_children.sort_in_steps(pairs)
+    assert finish(steps) == sorted(pairs)
+    assert len(list(written_children.sort_in_steps(pairs))) >= count // 256

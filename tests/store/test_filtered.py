@@ -18,11 +18,11 @@ from treedbd.store.engine import Row
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.node_writer import NodeWriter
 from treedbd.store.paged_rows import PagedRows
-from treedbd.store.row_codec import parse_stored
 from treedbd.store.select import iterate_selected
 from treedbd.tree.edit import make_put
-from treedbd.tree.query import Query, parse_query
-from treedbd.tree.types import Json, Place
+from treedbd.tree.order import ValueRank
+from treedbd.tree.query import Order, Query, parse_query
+from treedbd.tree.types import Place
 from treedbd.tree.value import members
 from treedbd.tree.where import TooManyChildren
 
@@ -207,7 +207,7 @@ def test_a_long_row_is_read_in_one_step_and_looked_at_in_another(
     nodes = NodeWriter(MemoryEngine().begin())
     nodes.apply(make_put(Place(PATH), dict.fromkeys("abc", "x" * 100_000)).changes)
     done: list[str] = []
-    scan, parse = PagedRows.scan, parse_stored
+    scan, rank_of_row = PagedRows.scan, ranks.rank_of_row
 
     def scanned(
         rows: PagedRows, low: bytes, high: bytes, *, reverse: bool = False
@@ -216,16 +216,16 @@ def test_a_long_row_is_read_in_one_step_and_looked_at_in_another(
             done.append("read")
             yield row
 
-    def parsed(text: bytes) -> Json:
-        done.append("parsed")
-        return parse(text)
+    def looked_at(raw: bytes, order: Order) -> tuple[ValueRank, bool]:
+        done.append("looked at")
+        return rank_of_row(raw, order)
 
     monkeypatch.setattr(PagedRows, "scan", scanned)
-    monkeypatch.setattr(filtered, "parse_stored", parsed)
-    monkeypatch.setattr(ranks, "parse_stored", parsed)
+    for module in (filtered, ranks):
+        monkeypatch.setattr(module, "rank_of_row", looked_at)
     query = parse_query(conditions)
     assert query is not None
     for child in iterate_selected(nodes, PATH, query):
         done += ["step"] * (child is None)
-    assert [done.count(each) for each in ("read", "parsed")] == [3, 3]
+    assert [done.count(each) for each in ("read", "looked at")] == [3, 3]
     assert all("step" in pair for pair in pairwise(done))

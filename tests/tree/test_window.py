@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.tree.strategies import normal
 from tests.tree.value_view import ValueView
+from treedbd.rules.steps import finish
 from treedbd.tree.edit import set_value
 from treedbd.tree.order import rank_key
 from treedbd.tree.query import Query, parse_query
@@ -51,7 +52,7 @@ def move(window: Window, watched: Query, children: Value, *written: str) -> Move
     """Move a window after some children were written; None if its reserve has run out."""
     view, fields = ValueView(children), fields_of(watched)
     for key in written:
-        window.place(key, position_of(watched, key, read_facts(view, (key,), fields)))
+        window.place(key, position_of(watched, key, finish(read_facts(view, (key,), fields))))
     assert window.bytes == sum(map(bytes_of, window._in_order))
     return window.move()
 
@@ -195,12 +196,12 @@ def test_the_facts_about_a_child_are_the_fields_that_decide_about_it() -> None:
     fields = fields_of(watched)
     assert fields == {("child", ("a", "b")), ("priority", ()), ("child", ("c",))}
     view = ValueView({"k": {".priority": 1, "a": {"b": 5}, "c": 3}, "leaf": 7})
-    facts = read_facts(view, ("k",), fields)
+    facts = finish(read_facts(view, ("k",), fields))
     assert facts is not None
     assert position_of(watched, "k", facts) == ((3, 5), rank_key("k"))
     assert position_of(watched, "x", facts) is None
-    assert position_of(watched, "leaf", read_facts(view, ("leaf",), fields)) is None
-    assert read_facts(view, ("none",), fields) is None
+    assert position_of(watched, "leaf", finish(read_facts(view, ("leaf",), fields))) is None
+    assert finish(read_facts(view, ("none",), fields)) is None
 
 
 KEYS = st.sampled_from(["a", "b", "c", "d", "e", "f", "1", "2", "3"])
@@ -238,7 +239,7 @@ def test_a_position_is_the_same_from_facts_and_from_a_value(
     watched: Query, drawn: dict[str, Any], key: str
 ) -> None:
     children: Any = normal(drawn) or {}
-    facts = read_facts(ValueView(children), (key,), fields_of(watched))
+    facts = finish(read_facts(ValueView(children), (key,), fields_of(watched)))
     expected = position_of_value(watched, key, children[key]) if key in children else None
     assert position_of(watched, key, facts) == expected
 

@@ -24,7 +24,7 @@ known, streams have to read their value again.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from twisted.logger import Logger
@@ -32,7 +32,13 @@ from twisted.logger import Logger
 from treedbd.database.errors import Unavailable
 from treedbd.database.slices import Steps
 from treedbd.database.watchers import Audience, Notification, Watcher
-from treedbd.database.written_children import MISSED, READ_AT_ONCE, Told, WrittenChildren
+from treedbd.database.written_children import (
+    MISSED,
+    READ_AT_ONCE,
+    Told,
+    WrittenChildren,
+    read_all_facts,
+)
 from treedbd.held_bytes import HeldAccount, HeldBytesRefused
 from treedbd.limits import KIB, MIB
 from treedbd.store.nodes import Nodes
@@ -172,19 +178,16 @@ class WatchedCollection:
 
         None if they are not known; empty if no query needs them. `replay` shows the state before.
         """
-        facts: dict[str, Facts] = {}
         if commit.written_at(self.path) is not None or not (self._unlimited or self._exact):
-            return facts
+            return {}
         if replay is None:
             return None
+        keys = commit.by_child(self.path)
         try:
-            for number, key in enumerate(commit.by_child(self.path), 1):
-                facts[key] = read_facts(replay.view, (*self.path, key), self._fields)
-                if number % READ_AT_ONCE == 0:
-                    yield
+            # Queries may come and go meanwhile, and with them fields.
+            return (yield from read_all_facts(replay.view, self.path, keys, [*self._fields]))
         except StateUnknown:
             return None
-        return facts
 
     def follow(
         self, commit: Commit, replay: Replay | None, before: dict[str, Facts] | None
@@ -197,15 +200,19 @@ class WatchedCollection:
         if replay is not None and before is not None:
             written = WrittenChildren(commit, self.path, replay.view, before)
             try:
-                yield from written.read(self._fields)
+                yield from written.read([*self._fields])
             except StateUnknown:
                 written = None
         is_whole = commit.written_at(self.path) is not None
-        windows = self._windows.values() if written is None or is_whole else self._near(written)
+        windows: Iterable[SharedWindow] = self._windows.values()
+        if written is not None and not is_whole:
+            windows = yield from self._near(written)
         events: list[tuple[Audience, Event]] = []
         sequence = commit.position.sequence
         # A query that came later than the facts were read begins with a state that has the write.
         for number, window in enumerate([each for each in windows if each.since < sequence], 1):
+            if written is not None and not is_whole:
+                yield from written.sort(window.field)
             if written is None or is_whole or window.is_concerned(written):
                 event = yield from window.follow(commit, replay, written)
                 if event is not None:
@@ -215,10 +222,13 @@ class WatchedCollection:
                 yield
         return events
 
-    def _near(self, written: WrittenChildren) -> Iterable[SharedWindow]:
+    def _near(self, written: WrittenChildren) -> Generator[None, None, Mapping[SharedWindow, None]]:
         """Return the windows that a write may concern."""
         near = self._ranged | self._unready
-        for field in {field for field, _ in self._exact}:
+        for number, field in enumerate({field for field, _ in self._exact}, 1):
+            yield from written.sort(field)
+            if number % READ_AT_ONCE == 0:
+                yield
             for rank in written.ranks(field):
                 near |= self._exact.get((field, rank), {})
         return near
@@ -251,6 +261,7 @@ class SharedWindow:
 
     Attributes:
         query: what it shows.
+        field: what it orders by; None for the keys.
         audience: the streams.
         since: the number of the last write that its streams begin with, or that it follows no more.
 
@@ -276,14 +287,14 @@ class SharedWindow:
         self._backlog: Backlog | None = None
         self._when_caught_up: list[Callable[[], None]] = []
         order = query.order
-        self._field: Field | None = None if order.kind == "key" else (order.kind, order.path)
+        self.field: Field | None = None if order.kind == "key" else (order.kind, order.path)
         self._range = range_of(query)
 
     @property
     def exact(self) -> tuple[Field | None, Any] | None:
         """The one rank, or rank of a key, that it selects, and in which field; None for others."""
         low, high = self._range
-        return (self._field, low) if low == high else None
+        return (self.field, low) if low == high else None
 
     @property
     def is_ready(self) -> bool:
@@ -296,7 +307,7 @@ class SharedWindow:
 
     def _concerned(self, written: WrittenChildren) -> list[str]:
         """Return the children that it knows, or selects now, of those that were written to."""
-        window, field = self._window, self._field
+        window, field = self._window, self.field
         low, high = self._range
         if window is None:
             others = written.between(field, low, high, is_after=False)
@@ -531,7 +542,8 @@ class SharedWindow:
             if count <= window.missing + len(hidden):
                 farthest = None  # these are all
         for key in view.keys(path) if changed is None else changed:
-            position = position_of(self.query, key, read_facts(view, (*path, key), fields))
+            facts = yield from read_facts(view, (*path, key), fields)
+            position = position_of(self.query, key, facts)
             if position is not None and (
                 farthest is None or window.later(farthest, (position, key)) == farthest
             ):
@@ -595,6 +607,7 @@ class SharedWindow:
         commit = complete(commit, replay.view)
         written = WrittenChildren(commit, self._path, replay.view, {})
         yield from written.read(fields_of(self.query))
+        yield from written.sort(self.field)
         return (yield from self._told(commit, replay, written))
 
     def _send(self, commit: Commit, event: Event | None) -> Steps:

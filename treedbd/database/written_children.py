@@ -8,11 +8,13 @@ these, so that its bytes are made once however many queries show it.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Generator, Iterable
-from typing import Any, Final, TypeAlias
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from heapq import merge
+from itertools import islice
+from typing import Any, Final, TypeAlias, TypeVar
 
 from treedbd.database.slices import Steps
-from treedbd.limits import KIB
+from treedbd.limits import KIB, MIB
 from treedbd.tree.event import (
     EVENT_BYTES,
     Commit,
@@ -23,13 +25,24 @@ from treedbd.tree.event import (
     put_event,
 )
 from treedbd.tree.order import rank_key
+from treedbd.tree.overlay import StateUnknown
 from treedbd.tree.types import Container, Json, Path, Value
 from treedbd.tree.value import as_json, plain, with_priority
 from treedbd.tree.view import View
 from treedbd.tree.window import Facts, Field, Moved, read_facts
 
+T = TypeVar("T")
+
 READ_AT_ONCE: Final = 16
-"""Children that are looked at in one step."""
+"""Children that are looked at in one step, or facts that are read."""
+MOST_FACTS: Final = 262_144
+MOST_TEXT: Final = 32 * MIB
+"""Facts of one write, and bytes of long strings in them, that are kept until it is followed.
+
+Beyond them, or where more would have to be read, streams read their value again.
+"""
+SORTED_AT_ONCE: Final = 512
+"""Children that are sorted in one step."""
 READ_BYTES: Final = 64 * KIB
 """A larger value is read child by child."""
 RESENT_BYTES: Final = 4 * KIB
@@ -63,12 +76,11 @@ class WrittenChildren:
         self._values: dict[str, Value] = {}
         self._events: dict[tuple[str, str], Event] = {}
 
-    def read(self, fields: Iterable[Field]) -> Steps:
-        """Find out the facts after the write; raise `StateUnknown`."""
-        for number, key in enumerate(self._changes, 1):
-            self.after[key] = read_facts(self._view, (*self._path, key), fields)
-            if number % READ_AT_ONCE == 0:
-                yield
+    def read(self, fields: Collection[Field]) -> Steps:
+        """Find out the facts after the write; raise `StateUnknown`, also if they are too many."""
+        self.after.update(
+            (yield from read_all_facts(self._view, self._path, self._changes, fields))
+        )
 
     def ranks(self, field: Field | None) -> set[Any]:
         """Return the ranks in a field, or of the keys, before and after the write."""
@@ -81,20 +93,26 @@ class WrittenChildren:
             return []
         return keys[bisect_left(ranks, low) : bisect_right(ranks, high)]
 
+    def sort(self, field: Field | None) -> Steps:
+        """Sort the children by a field, or by their keys; a step ends after some of them."""
+        for is_after, children in ((False, self.before), (True, self.after)):
+            if (field, is_after) not in self._ranked and len(children) > SORTED_AT_ONCE:
+                pairs = yield from sort_in_steps(self._pairs(field, children))
+                self._ranked[field, is_after] = _split(pairs)
+
     def _sorted(self, field: Field | None, is_after: bool) -> tuple[list[Any], list[str]]:
         found = self._ranked.get((field, is_after))
         if found is None:
-            children = (self.after if is_after else self.before).items()
-            pairs = [
-                (rank_key(key) if field is None else facts[field], key)
-                for key, facts in children
-                # A query may order by a field since after the facts were read.
-                if facts is not None and (field is None or field in facts)
-            ]
-            pairs.sort()
-            found = [rank for rank, _ in pairs], [key for _, key in pairs]
-            self._ranked[field, is_after] = found
+            pairs = sorted(self._pairs(field, self.after if is_after else self.before))
+            found = self._ranked[field, is_after] = _split(pairs)
         return found
+
+    @staticmethod
+    def _pairs(field: Field | None, children: Mapping[str, Facts]) -> Iterator[tuple[Any, str]]:
+        for key, facts in children.items():
+            # A query may order by a field since after the facts were read.
+            if facts is not None and (field is None or field in facts):
+                yield (rank_key(key) if field is None else facts[field]), key
 
     def event(self, moved: Moved) -> Told:
         """Return what a stream receives of it; raise `StateUnknown`."""
@@ -118,18 +136,21 @@ class WrittenChildren:
             return Event("put", (key,), None)
         if kind == "stayed":
             return self._as_written(key)
-        if self._is_too_large(key):
+        if self._size_of(key) > EVENT_BYTES:
             return MISSED
         return put_event((key,), (yield from self._value(key)))
 
     def _event_of_several(self, moved: Moved) -> Told:
         data: dict[str, Json] = dict.fromkeys(moved.left)
         exported: dict[str, Json] = dict.fromkeys(moved.left)
+        size = 0
         for key in moved.entered:
-            if self._is_too_large(key):
+            size += self._size_of(key)
+            if size > EVENT_BYTES:
                 return MISSED
             value = yield from self._value(key)
             data[key], exported[key] = plain(value), as_json(value)
+            yield
         for key in moved.stayed:
             if self._is_short(key):
                 value = yield from self._value(key)
@@ -171,10 +192,53 @@ class WrittenChildren:
             self._view.size((*self._path, key), RESENT_BYTES) <= RESENT_BYTES
         )
 
-    def _is_too_large(self, key: str) -> bool:
-        return self._written_whole(key) is None and (
-            self._view.size((*self._path, key), EVENT_BYTES) > EVENT_BYTES
-        )
+    def _size_of(self, key: str) -> int:
+        """Return the bytes that have to be read of a child; counting may stop at `EVENT_BYTES`."""
+        if self._written_whole(key) is not None:
+            return 0
+        return self._view.size((*self._path, key), EVENT_BYTES)
+
+
+def read_all_facts(
+    view: View, path: Path, keys: Iterable[str], fields: Collection[Field]
+) -> Generator[None, None, dict[str, Facts]]:
+    """Return the facts about some children of `path`, in steps.
+
+    Raises `StateUnknown`, also if they are more than `MOST_FACTS`, or hold too long strings.
+    """
+    facts: dict[str, Facts] = {}
+    text: list[int] = []
+    looked_at = total = 0
+    for key in keys:
+        looked_at += max(1, len(fields))
+        total += max(1, len(fields))
+        if total > MOST_FACTS or (text and sum(text) > MOST_TEXT):
+            raise StateUnknown
+        facts[key] = yield from read_facts(view, (*path, key), fields, text.append)
+        text = [sum(text)]
+        if looked_at >= READ_AT_ONCE:
+            looked_at = 0
+            yield
+    return facts
+
+
+def sort_in_steps(pairs: Iterable[T]) -> Generator[None, None, list[T]]:
+    """Sort pairs that compare, some in each step."""
+    runs: list[list[T]] = []
+    pairs = iter(pairs)
+    while run := sorted(islice(pairs, SORTED_AT_ONCE)):  # type: ignore[type-var]
+        runs.append(run)
+        yield
+    found: list[T] = []
+    merged = merge(*runs)  # type: ignore[type-var]
+    while some := list(islice(merged, SORTED_AT_ONCE)):
+        found += some
+        yield
+    return found
+
+
+def _split(pairs: Sequence[tuple[Any, str]]) -> tuple[list[Any], list[str]]:
+    return [rank for rank, _ in pairs], [key for _, key in pairs]
 
 
 def read_in_steps(view: View, path: Path) -> Generator[None, None, Value]:

@@ -16,15 +16,18 @@ A window knows no values. What its children hold is read when it is sent.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Generator, Iterable
+from contextlib import suppress
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import attrs
 
 from treedbd.tree.order import ABOVE_ALL, BELOW_ALL, KeyRank, ValueRank, rank_key, rank_value
+from treedbd.tree.overlay import StateUnknown
 from treedbd.tree.query import Bound, Query
 from treedbd.tree.types import CONTAINER, Path, Value
-from treedbd.tree.view import View
+from treedbd.tree.value import leaf_of, priority_of, value_at
+from treedbd.tree.view import Charge, View, free
 from treedbd.tree.where import FieldKind
 
 RESERVE: Final = 256
@@ -32,6 +35,12 @@ RESERVE: Final = 256
 LONGEST_KEPT: Final = 1024
 """Characters of the longest string that a child of the reserve may be ordered by."""
 
+FIELDS_AT_ONCE: Final = 16
+"""Fields of a child that are looked up in one step; of more, a short child is read as a whole."""
+FIELDS_IN_MEMORY: Final = 256
+"""Fields of a child that was read as a whole which are looked at in one step."""
+SHORT_BYTES: Final = 4096
+"""Bytes of a child that is short, and of strings that are read in one step."""
 CHILD_BYTES: Final = 300
 """What a window keeps of a child beside its key and the text that it is ordered by."""
 
@@ -64,16 +73,48 @@ def fields_of(query: Query) -> frozenset[Field]:
     return frozenset(fields)
 
 
-def read_facts(view: View, child: Path, fields: Iterable[Field]) -> Facts:
-    """Return the facts about a child, as a view shows it; however large it is, little is read."""
+def read_facts(
+    view: View, child: Path, fields: Collection[Field], charge: Charge = free
+) -> Generator[None, None, Facts]:
+    """Return the facts about a child in steps, as a view shows it; little is read of a large one.
+
+    `charge` is called with the bytes that are read of long strings. Raises `StateUnknown`.
+    """
+    if len(fields) > FIELDS_AT_ONCE:
+        with suppress(StateUnknown):  # what is not known may be none of the fields
+            if view.size(child, SHORT_BYTES) <= SHORT_BYTES:
+                return (yield from _read_short(view.get(child), fields))
     facts: dict[Field, ValueRank] = {}
     is_there = False
-    for field in fields:
+    read: list[int] = []
+    for number, field in enumerate(fields, 1):
         kind, path = field
-        found = view.priority(child) if kind == "priority" else view.peek((*child, *path))
+        if kind == "priority":
+            found: object = view.priority(child, read.append)
+        else:
+            found = view.peek((*child, *path), read.append)
         facts[field] = rank_value(found)
         is_there = is_there or found is not None
+        if number % FIELDS_AT_ONCE == 0 or (read and sum(read) > SHORT_BYTES):
+            charge(sum(read))
+            read.clear()
+            yield
+    charge(sum(read))
     return facts if is_there or view.peek(child) is not None else None
+
+
+def _read_short(child: Value, fields: Iterable[Field]) -> Generator[None, None, Facts]:
+    """Return the facts about a child whose value is known."""
+    if child is None:
+        return None
+    facts: dict[Field, ValueRank] = {}
+    for number, field in enumerate(fields, 1):
+        kind, path = field
+        found = priority_of(child) if kind == "priority" else leaf_of(value_at(child, path))
+        facts[field] = rank_value(found)
+        if number % FIELDS_IN_MEMORY == 0:
+            yield
+    return facts
 
 
 def position_of(query: Query, key: str, facts: Facts) -> Position | None:
