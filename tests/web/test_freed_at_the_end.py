@@ -23,6 +23,7 @@ from treedbd.web.realtime.session import RealtimeSession
 from treedbd.web.sse.stream import Stream
 
 QUERY = "orderBy=%22$key%22&limitToFirst=2"
+ON_DISCONNECT = "onDisconnect=%7B%22left%22%3A1%7D"
 LONG = "x" * 100_000
 PART_BYTES = 10_000
 
@@ -112,6 +113,17 @@ def test_a_stream_whose_client_has_gone_is_freed(server: TreeServer, target: str
     del stream
     server.clock.advance(0)
     assert count(Stream) == before
+
+
+@pytest.mark.parametrize("target", ["/a.json", f"/a.json?{QUERY}", f"/a.json?{ON_DISCONNECT}"])
+def test_a_stream_that_has_ended_leaves_no_garbage(server: TreeServer, target: str) -> None:
+    def use() -> None:
+        stream = server.open_stream(target)
+        server.write("PUT", "/a/c", 2)
+        stream.peer.disconnect()
+        server.pass_time(2)
+
+    check_freed(use)
 
 
 @pytest.mark.parametrize(

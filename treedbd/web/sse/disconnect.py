@@ -47,7 +47,7 @@ class StreamWrites:
 
     Attributes:
         has_begun: whether the stream has begun; if not, nothing is written.
-        end_stream: ends the stream, once it has begun.
+        end_stream: ends the stream, while there is one.
 
     """
 
@@ -60,7 +60,7 @@ class StreamWrites:
     ) -> None:
         """Do `edit` as `caller`; `track` is called with what fires when it is done."""
         self.has_begun = False
-        self.end_stream: Callable[[], object] = self.end
+        self.end_stream: Callable[[], object] | None = None
         self._writes = database.disconnect_writes
         self._edit = edit
         self._caller = caller
@@ -85,12 +85,13 @@ class StreamWrites:
         await self._writes.judge(self._edit, self._caller, now, limit)
 
     def _end_all(self) -> None:
-        self.end_stream()
+        (self.end_stream or self.end)()
 
     def end(self) -> None:
         """Do the write, or forget it if the stream has not begun; only the first call counts."""
         if not self._is_over:
             self._is_over = True
+            self.end_stream = None
             self._track(
                 (self._writes.run if self.has_begun else self._writes.forget)(self._session)
             )
