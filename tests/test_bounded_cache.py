@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from treedbd.bounded_cache import CACHED_BYTES, bounded_cache
+from treedbd.bounded_cache import CACHED_BYTES, bounded_cache, empty_caches, short_cache
 
 
 def test_a_result_is_computed_once() -> None:
@@ -26,3 +26,11 @@ def test_long_texts_do_not_stay() -> None:
     for number in range(100):
         pair(((b"Name", b"%0*d" % (long, number)),))
     assert pair.cache_info().currsize <= 6
+
+
+def test_all_caches_are_emptied_together() -> None:
+    shout, whisper = bounded_cache(9)(str.upper), short_cache(9)(str.lower)
+    assert (shout("a"), whisper("A")) == ("A", "a")
+    empty_caches()
+    assert shout.cache_info().currsize == whisper.cache_info().currsize == 0
+    assert (shout("a"), whisper("A")) == ("A", "a")

@@ -9,6 +9,7 @@ from twisted.internet.task import Clock
 from treedbd import free_memory
 from treedbd.free_memory import (
     FEW_OBJECTS,
+    LOAD_S,
     LOOK_S,
     MANY_OBJECTS,
     WORKED_S,
@@ -28,8 +29,10 @@ class Process:
         self.kept = 0
         self.collected = 0
         self.trimmed = 0
+        self.emptied = 0
         self.in_thread: list[Trim] = []
         monkeypatch.setattr(free_memory, "count_old", lambda: self.objects)
+        monkeypatch.setattr(free_memory, "empty_caches", self._empty_caches)
         monkeypatch.setattr(gc, "get_count", lambda: (0, 0, 1))
         monkeypatch.setattr(gc, "collect", self._collect)
         self.memory = FreeMemory(
@@ -42,6 +45,9 @@ class Process:
         self.used += WORKED_S
         self.objects, self.kept = objects, kept
         self.clock.advance(LOOK_S)
+
+    def _empty_caches(self) -> None:
+        self.emptied += 1
 
     def _collect(self) -> None:
         self.collected += 1
@@ -75,6 +81,25 @@ def test_a_process_that_is_idle_is_left_alone(process: Process) -> None:
     process.collected = 0
     process.clock.pump([LOOK_S] * 100)
     assert (process.collected, process.in_thread) == (0, [])
+
+
+def test_caches_are_emptied_when_a_load_is_over_and_free_memory_is_given_back(
+    process: Process,
+) -> None:
+    for _ in range(3):
+        process.used += LOAD_S
+        process.work()
+    assert process.emptied == 0
+    process.in_thread.clear()
+    process.clock.advance(LOOK_S)
+    assert (process.emptied, len(process.in_thread)) == (1, 1)
+    for _ in range(9):
+        process.used += LOAD_S / 10
+        process.clock.advance(LOOK_S)
+    assert process.emptied == 1
+    process.used += LOAD_S / 5
+    process.clock.pump([LOOK_S] * 9)
+    assert process.emptied == 2
 
 
 def test_many_objects_in_use_are_looked_at_only_when_they_are_twice_as_many(

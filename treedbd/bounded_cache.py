@@ -1,10 +1,15 @@
-"""A cache of results by texts that callers choose: bounded in entries and in bytes."""
+"""Caches of results by what callers send: bounded, and emptied together when a load is over.
+
+What they hold is little. But it lies among what the load had allocated, and the allocator of the
+interpreter gives back only MiB in which nothing is left.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import _lru_cache_wrapper, lru_cache
-from typing import Final, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
+from weakref import WeakSet
 
 from treedbd.limits import MIB
 
@@ -16,9 +21,31 @@ CACHED_BYTES: Final = MIB
 _ENTRY_BYTES: Final = 200
 """What an entry takes beside these."""
 
+_caches: Final[WeakSet[_lru_cache_wrapper[Any]]] = WeakSet()
+
+
+def short_cache(entries: int) -> Callable[[Callable[..., T]], _lru_cache_wrapper[T]]:
+    """Return a decorator that caches the last `entries` results, as `lru_cache`.
+
+    It is for functions of something short, and for what can be found again at any time.
+    """
+
+    def decorate(function: Callable[..., T]) -> _lru_cache_wrapper[T]:
+        cached = lru_cache(entries)(function)
+        _caches.add(cached)
+        return cached
+
+    return decorate
+
+
+def empty_caches() -> None:
+    """Forget the results of all functions that are cached by this module."""
+    for each in list(_caches):
+        each.cache_clear()
+
 
 def bounded_cache(entries: int) -> Callable[[Callable[P, T]], _lru_cache_wrapper[T]]:
-    """Return a decorator that caches the last `entries` results, as `lru_cache`.
+    """Return a decorator that caches as `short_cache`, but at most `CACHED_BYTES`.
 
     It is for functions from text, or pairs of texts, to the same. A hit costs nothing more; what is
     computed is counted, and the cache emptied when that is too much.
@@ -36,7 +63,7 @@ def bounded_cache(entries: int) -> Callable[[Callable[P, T]], _lru_cache_wrapper
                 counted = 0
             return result
 
-        cached = lru_cache(entries)(compute)
+        cached = short_cache(entries)(compute)
         return cached
 
     return decorate

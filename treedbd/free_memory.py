@@ -1,7 +1,7 @@
 """Gives memory back that a process does not need any more, after a load and while it lasts.
 
 Theory of operation. Connections, streams, sockets and their listens are free at their end: what
-refers back to them forgets them. Two things are left that keep memory in a process that serves.
+refers back to them forgets them. Three things are left that keep memory in a process that serves.
 
 *Garbage in cycles.* The interpreter looks at all objects when their number has grown by a quarter,
 whatever they hold, and in any turn: with 2,000 sockets that takes 90 ms, five times until they are
@@ -12,7 +12,11 @@ are few; if they are very many, only when they have become twice as many.
 memory alone: after 1,000 connections with long heads it kept 500 MB. So a thread asks it to give
 back the rest, which takes half a millisecond per MB. Other allocators give it back by themselves.
 
-Both are done only after the process has worked: one that is idle is left alone. What an embedding
+*What lies among what was freed.* The interpreter gives back only arenas of 1 MiB in which nothing
+is left, and one cached path is enough: after 3,500 streams 1.6 MB in caches kept 31 MiB. So small
+caches are emptied when a load is over, also the interpreter's own, of the names of attributes.
+
+All is done only after the process has worked: one that is idle is left alone. What an embedding
 program does with its own garbage and its own memory is left to that program.
 """
 
@@ -20,6 +24,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -28,10 +33,14 @@ from typing import Final
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import LoopingCall
 
+from treedbd.bounded_cache import empty_caches
+
 LOOK_S: Final = 5.0
 """Seconds between two looks."""
 WORKED_S: Final = 0.02
 """Seconds of the processor beyond which the process has worked between two looks."""
+LOAD_S: Final = 0.5
+"""Seconds of the processor that are a load; it is over when a look finds that less were used."""
 FEW_OBJECTS: Final = 30_000
 """So many objects are collected at each look: that takes 8 ms, and 50 ms if all are garbage."""
 MANY_OBJECTS: Final = 500_000
@@ -66,6 +75,7 @@ class FreeMemory:
         self._trim = trim
         self._used_s = used_s
         self._used = 0.0
+        self._used_before_load = 0.0
         self._kept = 0
         self._looking = LoopingCall(self._look)
         self._looking.clock = clock
@@ -78,10 +88,16 @@ class FreeMemory:
 
     def _look(self) -> None:
         used = self._used_s()
-        if used - self._used < WORKED_S:
+        worked = used - self._used
+        is_load_over = worked < LOAD_S <= used - self._used_before_load
+        if worked < WORKED_S and not is_load_over:
             return
         self._used = used
         self._collect()
+        if is_load_over:
+            self._used_before_load = used
+            empty_caches()
+            sys._clear_type_cache()
         if self._trim is not None:
             self._run_in_thread(self._trim)
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Callable, Iterable
-from functools import lru_cache
 from typing import Final, TypeAlias
 
 import attrs
+
+from treedbd.bounded_cache import short_cache
 
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -42,7 +43,7 @@ class TrustedProxies:
         eq=False,
         repr=False,
         default=attrs.Factory(
-            lambda self: lru_cache(maxsize=_CACHED_ADDRESSES)(self._trusts), takes_self=True
+            lambda self: short_cache(_CACHED_ADDRESSES)(self._trusts), takes_self=True
         ),
     )
 

@@ -51,6 +51,16 @@ def server(tmp_path: pathlib.Path) -> Counted:
     return Counted(tmp_path)
 
 
+def test_what_was_answered_is_counted_when_the_last_connection_has_gone(server: Counted) -> None:
+    peer = server.get("/a.json")
+    server.clock.advance(0)
+    peer.disconnect()
+    assert len(server.activity.answered) == 1
+    server.pass_time(2)
+    assert len(server.activity.answered) == 0
+    assert server.activity.of_this_process("demo").totals["demo"][0] == 1
+
+
 def question_of(server: Counted, target: str, host: str = "demo.localhost") -> HeadMemory:
     """Return what is remembered of a request."""
     server.request("GET", target, host=host)

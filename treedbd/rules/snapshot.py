@@ -10,9 +10,9 @@ passed to the view, because views rely on valid paths.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any, Final
 
+from treedbd.bounded_cache import short_cache
 from treedbd.limits import MAX_DEPTH, MAX_KEY_BYTES
 from treedbd.rules.budget import EvaluationError
 from treedbd.rules.context import Subtree
@@ -150,4 +150,4 @@ def _split_path(path: str) -> tuple[Path, int]:
     return keys, max(0, len(keys) - MAX_DEPTH)
 
 
-_split_short_path = lru_cache(maxsize=4096)(_split_path)
+_split_short_path = short_cache(4096)(_split_path)

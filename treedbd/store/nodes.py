@@ -40,9 +40,9 @@ during that moment. Nothing here writes.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import Final
 
+from treedbd.bounded_cache import short_cache
 from treedbd.pauses import paused
 from treedbd.store.child import Child
 from treedbd.store.children import SPREAD, ChildSource, Spread, child_keys, child_sources
@@ -71,7 +71,7 @@ from treedbd.tree.types import CONTAINER, Container, Leaf, Path, Priority, Value
 from treedbd.tree.value import members, with_priority
 from treedbd.tree.view import Charge, free
 
-_encode_known = lru_cache(maxsize=4096)(encode_key)
+_encode_known = short_cache(4096)(encode_key)
 """For the keys of paths in requests, most of which are repeated."""
 
 

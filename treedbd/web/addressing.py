@@ -9,9 +9,9 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from typing import Final
 
+from treedbd.bounded_cache import short_cache
 from treedbd.limits import MAX_HOST_BYTES
 from treedbd.names import DatabaseName, parse_label
 from treedbd.tree.errors import InvalidPath, InvalidQuery
@@ -61,7 +61,7 @@ def parse_path(raw_path: bytes, prefix_segments: int) -> Place:
     return parse_segments(raw_path[1:].split(b"/")[prefix_segments:])
 
 
-parse_short_path: Final = lru_cache(maxsize=4096)(parse_path)
+parse_short_path: Final = short_cache(4096)(parse_path)
 """`parse_path` with its results cached, for paths of at most `CACHED_PATH_BYTES`."""
 
 
@@ -118,7 +118,7 @@ class Addressing:
         self._domains = sorted(domains, key=len, reverse=True)
         self._any_host = any_host
         self._default = DatabaseName(default_project) if default_project else None
-        self.find: Final = lru_cache(maxsize=4096)(self._find)
+        self.find: Final = short_cache(4096)(self._find)
 
     def check_host(self, hosts: Sequence[bytes], authority: bytes | None) -> DatabaseName | None:
         """Return the database that the host of a request names, None if it names none.

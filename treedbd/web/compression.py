@@ -9,10 +9,9 @@ from __future__ import annotations
 import re
 import sys
 import zlib
-from functools import lru_cache
 from typing import Final
 
-from treedbd.bounded_cache import bounded_cache
+from treedbd.bounded_cache import bounded_cache, short_cache
 from treedbd.limits import KIB
 from treedbd.web.content_coding import Coding
 from treedbd.web.headers import Header, Headers, joined
@@ -115,7 +114,7 @@ def make_encoder(coding: Coding) -> GzipEncoder | ZstdEncoder:
     return GzipEncoder() if coding == "gzip" else ZstdEncoder()
 
 
-@lru_cache(_REMEMBERED)
+@short_cache(_REMEMBERED)
 def encode_short(body: bytes, coding: Coding) -> bytes:
     """Encode a short body; that of an answer that is sent often is encoded once."""
     encoder = make_encoder(coding)

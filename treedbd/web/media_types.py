@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 from typing import Final
 
 from werkzeug.datastructures import MIMEAccept
 from werkzeug.http import parse_accept_header
 
+from treedbd.bounded_cache import short_cache
 from treedbd.web.headers import Headers, joined
 
 MAX_ACCEPT_CHARACTERS: Final = 1024
@@ -28,7 +28,7 @@ def prefers_html(headers: Headers, other: str) -> bool:
     return _prefers_html(accepted, other)
 
 
-@lru_cache(128)
+@short_cache(128)
 def _prefers_html(accepted: str, other: str) -> bool:
     ranges = parse_accept_header(accepted, MIMEAccept)
     return max(map(ranges.quality, _HTML)) > ranges.quality(other)

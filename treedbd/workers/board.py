@@ -22,9 +22,10 @@ import mmap
 import os
 import struct
 from collections.abc import Callable
-from functools import lru_cache
 from hashlib import blake2b
 from typing import Final
+
+from treedbd.bounded_cache import short_cache
 
 PLACES: Final = 16_384
 """Counts in one of the two tables."""
@@ -125,7 +126,7 @@ def _start(worker: int) -> int:
 def _make_places(places: int, secret: bytes) -> Callable[[str], tuple[int, int]]:
     """Return what finds the place of a key in each of two tables of so many places."""
 
-    @lru_cache(maxsize=4096)
+    @short_cache(4096)
     def find(key: str) -> tuple[int, int]:
         hashed = blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8, key=secret).digest()
         first, second = struct.unpack("II", hashed)

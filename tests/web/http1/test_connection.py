@@ -632,7 +632,7 @@ def test_a_peer_may_disconnect_while_its_requests_yield_to_others() -> None:
     peer = connect()
     peer.send(GET * 200)
     peer.disconnect()
-    peer.server.clock.advance(0)
+    peer.server.pass_time(2)
     assert peer.server.clock.getDelayedCalls() == []
     assert len(peer.read()) == 1
 

@@ -58,6 +58,7 @@ def test_there_is_one_timer_while_there_are_connections_and_otherwise_none() -> 
     assert len(server.clock.getDelayedCalls()) == 1
     for peer in peers:
         peer.disconnect()
+    server.pass_time(2)
     assert server.clock.getDelayedCalls() == []
 
 

@@ -220,9 +220,12 @@ class Connections:
         date_line = b"Date: %b\r\n" % datetimeToString(self._wall_clock())
         secure = b"".join([b"%b: %b\r\n" % each for each in self.served.options.secure_headers])
         self.date_lines[:] = date_line, date_line + secure
-        self._next_sweep = self.clock.callLater(SWEEP_S, self._sweep)
         if self._activity is not None:
             self._activity.count()
+        if not self._addresses:  # those that were left have been counted
+            self._next_sweep = None
+            return
+        self._next_sweep = self.clock.callLater(SWEEP_S, self._sweep)
         in_turns(self.clock, list(self._addresses), SWEPT_AT_ONCE, self._sweep_one)
 
     def _sweep_one(self, connection: TrackedConnection) -> None:
@@ -230,7 +233,7 @@ class Connections:
             connection.sweep(self.now)
 
     def _end(self) -> None:
-        if self._next_sweep is not None:
+        if self.draining and self._next_sweep is not None:
             self._next_sweep.cancel()
             self._next_sweep = None
         waiting, self._waiting_for_end = self._waiting_for_end, []
