@@ -1,11 +1,16 @@
 from __future__ import annotations
 
 import gc
+import json
+import pathlib
 from collections.abc import Iterator
+from itertools import pairwise
 
 import pytest
 from twisted.internet.task import Clock
 
+from tests.daemon import Daemon
+from tests.workers_of import worker_pids
 from treedbd import free_memory
 from treedbd.free_memory import (
     FEW_OBJECTS,
@@ -17,6 +22,8 @@ from treedbd.free_memory import (
     Trim,
     find_trim,
 )
+
+ARENA_BYTES = 64 * 1024 * 1024
 
 
 class Process:
@@ -156,3 +163,28 @@ def test_an_allocator_that_knows_no_trim_is_left_alone(
 def test_the_allocator_is_asked_where_it_can_be() -> None:
     trim = find_trim()
     assert trim is None or trim() in (0, 1)
+
+
+def arenas_of(process: int) -> int:
+    """Return how many arenas glibc has made for threads: each reserves 64 MiB, aligned to that."""
+    count = 0
+    lines = pathlib.Path(f"/proc/{process}/maps").read_text().splitlines()
+    for line, following in pairwise(lines):
+        begin, end = (int(text, 16) for text in line.split()[0].split("-"))
+        further, last = (int(text, 16) for text in following.split()[0].split("-"))
+        is_reserved = following.split()[1] == "---p" and end == further
+        count += is_reserved and begin % ARENA_BYTES == last % ARENA_BYTES == 0
+    return count
+
+
+@pytest.mark.skipif(find_trim() is None, reason="needs the allocator of glibc")
+@pytest.mark.parametrize("workers", [1, 2])
+def test_all_threads_use_memory_that_can_be_given_back(
+    workers: int, tmp_path: pathlib.Path
+) -> None:
+    with Daemon(tmp_path, arguments=("--workers", str(workers))) as daemon:
+        text = json.dumps("x" * 2_000_000)
+        for number in range(4 * workers):
+            assert daemon.request("PUT", f"/a{number}.json?print=silent", text).status == 204
+        serving = worker_pids(daemon) if workers > 1 else [daemon.pid]
+        assert {arenas_of(process) for process in serving} == {0}

@@ -33,7 +33,7 @@ from treedbd.config.local_network import LocalNetwork, find_local_network
 from treedbd.config.settings import Settings
 from treedbd.config.values import ConfigError
 from treedbd.errors import OperatorError
-from treedbd.free_memory import FreeMemory, find_trim
+from treedbd.free_memory import FreeMemory, find_trim, share_arena
 from treedbd.lan import lan_lines
 from treedbd.listening import CannotStart
 from treedbd.logs.setup import LogOutput, LogTarget
@@ -128,6 +128,7 @@ class Daemon(Service):
         The whole process logs to `log_output`; if that is None, twistd decides how.
         """
         raise_open_file_limit()
+        share_arena()
         self.tree: TreeService | Supervisor
         if settings.workers > 1:
             self.tree = Supervisor(settings, reactor, source)

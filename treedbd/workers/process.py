@@ -23,7 +23,7 @@ from twisted.python.reflect import namedAny
 
 from treedbd.config.settings import Settings
 from treedbd.config.values import ConfigError
-from treedbd.free_memory import FreeMemory, find_trim
+from treedbd.free_memory import FreeMemory, find_trim, share_arena
 from treedbd.listening import CannotStart
 from treedbd.names import DatabaseName, parse_label
 from treedbd.process_setup import (
@@ -196,6 +196,7 @@ def main() -> None:
     reactor = namedAny("twisted.internet.reactor")
     use_monotonic_clock(reactor)
     raise_open_file_limit()
+    share_arena()
     worker = Worker(start, start.source.load(), reactor)
     signal.signal(signal.SIGTERM, lambda *_: reactor.callFromThread(worker.stop))
     factory = Factory.forProtocol(lambda: worker)
