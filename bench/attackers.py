@@ -1,6 +1,7 @@
 """What one caller can make others wait, and can make the daemon hold, by each of many attacks.
 
     .venv/bin/python bench/attackers.py [--only PATTERN] [--quick] [--clone DIR] [--workers N]
+                                        [--engine memory|postgresql]
 
 Each attack has a daemon of its own (all have one with `--quick`), with the default limits: only the
 caches are smaller, so that they are no memory that was left behind. It was restarted after its data
@@ -51,6 +52,8 @@ from neighbours import Times, call
 from servers import LOAD_CORE
 from sessions import Session, encode
 
+from tests.postgresql import servers
+
 MODULES = (
     *(attacks_bodies, attacks_connections, attacks_queries, attacks_reads),
     *(attacks_rules, attacks_sockets, attacks_streams),
@@ -99,6 +102,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rest", type=float, default=12.0, help="most seconds for what is left")
     parser.add_argument("--clone", type=Path, default=CHECKOUT, metavar="DIR")
     parser.add_argument("--workers", type=int, default=1, help="above 1: only the main attacks")
+    parser.add_argument("--engine", choices=("memory", "postgresql"), help="instead of files")
     parser.add_argument("--where", action="store_true", help="print what the longest turn did")
     options = parser.parse_args()
     if options.quick:
@@ -109,10 +113,14 @@ def parse() -> argparse.Namespace:
 @contextlib.contextmanager
 def serving(options: argparse.Namespace) -> Iterator[Attacked]:
     """Run a daemon within a block."""
-    with tempfile.TemporaryDirectory() as folder:
-        clone = options.clone.resolve()
-        with Attacked(folder, clone, options.workers, where=options.where) as server:
-            yield server
+    with contextlib.ExitStack() as ends:
+        folder = ends.enter_context(tempfile.TemporaryDirectory())
+        server = Attacked(folder, options.clone.resolve(), options.workers, where=options.where)
+        if options.engine == "postgresql":
+            server.flags += "--engine", ends.enter_context(servers(standbys=0)).primary.dsn()
+        elif options.engine is not None:
+            server.flags += "--engine", options.engine
+        yield ends.enter_context(server)
 
 
 def measure(server: Attacked, each: Attack, options: argparse.Namespace) -> str:
@@ -121,7 +129,8 @@ def measure(server: Attacked, each: Attack, options: argparse.Namespace) -> str:
     try:
         prepare(scene, each)
         if not options.quick:
-            server.restart()
+            if options.engine != "memory":
+                server.restart()
             warm(scene)
         line = observe(server, scene, each, options.rest)
     except (OSError, RuntimeError) as problem:

@@ -124,7 +124,8 @@ def install(folder: str) -> None:
                 threading.Thread(target=watch, daemon=True).start()
         return ProbedPoller(poller, probe)
 
-    select.epoll = probed_epoll  # type: ignore[misc, assignment]
+    # Not the function itself: selectors keep it as an attribute of a class.
+    select.epoll = staticmethod(probed_epoll)  # type: ignore[misc, assignment]
 
 
 if "TURN_PROBE" in os.environ:
