@@ -19,6 +19,7 @@ from tests.store.sqlite.forgetful import ForgetfulDirectory
 from treedbd.store.engine import CannotOpenStore, DiskFull, StoreFailed
 from treedbd.store.sqlite.engine import SqliteEngine
 from treedbd.store.sqlite.file import connect
+from treedbd.store.sqlite.history import History
 from treedbd.store.sqlite.mark import Mark, MarkFile
 from treedbd.store.sqlite.writer import SqliteWriter
 
@@ -313,6 +314,22 @@ def test_a_log_beside_a_shelf_that_was_closed_without_one_is_not_applied(
     stray.unlink()
     with opened(path) as engine:
         assert last(engine) == 1
+
+
+def test_a_log_that_another_process_begins_while_the_mark_is_read_is_its_own(
+    path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(path) as engine:
+        commit(engine)
+    read = MarkFile.read
+    marks = [read(MarkFile(beside(path, "-mark")))]
+    assert marks[0] is not None
+    assert marks[0].is_closed
+    with opened(path) as other:
+        commit(other)
+        monkeypatch.setattr(MarkFile, "read", lambda file: marks.pop() if marks else read(file))
+        History(path)
+        assert not marks
 
 
 @pytest.mark.parametrize("is_used_again", [False, True])

@@ -71,17 +71,18 @@ class History:
         self._is_begun = False
         self._has_accepted_loss = False
         self._file = MarkFile(beside(path.resolve(), MARK))
-        try:
-            self._mark = self._file.read()
-        except OSError as error:
-            raise self._inaccessible(error) from None
+        self._mark = self._read()
         log = log_of(path)
-        if self._mark is not None and self._mark.is_closed and self._is_foreign(log):
-            raise CannotOpenStore(
-                log,
-                f"is not the log of {path.name}, which was closed without one",
-                "remove it, or restore the database from a backup",
-            )
+        if self._says_closed() and self._is_foreign(log):
+            # Unless another process has opened it since then: before it writes to a log, the mark
+            # says so.
+            self._mark = self._read()
+            if self._says_closed():
+                raise CannotOpenStore(
+                    log,
+                    f"is not the log of {path.name}, which was closed without one",
+                    "remove it, or restore the database from a backup",
+                )
 
     def check(self, connection: apsw.Connection, *, accept_loss: bool) -> None:
         """Compare the shelf with its mark; raise `CannotOpenStore` if changes are missing.
@@ -156,6 +157,15 @@ class History:
             elif self._is_begun or not self.was_closed_cleanly:
                 self._file.write(Mark(*self._newest, is_closed=True), sync=True)
         self._file.close()
+
+    def _read(self) -> Mark | None:
+        try:
+            return self._file.read()
+        except OSError as error:
+            raise self._inaccessible(error) from None
+
+    def _says_closed(self) -> bool:
+        return self._mark is not None and self._mark.is_closed
 
     def _is_foreign(self, log: pathlib.Path) -> bool:
         """Return whether there is a log that would change the shelf, which was closed without."""
