@@ -226,6 +226,10 @@ class Peer:
                 self.transport.producer.resumeProducing()
         return parse_replies(data, *methods)
 
+    def half_close(self) -> None:
+        """Send no more, as the transport says it to the connection."""
+        self.connection.readConnectionLost()
+
     def disconnect(self) -> None:
         """Close the connection from this end."""
         self.transport.connected = False

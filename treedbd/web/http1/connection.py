@@ -17,6 +17,9 @@ A connection is in one of these states, whose time limits `sweep` checks:
   its way (RFC 9112, section 9.6).
 
 In all of them a client that reads too little of what is waiting for it is dropped after a while.
+
+A client that has ended its sending direction may still wait for replies, or be gone. So what it has
+sent is answered, if the reply begins soon; streams and other protocols end with it.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from time import perf_counter
 from typing import Any, Final
 
 from twisted.internet.interfaces import (
+    IHalfCloseableProtocol,
     IHandshakeListener,
     ISSLTransport,
     ITCPTransport,
@@ -60,7 +64,7 @@ REQUESTS_AT_ONCE: Final = 8
 """Requests of a connection that are rendered when it has come up in the ring."""
 
 
-@implementer(IHandshakeListener)
+@implementer(IHandshakeListener, IHalfCloseableProtocol)
 class Http1Connection(Protocol):
     """The protocol of one connection; its requests call it too (`RequestConnection`).
 
@@ -86,6 +90,7 @@ class Http1Connection(Protocol):
     _is_read_paused = False  # the transport was paused
     _closing = False
     _idle_since = inf  # while no first request is awaited yet
+    _half_closed_at = inf  # when the client has ended what it sends
     _receive: Callable[[bytes], None] | None = None  # of another protocol, after an upgrade
     _account: HeldAccount | None = None  # of what is held of long heads
     _dropped = 0
@@ -135,12 +140,12 @@ class Http1Connection(Protocol):
         if self.secure:
             self._deadline.set_for_handshake()
         else:
-            self._await_more()
+            self._await_first()
 
     def handshakeCompleted(self) -> None:
         """Begin to wait for the first request over TLS."""
         if not self._closing:
-            self._await_more()
+            self._await_first()
 
     def dataReceived(self, data: bytes) -> None:
         """Receive what the client sent."""
@@ -148,6 +153,20 @@ class Http1Connection(Protocol):
             self._hold_or_drop(data)
         else:
             self._parse(data)
+
+    def readConnectionLost(self) -> None:
+        """Answer what the client has sent, though it sends no more; but it may be gone."""
+        if self._closing:
+            self.transport.loseConnection()
+        elif self._request is None and not self._is_occupied():
+            self._close(linger=False)
+        elif self._request is not None and self._request.has_own_timeout:
+            self.abort("client")
+        elif self._half_closed_at == inf:
+            self._half_closed_at = self._connections.clock.seconds()
+
+    def writeConnectionLost(self) -> None:
+        """Do nothing: the client was sent everything."""
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """Notify the request under way that its client is gone."""
@@ -171,6 +190,7 @@ class Http1Connection(Protocol):
     def answered(self, request: Request) -> None:
         """Go on to the next request, or close."""
         self._request = None
+        self._idle_since = self._connections.now
         if self._body.held:
             self._body.release()
         if self._parser.head_bytes:
@@ -214,6 +234,8 @@ class Http1Connection(Protocol):
 
     def sweep(self, now: float) -> None:
         """Do what is due at `now`."""
+        if now >= self._half_closed_at + self._limits.linger_s:
+            self._end_half_closed()
         stalled_s = self.writer.stalled_s(now, self._limits.least_read_bytes)
         if stalled_s is not None:
             has_own_timeout = self._request is not None and self._request.has_own_timeout
@@ -227,6 +249,12 @@ class Http1Connection(Protocol):
             self._expire()
         elif self._is_idle() and now >= self._idle_since + self._limits.idle_s:
             self._close(linger=False)
+
+    def _end_half_closed(self) -> None:
+        """Take a client for gone that sends no more, unless its reply has begun."""
+        request = self._request
+        if request is not None and (request.has_own_timeout or not request.startedWriting):
+            self.abort("client")
 
     def drain(self) -> None:
         """Close now if no request is under way, else after it."""
@@ -319,9 +347,17 @@ class Http1Connection(Protocol):
         else:
             self._await_more()
 
+    def _await_first(self) -> None:
+        """Wait for the first request; what is no part of one does not make the client less idle."""
+        self._idle_since = self._connections.now
+        self._await_more()
+
     def _await_more(self) -> None:
         """Set the time limit for what the client is to send next."""
         parser = self._parser
+        if self._half_closed_at != inf and not self._is_occupied():
+            self._close(linger=False)
+            return
         if parser.in_body:
             if self._deadline.set_for_body(parser.body_bytes) and parser.awaits_continue:
                 self.writer.write(_CONTINUE)
@@ -336,7 +372,6 @@ class Http1Connection(Protocol):
         else:
             if self._account is not None:
                 self._account.set(0)
-            self._idle_since = self._connections.now
             if self._deadline.is_set:
                 self._deadline.clear()
         if self._is_read_paused and not self._is_occupied():

@@ -43,7 +43,8 @@ from treedbd.web.http1.request_line import NEVER_IN_A_HEAD, REQUEST_LINE, check_
 
 HTTP_1_1: Final = b"HTTP/1.1"
 
-_EMPTY_LINES = re.compile(rb"(?:\r\n)+")
+_EMPTY_LINES = re.compile(rb"(?:\r\n){1,8}")
+"""Old clients send one after a body; a client that sends nothing else sends no requests."""
 _SLASH: Final = ord("/")
 _REMEMBERED_BYTES: Final = 2 * KIB
 
