@@ -134,6 +134,7 @@ class Database:
             WriterMaker().make,
             self.hold,
             self._authorisation.check_write,
+            self._authorisation.evaluate_read,
             lambda: self.rules.current.fingerprint,
             self._kept_reads,
             self.push_ids,

@@ -38,6 +38,7 @@ from treedbd.tree.errors import InvalidData
 from treedbd.tree.event import describe, describe_large
 from treedbd.tree.path import format_path
 from treedbd.tree.push_id import PushIds, is_later
+from treedbd.tree.types import Path
 from treedbd.tree.view import View
 
 CheckWrite: TypeAlias = Callable[[Nodes, Write, Edit, View | None], bool]
@@ -50,7 +51,7 @@ class WriteApplier:
     Attributes:
         make_writer: returns what writes into a transaction, and keeps the indexes.
         hold: holds the last durable state.
-        check_write: does as `Authorisation.check_write`.
+        check_write, evaluate_read: do as those of `Authorisation`.
         fingerprint: returns that of the rules in force.
         kept_reads: what they have read.
         push_ids: makes the keys of its pushed children.
@@ -65,6 +66,7 @@ class WriteApplier:
     make_writer: Callable[[Transaction], NodeWriter]
     hold: Callable[[], HeldNodes]
     check_write: CheckWrite
+    evaluate_read: Callable[[Path, Caller, int, Nodes], bool]
     fingerprint: Callable[[], str]
     kept_reads: KeptReads
     push_ids: PushIds
@@ -97,7 +99,7 @@ class WriteApplier:
         if write.condition is not None:
             etags.check_condition(nodes, write.condition, self.kept_reads)
         if write.refuses_lone_priority:
-            _check_priorities(edit, nodes)
+            self._check_priorities(write, edit, nodes)
         self._check_time(write)  # evaluating rules may take long
         wants_etag = write.wants_etag and may_read
         etag = etags.etag_before_write(edit) if wants_etag else None
@@ -130,7 +132,7 @@ class WriteApplier:
             if write.condition is not None:
                 etags.check_condition(before, write.condition, self.kept_reads)
             if write.refuses_lone_priority:
-                _check_priorities(edit, before)
+                self._check_priorities(write, edit, before)
         etag = etags.etag_after_write(nodes, edit) if write.wants_etag and may_read else None
         self._check_time(write)
         self.kept_reads.note_changes(transaction, edit.changes)
@@ -151,6 +153,17 @@ class WriteApplier:
             key = self.push_ids.next(write.now)
             write = attrs.evolve(write, edit=rename_child(write.edit, key))
         return write
+
+    def _check_priorities(self, write: Write, edit: Edit, before: Nodes) -> None:
+        """Raise `InvalidData` if an edit sets the priority of nothing.
+
+        Who may not read there does not learn that there is nothing: it has no effect then.
+        """
+        path = find_lone_priority(edit, before)
+        if path is not None and self.evaluate_read(path, write.caller, write.now, before):
+            raise InvalidData(
+                f"There is nothing at {format_path(path)} that could have a priority."
+            )
 
     def _check_time(self, write: Write) -> None:
         if write.deadline is not None and self.runtime.clock.seconds() >= write.deadline:
@@ -198,13 +211,6 @@ class WriteApplier:
         if counted is not None:
             counted.record(sequence)
         return sequence, op_id, len(entry)
-
-
-def _check_priorities(edit: Edit, before: View) -> None:
-    """Raise `InvalidData` if an edit sets the priority of nothing."""
-    path = find_lone_priority(edit, before)
-    if path is not None:
-        raise InvalidData(f"There is nothing at {format_path(path)} that could have a priority.")
 
 
 def _writer_of(caller: Caller) -> changelog.Writer:

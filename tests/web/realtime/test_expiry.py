@@ -26,7 +26,8 @@ def ask(server: TreeServer, peer: Peer, number: int, action: str, body: Any) -> 
     peer.transport.clear()
     request = {"t": "d", "d": {"r": number, "a": action, "b": body}}
     peer.send(print_frame(TEXT, json.dumps(request).encode()))
-    server.clock.advance(0)
+    for _ in range(5):
+        server.clock.advance(0)
     received: bytes = peer.transport.value()
     answer = received.partition(b'"r":%d,"b":{"s":"' % number)[2]
     return answer.partition(b'"')[0].decode()
