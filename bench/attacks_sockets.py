@@ -504,3 +504,18 @@ def listens_closed_at_once(scene: Scene) -> str:
         answer(each, many - 1)
         each.close()
     return "closed"
+
+
+@attack("sockets: 120 long messages at once")
+def long_messages(scene: Scene) -> str:
+    """Send a put of 15 MB over each of 120 sockets, all at the same time, and read no answer."""
+    held = [opened(scene) for _ in range(scene.many(120))]
+    count = scene.many(LONGEST // PIECE)
+    begin = b'{"t":"d","d":{"r":1,"a":"p","b":{"p":"/w","d":["'
+    pieces = [b"%d" % (count + 2), begin, *[b"x" * PIECE] * count, b'"]}}}']
+    for piece in map(frame, pieces):
+        for each in held:
+            with contextlib.suppress(OSError):
+                each.socket.sendall(piece)
+    time.sleep(min(1.0, scene.seconds))
+    return f"{len(held)} opened"

@@ -258,3 +258,43 @@ def queries_closed_at_once(scene: Scene) -> str:
     for each in held:
         each.close()
     return f"{len(held)} closed"
+
+
+@attack("streams: resumed, from 500 positions")
+def resumed_apart(scene: Scene) -> str:
+    """Resume 500 streams, each from a position of its own, and read nothing that they missed."""
+    client = scene.client()
+    client.ask("PUT", "/log.json?print=silent", 1)
+    stream = opened(scene, "/log.json?resume=true", reads=False)
+    stream.setblocking(False)
+    received = b""
+    for number in range(scene.many(900)):
+        client.ask("PUT", f"/log/{number % 10}.json?print=silent", "x" * 15_000)
+        with contextlib.suppress(BlockingIOError):
+            received += stream.recv(1 << 20)
+    ids = [line[4:].decode() for line in received.split(b"\n") if line.startswith(b"id: ")]
+    held = []
+    for each in ids[: scene.many(500)]:
+        headers = f"Last-Event-ID: {each}\r\n"
+        held.append(opened(scene, "/log.json?resume=true", headers=headers, reads=False))
+    time.sleep(min(2.0, scene.seconds))
+    return f"{len(held)} opened"
+
+
+@attack("streams: resumed, wide patches")
+def resumed_wide(scene: Scene) -> str:
+    """Resume 20 streams of a leaf after 240 PATCHes of 5,000 places elsewhere, again and again."""
+    client = scene.client()
+    client.ask("PUT", "/log.json?print=silent", 1)
+    stream = opened(scene, "/log.json?resume=true", reads=False)
+    first = stream.recv(65_536).partition(b"id: ")[2].partition(b"\n")[0].decode()
+    for number in range(scene.many(240)):
+        members = {f"{number % 256:02x}{key:03x}": 1 for key in range(scene.many(5000))}
+        client.ask("PATCH", "/wide.json?print=silent", members)
+    received, targets = 0, ["/log.json?resume=true"] * scene.many(20)
+    for _ in scene.repeatedly():
+        held = open_many(scene, targets, f"Last-Event-ID: {first}\r\n")
+        received += read_all(held, 1.0)
+        for each in held:
+            each.close()
+    return f"{received / 1e3:.0f} KB, from {first}"

@@ -148,7 +148,8 @@ class Limits:
             for it, on average; streams have a limit of their own.
         read_bytes_per_s: the least rate of a client that reads.
         linger_s: how long a closing connection waits for a client that neither sends nor closes;
-            six times as long for one that goes on sending.
+            six times as long for one that goes on sending. One that has ended its sending direction
+            waits as long for its reply to begin.
         databases: databases that have data; beyond it 503.
         open_databases: databases whose files are open; beyond it those that are idle are closed,
             and 503 if none is. Fewer if the process may not open so many files.

@@ -90,7 +90,8 @@ class Http1Connection(Protocol):
     _is_read_paused = False  # the transport was paused
     _closing = False
     _idle_since = inf  # while no first request is awaited yet
-    _half_closed_at = inf  # when the client has ended what it sends
+    _is_half_closed = False  # the client has ended what it sends,
+    _half_closed_at = inf  # at this time
     _receive: Callable[[bytes], None] | None = None  # of another protocol, after an upgrade
     _account: HeldAccount | None = None  # of what is held of long heads
     _dropped = 0
@@ -162,7 +163,8 @@ class Http1Connection(Protocol):
             self._close(linger=False)
         elif self._request is not None and self._request.has_own_timeout:
             self.abort("client")
-        elif self._half_closed_at == inf:
+        elif not self._is_half_closed:
+            self._is_half_closed = True
             self._half_closed_at = self._connections.clock.seconds()
 
     def writeConnectionLost(self) -> None:
@@ -355,7 +357,7 @@ class Http1Connection(Protocol):
     def _await_more(self) -> None:
         """Set the time limit for what the client is to send next."""
         parser = self._parser
-        if self._half_closed_at != inf and not self._is_occupied():
+        if self._is_half_closed and not self._is_occupied():
             self._close(linger=False)
             return
         if parser.in_body:
