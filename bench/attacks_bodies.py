@@ -300,3 +300,18 @@ def pushes(scene: Scene) -> str:
     clients = [scene.client() for _ in range(scene.many(50))]
     found = [each.ask("POST", "/w.json", 1)[0] for _ in scene.repeatedly() for each in clients]
     return statuses(found)
+
+
+@attack("long keys: 400,000 below 480 bytes")
+def below_long_key(scene: Scene) -> str:
+    """Write 400,000 children below a key that leaves no room for rows of theirs, and read them."""
+    client, key = scene.client(), "k" * 480
+    body = encode({f"c{number:06}": {"a": number} for number in range(scene.many(400_000))})
+    found = [client.put_gzip(f"/{key}.json?print=silent", pack(body))]
+    few = encode({f"c{number:06}": number for number in range(scene.many(20_000))})
+    found.append(client.ask("PUT", f"/{key}.json?print=silent", few)[0])
+    for _ in scene.repeatedly():
+        found.append(client.ask("PUT", f"/{key}/c000001.json?print=silent", 1)[0])
+        found.append(client.ask("GET", f"/{key}.json?shallow=true")[0])
+        found.append(client.ask("GET", f"/{key}.json?orderBy=%22$key%22&limitToLast=1")[0])
+    return statuses(found)

@@ -50,7 +50,7 @@ SMALLEST = {
     "worker_kills.py": ("--kills=1", "--operations=700"),
     "workers.py": ("--seconds=1", "--rounds=1", "--streams=8"),
 }
-ATTACKS = 167
+ATTACKS = 171
 ROWS = [
     ("attackers.py", r".{36}(?: +[0-9.]+){8}(?: +[+-][0-9]+){3}(?!.*ended by).*", ATTACKS),
     ("backups.py", r"1 backups, each of one moment: median [0-9.]+ s, [0-9,]+ writes/s .*", 1),

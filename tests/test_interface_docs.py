@@ -191,6 +191,7 @@ def test_the_fixed_limits_are_those_of_the_page() -> None:
     assert shown == [
         limits.MAX_DEPTH,
         limits.MAX_KEY_BYTES,
+        limits.MAX_WHOLE_NODES,
         limits.MAX_BODY_NESTING,
         limits.MAX_PATCH_MEMBERS,
         limits.MAX_SHOWN_BYTES,

@@ -28,6 +28,15 @@ MAX_DEPTH: Final = 32
 """Keys on the path from the root of a database to any leaf; `.priority` does not count."""
 MAX_KEY_BYTES: Final = 768
 """Bytes of UTF-8 in a key."""
+MAX_WHOLE_NODES: Final = 10_000
+"""Members and items that are stored in one piece, because the keys above them are long.
+
+A long path leaves no room for the keys of rows below it, so whatever reads or writes a part of such
+a value parses all of it. A value of at most `MIN_WHOLE_BYTES` may have more.
+"""
+MIN_WHOLE_BYTES: Final = 512 * KIB
+MAX_WHOLE_BYTES: Final = 16 * MIB
+"""Bytes of such a value, however few its members are."""
 MAX_BODY_NESTING: Final = 4 * MAX_DEPTH
 """Levels of objects and arrays in a body, which may hold empty ones below `MAX_DEPTH`."""
 MAX_PATCH_MEMBERS: Final = 2_000_000

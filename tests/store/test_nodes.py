@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from tests.store.normal_form import normal_form
+from treedbd.limits import MAX_WHOLE_NODES
 from treedbd.pauses import in_steps
 from treedbd.store import page_writer
 from treedbd.store.child import Child
@@ -19,6 +20,7 @@ from treedbd.store.nodes import Nodes
 from treedbd.store.paged_rows import PagedRows, seal
 from treedbd.store.row_keys import END, FIRST, ROW_KEY_BYTES, SPREAD_BYTES, Span
 from treedbd.tree.edit import make_patch, make_put
+from treedbd.tree.errors import InvalidData
 from treedbd.tree.order import decode_path, encode_path
 from treedbd.tree.printing import compact
 from treedbd.tree.types import CONTAINER, Change, Json, Path, Place, Value
@@ -516,3 +518,43 @@ def test_a_change_in_a_long_row_is_divided_into_steps(
     # It is found, parsed, printed, sealed, each in a step of its own.
     assert steps >= plain_steps + 7
     assert export(nodes, "a") != b""
+
+
+LONG_KEY = "k" * SPREAD_BYTES
+TOO_LONG = "k" * ROW_KEY_BYTES
+"""Of two children of one container whose keys begin so, both are in one row."""
+
+
+def stored_whole(value: Json, *path: str) -> NodeWriter:
+    nodes = NodeWriter(MemoryEngine().begin())
+    nodes.apply(make_put(Place(path), value).changes)
+    return nodes
+
+
+def test_what_is_below_long_keys_grows_only_so_far() -> None:
+    many: Any = {f"c{number:05}": "x" * 50 for number in range(MAX_WHOLE_NODES + 1)}
+    nodes = stored_whole(many, LONG_KEY)
+    with pytest.raises(InvalidData, match="at most 10000 members and items"):
+        nodes.check_room([(LONG_KEY, "c00001")])
+    nodes.check_room([(LONG_KEY,)])  # to be replaced as a whole
+    nodes.check_room([("other",)])
+    nodes.check_room([("k" * 768,)])
+    few: Any = dict(list(many.items())[:MAX_WHOLE_NODES])
+    stored_whole(few, LONG_KEY).check_room([(LONG_KEY, "c")])
+    short: Any = dict.fromkeys(many, 1)
+    stored_whole(short, LONG_KEY).check_room([(LONG_KEY, "c")])
+    stored_whole(many, "list").check_room([("list", "k" * 768)])
+
+
+def test_children_whose_long_keys_begin_alike_grow_together_only_so_far() -> None:
+    value: Any = {f"c{number:05}": "x" * 50 for number in range(MAX_WHOLE_NODES + 1)}
+    nodes = stored_whole({TOO_LONG + "a": value, "b": "y" * 5000}, "list")
+    with pytest.raises(InvalidData, match="shorter keys"):
+        nodes.check_room([("list", TOO_LONG + "b")])
+    nodes.check_room([("list", "b")])
+    text: Any = {TOO_LONG + "a": "x" * 9_000_000, "b": "y" * 5000}
+    nodes = stored_whole(text, "list")
+    nodes.check_room([("list", TOO_LONG + "a")])
+    nodes.apply(make_put(Place(("list", TOO_LONG + "b")), "x" * 9_000_000).changes)
+    with pytest.raises(InvalidData, match="16777216 bytes"):
+        nodes.check_room([("list", TOO_LONG + "b")])

@@ -438,3 +438,30 @@ def test_a_long_priority_is_written_packed_or_not(tmp_path: pathlib.Path) -> Non
     ):
         assert send(server, "PUT", "/a/.priority.json", body, *coding)[0] == 200
     assert json.loads(server.request("GET", "/a/.priority.json").body) == text + "x"
+
+
+def test_what_is_below_long_keys_is_refused_beyond_a_bound_and_nothing_of_it_is_written(
+    tmp_path: pathlib.Path,
+) -> None:
+    server = TreeServer(tmp_path)
+    key = "k" * 480
+    many = {f"c{number:05}": "x" * 50 for number in range(12_000)}
+    for method, path, body in (
+        ("PUT", f"/{key}.json", many),
+        ("PUT", "/.json", {"a": {key: many}}),
+        ("PATCH", f"/{key}.json", many),
+        ("PATCH", "/.json", {f"{key}/{name}": text for name, text in many.items()}),
+    ):
+        reply = server.request(method, path, json.dumps(body).encode())
+        assert reply.status == 400
+        assert "use shorter keys" in json.loads(reply.body)["message"]
+        assert server.request("GET", "/.json").body == b"null"
+    few = dict(list(many.items())[:10_000])
+    while few:  # such bodies are short, and what they are added to is not
+        part = json.dumps(dict([few.popitem() for _ in range(min(1000, len(few)))])).encode()
+        assert server.request("PATCH", f"/{key}.json", part).status == 200
+    assert server.request("PUT", f"/{key}/c.json", b"1").status == 400
+    assert server.request("PATCH", f"/{key}.json", b'{"c":1}').status == 400
+    assert server.request("POST", f"/{key}.json", b"1").status == 400
+    assert server.request("DELETE", f"/{key}/c00001.json").status == 200
+    assert server.request("PUT", f"/{key}.json", b"1").status == 200

@@ -60,7 +60,7 @@ class KeptBytes:
         others, size = self._total - self._of.get(session, 0), _stored_bytes(entries)
         brings = any(change.value is not None for each in entries for change in each.edit.changes)
         if brings and others + size > self._most:
-            raise TooMuchKept(self._name, self._most, others, size)
+            raise TooMuchKept(self._name, self._most)
 
     def count(self, session: str, entries: Sequence[DisconnectEntry]) -> None:
         """Count what a session keeps now, and nothing else."""

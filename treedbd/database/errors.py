@@ -45,26 +45,29 @@ class TooManyDisconnectWrites(Exception):
 
 
 class QuotaExceeded(Exception):
-    """A write would make a database hold more than it may."""
+    """A write would make a database hold more than it may.
 
-    def __init__(self, name: DatabaseName, what: str, quota: int, there: int, more: int) -> None:
-        """`there` are the bytes or nodes that it holds, `more` those that the write would add."""
+    How much there is, and how much the write would add, is not said: who may write but not read
+    would learn how long the value is that it replaces.
+    """
+
+    def __init__(self, name: DatabaseName, what: str, quota: int) -> None:
+        """`quota` bytes or nodes are what it may hold."""
         super().__init__(
-            f"The database {name.label} may hold {quota} {what} (database_{what}); it holds "
-            f"{there}, and this would add {more}. Remove data first, or let the operator raise "
-            "the quota."
+            f"The database {name.label} may hold {quota} {what} (database_{what}), and this would "
+            "be more. Remove data first, or let the operator raise the quota."
         )
 
 
 class TooMuchKept(QuotaExceeded):
     """Sessions would keep more for their ends than their database may hold."""
 
-    def __init__(self, name: DatabaseName, most: int, there: int, more: int) -> None:
-        """`there` are the bytes that others keep, `more` those of the session."""
+    def __init__(self, name: DatabaseName, most: int) -> None:
+        """`most` are the bytes that all of them may keep."""
         Exception.__init__(
             self,
             f"What is written in the database {name.label} when connections end may have {most} "
-            f"bytes in all (database_bytes); that of others has {there}, and this has {more}.",
+            "bytes in all (database_bytes), and this would be more.",
         )
 
 

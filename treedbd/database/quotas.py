@@ -90,7 +90,7 @@ class CountedWrite:
         ):
             if quota and more > 0 and there + more > quota:
                 rows.undo()
-                raise QuotaExceeded(quotas.name, what, quota, there, more)
+                raise QuotaExceeded(quotas.name, what, quota)
 
     def record(self, sequence: int) -> None:
         """Record what a write has changed, under the number that it was logged with."""

@@ -105,6 +105,7 @@ class WriteApplier:
         etag = etags.etag_before_write(edit) if wants_etag else None
         commit = None
         if has_effect(edit, nodes):
+            nodes.check_room(each.place.path for each in edit.changes if each.value is not None)
             self.kept_reads.note_changes(transaction, edit.changes)
             nodes.apply(edit.changes)
             sequence, op_id, size = self._log(transaction, write, edit, counted=counted)
@@ -120,6 +121,7 @@ class WriteApplier:
         """Do a write whose body is applied before the rules are evaluated; it pauses."""
         counted = None if self.quotas is None else self.quotas.begin(transaction, is_large=True)
         nodes = self.make_writer(transaction if counted is None else counted.rows)
+        nodes.checks_room = True
         with closing(self.hold()) as before:
             applied = AppliedBody(nodes, write, body, before, partial(self._check_time, write))
             edit = attrs.evolve(

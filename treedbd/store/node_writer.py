@@ -37,8 +37,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, zip_longest
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
+from treedbd.limits import MAX_WHOLE_BYTES, MAX_WHOLE_NODES, MIN_WHOLE_BYTES
 from treedbd.pauses import pause, paused
 from treedbd.store.engine import DamagedRow, Transaction
 from treedbd.store.known_gaps import EmptyRange, RowCount
@@ -56,6 +57,8 @@ from treedbd.store.row_codec import (
 from treedbd.store.row_editor import RowEditor
 from treedbd.store.row_keys import END, FIRST, ROW_KEY_BYTES, SPREAD_BYTES, below, shared_keys
 from treedbd.tree.edit import set_priority, set_value
+from treedbd.tree.errors import InvalidData
+from treedbd.tree.normalise import has_more_nodes
 from treedbd.tree.order import BEYOND, encode_key, encode_path
 from treedbd.tree.printing import compact
 from treedbd.tree.types import CONTAINER, Change, Path, Place, Priority, Value
@@ -64,6 +67,8 @@ from treedbd.tree.value import as_priority, leaf_of, members, nest, priority_of
 ROW_BYTES: Final = 4096
 MERGE_ROWS: Final = 8
 _MAX_COUNTED: Final = 1024
+_LONGEST_CHARACTER: Final = 4
+"""Bytes of UTF-8."""
 
 
 class KeepsEntries(Protocol):
@@ -82,7 +87,8 @@ class KeepsEntries(Protocol):
 class NodeWriter(Nodes):
     """The tree in a transaction; reads see what has been applied.
 
-    `indexes` keeps the indexes (`index_writer`), None if there are none.
+    `indexes` keeps the indexes (`index_writer`), None if there are none. With `checks_room` each
+    change is checked (`check_room`): of one that is refused, those before it are applied.
     """
 
     def __init__(
@@ -103,6 +109,38 @@ class NodeWriter(Nodes):
         self._editor: RowEditor | None = None
         self._empty: EmptyRange | None = None
         self._count: RowCount | None = None
+        self.checks_room = False
+
+    def check_room(self, paths: Iterable[Path]) -> None:
+        """Raise `InvalidData` if values are to be set in a row that must not grow any more.
+
+        Most rows are spread when they grow; one cannot be if its key, or those below it, are too
+        long (see `nodes`), and each change of it takes as long as it is.
+        """
+        checked: Path = ()
+        for path in paths:
+            is_short = _LONGEST_CHARACTER * sum(map(len, path)) + 2 * len(path) <= SPREAD_BYTES
+            if not is_short and not (checked and path[: len(checked)] == checked):
+                checked = self._check_row(path)
+
+    def _check_row(self, path: Path) -> Path:
+        """Check the row that covers a path; return the path of what is checked with it."""
+        try:
+            _, cover = self._find(path)
+        except DamagedRow:
+            return ()  # it may be what is replaced
+        if cover is None or not cover.inside:
+            return ()
+        if len(cover.raw) > MIN_WHOLE_BYTES and (cover.is_bucket or len(cover.key) > SPREAD_BYTES):
+            is_too_long = len(cover.raw) > MAX_WHOLE_BYTES
+            value: Any = None if is_too_long else _load(cover.raw)
+            if is_too_long or has_more_nodes(value, MAX_WHOLE_NODES):
+                raise InvalidData(
+                    f"What is below keys of more than {SPREAD_BYTES} bytes together may have at "
+                    f"most {MAX_WHOLE_NODES} members and items, and {MAX_WHOLE_BYTES} bytes: use "
+                    "shorter keys."
+                )
+        return path[: len(path) - len(cover.inside) + cover.is_bucket]
 
     def apply(self, changes: Sequence[Change]) -> None:
         """Apply the changes one after the other, as `tree.edit.apply` defines them."""
@@ -116,6 +154,8 @@ class NodeWriter(Nodes):
                 if inside is not None and self._editor.change(inside, change.value, is_priority):
                     continue
                 self._write_back()
+            if self.checks_room and change.value is not None:
+                self.check_room((path,))
             self._change(path, change.value, is_priority)
             pause()
         self._write_back()
