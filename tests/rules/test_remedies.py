@@ -134,3 +134,38 @@ def test_a_comparison_of_kinds_that_are_never_equal_is_warned_of(
 def test_other_comparisons_are_not_warned_of(expression: str) -> None:
     rules = {"rules": {"$uid": {".read": expression}}}
     assert not parse_rules(json.dumps(rules)).warnings
+
+
+BOUNDED = "query.limitToFirst <= 2 && query.startAt == null"
+
+
+@pytest.mark.parametrize(
+    ("expression", "forgotten"),
+    [
+        (BOUNDED, "query.where and query.equalTo,"),
+        (f"auth != null && query['endAt'] == null && {BOUNDED}", "query.where and query.equalTo,"),
+        (f"{BOUNDED} && !query.where", "at query.equalTo,"),
+        (f"query.equalTo == null && {BOUNDED}", "at query.where,"),
+    ],
+)
+def test_a_rule_that_forgets_a_way_of_selecting_is_warned_of(
+    expression: str, forgotten: str
+) -> None:
+    rules = {"rules": {"r": {".read": expression}}}
+    (warning,) = parse_rules(json.dumps(rules)).warnings
+    assert forgotten in warning.text
+    assert "add !query.where && query.equalTo == null." in warning.text
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "query.limitToFirst <= 1000",
+        "query.orderByChild == 'owner' && query.equalTo == auth.uid",
+        "query.orderByKey && query.startAt >= auth.uid",
+        f"{BOUNDED} && query.endAt == null && !query.where && query.equalTo == null",
+    ],
+)
+def test_other_rules_of_queries_are_not_warned_of(expression: str) -> None:
+    rules = {"rules": {"r": {".read": expression}}}
+    assert parse_rules(json.dumps(rules)).warnings == ()

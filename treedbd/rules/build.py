@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 import attrs
 
 from treedbd.limits import RulesLimits
-from treedbd.rules.ast import Binary, Literal, Pattern, Variable
+from treedbd.rules.ast import Binary, Literal, Member, Pattern, Variable
 from treedbd.rules.compile import compile_rule
 from treedbd.rules.context import KnownScope, Scope
 from treedbd.rules.document import ArrayItem, Item, ObjectItem, ScalarItem, Source, TextItem
@@ -57,6 +57,10 @@ _COMPARED: Final[Mapping[Type, str]] = {
     Type.NUMBER: "A number",
     Type.STRING: "A string",
 }
+_LIMITS: Final = frozenset({"limitToFirst", "limitToLast"})
+_BOUNDS: Final = frozenset({"startAt", "endAt"})
+_CHOICES: Final = ("where", "equalTo")
+"""What `query` has of the ways to choose children that such a rule forgets most easily."""
 _TREES: Final = ("data", "newData", "root")
 """The variables of an expression that are nodes of the tree."""
 _NO_INDEX: Final[frozenset[str]] = frozenset()
@@ -224,6 +228,31 @@ def _find_unequal(types: TypeTable) -> Iterator[tuple[int, str]]:
                 yield node.terms[0].offset, text
 
 
+def _find_forgotten(types: TypeTable) -> Iterator[tuple[int, str]]:
+    """Return a warning of a rule that bounds queries in some ways, but not in all.
+
+    One that has a limit and looks at the bounds wants a caller to see certain children only.
+    """
+    named = {
+        node.name: node
+        for node in types
+        if isinstance(node, Member)
+        and isinstance(node.target, Variable)
+        and node.target.name == "query"
+    }
+    forgotten = [f"query.{name}" for name in _CHOICES if name not in named]
+    if forgotten and not (_LIMITS.isdisjoint(named) or _BOUNDS.isdisjoint(named)):
+        offset = min(node.name_offset for node in named.values())
+        yield (
+            offset,
+            (
+                "This rule looks at the limit and the bounds of a query, but not at "
+                f"{' and '.join(forgotten)}, by which a caller can choose any children: add "
+                "!query.where && query.equalTo == null."
+            ),
+        )
+
+
 def _compile(text: str, kind: str, captures: _Captures, limits: RulesLimits) -> Steps[_Compiled]:
     """Compile one expression; raise `ExpressionError`."""
     bound = dict(captures)
@@ -242,6 +271,7 @@ def _compile(text: str, kind: str, captures: _Captures, limits: RulesLimits) -> 
             if node.regex.bar is not None
         ],
         *_find_unequal(types),
+        *_find_forgotten(types),
     )
     reads_data = not names.isdisjoint(_TREES)
     # The expressions "true" and "false" are as constant as the words themselves.
