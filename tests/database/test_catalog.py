@@ -21,9 +21,11 @@ from treedbd.database.errors import (
 )
 from treedbd.database.project import ProjectSpec
 from treedbd.database.requests import Outcome
+from treedbd.database.written_databases import COMING_S, WrittenDatabases
+from treedbd.logs.line_budget import LINES
 from treedbd.names import DatabaseName
 from treedbd.rules.ruleset import OPEN
-from treedbd.store.engine import CannotOpenStore
+from treedbd.store.engine import CannotCreateStore, CannotOpenStore
 from treedbd.store.lock import DirectoryLock
 from treedbd.store.paged_rows import seal
 from treedbd.store.sqlite import page_sums
@@ -69,6 +71,39 @@ def test_a_project_creates_no_more_databases_than_its_own_limit(tmp_path: pathli
     again, _ = make_catalog(tmp_path, attrs.evolve(few, databases_max=1))
     assert read(again.find(DatabaseName("few", "b"))) == {"a": 1}
     again.close()
+
+
+def test_databases_that_are_being_created_count_until_that_has_failed() -> None:
+    now = 0.0
+    written = WrittenDatabases(3, lambda: now)
+    names = [DatabaseName("p", name) for name in "abcd"]
+    for name in names[:2]:
+        written.check_may_add(name, 2, None)
+    written.check_may_add(names[0], 2, None)  # it may be tried again
+    for limit in (2, 100):  # of the project, and of all
+        written.check_may_add(DatabaseName("q", "x"), 2, None)
+        with pytest.raises(CannotCreateStore, match="no more can be created"):
+            written.check_may_add(names[2], limit, None)
+    written.add(names[0])
+    now = COMING_S + 1
+    written.check_may_add(names[2], 2, None)
+    with pytest.raises(CannotCreateStore):
+        written.check_may_add(names[3], 2, None)
+
+
+def test_who_creates_too_many_databases_cannot_fill_the_disk_with_lines(
+    tmp_path: pathlib.Path,
+) -> None:
+    catalog, clock = make_catalog(tmp_path, ProjectSpec("p", None), max_databases=1)
+    put(catalog.find(DatabaseName("p", "a")), clock, 1)
+    with capturedLogs() as events:
+        for number in range(3 * LINES):
+            refused = put(catalog.find(DatabaseName("p", f"n{number}")), clock, 1)
+            assert isinstance(refused, Unavailable)
+    lines = [formatEvent(event) for event in events]
+    assert LINES <= len(lines) <= LINES + 5
+    assert lines[0] == "No database was created: There are 1 databases, and no more can be created."
+    catalog.close()
 
 
 def test_a_database_file_that_has_appeared_meanwhile_is_not_overwritten(

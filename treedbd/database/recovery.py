@@ -111,9 +111,12 @@ class Recovery:
             self.is_full = True
             Deferred.fromCoroutine(self._release_reserve(error))
             return f"The disk is full{advice}."
-        self._log.error("The store failed: {error}", error=error)
         if isinstance(error, CannotCreateStore):
+            note = self._runtime.creation_lines.take()
+            if note is not None:
+                self._log.error("No database was created: {error}{note}", error=error, note=note)
             return str(error)  # there is nothing to recover
+        self._log.error("The store failed: {error}", error=error)
         self.failure = str(error) if isinstance(error, StoreFailed) else "unexpected error"
         self._schedule_recovery(0)
         return self.write_problem or ""

@@ -15,6 +15,7 @@ from treedbd.database.session_owner import MemoryOwner, SessionOwner
 from treedbd.database.slices import Slices
 from treedbd.database.statistics import Statistics
 from treedbd.limits import Limits, StreamLimits
+from treedbd.logs.line_budget import LineBudget
 from treedbd.names import DatabaseName
 from treedbd.rules.kept_reads import ReadPool
 from treedbd.rules.slow_rules import MakeEvaluation
@@ -46,7 +47,8 @@ class Runtime:
     the other processes that share a database that this one has written to it. By
     `measure_rules` slow rules are found, if they are to be logged. `statistics` count what all
     databases do. `now_ms` returns the milliseconds since 1970. `owner` is what the sessions of
-    this process belong to.
+    this process belong to. `creation_lines` bounds what is logged of databases that may not be
+    created, since their names are those of clients.
     """
 
     clock: IReactorTime
@@ -63,6 +65,11 @@ class Runtime:
     now_ms: Callable[[], int] = _read_clock
     owner: SessionOwner = attrs.field(factory=MemoryOwner)
     slices: Slices = attrs.field(init=False)
+    creation_lines: LineBudget = attrs.field(init=False)
+
+    @creation_lines.default
+    def _(self) -> LineBudget:
+        return LineBudget(self.clock.seconds)
 
     @slices.default
     def _(self) -> Slices:
