@@ -54,6 +54,7 @@ FIRES: dict[str, dict[str, str]] = {
     "TreedbNoBackup": {"treedb_last_backup_timestamp_seconds{%s}": "-200000x180"},
     "TreedbTokenFailures": {'treedb_token_failures_total{%s, reason="expired"}': "0+600x180"},
     "TreedbRefusals": {'treedb_refusals_total{%s, code="too_many_requests"}': "0+600x180"},
+    "TreedbHoldsTooMuch": {'treedb_held_refusals_total{%s, limit="held_bytes"}': "0+60x180"},
     "TreedbStaleStreams": {"treedb_stale_streams_total{%s}": "0+600x180"},
     "TreedbStaleListens": {"treedb_stale_listens_total{%s}": "0+600x180"},
     "TreedbSocketRefusals": {'treedb_socket_refusals_total{%s, limit="sockets"}': "0+600x180"},

@@ -193,7 +193,7 @@ class Limits:
     header_count: int = limit(100, 10, 10_000)
     held_body_bytes: int = limit(1024 * MIB, 1, 2**40, "bytes")
     held_bytes: int = limit(512 * MIB, 1, 2**40, "bytes")
-    held_bytes_per_address: int = limit(256 * MIB, 1, 2**40, "bytes")
+    held_bytes_per_address: int = limit(128 * MIB, 1, 2**40, "bytes")
     held_bytes_per_connection: int = limit(64 * MIB, 1, 2**40, "bytes")
     waiting_bytes: int = limit(256 * MIB, 1, 2**40, "bytes")
     waiting_file_bytes: int = limit(8 * 1024 * MIB, 1, 2**50, "bytes")

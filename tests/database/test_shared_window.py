@@ -44,7 +44,7 @@ from treedbd.tree.event import Commit, CommittedChange, Event, Position
 from treedbd.tree.query import Query, parse_query, selection_to_json
 from treedbd.tree.types import Json, Path, Place, Value
 from treedbd.tree.value import from_plain, members, plain, value_at
-from treedbd.tree.window import RESERVE, Window
+from treedbd.tree.window import LEAST_RESERVE, Window
 
 ADMIN = Caller(None, is_admin=True)
 LIST: Path = ("list",)
@@ -511,12 +511,12 @@ def test_a_window_reads_the_collection_again_only_if_its_reserve_has_run_out(
     world.put(LIST, large(1000))
     reads = count_reads(monkeypatch)
     follower = world.follow(query(orderBy='"$value"', limitToFirst="10"))
-    for number in range(RESERVE):
+    for number in range(LEAST_RESERVE):
         world.put((*LIST, f"k{number:03}"), None)
     assert len(reads) == 1
-    world.put((*LIST, f"k{RESERVE:03}"), None)
+    world.put((*LIST, f"k{LEAST_RESERVE:03}"), None)
     assert len(reads) == 2
-    assert len(follower.received) == RESERVE + 1
+    assert len(follower.received) == LEAST_RESERVE + 1
     world.check()
 
 

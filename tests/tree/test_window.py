@@ -17,7 +17,7 @@ from treedbd.tree.query import Query, parse_query
 from treedbd.tree.types import Value
 from treedbd.tree.value import members
 from treedbd.tree.window import (
-    RESERVE,
+    MOST_RESERVE,
     Moved,
     Placed,
     Window,
@@ -41,7 +41,7 @@ def placed(watched: Query, children: Value) -> list[Placed]:
     return [((watched.sort_value(child), rank_key(key)), key) for key, child in selected]
 
 
-def draw(watched: Query, children: Value, reserve: int = RESERVE) -> Window:
+def draw(watched: Query, children: Value, reserve: int = MOST_RESERVE) -> Window:
     """Return the window that shows what a query selects."""
     window = Window(watched, reserve)
     window.fill(placed(window.wider_query, children))

@@ -22,6 +22,7 @@ from treedbd.database.errors import (
     PermissionDenied,
     QuotaExceeded,
     TooLarge,
+    TooManyDisconnectWrites,
     UnknownDatabase,
 )
 from treedbd.database.requests import Outcome, QueuedWrite, Write
@@ -43,7 +44,7 @@ WRITES: Final = "treedb.batch.writes"
 
 _REFUSALS: Final = (
     *(PermissionDenied, ConditionFailed, InvalidData, TooLarge, DeadlinePassed),
-    *(QuotaExceeded, UnknownDatabase),
+    *(QuotaExceeded, TooManyDisconnectWrites, UnknownDatabase),
 )
 
 

@@ -30,8 +30,10 @@ from treedbd.tree.value import leaf_of, priority_of, value_at
 from treedbd.tree.view import Charge, View, free
 from treedbd.tree.where import FieldKind
 
-RESERVE: Final = 256
+MOST_RESERVE: Final = 256
 """Children whose positions are kept beyond the limit, unless another number is given."""
+LEAST_RESERVE: Final = 32
+"""The same of a query with a short limit, of which a client may have thousands."""
 LONGEST_KEPT: Final = 1024
 """Characters of the longest string that a child of the reserve may be ordered by."""
 
@@ -175,11 +177,16 @@ class Window:
 
     """
 
-    def __init__(self, query: Query, reserve: int = RESERVE) -> None:
-        """Begin empty; `fill` says what is there. Keep at most `reserve` beyond the limit."""
+    def __init__(self, query: Query, reserve: int | None = None) -> None:
+        """Begin empty; `fill` says what is there. Keep at most `reserve` beyond the limit.
+
+        Where it is not given, it is twice the limit, within bounds.
+        """
         limit = query.limit_to_first or query.limit_to_last
         if limit is None:
             raise ValueError("A query without a limit needs no window.")
+        if reserve is None:
+            reserve = min(max(LEAST_RESERVE, 2 * limit), MOST_RESERVE)
         self._query = query
         self.bytes = 0
         self._limit: Final = limit

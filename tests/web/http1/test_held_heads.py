@@ -91,6 +91,7 @@ def test_too_much_is_refused_by_each_bound(limit: str, sent: bytes) -> None:
     peer = server.connect()
     (reply,) = peer.exchange(sent)
     assert reply.status == 503
+    assert reply[b"retry-after"] == b"1"
     assert reply.body.startswith(b'{"error":"unavailable"')
     assert held_of(server).refused == {limit: 1}
     assert held_of(server).total == 0

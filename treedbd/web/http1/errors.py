@@ -64,13 +64,18 @@ TOO_MANY_FROM_ADDRESS: Final = ErrorReply(
 HEADERS_TOO_LONG: Final = ErrorReply(431, "too_long", "The request headers are too long.")
 INTERNAL: Final = ErrorReply(500, "internal_error", "The server failed to answer this request.")
 TOO_MANY_BODIES: Final = ErrorReply(
-    503, "unavailable", "Too many request bodies are arriving; try again later."
+    503, "unavailable", "Too many request bodies are arriving; try again later.", 1
 )
 HELD_TOO_MUCH: Final = ErrorReply(
-    503, "unavailable", "The server holds too much for its clients at present; try again later."
+    503,
+    "unavailable",
+    "The server holds too much for its clients at present; try again later.",
+    1,
 )
-TOO_MANY: Final = ErrorReply(503, "unavailable", "There are too many connections; try again later.")
-SHUTTING_DOWN: Final = ErrorReply(503, "unavailable", "The server is shutting down.")
+TOO_MANY: Final = ErrorReply(
+    503, "unavailable", "There are too many connections; try again later.", 1
+)
+SHUTTING_DOWN: Final = ErrorReply(503, "unavailable", "The server is shutting down.", 1)
 _MALFORMED: Final = (400, "invalid_data")
 
 REPLIES: Final = (
