@@ -13,6 +13,7 @@ from tests.daemon import Daemon
 from tests.workers_of import worker_pids
 from treedbd import free_memory
 from treedbd.free_memory import (
+    CONNECTION_OBJECTS,
     FEW_OBJECTS,
     LOAD_S,
     LOOK_S,
@@ -37,13 +38,18 @@ class Process:
         self.collected = 0
         self.trimmed = 0
         self.emptied = 0
+        self.connections = 0
         self.in_thread: list[Trim] = []
         monkeypatch.setattr(free_memory, "count_old", lambda: self.objects)
         monkeypatch.setattr(free_memory, "empty_caches", self._empty_caches)
         monkeypatch.setattr(gc, "get_count", lambda: (0, 0, 1))
         monkeypatch.setattr(gc, "collect", self._collect)
         self.memory = FreeMemory(
-            self.clock, self.in_thread.append, self._trim, used_s=lambda: self.used
+            self.clock,
+            self.in_thread.append,
+            self._trim,
+            lambda: self.connections,
+            used_s=lambda: self.used,
         )
         self.memory.begin()
 
@@ -126,6 +132,16 @@ def test_many_objects_in_use_are_looked_at_only_when_they_are_twice_as_many(
     assert process.collected == 2
     process.work(few, few)
     assert process.collected == 3
+
+
+def test_what_connections_have_in_use_is_not_looked_at(process: Process) -> None:
+    process.connections = 16_000
+    in_use = CONNECTION_OBJECTS * process.connections
+    process.work(MANY_OBJECTS + in_use - 1)
+    assert process.collected == 0
+    process.connections = 0
+    process.work(MANY_OBJECTS)
+    assert process.collected == 1
 
 
 def test_the_interpreter_collects_young_objects_alone(process: Process) -> None:

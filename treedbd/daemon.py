@@ -26,6 +26,7 @@ from twisted.python.failure import Failure
 from twisted.python.reflect import namedAny
 
 import twisted
+from treedbd import free_memory
 from treedbd.config.authority import ensure_lan_certificate
 from treedbd.config.certificate import BadCertificate
 from treedbd.config.endpoints import AUTHORITY_CERTIFICATE, LOCAL_CERTIFICATE
@@ -33,7 +34,6 @@ from treedbd.config.local_network import LocalNetwork, find_local_network
 from treedbd.config.settings import Settings
 from treedbd.config.values import ConfigError
 from treedbd.errors import OperatorError
-from treedbd.free_memory import FreeMemory, find_trim, share_arena
 from treedbd.lan import lan_lines
 from treedbd.listening import CannotStart
 from treedbd.logs.setup import LogOutput, LogTarget
@@ -128,7 +128,7 @@ class Daemon(Service):
         The whole process logs to `log_output`; if that is None, twistd decides how.
         """
         raise_open_file_limit()
-        share_arena()
+        free_memory.share_arena()
         self.tree: TreeService | Supervisor
         if settings.workers > 1:
             self.tree = Supervisor(settings, reactor, source)
@@ -167,7 +167,7 @@ class Daemon(Service):
         turns = Turns(report_long_turns)
         if record_turns(self._reactor, turns):
             self.tree.show_turns(turns)
-        FreeMemory(self._reactor, self._reactor.callInThread, find_trim()).begin()
+        free_memory.begin_for(self._reactor)
         self._reactor.callWhenRunning(self._announce, self.tree.has_open_rules())
 
     def stopService(self) -> Deferred[None]:

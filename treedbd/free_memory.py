@@ -6,7 +6,8 @@ refers back to them forgets them. Three things are left that keep memory in a pr
 *Garbage in cycles.* The interpreter looks at all objects when their number has grown by a quarter,
 whatever they hold, and in any turn: with 2,000 sockets that takes 90 ms, five times until they are
 open. So here the young objects are collected as usual, and all of them at a moment of ours, if they
-are few; if they are very many, only when they have become twice as many.
+are few; if they are very many, only when they have become twice as many. Those that connections
+have in use do not count then: nothing of a stream or a socket becomes garbage in cycles.
 
 *Free memory that the allocator keeps.* The one of glibc gives back what is free at the end of its
 memory alone: after 1,000 connections with long heads it kept 500 MB. So a thread asks it to give
@@ -30,7 +31,7 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import LoopingCall
@@ -46,7 +47,9 @@ LOAD_S: Final = 0.5
 FEW_OBJECTS: Final = 30_000
 """So many objects are collected at each look: that takes 8 ms, and 50 ms if all are garbage."""
 MANY_OBJECTS: Final = 500_000
-"""More are collected in any case, if they have become twice as many since the last time."""
+"""More than connections have are collected in any case, if they have become twice as many."""
+CONNECTION_OBJECTS: Final = 100
+"""Objects of a connection, with its stream, or its socket and a listen: 64 to 88."""
 _NEVER: Final = 1_000_000_000
 _M_ARENA_MAX: Final = -8
 """The number of the setting in the `malloc.h` of glibc."""
@@ -82,11 +85,17 @@ class FreeMemory:
         clock: IReactorTime,
         run_in_thread: Callable[[Trim], object],
         trim: Trim | None,
+        count_connections: Callable[[], int],
         used_s: Callable[[], float] = time.process_time,
     ) -> None:
-        """Look by `clock`; `used_s` returns the seconds that the process has used a processor."""
+        """Look by `clock`.
+
+        `count_connections` returns how many are open, `used_s` the seconds that the process has
+        used a processor.
+        """
         self._run_in_thread = run_in_thread
         self._trim = trim
+        self._count_connections = count_connections
         self._used_s = used_s
         self._used = 0.0
         self._used_before_load = 0.0
@@ -120,10 +129,19 @@ class FreeMemory:
         if not gc.get_count()[2]:  # no object is older than at the last time
             return
         count = count_old()
-        if FEW_OBJECTS < count < max(MANY_OBJECTS, 2 * self._kept):
-            return
+        if count > FEW_OBJECTS:
+            many = MANY_OBJECTS + CONNECTION_OBJECTS * self._count_connections()
+            if count < max(many, 2 * self._kept):
+                return
         gc.collect()
         self._kept = count_old()
+
+
+def begin_for(reactor: Any) -> None:
+    """Begin in a process that serves by a reactor."""
+    FreeMemory(
+        reactor, reactor.callInThread, find_trim(), lambda: len(reactor.getReaders())
+    ).begin()
 
 
 def count_old() -> int:

@@ -21,9 +21,9 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.python.reflect import namedAny
 
+from treedbd import free_memory
 from treedbd.config.settings import Settings
 from treedbd.config.values import ConfigError
-from treedbd.free_memory import FreeMemory, find_trim, share_arena
 from treedbd.listening import CannotStart
 from treedbd.names import DatabaseName, parse_label
 from treedbd.process_setup import (
@@ -87,7 +87,7 @@ class Worker(Channel):
         turns = Turns(report_long_turns)
         if record_turns(self._reactor, turns):
             self._service.show_turns(turns)
-        FreeMemory(self._reactor, self._reactor.callInThread, find_trim()).begin()
+        free_memory.begin_for(self._reactor)
         self._companions.hints.begin()
         self._polling.start(BEAT_S, now=False)
         freeze_objects()
@@ -196,7 +196,7 @@ def main() -> None:
     reactor = namedAny("twisted.internet.reactor")
     use_monotonic_clock(reactor)
     raise_open_file_limit()
-    share_arena()
+    free_memory.share_arena()
     worker = Worker(start, start.source.load(), reactor)
     signal.signal(signal.SIGTERM, lambda *_: reactor.callFromThread(worker.stop))
     factory = Factory.forProtocol(lambda: worker)
