@@ -3,6 +3,7 @@ from __future__ import annotations
 import gc
 import json
 import pathlib
+import sys
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -40,7 +41,9 @@ class Process:
         self.emptied = 0
         self.connections = 0
         self.in_thread: list[Trim] = []
-        monkeypatch.setattr(free_memory, "count_old", lambda: self.objects)
+        self.blocks = self.counted = 0
+        monkeypatch.setattr(sys, "getallocatedblocks", lambda: self.blocks)
+        monkeypatch.setattr(free_memory, "count_old", self._count_old)
         monkeypatch.setattr(free_memory, "empty_caches", self._empty_caches)
         monkeypatch.setattr(gc, "get_count", lambda: (0, 0, 1))
         monkeypatch.setattr(gc, "collect", self._collect)
@@ -55,9 +58,13 @@ class Process:
 
     def work(self, objects: int = 0, kept: int = 0) -> None:
         """Work until the next look, which finds `objects`, of which `kept` are in use."""
-        self.used += WORKED_S
+        self.used += 2 * WORKED_S
         self.objects, self.kept = objects, kept
         self.clock.advance(LOOK_S)
+
+    def _count_old(self) -> int:
+        self.counted += 1
+        return self.objects
 
     def _empty_caches(self) -> None:
         self.emptied += 1
@@ -137,8 +144,12 @@ def test_many_objects_in_use_are_looked_at_only_when_they_are_twice_as_many(
 def test_what_connections_have_in_use_is_not_looked_at(process: Process) -> None:
     process.connections = 16_000
     in_use = CONNECTION_OBJECTS * process.connections
+    process.blocks = MANY_OBJECTS + in_use - 1
     process.work(MANY_OBJECTS + in_use - 1)
-    assert process.collected == 0
+    assert (process.counted, process.collected) == (0, 0)
+    process.blocks *= 2
+    process.work(MANY_OBJECTS + in_use - 1)
+    assert (process.counted, process.collected) == (1, 0)
     process.connections = 0
     process.work(MANY_OBJECTS)
     assert process.collected == 1

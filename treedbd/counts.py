@@ -7,10 +7,9 @@ of them (`workers.board`). What is counted by the address of a client is so by `
 from __future__ import annotations
 
 from collections import Counter
+from functools import lru_cache
 from ipaddress import IPv6Address
 from typing import Final, Protocol
-
-from treedbd.bounded_cache import short_cache
 
 KEPT_LEVELS: Final = 32_768
 """Levels of one generation in `Levels`: at most twice as many are kept."""
@@ -97,7 +96,7 @@ class Levels:
             self._old, self._young = self._young, {}
 
 
-@short_cache(4096)
+@lru_cache(maxsize=4096)
 def network_of(address: str) -> str:
     """Return whose an address is: of IPv6, which a client has many of, the first 64 bits.
 
