@@ -42,7 +42,14 @@ class Probe:
         self._where = Path(folder, f"where-{os.getpid()}")
         self._trim = Path(folder, f"trim-{os.getpid()}")
         self._main = threading.get_ident()
+        self._watches = [self.watch_memory]
+        self._watches += [self.watch_turns] * ("TURN_PROBE_WHERE" in os.environ)
         self.began_ns = 0
+
+    def watch(self) -> None:
+        """Begin to watch, once the daemon has been made: it sets up how threads allocate."""
+        while self._watches:
+            threading.Thread(target=self._watches.pop(), daemon=True).start()
 
     def add(self, *turn_ns: int) -> None:
         """Count a turn: what the process used, what its main thread did, and the clock's time."""
@@ -94,6 +101,7 @@ class ProbedPoller:
     def poll(self, *limits: Any) -> Any:
         """Wait for events; between two calls of this is a turn."""
         probe = self._probe
+        probe.watch()
         if probe.began_ns:
             process_ns, thread_ns = self._began_ns
             used_ns = time.process_time_ns() - process_ns, time.thread_time_ns() - thread_ns
@@ -118,10 +126,6 @@ def install(folder: str) -> None:
             return poller
         if probe is None:  # imports make pollers, too, before the reactor does
             probe = Probe(folder)
-            watches = [probe.watch_memory]
-            watches += [probe.watch_turns] * ("TURN_PROBE_WHERE" in os.environ)
-            for watch in watches:
-                threading.Thread(target=watch, daemon=True).start()
         return ProbedPoller(poller, probe)
 
     # Not the function itself: selectors keep it as an attribute of a class.
