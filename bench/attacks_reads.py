@@ -208,15 +208,15 @@ def reads_of_a_string(scene: Scene) -> str:
 
 
 def load_long_key(scene: Scene) -> None:
-    """Load 15 MB below a key that is too long for rows below it, with a priority."""
-    members = b",".join(b'"k%06d":%d' % (n, n) for n in range(scene.many(800_000)))
+    """Load 3 MB below a key that is too long for rows below it, with a priority."""
+    members = b",".join(b'"k%06d":%d' % (n, n) for n in range(scene.many(160_000)))
     target = "n" * 700, "print=silent&timeout=15min", b'{".priority":1,%b}' % members
     scene.owner().ask("PUT", *target)
 
 
-@attack("15 MB below a long key", load_long_key)
+@attack("3 MB below a long key", load_long_key)
 def below_a_long_key(scene: Scene) -> str:
-    """Read 15 MB that are in one row, a leaf in it, and its priority, and change the leaf."""
+    """Read 3 MB that are in one row, a leaf in it, and its priority, and change the leaf."""
     client, at, found = scene.client(), f"/{'n' * 700}", []
     for number in scene.repeatedly():
         targets = f"{at}.json", f"{at}/k000001.json", f"{at}/.priority.json"

@@ -95,10 +95,12 @@ def test_a_row_that_is_much_longer_is_surely_longer(value: Any) -> None:
     assert is_surely_longer(value, 4096)
 
 
-@pytest.mark.parametrize("priority", [1, 2.5, "p", 'q"},'])
+@pytest.mark.parametrize("priority", [1, -2.5e-300, "", "p", 'q"},', "\\", '\\"', "\n,", ',"a":1'])
 def test_a_priority_row_holds_a_priority_and_nothing_else(priority: Any) -> None:
     raw = encode_priority_row(priority)
     assert is_priority_row(raw)
+    assert not is_priority_row(encode_row({".priority": priority, "a": 1}))
+    assert not is_priority_row(encode_row({".priority": priority, "a": {".priority": priority}}))
     assert has_priorities(raw)
     assert load_priority_row(raw) == priority
 
@@ -189,3 +191,11 @@ def test_a_long_string_that_is_cut_off_is_damaged(end: bytes) -> None:
     for read in (load_row, print_row):
         with pytest.raises(DamagedRow):
             read(raw)
+
+
+def test_a_row_is_not_parsed_to_find_out_whether_it_is_a_priority_row(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = [encode_row({".priority": 1, "a": "x" * 70_000}), encode_priority_row(1)]
+    monkeypatch.setattr(row_codec, "parse_stored", None)
+    assert list(map(is_priority_row, rows)) == [False, True]

@@ -49,6 +49,10 @@ _HAS_PRIORITY: Final = b'"%b":' % PRIORITY.encode()
 _MAYBE_ARRAY: Final = re.compile(rb'\{"[0-9]')
 """Occurs in every printed object that could be an array: its first key is an index."""
 _PRIORITY_ROW: Final = MARK + b"{" + _HAS_PRIORITY
+_ONE_PRIORITY: Final = re.compile(
+    rb'%b(?:"[^"\\]*+(?:\\.[^"\\]*+)*+"|[^",}]*+)\}' % re.escape(_PRIORITY_ROW), re.DOTALL
+)
+"""All of a priority row: after the priority of any other row more members come."""
 CONTAINERS: Final = b"{["
 """How a plain row that holds a container begins."""
 _QUOTE: Final = b'"'[0]
@@ -130,10 +134,7 @@ def has_priorities(raw: bytes) -> bool:
 
 def is_priority_row(raw: bytes) -> bool:
     """Return whether the row holds a priority and nothing else."""
-    if not raw.startswith(_PRIORITY_ROW):
-        return False
-    json = parse_stored(raw)
-    return isinstance(json, dict) and len(json) == 1
+    return raw.startswith(_PRIORITY_ROW) and _ONE_PRIORITY.fullmatch(raw) is not None
 
 
 def load_row(raw: bytes) -> Value:
