@@ -5,19 +5,24 @@ turns by their length, in nanoseconds of a monotonic clock, so that counting one
 microsecond. `TurnPoller` stands in for the poller of a loop, and sees where turns begin and end.
 
 It also bounds what is done in a turn for the connections that are ready. Each has its events
-handled in one go, but once `EVENTS_S` have passed, those that are left wait for the next turn. They
-are the first then, so all have their turn in the order in which they became ready.
+handled in one go, but once `EVENTS_S` have passed, those that are left wait for the next turn. In
+it they alternate with those that have become ready meanwhile, and addresses of clients take turns.
+So none is left out, and a client that comes with one request does not wait until another had a
+thousand answered.
 """
 
 from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
-from itertools import chain
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, zip_longest
 from typing import Any, Final
 
 import attrs
+
+from treedbd.counts import network_of
 
 BUCKETS_S: Final = (
     *(0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005),
@@ -119,10 +124,15 @@ class Turns:
 class TurnPoller:
     """A poller like another, whose `poll` also counts and bounds the turns between its calls."""
 
-    def __init__(self, poller: Any, turns: Turns) -> None:
-        """Stand in for `poller`, an epoll or poll object."""
+    def __init__(
+        self, poller: Any, turns: Turns, address_of: Callable[[int], str] = lambda _: ""
+    ) -> None:
+        """Stand in for `poller`, an epoll or poll object.
+
+        `address_of` returns the address of the client at a descriptor; empty for none.
+        """
         self._poller = poller
-        self.poll: Final = _poll_in_turns(poller.poll, turns)
+        self.poll: Final = _poll_in_turns(poller.poll, turns, address_of)
 
     def __getattr__(self, name: str) -> Any:
         """Return what the other poller has; what has been used once is found without this."""
@@ -131,12 +141,11 @@ class TurnPoller:
         return found
 
 
-def _poll_in_turns(poll: Poll, turns: Turns) -> Poll:
+def _poll_in_turns(poll: Poll, turns: Turns, address_of: Callable[[int], str]) -> Poll:
     """Return `poll` with the time between its calls added to `turns`, and bounded.
 
     Its events end when a turn has lasted long enough. Those that it did not come to are asked for
-    again by the next call, since a poller reports a descriptor as long as it is ready; they come
-    first then.
+    again by the next call, since a poller reports a descriptor as long as it is ready.
     """
     began_ns = 0
     left: list[int] = []
@@ -151,22 +160,50 @@ def _poll_in_turns(poll: Poll, turns: Turns) -> Poll:
         finally:
             began_ns = now_ns()
         if left:
-            order = {number: at for at, number in enumerate(left)}
-            last = len(order)
-            events.sort(key=lambda event: order.get(event[0], last))
-            left = []
-        return chain.from_iterable(groups(events)) if len(events) > TOGETHER else events
+            events = _by_turns(_alternate(events, left), address_of)
+        if len(events) > TOGETHER:
+            return chain.from_iterable(groups(events))
+        left = []
+        return events
 
     def groups(events: list[Event]) -> Iterator[list[Event]]:
         nonlocal left
         end_ns = began_ns + _EVENTS_NS
         for at in range(0, len(events), TOGETHER):
             if at and now_ns() >= end_ns:
-                left = [number for number, _ in events[at:]]
+                left = _keep_order(events[at:], left)
                 return
             yield events[at : at + TOGETHER]
+        left = []
 
     return poll_in_turns
+
+
+def _alternate(events: Sequence[Event], left: Sequence[int]) -> list[Event]:
+    """Return events so that a new one follows each of those that were left, in their order."""
+    ready = dict(events)
+    again = [(number, ready.pop(number)) for number in left if number in ready]
+    pairs = zip_longest(again, ready.items())
+    return [event for pair in pairs for event in pair if event is not None]
+
+
+def _by_turns(events: Iterable[Event], address_of: Callable[[int], str]) -> list[Event]:
+    """Return events so that the first ones of all addresses come first, then their second ones."""
+    seen: Counter[str] = Counter()
+    rounds: list[list[Event]] = []
+    for event in events:
+        address = address_of(event[0])
+        if seen[address] == len(rounds):
+            rounds.append([])
+        rounds[seen[address]].append(event)
+        seen[address] += 1
+    return [event for each in rounds for event in each]
+
+
+def _keep_order(rest: Iterable[Event], left: Iterable[int]) -> list[int]:
+    """Return the descriptors of the rest of the events, first those that were left before."""
+    numbers = dict.fromkeys(number for number, _ in rest)
+    return [*(dict.fromkeys(number for number in left if number in numbers) | numbers)]
 
 
 def record_turns(reactor: Any, turns: Turns) -> bool:
@@ -174,5 +211,10 @@ def record_turns(reactor: Any, turns: Turns) -> bool:
     poller = getattr(reactor, "_poller", None)
     if not hasattr(poller, "poll"):
         return False
-    reactor._poller = TurnPoller(poller, turns)
+
+    def address_of(number: int) -> str:
+        client = getattr(reactor._selectables.get(number), "client", None)
+        return network_of(client[0]) if isinstance(client, tuple) else ""
+
+    reactor._poller = TurnPoller(poller, turns, address_of)
     return True
