@@ -320,8 +320,11 @@ class Outbox:
         except WaitingBytesRefused as error:
             self.postpone(job, error)
             return
-        if readers is not None:
-            self.release(readers)
+        if self._is_closed:
+            self.release(readers or ())
+        elif readers is not None:
+            self._is_held = False
+            self._sending = deque(readers) or None
         self._bound_answers()
 
     def _gather(self, sending: deque[FrameReader]) -> bytes:
