@@ -332,6 +332,22 @@ def test_a_log_that_another_process_begins_while_the_mark_is_read_is_its_own(
         assert not marks
 
 
+def test_who_follows_a_shelf_that_nobody_has_changed_begins_before_the_first_change(
+    path: pathlib.Path,
+) -> None:
+    with opened(path) as engine:
+        commit(engine)
+    with opened(path) as engine:
+        engine.refresh()
+        transaction = engine.begin()
+        transaction.put(b"only a row", b"1")  # as of an index: the change log has no entry of it
+        transaction.commit()
+        mark = mark_of(path)
+        assert mark is not None
+        assert not mark.is_closed
+        History(path)
+
+
 @pytest.mark.parametrize("is_used_again", [False, True])
 def test_after_a_clean_close_a_power_failure_does_not_bring_the_log_back(
     path: pathlib.Path,

@@ -131,9 +131,9 @@ class History:
 
     def follow(self, connection: apsw.Connection) -> None:
         """Go on from where other processes have brought the shelf; raise OSError."""
-        self._file.follow()
+        mark = self._file.follow()
         self._newest = _newest(connection)
-        self._is_begun = True  # by whoever has committed
+        self._is_begun = mark is not None and not mark.is_closed
 
     def renew(self, connection: apsw.Connection) -> None:
         """Record durably how far a shelf has come that was recovered; raise OSError."""

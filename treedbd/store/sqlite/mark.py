@@ -64,6 +64,9 @@ class MarkFile:
                 content = file.read(2 * _SLOT_BYTES)
         except FileNotFoundError:
             return None
+        return self._take_last(content)
+
+    def _take_last(self, content: bytes) -> Mark | None:
         whole = _whole_slots(content)
         if not whole:
             return None
@@ -71,13 +74,11 @@ class MarkFile:
         self._count, mark = max(whole, key=lambda slot: slot[0])
         return mark
 
-    def follow(self) -> None:
-        """Write the next mark after those that other processes have written; raise OSError."""
+    def follow(self) -> Mark | None:
+        """Return the last mark, after which the next one is written; raise OSError."""
         if self._descriptor is None:
-            self.read()
-            return
-        content = os.pread(self._descriptor, 2 * _SLOT_BYTES, 0)
-        self._count = max((slot[0] for slot in _whole_slots(content)), default=self._count)
+            return self.read()
+        return self._take_last(os.pread(self._descriptor, 2 * _SLOT_BYTES, 0))
 
     def write(self, mark: Mark, *, sync: bool = False) -> None:
         """Write a mark, and with `sync` wait until it is on the disk; raise OSError."""
