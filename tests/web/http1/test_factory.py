@@ -300,6 +300,7 @@ async def test_a_client_receives_a_stream_frame_by_frame(server: ListeningServer
     while not resource.requests:
         await deferLater(reactor, 0)
     (request,) = resource.requests
+    request.has_own_timeout = True  # as each stream has, so it ends with its client
     lost: list[Failure] = []
     request.notifyFinish().addErrback(lost.append)
     for number in range(1, 4):
