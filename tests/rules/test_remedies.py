@@ -155,6 +155,7 @@ def test_a_rule_that_forgets_a_way_of_selecting_is_warned_of(
     (warning,) = parse_rules(json.dumps(rules)).warnings
     assert forgotten in warning.text
     assert "add !query.where && query.equalTo == null." in warning.text
+    assert warning.is_advice
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from twisted.logger import Logger, LogPublisher
 from tests.web.http1.peer import Peer
 from tests.web.tree_server import TreeServer
 from tests.websocket_frames import BINARY, CLOSE, KEY, PING, TEXT, print_frame
+from treedbd.database.slices import Slices, Steps
 from treedbd.web.realtime.listens import Listen
 from treedbd.web.realtime.pieces import LongMessage
 from treedbd.web.realtime.session import RealtimeSession
@@ -295,3 +296,16 @@ def test_nothing_of_a_refused_handshake_is_left(
     if version == "13":
         monkeypatch.setattr("treedbd.web.http1.request.Request.upgrade", lambda *_: None)
     check_freed(use)
+
+
+def test_a_socket_may_close_before_what_it_has_sent_has_its_turn(
+    server: TreeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer = open_socket(server)
+    waiting: list[Steps] = []
+    monkeypatch.setattr(Slices, "start", lambda _, steps: waiting.append(steps))
+    peer.send(print_frame(TEXT, b"{}") * 2_000)
+    peer.disconnect()
+    assert waiting
+    for steps in waiting:
+        assert list(steps) == []

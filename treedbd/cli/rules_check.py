@@ -20,7 +20,7 @@ def check(arguments: Namespace) -> Status:
     raw = read_rules(file)
     text = raw.decode("utf-8", "replace")
     rules = parse_rules_of(file, raw, limits)
-    for (line, column), warning in rules.warnings:
+    for (line, column), warning, _ in rules.warnings:
         warn(f"{file}:{line}:{column}: warning: {warning}", *excerpt(text, line, column))
     print_line(f"{file}: ok")
     return DONE

@@ -74,7 +74,7 @@ _Captures: TypeAlias = tuple[tuple[str, int], ...]
 
 @attrs.frozen
 class _Compiled:
-    """An expression, compiled; `warnings` are offsets into it, and texts."""
+    """An expression, compiled; `warnings` and `advice` are offsets into it, and texts."""
 
     test: Callable[[Scope], bool]
     reads_time: bool
@@ -82,6 +82,7 @@ class _Compiled:
     may_be_true: Callable[[KnownScope], bool] | None
     constant: bool | None
     warnings: tuple[tuple[int, str], ...]
+    advice: tuple[tuple[int, str], ...]
 
 
 def build_rules(
@@ -191,6 +192,8 @@ class _Builder:
                 self.source.fail(value.offset_of(error.offset), error.text, error.hint)
         for offset, text in compiled.warnings:
             self.warn(value.offset_of(offset), text)
+        for offset, text in compiled.advice:
+            self.warn(value.offset_of(offset), text, is_advice=True)
         return Rule(
             kind,
             keys,
@@ -202,9 +205,9 @@ class _Builder:
             may_be_true=compiled.may_be_true,
         )
 
-    def warn(self, offset: int, text: str) -> None:
+    def warn(self, offset: int, text: str, *, is_advice: bool = False) -> None:
         if len(self.warnings) < MAX_WARNINGS:
-            self.warnings.append(RulesWarning(self.source.position(offset), text))
+            self.warnings.append(RulesWarning(self.source.position(offset), text, is_advice))
 
     def index_on(self, value: Item) -> frozenset[str]:
         items = value.items if isinstance(value, ArrayItem) else (value,)
@@ -229,7 +232,7 @@ def _find_unequal(types: TypeTable) -> Iterator[tuple[int, str]]:
 
 
 def _find_forgotten(types: TypeTable) -> Iterator[tuple[int, str]]:
-    """Return a warning of a rule that bounds queries in some ways, but not in all.
+    """Return advice for a rule that bounds queries in some ways, but not in all.
 
     One that has a limit and looks at the bounds wants a caller to see certain children only.
     """
@@ -271,10 +274,10 @@ def _compile(text: str, kind: str, captures: _Captures, limits: RulesLimits) -> 
             if node.regex.bar is not None
         ],
         *_find_unequal(types),
-        *_find_forgotten(types),
     )
     reads_data = not names.isdisjoint(_TREES)
     # The expressions "true" and "false" are as constant as the words themselves.
     value = expression.value if isinstance(expression, Literal) else None
     constant = value if isinstance(value, bool) else None
-    return _Compiled(test, "now" in names, reads_data, may_be_true, constant, warnings)
+    advice = tuple(_find_forgotten(types))
+    return _Compiled(test, "now" in names, reads_data, may_be_true, constant, warnings, advice)

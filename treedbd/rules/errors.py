@@ -18,10 +18,15 @@ class TextPosition(NamedTuple):
 
 
 class RulesWarning(NamedTuple):
-    """What is allowed but probably not meant; `str()` is `line:column: text`."""
+    """What is allowed but probably not meant; `str()` is `line:column: text`.
+
+    If it `is_advice`, it may well be meant, and is said where rules are checked and logged, not in
+    the response to putting them.
+    """
 
     position: TextPosition
     text: str
+    is_advice: bool = False
 
     def __str__(self) -> str:
         return f"{self.position.line}:{self.position.column}: {self.text}"

@@ -184,8 +184,9 @@ async def _put_rules(
     except CancelledError:
         return None
     status: dict[str, Json] = {"status": "ok"}
-    if put.warnings:
-        status["warnings"] = [str(warning) for warning in put.warnings]
+    warnings = [str(each) for each in put.warnings if is_dry_run or not each.is_advice]
+    if warnings:
+        status["warnings"] = [*warnings]
     return json_response(wanted, status)
 
 

@@ -397,6 +397,19 @@ def test_an_idle_connection_is_closed_without_a_reply() -> None:
     assert peer.transport.value() == b""
 
 
+def test_a_connection_that_follows_one_that_has_gone_is_idle_for_the_whole_time() -> None:
+    peer = connect()
+    server = peer.server
+    peer.disconnect()
+    server.clock.advance(0.9)
+    other = server.connect()
+    server.clock.advance(0.1)
+    server.pass_time(74)
+    assert not other.is_closed
+    server.pass_time(1)
+    assert other.is_closed
+
+
 def test_the_idle_time_starts_again_with_every_reply() -> None:
     peer = connect()
     peer.server.pass_time(50)

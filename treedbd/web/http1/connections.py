@@ -142,6 +142,7 @@ class Connections:
         It is counted for `address` unless that is empty. A refused connection is registered too,
         until it is closed.
         """
+        self.now = self.clock.seconds()  # it may be old: the last sweep had nobody to sweep
         # First counted, then compared: others may admit connections at the same time.
         self._count(address, 1)
         error = self._error_for(address)

@@ -214,7 +214,7 @@ class Outbox:
         """Send what waits, unless that is not possible now."""
         if not (self._is_sending or self.is_paused or self._is_held or self._is_closed):
             self._is_sending = True
-            self._slices.start(self._send_chunks())
+            self._slices.start(self._send_chunks(self._owner))
 
     def close(self) -> None:
         """Drop everything, for good, and forget the owner."""
@@ -284,8 +284,8 @@ class Outbox:
 
     # Sending.
 
-    def _send_chunks(self) -> Steps:
-        owner = self._owner  # also if this is closed meanwhile
+    def _send_chunks(self, owner: OutboxOwner) -> Steps:
+        """Send what waits for an owner, which is forgotten if this is closed meanwhile."""
         try:
             while (chunk := self._next_chunk()) is not None:
                 self._writer.write(chunk)

@@ -199,12 +199,12 @@ class RealtimeSocket:
 
     def _parse_rest(self) -> None:
         if not self.is_held:
-            self._slices.start(self._parse_in_steps())
+            self._slices.start(self._parse_in_steps(self._receiver))
         if self._unparsed is not None:
             self._receiver.set_parsing(True)
 
-    def _parse_in_steps(self) -> Steps:
-        receiver = self._receiver  # also if this is released meanwhile
+    def _parse_in_steps(self, receiver: MessageReceiver) -> Steps:
+        """Parse for a receiver, which is forgotten if this is released meanwhile."""
         try:
             while self._unparsed and not self._is_closing and not self.is_held:
                 size = max(PARSED_AT_ONCE, min(self._cutter.payload, PAYLOAD_AT_ONCE))
@@ -341,6 +341,7 @@ class RealtimeSocket:
             if self._note_held(grown):
                 self._receiver.refused("held_body_bytes")
                 self.close(CloseCode.TRY_AGAIN_LATER, "too many messages are arriving")
+                return
         if not held and not self._joiner.is_joining:
             self._began_message = None
         elif self._began_message is None:
