@@ -205,7 +205,7 @@ def test_a_loss_that_the_operator_accepts_is_served_and_logged(tmp_path: pathlib
     shelf.with_name("default.shelf-wal").unlink()
     with Daemon(tmp_path, arguments=["--accept-loss"]) as daemon:
         assert daemon.request("GET", "/a.json").body == b"null"
-        assert f"{shelf} ends with change 0, but change 1 had been made durable." in daemon.log
+        daemon.await_line(f"{shelf} ends with change 0, but change 1 had been made durable.")
         assert daemon.request("PUT", "/a.json", "2").status == 200
     with Daemon(tmp_path) as daemon:
         assert daemon.request("GET", "/a.json").body == b"2"
