@@ -9,7 +9,7 @@ import socket
 import time
 from urllib.parse import quote, urlsplit
 
-from attacked import Scene
+from attacked import Client, Scene
 from attacks import attack, statuses
 from attacks_reads import load_large, load_small
 from listeners import dial
@@ -35,6 +35,18 @@ def open_many(scene: Scene, targets: list[str], headers: str = "") -> list[socke
         for target in targets:
             held.append(opened(scene, target, headers=headers))  # noqa: PERF401 -- until one fails
     return held
+
+
+def begin_log(scene: Scene) -> tuple[Client, socket.socket]:
+    """Return who has written a value, and a stream of it that can be resumed."""
+    client = scene.client()
+    client.ask("PUT", "/log.json?print=silent", 1)
+    return client, opened(scene, "/log.json?resume=true", reads=False)
+
+
+def first_id(stream: socket.socket) -> str:
+    """Return the first position that a stream says."""
+    return stream.recv(65_536).partition(b"id: ")[2].partition(b"\n")[0].decode()
 
 
 def read_all(held: list[socket.socket], seconds: float) -> int:
@@ -225,11 +237,8 @@ def writes_at_the_end(scene: Scene) -> str:
 @attack("streams: resumed, 1,000 writes")
 def resumed(scene: Scene) -> str:
     """Resume 100 streams from long ago, again and again."""
-    client = scene.client()
-    client.ask("PUT", "/log.json?print=silent", 1)
-    stream = opened(scene, "/log.json?resume=true", reads=False)
-    text = stream.recv(65_536)
-    first = text.partition(b"id: ")[2].partition(b"\n")[0].decode()
+    client, stream = begin_log(scene)
+    first = first_id(stream)
     for number in range(scene.many(900)):
         client.ask("PUT", f"/log/{number % 10}.json?print=silent", "x" * 15_000)
     received, targets = 0, ["/log.json?resume=true"] * scene.many(100)
@@ -263,9 +272,7 @@ def queries_closed_at_once(scene: Scene) -> str:
 @attack("streams: resumed, from 500 positions")
 def resumed_apart(scene: Scene) -> str:
     """Resume 500 streams, each from a position of its own, and read nothing that they missed."""
-    client = scene.client()
-    client.ask("PUT", "/log.json?print=silent", 1)
-    stream = opened(scene, "/log.json?resume=true", reads=False)
+    client, stream = begin_log(scene)
     stream.setblocking(False)
     received = b""
     for number in range(scene.many(900)):
@@ -284,10 +291,8 @@ def resumed_apart(scene: Scene) -> str:
 @attack("streams: resumed, wide patches")
 def resumed_wide(scene: Scene) -> str:
     """Resume 20 streams of a leaf after 240 PATCHes of 5,000 places elsewhere, again and again."""
-    client = scene.client()
-    client.ask("PUT", "/log.json?print=silent", 1)
-    stream = opened(scene, "/log.json?resume=true", reads=False)
-    first = stream.recv(65_536).partition(b"id: ")[2].partition(b"\n")[0].decode()
+    client, stream = begin_log(scene)
+    first = first_id(stream)
     for number in range(scene.many(240)):
         members = {f"{number % 256:02x}{key:03x}": 1 for key in range(scene.many(5000))}
         client.ask("PATCH", "/wide.json?print=silent", members)

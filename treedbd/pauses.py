@@ -19,6 +19,8 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
+from heapq import merge
+from itertools import islice
 from math import inf
 from typing import Any, Final, NoReturn, TypeAlias, TypeVar
 
@@ -36,6 +38,9 @@ It is not called so, because mypy then wants a value of each `yield`.
 STEP_SECONDS: Final = 0.000_25
 PAUSE_AFTER: Final = 256
 """Items that take some hundred microseconds."""
+
+SORTED_AT_ONCE: Final = 512
+"""Items that are sorted in one step."""
 
 _OVER: Final = object()
 
@@ -92,6 +97,32 @@ class _Failure:
 
     def __init__(self, error: BaseException) -> None:
         self.error = error
+
+
+def sort_in_steps(items: Iterable[T]) -> Generator[None, None, list[T]]:
+    """Sort items that compare, some in each step."""
+    runs: list[list[T]] = []
+    items = iter(items)
+    while run := sorted(islice(items, SORTED_AT_ONCE)):  # type: ignore[type-var]
+        runs.append(run)
+        yield
+    found: list[T] = []
+    merged = merge(*runs)  # type: ignore[type-var]
+    while some := list(islice(merged, SORTED_AT_ONCE)):
+        found += some
+        yield
+    return found
+
+
+def run_paused(steps: Generator[None, None, T]) -> T:
+    """Return what steps return at their end, with a pause after each."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        pause()
 
 
 def pause() -> None:

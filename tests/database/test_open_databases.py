@@ -300,6 +300,16 @@ def test_first_writes_do_not_open_many_files_beyond_the_bound(
     close(catalog)
 
 
+def acquire_often(catalog: Catalog, database: Database, times: int) -> list[object]:
+    """Wait for a database that has to be opened; return what receives None for each who goes on."""
+    opened: list[object] = []
+    for _ in range(times):
+        opening = acquire(catalog, database)
+        assert opening is not None
+        opening.addCallback(opened.append)
+    return opened
+
+
 def test_those_who_wait_for_one_database_share_its_opening(
     tmp_path: pathlib.Path, files: Files
 ) -> None:
@@ -307,11 +317,7 @@ def test_those_who_wait_for_one_database_share_its_opening(
     disk = Disk()
     catalog, _ = make_catalog(tmp_path, PROJECT, run_in_thread=disk.run)
     a = find(catalog, "a")
-    opened: list[object] = []
-    for _ in range(5):
-        opening = acquire(catalog, a)
-        assert opening is not None
-        opening.addCallback(opened.append)
+    opened = acquire_often(catalog, a, 5)
     assert opened == []
     disk.finish()
     assert opened == [None] * 5
@@ -326,11 +332,7 @@ def test_those_who_wait_for_one_database_go_on_in_slices(
     disk = Disk()
     catalog, clock = make_catalog(tmp_path, PROJECT, run_in_thread=disk.run)
     a = find(catalog, "a")
-    opened: list[object] = []
-    for _ in range(100):
-        opening = acquire(catalog, a)
-        assert opening is not None
-        opening.addCallback(opened.append)
+    opened = acquire_often(catalog, a, 100)
     clock.lag = SLICE_SECONDS / 4
     disk.finish()
     begun = [len(opened)]

@@ -30,6 +30,7 @@ from treedbd.database import shared_window, written_children
 from treedbd.database.requests import Caller, Write
 from treedbd.database.runtime import Runtime
 from treedbd.database.watchers import Notification
+from treedbd.pauses import SORTED_AT_ONCE, sort_in_steps
 from treedbd.rules.ruleset import parse_rules
 from treedbd.rules.steps import finish
 from treedbd.store import select
@@ -797,9 +798,8 @@ def test_children_that_enter_together_are_one_event_up_to_a_bound(
     assert follower.missed == 1
 
 
-@pytest.mark.parametrize("count", [0, 1, 3 * written_children.SORTED_AT_ONCE + 1])
+@pytest.mark.parametrize("count", [0, 1, 3 * SORTED_AT_ONCE + 1])
 def test_children_are_sorted_in_steps(count: int) -> None:
     pairs = [(number * 7919 % count, f"k{number}") for number in range(count)]
-    steps = written_children.sort_in_steps(pairs)
-    assert finish(steps) == sorted(pairs)
-    assert len(list(written_children.sort_in_steps(pairs))) >= count // 256
+    assert finish(sort_in_steps(pairs)) == sorted(pairs)
+    assert len(list(sort_in_steps(pairs))) >= count // 256

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from heapq import merge
-from itertools import islice
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias
 
 from treedbd.database.slices import Steps
 from treedbd.limits import KIB, MIB
+from treedbd.pauses import SORTED_AT_ONCE, sort_in_steps
 from treedbd.tree.event import (
     EVENT_BYTES,
     Commit,
@@ -31,8 +30,6 @@ from treedbd.tree.value import as_json, plain, with_priority
 from treedbd.tree.view import View
 from treedbd.tree.window import Facts, Field, Moved, read_facts
 
-T = TypeVar("T")
-
 READ_AT_ONCE: Final = 16
 """Children that are looked at in one step, or facts that are read."""
 MOST_FACTS: Final = 262_144
@@ -41,8 +38,6 @@ MOST_TEXT: Final = 32 * MIB
 
 Beyond them, or where more would have to be read, streams read their value again.
 """
-SORTED_AT_ONCE: Final = 512
-"""Children that are sorted in one step."""
 READ_BYTES: Final = 64 * KIB
 """A larger value is read child by child."""
 RESENT_BYTES: Final = 4 * KIB
@@ -220,21 +215,6 @@ def read_all_facts(
             looked_at = 0
             yield
     return facts
-
-
-def sort_in_steps(pairs: Iterable[T]) -> Generator[None, None, list[T]]:
-    """Sort pairs that compare, some in each step."""
-    runs: list[list[T]] = []
-    pairs = iter(pairs)
-    while run := sorted(islice(pairs, SORTED_AT_ONCE)):  # type: ignore[type-var]
-        runs.append(run)
-        yield
-    found: list[T] = []
-    merged = merge(*runs)  # type: ignore[type-var]
-    while some := list(islice(merged, SORTED_AT_ONCE)):
-        found += some
-        yield
-    return found
 
 
 def _split(pairs: Sequence[tuple[Any, str]]) -> tuple[list[Any], list[str]]:

@@ -16,7 +16,7 @@ from itertools import count, islice
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from treedbd.limits import MIB
-from treedbd.pauses import free_beside, pause
+from treedbd.pauses import free_beside, run_paused
 from treedbd.store.children import ChildSource, Spread
 from treedbd.store.engine import DamagedRow
 from treedbd.store.row_codec import (
@@ -85,14 +85,7 @@ def ranks_of(
     nodes: ReadsNodes, path: Path, query: Query, batch: Sequence[Member]
 ) -> list[ValueRank]:
     """Return the rank of each child of `path` in a batch, with pauses; raise `DamagedRow`."""
-    steps = ranks_in_steps(nodes, path, query, batch)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as stop:
-            ranks: list[ValueRank] = stop.value
-            return ranks
-        pause()
+    return run_paused(ranks_in_steps(nodes, path, query, batch))
 
 
 def ranks_in_steps(

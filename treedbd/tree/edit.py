@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from heapq import merge
-from itertools import islice, pairwise
+from itertools import pairwise
 from typing import Any, Final, Literal, TypeAlias
 
 import attrs
 
 from treedbd.limits import MAX_PATCH_MEMBERS
-from treedbd.pauses import pause, paused
+from treedbd.pauses import pause, paused, run_paused, sort_in_steps
 from treedbd.tree.errors import InvalidData, InvalidPath
 from treedbd.tree.normalise import (
     DEFAULT_STRING_BYTES,
@@ -42,7 +41,6 @@ from treedbd.tree.view import View
 Method: TypeAlias = Literal["put", "patch"]
 
 _READ_AT_ONCE: Final = 64
-_SORTED_AT_ONCE: Final = 1024
 
 
 @attrs.frozen
@@ -178,21 +176,12 @@ def find_lone_priority(edit: Edit, view: View) -> Path | None:
     alone = [path for path in paused(priorities, _READ_AT_ONCE) if view.peek(path) is None]
     if not alone:
         return None
-    written = _sort_in_steps(place.path for place in places if not place.is_priority)
+    written = run_paused(sort_in_steps(path for path, is_priority in places if not is_priority))
     for path in paused(alone):
         at = bisect_left(written, path)
         if at == len(written) or not is_at_or_above(path, written[at]):
             return path
     return None
-
-
-def _sort_in_steps(paths: Iterable[Path]) -> list[Path]:
-    """Return paths in the order of Python; pauses."""
-    rest, runs = iter(paths), list[list[Path]]()
-    while some := sorted(islice(rest, _SORTED_AT_ONCE)):
-        runs.append(some)
-        pause()
-    return runs[0] if len(runs) == 1 else list(paused(merge(*runs)))
 
 
 def echo_of(edit: Edit, after: View) -> Json:

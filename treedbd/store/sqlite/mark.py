@@ -66,14 +66,6 @@ class MarkFile:
             return None
         return self._take_last(content)
 
-    def _take_last(self, content: bytes) -> Mark | None:
-        whole = _whole_slots(content)
-        if not whole:
-            return None
-        self._is_readable = True
-        self._count, mark = max(whole, key=lambda slot: slot[0])
-        return mark
-
     def follow(self) -> Mark | None:
         """Return the last mark, after which the next one is written; raise OSError."""
         if self._descriptor is None:
@@ -100,6 +92,14 @@ class MarkFile:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
+
+    def _take_last(self, content: bytes) -> Mark | None:
+        whole = _whole_slots(content)
+        if not whole:
+            return None
+        self._is_readable = True
+        self._count, mark = max(whole, key=lambda slot: slot[0])
+        return mark
 
     def _open(self, content: bytes) -> int:
         """Open the file; create it with `content` if no mark can be read from it."""
