@@ -206,7 +206,8 @@ call("transaction", "each transaction is heard once, by queries and by who liste
 call("equalTo update", "what two apps claim at once is shown by the one that has it", async () => {
   const [own] = node();
   const apps = ["ada", "alan"].map((name) => ({ name, place: connect().ref(path(own)) }));
-  const shown = apps.map(({ name, place }) => follow(place.orderByChild("by").equalTo(name)));
+  const claimed = ({ name, place }) => place.orderByChild("by").equalTo(name);
+  const shown = apps.map((app) => follow(claimed(app), (snapshot) => snapshot.val() ?? {}));
   await Promise.all(shown.map((heard) => heard.count(1)));
   for (const round of numbers(10)) {
     const claim = (i) => apps.map(({ name, place }) => place.child(`${round}-${i}`).update({ by: name }));
