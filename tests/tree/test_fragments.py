@@ -75,11 +75,14 @@ def test_the_fragments_of_a_document_are_all_of_it(
     assert assemble(split(text, limit, step)) == as_objects(document)
 
 
+DAMAGE = [b",", b"]", b"}", b"[", b"{", b'"', b":", b"x", b" 1", b"[1]", b'{"x":1}', b'"x":[1]']
+
+
 @given(DOCUMENTS, st.integers(1, 30), st.data())
 def test_what_is_not_valid_is_found(document: Any, limit: int, data: st.DataObject) -> None:
     text = orjson.dumps(document)
     at = data.draw(st.integers(0, len(text)))
-    inserted = data.draw(st.sampled_from([b",", b"]", b"}", b"[", b"{", b'"', b":", b"x", b" 1"]))
+    inserted = data.draw(st.sampled_from(DAMAGE))
     damaged = text[:at] + inserted + text[at + data.draw(st.integers(0, 1)) :]
     assert accepts(damaged, limit) == is_valid(damaged)
 
@@ -186,6 +189,16 @@ def test_a_document_that_is_nested_too_deep_is_refused() -> None:
 def test_a_document_that_ends_too_early_is_refused(text: bytes) -> None:
     with pytest.raises(InvalidData, match="too early"):
         split(text, 4)
+
+
+@pytest.mark.parametrize("after", [b"[1]", b"[%b]", b'{"x":1}', b'{"x":[%b]}', b'"x"', b'"x":[%b]'])
+@pytest.mark.parametrize("limit", [8, FRAGMENT_BYTES])
+def test_a_value_behind_a_long_one_without_a_comma_is_not_valid(after: bytes, limit: int) -> None:
+    items = b",".join([b'"%b"' % (b"x" * limit)] * 4)
+    after = after.replace(b"%b", items)
+    assert accepts(b'{"a":[%b],"b":1}' % items, limit)
+    assert not accepts(b'{"a":[%b]%b,"b":1}' % (items, after), limit)
+    assert not accepts(b"[[%b]%b]" % (items, after), limit)
 
 
 @pytest.mark.parametrize(

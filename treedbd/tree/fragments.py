@@ -267,8 +267,8 @@ class Splitter:
         self._long.add(text)
 
     def _begin(self, char: int, at: int) -> None:
-        if self._is_over:
-            raise _unexpected()
+        if self._is_over or (self._open and self._open[-1].key is not None):
+            raise _unexpected()  # the member has a child already
         if not self._open:
             self._expect_blank(0, at - 1)
         if len(self._open) >= MAX_BODY_NESTING:
