@@ -253,6 +253,17 @@ def test_trailers_and_extensions_of_chunks_are_ignored() -> None:
 def test_empty_lines_before_a_request_are_skipped() -> None:
     assert len(parse_all(b"\r\n\r\n" + LINE + b"\r\n\r\n" + LINE + b"\r\n")) == 2
     assert len(parse_all(b"\r", b"\n", b"\r\n", LINE, b"\r", b"\n")) == 1
+    eight = [b"\r\n"] * 8
+    assert len(parse_all(*eight, LINE + b"\r\n", *eight, LINE + b"\r\n")) == 2
+
+
+@pytest.mark.parametrize("pieces", [[b"\r\n" * 9], [b"\r\n"] * 9, [b"\r\n" * 8, b"\r", b"\n"]])
+def test_more_empty_lines_are_refused_however_they_come(pieces: list[bytes]) -> None:
+    first = LINE + b"\r\n"
+    with pytest.raises(ProtocolError, match="request line"):
+        parse_all(first, *pieces)
+    with pytest.raises(ProtocolError, match="request line"):
+        parse_all(first, first, *pieces, first)
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,8 @@ from treedbd.web.http1.request_line import NEVER_IN_A_HEAD, REQUEST_LINE, check_
 
 HTTP_1_1: Final = b"HTTP/1.1"
 
-_EMPTY_LINES = re.compile(rb"(?:\r\n){1,8}")
+_EMPTY_LINES = re.compile(rb"(?:\r\n)+")
+_MAX_EMPTY_LINES: Final = 8
 """Old clients send one after a body; a client that sends nothing else sends no requests."""
 _SLASH: Final = ord("/")
 _REMEMBERED_BYTES: Final = 2 * KIB
@@ -92,6 +93,7 @@ class Http1Parser:
         self._parsed_any = False
         self._known = b""  # the head that the attributes describe, if it is remembered
         self._known_body = 0
+        self._empty_lines = 0  # before the next head
 
     @property
     def unread_bytes(self) -> int:
@@ -204,7 +206,7 @@ class Http1Parser:
         data, at = self._unread, self._at
         empty_lines = _EMPTY_LINES.match(data, at)
         if empty_lines is not None:  # allowed before a request: RFC 9112, section 2.2
-            at = self._at = empty_lines.end()
+            at = self._skip_lines(empty_lines.end())
         end = data.find(b"\r\n\r\n", max(at, self._searched))
         if end < 0 or end + 2 - at > self._surely_short:
             self._check_large_or_partial(end)
@@ -213,6 +215,15 @@ class Http1Parser:
         else:
             self._at = end + 4
             self._read_head(data, at, end + 4)
+
+    def _skip_lines(self, end: int) -> int:
+        """Skip the empty lines up to `end`, and return it; raise `ProtocolError` for too many."""
+        self._known = b""  # so that the next head is read, and the lines before it are over
+        self._empty_lines += (end - self._at) // 2
+        if self._empty_lines > _MAX_EMPTY_LINES:
+            refuse_line(self._unread, self._at)
+        self._at = end
+        return end
 
     def _check_large_or_partial(self, end: int) -> None:
         """Refuse a head, whole or not, that is too long or cannot become valid.
@@ -240,6 +251,7 @@ class Http1Parser:
 
     def _read_head(self, data: bytes, at: int, end: int) -> None:
         self._known = b""
+        self._empty_lines = 0
         line = REQUEST_LINE.match(data, at) or refuse_line(data, at)
         self.method, self.target, self.version = line.groups()
         if self.target[0] != _SLASH:
