@@ -11,7 +11,7 @@ import errno
 import ipaddress
 import os
 import socket
-from typing import Any
+from typing import Any, Final
 
 import attrs
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
@@ -27,6 +27,9 @@ from twisted.python.failure import Failure
 from treedbd.config.certificate import ServerContext
 from treedbd.config.endpoints import Endpoint
 from treedbd.errors import OperatorError
+
+ACCEPTED_AT_ONCE: Final = 16
+"""Connections of a port that are accepted before others have their turn, each some 0.5 ms."""
 
 
 class CannotListen(OperatorError):
@@ -49,7 +52,7 @@ def open_endpoint(
     opened: list[IListeningPort | Failure] = []
     try:
         if endpoint.is_passed:
-            return _open_passed(endpoint, reactor, factory)
+            return accept_at_most(ACCEPTED_AT_ONCE, _open_passed(endpoint, reactor, factory))
         listening: Deferred[IListeningPort] = _without_tls(endpoint, reactor).listen(factory)
     except (ValueError, TypeError) as error:
         raise CannotListen(
@@ -64,6 +67,24 @@ def open_endpoint(
     port = opened[0]
     if isinstance(port, Failure):
         raise _cannot_listen(endpoint, port.value)
+    return accept_at_most(ACCEPTED_AT_ONCE, port)
+
+
+def accept_at_most(count: int, port: IListeningPort) -> IListeningPort:
+    """Bound how many connections a port accepts each time that it is ready.
+
+    Twisted accepts 20 more each time, for as long as more connect than it accepts. A port that is
+    not one of its own for a reactor that polls stays as it is.
+    """
+    if isinstance(port, TcpPort):
+        own: Any = port
+        accept_some = own.doRead
+
+        def accept_few() -> None:
+            own.numberAccepts = min(own.numberAccepts, count)
+            accept_some()
+
+        own.doRead = accept_few
     return port
 
 

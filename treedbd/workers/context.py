@@ -12,7 +12,7 @@ from twisted.internet.interfaces import IListeningPort, IProtocolFactory
 
 from treedbd.config.certificate import ServerContext
 from treedbd.config.endpoints import Endpoint
-from treedbd.config.listen import adopt_port, in_tls
+from treedbd.config.listen import accept_at_most, adopt_port, in_tls
 from treedbd.config.settings import Settings
 from treedbd.database.errors import Unavailable
 from treedbd.database.problems import Problem
@@ -92,7 +92,9 @@ class Companions:
         if context is not None:
             factory = in_tls(factory, context)
         port = adopt_port(self._reactor, inherited.descriptor, inherited.family, factory)
-        return _accept_fairly(port)
+        # All workers are notified of a new connection, and the one with the least to do comes
+        # first: accepting one at a time leaves the others theirs.
+        return accept_at_most(1, port)
 
     def send_hint(self, name: DatabaseName) -> None:
         """Tell the others that this worker has written a database."""
@@ -154,20 +156,3 @@ class WorkersRules:
 
 def _adopt_socket(descriptor: int) -> socket.socket:
     return socket.socket(fileno=descriptor)
-
-
-def _accept_fairly(port: Any) -> IListeningPort:
-    """Let a port accept one connection at a time, so that the other workers get theirs.
-
-    All are notified of a new connection, and the one with the least to do comes first.
-    Twisted would accept as many as there are.
-    """
-    accept_some = port.doRead
-
-    def accept_one() -> None:
-        port.numberAccepts = 1
-        accept_some()
-
-    port.doRead = accept_one
-    listening: IListeningPort = port
-    return listening
