@@ -9,7 +9,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 LOCKS := .ci/locks/treedb.txt .ci/locks/tests.txt
-STATE := $(firstword $(shell cat pyproject.toml treedbd/version.py $(LOCKS) | cksum))
+STATE := $(firstword $(shell cat pyproject.toml treedbd/__init__.py $(LOCKS) | cksum))
 INSTALLED := $(VENV)/.installed-$(STATE)
 TESTABLE := $(VENV)/.testable-$(STATE)
 PIP := $(BIN)/python -m pip --disable-pip-version-check

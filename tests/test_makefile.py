@@ -29,7 +29,7 @@ def project(tmp_path: pathlib.Path) -> pathlib.Path:
     (tmp_path / ".venv" / "bin").mkdir(parents=True)
     (tmp_path / ".ci" / "locks").mkdir(parents=True)
     (tmp_path / "treedbd").mkdir()
-    for name in ("pyproject.toml", "treedbd/version.py", *LOCKS):
+    for name in ("pyproject.toml", "treedbd/__init__.py", *LOCKS):
         (tmp_path / name).touch()
     shutil.copy(MAKEFILE, tmp_path)
     shutil.copy(MAKEFILE.parent / ".ci" / "install", tmp_path / ".ci")

@@ -16,7 +16,7 @@ from email.parser import Parser
 import pytest
 
 from tests.daemon import Daemon
-from treedbd.version import __version__
+from treedbd import __version__
 from treedbd.web.documents import DOCUMENT_FILE_PATHS, DOCUMENT_PATHS
 
 PROJECT = pathlib.Path(__file__).parent.parent

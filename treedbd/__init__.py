@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from treedbd.version import __version__
+__version__ = "0.1.0"
 
 TYPE_CHECKING = False  # not that of `typing`: `treedb --version` is faster without it
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from twisted.python.failure import Failure
 from twisted.python.reflect import namedAny
 
 import twisted
-from treedbd import free_memory
+from treedbd import __version__, free_memory
 from treedbd.config.authority import ensure_lan_certificate
 from treedbd.config.certificate import BadCertificate
 from treedbd.config.endpoints import AUTHORITY_CERTIFICATE, LOCAL_CERTIFICATE
@@ -48,7 +48,6 @@ from treedbd.service_manager import ServiceManager
 from treedbd.signals import Signals
 from treedbd.text import in_one_line
 from treedbd.turns import Turns, record_turns
-from treedbd.version import __version__
 from treedbd.web.auth.verifier import OWNER_TOKEN
 from treedbd.web.front_page import curl_line
 from treedbd.workers.start import SettingsSource

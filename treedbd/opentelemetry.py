@@ -33,8 +33,8 @@ from twisted.internet.defer import Deferred
 from twisted.internet.defer import TimeoutError as DeferredTimeoutError
 from twisted.logger import Logger
 
+from treedbd import __version__
 from treedbd.traces import NO_ATTRIBUTES, Attributes, Trace, now_ns
-from treedbd.version import __version__
 
 FLUSH_SECONDS: Final = 2.0
 """How long the end of the service waits for spans to be exported."""

@@ -11,8 +11,8 @@ import pytest
 
 from tests.web.http1.peer import ParsedReply
 from tests.web.tree_server import OPTIONS, TreeServer
+from treedbd import __version__
 from treedbd.rules.ruleset import DENY
-from treedbd.version import __version__
 from treedbd.web.front_page import MAX_SHOWN_DATABASES, curl_line
 from treedbd.web.options import DevelopmentFacts
 

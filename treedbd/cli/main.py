@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
+from treedbd import __version__
 from treedbd.cli.exit import (
     DONE,
     INTERRUPTED,
@@ -15,7 +16,6 @@ from treedbd.cli.exit import (
     print_line,
     report_failure,
 )
-from treedbd.version import __version__
 
 
 def main(arguments: Sequence[str] | None = None) -> Status:

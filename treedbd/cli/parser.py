@@ -11,7 +11,7 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, NoReturn
 
-from treedbd.version import __version__
+from treedbd import __version__
 
 _EPILOG: Final = (
     "A URL names a path of a database, as in https://localhost:8443/users/ada; a path alone is one "
@@ -23,10 +23,14 @@ _KNOWN: Final = "known_options"
 
 
 class _Command(NamedTuple):
-    """A subcommand: the module that defines its options and runs it, and its summary."""
+    """A subcommand: the module that defines its options and runs it, and its summary.
+
+    `options` is the function of the module that adds its options.
+    """
 
     module: str
     summary: str
+    options: str = "add_options"
 
 
 COMMANDS: Final = {
@@ -96,7 +100,9 @@ class OptionParser(argparse.ArgumentParser):
         """Add the options of the subcommand, if that was not done before."""
         if self._command is not None:
             name, self._command = self._command, None
-            import_module(f"treedbd.cli.{COMMANDS[name].module}").add_options(self, name)
+            command = COMMANDS[name]
+            module = import_module(f"treedbd.cli.{command.module}")
+            getattr(module, command.options)(self, name)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Check a choice as argparse does; say which one is like a mistyped one."""

@@ -20,6 +20,7 @@ from twisted.internet.defer import TimeoutError as DeferredTimeoutError
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
+from treedbd import __version__
 from treedbd.cluster.connections import ClusterConnections
 from treedbd.cluster.files import ClusterFiles
 from treedbd.cluster.leased_owner import LeasedOwner, MakeFile
@@ -38,7 +39,6 @@ from treedbd.store.postgresql.status import (
     send_heartbeat,
 )
 from treedbd.store.postgresql.trimming import trim
-from treedbd.version import __version__
 
 POLL_S: Final = 0.5
 """Seconds between two questions how far all open databases are."""

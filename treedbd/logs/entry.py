@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, Final
 
 import attrs
@@ -22,6 +21,8 @@ from twisted.logger import (
 )
 from twisted.python.failure import Failure
 
+from treedbd.logs.line_budget import NO_FIELDS
+
 FIELDS: Final = "treedb_fields"
 LINE: Final = "treedb_line"
 MESSAGE: Final = "treedb_message"
@@ -30,7 +31,6 @@ ENTRY: Final = "treedb_entry"
 MAX_CHARACTERS: Final = 10_000
 """Of each text of an entry that is passed to another process."""
 _TYPES: Final = [float, str, str, str, dict, str, str]
-NO_FIELDS: Final[Mapping[str, object]] = MappingProxyType({})
 
 
 @attrs.frozen

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Final
 
 LINES: Final = 20
 PER_S: Final = 60.0
+
+NO_FIELDS: Final[Mapping[str, object]] = MappingProxyType({})
+"""Of an entry of the log that has no more than its text."""
 
 
 class LineBudget:

@@ -21,12 +21,12 @@ from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET
 from zope.interface import implementer
 
+from treedbd import __version__
 from treedbd.config.local_network import names_of
 from treedbd.database.errors import SHUTTING_DOWN
 from treedbd.database.problems import Problem
 from treedbd.tree.errors import InvalidPath
 from treedbd.turns import Turns
-from treedbd.version import __version__
 from treedbd.web.addressing import Addressing, Misdirected
 from treedbd.web.headers import Header, first
 from treedbd.web.http1.errors import ERROR_HEADERS, ErrorReply, format_body

@@ -14,12 +14,12 @@ from typing import Final
 import apsw
 
 import twisted
+from treedbd import __version__
 from treedbd.database.statistics import BATCH_WRITES
 from treedbd.histogram import SECONDS
 from treedbd.metrics.samples import Labels, Metric, Reading
 from treedbd.metrics.sources import Sources
 from treedbd.turns import BUCKETS_S
-from treedbd.version import __version__
 
 _Read = Callable[[Sources], Reading]
 

@@ -28,7 +28,7 @@ from treedbd.database.errors import (
 )
 from treedbd.held_bytes import HeldBytesRefused
 from treedbd.limits import MAX_SHOWN_BYTES
-from treedbd.logs.entry import NO_FIELDS
+from treedbd.logs.line_budget import NO_FIELDS
 from treedbd.rules.errors import InvalidRules
 from treedbd.store.engine import (
     CannotOpenStore,

@@ -17,10 +17,10 @@ from urllib.parse import quote, urlencode
 
 import attrs
 
+from treedbd import __version__
 from treedbd.database.catalog import Catalog
 from treedbd.names import DatabaseName
 from treedbd.rules.ruleset import OPEN
-from treedbd.version import __version__
 from treedbd.web.addressing import NoDatabaseNamed
 from treedbd.web.headers import first
 from treedbd.web.html_page import ICON, ICON_URL, html_page, read_template

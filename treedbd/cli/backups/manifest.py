@@ -10,10 +10,10 @@ import attrs
 import orjson
 from attrs.validators import deep_iterable, ge, instance_of, le, matches_re, optional
 
+from treedbd import __version__
 from treedbd.cli.exit import CommandFailed, make_printable
 from treedbd.database.data_directory import RULES_FILE, SHELF
 from treedbd.files import write_atomically
-from treedbd.version import __version__
 
 MANIFEST: Final = "manifest.json"
 FORMAT: Final = 1

@@ -17,11 +17,11 @@ from typing import Any, Final
 
 import orjson
 
+from treedbd import __version__
 from treedbd.cli.exit import warn
 from treedbd.cli.loading.files import Format
 from treedbd.cli.loading.validation import SentContent
 from treedbd.files import create_private
-from treedbd.version import __version__
 
 _DIGEST_CHARACTERS: Final = 16
 

@@ -21,8 +21,9 @@ from twisted.python.failure import Failure
 
 from treedbd.database.errors import DeadlinePassed
 from treedbd.limits import MAX_CLAIM_LEVELS
-from treedbd.tree import printing
 from treedbd.tree.errors import InvalidData
+from treedbd.tree.printing import compact
+from treedbd.tree.printing import parse as parse_json
 from treedbd.tree.types import Json
 from treedbd.web.auth.identity import ANONYMOUS, HOST_SOURCE, Identity
 from treedbd.web.auth.jwt import exceeds_levels
@@ -130,7 +131,7 @@ def identity_of(auth: Auth) -> Identity:
     if not isinstance(auth, Mapping):
         raise TypeError(f"auth must be a dict, None or ADMIN, not {type(auth).__name__}")
     try:
-        copied = printing.parse(printing.compact(dict(auth)))
+        copied = parse_json(compact(dict(auth)))
     except TypeError as error:
         raise InvalidData(f"auth is not JSON: {error}.") from None
     if not isinstance(copied, dict) or exceeds_levels(copied, MAX_CLAIM_LEVELS):

@@ -29,13 +29,14 @@ from math import inf
 from time import perf_counter
 from typing import Any, Final
 
+from twisted.internet import protocol
 from twisted.internet.interfaces import (
     IHalfCloseableProtocol,
     IHandshakeListener,
     ISSLTransport,
     ITCPTransport,
 )
-from twisted.internet.protocol import Protocol, connectionDone
+from twisted.internet.protocol import connectionDone
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
@@ -65,7 +66,7 @@ REQUESTS_AT_ONCE: Final = 8
 
 
 @implementer(IHandshakeListener, IHalfCloseableProtocol)
-class Http1Connection(Protocol):
+class Http1Connection(protocol.Protocol):
     """The protocol of one connection; its requests call it too (`RequestConnection`).
 
     Attributes:

@@ -9,6 +9,7 @@ requests of that site are adapted (`adapter`), so a handler only sees this inter
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IAddress, IConsumer
@@ -18,10 +19,12 @@ from zope.interface import Attribute
 
 from treedbd.web.content import Content, ContentReader
 from treedbd.web.headers import Header
-from treedbd.web.http1.direct_send import DirectSend
 from treedbd.web.http1.errors import CutOff
 from treedbd.web.http1.tally import Tally
-from treedbd.web.http1.upgraded import UpgradedConnection
+
+if TYPE_CHECKING:
+    from treedbd.web.http1.direct_send import DirectSend
+    from treedbd.web.http1.upgraded import UpgradedConnection
 
 
 class IHttp1Request(IRequest, IConsumer):

@@ -16,7 +16,7 @@ from typing import Final
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-_log: Final = Logger()
+_log = Logger()
 
 VISITS: Final = 8
 """How often connections go on in one turn, all together."""

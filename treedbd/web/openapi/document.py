@@ -11,8 +11,8 @@ import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from treedbd import __version__
 from treedbd.limits import MAX_DEPTH, MAX_TOKEN_CHARACTERS
-from treedbd.version import __version__
 from treedbd.web.openapi.operations import BY_ENDPOINT, PRIORITY, TREE, Operation
 from treedbd.web.openapi.parameters import (
     PATH_KEYS,

@@ -1,3 +1,0 @@
-"""The version of treedb; `pyproject.toml` reads it here."""
-
-__version__ = "0.1.0"
