@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from treedbd.bounded_cache import CACHED_BYTES, bounded_cache, empty_caches, short_cache
+from treedbd.caches import CACHED_BYTES, bounded_cache, empty_caches, short_cache
 
 
 def test_a_result_is_computed_once() -> None:

@@ -18,7 +18,7 @@ from treedbd.cli.init import read_sample
 from treedbd.cli.init_files import Plan, quote_for_unit
 from treedbd.cli.parser import parse
 from treedbd.config.settings import load_settings
-from treedbd.installation import SAMPLES
+from treedbd.files import SAMPLES
 from treedbd.web.auth.jwt import MIN_SECRET_BYTES, read_secret
 
 PROJECT = pathlib.Path(__file__).parent.parent

@@ -12,7 +12,7 @@ import pytest
 
 from tests.command import run_command
 from tests.test_packaging import build, only
-from treedbd.installation import DISTRIBUTION, Installation, read_installation
+from treedbd.files import DISTRIBUTION, Installation, read_installation
 
 PROJECT = pathlib.Path(__file__).parent.parent
 ENVIRONMENT = pathlib.Path("/home/ada/my env")
@@ -86,7 +86,7 @@ def test_a_checkout_is_extended_where_it_is(metadata: pathlib.Path) -> None:
 
 
 def test_a_copy_without_metadata_is_extended_as_a_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("treedbd.installation.DISTRIBUTION", "no-such-distribution")
+    monkeypatch.setattr("treedbd.files.DISTRIBUTION", "no-such-distribution")
     assert read_installation().checkout == PROJECT
 
 

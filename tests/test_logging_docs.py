@@ -14,8 +14,8 @@ from tests.pages import DOCS
 from treedbd.config.log_settings import LogSettings
 from treedbd.config.settings import load_settings
 from treedbd.database.slow_rules import FIELDS as RULE_FIELDS
+from treedbd.errors import LINES, PER_S
 from treedbd.logs.entry import LogRecord
-from treedbd.logs.line_budget import LINES, PER_S
 from treedbd.logs.lines import MEMBERS, format_json, format_text
 from treedbd.logs.output import FILE_MODE
 from treedbd.web.combined_format import format_combined

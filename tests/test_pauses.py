@@ -11,7 +11,7 @@ from concurrent.futures import wait
 import pytest
 from twisted.internet.task import Clock
 
-from treedbd.pauses import STEP_SECONDS, free_beside, in_steps, pause, paused, run_beside
+from treedbd.loop import STEP_SECONDS, free_beside, in_steps, pause, paused, run_beside
 
 
 def counting(numbers: list[int]) -> Callable[[], str]:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treedbd.text import in_one_line
+from treedbd.errors import in_one_line
 
 
 @pytest.mark.parametrize(

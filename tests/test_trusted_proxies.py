@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from treedbd.trusted_proxies import InvalidProxy, TrustedProxies, parse_trusted_proxies
+from treedbd.names import InvalidProxy, TrustedProxies, parse_trusted_proxies
 
 
 @pytest.mark.parametrize(

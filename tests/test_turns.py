@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from treedbd.turns import BUCKETS_S, TurnPoller, Turns, record_turns
+from treedbd.loop import BUCKETS_S, TurnPoller, Turns, record_turns
 
 MS = 1_000_000
 

@@ -11,7 +11,7 @@ from twisted.python.reflect import namedAny
 from treedbd.config.settings import Settings
 from treedbd.database.catalog_files import MakeFiles
 from treedbd.database.session_owner import OwnerFile, SessionOwner
-from treedbd.installation import read_installation
+from treedbd.files import read_installation
 
 
 class ClusterLink(Protocol):

@@ -33,10 +33,11 @@ from treedbd.config.endpoints import AUTHORITY_CERTIFICATE, LOCAL_CERTIFICATE
 from treedbd.config.local_network import LocalNetwork, find_local_network
 from treedbd.config.settings import Settings
 from treedbd.config.values import ConfigError
-from treedbd.errors import OperatorError
+from treedbd.errors import OperatorError, in_one_line
 from treedbd.lan import lan_lines
 from treedbd.listening import CannotStart
 from treedbd.logs.setup import LogOutput, LogTarget
+from treedbd.loop import Turns, record_turns
 from treedbd.process_setup import (
     freeze_objects,
     raise_open_file_limit,
@@ -46,8 +47,6 @@ from treedbd.process_setup import (
 from treedbd.service import TreeService
 from treedbd.service_manager import ServiceManager
 from treedbd.signals import Signals
-from treedbd.text import in_one_line
-from treedbd.turns import Turns, record_turns
 from treedbd.web.auth.verifier import OWNER_TOKEN
 from treedbd.web.front_page import curl_line
 from treedbd.workers.start import SettingsSource

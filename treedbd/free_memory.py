@@ -36,7 +36,7 @@ from typing import Any, Final
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import LoopingCall
 
-from treedbd.bounded_cache import empty_caches
+from treedbd.caches import empty_caches
 
 LOOK_S: Final = 5.0
 """Seconds between two looks."""

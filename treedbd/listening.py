@@ -14,18 +14,11 @@ from twisted.logger import Logger
 from treedbd.config.authority import AUTHORITY_KEY, LAN_CERTIFICATE, ensure_lan_certificate
 from treedbd.config.certificate import BadCertificate, ServerContext, ensure_local_certificate
 from treedbd.config.endpoints import LOCAL_KEY, CertificateFiles, Endpoint
-from treedbd.config.listen import (
-    CannotListen,
-    PortInUse,
-    in_tls,
-    is_local,
-    open_endpoint,
-    url_of,
-)
+from treedbd.config.listen import CannotListen, PortInUse, in_tls, is_local, open_endpoint, url_of
 from treedbd.config.settings import Settings, open_to_others
 from treedbd.config.values import ConfigError
 from treedbd.database.data_directory import prepare
-from treedbd.errors import OperatorError
+from treedbd.errors import OperatorError, in_one_line
 from treedbd.files import (
     READABLE_BY_OTHERS,
     WAS_READABLE_BY_OTHERS,
@@ -34,7 +27,6 @@ from treedbd.files import (
 )
 from treedbd.store.engine import CannotOpenStore
 from treedbd.store.lock import DirectoryInUse, find_other
-from treedbd.text import in_one_line
 
 OpenPort: TypeAlias = Callable[[Endpoint, IProtocolFactory, ServerContext | None], IListeningPort]
 BehindProxy: TypeAlias = Callable[[IProtocolFactory], IProtocolFactory]

@@ -26,6 +26,7 @@ from treedbd.database.errors import Unavailable
 from treedbd.database.problems import Problem
 from treedbd.database.runtime import Runtime
 from treedbd.limits import Limits
+from treedbd.loop import Turns
 from treedbd.metrics.board import SampleBoard
 from treedbd.metrics.exposition import format_samples
 from treedbd.metrics.looking import Looking, add_problems
@@ -33,7 +34,6 @@ from treedbd.metrics.ops_resource import OpsResource
 from treedbd.metrics.samples import NOTHING, Samples, add_up, growing, read_samples
 from treedbd.metrics.sources import Queries, Server, Sockets, Sources, Streams
 from treedbd.metrics.table import METRICS
-from treedbd.turns import Turns
 from treedbd.web.activity import Activity
 from treedbd.web.http1.factory import Http1Factory
 from treedbd.web.request_counts import RequestCounts

@@ -41,6 +41,7 @@ from treedbd.draining import drain
 from treedbd.embedding.local_database import LocalDatabase
 from treedbd.embedding.local_requests import LocalAccess
 from treedbd.listening import CannotStart, Listening
+from treedbd.loop import Turns
 from treedbd.names import DEFAULT_DATABASE, DatabaseName, parse_label
 from treedbd.operations import CountingParts, Operations
 from treedbd.rules.ruleset import OPEN
@@ -58,7 +59,6 @@ from treedbd.store.lock import DirectoryLock
 from treedbd.store.sqlite.engine import DESCRIPTORS_PER_FILE
 from treedbd.store.sqlite.shared_shelf import MORE_IF_SHARED
 from treedbd.tracing_link import make_tracer
-from treedbd.turns import Turns
 from treedbd.web.activity import Activity
 from treedbd.web.auth.authenticator import Authenticator
 from treedbd.web.auth.host_login import ADMIN, Auth, HostLogin, Identify, identity_of

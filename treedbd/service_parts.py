@@ -25,10 +25,9 @@ from treedbd.database.session_owner import MemoryOwner, OwnerFile, SessionOwner
 from treedbd.database.slow_rules import SlowRulesLog
 from treedbd.database.statistics import Statistics
 from treedbd.descriptors import DescriptorPlan
-from treedbd.names import DatabaseName
+from treedbd.names import DatabaseName, TrustedProxies, parse_trusted_proxies
 from treedbd.rules.ruleset import DENY, OPEN
 from treedbd.tree.event import EVENT_BYTES
-from treedbd.trusted_proxies import TrustedProxies, parse_trusted_proxies
 from treedbd.web.activity import Activity
 from treedbd.web.auth.verifier import OWNER_TOKEN
 from treedbd.web.cors import Cors
@@ -38,12 +37,7 @@ from treedbd.web.options import DevelopmentFacts, WebOptions
 from treedbd.web.rates import Rates
 from treedbd.web.request import RequestParser
 from treedbd.web.request_counts import RequestCounts
-from treedbd.web.request_log import (
-    AccessLogForm,
-    FindIdentity,
-    RequestLog,
-    RequestLogOptions,
-)
+from treedbd.web.request_log import AccessLogForm, FindIdentity, RequestLog, RequestLogOptions
 from treedbd.worker_context import WorkerContext
 
 _THIS_MACHINE: Final = parse_trusted_proxies(("127.0.0.0/8", "::1", "unix"))

@@ -16,8 +16,8 @@ from twisted.python.reflect import namedAny
 from twisted.python.usage import Options as UsageOptions
 from twisted.python.usage import UsageError
 
+from treedbd.errors import in_one_line
 from treedbd.signals import Signals, is_bound_to_terminal
-from treedbd.text import in_one_line
 
 FLAGS: Final = ("data", "engine", "listen", "origin", "reads", "workers")
 _UNKNOWN: Final = re.compile(r"option --(\S+) not recognized")

@@ -9,9 +9,9 @@ from twisted.internet.interfaces import IListeningPort, IProtocolFactory
 
 from treedbd.config.certificate import ServerContext
 from treedbd.config.endpoints import Endpoint
-from treedbd.counts import Counting, Levelling
 from treedbd.database.other_processes import RulesExchange
 from treedbd.database.problems import Problem
+from treedbd.loop import Counting, Levelling
 from treedbd.metrics.board import SampleBoard
 from treedbd.names import DatabaseName
 from treedbd.store.lock import DirectoryLock

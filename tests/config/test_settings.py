@@ -16,15 +16,12 @@ from treedbd.config.log_settings import LogSettings
 from treedbd.config.project_settings import ProjectSettings
 from treedbd.config.provider_settings import ProviderSettings
 from treedbd.config.realtime_settings import RealtimeSettings
-from treedbd.config.settings import (
-    Settings,
-    load_settings,
-)
+from treedbd.config.settings import Settings, load_settings
 from treedbd.config.tracing_settings import TracingSettings
 from treedbd.config.values import ConfigError
-from treedbd.installation import read_installation
+from treedbd.files import read_installation
 from treedbd.limits import Limits, RateLimits, RulesLimits, StreamLimits
-from treedbd.trusted_proxies import parse_trusted_proxies
+from treedbd.names import parse_trusted_proxies
 
 # The settings are below all that reads them, and a command that only needs them must start quickly.
 NOT_LOADED = (

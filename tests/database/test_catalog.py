@@ -13,16 +13,11 @@ from twisted.logger import capturedLogs, formatEvent
 from tests.database.catalogs import make_catalog, problems, put, read, refusal, shelves
 from tests.store import format_1
 from tests.store.conformance import put_all
-from treedbd.database.errors import (
-    PermissionDenied,
-    RulesUnreadable,
-    Unavailable,
-    UnknownDatabase,
-)
+from treedbd.database.errors import PermissionDenied, RulesUnreadable, Unavailable, UnknownDatabase
 from treedbd.database.project import ProjectSpec
 from treedbd.database.requests import Outcome
 from treedbd.database.written_databases import COMING_S, WrittenDatabases
-from treedbd.logs.line_budget import LINES
+from treedbd.errors import LINES
 from treedbd.names import DatabaseName
 from treedbd.rules.ruleset import OPEN
 from treedbd.store.engine import CannotCreateStore, CannotOpenStore

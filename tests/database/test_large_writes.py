@@ -17,7 +17,7 @@ from treedbd.database.requests import Caller, LargeBody, Write
 from treedbd.database.runtime import Runtime
 from treedbd.database.watchers import Notification
 from treedbd.limits import KIB, MIB
-from treedbd.pauses import STEP_SECONDS
+from treedbd.loop import STEP_SECONDS
 from treedbd.store.memory import MemoryEngine
 from treedbd.tree.edit import Edit, Method
 from treedbd.tree.event import Event

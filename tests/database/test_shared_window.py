@@ -30,9 +30,8 @@ from treedbd.database import shared_window, written_children
 from treedbd.database.requests import Caller, Write
 from treedbd.database.runtime import Runtime
 from treedbd.database.watchers import Notification
-from treedbd.pauses import SORTED_AT_ONCE, sort_in_steps
+from treedbd.loop import SORTED_AT_ONCE, finish, sort_in_steps
 from treedbd.rules.ruleset import parse_rules
-from treedbd.rules.steps import finish
 from treedbd.store import select
 from treedbd.store.index_states import read_states
 from treedbd.store.index_writer import make_writer

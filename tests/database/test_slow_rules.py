@@ -6,8 +6,8 @@ from twisted.internet.task import Clock
 
 from tests.web.http1.test_reply import RecordedLog
 from treedbd.database.slow_rules import FIELDS, SlowRulesLog
+from treedbd.errors import LINES
 from treedbd.logs.entry import entry_of
-from treedbd.logs.line_budget import LINES
 from treedbd.logs.lines import format_json
 from treedbd.names import DatabaseName
 from treedbd.rules.errors import TextPosition

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from twisted.internet.task import Clock
 
-from treedbd.logs.line_budget import LineBudget
+from treedbd.errors import LineBudget
 
 
 def test_lines_beyond_the_budget_are_counted_and_said_with_the_next() -> None:

@@ -6,7 +6,7 @@ from operator import itemgetter
 
 import orjson
 
-from treedbd.histogram import Histogram
+from treedbd.loop import Histogram
 from treedbd.metrics.samples import (
     Metric,
     Samples,

@@ -12,7 +12,7 @@ import pytest
 from tests.rules.evaluating import NOW, evaluate, normal, place, rules
 from tests.tree.value_view import ValueView
 from treedbd.limits import MIB, RulesLimits
-from treedbd.pauses import in_steps, run_beside
+from treedbd.loop import in_steps, run_beside
 from treedbd.rules.context import Context
 from treedbd.rules.errors import TextPosition
 from treedbd.rules.metered import REMEMBERED_NODES

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.rules.evaluating import document_error
+from treedbd.loop import finish
 from treedbd.rules.document import ArrayItem, ObjectItem, Source, TextItem, as_json, parse_document
 from treedbd.rules.errors import InvalidRules
-from treedbd.rules.steps import finish
 
 
 def parsed(text: str) -> object:

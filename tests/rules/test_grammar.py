@@ -8,6 +8,7 @@ import pytest
 
 from tests.rules.evaluating import LIMITS, evaluate
 from treedbd.limits import RulesLimits
+from treedbd.loop import finish
 from treedbd.rules.ast import (
     Binary,
     Call,
@@ -24,7 +25,6 @@ from treedbd.rules.ast import (
 )
 from treedbd.rules.errors import ExpressionError
 from treedbd.rules.grammar import parse_expression
-from treedbd.rules.steps import finish
 
 
 def render(node: Expression) -> str:  # noqa: C901, PLR0911 - one case for each form of node

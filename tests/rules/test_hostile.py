@@ -23,9 +23,9 @@ from tests.rules.evaluating import (
     view,
 )
 from treedbd.limits import RulesLimits
+from treedbd.loop import finish
 from treedbd.rules.context import Context, QueryFacts
 from treedbd.rules.ruleset import parse_rules
-from treedbd.rules.steps import finish
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.node_writer import NodeWriter
 from treedbd.store.nodes import Nodes

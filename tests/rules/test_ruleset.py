@@ -8,11 +8,11 @@ import pytest
 
 from tests.rules.evaluating import NOW, rules, view
 from tests.tree.value_view import ValueView
+from treedbd.loop import finish
 from treedbd.rules import ruleset
 from treedbd.rules.context import Context
 from treedbd.rules.errors import InvalidRules
 from treedbd.rules.ruleset import DENY, OPEN, parse_rules
-from treedbd.rules.steps import finish
 from treedbd.tree.overlay import Overlay
 from treedbd.tree.types import Change, Place
 

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from tests.rules.evaluating import document_error, may_read
 from treedbd.limits import RulesLimits
+from treedbd.loop import Steps, finish
 from treedbd.rules.document import Source
 from treedbd.rules.errors import InvalidRules
 from treedbd.rules.grammar import parse_expression
 from treedbd.rules.ruleset import parse_rules, parse_rules_in_steps
-from treedbd.rules.steps import Steps, finish
 
 LONG = RulesLimits(expression_bytes=1_048_576, chain_terms=100_000)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from treedbd.pauses import in_steps
+from treedbd.loop import in_steps
 from treedbd.store import disconnect_rows
 from treedbd.store.disconnect_rows import (
     DisconnectEntry,

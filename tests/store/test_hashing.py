@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from treedbd.limits import MAX_SHOWN_BYTES
-from treedbd.pauses import in_steps
+from treedbd.loop import in_steps
 from treedbd.store.hashing import hash_at
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.node_writer import NodeWriter

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.store.normal_form import normal_form
-from treedbd.pauses import in_steps
+from treedbd.loop import in_steps
 from treedbd.store import row_codec
 from treedbd.store.engine import DamagedRow
 from treedbd.store.row_codec import (

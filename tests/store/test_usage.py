@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.store.test_nodes_model import Commit, commits, page_limits, row_limits
-from treedbd.pauses import in_steps
+from treedbd.loop import in_steps
 from treedbd.store import usage as usage_module
 from treedbd.store.engine import Engine, Row, Transaction
 from treedbd.store.index_keys import USAGE_KEY
@@ -22,14 +22,7 @@ from treedbd.store.paged_rows import seal
 from treedbd.store.pages import PAGE_BYTES
 from treedbd.store.row_keys import END, FIRST
 from treedbd.store.sqlite.engine import SqliteEngine
-from treedbd.store.usage import (
-    CountedRows,
-    Usage,
-    count_some,
-    read_usage,
-    weigh,
-    write_usage,
-)
+from treedbd.store.usage import CountedRows, Usage, count_some, read_usage, weigh, write_usage
 from treedbd.store.verify import verify
 from treedbd.tree.types import PRIORITY, VALUE, Change, Place, Value
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from treedbd.pauses import in_steps
+from treedbd.loop import in_steps
 from treedbd.tree import data_hash as data_hash_module
 from treedbd.tree.data_hash import NOTHING, HashedChild, data_hash, hash_container
 from treedbd.tree.normalise import normalise

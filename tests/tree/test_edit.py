@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.tree.strategies import BODIES, FEW_PATHS, PRIORITIES, VALUES, normal
 from tests.tree.test_normalise import assert_normal, nest
 from tests.tree.value_view import ValueView
-from treedbd.pauses import in_steps
+from treedbd.loop import in_steps
 from treedbd.tree import edit, printing
 from treedbd.tree.edit import Edit, make_patch, make_put, make_remove
 from treedbd.tree.errors import InvalidData

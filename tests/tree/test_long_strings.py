@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from treedbd.pauses import in_steps
+from treedbd.loop import in_steps
 from treedbd.tree.errors import InvalidData
 from treedbd.tree.long_strings import LongString, count_bytes, parse_text
 from treedbd.tree.printing import TEXT_AT_ONCE, compact

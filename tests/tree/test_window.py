@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.tree.strategies import normal
 from tests.tree.value_view import ValueView
-from treedbd.rules.steps import finish
+from treedbd.loop import finish
 from treedbd.tree.edit import set_value
 from treedbd.tree.order import rank_key
 from treedbd.tree.query import Query, parse_query

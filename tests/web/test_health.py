@@ -12,8 +12,8 @@ from twisted.internet.defer import Deferred, succeed
 from tests.web.http1.peer import ParsedReply
 from tests.web.tree_server import WALL, TreeServer
 from treedbd.database.problems import Problem
+from treedbd.loop import Turns
 from treedbd.rules.ruleset import DENY, OPEN
-from treedbd.turns import Turns
 from treedbd.web.auth.authenticator import Authenticator
 from treedbd.web.auth.identity import OWNER, Identity
 from treedbd.web.auth.jwt import BadToken

@@ -31,12 +31,7 @@ from treedbd.tree.edit import make_put
 from treedbd.tree.event import Event
 from treedbd.tree.query import BY_VALUE, Query
 from treedbd.tree.types import Path, Place
-from treedbd.web.content import (
-    SHARES,
-    ContentReader,
-    TooManyWaitingBytes,
-    WaitingBytesExhausted,
-)
+from treedbd.web.content import SHARES, ContentReader, TooManyWaitingBytes, WaitingBytesExhausted
 from treedbd.web.large_reads import BegunRendering, LargeRead, Waiter, before_deadline
 from treedbd.web.rendering import IN_MEMORY_BYTES, Rendering
 from treedbd.web.shared_reads import (

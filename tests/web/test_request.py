@@ -26,12 +26,7 @@ from treedbd.web.http1.request import Request
 from treedbd.web.methods import AllowedMethods, MethodNotAllowed
 from treedbd.web.options import WebOptions
 from treedbd.web.parameters import find_token
-from treedbd.web.request import (
-    DataRequest,
-    Location,
-    PayloadTooLarge,
-    RequestParser,
-)
+from treedbd.web.request import DataRequest, Location, PayloadTooLarge, RequestParser
 
 SHOP = DatabaseName("shop")
 OPTIONS = WebOptions(domains=("db.test",))

@@ -12,7 +12,7 @@ from twisted.python.failure import Failure
 from tests.web.http1.peer import Peer
 from tests.web.http1.test_reply import RecordedLog
 from tests.web.tree_server import OPTIONS, TreeServer
-from treedbd.logs.line_budget import LINES, PER_S
+from treedbd.errors import LINES, PER_S
 from treedbd.web.auth.identity import Identity
 from treedbd.web.http1.factory import Http1Factory
 from treedbd.web.http1.served import NO_LOGGING, ServerOptions

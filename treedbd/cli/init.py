@@ -18,8 +18,7 @@ from typing import Final
 from treedbd.cli.exit import DONE, CommandFailed, Status, print_line
 from treedbd.cli.init_files import CONFIG_FILE, UNIT_FILE, Plan
 from treedbd.config.settings import DOMAIN
-from treedbd.files import create_directory, open_private, sync_directory
-from treedbd.installation import SAMPLES, find_project_file
+from treedbd.files import SAMPLES, create_directory, find_project_file, open_private, sync_directory
 from treedbd.names import DEFAULT_DATABASE, parse_label
 
 _FIRST_PORT: Final = 8080

@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from treedbd.cli.exit import CommandFailed
-from treedbd.installation import read_installation
+from treedbd.files import read_installation
 
 _DRIVER: Final = "psycopg"
 

@@ -15,12 +15,7 @@ from typing import Final
 import orjson
 
 from treedbd.cli.exit import DONE, CommandFailed, Status, print_line, warn
-from treedbd.cli.options import (
-    PROJECT_VARIABLE,
-    add_settings_options,
-    read_settings,
-    read_value,
-)
+from treedbd.cli.options import PROJECT_VARIABLE, add_settings_options, read_settings, read_value
 from treedbd.config.project_secrets import (
     DEVELOPMENT_SECRET,
     BadCredentials,

@@ -18,12 +18,12 @@ from twisted.python.threadpool import ThreadPool
 
 from treedbd.cluster.questions import Questions, StrictQuestion
 from treedbd.database.slices import Slices
+from treedbd.errors import in_one_line
 from treedbd.store.engine import StoreUnreachable
 from treedbd.store.postgresql.cluster import PostgresqlCluster
 from treedbd.store.postgresql.connection import cannot_connect
 from treedbd.store.postgresql.read_index import DatabaseState
 from treedbd.store.postgresql.settings import PostgresqlSettings
-from treedbd.text import in_one_line
 
 T = TypeVar("T")
 

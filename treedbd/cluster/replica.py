@@ -30,12 +30,7 @@ from treedbd.database.following import FollowerHooks, LogFollower
 from treedbd.database.requests import QueuedWrite
 from treedbd.database.rounds import Rounds
 from treedbd.database.rules_storage import FollowedRules
-from treedbd.store.engine import (
-    Conflict,
-    Engine,
-    InDoubt,
-    StoreUnreachable,
-)
+from treedbd.store.engine import Conflict, Engine, InDoubt, StoreUnreachable
 from treedbd.store.postgresql.engine import PostgresqlEngine
 from treedbd.store.postgresql.fetching import Fetched
 from treedbd.store.postgresql.read_index import DatabaseState

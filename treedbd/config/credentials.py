@@ -37,9 +37,9 @@ from treedbd.files import (
     is_open_to_others,
 )
 from treedbd.limits import RulesLimits
+from treedbd.loop import Steps, finish
 from treedbd.rules.errors import InvalidRules, with_hint
 from treedbd.rules.ruleset import RuleSet, parse_rules_in_steps
-from treedbd.rules.steps import Steps, finish
 from treedbd.web.auth import providers
 from treedbd.web.auth.fetch import BadAuthority, make_fetch, read_authority
 from treedbd.web.auth.providers import InvalidProvider, Provider

@@ -38,21 +38,8 @@ from treedbd.config.values import (
     text,
     texts,
 )
-from treedbd.limits import (
-    Limits,
-    RateLimits,
-    RulesLimits,
-    StreamLimits,
-)
-from treedbd.names import (
-    ReadsName,
-)
-from treedbd.trusted_proxies import (
-    NO_PROXIES,
-    InvalidProxy,
-    TrustedProxies,
-    parse_trusted_proxies,
-)
+from treedbd.limits import Limits, RateLimits, RulesLimits, StreamLimits
+from treedbd.names import NO_PROXIES, InvalidProxy, ReadsName, TrustedProxies, parse_trusted_proxies
 
 DEVELOPMENT_PROJECT: Final = "demo"
 DEVELOPMENT_DATA: Final = "treedb-data"

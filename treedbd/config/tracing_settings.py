@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import attrs
 
 from treedbd.config.values import ConfigError, SettingLocation, key, number, text
-from treedbd.installation import read_installation
+from treedbd.files import read_installation
 
 _LIBRARIES: Final = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
 _PATH: Final = "/v1/traces"

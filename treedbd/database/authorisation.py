@@ -14,8 +14,8 @@ from typing import Self
 from treedbd.database.errors import DeadlinePassed, PermissionDenied, TagDenied, UnknownDatabase
 from treedbd.database.requests import Caller, Write
 from treedbd.database.traced_rules import trace_rules
+from treedbd.loop import pause
 from treedbd.names import DatabaseName
-from treedbd.pauses import pause
 from treedbd.rules.context import Context, QueryFacts
 from treedbd.rules.errors import TextPosition
 from treedbd.rules.evaluate import Verdict

@@ -27,7 +27,7 @@ from treedbd.database.errors import (
 )
 from treedbd.database.requests import Outcome, QueuedWrite, Write
 from treedbd.database.slices import Steps
-from treedbd.pauses import Awaited, in_steps, pause
+from treedbd.loop import Awaited, in_steps, pause
 from treedbd.store.engine import DiskFull, Engine, StoreFailed, Transaction
 from treedbd.traces import Trace, now_ns
 from treedbd.tree.errors import InvalidData

@@ -18,14 +18,7 @@ from twisted.logger import Logger
 from treedbd.database.errors import Unavailable
 from treedbd.names import DatabaseName
 from treedbd.rules.ruleset import RuleSet
-from treedbd.store.engine import (
-    DamagedRow,
-    DiskFull,
-    Engine,
-    ReadView,
-    StoreFailed,
-    Transaction,
-)
+from treedbd.store.engine import DamagedRow, DiskFull, Engine, ReadView, StoreFailed, Transaction
 from treedbd.store.index_entries import build_some, drop_some
 from treedbd.store.index_keys import ChildIndex
 from treedbd.store.index_states import (

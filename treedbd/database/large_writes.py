@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from treedbd.database.requests import LargeBody, Write
-from treedbd.pauses import pause, paused
+from treedbd.loop import pause, paused
 from treedbd.store.bulk_patch import BulkPatch
 from treedbd.store.bulk_writer import BulkWriter, WritesNodes
 from treedbd.tree.errors import InvalidData

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator
 from functools import partial
 from typing import TypeAlias
 
-from treedbd.pauses import in_steps
+from treedbd.loop import in_steps
 from treedbd.store.engine import DiskFull, Engine, StoreFailed, Transaction
 
 Maintenance: TypeAlias = Callable[[Transaction], bool]

@@ -17,7 +17,7 @@ from twisted.internet.task import deferLater
 
 from treedbd.database.errors import DeadlinePassed
 from treedbd.database.slices import SLICE_SECONDS
-from treedbd.rules.steps import Steps
+from treedbd.loop import Steps
 
 Result = TypeVar("Result")
 

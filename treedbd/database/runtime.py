@@ -14,8 +14,8 @@ from treedbd.database.answer_pool import AnswerPool
 from treedbd.database.session_owner import MemoryOwner, SessionOwner
 from treedbd.database.slices import Slices
 from treedbd.database.statistics import Statistics
+from treedbd.errors import LineBudget
 from treedbd.limits import Limits, StreamLimits
-from treedbd.logs.line_budget import LineBudget
 from treedbd.names import DatabaseName
 from treedbd.rules.kept_reads import ReadPool
 from treedbd.rules.slow_rules import MakeEvaluation

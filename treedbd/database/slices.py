@@ -21,7 +21,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorFromThreads, IReac
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from treedbd.pauses import Awaited
+from treedbd.loop import Awaited
 
 T = TypeVar("T")
 

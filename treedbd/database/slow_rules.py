@@ -8,7 +8,7 @@ from typing import Final
 
 from twisted.logger import Logger
 
-from treedbd.logs.line_budget import LineBudget
+from treedbd.errors import LineBudget
 from treedbd.names import DatabaseName
 from treedbd.rules.slow_rules import MakeEvaluation, SlowRules, SlowRulesReport
 from treedbd.rules.timed import TimedEvaluation

@@ -13,7 +13,7 @@ from time import perf_counter
 from typing import Final, TypeAlias
 from weakref import WeakSet
 
-from treedbd.histogram import Histogram
+from treedbd.loop import Histogram
 
 BATCH_WRITES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 """Upper bounds of the buckets for the writes of a commit."""

@@ -18,14 +18,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from treedbd.database.large_events import print_large
 from treedbd.database.rounds import Rounds
 from treedbd.database.slices import Slices, StepQueue, Steps
-from treedbd.database.watchers import (
-    PAUSE_AFTER,
-    Audience,
-    Concerned,
-    Delivery,
-    Watcher,
-    Watchers,
-)
+from treedbd.database.watchers import PAUSE_AFTER, Audience, Concerned, Delivery, Watcher, Watchers
 from treedbd.store.engine import Engine
 from treedbd.store.nodes import PresentNodes
 from treedbd.tree.event import Commit, Event, Position, complete

@@ -19,7 +19,7 @@ from treedbd.database.large_writes import AppliedBody
 from treedbd.database.quotas import CountedWrite, Quotas
 from treedbd.database.requests import Caller, LargeBody, Outcome, Write
 from treedbd.database.runtime import Runtime
-from treedbd.pauses import pause
+from treedbd.loop import pause
 from treedbd.rules.kept_reads import KeptReads
 from treedbd.store import changelog
 from treedbd.store.engine import Transaction

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 
 from treedbd.database.slices import Steps
 from treedbd.limits import KIB, MIB
-from treedbd.pauses import SORTED_AT_ONCE, sort_in_steps
+from treedbd.loop import SORTED_AT_ONCE, sort_in_steps
 from treedbd.tree.event import (
     EVENT_BYTES,
     Commit,

@@ -13,15 +13,10 @@ from typing import Any, Final
 
 import attrs
 import orjson
-from twisted.logger import (
-    InvalidLogLevelError,
-    LogEvent,
-    LogLevel,
-    eventAsText,
-)
+from twisted.logger import InvalidLogLevelError, LogEvent, LogLevel, eventAsText
 from twisted.python.failure import Failure
 
-from treedbd.logs.line_budget import NO_FIELDS
+from treedbd.errors import NO_FIELDS
 
 FIELDS: Final = "treedb_fields"
 LINE: Final = "treedb_line"

@@ -16,9 +16,9 @@ from typing import Final, TypeAlias
 import orjson
 from twisted.logger import formatTime
 
-from treedbd.bounded_cache import bounded_cache
+from treedbd.caches import bounded_cache
+from treedbd.errors import in_one_line
 from treedbd.logs.entry import LogRecord
-from treedbd.text import in_one_line
 
 FormatEntry: TypeAlias = Callable[[LogRecord], str]
 """Returns an entry as lines of text, each with its end."""

@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import attrs
 
-from treedbd.histogram import Histogram
+from treedbd.loop import Histogram
 
 Labels: TypeAlias = tuple[str, ...]
 Buckets: TypeAlias = tuple[tuple[int, ...], float]

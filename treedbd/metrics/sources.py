@@ -10,9 +10,8 @@ import attrs
 from treedbd.database.answer_pool import AnswerPool
 from treedbd.database.statistics import Statistics
 from treedbd.held_bytes import HeldBytes
-from treedbd.histogram import Histogram
+from treedbd.loop import BUCKETS_S, Histogram, Turns
 from treedbd.names import DatabaseName
-from treedbd.turns import BUCKETS_S, Turns
 from treedbd.web.request_counts import RequestCounts
 
 

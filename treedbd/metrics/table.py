@@ -16,10 +16,9 @@ import apsw
 import twisted
 from treedbd import __version__
 from treedbd.database.statistics import BATCH_WRITES
-from treedbd.histogram import SECONDS
+from treedbd.loop import BUCKETS_S, SECONDS
 from treedbd.metrics.samples import Labels, Metric, Reading
 from treedbd.metrics.sources import Sources
-from treedbd.turns import BUCKETS_S
 
 _Read = Callable[[Sources], Reading]
 

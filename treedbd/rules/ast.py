@@ -13,8 +13,8 @@ from typing import Any, Final, TypeAlias, TypeVar, cast
 
 import attrs
 
+from treedbd.loop import Steps
 from treedbd.rules.regex import Regex
-from treedbd.rules.steps import Steps
 
 Result = TypeVar("Result")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from treedbd.limits import KIB, RulesLimits
-from treedbd.pauses import pause
+from treedbd.loop import pause
 
 DEFAULT_CHARACTERS: Final = RulesLimits().judged_characters
 AT_ONCE_PART: Final = 2

@@ -14,6 +14,7 @@ from typing import Final, TypeAlias
 import attrs
 
 from treedbd.limits import RulesLimits
+from treedbd.loop import Steps
 from treedbd.rules.ast import Binary, Literal, Member, Pattern, Variable
 from treedbd.rules.compile import compile_rule
 from treedbd.rules.context import KnownScope, Scope
@@ -23,7 +24,6 @@ from treedbd.rules.evaluate import READ, VALIDATE, WRITE, Rule, RuleNode
 from treedbd.rules.grammar import parse_expression
 from treedbd.rules.operators import EQUALITIES
 from treedbd.rules.partial import compile_partial
-from treedbd.rules.steps import Steps
 from treedbd.rules.suggest import suggest
 from treedbd.rules.typecheck import TypeTable, typecheck_rule
 from treedbd.rules.types import Type

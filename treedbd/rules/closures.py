@@ -12,7 +12,7 @@ from functools import cache, lru_cache
 from typing import Any, Final, TypeAlias
 
 from treedbd.limits import MAX_DEPTH
-from treedbd.pauses import run_beside
+from treedbd.loop import run_beside
 from treedbd.rules.ast import Binary, Conditional, Expression, Literal
 from treedbd.rules.budget import EvaluationError
 from treedbd.rules.context import Scope

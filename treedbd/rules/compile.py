@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Any, Final
 
+from treedbd.loop import Steps
 from treedbd.rules import closures
 from treedbd.rules.ast import (
     AstNode,
@@ -40,7 +41,6 @@ from treedbd.rules.closures import Evaluate
 from treedbd.rules.context import Scope
 from treedbd.rules.operators import auth_member, index_name, negate
 from treedbd.rules.snapshot import Snapshot
-from treedbd.rules.steps import Steps
 from treedbd.rules.typecheck import TypeTable
 from treedbd.rules.types import Type
 

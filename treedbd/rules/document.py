@@ -18,8 +18,8 @@ from typing import Final, NoReturn, TypeAlias
 
 import attrs
 
+from treedbd.loop import Steps
 from treedbd.rules.errors import InvalidRules, TextPosition
-from treedbd.rules.steps import Steps
 from treedbd.tree.types import Json
 
 # Atomic groups, not possessive ones; `tokens` says why.

@@ -1,4 +1,4 @@
-r"""The grammar of expressions, and the parser that builds their syntax tree.
+"""The grammar of expressions, and the parser that builds their syntax tree.
 
 The syntax is a subset of JavaScript's expressions, loosest operators first:
 
@@ -33,6 +33,7 @@ from collections.abc import Callable
 from typing import Final, NoReturn
 
 from treedbd.limits import RulesLimits
+from treedbd.loop import Steps
 from treedbd.rules.ast import Expression, Literal, Member, Pattern, Variable
 from treedbd.rules.constructs import (
     CHOICE,
@@ -47,7 +48,6 @@ from treedbd.rules.constructs import (
 from treedbd.rules.errors import ExpressionError
 from treedbd.rules.regex import parse_regex
 from treedbd.rules.remedies import JOIN_RULES
-from treedbd.rules.steps import Steps
 from treedbd.rules.syntax_errors import syntax_error
 from treedbd.rules.tokens import (
     BLANKS,

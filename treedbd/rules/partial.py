@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias
 
+from treedbd.loop import Steps
 from treedbd.rules import unknown
 from treedbd.rules.ast import (
     AstNode,
@@ -44,7 +45,6 @@ from treedbd.rules.operators import (
     length,
     negate,
 )
-from treedbd.rules.steps import Steps
 from treedbd.rules.typecheck import TypeTable
 from treedbd.rules.types import STRING_METHODS, Type
 from treedbd.rules.unknown import ANYTHING, FAILS, SOME_NUMBER, SOME_TEST, SOME_TEXT, Unknown

@@ -17,6 +17,7 @@ from typing import Final, TypeAlias
 import attrs
 
 from treedbd.limits import RulesLimits
+from treedbd.loop import Steps, finish
 from treedbd.rules.budget import AT_ONCE_PART, Budget
 from treedbd.rules.build import build_rules
 from treedbd.rules.context import Context, KnownScope, QueryFacts, Scope
@@ -26,7 +27,6 @@ from treedbd.rules.errors import InvalidRules, RulesWarning
 from treedbd.rules.evaluate import ALLOWED, Evaluation, Rule, RuleNode, Verdict
 from treedbd.rules.metered import MeteredView
 from treedbd.rules.rights import find_read, find_write, may_allow_write
-from treedbd.rules.steps import Steps, finish
 from treedbd.rules.traced import TracedRead, TracedView
 from treedbd.tree.overlay import Overlay
 from treedbd.tree.types import Change, Json, Path

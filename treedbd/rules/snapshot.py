@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from treedbd.bounded_cache import short_cache
+from treedbd.caches import short_cache
 from treedbd.limits import MAX_DEPTH, MAX_KEY_BYTES
 from treedbd.rules.budget import EvaluationError
 from treedbd.rules.context import Subtree

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, TypeAlias
 
+from treedbd.loop import Steps
 from treedbd.rules.ast import (
     AstNode,
     Binary,
@@ -43,7 +44,6 @@ from treedbd.rules.remedies import (
     remedy_of_target,
     remedy_of_variable,
 )
-from treedbd.rules.steps import Steps
 from treedbd.rules.types import (
     ABSORBING,
     NUMBERS,

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Final, overload
 
 from treedbd.limits import MAX_PATCH_MEMBERS
-from treedbd.pauses import pause
+from treedbd.loop import pause
 from treedbd.store.bulk_writer import BulkWriter, WritesNodes
 from treedbd.tree.edit import make_member, overlap, parse_member, resolve_change, resolve_member
 from treedbd.tree.errors import InvalidData

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
-from treedbd.pauses import pause, paused
+from treedbd.loop import pause, paused
 from treedbd.tree.errors import InvalidData
 from treedbd.tree.fragments import Fragment
 from treedbd.tree.normalise import check_priority, count_nodes, normalise

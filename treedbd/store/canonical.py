@@ -15,7 +15,7 @@ from itertools import chain, islice
 from typing import Final, Protocol
 
 from treedbd.limits import MIB
-from treedbd.pauses import free_beside
+from treedbd.loop import free_beside
 from treedbd.store.child import Child, ReadsNodes
 from treedbd.store.children import empty_chunks, find_array
 from treedbd.store.row_codec import CONTAINERS, parse_stored

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 import attrs
 
-from treedbd.pauses import paused
+from treedbd.loop import paused
 from treedbd.store.engine import DamagedRow, ReadView, Transaction
 from treedbd.store.index_keys import DISCONNECT_END, DISCONNECT_FIRST
 from treedbd.store.paged_rows import seal, unseal

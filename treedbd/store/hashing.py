@@ -7,7 +7,7 @@ from functools import partial
 from typing import Protocol
 
 from treedbd.limits import MAX_SHOWN_BYTES
-from treedbd.pauses import pause
+from treedbd.loop import pause
 from treedbd.store.child import Child, ReadsNodes
 from treedbd.tree.data_hash import HashedChild, data_hash, hash_container, hash_leaf
 from treedbd.tree.types import Path, Place

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final
 
-from treedbd.pauses import pause
+from treedbd.loop import pause
 from treedbd.store.child import ReadsNodes
 from treedbd.store.engine import Row, Transaction
 from treedbd.store.index_keys import VALUE_BYTES, ChildIndex, Pattern, encode_entry

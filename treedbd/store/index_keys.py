@@ -29,13 +29,7 @@ import attrs
 import orjson
 
 from treedbd.store.row_keys import decode_key, end_of_key
-from treedbd.tree.order import (
-    BEYOND,
-    ValueRank,
-    encode_key,
-    encode_path,
-    encode_value,
-)
+from treedbd.tree.order import BEYOND, ValueRank, encode_key, encode_path, encode_value
 from treedbd.tree.printing import compact
 from treedbd.tree.query import BY_PRIORITY, BY_VALUE, Order
 from treedbd.tree.types import Path

@@ -14,13 +14,7 @@ from typing import Final
 import attrs
 
 from treedbd.store.child import Child, ReadsNodes
-from treedbd.store.index_keys import (
-    CHILD_BYTES,
-    VALUE_BYTES,
-    ChildIndex,
-    Entry,
-    decode_entry,
-)
+from treedbd.store.index_keys import CHILD_BYTES, VALUE_BYTES, ChildIndex, Entry, decode_entry
 from treedbd.store.paged_rows import unseal
 from treedbd.store.ranks import Ranking, look_up_rank
 from treedbd.tree.order import encode_key, encode_value, rank_key

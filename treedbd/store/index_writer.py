@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 
 import attrs
 
-from treedbd.pauses import pause
+from treedbd.loop import pause
 from treedbd.store.engine import DamagedRow, Row, Transaction
 from treedbd.store.index_entries import (
     enter,

@@ -40,7 +40,7 @@ from itertools import islice, zip_longest
 from typing import Any, Final, Protocol
 
 from treedbd.limits import MAX_WHOLE_BYTES, MAX_WHOLE_NODES, MIN_WHOLE_BYTES
-from treedbd.pauses import pause, paused
+from treedbd.loop import pause, paused
 from treedbd.store.engine import DamagedRow, Transaction
 from treedbd.store.known_gaps import EmptyRange, RowCount
 from treedbd.store.nodes import Nodes

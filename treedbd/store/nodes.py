@@ -42,8 +42,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from treedbd.bounded_cache import short_cache
-from treedbd.pauses import paused
+from treedbd.caches import short_cache
+from treedbd.loop import paused
 from treedbd.store.child import Child
 from treedbd.store.children import SPREAD, ChildSource, Spread, child_keys, child_sources
 from treedbd.store.engine import EngineSnapshot, PresentView, ReadView

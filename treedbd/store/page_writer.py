@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from typing import Final
 
-from treedbd.pauses import pause
+from treedbd.loop import pause
 from treedbd.store.engine import Row, Transaction
 from treedbd.store.page_splice import remove_member, set_member
 from treedbd.store.paged_rows import (

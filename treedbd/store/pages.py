@@ -11,7 +11,7 @@ from typing import Final
 
 import attrs
 
-from treedbd.pauses import paused
+from treedbd.loop import paused
 from treedbd.store.engine import Row
 from treedbd.store.paged_rows import ENTRY, HEAD, PAGE_END, Member, Page, is_page
 from treedbd.store.row_codec import MARK, is_priority_row

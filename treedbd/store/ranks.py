@@ -16,7 +16,7 @@ from itertools import count, islice
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from treedbd.limits import MIB
-from treedbd.pauses import free_beside, run_paused
+from treedbd.loop import free_beside, run_paused
 from treedbd.store.children import ChildSource, Spread
 from treedbd.store.engine import DamagedRow
 from treedbd.store.row_codec import (

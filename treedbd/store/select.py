@@ -15,7 +15,7 @@ from typing import Final
 
 import attrs
 
-from treedbd.pauses import free_beside
+from treedbd.loop import free_beside
 from treedbd.store.child import Child
 from treedbd.store.filtered import select_passing
 from treedbd.store.index_keys import ChildIndex

@@ -23,7 +23,7 @@ import attrs
 import orjson
 
 from treedbd.limits import KIB, MIB
-from treedbd.pauses import pause
+from treedbd.loop import pause
 from treedbd.store.engine import DamagedRow, ReadView, Transaction
 from treedbd.store.index_keys import USAGE_KEY
 from treedbd.store.paged_rows import SUM_BYTES, Page, is_page, seal, unseal

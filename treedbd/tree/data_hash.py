@@ -18,7 +18,7 @@ from heapq import merge
 from itertools import chain, islice
 from typing import Final, NamedTuple, TypeAlias
 
-from treedbd.pauses import free_beside, pause
+from treedbd.loop import free_beside, pause
 from treedbd.tree.order import rank_key
 from treedbd.tree.printing import TEXT_AT_ONCE
 from treedbd.tree.types import Leaf, Priority, Value

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, TypeAlias
 import attrs
 
 from treedbd.limits import MAX_PATCH_MEMBERS
-from treedbd.pauses import pause, paused, run_paused, sort_in_steps
+from treedbd.loop import pause, paused, run_paused, sort_in_steps
 from treedbd.tree.errors import InvalidData, InvalidPath
 from treedbd.tree.normalise import (
     DEFAULT_STRING_BYTES,

@@ -26,7 +26,7 @@ import attrs
 import orjson
 
 from treedbd.limits import KIB, MAX_BODY_NESTING, MAX_KEY_BYTES
-from treedbd.pauses import pause
+from treedbd.loop import pause
 from treedbd.tree.errors import InvalidData, InvalidKey
 from treedbd.tree.long_strings import LongString, find_end, parse_text
 from treedbd.tree.printing import parse

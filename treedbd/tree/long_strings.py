@@ -12,7 +12,7 @@ from typing import Final
 
 import orjson
 
-from treedbd.pauses import pause
+from treedbd.loop import pause
 from treedbd.tree.errors import InvalidData
 
 _COUNTED_AT_ONCE: Final = 65_536

@@ -14,7 +14,7 @@ from typing import Any, Final
 import attrs
 
 from treedbd.limits import MAX_BODY_NESTING, MAX_DEPTH, Limits
-from treedbd.pauses import PAUSE_AFTER, pause, paused
+from treedbd.loop import PAUSE_AFTER, pause, paused
 from treedbd.tree.errors import InvalidData, InvalidPath
 from treedbd.tree.long_strings import count_bytes
 from treedbd.tree.number import INT64_HIGH, INT64_LOW, canonical_number

@@ -15,7 +15,7 @@ import struct
 from collections.abc import Collection, Sequence
 from typing import Any, TypeAlias
 
-from treedbd.pauses import PAUSE_AFTER, paused
+from treedbd.loop import PAUSE_AFTER, paused
 from treedbd.tree.types import Path
 
 KeyRank: TypeAlias = tuple[int, int, str]

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import orjson
 
-from treedbd.pauses import pause
+from treedbd.loop import pause
 from treedbd.tree.errors import InvalidData
 from treedbd.tree.number import print_double
 from treedbd.tree.types import Json, Value

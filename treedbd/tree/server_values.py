@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 
 import attrs
 
-from treedbd.pauses import pause
+from treedbd.loop import pause
 from treedbd.tree import number
 from treedbd.tree.errors import InvalidData
 from treedbd.tree.types import PRIORITY, VALUE, Json, Leaf, Path, Place, Value

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from treedbd.bounded_cache import short_cache
+from treedbd.caches import short_cache
 from treedbd.limits import MAX_HOST_BYTES
 from treedbd.names import DatabaseName, parse_label
 from treedbd.tree.errors import InvalidPath, InvalidQuery

@@ -11,7 +11,7 @@ import sys
 import zlib
 from typing import Final
 
-from treedbd.bounded_cache import bounded_cache, short_cache
+from treedbd.caches import bounded_cache, short_cache
 from treedbd.limits import KIB
 from treedbd.web.content_coding import Coding
 from treedbd.web.headers import Header, Headers, joined

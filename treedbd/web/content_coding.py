@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterator
 from typing import Final, Literal, Protocol, TypeAlias
 
-from treedbd.text import in_one_line
+from treedbd.errors import in_one_line
 from treedbd.tree.errors import InvalidData
 from treedbd.web.headers import Header, Headers, joined
 

@@ -21,8 +21,8 @@ from twisted.web.http import OK, SWITCHING
 
 from treedbd.database.database import Database
 from treedbd.database.errors import PermissionDenied, TooLarge
+from treedbd.errors import in_one_line
 from treedbd.rules.explanation_text import format_explanation
-from treedbd.text import in_one_line
 from treedbd.tree.errors import InvalidData
 from treedbd.web.auth.jwt import BadToken, parse
 from treedbd.web.body_gate import FREE_BYTES

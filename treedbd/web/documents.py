@@ -21,7 +21,7 @@ from twisted.internet.defer import Deferred, DeferredLock
 from twisted.internet.interfaces import IReactorTime
 
 from treedbd.database.slices import Slices, Steps
-from treedbd.installation import SAMPLES, find_project_file
+from treedbd.files import SAMPLES, find_project_file
 from treedbd.web.headers import Header
 from treedbd.web.html_page import ALONE_HEADERS, html_page, read_static
 from treedbd.web.http1.interface import IHttp1Request

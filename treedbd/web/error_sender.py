@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import attrs
 
+from treedbd.errors import in_one_line
 from treedbd.names import DatabaseName, DialectName
-from treedbd.text import in_one_line
 from treedbd.web.auth.host_login import ClientGone
 from treedbd.web.content import WaitingBytesRefused
 from treedbd.web.dialect import Dialect

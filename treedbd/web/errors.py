@@ -26,9 +26,9 @@ from treedbd.database.errors import (
     Unavailable,
     UnknownDatabase,
 )
+from treedbd.errors import NO_FIELDS
 from treedbd.held_bytes import HeldBytesRefused
 from treedbd.limits import MAX_SHOWN_BYTES
-from treedbd.logs.line_budget import NO_FIELDS
 from treedbd.rules.errors import InvalidRules
 from treedbd.store.engine import (
     CannotOpenStore,
@@ -49,7 +49,7 @@ from treedbd.web.content_coding import ACCEPTED, UnsupportedEncoding
 from treedbd.web.dialect import Dialect
 from treedbd.web.documents import MissingDocument
 from treedbd.web.headers import Header
-from treedbd.web.http1 import errors as protocol
+from treedbd.web.http1.errors import REPLIES
 from treedbd.web.methods import MethodNotAllowed
 from treedbd.web.origins import ForeignOrigin, UnnamedPage
 from treedbd.web.rates import TooManyRequests
@@ -128,7 +128,7 @@ def codes_by_status() -> dict[int, list[str]]:
     But not that of a handshake, which is no request of the REST interface.
     """
     of_requests = {pair for kind, pair in STATUS.items() if kind is not WrongVersion}
-    pairs = {*of_requests, _INTERNAL, *((each.status, each.code) for each in protocol.REPLIES)}
+    pairs = {*of_requests, _INTERNAL, *((each.status, each.code) for each in REPLIES)}
     codes: defaultdict[int, list[str]] = defaultdict(list)
     for status, code in sorted(pairs):
         codes[status].append(code)

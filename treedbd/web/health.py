@@ -17,10 +17,10 @@ from treedbd.database.catalog import Catalog
 from treedbd.database.errors import SHUTTING_DOWN, DeadlinePassed, Unavailable
 from treedbd.database.problems import Problem
 from treedbd.limits import DEFAULT_TIMEOUT_S
+from treedbd.loop import Turns
 from treedbd.names import DatabaseName
 from treedbd.rules.ruleset import OPEN
 from treedbd.tree.errors import InvalidPath, InvalidQuery
-from treedbd.turns import Turns
 from treedbd.web.auth.authenticator import Authenticator
 from treedbd.web.auth.host_login import IdentifyFailed
 from treedbd.web.auth.identity import AuthRequired, Identity, NotAdmin

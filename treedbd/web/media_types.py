@@ -8,7 +8,7 @@ from typing import Final
 from werkzeug.datastructures import MIMEAccept
 from werkzeug.http import parse_accept_header
 
-from treedbd.bounded_cache import short_cache
+from treedbd.caches import short_cache
 from treedbd.web.headers import Headers, joined
 
 MAX_ACCEPT_CHARACTERS: Final = 1024

@@ -12,8 +12,8 @@ from typing import Final
 from twisted.logger import Logger
 
 from treedbd.database.database import Database
+from treedbd.errors import in_one_line
 from treedbd.store.index_keys import ChildIndex
-from treedbd.text import in_one_line
 from treedbd.tree.errors import InvalidQuery
 from treedbd.tree.path import format_path
 from treedbd.tree.query import Query

@@ -9,9 +9,9 @@ from typing import Any
 
 import attrs
 
-from treedbd.counts import Counting, Levelling
 from treedbd.limits import Limits, RateLimits, StreamLimits
-from treedbd.trusted_proxies import NO_PROXIES, TrustedProxies
+from treedbd.loop import Counting, Levelling
+from treedbd.names import NO_PROXIES, TrustedProxies
 
 
 @attrs.frozen

@@ -20,7 +20,7 @@ import re
 from collections.abc import Iterable
 from typing import Final, Literal
 
-from treedbd.trusted_proxies import without_mapping
+from treedbd.names import without_mapping
 from treedbd.web.auth.jwt import BadToken
 from treedbd.web.auth.verifier import OWNER_TOKEN
 from treedbd.web.headers import Headers, first

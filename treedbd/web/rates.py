@@ -20,8 +20,8 @@ from typing import Any, Final
 
 import attrs
 
-from treedbd.counts import Levelling, Levels, network_of
 from treedbd.limits import RateLimits
+from treedbd.loop import Levelling, Levels, network_of
 from treedbd.web.auth.authenticator import Authenticator
 from treedbd.web.auth.identity import Identity, uid_of
 from treedbd.web.http1.adapter import AdaptedRequest, size_of_body

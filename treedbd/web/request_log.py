@@ -21,9 +21,8 @@ import attrs
 from twisted.logger import Logger
 from twisted.web.http import SWITCHING
 
-from treedbd.logs.line_budget import LineBudget
+from treedbd.errors import LineBudget, in_one_line
 from treedbd.names import DatabaseName
-from treedbd.text import in_one_line
 from treedbd.web.auth.identity import Identity
 from treedbd.web.combined_format import format_combined
 from treedbd.web.http1.adapter import size_of_body

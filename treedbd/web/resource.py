@@ -22,8 +22,8 @@ from treedbd.database.absent import AbsentDatabase
 from treedbd.database.catalog import Catalog
 from treedbd.database.database import Database
 from treedbd.database.errors import SHUTTING_DOWN, Unavailable, UnknownDatabase
+from treedbd.loop import Turns
 from treedbd.names import DatabaseName
-from treedbd.turns import Turns
 from treedbd.web.activity import Activity
 from treedbd.web.admin import AdminHandlers
 from treedbd.web.auth.authenticator import Authenticator

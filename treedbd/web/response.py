@@ -8,8 +8,8 @@ from typing import Final
 import attrs
 from twisted.internet.interfaces import IReactorTime
 
-from treedbd.counts import network_of
 from treedbd.database.slices import Slices
+from treedbd.loop import network_of
 from treedbd.tree.types import Chunks
 from treedbd.web.compression import (
     MIN_BYTES,

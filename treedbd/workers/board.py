@@ -25,7 +25,7 @@ from collections.abc import Callable
 from hashlib import blake2b
 from typing import Final
 
-from treedbd.bounded_cache import short_cache
+from treedbd.caches import short_cache
 
 PLACES: Final = 16_384
 """Counts in one of the two tables."""

@@ -25,6 +25,7 @@ from treedbd import free_memory
 from treedbd.config.settings import Settings
 from treedbd.config.values import ConfigError
 from treedbd.listening import CannotStart
+from treedbd.loop import Turns, record_turns
 from treedbd.names import DatabaseName, parse_label
 from treedbd.process_setup import (
     freeze_objects,
@@ -33,7 +34,6 @@ from treedbd.process_setup import (
     use_monotonic_clock,
 )
 from treedbd.service import TreeService
-from treedbd.turns import Turns, record_turns
 from treedbd.workers.channel import Channel
 from treedbd.workers.context import Companions
 from treedbd.workers.log import begin_logging

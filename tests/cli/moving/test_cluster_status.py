@@ -11,7 +11,7 @@ import pytest_twisted
 
 from tests.cli.moving.places import Places, commit
 from tests.command import error_of, output_of
-from treedbd.installation import read_installation
+from treedbd.files import read_installation
 from treedbd.store.engine import Conflict
 from treedbd.store.postgresql.cluster import PostgresqlCluster
 from treedbd.store.postgresql.settings import PostgresqlSettings

@@ -21,7 +21,7 @@ from tests.postgresql import wait_until
 from treedbd.cli.check import verify_file
 from treedbd.cli.exit import INTERRUPTED
 from treedbd.cli.moving import copying, inward
-from treedbd.installation import read_installation
+from treedbd.files import read_installation
 from treedbd.store.engine import StoreUnreachable
 from treedbd.store.index_keys import INDEX_FIRST
 from treedbd.store.lock import DirectoryLock

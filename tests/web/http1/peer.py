@@ -20,12 +20,7 @@ from zope.interface import alsoProvides
 from treedbd.limits import Limits
 from treedbd.web.http1.factory import Http1Factory
 from treedbd.web.http1.request import Request
-from treedbd.web.http1.served import (
-    DEFAULT_OPTIONS,
-    NO_LOGGING,
-    RequestLogging,
-    ServerOptions,
-)
+from treedbd.web.http1.served import DEFAULT_OPTIONS, NO_LOGGING, RequestLogging, ServerOptions
 
 GET = b"GET /a.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
 BODY = b'{"a":1}'

@@ -15,7 +15,7 @@ from zope.interface.verify import verifyObject
 
 from tests.web.http1.peer import GET, ParsedReply, Peer, ScriptedResource, Server
 from treedbd.limits import Limits
-from treedbd.trusted_proxies import parse_trusted_proxies
+from treedbd.names import parse_trusted_proxies
 from treedbd.web.content import Content, WaitingBytes
 from treedbd.web.http1.adapter import AdaptedRequest
 from treedbd.web.http1.interface import IHttp1Request, IHttp1Resource

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treedbd.limits import Limits
-from treedbd.trusted_proxies import parse_trusted_proxies
+from treedbd.names import parse_trusted_proxies
 from treedbd.web.http1.forwarded import ForwardedRequest, parse_node, read_forwarded
 
 TRUSTED = parse_trusted_proxies(["10.0.0.0/8", "2001:db8:aaaa::/48"])

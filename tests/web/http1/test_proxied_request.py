@@ -6,7 +6,7 @@ import pytest
 
 from tests.web.http1.peer import Peer, ScriptedResource, Server, send_small
 from treedbd.limits import Limits
-from treedbd.trusted_proxies import parse_trusted_proxies
+from treedbd.names import parse_trusted_proxies
 from treedbd.web.http1.proxied_request import ProxiedRequest
 from treedbd.web.http1.request import Request
 from treedbd.web.http1.served import ServerOptions

@@ -29,12 +29,7 @@ from treedbd.cli.loading.retries import DEFAULT_RETRY_S, Refused, Retries, read_
 from treedbd.cli.loading.sender import Sender
 from treedbd.cli.migration.changes import ChangedPaths
 from treedbd.cli.migration.copying import Copying
-from treedbd.cli.options import (
-    CONFIG_HELP,
-    add_network_options,
-    read_settings,
-    read_token_file,
-)
+from treedbd.cli.options import CONFIG_HELP, add_network_options, read_settings, read_token_file
 from treedbd.cli.progress import ProgressReport
 from treedbd.cli.run import choose_trust_store, run_online
 from treedbd.cli.url import Url, parse_url

@@ -20,10 +20,10 @@ from treedbd.cli.rules_testing.requests import CaseRequest, InvalidCase, parse_r
 from treedbd.database.requests import Caller
 from treedbd.database.rules_trial import RulesTrial
 from treedbd.limits import RulesLimits
+from treedbd.loop import finish
 from treedbd.rules.document import ObjectItem, Source, parse_document
 from treedbd.rules.errors import InvalidRules
 from treedbd.rules.ruleset import RuleSet
-from treedbd.rules.steps import finish
 from treedbd.rules.suggest import suggest
 from treedbd.tree.errors import InvalidData
 from treedbd.tree.types import Json

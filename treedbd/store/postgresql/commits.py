@@ -30,13 +30,7 @@ from typing import Final, NamedTuple
 import attrs
 import psycopg
 
-from treedbd.store.engine import (
-    Conflict,
-    DiskFull,
-    InDoubt,
-    LogEntry,
-    StoreUnreachable,
-)
+from treedbd.store.engine import Conflict, DiskFull, InDoubt, LogEntry, StoreUnreachable
 from treedbd.store.postgresql.connection import (
     Session,
     SessionPool,

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import apsw
 
-from treedbd.pauses import pause, run_beside
+from treedbd.loop import pause, run_beside
 from treedbd.store.engine import DiskFull, LogEntry, Row, StoreFailed
 from treedbd.store.sqlite.errors import SQLITE_ERRORS
 from treedbd.store.sqlite.reader import SqliteReader

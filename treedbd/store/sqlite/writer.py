@@ -42,13 +42,7 @@ from typing import Final
 import apsw
 
 from treedbd.files import FULL_ERRNOS, sync_directory
-from treedbd.store.engine import (
-    CannotOpenStore,
-    DamagedPage,
-    DiskFull,
-    StoreDamaged,
-    StoreFailed,
-)
+from treedbd.store.engine import CannotOpenStore, DamagedPage, DiskFull, StoreDamaged, StoreFailed
 from treedbd.store.lock import DirectoryLock
 from treedbd.store.sqlite.errors import (
     LOCK_ERRORS,

@@ -13,7 +13,7 @@ from twisted.web.http import NO_BODY_CODES, HTTPChannel
 from zope.interface import implementer
 
 from treedbd.limits import KIB
-from treedbd.trusted_proxies import NO_PROXIES, TrustedProxies
+from treedbd.names import NO_PROXIES, TrustedProxies
 from treedbd.web.content import Content, ContentReader
 from treedbd.web.headers import Header, Headers
 from treedbd.web.http1.direct_send import DirectSend

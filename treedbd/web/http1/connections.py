@@ -15,9 +15,9 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IAddress, IDelayedCall, IReactorTime
 from twisted.web.http import datetimeToString
 
-from treedbd.counts import Counting, Counts, network_of
 from treedbd.held_bytes import HeldBytes
 from treedbd.limits import Limits
+from treedbd.loop import Counting, Counts, network_of
 from treedbd.web.http1.errors import (
     SHUTTING_DOWN,
     TOO_MANY,

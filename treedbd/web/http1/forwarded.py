@@ -22,7 +22,7 @@ from twisted.internet.interfaces import IAddress
 from zope.interface import implementer
 
 from treedbd.limits import MAX_HOST_BYTES
-from treedbd.trusted_proxies import without_mapping
+from treedbd.names import without_mapping
 from treedbd.web.headers import Headers, joined
 
 T = TypeVar("T")

@@ -20,17 +20,11 @@ from twisted.web.http_headers import Headers as StockHeaders
 from twisted.web.server import Request as StockRequest
 from twisted.web.server import Site
 
-from treedbd.bounded_cache import bounded_cache
+from treedbd.caches import bounded_cache
 from treedbd.web.content import Content, ContentReader
 from treedbd.web.headers import Header
 from treedbd.web.http1.direct_send import DirectSend
-from treedbd.web.http1.errors import (
-    ERROR_HEADERS,
-    STATUS_LINES,
-    CutOff,
-    ErrorReply,
-    format_body,
-)
+from treedbd.web.http1.errors import ERROR_HEADERS, STATUS_LINES, CutOff, ErrorReply, format_body
 from treedbd.web.http1.parser import HTTP_1_1
 from treedbd.web.http1.tally import Tally
 from treedbd.web.http1.writer import ConnectionWriter

@@ -12,9 +12,9 @@ from twisted.logger import Logger
 from twisted.web.resource import IResource
 from twisted.web.server import Site
 
-from treedbd.counts import Counting
 from treedbd.held_bytes import HeldBytes
-from treedbd.trusted_proxies import NO_PROXIES, TrustedProxies
+from treedbd.loop import Counting
+from treedbd.names import NO_PROXIES, TrustedProxies
 from treedbd.web.headers import Header
 from treedbd.web.http1.errors import ErrorReply
 from treedbd.web.http1.head_memory import HeadMemory

@@ -14,18 +14,8 @@ from typing import Final, NamedTuple
 from treedbd import __version__
 from treedbd.limits import MAX_DEPTH, MAX_TOKEN_CHARACTERS
 from treedbd.web.openapi.operations import BY_ENDPOINT, PRIORITY, TREE, Operation
-from treedbd.web.openapi.parameters import (
-    PATH_KEYS,
-    Parameter,
-    etag_parameters,
-    render_parameters,
-)
-from treedbd.web.openapi.responses import (
-    JSON,
-    name_of,
-    render_headers,
-    render_responses,
-)
+from treedbd.web.openapi.parameters import PATH_KEYS, Parameter, etag_parameters, render_parameters
+from treedbd.web.openapi.responses import JSON, name_of, render_headers, render_responses
 from treedbd.web.openapi.schemas import ADMIN_SCHEMAS, DATA_SCHEMAS, error_schemas
 from treedbd.web.openapi.values import JsonObject, fill_in, ref
 from treedbd.web.options import WebOptions

@@ -13,8 +13,8 @@ from typing import Final, Protocol
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import LoopingCall
 
-from treedbd.counts import Counting, Counts
 from treedbd.limits import Limits, StreamLimits
+from treedbd.loop import Counting, Counts
 from treedbd.names import DatabaseName
 from treedbd.web.auth.identity import Identity
 from treedbd.web.in_turns import in_turns

@@ -16,8 +16,8 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import LoopingCall
 
-from treedbd.counts import Counting, Counts
 from treedbd.limits import Limits, StreamLimits
+from treedbd.loop import Counting, Counts
 from treedbd.names import DatabaseName
 from treedbd.web.auth.identity import ANONYMOUS, Identity, uid_of
 from treedbd.web.http1.interface import IHttp1Request

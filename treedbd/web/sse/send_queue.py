@@ -18,13 +18,7 @@ from twisted.internet.interfaces import IReactorTime
 
 from treedbd.database.slices import Slices, Steps
 from treedbd.limits import KIB
-from treedbd.web.content import (
-    SMALL_BYTES,
-    Buffer,
-    Content,
-    ContentReader,
-    WaitingBytesRefused,
-)
+from treedbd.web.content import SMALL_BYTES, Buffer, Content, ContentReader, WaitingBytesRefused
 from treedbd.web.http1.content_writer import ContentWriter
 from treedbd.web.http1.interface import IHttp1Request
 
