@@ -20,7 +20,7 @@ from tests.rest import Client, check_error
 from tests.served import Cluster
 from tests.several import Several
 from tests.sse import EventStream, change, put
-from treedbd import cluster_link
+from treedbd import service as cluster_link
 from treedbd.config.settings import load_settings
 from treedbd.config.values import ConfigError
 

@@ -30,7 +30,7 @@ from tests.daemon import TWISTD, Daemon, Response
 from tests.injection import corrupt_row
 from treedbd.config.certificate import ensure_local_certificate
 from treedbd.config.endpoints import LOCAL_CERTIFICATE, LOCAL_KEY
-from treedbd.draining import DRAIN_SECONDS
+from treedbd.service import DRAIN_SECONDS
 
 LOOPBACK = "127.0.0.1"
 TEN_SECONDS = 10.0

@@ -7,8 +7,9 @@ import resource
 import attrs
 import pytest
 
-from treedbd.descriptors import RESERVED, DescriptorPlan, descriptor_limit, plan_descriptors
 from treedbd.limits import Limits
+from treedbd.service import RESERVED_FILES as RESERVED
+from treedbd.service import DescriptorPlan, descriptor_limit, plan_descriptors
 
 LIMITS = Limits(connections=1000, open_databases=100)
 NEEDED = 1000 + 100 * 9 + RESERVED

@@ -12,8 +12,8 @@ from twisted.internet.task import Clock
 
 from tests.daemon import Daemon
 from tests.workers_of import worker_pids
-from treedbd import free_memory
-from treedbd.free_memory import (
+from treedbd import process as free_memory
+from treedbd.process import (
     CONNECTION_OBJECTS,
     FEW_OBJECTS,
     LOAD_S,

@@ -15,7 +15,7 @@ from twisted.logger import capturedLogs
 from tests.closing import Closing
 from tests.daemon import SERVE, TWISTD, Daemon
 from tests.workers_of import worker_pids
-from treedbd.service_manager import ServiceManager
+from treedbd.daemon import ServiceManager
 
 CONFIG = 'default_project = "shop"\n[projects.shop]\nrules_file = "rules.json"\n'
 RULES = '{"rules": {".read": true}}'

@@ -10,7 +10,7 @@ import pytest
 from treedbd.config.endpoints import parse_endpoint
 from treedbd.config.http_settings import HSTS_S, HttpSettings
 from treedbd.config.settings import Settings, load_settings
-from treedbd.service_parts import secure_headers
+from treedbd.service import secure_headers
 
 PUBLIC, NEAR = "ssl:443:privateKey=k:certKey=c", "tcp:9000:interface=127.0.0.1"
 HERE = pathlib.Path("/etc/treedb")

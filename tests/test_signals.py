@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from treedbd.signals import STOP_SIGNALS, Signals
+from treedbd.process import STOP_SIGNALS, Signals
 
 STARTING = (
     "import os, signal, sys\n"

@@ -17,7 +17,7 @@ from twisted.internet.epollreactor import EPollReactor
 from treedbd.config.settings import Settings
 from treedbd.daemon import curl_command, print_as_sentence
 from treedbd.listening import CannotStart
-from treedbd.process_setup import freeze_objects, use_monotonic_clock
+from treedbd.process import freeze_objects, use_monotonic_clock
 from treedbd.tap import Options, makeService
 
 

@@ -17,7 +17,7 @@ from twisted.python.usage import Options as UsageOptions
 from twisted.python.usage import UsageError
 
 from treedbd.errors import in_one_line
-from treedbd.signals import Signals, is_bound_to_terminal
+from treedbd.process import Signals, is_bound_to_terminal
 
 FLAGS: Final = ("data", "engine", "listen", "origin", "reads", "workers")
 _UNKNOWN: Final = re.compile(r"option --(\S+) not recognized")

@@ -21,16 +21,17 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.python.reflect import namedAny
 
-from treedbd import free_memory
 from treedbd.config.settings import Settings
 from treedbd.config.values import ConfigError
 from treedbd.listening import CannotStart
 from treedbd.loop import Turns, record_turns
 from treedbd.names import DatabaseName, parse_label
-from treedbd.process_setup import (
+from treedbd.process import (
+    begin_for,
     freeze_objects,
     raise_open_file_limit,
     report_long_turns,
+    share_arena,
     use_monotonic_clock,
 )
 from treedbd.service import TreeService
@@ -87,7 +88,7 @@ class Worker(Channel):
         turns = Turns(report_long_turns)
         if record_turns(self._reactor, turns):
             self._service.show_turns(turns)
-        free_memory.begin_for(self._reactor)
+        begin_for(self._reactor)
         self._companions.hints.begin()
         self._polling.start(BEAT_S, now=False)
         freeze_objects()
@@ -196,7 +197,7 @@ def main() -> None:
     reactor = namedAny("twisted.internet.reactor")
     use_monotonic_clock(reactor)
     raise_open_file_limit()
-    free_memory.share_arena()
+    share_arena()
     worker = Worker(start, start.source.load(), reactor)
     signal.signal(signal.SIGTERM, lambda *_: reactor.callFromThread(worker.stop))
     factory = Factory.forProtocol(lambda: worker)
