@@ -26,10 +26,9 @@ from treedbd.store.nodes import Nodes
 from treedbd.store.paged_rows import seal
 from treedbd.store.row_keys import below
 from treedbd.store.sqlite.engine import SqliteEngine
-from treedbd.tree.order import encode_path
-from treedbd.tree.printing import compact
+from treedbd.tree.path import encode_path
 from treedbd.tree.types import Change, Path, Place, Value
-from treedbd.tree.value import members, plain
+from treedbd.tree.value import compact, members, plain
 
 COLLECTION = "records"
 

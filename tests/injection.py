@@ -18,7 +18,7 @@ from typing import Final
 
 from tests.closing import Closing
 from treedbd.store.sqlite.file import connect
-from treedbd.tree.order import encode_path
+from treedbd.tree.path import encode_path
 
 DETACH_S: Final = 20
 

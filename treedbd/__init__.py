@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from treedbd.store.engine import CannotOpenStore, DiskFull, StoreFailed
     from treedbd.store.shelf import Shelf, open_shelf
     from treedbd.store.shelf_stores import ReadOnlyShelf
-    from treedbd.tree.errors import InvalidData, InvalidPath, InvalidQuery
+    from treedbd.tree.types import InvalidData, InvalidPath, InvalidQuery
     from treedbd.web.auth.host_login import ADMIN, Auth, Identify
 
 __all__ = [
@@ -87,9 +87,9 @@ _MODULES = {
     "ConfigError": "config.values",
     "DeadlinePassed": "database.errors",
     "DiskFull": "store.engine",
-    "InvalidData": "tree.errors",
-    "InvalidPath": "tree.errors",
-    "InvalidQuery": "tree.errors",
+    "InvalidData": "tree.types",
+    "InvalidPath": "tree.types",
+    "InvalidQuery": "tree.types",
     "Limits": "limits",
     "LocalDatabase": "embedding.local_database",
     "OutcomeInDoubt": "database.errors",

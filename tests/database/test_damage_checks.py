@@ -44,7 +44,7 @@ from treedbd.store.sqlite.damage import CheckStopped, find_damage
 from treedbd.store.sqlite.engine import SqliteEngine
 from treedbd.store.sqlite.file import PAGE_BYTES
 from treedbd.store.sqlite.page_sums import write_sums
-from treedbd.tree.order import encode_path
+from treedbd.tree.path import encode_path
 from treedbd.tree.types import Json
 
 VALUE: dict[str, Json] = {f"k{number}": "x" * 3000 for number in range(200)}

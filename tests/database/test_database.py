@@ -47,7 +47,7 @@ from treedbd.store.engine import DiskFull, ReadView, StoreFailed
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.node_writer import NodeWriter
 from treedbd.store.nodes import Nodes
-from treedbd.tree import printing
+from treedbd.tree import value as printing
 from treedbd.tree.edit import Edit, apply, make_patch, make_put, make_remove
 from treedbd.tree.etag import etag, parse_etags
 from treedbd.tree.event import Position

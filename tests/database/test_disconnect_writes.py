@@ -38,8 +38,7 @@ from treedbd.store.disconnect_rows import DisconnectEntry, DisconnectRow, list_o
 from treedbd.store.engine import DiskFull, StoreFailed
 from treedbd.store.memory import MemoryEngine
 from treedbd.tree.edit import Edit, make_patch, make_put, make_remove, resolve
-from treedbd.tree.errors import InvalidData
-from treedbd.tree.types import Json, Path, Place
+from treedbd.tree.types import InvalidData, Json, Path, Place
 from treedbd.tree.value import plain
 
 ADA = Caller({"uid": "ada"})

@@ -26,8 +26,7 @@ from treedbd.rules.dependencies import WrittenPaths
 from treedbd.store.engine import DiskFull
 from treedbd.store.memory import MemoryEngine
 from treedbd.tree.edit import make_patch, make_put
-from treedbd.tree.types import Json, Path, Place
-from treedbd.tree.view import View
+from treedbd.tree.types import Json, Path, Place, View
 
 ADMIN = Caller(None, is_admin=True)
 ALICE = Caller({"uid": "alice"})

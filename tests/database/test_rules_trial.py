@@ -22,8 +22,7 @@ from treedbd.rules.context import QueryFacts
 from treedbd.rules.ruleset import RuleSet
 from treedbd.store.memory import MemoryEngine
 from treedbd.tree.edit import Edit, make_patch, make_put, make_remove
-from treedbd.tree.errors import InvalidData
-from treedbd.tree.types import Json, Path, Place
+from treedbd.tree.types import InvalidData, Json, Path, Place
 
 ADMIN = Caller(None, is_admin=True)
 TEXTS = [

@@ -14,11 +14,9 @@ from tests.tree.test_fragments import as_objects, assemble
 from treedbd.limits import MAX_BODY_NESTING, MAX_DEPTH
 from treedbd.store.row_codec import encode_row, export_row, load_row, print_row
 from treedbd.tree.edit import Edit, make_patch, make_put
-from treedbd.tree.errors import InvalidData
 from treedbd.tree.fragments import Fragment, Splitter
-from treedbd.tree.printing import compact, parse
-from treedbd.tree.types import Json, Place
-from treedbd.tree.value import as_json, plain
+from treedbd.tree.types import InvalidData, Json, Place
+from treedbd.tree.value import as_json, compact, parse, plain
 from treedbd.web.content_coding import Coding, decode_body, decode_pieces
 
 if sys.version_info >= (3, 14):

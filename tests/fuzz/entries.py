@@ -11,10 +11,9 @@ from treedbd.store.changelog import NotRetained, Writer
 from treedbd.store.engine import LogEntry
 from treedbd.store.memory import MemoryEngine
 from treedbd.tree.edit import Edit, make_patch, make_put
-from treedbd.tree.errors import InvalidData
 from treedbd.tree.event import Position
-from treedbd.tree.printing import compact, parse
-from treedbd.tree.types import Place
+from treedbd.tree.types import InvalidData, Place
+from treedbd.tree.value import compact, parse
 
 TOKENS: Final = (
     *(b'{"time":1,"method":"put","path":["a"],"size":1,"sent":1}', b'"method":"patch"', b'"sent":'),

@@ -11,9 +11,8 @@ from treedbd.store.node_writer import NodeWriter
 from treedbd.store.nodes import Nodes
 from treedbd.store.select import iterate_selected
 from treedbd.tree.edit import make_put
-from treedbd.tree.errors import InvalidPath, InvalidQuery
 from treedbd.tree.query import Query
-from treedbd.tree.types import Json, Place
+from treedbd.tree.types import InvalidPath, InvalidQuery, Json, Place
 from treedbd.web.parameters import parse_leniently, parse_parameters, parse_timeout
 from treedbd.web.read_options import check_stream, parse_read_options
 

@@ -17,8 +17,7 @@ from treedbd.rules.grammar import parse_expression
 from treedbd.rules.ruleset import RuleSet, parse_rules
 from treedbd.rules.typecheck import typecheck_rule
 from treedbd.tree.normalise import normalise
-from treedbd.tree.types import Change, Path, Place, Value
-from treedbd.tree.view import View
+from treedbd.tree.types import Change, Path, Place, Value, View
 
 LIMITS = RulesLimits()
 ERROR = "error"

@@ -22,9 +22,8 @@ from treedbd.store.memory import MemoryEngine
 from treedbd.store.node_writer import NodeWriter
 from treedbd.store.nodes import Nodes
 from treedbd.store.paged_rows import seal
-from treedbd.tree.order import encode_path
-from treedbd.tree.types import Change, Container, Leaf, Path
-from treedbd.tree.view import Charge, free
+from treedbd.tree.path import encode_path
+from treedbd.tree.types import Change, Charge, Container, Leaf, Path, free
 
 BIG = "x" * 100_000
 

@@ -17,8 +17,7 @@ from treedbd.store.engine import Transaction
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.node_writer import NodeWriter
 from treedbd.store.nodes import Nodes
-from treedbd.tree.types import Change, Container, Leaf, Path
-from treedbd.tree.view import Charge, View, free
+from treedbd.tree.types import Change, Charge, Container, Leaf, Path, View, free
 
 LARGE = "x" * 10_000
 EQUAL = rules({".read": "data.child('big').val() == auth"})

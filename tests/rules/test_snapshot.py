@@ -12,8 +12,7 @@ from treedbd.rules.budget import Budget, EvaluationError
 from treedbd.rules.context import Context, Scope
 from treedbd.rules.operators import equal
 from treedbd.rules.snapshot import Snapshot, split_path
-from treedbd.tree.types import Container, Leaf, Path, Priority, Value
-from treedbd.tree.view import Charge, free
+from treedbd.tree.types import Charge, Container, Leaf, Path, Priority, Value, free
 
 
 class RecordingView:

@@ -17,10 +17,9 @@ from treedbd.store.node_writer import NodeWriter
 from treedbd.store.nodes import Nodes
 from treedbd.store.verify import verify
 from treedbd.tree.edit import Edit, make_patch, make_put, resolve
-from treedbd.tree.errors import InvalidData
 from treedbd.tree.fragments import Splitter
 from treedbd.tree.server_values import Resolver
-from treedbd.tree.types import STORED, Change, Place, Value
+from treedbd.tree.types import STORED, Change, InvalidData, Place, Value
 
 NOW = 1_700_000_000_000
 LEAVES = st.one_of(

@@ -21,8 +21,8 @@ from treedbd.store.changelog import (
 from treedbd.store.engine import LogEntry
 from treedbd.store.memory import MemoryEngine
 from treedbd.tree.edit import Edit, make_patch, make_put, make_remove, resolve
-from treedbd.tree.printing import compact
 from treedbd.tree.types import Place
+from treedbd.tree.value import compact
 
 NOW = 1_700_000_000_123
 PLACE = Place(("a", "b"))

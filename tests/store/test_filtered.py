@@ -20,7 +20,7 @@ from treedbd.store.node_writer import NodeWriter
 from treedbd.store.paged_rows import PagedRows
 from treedbd.store.select import iterate_selected
 from treedbd.tree.edit import make_put
-from treedbd.tree.order import ValueRank
+from treedbd.tree.path import ValueRank
 from treedbd.tree.query import Order, Query, parse_query
 from treedbd.tree.types import Place
 from treedbd.tree.value import members

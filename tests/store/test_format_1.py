@@ -16,7 +16,7 @@ from treedbd.store.memory import MemoryEngine
 from treedbd.store.nodes import Nodes
 from treedbd.store.paged_rows import seal
 from treedbd.store.verify import verify
-from treedbd.tree.order import encode_path
+from treedbd.tree.path import encode_path
 
 MONTHS = [f"{month:02d}" for month in range(1, 13)]
 PLAIN_KEYS = st.sampled_from(["a", "b", "é", "+5", "2147483648", "000000000012", "k" * 470])

@@ -13,7 +13,7 @@ from treedbd.store.format_2 import convert_rows, is_same
 from treedbd.store.sqlite.convert import check_older
 from treedbd.store.sqlite.engine import SqliteEngine
 from treedbd.store.sqlite.file import connect
-from treedbd.tree.order import encode_path
+from treedbd.tree.path import encode_path
 
 
 @pytest.fixture

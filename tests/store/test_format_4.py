@@ -18,7 +18,7 @@ from treedbd.store.sqlite.convert import check_older
 from treedbd.store.sqlite.engine import SqliteEngine
 from treedbd.store.sqlite.file import PAGE_BYTES, connect
 from treedbd.store.sqlite.page_sums import are_compared, write_sums
-from treedbd.tree.order import encode_path
+from treedbd.tree.path import encode_path
 
 KEY = encode_path(("people", "p000"))
 

@@ -20,11 +20,9 @@ from treedbd.store.nodes import Nodes
 from treedbd.store.paged_rows import PagedRows, seal
 from treedbd.store.row_keys import END, FIRST, ROW_KEY_BYTES, SPREAD_BYTES, Span
 from treedbd.tree.edit import make_patch, make_put
-from treedbd.tree.errors import InvalidData
-from treedbd.tree.order import decode_path, encode_path
-from treedbd.tree.printing import compact
-from treedbd.tree.types import CONTAINER, Change, Json, Path, Place, Value
-from treedbd.tree.value import plain
+from treedbd.tree.path import decode_path, encode_path
+from treedbd.tree.types import CONTAINER, Change, InvalidData, Json, Path, Place, Value
+from treedbd.tree.value import compact, plain
 
 ROW_BYTES = 100
 TEXT = "x" * 60

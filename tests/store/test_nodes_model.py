@@ -32,12 +32,10 @@ from treedbd.store.row_keys import END, FIRST, ROW_KEY_BYTES, Span
 from treedbd.store.sqlite.engine import SqliteEngine
 from treedbd.store.verify import verify
 from treedbd.tree.edit import apply, make_patch
-from treedbd.tree.errors import InvalidData
-from treedbd.tree.order import decode_path, rank_key
-from treedbd.tree.printing import compact
+from treedbd.tree.path import decode_path, rank_key
 from treedbd.tree.query import BY_PRIORITY, BY_VALUE, Order, Query
-from treedbd.tree.types import CONTAINER, Change, Path, Place, Value
-from treedbd.tree.value import leaf_of, members, plain
+from treedbd.tree.types import CONTAINER, Change, InvalidData, Path, Place, Value
+from treedbd.tree.value import compact, leaf_of, members, plain
 
 QUERIES = [
     Query(BY_VALUE),

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from treedbd.store.page_splice import remove_member, set_member
 from treedbd.store.paged_rows import Member, Page
 from treedbd.store.pages import as_member, encode_page
-from treedbd.tree.order import encode_key, encode_path
+from treedbd.tree.path import encode_key, encode_path
 
 CONTAINER = encode_path(("users",))
 TEXT_KEYS = st.sampled_from(["a", "b", "ba", "bb", "é", 'q"', "\\", "z" * 30])

@@ -15,7 +15,7 @@ from treedbd.store.paged_rows import Page, PagedRows, is_page, unseal
 from treedbd.store.pages import container_of_row
 from treedbd.store.row_keys import END, FIRST, below
 from treedbd.store.verify import check_page
-from treedbd.tree.order import encode_path
+from treedbd.tree.path import encode_path
 from treedbd.tree.types import Path
 
 NAMES = [str(at) for at in range(12)] + [f"k{at:02}" for at in range(12)] + ['q"', "é", "\\"]

@@ -7,7 +7,7 @@ from treedbd.store.memory import MemoryEngine
 from treedbd.store.paged_rows import PagedRows, is_page, seal, seal_row, unseal
 from treedbd.store.pages import PAGE_BYTES, pack
 from treedbd.store.row_keys import below
-from treedbd.tree.order import encode_path
+from treedbd.tree.path import encode_path
 
 
 def test_what_was_stored_is_read() -> None:

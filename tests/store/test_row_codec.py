@@ -25,10 +25,8 @@ from treedbd.store.row_codec import (
     print_row,
     priority_of_part,
 )
-from treedbd.tree.printing import compact
-from treedbd.tree.types import Json, Value
-from treedbd.tree.value import plain
-from treedbd.tree.view import free
+from treedbd.tree.types import Json, Value, free
+from treedbd.tree.value import compact, plain
 
 names = st.sampled_from(["0", "1", "2", "-1", "01", "a", '".priority":', "é\\"]).filter(
     lambda name: "." not in name

@@ -7,9 +7,9 @@ from tests.tree.strategies import FEW_PATHS, PRIORITIES, VALUES
 from treedbd.store.row_codec import Cover, encode_row
 from treedbd.store.row_editor import RowEditor
 from treedbd.tree.edit import apply
-from treedbd.tree.order import encode_path
-from treedbd.tree.printing import compact
+from treedbd.tree.path import encode_path
 from treedbd.tree.types import Change, Path, Place, Value
+from treedbd.tree.value import compact
 
 CHANGES = st.one_of(
     st.builds(lambda path, value: Change(Place(path), value), FEW_PATHS, VALUES | st.none()),

@@ -14,7 +14,7 @@ from treedbd.store.row_keys import (
     end_of_key,
     shared_keys,
 )
-from treedbd.tree.order import encode_key, encode_path, rank_key
+from treedbd.tree.path import encode_key, encode_path, rank_key
 
 keys = st.sampled_from(
     ["a", "ab", "é", "0", "7", "-7", "07", "007", "-0", "x" * 300, "x" * 301, "y" * 768]

@@ -22,9 +22,8 @@ from treedbd.store.row_keys import ALL, Span
 from treedbd.store.select import YIELD_AFTER, iterate_selected
 from treedbd.tree.edit import make_put
 from treedbd.tree.query import Query, TooMuchText, parse_query
-from treedbd.tree.types import Path, Place
+from treedbd.tree.types import Charge, Path, Place, free
 from treedbd.tree.value import members
-from treedbd.tree.view import Charge, free
 
 PATH = ("list",)
 KEYS = st.sampled_from(["a", "b", "c", "10", "2", "-1", "é", "k" * 300, "k" * 500, "k" * 500 + "l"])

@@ -17,8 +17,8 @@ from tests.store.normal_form import normal_form
 from tests.store.shelf_files import entries_of, read_once
 from treedbd.limits import MAX_DEPTH
 from treedbd.store.shelf import KEYS_AT_ONCE, Shelf, open_shelf
-from treedbd.tree.errors import InvalidData, InvalidPath
-from treedbd.tree.order import rank_key
+from treedbd.tree.path import rank_key
+from treedbd.tree.types import InvalidData, InvalidPath
 from treedbd.tree.value import plain
 
 KEYS = st.sampled_from(["a", "b", "é", "0", "10", "9", "-1", "01", "k" * 500])

@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from tests.digits import as_doubles, check_digits, digits_of, is_in_64_bits, strings_of
 from tests.tree.strategies import normal
 from treedbd.store.spelling import spell_chunks, spell_numbers
-from treedbd.tree import printing
+from treedbd.tree import value as printing
 from treedbd.tree.data_hash import data_hash
-from treedbd.tree.number import canonical_number
 from treedbd.tree.types import Json
-from treedbd.tree.value import as_json, from_export
+from treedbd.tree.value import as_json, canonical_number, from_export
 
 LONG_DIGITS = st.integers(10**17, 10**22).map(str)
 NUMBERS = (

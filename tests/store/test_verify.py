@@ -10,7 +10,7 @@ from treedbd.store.node_writer import NodeWriter
 from treedbd.store.paged_rows import seal, seal_row
 from treedbd.store.verify import verify
 from treedbd.tree.edit import make_put
-from treedbd.tree.order import encode_path
+from treedbd.tree.path import encode_path
 from treedbd.tree.types import Json, Place
 
 A = encode_path(("a",))

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from tests.tree.strategies import FEW_PATHS, PRIORITIES, VALUES
 from treedbd.tree.draft import Draft
 from treedbd.tree.edit import apply
-from treedbd.tree.printing import compact
 from treedbd.tree.types import Change, Place, Value
-from treedbd.tree.value import as_priority
+from treedbd.tree.value import as_priority, compact
 
 CHANGES = st.one_of(
     st.builds(lambda path, value: Change(Place(path), value), FEW_PATHS, VALUES),

@@ -14,15 +14,25 @@ from tests.tree.strategies import BODIES, FEW_PATHS, PRIORITIES, VALUES, normal
 from tests.tree.test_normalise import assert_normal, nest
 from tests.tree.value_view import ValueView
 from treedbd.loop import in_steps
-from treedbd.tree import edit, printing
+from treedbd.tree import edit
+from treedbd.tree import value as printing
 from treedbd.tree.edit import Edit, make_patch, make_put, make_remove
-from treedbd.tree.errors import InvalidData
 from treedbd.tree.normalise import DEFAULT_STRING_BYTES, check_priority, normalise
 from treedbd.tree.path import is_at_or_above
 from treedbd.tree.server_values import Increment, Resolver
-from treedbd.tree.types import Change, Container, Json, Leaf, Path, Place, Value
+from treedbd.tree.types import (
+    Change,
+    Charge,
+    Container,
+    InvalidData,
+    Json,
+    Leaf,
+    Path,
+    Place,
+    Value,
+    free,
+)
 from treedbd.tree.value import as_json, with_priority, without_priority
-from treedbd.tree.view import Charge, free
 
 NOW = 1_700_000_000_123
 STAMP: Json = {".sv": "timestamp"}

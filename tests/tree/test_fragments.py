@@ -11,8 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from treedbd.limits import MAX_BODY_NESTING
-from treedbd.tree.errors import InvalidData
 from treedbd.tree.fragments import FRAGMENT_BYTES, NODE_BYTES, Fragment, Splitter
+from treedbd.tree.types import InvalidData
 
 LEAVES = st.one_of(
     st.none(),

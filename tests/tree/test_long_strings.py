@@ -10,9 +10,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from treedbd.loop import in_steps
-from treedbd.tree.errors import InvalidData
 from treedbd.tree.long_strings import LongString, count_bytes, parse_text
-from treedbd.tree.printing import TEXT_AT_ONCE, compact
+from treedbd.tree.types import InvalidData
+from treedbd.tree.value import TEXT_AT_ONCE, compact
 
 TEXTS = st.text(max_size=40) | st.sampled_from(['"\\\n' * 9, "é€😀" * 9, "\\" * 7])
 

@@ -6,12 +6,11 @@ import pytest
 from hypothesis import given
 
 from tests.tree.strategies import BODIES, VALUES, normal
-from treedbd.tree import printing
-from treedbd.tree.errors import InvalidData
+from treedbd.tree import value as printing
 from treedbd.tree.normalise import check_priority, has_more_nodes, normalise
-from treedbd.tree.order import sort_keys
+from treedbd.tree.path import sort_keys
 from treedbd.tree.server_values import Increment, Timestamp
-from treedbd.tree.types import Json, Value
+from treedbd.tree.types import InvalidData, Json, Value
 
 
 def nest(levels: int, leaf: Any) -> Json:

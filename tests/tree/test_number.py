@@ -9,7 +9,8 @@ import rfc8785
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treedbd.tree import number, printing
+from treedbd.tree import value as number
+from treedbd.tree import value as printing
 
 DOUBLES = st.floats(allow_nan=False, allow_infinity=False)
 BIT_PATTERNS = st.integers(0, 2**64 - 1).map(lambda bits: _double(f"{bits:016x}"))

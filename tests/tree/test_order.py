@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from tests.expected import rank_key as expected_rank
 from tests.tree.strategies import KEYS, LEAVES, NUMBERS, PATHS, TEXTS
-from treedbd.tree import order
-from treedbd.tree.number import canonical_number
+from treedbd.tree import path as order
 from treedbd.tree.types import Path
+from treedbd.tree.value import canonical_number
 
 KEYS_IN_ORDER = [
     "-2147483648",

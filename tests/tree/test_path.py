@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from tests.tree.strategies import KEYS, PATHS
 from treedbd.tree import path
-from treedbd.tree.errors import InvalidPath
-from treedbd.tree.types import ROOT, Path, Place
+from treedbd.tree.types import ROOT, InvalidPath, Path, Place
 
 LONG_TEXTS = st.builds(str.__mul__, st.text(min_size=1, max_size=1), st.integers(180, 780))
 """Texts of about the greatest length of a key, in characters of one to four bytes."""

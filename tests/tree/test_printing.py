@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tree.strategies import BODIES, VALUES, normal
-from treedbd.tree import printing
-from treedbd.tree.number import canonical_number
+from treedbd.tree import value as printing
 from treedbd.tree.types import Json, Value
-from treedbd.tree.value import plain
+from treedbd.tree.value import canonical_number, plain
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,7 @@ from itertools import count, pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treedbd.tree.order import TEXT_TAG, encode_key, sort_keys
-from treedbd.tree.path import check_key
+from treedbd.tree.path import TEXT_TAG, check_key, encode_key, sort_keys
 from treedbd.tree.push_id import ALPHABET, PushIds, is_later
 
 NOW = 1_700_000_000_123

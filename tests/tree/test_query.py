@@ -7,13 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tree.strategies import FEW_KEYS, KEYS, NUMBERS, TEXTS, VALUES, normal
-from treedbd.tree import printing, query
-from treedbd.tree.errors import InvalidQuery
-from treedbd.tree.number import canonical_number
-from treedbd.tree.order import rank_key, rank_value, sort_keys
+from treedbd.tree import query
+from treedbd.tree import value as printing
+from treedbd.tree.path import rank_key, rank_value, sort_keys
 from treedbd.tree.query import BY_KEY, Bound, Order, Query, name_query, parse_query
-from treedbd.tree.types import Value
-from treedbd.tree.value import members
+from treedbd.tree.types import InvalidQuery, Value
+from treedbd.tree.value import canonical_number, members
 
 ZOO = normal(
     {

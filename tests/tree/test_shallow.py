@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from treedbd.tree.errors import InvalidQuery
 from treedbd.tree.query import PARAMETERS
 from treedbd.tree.shallow import Shallow, parse_shallow
+from treedbd.tree.types import InvalidQuery
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from tests.tree.strategies import KEYS, PLAIN_BODIES, VALUES, normal
 from tests.tree.test_normalise import assert_normal
-from treedbd.tree import printing, value
-from treedbd.tree.order import sort_keys
+from treedbd.tree import value
+from treedbd.tree import value as printing
+from treedbd.tree.path import sort_keys
 from treedbd.tree.types import CONTAINER, Json, Value
 from treedbd.tree.value import plain
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from treedbd.limits import MAX_WHERE_CONDITIONS, MAX_WHERE_ITEMS
-from treedbd.tree.errors import InvalidQuery
 from treedbd.tree.query import BY_KEY, Query, parse_query
 from treedbd.tree.shallow import parse_shallow
+from treedbd.tree.types import InvalidQuery
 from treedbd.tree.where import parse_where
 
 

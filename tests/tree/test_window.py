@@ -12,7 +12,7 @@ from tests.tree.strategies import normal
 from tests.tree.value_view import ValueView
 from treedbd.loop import finish
 from treedbd.tree.edit import set_value
-from treedbd.tree.order import rank_key
+from treedbd.tree.path import rank_key
 from treedbd.tree.query import Query, parse_query
 from treedbd.tree.types import Value
 from treedbd.tree.value import members

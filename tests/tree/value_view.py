@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from treedbd.tree.printing import compact
-from treedbd.tree.types import Container, Leaf, Path, Priority, Value
-from treedbd.tree.value import leaf_of, members, priority_of, value_at
-from treedbd.tree.view import Charge, free
+from treedbd.tree.types import Charge, Container, Leaf, Path, Priority, Value, free
+from treedbd.tree.value import compact, leaf_of, members, priority_of, value_at
 
 
 class ValueView:

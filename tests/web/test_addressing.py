@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from treedbd.names import DatabaseName
-from treedbd.tree.errors import InvalidPath
-from treedbd.tree.types import Place
+from treedbd.tree.types import InvalidPath, Place
 from treedbd.web.addressing import (
     Addressing,
     Misdirected,

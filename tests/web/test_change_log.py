@@ -13,7 +13,7 @@ from tests.web.tree_server import TreeServer
 from treedbd.database.slices import SLICE_SECONDS, Slices
 from treedbd.names import DatabaseName
 from treedbd.store.changelog import describe_entry
-from treedbd.tree.printing import indent
+from treedbd.tree.value import indent
 from treedbd.web import change_log
 from treedbd.web.change_log import print_log
 from treedbd.web.dialect import FIREBASE, STANDARD

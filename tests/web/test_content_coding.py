@@ -14,7 +14,7 @@ import pytest
 from tests.web.http1.peer import ParsedReply
 from tests.web.tree_server import TreeServer
 from treedbd.limits import MIB, Limits
-from treedbd.tree.errors import InvalidData
+from treedbd.tree.types import InvalidData
 from treedbd.web.content_coding import (
     ZSTD_WINDOW_LOG,
     Coding,

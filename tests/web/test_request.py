@@ -9,9 +9,8 @@ import pytest
 
 from treedbd.limits import Limits
 from treedbd.names import DatabaseName, DialectName
-from treedbd.tree.errors import InvalidPath, InvalidQuery
 from treedbd.tree.etag import NULL_ETAG, ETagSet
-from treedbd.tree.types import ROOT, Place
+from treedbd.tree.types import ROOT, InvalidPath, InvalidQuery, Place
 from treedbd.web.addressing import (
     CACHED_PATH_BYTES,
     Misdirected,

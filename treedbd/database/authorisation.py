@@ -25,8 +25,7 @@ from treedbd.rules.slow_rules import MakeEvaluation
 from treedbd.store.nodes import HeldNodes, Nodes
 from treedbd.tree.edit import Edit, resolve
 from treedbd.tree.overlay import Overlay
-from treedbd.tree.types import Json, Path
-from treedbd.tree.view import View
+from treedbd.tree.types import Json, Path, View
 
 
 class Authorisation:

@@ -30,7 +30,7 @@ from treedbd.database.slices import Steps
 from treedbd.loop import Awaited, in_steps, pause
 from treedbd.store.engine import DiskFull, Engine, StoreFailed, Transaction
 from treedbd.traces import Trace, now_ns
-from treedbd.tree.errors import InvalidData
+from treedbd.tree.types import InvalidData
 
 T = TypeVar("T")
 

@@ -31,9 +31,8 @@ from treedbd.store.disconnect_rows import (
     list_rows,
 )
 from treedbd.store.engine import ReadView, Transaction
-from treedbd.tree.errors import InvalidData
 from treedbd.tree.normalise import has_more_nodes
-from treedbd.tree.types import Json, Place
+from treedbd.tree.types import InvalidData, Json, Place
 
 _REFUSALS: Final = (PermissionDenied, InvalidData, TooLarge, QuotaExceeded, UnknownDatabase)
 """Why a write is not done, now or later. What only delays it is not among them."""

@@ -7,8 +7,8 @@ from typing import Final, NoReturn
 
 from treedbd.limits import MAX_SHOWN_BYTES
 from treedbd.names import DatabaseName
-from treedbd.tree import printing
 from treedbd.tree.types import Chunks, Json
+from treedbd.tree.value import parse
 
 SHUTTING_DOWN: Final = "The server is shutting down."
 
@@ -155,7 +155,7 @@ class ConditionFailed(Exception):
     @cached_property
     def current(self) -> Json:
         """The value there now; None, too, if it is not shown."""
-        return None if self.printed is None else printing.parse(b"".join(self.printed))
+        return None if self.printed is None else parse(b"".join(self.printed))
 
 
 class UnknownDatabase(LookupError):

@@ -18,10 +18,11 @@ from treedbd.store.canonical import etag_in_steps
 from treedbd.store.hashing import hash_at
 from treedbd.store.nodes import Nodes
 from treedbd.store.row_codec import is_surely_longer
-from treedbd.tree import printing, value
+from treedbd.tree import value
 from treedbd.tree.edit import Edit
 from treedbd.tree.etag import etag
 from treedbd.tree.types import Chunks, Path, Place
+from treedbd.tree.value import compact
 
 _AT_ONCE_BYTES: Final = 64 * KIB
 """The tag of a longer value is computed from its rows."""
@@ -106,7 +107,7 @@ def _etag_at(nodes: Nodes, place: Place, kept: KeptReads | None = None) -> str:
 def _print_current(nodes: Nodes, place: Place) -> Chunks | None:
     """Print the value of a place with pauses; None if it is too large to be shown."""
     if place.is_priority:
-        return (printing.compact(nodes.priority(place.path)),)
+        return (compact(nodes.priority(place.path)),)
     chunks = []
     size = 0
     for chunk in nodes.chunks(place.path):

@@ -15,9 +15,9 @@ from treedbd.limits import KIB
 from treedbd.store.nodes import Nodes
 from treedbd.store.row_codec import may_be_shown_otherwise
 from treedbd.store.spelling import spell_chunks
-from treedbd.tree import printing
 from treedbd.tree.event import EVENT_BYTES, Commit
 from treedbd.tree.types import PRIORITY, Chunks
+from treedbd.tree.value import compact, print_members
 
 _SEARCHED_AT_ONCE: Final = 64 * KIB
 _LONGEST_SIGN_BYTES: Final = 16
@@ -55,7 +55,7 @@ def _chunks(commit: Commit, nodes: Nodes, *, is_export: bool) -> Iterator[bytes]
     """Print what a large commit set at its path, or the members that it merged there."""
     if commit.method == "put":
         return nodes.chunks(commit.path, export=is_export)
-    return printing.print_members(_members(commit, nodes, is_export=is_export))
+    return print_members(_members(commit, nodes, is_export=is_export))
 
 
 def _members(
@@ -64,7 +64,7 @@ def _members(
     for change in commit.changes:
         below = change.path[len(commit.path) :]
         if change.is_priority:
-            text = printing.compact(nodes.priority(change.path))
+            text = compact(nodes.priority(change.path))
             yield "/".join((*below, PRIORITY)), iter((text,))
         else:
             yield "/".join(below), nodes.chunks(change.path, export=is_export)

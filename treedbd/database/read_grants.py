@@ -32,8 +32,7 @@ from treedbd.rules.ruleset import RuleSet
 from treedbd.store.nodes import Nodes
 from treedbd.tree.event import Commit, Event
 from treedbd.tree.overlay import StateUnknown
-from treedbd.tree.types import Json, Path
-from treedbd.tree.view import View
+from treedbd.tree.types import Json, Path, View
 
 if TYPE_CHECKING:
     from treedbd.database.replay import Replay

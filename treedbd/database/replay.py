@@ -25,9 +25,8 @@ from treedbd.store.nodes import HeldNodes
 from treedbd.tree.edit import in_order
 from treedbd.tree.event import Commit
 from treedbd.tree.overlay import EditedTree, Overlay
-from treedbd.tree.types import Change, Place
+from treedbd.tree.types import Change, Place, View
 from treedbd.tree.value import from_export
-from treedbd.tree.view import View
 
 
 class SharedMoment:

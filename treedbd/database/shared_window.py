@@ -43,14 +43,12 @@ from treedbd.held_bytes import HeldAccount, HeldBytesRefused
 from treedbd.limits import KIB, MIB
 from treedbd.store.nodes import Nodes
 from treedbd.store.select import draw, find_index, iterate_selected
-from treedbd.tree.errors import QueryTooLarge
 from treedbd.tree.event import Commit, Event, complete
-from treedbd.tree.order import rank_key
 from treedbd.tree.overlay import StateUnknown
-from treedbd.tree.printing import print_members
+from treedbd.tree.path import rank_key
 from treedbd.tree.query import Query, name_query, selection_to_json
-from treedbd.tree.types import Path, Value
-from treedbd.tree.value import members, value_at
+from treedbd.tree.types import Path, QueryTooLarge, Value
+from treedbd.tree.value import members, print_members, value_at
 from treedbd.tree.where import TooManyChildren
 from treedbd.tree.window import (
     Facts,

@@ -34,12 +34,10 @@ from treedbd.tree.edit import (
     rename_child,
     resolve,
 )
-from treedbd.tree.errors import InvalidData
 from treedbd.tree.event import describe, describe_large
 from treedbd.tree.path import format_path
 from treedbd.tree.push_id import PushIds, is_later
-from treedbd.tree.types import Path
-from treedbd.tree.view import View
+from treedbd.tree.types import InvalidData, Path, View
 
 CheckWrite: TypeAlias = Callable[[Nodes, Write, Edit, View | None], bool]
 

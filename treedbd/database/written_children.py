@@ -23,11 +23,10 @@ from treedbd.tree.event import (
     patch_event,
     put_event,
 )
-from treedbd.tree.order import rank_key
 from treedbd.tree.overlay import StateUnknown
-from treedbd.tree.types import Container, Json, Path, Value
+from treedbd.tree.path import rank_key
+from treedbd.tree.types import Container, Json, Path, Value, View
 from treedbd.tree.value import as_json, plain, with_priority
-from treedbd.tree.view import View
 from treedbd.tree.window import Facts, Field, Moved, read_facts
 
 READ_AT_ONCE: Final = 16

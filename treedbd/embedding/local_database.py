@@ -25,8 +25,8 @@ from treedbd.embedding.watch import Watch
 from treedbd.embedding.watch_queue import WatchQueue
 from treedbd.limits import DEFAULT_TIMEOUT_S, MAX_SHOWN_BYTES
 from treedbd.names import DatabaseName
-from treedbd.tree import printing
 from treedbd.tree.types import Json
+from treedbd.tree.value import parse
 from treedbd.web.auth.host_login import Auth, identity_of
 from treedbd.web.auth.identity import Identity
 from treedbd.web.parameters import Parameters
@@ -210,7 +210,7 @@ class LocalDatabase:
             if isawaitable(new):
                 new = await new
             if new is ABORT:
-                return printing.parse(shown)
+                return parse(shown)
             try:
                 return await self._write(
                     b"PUT", path, new, present.etag, timeout, contender=id(contender)

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import Any, Final, TypeAlias, TypedDict
 
 from treedbd.embedding.values import encode
-from treedbd.tree.errors import InvalidData, InvalidQuery
 from treedbd.tree.query import check_combination
-from treedbd.tree.types import Json
+from treedbd.tree.types import InvalidData, InvalidQuery, Json
 from treedbd.web.parameters import Parameters
 
 Scalar: TypeAlias = str | int | float | bool | None

@@ -14,9 +14,8 @@ import orjson
 
 from treedbd.database.errors import TooLarge
 from treedbd.limits import MAX_BODY_NESTING, MAX_SHOWN_BYTES
-from treedbd.tree import printing
-from treedbd.tree.errors import InvalidData
-from treedbd.tree.types import Json
+from treedbd.tree.types import InvalidData, Json
+from treedbd.tree.value import compact, parse
 from treedbd.web.content import Content
 from treedbd.web.response import Response
 
@@ -49,7 +48,7 @@ def encode(value: object) -> bytes:
 
 def decode(response: Response) -> Json:
     """Return the value that a response shows; raise `TooLargeToRead`."""
-    return printing.parse(text_of(response.body))
+    return parse(text_of(response.body))
 
 
 def text_of(body: object) -> bytes:
@@ -69,7 +68,7 @@ def text_of(body: object) -> bytes:
 
 def copy(json: Json) -> Json:
     """Return JSON as a program may have it."""
-    return printing.parse(printing.compact(json))
+    return parse(compact(json))
 
 
 def _checked(value: Any, level: int) -> Json:

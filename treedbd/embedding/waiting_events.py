@@ -12,8 +12,8 @@ import attrs
 
 from treedbd.database.missed_events import MissedNotification
 from treedbd.database.watchers import Notification
-from treedbd.tree import printing
 from treedbd.tree.event import Event, Position
+from treedbd.tree.value import parse
 from treedbd.web.content import ContentReader, WaitingBytes
 from treedbd.web.sse.frames import print_id
 from treedbd.web.sse.missed import hold_missed
@@ -131,5 +131,5 @@ def _print(position: Position, event: Event) -> _Printed:
 
 
 def _parse(printed: _Printed) -> WatchEvent:
-    shown: Any = printing.parse(printed.text)
+    shown: Any = parse(printed.text)
     return WatchEvent(printed.kind, shown["path"], shown["data"], printed.id)

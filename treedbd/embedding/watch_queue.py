@@ -29,8 +29,8 @@ from treedbd.embedding.values import TooLargeToRead, text_of
 from treedbd.embedding.waiting_events import WaitingEvents, WatchEvent
 from treedbd.names import DatabaseName
 from treedbd.store.nodes import Nodes
-from treedbd.tree.errors import InvalidQuery
 from treedbd.tree.event import Position
+from treedbd.tree.types import InvalidQuery
 from treedbd.web.auth.identity import Identity
 from treedbd.web.content import WaitingBytesRefused
 from treedbd.web.read_options import check_stream

@@ -26,7 +26,7 @@ from treedbd.config.local_network import names_of
 from treedbd.database.errors import SHUTTING_DOWN
 from treedbd.database.problems import Problem
 from treedbd.loop import Turns
-from treedbd.tree.errors import InvalidPath
+from treedbd.tree.types import InvalidPath
 from treedbd.web.addressing import Addressing, Misdirected
 from treedbd.web.headers import Header, first
 from treedbd.web.http1.errors import ERROR_HEADERS, ErrorReply, format_body

@@ -27,9 +27,8 @@ from treedbd.rules.partial import compile_partial
 from treedbd.rules.suggest import suggest
 from treedbd.rules.typecheck import TypeTable, typecheck_rule
 from treedbd.rules.types import Type
-from treedbd.tree.errors import InvalidPath
 from treedbd.tree.path import check_key
-from treedbd.tree.types import Path
+from treedbd.tree.types import InvalidPath, Path
 
 TOP: Final = "rules"
 INDEX_ON: Final = ".indexOn"

@@ -38,8 +38,7 @@ from treedbd.rules.snapshot import (
     leaf_or_subtree_at,
     split_path,
 )
-from treedbd.tree.types import ROOT, Path
-from treedbd.tree.view import View
+from treedbd.tree.types import ROOT, Path, View
 
 Evaluate: TypeAlias = Callable[[Scope], Any]
 """Returns the value of a node in a scope; raises `EvaluationError` if it has none."""

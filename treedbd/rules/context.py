@@ -12,8 +12,7 @@ from treedbd.rules.budget import Budget
 from treedbd.rules.errors import TextPosition
 from treedbd.rules.kept_reads import KeptReads
 from treedbd.rules.slow_rules import MakeEvaluation
-from treedbd.tree.types import Json, Path, Value
-from treedbd.tree.view import View
+from treedbd.tree.types import Json, Path, Value, View
 
 
 class NullBound(Enum):

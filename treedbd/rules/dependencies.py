@@ -12,8 +12,7 @@ from typing import Final
 
 import attrs
 
-from treedbd.tree.types import Container, Leaf, Path, Priority, Value
-from treedbd.tree.view import Charge, View, free
+from treedbd.tree.types import Charge, Container, Leaf, Path, Priority, Value, View, free
 
 
 class WrittenPaths:

@@ -7,8 +7,7 @@ from typing import Final, TypeAlias
 
 from treedbd.rules.budget import Budget
 from treedbd.rules.kept_reads import LEAST_COST, KeptReads
-from treedbd.tree.types import Container, Leaf, Path, Priority, Value
-from treedbd.tree.view import Charge, View, free
+from treedbd.tree.types import Charge, Container, Leaf, Path, Priority, Value, View, free
 
 REMEMBERED_NODES: Final = 10_000
 LONG_STRING: Final = 1024

@@ -16,9 +16,8 @@ from typing import Any, Final
 
 from treedbd.rules.budget import EvaluationError
 from treedbd.rules.context import NullBound, Scope, Subtree
-from treedbd.tree.number import INT64_HIGH, INT64_LOW, canonical_number, print_double
 from treedbd.tree.types import VALUE, Value
-from treedbd.tree.value import members
+from treedbd.tree.value import INT64_HIGH, INT64_LOW, canonical_number, members, print_double
 
 MAX_STRING: Final = 10 * 1_048_576
 """Characters of a string that an expression makes."""

@@ -29,8 +29,7 @@ from treedbd.rules.metered import MeteredView
 from treedbd.rules.rights import find_read, find_write, may_allow_write
 from treedbd.rules.traced import TracedRead, TracedView
 from treedbd.tree.overlay import Overlay
-from treedbd.tree.types import Change, Json, Path
-from treedbd.tree.view import View
+from treedbd.tree.types import Change, Json, Path, View
 
 DEFAULT_LIMITS: Final = RulesLimits()
 MAX_CHANGES_KNOWN: Final = 16

@@ -16,10 +16,8 @@ from treedbd.caches import short_cache
 from treedbd.limits import MAX_DEPTH, MAX_KEY_BYTES
 from treedbd.rules.budget import EvaluationError
 from treedbd.rules.context import Subtree
-from treedbd.tree.errors import InvalidPath
 from treedbd.tree.path import check_key
-from treedbd.tree.types import CONTAINER, Container, Path
-from treedbd.tree.view import View
+from treedbd.tree.types import CONTAINER, Container, InvalidPath, Path, View
 
 _MAX_PATH = MAX_DEPTH * (MAX_KEY_BYTES + 1)
 _UNKNOWN_EXCESS: Final = 1 << 30

@@ -1,4 +1,4 @@
-r"""The tokens of expressions: their patterns, and the values of literals.
+"""The tokens of expressions: their patterns, and the values of literals.
 
 What a token may be depends on whether an operand or an operator comes next: a slash begins a
 regular expression where an operand is expected, and divides elsewhere. So there is one pattern for
@@ -11,7 +11,7 @@ import re
 from typing import Final
 
 from treedbd.rules.errors import ExpressionError
-from treedbd.tree.number import canonical_number
+from treedbd.tree.value import canonical_number
 
 # Atomic groups, not possessive ones: where one of these has failed in its middle, Python before
 # 3.11.5 goes on from there, not from where it began.

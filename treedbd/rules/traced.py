@@ -7,8 +7,7 @@ from typing import Final, Literal
 
 import attrs
 
-from treedbd.tree.types import Container, Leaf, Path, Priority, Value
-from treedbd.tree.view import Charge, View, free
+from treedbd.tree.types import Charge, Container, Leaf, Path, Priority, Value, View, free
 
 MAX_READS: Final = 20
 """Reads of one rule that are shown."""

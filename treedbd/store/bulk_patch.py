@@ -15,13 +15,22 @@ from treedbd.limits import MAX_PATCH_MEMBERS
 from treedbd.loop import pause
 from treedbd.store.bulk_writer import BulkWriter, WritesNodes
 from treedbd.tree.edit import make_member, overlap, parse_member, resolve_change, resolve_member
-from treedbd.tree.errors import InvalidData
 from treedbd.tree.fragments import Fragment
 from treedbd.tree.normalise import count_nodes
-from treedbd.tree.order import sort_keys
-from treedbd.tree.printing import TEXT_AT_ONCE, compact, print_text
+from treedbd.tree.path import sort_keys
 from treedbd.tree.server_values import Resolver
-from treedbd.tree.types import PRIORITY, STORED, Change, Chunks, Json, Path, Place, Value
+from treedbd.tree.types import (
+    PRIORITY,
+    STORED,
+    Change,
+    Chunks,
+    InvalidData,
+    Json,
+    Path,
+    Place,
+    Value,
+)
+from treedbd.tree.value import TEXT_AT_ONCE, compact, print_text
 
 _CHECKED_AT_ONCE: Final = 256
 _ADDED_AT_ONCE: Final = 128

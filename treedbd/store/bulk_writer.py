@@ -11,11 +11,9 @@ from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
 from treedbd.loop import pause, paused
-from treedbd.tree.errors import InvalidData
 from treedbd.tree.fragments import Fragment
 from treedbd.tree.normalise import check_priority, count_nodes, normalise
 from treedbd.tree.path import is_at_or_above
-from treedbd.tree.printing import print_text
 from treedbd.tree.server_values import SERVER_VALUE, Increment, Resolver, Timestamp
 from treedbd.tree.types import (
     PRIORITY,
@@ -23,13 +21,14 @@ from treedbd.tree.types import (
     Change,
     Chunks,
     Container,
+    InvalidData,
     Json,
     Leaf,
     Path,
     Place,
     Value,
 )
-from treedbd.tree.value import nest
+from treedbd.tree.value import nest, print_text
 
 _OTHER_MEMBERS: Final = f"An object with {VALUE} must have no other member but {PRIORITY}."
 

@@ -20,9 +20,9 @@ from treedbd.store.child import Child, ReadsNodes
 from treedbd.store.children import empty_chunks, find_array
 from treedbd.store.row_codec import CONTAINERS, parse_stored
 from treedbd.tree.etag import canonicalise
-from treedbd.tree.order import encode_path
-from treedbd.tree.printing import NULL, compact
+from treedbd.tree.path import encode_path
 from treedbd.tree.types import Path
+from treedbd.tree.value import NULL, compact
 
 SORTED_AT_ONCE: Final = 1024
 """Keys that are sorted, or compared, in one step."""

@@ -16,8 +16,8 @@ import orjson
 from treedbd.store.engine import LogEntry, ReadView, Transaction
 from treedbd.tree.edit import Edit, Method, make_patch, make_put
 from treedbd.tree.normalise import ANY_LENGTH
-from treedbd.tree.printing import compact, parse
 from treedbd.tree.types import STORED, Json, Place
+from treedbd.tree.value import compact, parse
 
 MAX_ENTRY_BYTES: Final = 65_536
 """The longest entry; a longer one is written without its body."""

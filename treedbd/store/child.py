@@ -8,11 +8,9 @@ from typing import Final, Protocol
 from treedbd.store.children import ChildSource, Spread
 from treedbd.store.paged_rows import PagedRows
 from treedbd.store.row_codec import cut_into_chunks, export_row, load_row, print_row
-from treedbd.tree.order import ValueRank, rank_value
-from treedbd.tree.printing import compact
-from treedbd.tree.types import Container, Leaf, Path, Priority, Value
-from treedbd.tree.value import plain
-from treedbd.tree.view import Charge, free
+from treedbd.tree.path import ValueRank, rank_value
+from treedbd.tree.types import Charge, Container, Leaf, Path, Priority, Value, free
+from treedbd.tree.value import compact, plain
 
 SAME_RANK: Final = rank_value(None)
 """The rank of every child in a query by key."""

@@ -23,9 +23,8 @@ from treedbd.store.engine import DamagedRow, ReadView, Transaction
 from treedbd.store.index_keys import DISCONNECT_END, DISCONNECT_FIRST
 from treedbd.store.paged_rows import seal, unseal
 from treedbd.tree.edit import Edit, make_patch, make_put
-from treedbd.tree.errors import InvalidData
-from treedbd.tree.printing import compact, parse
-from treedbd.tree.types import Json, Place
+from treedbd.tree.types import InvalidData, Json, Place
+from treedbd.tree.value import compact, parse
 
 _DIGITS: Final = 8
 LISTED_AT_ONCE: Final = 64

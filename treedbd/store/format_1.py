@@ -33,7 +33,7 @@ from treedbd.store.row_codec import encode_row, is_priority_row, load_priority_r
 from treedbd.store.row_keys import ROW_KEY_BYTES, SPREAD_BYTES
 from treedbd.store.verify import check_row
 from treedbd.tree.draft import Draft
-from treedbd.tree.order import encode_key, encode_path
+from treedbd.tree.path import encode_key, encode_path
 from treedbd.tree.types import VALUE, Path, Priority, Value
 from treedbd.tree.value import members, sort_members
 

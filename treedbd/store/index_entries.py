@@ -21,7 +21,7 @@ from treedbd.store.nodes import Nodes
 from treedbd.store.paged_rows import seal_row
 from treedbd.store.ranks import Member, batched, ranks_of
 from treedbd.store.row_keys import ALL, Span
-from treedbd.tree.order import ValueRank
+from treedbd.tree.path import ValueRank
 from treedbd.tree.query import Order, Query
 from treedbd.tree.types import CONTAINER, Container, Leaf, Path
 

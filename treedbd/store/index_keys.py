@@ -4,7 +4,7 @@ An *index* is declared by rules: for all collections whose path matches a patter
 to be kept in one order. Each child of such a collection has one *entry* in the index, also one in
 which nothing is at the path of the order. Only spread collections have entries (see `nodes`).
 
-The key of an entry, all parts in the encodings of `tree.order`:
+The key of an entry, all parts in the encodings of `tree.path`:
 
     INDEX_FIRST   one byte, above every row of the tree
     8 bytes       the identifier of the index
@@ -29,10 +29,10 @@ import attrs
 import orjson
 
 from treedbd.store.row_keys import decode_key, end_of_key
-from treedbd.tree.order import BEYOND, ValueRank, encode_key, encode_path, encode_value
-from treedbd.tree.printing import compact
+from treedbd.tree.path import BEYOND, ValueRank, encode_key, encode_path, encode_value
 from treedbd.tree.query import BY_PRIORITY, BY_VALUE, Order
 from treedbd.tree.types import Path
+from treedbd.tree.value import compact
 
 INDEX_FIRST: Final = b"\x05"
 INDEX_END: Final = b"\x06"

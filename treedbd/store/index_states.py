@@ -18,9 +18,9 @@ from treedbd.store.engine import DamagedRow, ReadView, Transaction
 from treedbd.store.index_keys import STATE_KEY, ChildIndex
 from treedbd.store.paged_rows import seal, unseal
 from treedbd.tree.path import parse_child
-from treedbd.tree.printing import compact
 from treedbd.tree.query import BY_PRIORITY, BY_VALUE, Order
 from treedbd.tree.types import Json, Path
+from treedbd.tree.value import compact
 
 Stage: TypeAlias = Literal["building", "built", "dropping"]
 

@@ -57,12 +57,10 @@ from treedbd.store.row_codec import (
 from treedbd.store.row_editor import RowEditor
 from treedbd.store.row_keys import END, FIRST, ROW_KEY_BYTES, SPREAD_BYTES, below, shared_keys
 from treedbd.tree.edit import set_priority, set_value
-from treedbd.tree.errors import InvalidData
 from treedbd.tree.normalise import has_more_nodes
-from treedbd.tree.order import BEYOND, encode_key, encode_path
-from treedbd.tree.printing import compact
-from treedbd.tree.types import CONTAINER, Change, Path, Place, Priority, Value
-from treedbd.tree.value import as_priority, leaf_of, members, nest, priority_of
+from treedbd.tree.path import BEYOND, encode_key, encode_path
+from treedbd.tree.types import CONTAINER, Change, InvalidData, Path, Place, Priority, Value
+from treedbd.tree.value import as_priority, compact, leaf_of, members, nest, priority_of
 
 ROW_BYTES: Final = 4096
 MERGE_ROWS: Final = 8

@@ -8,7 +8,7 @@ rule, and so on down. A leaf is a row of any size. The root is no exception: a s
 row with the empty key. A spread container with a priority has one more row, its *priority row*,
 which holds the priority and nothing else.
 
-The key of a row is the encoded path of its node (`tree.order`), so the rows below a path are one
+The key of a row is the encoded path of its node (`tree.path`), so the rows below a path are one
 range, in key order. There are no rows below a row, except below a priority row. So the row that
 covers a node, if there is one, is the row with the greatest key that is at most the node's, and its
 key is a prefix of the node's key; one lookup (`floor`) finds it or shows that there is none. If
@@ -65,11 +65,9 @@ from treedbd.store.row_codec import (
 )
 from treedbd.store.row_keys import ALL, Span, below
 from treedbd.store.serialise import Serialiser
-from treedbd.tree.order import encode_key
-from treedbd.tree.printing import NULL, compact
-from treedbd.tree.types import CONTAINER, Container, Leaf, Path, Priority, Value
-from treedbd.tree.value import members, with_priority
-from treedbd.tree.view import Charge, free
+from treedbd.tree.path import encode_key
+from treedbd.tree.types import CONTAINER, Charge, Container, Leaf, Path, Priority, Value, free
+from treedbd.tree.value import NULL, compact, members, with_priority
 
 _encode_known = short_cache(4096)(encode_key)
 """For the keys of paths in requests, most of which are repeated."""

@@ -53,7 +53,7 @@ from treedbd.store.pages import (
 )
 from treedbd.store.row_codec import MARK
 from treedbd.store.row_keys import END, FIRST, end_of_key
-from treedbd.tree.order import BEYOND
+from treedbd.tree.path import BEYOND
 
 _MARK: Final = MARK[0]
 _RUN_PAGES: Final = 8

@@ -41,7 +41,7 @@ from zlib import crc32
 
 from treedbd.store.engine import LONG_BYTES, DamagedRow, LogEntry, ReadView, Row
 from treedbd.store.row_keys import FIRST, LOWEST_TAG, ROW_KEY_BYTES, end_of_key
-from treedbd.tree.order import INT_BYTES, INT_TAG, TEXT_END
+from treedbd.tree.path import INT_BYTES, INT_TAG, TEXT_END
 
 PAGE_END: Final = b"\x01"
 """Appended to the key of a page's first member, it makes the key of the page."""

@@ -28,12 +28,10 @@ from treedbd.store.row_codec import (
     peek_part,
     priority_of_part,
 )
-from treedbd.tree.order import ABOVE_ALL, BELOW_ALL, ValueRank, rank_value, rank_values
-from treedbd.tree.printing import NULL
+from treedbd.tree.path import ABOVE_ALL, BELOW_ALL, ValueRank, rank_value, rank_values
 from treedbd.tree.query import Order, OrderKind, Query, TooMuchText
-from treedbd.tree.types import CONTAINER, Json, Path
-from treedbd.tree.value import leaf_of, priority_of
-from treedbd.tree.view import free
+from treedbd.tree.types import CONTAINER, Json, Path, free
+from treedbd.tree.value import NULL, leaf_of, priority_of
 
 if TYPE_CHECKING:
     from treedbd.store.child import ReadsNodes

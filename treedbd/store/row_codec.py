@@ -16,15 +16,15 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from treedbd.store.engine import DamagedRow
-from treedbd.tree.errors import InvalidData
 from treedbd.tree.long_strings import parse_text
-from treedbd.tree.order import as_index
-from treedbd.tree.printing import NULL, compact
+from treedbd.tree.path import as_index
 from treedbd.tree.types import (
     CONTAINER,
     PRIORITY,
     VALUE,
+    Charge,
     Container,
+    InvalidData,
     Json,
     Leaf,
     Path,
@@ -32,7 +32,9 @@ from treedbd.tree.types import (
     Value,
 )
 from treedbd.tree.value import (
+    NULL,
     as_priority,
+    compact,
     from_export,
     from_plain,
     leaf_of,
@@ -40,7 +42,6 @@ from treedbd.tree.value import (
     priority_of,
     with_priority,
 )
-from treedbd.tree.view import Charge
 
 MARK: Final = b" "
 _MARK: Final = MARK[0]

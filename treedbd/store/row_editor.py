@@ -16,10 +16,9 @@ import attrs
 
 from treedbd.store.row_codec import Cover, load_row
 from treedbd.tree.draft import Draft
-from treedbd.tree.order import encode_key, encode_path
-from treedbd.tree.printing import compact
+from treedbd.tree.path import encode_key, encode_path
 from treedbd.tree.types import Path, Value
-from treedbd.tree.value import as_priority
+from treedbd.tree.value import as_priority, compact
 
 _PRIORITY_BYTES: Final = len(' {".value":,".priority":}')
 _KEY_BYTES: Final = len('{"":},')

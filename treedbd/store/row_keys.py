@@ -1,6 +1,6 @@
 """The keys of rows, and ranges of them. Nothing here reads or writes a row.
 
-Every row of the tree has a key that is empty or begins with one of the tags of `tree.order`, so
+Every row of the tree has a key that is empty or begins with one of the tags of `tree.path`, so
 the whole tree is the range from `FIRST` to `END`. Row keys are at most `ROW_KEY_BYTES` long;
 `nodes` says where children with longer ones are stored.
 """
@@ -11,7 +11,7 @@ from typing import Final
 
 import attrs
 
-from treedbd.tree.order import (
+from treedbd.tree.path import (
     BEYOND,
     INT_BYTES,
     INT_TAG,
@@ -21,8 +21,8 @@ from treedbd.tree.order import (
     encode_key,
     rank_key,
 )
-from treedbd.tree.printing import compact
 from treedbd.tree.types import Path
+from treedbd.tree.value import compact
 
 ROW_KEY_BYTES: Final = 480
 """No row key is longer: every engine that was considered can index keys of this length."""

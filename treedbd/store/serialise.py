@@ -28,10 +28,9 @@ from treedbd.store.row_codec import (
     print_row,
 )
 from treedbd.store.row_keys import below, decode_key, end_of_key, print_key
-from treedbd.tree.order import INT_TAG
-from treedbd.tree.printing import compact
+from treedbd.tree.path import INT_TAG
 from treedbd.tree.types import PRIORITY, Priority
-from treedbd.tree.value import members
+from treedbd.tree.value import compact, members
 
 _EmptyChunks: TypeAlias = Generator[bytes, None, None]
 

@@ -31,11 +31,9 @@ from treedbd.store.row_codec import parse_stored
 from treedbd.store.row_keys import Span
 from treedbd.store.shelf_stores import ReadingStore, WritingStore
 from treedbd.tree.edit import make_put, make_remove
-from treedbd.tree.errors import InvalidData, InvalidPath
 from treedbd.tree.path import make_place
-from treedbd.tree.printing import parse
-from treedbd.tree.types import PRIORITY, Json, Path, Place
-from treedbd.tree.value import as_json
+from treedbd.tree.types import PRIORITY, InvalidData, InvalidPath, Json, Path, Place
+from treedbd.tree.value import as_json, parse
 
 Flag: TypeAlias = Literal["r", "w", "c"]
 

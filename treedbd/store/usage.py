@@ -29,8 +29,8 @@ from treedbd.store.index_keys import USAGE_KEY
 from treedbd.store.paged_rows import SUM_BYTES, Page, is_page, seal, unseal
 from treedbd.store.row_keys import END, FIRST
 from treedbd.store.wrapped_transaction import WrappedTransaction
-from treedbd.tree.printing import compact
 from treedbd.tree.types import PRIORITY, Json
+from treedbd.tree.value import compact
 
 UNDO_BYTES: Final = 16 * MIB
 """Rows of removed ranges that are kept to undo a write; one that removes more has shrunk."""

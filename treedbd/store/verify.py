@@ -25,8 +25,15 @@ from treedbd.store.row_codec import (
 )
 from treedbd.store.row_keys import END, FIRST, ROW_KEY_BYTES, SPREAD_BYTES
 from treedbd.tree.normalise import check_priority, normalise
-from treedbd.tree.order import TEXT_TAG, decode_path, encode_key, encode_path
-from treedbd.tree.path import check_depth, check_key, format_path
+from treedbd.tree.path import (
+    TEXT_TAG,
+    check_depth,
+    check_key,
+    decode_path,
+    encode_key,
+    encode_path,
+    format_path,
+)
 from treedbd.tree.types import PRIORITY, Path
 from treedbd.tree.value import as_json, members
 

@@ -19,10 +19,9 @@ from itertools import chain, islice
 from typing import Final, NamedTuple, TypeAlias
 
 from treedbd.loop import free_beside, pause
-from treedbd.tree.order import rank_key
-from treedbd.tree.printing import TEXT_AT_ONCE
+from treedbd.tree.path import rank_key
 from treedbd.tree.types import Leaf, Priority, Value
-from treedbd.tree.value import container_of, leaf_of, members, priority_of
+from treedbd.tree.value import TEXT_AT_ONCE, container_of, leaf_of, members, priority_of
 
 NOTHING: Final = ""
 """The hash of a node where nothing is."""

@@ -17,7 +17,6 @@ import attrs
 
 from treedbd.limits import MAX_PATCH_MEMBERS
 from treedbd.loop import pause, paused, run_paused, sort_in_steps
-from treedbd.tree.errors import InvalidData, InvalidPath
 from treedbd.tree.normalise import (
     DEFAULT_STRING_BYTES,
     canonicalise_numbers,
@@ -26,7 +25,18 @@ from treedbd.tree.normalise import (
 )
 from treedbd.tree.path import check_depth, is_at_or_above, parse_relative
 from treedbd.tree.server_values import Increment, Resolver, Timestamp
-from treedbd.tree.types import PRIORITY, Change, Json, Path, Place, Priority, Value
+from treedbd.tree.types import (
+    PRIORITY,
+    Change,
+    InvalidData,
+    InvalidPath,
+    Json,
+    Path,
+    Place,
+    Priority,
+    Value,
+    View,
+)
 from treedbd.tree.value import (
     as_json,
     as_priority,
@@ -36,7 +46,6 @@ from treedbd.tree.value import (
     sort_members,
     with_priority,
 )
-from treedbd.tree.view import View
 
 Method: TypeAlias = Literal["put", "patch"]
 

@@ -13,8 +13,8 @@ from typing import Final
 
 import attrs
 
-from treedbd.tree import printing
 from treedbd.tree.types import Json
+from treedbd.tree.value import compact, compact_sorted
 
 _BEYOND_16_BITS = re.compile(rb"[\xf0-\xf4]")
 _ABOVE_SURROGATES = re.compile(rb"[\xee\xef]")
@@ -29,10 +29,10 @@ def canonicalise(json: Json) -> bytes:
     # U+D800 on) meets one of U+E000 to U+FFFF. In UTF-8 the first kind begins with the bytes F0 to
     # F4, the second with EE or EF, and no other character holds these. So if the text that orjson
     # sorted lacks either, its order is the canonical one.
-    text = printing.compact_sorted(json)
+    text = compact_sorted(json)
     if text.isascii() or not (_BEYOND_16_BITS.search(text) and _ABOVE_SURROGATES.search(text)):
         return text
-    return printing.compact(_sort_by_utf16(json))
+    return compact(_sort_by_utf16(json))
 
 
 def etag(json: Json) -> str:

@@ -24,12 +24,10 @@ from typing import Final, NamedTuple
 import attrs
 
 from treedbd.limits import MIB
-from treedbd.tree import printing
 from treedbd.tree.edit import Edit, Method, changes_as_sent
 from treedbd.tree.path import format_path, is_at_or_above
-from treedbd.tree.types import PRIORITY, Chunks, Json, Path, Value
-from treedbd.tree.value import as_json, plain, value_at
-from treedbd.tree.view import View
+from treedbd.tree.types import PRIORITY, Chunks, Json, Path, Value, View
+from treedbd.tree.value import as_json, compact, plain, value_at
 
 EVENT_BYTES: Final = 16 * MIB
 """The longest value, or PATCH, of a large write that watchers are sent as one event."""
@@ -67,9 +65,9 @@ class Event:
 
     def chunks(self) -> Chunks:
         """Print the same in chunks."""
-        path = printing.compact(format_path(self.path))
+        path = compact(format_path(self.path))
         if self.printed is None:
-            return (b'{"path":%s,"data":%s}' % (path, printing.compact(self.data)),)
+            return (b'{"path":%s,"data":%s}' % (path, compact(self.data)),)
         return (b'{"path":%s,"data":' % path, *self.printed, b"}")
 
 

@@ -27,10 +27,9 @@ import orjson
 
 from treedbd.limits import KIB, MAX_BODY_NESTING, MAX_KEY_BYTES
 from treedbd.loop import pause
-from treedbd.tree.errors import InvalidData, InvalidKey
 from treedbd.tree.long_strings import LongString, find_end, parse_text
-from treedbd.tree.printing import parse
-from treedbd.tree.types import Json, Path
+from treedbd.tree.types import InvalidData, InvalidKey, Json, Path
+from treedbd.tree.value import parse
 
 FRAGMENT_BYTES: Final = 64 * KIB
 NODE_BYTES: Final = 16

@@ -13,7 +13,7 @@ from typing import Final
 import orjson
 
 from treedbd.loop import pause
-from treedbd.tree.errors import InvalidData
+from treedbd.tree.types import InvalidData
 
 _COUNTED_AT_ONCE: Final = 65_536
 _REST: Final = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)

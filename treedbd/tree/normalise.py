@@ -15,14 +15,11 @@ import attrs
 
 from treedbd.limits import MAX_BODY_NESTING, MAX_DEPTH, Limits
 from treedbd.loop import PAUSE_AFTER, pause, paused
-from treedbd.tree.errors import InvalidData, InvalidPath
 from treedbd.tree.long_strings import count_bytes
-from treedbd.tree.number import INT64_HIGH, INT64_LOW, canonical_number
-from treedbd.tree.order import sort_keys
-from treedbd.tree.path import check_keys
+from treedbd.tree.path import check_keys, sort_keys
 from treedbd.tree.server_values import SERVER_VALUE, Placeholder, Unresolved, parse_placeholder
-from treedbd.tree.types import PRIORITY, VALUE, Json, Priority
-from treedbd.tree.value import with_priority
+from treedbd.tree.types import PRIORITY, VALUE, InvalidData, InvalidPath, Json, Priority
+from treedbd.tree.value import INT64_HIGH, INT64_LOW, canonical_number, with_priority
 
 DEFAULT_STRING_BYTES: Final = Limits().string_bytes
 ANY_LENGTH: Final = sys.maxsize

@@ -21,12 +21,23 @@ from heapq import merge
 from typing import Final
 
 from treedbd.tree.edit import in_order, set_priority, set_value
-from treedbd.tree.order import rank_key
-from treedbd.tree.path import is_at_or_above
-from treedbd.tree.printing import compact
-from treedbd.tree.types import CONTAINER, Change, Container, Leaf, Path, Place, Priority, Value
+from treedbd.tree.path import is_at_or_above, rank_key
+from treedbd.tree.types import (
+    CONTAINER,
+    Change,
+    Charge,
+    Container,
+    Leaf,
+    Path,
+    Place,
+    Priority,
+    Value,
+    View,
+    free,
+)
 from treedbd.tree.value import (
     as_priority,
+    compact,
     leaf_of,
     members,
     priority_of,
@@ -34,7 +45,6 @@ from treedbd.tree.value import (
     value_at,
     with_priority,
 )
-from treedbd.tree.view import Charge, View, free
 
 
 class _NotRead:

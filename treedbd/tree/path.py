@@ -2,16 +2,199 @@
 
 Code that receives a `Path` made here may rely on it: every key is legal, and there are at most
 `MAX_DEPTH` of them.
+
+The order of keys, the order of values, and a byte encoding that keeps both.
+
+Keys: first those that read as a 32-bit integer, by number, then all others by their UTF-8 bytes. An
+integer is an optional `-` and decimal digits, leading zeros allowed, at most 11 characters in all;
+equal numbers sort by length, then by bytes: `0`, `-0`, `00`, `1`, `01`, `001`.
+Values: nothing, false, true, numbers, strings, containers; containers are all equal.
+Encodings compare byte by byte as the keys or values compare. The encoding of a path begins with the
+encoding of each of its ancestors, so a subtree is one contiguous range.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import struct
+from collections.abc import Collection, Sequence
+from typing import Any, TypeAlias
 
 from treedbd.limits import MAX_DEPTH, MAX_KEY_BYTES
-from treedbd.tree.errors import InvalidKey, InvalidPath
-from treedbd.tree.types import PRIORITY, Path, Place
+from treedbd.loop import PAUSE_AFTER, paused
+from treedbd.tree.types import PRIORITY, InvalidKey, InvalidPath, Path, Place
+
+KeyRank: TypeAlias = tuple[int, int, str]
+ValueRank: TypeAlias = tuple[int, Any]
+
+BELOW_ALL: ValueRank = (-1, 0)
+ABOVE_ALL: ValueRank = (6, 0)
+"""Ranks before and after those of all values."""
+
+INT_TAG = 0x02
+TEXT_TAG = 0x03
+TEXT_END = b"\x00"
+BEYOND = b"\x04"
+"""Appended to an encoded path, it makes an upper bound of all descendants."""
+INT_BYTES = 6
+"""Bytes of every encoded integer: the tag, four of its number, one of how it is written."""
+
+_INT_TAG = bytes((INT_TAG,))
+_TEXT_TAG = bytes((TEXT_TAG,))
+_INTEGER = re.compile(r"-?[0-9]{1,10}|0[0-9]{10}")
+_INDEX = re.compile(r"0|[1-9][0-9]{0,9}")
+_LOW, _HIGH = -(2**31), 2**31 - 1
+_FIELDS = struct.Struct(">xIB")
+_SPELLINGS = 256
+_NUMBERS = {int, float}
+_STRINGS = {str}
+_LOWEST_RANK = _LOW * _SPELLINGS
+
+
+def as_index(key: str) -> int | None:
+    """Return the position in an array that a key names: an integer from 0 in canonical form."""
+    if key[-1:] > "9" or not _INDEX.fullmatch(key):
+        return None
+    number = int(key)
+    return number if number <= _HIGH else None
+
+
+def are_indices(encoded: Sequence[bytes]) -> bool:
+    """Return whether encoded integers, in order, are all ones that `as_index` accepts."""
+    if len(set(b"".join(encoded)[INT_BYTES - 1 :: INT_BYTES])) == 1:
+        # Of one length, like the first and the last, so none of them has a leading zero.
+        encoded = (encoded[0], encoded[-1])
+    return all(as_index(_decode_integer(each)) is not None for each in encoded)
+
+
+def rank_key(key: str) -> KeyRank:
+    """Return a tuple that sorts as the key sorts."""
+    rank = _rank_integer(key)
+    return (1, 0, key) if rank is None else (0, rank, "")
+
+
+def sort_keys(keys: Collection[str]) -> list[str]:
+    """Return the keys in order; many are sorted with pauses."""
+    integers, texts = {}, []
+    for key in keys if len(keys) <= PAUSE_AFTER else paused(keys):
+        rank = _rank_integer(key)
+        if rank is None:
+            texts.append(key)
+        else:
+            integers[key] = rank
+    texts.sort()
+    return [*sorted(integers, key=integers.__getitem__), *texts]
+
+
+def rank_value(value: object) -> ValueRank:
+    """Return a tuple that sorts as the value sorts; `value` has no priority of its own."""
+    if value is None:
+        return (0, 0)
+    if value is False:
+        return (1, 0)
+    if value is True:
+        return (2, 0)
+    if isinstance(value, int | float):
+        return (3, value)
+    if isinstance(value, str):
+        return (4, value)
+    return (5, 0)
+
+
+def rank_values(values: Sequence[object]) -> list[ValueRank]:
+    """Return the rank of each value; fastest if all are numbers, or all are strings."""
+    kinds = set(map(type, values))
+    if kinds <= _NUMBERS:
+        return [(3, value) for value in values]
+    if kinds == _STRINGS:
+        return [(4, value) for value in values]
+    return [rank_value(value) for value in values]
+
+
+def encode_key(key: str) -> bytes:
+    """Encode one key; no encoding is a prefix of another."""
+    rank = _rank_integer(key)
+    if rank is None:
+        return _TEXT_TAG + key.encode() + TEXT_END
+    return _INT_TAG + (rank - _LOWEST_RANK).to_bytes(INT_BYTES - 1, "big")
+
+
+def encode_path(path: Path) -> bytes:
+    """Encode a path: the encodings of its keys, joined; that of the root is empty."""
+    return b"".join([encode_key(key) for key in path])
+
+
+def decode_path(encoded: bytes) -> tuple[Path, bytes]:
+    """Decode an encoded path, or a prefix of one.
+
+    Returns the keys that are whole, and the bytes of a key that was cut off (empty if none was).
+    """
+    keys = []
+    at, end = 0, len(encoded)
+    while at < end:
+        if encoded[at] == INT_TAG:
+            stop = at + INT_BYTES
+            if stop > end:
+                break
+            keys.append(_decode_integer(encoded, at))
+        else:
+            stop = encoded.find(TEXT_END, at) + 1
+            if not stop:
+                break
+            keys.append(encoded[at + 1 : stop - 1].decode())
+        at = stop
+    return tuple(keys), encoded[at:]
+
+
+def encode_value(value: object) -> bytes:
+    """Encode a value for an index; a caller that needs a shorter key truncates a string.
+
+    A number is its nearest double, whose bits are changed so that they compare as the numbers do,
+    then the distance of an integer from that double, since several integers may share a double.
+    """
+    rank, content = rank_value(value)
+    tag = bytes((0x10 + rank,))
+    if rank == 3:
+        return tag + _encode_number(content)
+    if isinstance(content, str):
+        return tag + content.encode().replace(b"\x00", b"\x00\xff") + b"\x00\x00"
+    return tag
+
+
+def _encode_number(number: int | float) -> bytes:
+    double = float(number) + 0.0
+    (bits,) = struct.unpack(">Q", struct.pack(">d", double))
+    # Inverts the sign, and all other bits of a negative number.
+    ordered = bits ^ (0xFFFFFFFFFFFFFFFF if bits >> 63 else 0x8000000000000000)
+    distance = number - int(double) if isinstance(number, int) else 0
+    return struct.pack(">QH", ordered, distance + 0x8000)
+
+
+def _rank_integer(key: str) -> int | None:
+    """Return the rank of a key that reads as a 32-bit integer, None for text.
+
+    It is the number times `_SPELLINGS`, plus a number for the spelling: twice the length, and one
+    more without a sign. Equal numbers of equal length differ at most in the sign of a zero, and `-`
+    sorts before a digit.
+    """
+    if key[-1:] > "9" or not _INTEGER.fullmatch(key):
+        return None
+    number = int(key)
+    if not _LOW <= number <= _HIGH:
+        return None
+    return number * _SPELLINGS + 2 * len(key) + (key[0] != "-")
+
+
+def _decode_integer(encoded: bytes, at: int = 0) -> str:
+    distance, spelling = _FIELDS.unpack_from(encoded, at)
+    number = distance + _LOW
+    canonical = str(number)
+    if spelling == 2 * len(canonical) + (number >= 0):
+        return canonical
+    length, is_unsigned = divmod(spelling, 2)
+    digits = str(abs(number))
+    return digits.zfill(length) if is_unsigned else "-" + digits.zfill(length - 1)
+
 
 _MAX_CHARACTER_BYTES = 4
 _SURELY_SHORT = MAX_KEY_BYTES // _MAX_CHARACTER_BYTES

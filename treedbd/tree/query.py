@@ -21,12 +21,9 @@ import attrs
 import orjson
 
 from treedbd.limits import Limits
-from treedbd.tree.errors import InvalidPath, InvalidQuery, QueryTooLarge
-from treedbd.tree.number import canonical_number
-from treedbd.tree.order import KeyRank, ValueRank, rank_key, rank_value
-from treedbd.tree.path import parse_child
-from treedbd.tree.types import ROOT, Json, Path, Value
-from treedbd.tree.value import as_json, leaf_of, plain, priority_of, value_at
+from treedbd.tree.path import KeyRank, ValueRank, parse_child, rank_key, rank_value
+from treedbd.tree.types import ROOT, InvalidPath, InvalidQuery, Json, Path, QueryTooLarge, Value
+from treedbd.tree.value import as_json, canonical_number, leaf_of, plain, priority_of, value_at
 from treedbd.tree.where import Where, parse_where
 
 OrderKind: TypeAlias = Literal["key", "value", "priority", "child"]

@@ -16,9 +16,8 @@ from typing import Final, TypeAlias
 import attrs
 
 from treedbd.loop import pause
-from treedbd.tree import number
-from treedbd.tree.errors import InvalidData
-from treedbd.tree.types import PRIORITY, VALUE, Json, Leaf, Path, Place, Value
+from treedbd.tree.types import PRIORITY, VALUE, InvalidData, Json, Leaf, Path, Place, Value
+from treedbd.tree.value import add, canonical_number
 
 SERVER_VALUE: Final = ".sv"
 
@@ -54,7 +53,7 @@ def parse_placeholder(json: dict[str, Json]) -> Placeholder:
         by = content["increment"]
         if isinstance(by, int | float) and not isinstance(by, bool):
             try:
-                return Increment(number.canonical_number(by))
+                return Increment(canonical_number(by))
             except (ValueError, OverflowError):
                 raise InvalidData("A number is out of range.") from None
     raise InvalidData(f'{SERVER_VALUE} must be "timestamp" or {{"increment": <number>}}.')
@@ -120,7 +119,7 @@ class Resolver:
         if isinstance(present, bool) or not isinstance(present, int | float):
             return by
         try:
-            return number.add(present, by)
+            return add(present, by)
         except ValueError as error:
             raise InvalidData(str(error)) from None
 

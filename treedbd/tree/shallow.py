@@ -12,9 +12,9 @@ from typing import Literal, TypeAlias
 import attrs
 import orjson
 
-from treedbd.tree.errors import InvalidPath, InvalidQuery
 from treedbd.tree.path import check_key
 from treedbd.tree.query import PARAMETERS, WHERE, parse_limit
+from treedbd.tree.types import InvalidPath, InvalidQuery
 
 Version: TypeAlias = Literal[1, 2]
 

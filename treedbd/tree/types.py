@@ -1,13 +1,53 @@
 """The vocabulary of the tree: paths, JSON and values as types, and the constants that name them.
 
 Everything else in this package, and all above it, is written in these words.
+
+What can be read from a tree without knowing how it is stored.
+
+Edits, rules and events read a `View`; the store implements it on its rows, and the rules on top of
+another view (`overlay`). A path that holds nothing reads as None, never as an error.
+
+What can be wrong with paths, data and queries that clients send.
+
+The text of each is a sentence for the client.
 """
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 import attrs
+
+_SHOWN_CHARACTERS = 64
+
+
+class InvalidPath(ValueError):
+    """A path that no node can have."""
+
+
+class InvalidKey(InvalidPath):
+    """A key that no child can have."""
+
+    def __init__(self, key: str, problem: str) -> None:
+        """`problem` says what is wrong with `key`, from the verb on and without a full stop."""
+        shown = key if len(key) <= _SHOWN_CHARACTERS else key[:_SHOWN_CHARACTERS] + "…"
+        super().__init__(f"The key {shown!r} {problem}.")
+        self.key = key
+        self.problem = problem
+
+
+class InvalidData(ValueError):
+    """A body that cannot be written."""
+
+
+class InvalidQuery(ValueError):
+    """Query parameters that cannot be answered."""
+
+
+class QueryTooLarge(InvalidQuery):
+    """A query that would read or keep more than one request may, as it turned out."""
+
 
 Path: TypeAlias = tuple[str, ...]
 """Keys from the root of a database; the root is the empty tuple. `tree.path` checks them."""
@@ -56,3 +96,46 @@ class Change:
 
     place: Place
     value: Value
+
+
+Charge: TypeAlias = Callable[[int], None]
+"""Is called with the bytes that a read is about to cost; what it raises prevents the read."""
+
+
+def free(_: int) -> None:
+    """Charge nothing."""
+
+
+class View(Protocol):
+    """A tree at one moment."""
+
+    def get(self, path: Path) -> Value:
+        """Return the whole subtree at `path` with its priorities."""
+        ...
+
+    def peek(self, path: Path, charge: Charge = free) -> Leaf | Container | None:
+        """Return the leaf at `path`, `CONTAINER` if it has children, None if nothing is there.
+
+        The cost is that of the node itself, however much is below it: the stored bytes that have to
+        be parsed.
+        """
+        ...
+
+    def type_at(self, path: Path, charge: Charge = free) -> type[Leaf] | type[Container] | None:
+        """Return the type of what `peek` returns; a large leaf is not parsed for it."""
+        ...
+
+    def size(self, path: Path, limit: int) -> int:
+        """Return the approximate number of bytes of the subtree at `path`, as it is stored.
+
+        Counting, and reading, may stop beyond `limit`.
+        """
+        ...
+
+    def priority(self, path: Path, charge: Charge = free) -> Priority | None:
+        """Return the priority of the node at `path`."""
+        ...
+
+    def keys(self, path: Path) -> Iterator[str]:
+        """Iterate over the keys of the children of `path` in key order."""
+        ...

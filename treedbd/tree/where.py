@@ -15,12 +15,9 @@ import attrs
 import orjson
 
 from treedbd.limits import MAX_WHERE_CONDITIONS, MAX_WHERE_ITEMS
-from treedbd.tree.errors import InvalidPath, InvalidQuery, QueryTooLarge
-from treedbd.tree.number import canonical_number
-from treedbd.tree.order import ValueRank, rank_key, rank_value
-from treedbd.tree.path import parse_child
-from treedbd.tree.types import ROOT, Json, Path, Value
-from treedbd.tree.value import leaf_of, priority_of, value_at
+from treedbd.tree.path import ValueRank, parse_child, rank_key, rank_value
+from treedbd.tree.types import ROOT, InvalidPath, InvalidQuery, Json, Path, QueryTooLarge, Value
+from treedbd.tree.value import canonical_number, leaf_of, priority_of, value_at
 
 FieldKind: TypeAlias = Literal["key", "value", "priority", "child"]
 Scalar: TypeAlias = str | int | float | bool | None

@@ -22,12 +22,11 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import attrs
 
-from treedbd.tree.order import ABOVE_ALL, BELOW_ALL, KeyRank, ValueRank, rank_key, rank_value
 from treedbd.tree.overlay import StateUnknown
+from treedbd.tree.path import ABOVE_ALL, BELOW_ALL, KeyRank, ValueRank, rank_key, rank_value
 from treedbd.tree.query import Bound, Query
-from treedbd.tree.types import CONTAINER, Path, Value
+from treedbd.tree.types import CONTAINER, Charge, Path, Value, View, free
 from treedbd.tree.value import leaf_of, priority_of, value_at
-from treedbd.tree.view import Charge, View, free
 from treedbd.tree.where import FieldKind
 
 MOST_RESERVE: Final = 256

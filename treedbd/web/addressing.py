@@ -14,9 +14,8 @@ from typing import Final
 from treedbd.caches import short_cache
 from treedbd.limits import MAX_HOST_BYTES
 from treedbd.names import DatabaseName, parse_label
-from treedbd.tree.errors import InvalidPath, InvalidQuery
 from treedbd.tree.path import make_place
-from treedbd.tree.types import Place
+from treedbd.tree.types import InvalidPath, InvalidQuery, Place
 from treedbd.web.percent_encoding import BadEncoding, decode, decode_leniently
 
 SUFFIX: Final = ".json"

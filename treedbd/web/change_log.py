@@ -16,11 +16,10 @@ from treedbd.limits import KIB, MIB
 from treedbd.store.changelog import LoggedEntry, describe_entry
 from treedbd.store.engine import LogEntry
 from treedbd.store.nodes import Nodes, PresentNodes
-from treedbd.tree.errors import InvalidQuery
 from treedbd.tree.path import format_path
-from treedbd.tree.printing import compact
 from treedbd.tree.query import parse_limit
-from treedbd.tree.types import PRIORITY, Json
+from treedbd.tree.types import PRIORITY, InvalidQuery, Json
+from treedbd.tree.value import compact
 from treedbd.web.dialect import Dialect
 from treedbd.web.parameters import Parameters, parse_choice
 

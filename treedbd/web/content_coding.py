@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Final, Literal, Protocol, TypeAlias
 
 from treedbd.errors import in_one_line
-from treedbd.tree.errors import InvalidData
+from treedbd.tree.types import InvalidData
 from treedbd.web.headers import Header, Headers, joined
 
 if sys.version_info >= (3, 14):

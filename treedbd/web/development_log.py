@@ -23,7 +23,7 @@ from treedbd.database.database import Database
 from treedbd.database.errors import PermissionDenied, TooLarge
 from treedbd.errors import in_one_line
 from treedbd.rules.explanation_text import format_explanation
-from treedbd.tree.errors import InvalidData
+from treedbd.tree.types import InvalidData
 from treedbd.web.auth.jwt import BadToken, parse
 from treedbd.web.body_gate import FREE_BYTES
 from treedbd.web.http1.adapter import size_of_body

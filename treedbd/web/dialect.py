@@ -16,9 +16,9 @@ from typing import Final
 
 import attrs
 
-from treedbd.tree import printing
 from treedbd.tree.etag import NULL_ETAG, ETagSet, parse_etags
 from treedbd.tree.types import Chunks, Json
+from treedbd.tree.value import compact, indent, pretty, space_colons
 
 _FIREBASE_NULL_ETAG: Final = "null_etag"
 _DENIED: Final = "Permission denied"
@@ -47,7 +47,7 @@ class Dialect:
         if self.is_firebase:
             error = {"error": message}
             return self.pretty(error) + b"\n"
-        return printing.compact(error)
+        return compact(error)
 
     @property
     def takes_412_for_value(self) -> bool:
@@ -59,7 +59,7 @@ class Dialect:
         if self.is_firebase:
             return printed
         shown: Json = {"error": code, "message": message, "data": None}
-        return (printing.compact(shown).removesuffix(b"null}"), *printed, b"}")
+        return (compact(shown).removesuffix(b"null}"), *printed, b"}")
 
     def etag(self, tag: str) -> bytes:
         """Return an entity tag as it is sent in a header: Firebase's have no quotes."""
@@ -80,12 +80,12 @@ class Dialect:
 
     def pretty(self, json: Json) -> bytes:
         """Print JSON with an indent of two spaces."""
-        text = printing.pretty(json)
-        return printing.space_colons(text) if self.is_firebase else text
+        text = pretty(json)
+        return space_colons(text) if self.is_firebase else text
 
     def indent(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
         """Print compact JSON that comes in chunks as `pretty` does; some chunks are empty."""
-        return printing.indent(chunks, spaces_colons=self.is_firebase)
+        return indent(chunks, spaces_colons=self.is_firebase)
 
 
 STANDARD: Final = Dialect(False)

@@ -38,7 +38,7 @@ from treedbd.store.engine import (
     StoreDamaged,
     StoreFailed,
 )
-from treedbd.tree.errors import InvalidData, InvalidPath, InvalidQuery
+from treedbd.tree.types import InvalidData, InvalidPath, InvalidQuery
 from treedbd.web.addressing import Misdirected, MissingSuffix, NoDatabaseNamed
 from treedbd.web.auth.host_login import IdentifyFailed
 from treedbd.web.auth.identity import AuthRequired, NotAdmin

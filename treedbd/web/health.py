@@ -20,7 +20,7 @@ from treedbd.limits import DEFAULT_TIMEOUT_S
 from treedbd.loop import Turns
 from treedbd.names import DatabaseName
 from treedbd.rules.ruleset import OPEN
-from treedbd.tree.errors import InvalidPath, InvalidQuery
+from treedbd.tree.types import InvalidPath, InvalidQuery
 from treedbd.web.auth.authenticator import Authenticator
 from treedbd.web.auth.host_login import IdentifyFailed
 from treedbd.web.auth.identity import AuthRequired, Identity, NotAdmin

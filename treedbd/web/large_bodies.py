@@ -18,9 +18,9 @@ from twisted.internet.interfaces import IReactorTime
 from treedbd.database.errors import DeadlinePassed
 from treedbd.limits import KIB
 from treedbd.store.nodes import HeldNodes, Nodes, PresentNodes
-from treedbd.tree import printing
 from treedbd.tree.edit import Edit
 from treedbd.tree.types import Chunks, Json
+from treedbd.tree.value import compact
 from treedbd.web.content import SMALL_BYTES, Content, JoinedContent
 from treedbd.web.content_coding import Coding, decode_pieces
 from treedbd.web.http1.interface import IHttp1Request
@@ -166,7 +166,7 @@ class LargeBodies:
         shown: bytes | Rendering | Content | None
         if wanted.method == b"POST":
             name: Json = {"name": written.edit.place.path[-1]}
-            shown = printing.compact(name)
+            shown = compact(name)
         elif written.edit.method == "put" and written.may_read:
             shown = await self._read(request, wanted, database, written)
             if shown is None:

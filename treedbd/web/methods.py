@@ -7,7 +7,7 @@ from typing import Final
 
 import attrs
 
-from treedbd.tree.errors import InvalidQuery
+from treedbd.tree.types import InvalidQuery
 from treedbd.web.headers import Headers, first
 from treedbd.web.media_types import accepts_events
 from treedbd.web.parameters import METHOD_OVERRIDE, ON_DISCONNECT, Parameters

@@ -14,10 +14,9 @@ from twisted.logger import Logger
 from treedbd.database.database import Database
 from treedbd.errors import in_one_line
 from treedbd.store.index_keys import ChildIndex
-from treedbd.tree.errors import InvalidQuery
 from treedbd.tree.path import format_path
 from treedbd.tree.query import Query
-from treedbd.tree.types import Json, Path
+from treedbd.tree.types import InvalidQuery, Json, Path
 from treedbd.web.read_options import index_of
 
 MAX_LOGGED: Final = 1000

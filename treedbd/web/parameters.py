@@ -11,9 +11,9 @@ import re
 from typing import Final, TypeAlias
 
 from treedbd.limits import DEFAULT_TIMEOUT_S, MAX_CALLBACK_CHARACTERS, MAX_TIMEOUT_S
-from treedbd.tree.errors import InvalidQuery
 from treedbd.tree.query import PARAMETERS as QUERY_PARAMETERS
 from treedbd.tree.query import WHERE
+from treedbd.tree.types import InvalidQuery
 from treedbd.web.headers import Headers
 from treedbd.web.percent_encoding import BadEncoding, decode
 

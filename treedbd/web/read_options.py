@@ -9,10 +9,9 @@ import attrs
 
 from treedbd.limits import Limits
 from treedbd.rules.context import NullBound, QueryBound, QueryFacts
-from treedbd.tree.errors import InvalidPath, InvalidQuery
 from treedbd.tree.query import Bound, Query, parse_query
 from treedbd.tree.shallow import Shallow, parse_shallow
-from treedbd.tree.types import VALUE, Place
+from treedbd.tree.types import VALUE, InvalidPath, InvalidQuery, Place
 from treedbd.web.parameters import Parameters, parse_callback, parse_choice
 
 _WITHOUT_EFFECT: Final = frozenset(

@@ -20,11 +20,12 @@ from treedbd.store.nodes import Nodes
 from treedbd.store.row_codec import parse_stored
 from treedbd.store.row_keys import Span
 from treedbd.store.select import iterate_selected
-from treedbd.tree import printing, value
+from treedbd.tree import value
 from treedbd.tree.etag import NULL_ETAG, etag
 from treedbd.tree.query import Query
 from treedbd.tree.shallow import Shallow
 from treedbd.tree.types import Container, Json, Path, Place
+from treedbd.tree.value import compact, print_keys, print_members
 from treedbd.web.content import SMALL_BYTES, Content, WaitingBytes
 from treedbd.web.dialect import Dialect
 from treedbd.web.flow import Flow
@@ -125,7 +126,7 @@ def chunks_of(options: ReadOptions, place: Place) -> Chunks:
     if place.is_priority:
         if query is not None:  # it is a leaf, without children
             return lambda nodes: iter((b"null",))
-        return lambda nodes: iter((printing.compact(nodes.priority(path)),))
+        return lambda nodes: iter((compact(nodes.priority(path)),))
     if shallow is not None:
         return lambda nodes: _render_shallow(nodes, path, shallow)
     if query is not None:
@@ -227,7 +228,7 @@ def known_tag(source: object) -> str | None:
 def json_response(request: DataRequest, json: Json, *headers: Header) -> Response:
     """Return the response that shows JSON in the form that `print` requests."""
     is_pretty = request.print == "pretty"
-    text = request.dialect.pretty(json) if is_pretty else printing.compact(json)
+    text = request.dialect.pretty(json) if is_pretty else compact(json)
     return text_response(request, text, *headers)
 
 
@@ -243,9 +244,9 @@ def _render_shallow(nodes: Nodes, path: Path, shallow: Shallow) -> Iterator[byte
         return chain((b"",), nodes.chunks(path))  # it is read again, in another step
     span = Span(after=shallow.start_after)
     if shallow.version == 1:
-        return printing.print_keys(islice(nodes.keys(path, span), shallow.limit))
+        return print_keys(islice(nodes.keys(path, span), shallow.limit))
     members = ((child.key, _render_size(child.chunks())) for child in nodes.children(path, span))
-    return printing.print_members(islice(members, shallow.limit))
+    return print_members(islice(members, shallow.limit))
 
 
 def _render_size(chunks: Iterator[bytes]) -> Iterator[bytes]:
@@ -264,7 +265,7 @@ def _render_size(chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _render_query(nodes: Nodes, path: Path, query: Query, is_export: bool) -> Iterator[bytes]:
-    return printing.print_members(
+    return print_members(
         None if child is None else (child.key, child.chunks(export=is_export))
         for child in iterate_selected(nodes, path, query)
     )

@@ -22,11 +22,10 @@ from treedbd.database.database import Database
 from treedbd.database.errors import SHUTTING_DOWN, DeadlinePassed, TooLarge
 from treedbd.database.requests import Caller, Condition, LargeBody, Outcome, Write
 from treedbd.limits import KIB, MAX_DEPTH, Limits
-from treedbd.tree import printing
 from treedbd.tree.edit import Edit, Method, make_patch, make_put, make_remove
-from treedbd.tree.errors import InvalidData, InvalidPath
 from treedbd.tree.normalise import has_more_nodes
-from treedbd.tree.types import STORED, Change, Json, Place
+from treedbd.tree.types import STORED, Change, InvalidData, InvalidPath, Json, Place
+from treedbd.tree.value import compact, parse
 from treedbd.web.auth.identity import Identity
 from treedbd.web.body_gate import FREE_BYTES, BodyGate, Turn
 from treedbd.web.content_coding import Coding, decode_body, parse_coding
@@ -300,7 +299,7 @@ def parse_body(body: bytes, limits: Limits) -> Json:
     """Return the JSON in a body; raise `InvalidData`."""
     if not body.strip():
         raise InvalidData("The request needs a JSON body.")
-    json = printing.parse(body)
+    json = parse(body)
     limit = limits.write_nodes
     if len(body) > _MIN_NODE_BYTES * limit and has_more_nodes(json, limit):
         raise InvalidData(
@@ -356,4 +355,4 @@ def write_response(request: DataRequest, outcome: Outcome) -> Response:
     shown: Json = {"name": outcome.edit.place.path[-1]} if is_push else outcome.echo
     if request.print != "compact":
         return json_response(request, shown, *headers)
-    return Response(200, printing.compact(shown), (JSON_TYPE, *headers))
+    return Response(200, compact(shown), (JSON_TYPE, *headers))

@@ -17,9 +17,8 @@ from treedbd.cli.exit import CommandFailed
 from treedbd.cli.loading.documents import parts_of
 from treedbd.cli.loading.parts import Part
 from treedbd.tree.edit import apply, make_put
-from treedbd.tree.errors import InvalidData
-from treedbd.tree.printing import parse
-from treedbd.tree.types import Place, Value
+from treedbd.tree.types import InvalidData, Place, Value
+from treedbd.tree.value import parse
 
 TARGET = ("t",)
 LONG = st.integers(1, 200).map(lambda size: "x" * size)

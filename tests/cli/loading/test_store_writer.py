@@ -17,9 +17,8 @@ from treedbd.cli.loading.store_writer import open_writer
 from treedbd.config.settings import load_settings
 from treedbd.store.shelf import open_shelf
 from treedbd.tree.edit import apply, make_put
-from treedbd.tree.printing import parse
 from treedbd.tree.types import Place
-from treedbd.tree.value import as_json
+from treedbd.tree.value import as_json, parse
 
 LONG = ",".join(f'"k{number}": {{"text": "{"x" * 90}", "n": [1, 2]}}' for number in range(200))
 

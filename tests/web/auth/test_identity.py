@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from treedbd.tree.errors import InvalidQuery
+from treedbd.tree.types import InvalidQuery
 from treedbd.web.auth import identity
 from treedbd.web.auth.identity import (
     ANONYMOUS,

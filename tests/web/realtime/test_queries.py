@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from treedbd.rules.context import NullBound
-from treedbd.tree.errors import InvalidQuery
 from treedbd.tree.query import BY_KEY, BY_PRIORITY, BY_VALUE, Bound, Order, Query
-from treedbd.tree.types import Json
+from treedbd.tree.types import InvalidQuery, Json
 from treedbd.web.read_options import ReadOptions
 from treedbd.web.realtime.queries import parse_query_object
 

@@ -13,10 +13,9 @@ from typing import Any, Final
 from treedbd.cli.exit import CommandFailed
 from treedbd.cli.loading.files import Format
 from treedbd.cli.loading.parts import PART_BYTES, Check, InvalidMember, Part, PartMaker
-from treedbd.tree.errors import InvalidData
 from treedbd.tree.fragments import FRAGMENT_BYTES, Fragment, Splitter
-from treedbd.tree.printing import compact, parse
-from treedbd.tree.types import Path
+from treedbd.tree.types import InvalidData, Path
+from treedbd.tree.value import compact, parse
 
 LONG_LINE_FRAGMENTS: Final = 16
 _SHOWN_CHARACTERS: Final = 64

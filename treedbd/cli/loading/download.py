@@ -22,10 +22,9 @@ from treedbd.cli.loading.retries import LONGEST, Retries
 from treedbd.cli.progress import ProgressReport
 from treedbd.cli.url import SUFFIX, Url
 from treedbd.limits import MIB
-from treedbd.tree.errors import InvalidData
 from treedbd.tree.fragments import Splitter
-from treedbd.tree.printing import compact
-from treedbd.tree.types import Path
+from treedbd.tree.types import InvalidData, Path
+from treedbd.tree.value import compact
 
 _EXPORT: Final = {"format": "export"}
 _BY_KEY: Final = {"orderBy": '"$key"'}

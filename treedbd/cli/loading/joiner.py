@@ -15,8 +15,8 @@ import orjson
 from treedbd.cli.exit import CommandFailed
 from treedbd.cli.loading.files import Format
 from treedbd.tree.fragments import Fragment
-from treedbd.tree.printing import NULL, compact
 from treedbd.tree.types import VALUE, Path
+from treedbd.tree.value import NULL, compact
 
 
 class Joiner:

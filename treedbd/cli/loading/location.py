@@ -12,8 +12,7 @@ from treedbd.cli.url import Url
 from treedbd.config.settings import Settings
 from treedbd.database.data_directory import SHELF
 from treedbd.names import DatabaseName
-from treedbd.tree.errors import InvalidPath, InvalidQuery
-from treedbd.tree.types import Path
+from treedbd.tree.types import InvalidPath, InvalidQuery, Path
 from treedbd.web.addressing import Addressing, Misdirected, MissingSuffix, NoDatabaseNamed
 from treedbd.web.addressing import parse_path as parse_raw_path
 

@@ -24,8 +24,8 @@ from treedbd.cli.loading.files import Format, InputFile, compressing
 from treedbd.cli.loading.joiner import Joiner
 from treedbd.cli.options import STANDARD_INPUT as STANDARD_OUTPUT
 from treedbd.files import create_private
-from treedbd.tree.errors import InvalidData
 from treedbd.tree.fragments import Splitter
+from treedbd.tree.types import InvalidData
 
 _DIGEST_CHARACTERS: Final = 16
 RECENT_S: Final = 12 * 3600.0

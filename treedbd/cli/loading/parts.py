@@ -25,10 +25,9 @@ import attrs
 
 from treedbd.limits import MIB
 from treedbd.tree.edit import Edit, make_patch, make_put
-from treedbd.tree.errors import InvalidData, InvalidPath
 from treedbd.tree.fragments import Fragment
 from treedbd.tree.path import check_keys
-from treedbd.tree.types import PRIORITY, VALUE, Json, Path, Place
+from treedbd.tree.types import PRIORITY, VALUE, InvalidData, InvalidPath, Json, Path, Place
 
 PART_BYTES: Final = MIB
 PART_MEMBERS: Final = 20_000

@@ -20,8 +20,8 @@ from treedbd.cli.loading.parts import Part
 from treedbd.cli.loading.retries import LONGEST, Refused, Retries
 from treedbd.cli.shell.places import split_url
 from treedbd.cli.url import InvalidUrl, Url
-from treedbd.tree.printing import NULL, compact
 from treedbd.tree.types import Path
+from treedbd.tree.value import NULL, compact
 
 UNDER_WAY: Final = 3
 _TOO_LARGE: Final = 413

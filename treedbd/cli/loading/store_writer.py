@@ -21,9 +21,8 @@ from treedbd.store.node_writer import NodeWriter
 from treedbd.store.nodes import Nodes
 from treedbd.store.shelf_stores import WritingStore
 from treedbd.tree.edit import make_remove
-from treedbd.tree.errors import InvalidData
 from treedbd.tree.normalise import normalise
-from treedbd.tree.types import CONTAINER, PRIORITY, Change, Path, Place, Value
+from treedbd.tree.types import CONTAINER, PRIORITY, Change, InvalidData, Path, Place, Value
 
 
 class _Siblings(NamedTuple):

@@ -20,10 +20,9 @@ from treedbd.cli.loading.retries import LONGEST, Refused, Retries
 from treedbd.cli.progress import ProgressReport
 from treedbd.cli.url import Url
 from treedbd.limits import MIB
-from treedbd.tree.order import rank_key
-from treedbd.tree.path import format_path
-from treedbd.tree.printing import NULL, compact
+from treedbd.tree.path import format_path, rank_key
 from treedbd.tree.types import PRIORITY, Path
+from treedbd.tree.value import NULL, compact
 
 PAGE_BYTES: Final = 4 * MIB
 PAGE_CHILDREN: Final = 1000

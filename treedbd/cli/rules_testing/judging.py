@@ -14,7 +14,7 @@ from treedbd.cli.rules_testing.suite import ADMIN, RulesCase, RulesSuite, name_c
 from treedbd.database.rules_trial import TrialVerdict
 from treedbd.rules.evaluate import READ, WRITE
 from treedbd.rules.explanation_text import format_auth, format_rules
-from treedbd.tree.errors import InvalidData
+from treedbd.tree.types import InvalidData
 from treedbd.web.explain import explanation
 
 

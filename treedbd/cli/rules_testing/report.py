@@ -11,8 +11,8 @@ import attrs
 from treedbd.cli.exit import make_printable
 from treedbd.cli.rules_testing.coverage import Coverage, RuleCoverage, format_percent, percent_of
 from treedbd.cli.rules_testing.judging import CaseResult
-from treedbd.tree import printing
 from treedbd.tree.types import Json
+from treedbd.tree.value import compact
 
 RED: Final = "31"
 GREEN: Final = "32"
@@ -129,7 +129,7 @@ def to_json(report: RulesReport) -> bytes:
         "surprises": len(report.surprises),
         "coverage": {"percent": percent, "required": required, "documents": rules},
     }
-    return printing.compact(shown)
+    return compact(shown)
 
 
 def _case_to_json(result: CaseResult) -> Json:

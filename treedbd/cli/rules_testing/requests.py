@@ -11,11 +11,10 @@ import orjson
 from treedbd.rules.context import QueryFacts
 from treedbd.rules.suggest import suggest
 from treedbd.tree.edit import Edit, make_patch, make_put, make_remove
-from treedbd.tree.errors import InvalidData, InvalidPath, InvalidQuery
 from treedbd.tree.path import make_place
 from treedbd.tree.push_id import PushIds
 from treedbd.tree.query import PARAMETERS, WHERE
-from treedbd.tree.types import Json, Place
+from treedbd.tree.types import InvalidData, InvalidPath, InvalidQuery, Json, Place
 from treedbd.web.read_options import parse_read_options
 
 _METHODS: Final = {

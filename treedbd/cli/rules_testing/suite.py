@@ -25,8 +25,7 @@ from treedbd.rules.document import ObjectItem, Source, parse_document
 from treedbd.rules.errors import InvalidRules
 from treedbd.rules.ruleset import RuleSet
 from treedbd.rules.suggest import suggest
-from treedbd.tree.errors import InvalidData
-from treedbd.tree.types import Json
+from treedbd.tree.types import InvalidData, Json
 
 ADMIN: Final = "admin"
 _MEMBERS: Final = ("rules", "data", "now", "cases")

@@ -11,9 +11,8 @@ import attrs
 from treedbd.cli.exit import CommandFailed
 from treedbd.cli.url import SUFFIX, InvalidUrl, Url, is_local_name
 from treedbd.names import parse_label
-from treedbd.tree.errors import InvalidPath
 from treedbd.tree.path import check_depth, check_key
-from treedbd.tree.types import Path
+from treedbd.tree.types import InvalidPath, Path
 
 UP: Final = ".."
 HERE: Final = "."

@@ -21,10 +21,9 @@ from twisted.python.failure import Failure
 
 from treedbd.database.errors import DeadlinePassed
 from treedbd.limits import MAX_CLAIM_LEVELS
-from treedbd.tree.errors import InvalidData
-from treedbd.tree.printing import compact
-from treedbd.tree.printing import parse as parse_json
-from treedbd.tree.types import Json
+from treedbd.tree.types import InvalidData, Json
+from treedbd.tree.value import compact
+from treedbd.tree.value import parse as parse_json
 from treedbd.web.auth.identity import ANONYMOUS, HOST_SOURCE, Identity
 from treedbd.web.auth.jwt import exceeds_levels
 

@@ -13,9 +13,8 @@ import attrs
 
 from treedbd.limits import MAX_CLAIM_LEVELS, MAX_UID_CHARACTERS
 from treedbd.names import SERVICE_PROVIDER
-from treedbd.tree import printing
-from treedbd.tree.errors import InvalidData, InvalidQuery
-from treedbd.tree.types import Json
+from treedbd.tree.types import InvalidData, InvalidQuery, Json
+from treedbd.tree.value import parse
 from treedbd.web.auth.jwt import BadToken, Claims, exceeds_levels
 
 _NOT_IN_A_UID = re.compile(r"[/\x00-\x1f\x7f-\x9f]")
@@ -81,7 +80,7 @@ def parse_override(text: str | None) -> AuthOverride | None:
     if text is None:
         return None
     try:
-        auth = printing.parse(text.encode())
+        auth = parse(text.encode())
     except InvalidData:
         auth = ""
     if not isinstance(auth, dict | None) or exceeds_levels(auth, MAX_CLAIM_LEVELS):

@@ -12,9 +12,9 @@ from twisted.internet.defer import Deferred
 from treedbd.database.read_grants import ReadRequest
 from treedbd.database.shared_window import SharedWindow
 from treedbd.limits import KIB
-from treedbd.tree import printing
 from treedbd.tree.query import Query
 from treedbd.tree.types import Json, Path
+from treedbd.tree.value import compact
 from treedbd.web.read_options import index_of
 from treedbd.web.realtime.gets import Get
 from treedbd.web.realtime.listens import Listen, ListenKey, ListenOwner
@@ -198,5 +198,5 @@ def _parse(body: dict[str, Any]) -> tuple[Path, Query | None, ListenKey]:
     path, query = path_of(body), parse_query_object(body.get("q"))
     if query is None:
         return path, None, (path, None)
-    text = printing.compact(dict(sorted(body["q"].items())))
+    text = compact(dict(sorted(body["q"].items())))
     return path, query, (path, text if len(text) <= _LONGEST_KEY else sha256(text).digest())

@@ -16,7 +16,7 @@ import attrs
 import orjson
 
 from treedbd.limits import KIB
-from treedbd.tree import printing
+from treedbd.tree.value import compact
 from treedbd.web.realtime.messages import RealtimeRequest, is_number
 from treedbd.web.realtime.pieces import LongMessage
 from treedbd.web.realtime.requests import value_of
@@ -96,7 +96,7 @@ def as_long_write(request: RealtimeRequest) -> LongWrite:
     So however a client has printed it, a value with many members is never normalised at once.
     """
     body = dict(request.body)
-    value = printing.compact(value_of(body))
+    value = compact(value_of(body))
     del body["d"]
     message = LongMessage((value,), len(value))
     return LongWrite(attrs.evolve(request, body=body), message, 0, len(value))

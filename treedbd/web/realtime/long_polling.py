@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from treedbd.tree.errors import InvalidQuery
+from treedbd.tree.types import InvalidQuery
 from treedbd.web.response import Response
 
 _SCRIPT: Final = (

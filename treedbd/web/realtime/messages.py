@@ -14,10 +14,9 @@ from typing import Any, Final, TypeGuard
 import attrs
 
 from treedbd.store.spelling import spell_numbers
-from treedbd.tree import printing
-from treedbd.tree.errors import InvalidData
 from treedbd.tree.event import Event
-from treedbd.tree.types import Chunks, Json, Path
+from treedbd.tree.types import Chunks, InvalidData, Json, Path
+from treedbd.tree.value import compact, parse
 from treedbd.web.realtime.pieces import OversizedMessage
 
 OK: Final = "ok"
@@ -65,7 +64,7 @@ class Ignored:
 def parse_message(text: bytes) -> RealtimeRequest | Ping | Ignored:
     """Return what a message says; raise `NotAnEnvelope`."""
     try:
-        envelope = printing.parse(text)
+        envelope = parse(text)
     except InvalidData:
         raise NotAnEnvelope from None
     content: Any = envelope.get("d") if isinstance(envelope, dict) else None
@@ -104,7 +103,7 @@ def print_hello(now_ms: int, host: str, session: str) -> bytes:
     """Print the first message of a connection; `host` is as the client addressed it."""
     hello: Json = {"ts": now_ms, "v": _VERSION, "h": host, "s": session}
     envelope: Json = {"t": "c", "d": {"t": "h", "d": hello}}
-    return printing.compact(envelope)
+    return compact(envelope)
 
 
 def print_answer(number: int, status: str, data: Json) -> bytes:
@@ -114,7 +113,7 @@ def print_answer(number: int, status: str, data: Json) -> bytes:
 
 def answer_start(number: int, status: str = OK) -> bytes:
     """Return the answer to a request up to its data, which `VALUE_END` follows."""
-    return b'{"t":"d","d":{"r":%d,"b":{"s":%b,"d":' % (number, printing.compact(status))
+    return b'{"t":"d","d":{"r":%d,"b":{"s":%b,"d":' % (number, compact(status))
 
 
 def print_push(action: str, body: Json) -> bytes:
@@ -146,9 +145,9 @@ def print_event(path: Path, event: Event) -> Chunks:
 
 def _print(json: Json) -> bytes:
     """Print JSON that may hold any numbers."""
-    return spell_numbers(printing.compact(json))
+    return spell_numbers(compact(json))
 
 
 def _event_start(kind: str, path: Path) -> bytes:
-    place = printing.compact("/".join(path))
+    place = compact("/".join(path))
     return b'{"t":"d","d":{"a":"%b","b":{"p":%b,"d":' % (_EVENT_ACTIONS[kind], place)

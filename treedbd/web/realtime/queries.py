@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from treedbd.tree.errors import InvalidPath, InvalidQuery
-from treedbd.tree.number import canonical_number
 from treedbd.tree.path import parse_child
 from treedbd.tree.query import BY_KEY, BY_PRIORITY, BY_VALUE, Bound, JsonScalar, Order, Query
+from treedbd.tree.types import InvalidPath, InvalidQuery
+from treedbd.tree.value import canonical_number
 
 _ORDERS: Final = {".key": BY_KEY, ".value": BY_VALUE, ".priority": BY_PRIORITY}
 _FIRST_KEY: Final = "[MIN_NAME]"

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from treedbd.tree.errors import InvalidPath
 from treedbd.tree.path import make_place
-from treedbd.tree.types import Path, Place
+from treedbd.tree.types import InvalidPath, Path, Place
 
 _MISSING = object()
 

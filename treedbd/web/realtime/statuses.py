@@ -20,7 +20,7 @@ from treedbd.database.errors import (
 )
 from treedbd.held_bytes import HeldBytesRefused
 from treedbd.store.engine import CannotOpenStore, DamagedRow, DiskFull, StoreFailed
-from treedbd.tree.errors import InvalidData, InvalidPath, InvalidQuery
+from treedbd.tree.types import InvalidData, InvalidPath, InvalidQuery
 from treedbd.web.auth.identity import AuthRequired, NotAdmin
 from treedbd.web.auth.jwt import BadToken
 from treedbd.web.auth.providers import ProviderUnavailable

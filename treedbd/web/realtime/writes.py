@@ -20,8 +20,7 @@ from treedbd.database.database import Database
 from treedbd.database.requests import Caller, HashCondition, LargeBody, Outcome, Write
 from treedbd.limits import DEFAULT_TIMEOUT_S
 from treedbd.tree.edit import Edit, Method, make_patch, make_put
-from treedbd.tree.errors import InvalidData
-from treedbd.tree.types import STORED, Change, Place
+from treedbd.tree.types import STORED, Change, InvalidData, Place
 from treedbd.web.body_gate import FREE_BYTES, Turn
 from treedbd.web.http1.interface import IHttp1Request
 from treedbd.web.large_bodies import LARGE_BODY_BYTES, LARGE_BODY_NODES

@@ -18,10 +18,9 @@ from treedbd.database.disconnect_tasks import check_nodes
 from treedbd.database.errors import Unavailable
 from treedbd.database.requests import Caller
 from treedbd.limits import Limits
-from treedbd.tree import printing
 from treedbd.tree.edit import Edit, make_patch
-from treedbd.tree.errors import InvalidData, InvalidQuery
-from treedbd.tree.types import Path
+from treedbd.tree.types import InvalidData, InvalidQuery, Path
+from treedbd.tree.value import parse
 from treedbd.web.parameters import ON_DISCONNECT, Parameters
 
 _SESSION_BYTES: Final = 16
@@ -33,7 +32,7 @@ def parse_on_disconnect(parameters: Parameters, path: Path, limits: Limits) -> E
     Paths are relative to that of the stream, as the keys of a PATCH.
     """
     try:
-        body = printing.parse(parameters[ON_DISCONNECT].encode())
+        body = parse(parameters[ON_DISCONNECT].encode())
         if not isinstance(body, dict):
             raise InvalidData("it must be an object of paths and values.")
         check_nodes(body)

@@ -13,8 +13,8 @@ from treedbd.database.errors import PermissionDenied, Unavailable
 from treedbd.database.read_grants import ReadRequest
 from treedbd.database.requests import Caller
 from treedbd.held_bytes import SMALL_HELD_BYTES, HeldAccount, HeldBytesRefused
-from treedbd.tree.errors import InvalidQuery
 from treedbd.tree.query import bytes_of
+from treedbd.tree.types import InvalidQuery
 from treedbd.web.auth.identity import Identity
 from treedbd.web.content import WaitingBytesRefused
 from treedbd.web.headers import Header

@@ -27,8 +27,8 @@ from treedbd.database.watchers import Notification
 from treedbd.held_bytes import HeldBytesRefused
 from treedbd.store.engine import DiskFull, StoreFailed
 from treedbd.store.nodes import Nodes
-from treedbd.tree.errors import InvalidQuery
 from treedbd.tree.event import Position
+from treedbd.tree.types import InvalidQuery
 from treedbd.web.content import Content, WaitingBytesRefused
 from treedbd.web.headers import Header
 from treedbd.web.http1.errors import CutOff
