@@ -16,7 +16,7 @@ from treedbd.rules.errors import ExpressionError, InvalidRules
 from treedbd.rules.grammar import parse_expression
 from treedbd.rules.ruleset import RuleSet, parse_rules
 from treedbd.rules.typecheck import typecheck_rule
-from treedbd.tree.normalise import normalise
+from treedbd.tree.edit import normalise
 from treedbd.tree.types import Change, Path, Place, Value, View
 
 LIMITS = RulesLimits()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from treedbd.tree.normalise import normalise
+from treedbd.tree.edit import normalise
 from treedbd.tree.types import Value
 
 

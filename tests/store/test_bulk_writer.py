@@ -16,9 +16,8 @@ from treedbd.store.memory import MemoryEngine
 from treedbd.store.node_writer import NodeWriter
 from treedbd.store.nodes import Nodes
 from treedbd.store.verify import verify
-from treedbd.tree.edit import Edit, make_patch, make_put, resolve
+from treedbd.tree.edit import Edit, Resolver, make_patch, make_put, resolve
 from treedbd.tree.fragments import Splitter
-from treedbd.tree.server_values import Resolver
 from treedbd.tree.types import STORED, Change, InvalidData, Place, Value
 
 NOW = 1_700_000_000_000

@@ -21,10 +21,9 @@ from treedbd.store.paged_rows import PagedRows
 from treedbd.store.select import iterate_selected
 from treedbd.tree.edit import make_put
 from treedbd.tree.path import ValueRank
-from treedbd.tree.query import Order, Query, parse_query
+from treedbd.tree.query import Order, Query, TooManyChildren, parse_query
 from treedbd.tree.types import Place
 from treedbd.tree.value import members
-from treedbd.tree.where import TooManyChildren
 
 FIELDS = st.sampled_from(["v", "w", "v/v", "0", "v/1", "long/0", "long", "$value", "$priority"])
 SCALARS = LEAVES | st.sampled_from(["", "xx", 0, 3, True])

@@ -15,7 +15,7 @@ from treedbd.store.node_writer import NodeWriter
 from treedbd.store.nodes import Nodes
 from treedbd.tree import data_hash as data_hash_module
 from treedbd.tree.data_hash import data_hash
-from treedbd.tree.normalise import normalise
+from treedbd.tree.edit import normalise
 from treedbd.tree.types import Change, Json, Place
 
 RECORDS: Json = {

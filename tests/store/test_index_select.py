@@ -20,10 +20,9 @@ from treedbd.store.memory import MemoryEngine
 from treedbd.store.nodes import Nodes
 from treedbd.store.select import iterate_in_order, iterate_selected
 from treedbd.tree.edit import make_put
-from treedbd.tree.query import BY_KEY, Bound, Query
+from treedbd.tree.query import BY_KEY, Bound, Query, parse_where
 from treedbd.tree.types import Place, Value
 from treedbd.tree.value import members
-from treedbd.tree.where import parse_where
 
 PATH = ("c",)
 LONG = "long" * 30

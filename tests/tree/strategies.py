@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from hypothesis import strategies as st
 
-from treedbd.tree.normalise import normalise
+from treedbd.tree.edit import normalise
 from treedbd.tree.types import Value
 
 LEGAL = st.characters(

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tree.strategies import FEW_PATHS, PRIORITIES, VALUES
-from treedbd.tree.draft import Draft
-from treedbd.tree.edit import apply
+from treedbd.tree.edit import Draft, apply
 from treedbd.tree.types import Change, Place, Value
 from treedbd.tree.value import as_priority, compact
 

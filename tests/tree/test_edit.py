@@ -16,10 +16,18 @@ from tests.tree.value_view import ValueView
 from treedbd.loop import in_steps
 from treedbd.tree import edit
 from treedbd.tree import value as printing
-from treedbd.tree.edit import Edit, make_patch, make_put, make_remove
-from treedbd.tree.normalise import DEFAULT_STRING_BYTES, check_priority, normalise
+from treedbd.tree.edit import (
+    DEFAULT_STRING_BYTES,
+    Edit,
+    Increment,
+    Resolver,
+    check_priority,
+    make_patch,
+    make_put,
+    make_remove,
+    normalise,
+)
 from treedbd.tree.path import is_at_or_above
-from treedbd.tree.server_values import Increment, Resolver
 from treedbd.tree.types import (
     Change,
     Charge,

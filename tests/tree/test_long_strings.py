@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from treedbd.loop import in_steps
-from treedbd.tree.long_strings import LongString, count_bytes, parse_text
+from treedbd.tree.fragments import LongString, count_bytes, parse_text
 from treedbd.tree.types import InvalidData
 from treedbd.tree.value import TEXT_AT_ONCE, compact
 

@@ -7,9 +7,8 @@ from hypothesis import given
 
 from tests.tree.strategies import BODIES, VALUES, normal
 from treedbd.tree import value as printing
-from treedbd.tree.normalise import check_priority, has_more_nodes, normalise
+from treedbd.tree.edit import Increment, Timestamp, check_priority, has_more_nodes, normalise
 from treedbd.tree.path import sort_keys
-from treedbd.tree.server_values import Increment, Timestamp
 from treedbd.tree.types import InvalidData, Json, Value
 
 

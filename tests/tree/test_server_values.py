@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from treedbd.tree import server_values
-from treedbd.tree.normalise import normalise
-from treedbd.tree.server_values import Increment, ReadNumber, Resolver, Timestamp
+from treedbd.tree import edit as server_values
+from treedbd.tree.edit import Increment, ReadNumber, Resolver, Timestamp, normalise
 from treedbd.tree.types import CONTAINER, Path, Place
 
 NOW = 1_700_000_000_123

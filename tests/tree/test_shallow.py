@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from treedbd.tree.query import PARAMETERS
-from treedbd.tree.shallow import Shallow, parse_shallow
+from treedbd.tree.query import PARAMETERS, Shallow, parse_shallow
 from treedbd.tree.types import InvalidQuery
 
 

@@ -8,10 +8,8 @@ from typing import Any
 import pytest
 
 from treedbd.limits import MAX_WHERE_CONDITIONS, MAX_WHERE_ITEMS
-from treedbd.tree.query import BY_KEY, Query, parse_query
-from treedbd.tree.shallow import parse_shallow
+from treedbd.tree.query import BY_KEY, Query, parse_query, parse_shallow, parse_where
 from treedbd.tree.types import InvalidQuery
-from treedbd.tree.where import parse_where
 
 
 def passes(where: Any, child: Any, key: str = "key") -> bool:

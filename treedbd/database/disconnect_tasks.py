@@ -31,7 +31,7 @@ from treedbd.store.disconnect_rows import (
     list_rows,
 )
 from treedbd.store.engine import ReadView, Transaction
-from treedbd.tree.normalise import has_more_nodes
+from treedbd.tree.edit import has_more_nodes
 from treedbd.tree.types import InvalidData, Json, Place
 
 _REFUSALS: Final = (PermissionDenied, InvalidData, TooLarge, QuotaExceeded, UnknownDatabase)

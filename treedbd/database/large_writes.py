@@ -16,9 +16,9 @@ from treedbd.database.requests import LargeBody, Write
 from treedbd.loop import pause, paused
 from treedbd.store.bulk_patch import BulkPatch
 from treedbd.store.bulk_writer import BulkWriter, WritesNodes
+from treedbd.tree.edit import Resolver
 from treedbd.tree.event import EVENT_BYTES
 from treedbd.tree.fragments import Fragment, Splitter
-from treedbd.tree.server_values import Resolver
 from treedbd.tree.types import Change, Chunks, InvalidData, Place, View
 
 

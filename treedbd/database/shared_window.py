@@ -46,10 +46,9 @@ from treedbd.store.select import draw, find_index, iterate_selected
 from treedbd.tree.event import Commit, Event, complete
 from treedbd.tree.overlay import StateUnknown
 from treedbd.tree.path import rank_key
-from treedbd.tree.query import Query, name_query, selection_to_json
+from treedbd.tree.query import Query, TooManyChildren, name_query, selection_to_json
 from treedbd.tree.types import Path, QueryTooLarge, Value
 from treedbd.tree.value import members, print_members, value_at
-from treedbd.tree.where import TooManyChildren
 from treedbd.tree.window import (
     Facts,
     Field,

@@ -14,11 +14,17 @@ from typing import Final, overload
 from treedbd.limits import MAX_PATCH_MEMBERS
 from treedbd.loop import pause
 from treedbd.store.bulk_writer import BulkWriter, WritesNodes
-from treedbd.tree.edit import make_member, overlap, parse_member, resolve_change, resolve_member
+from treedbd.tree.edit import (
+    Resolver,
+    count_nodes,
+    make_member,
+    overlap,
+    parse_member,
+    resolve_change,
+    resolve_member,
+)
 from treedbd.tree.fragments import Fragment
-from treedbd.tree.normalise import count_nodes
 from treedbd.tree.path import sort_keys
-from treedbd.tree.server_values import Resolver
 from treedbd.tree.types import (
     PRIORITY,
     STORED,

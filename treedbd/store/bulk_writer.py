@@ -11,10 +11,17 @@ from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
 from treedbd.loop import pause, paused
+from treedbd.tree.edit import (
+    SERVER_VALUE,
+    Increment,
+    Resolver,
+    Timestamp,
+    check_priority,
+    count_nodes,
+    normalise,
+)
 from treedbd.tree.fragments import Fragment
-from treedbd.tree.normalise import check_priority, count_nodes, normalise
 from treedbd.tree.path import is_at_or_above
-from treedbd.tree.server_values import SERVER_VALUE, Increment, Resolver, Timestamp
 from treedbd.tree.types import (
     PRIORITY,
     VALUE,

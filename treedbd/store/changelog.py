@@ -14,8 +14,7 @@ import attrs
 import orjson
 
 from treedbd.store.engine import LogEntry, ReadView, Transaction
-from treedbd.tree.edit import Edit, Method, make_patch, make_put
-from treedbd.tree.normalise import ANY_LENGTH
+from treedbd.tree.edit import ANY_LENGTH, Edit, Method, make_patch, make_put
 from treedbd.tree.types import STORED, Json, Place
 from treedbd.tree.value import compact, parse
 

@@ -16,10 +16,9 @@ from treedbd.store.children import Spread
 from treedbd.store.ranks import look_up_rank, rank_of_row
 from treedbd.store.row_codec import CHUNK_BYTES, LARGE_ROW_BYTES, parse_stored, part_at
 from treedbd.tree.path import ValueRank, rank_value
-from treedbd.tree.query import Order, Query
+from treedbd.tree.query import Order, Query, TooManyChildren, Where, WhereCondition
 from treedbd.tree.types import Path
 from treedbd.tree.value import leaf_of, priority_of
-from treedbd.tree.where import TooManyChildren, Where, WhereCondition
 
 YIELD_AFTER: Final = 16
 """Children that are looked at between two pauses."""

@@ -56,8 +56,7 @@ from treedbd.store.row_codec import (
 )
 from treedbd.store.row_editor import RowEditor
 from treedbd.store.row_keys import END, FIRST, ROW_KEY_BYTES, SPREAD_BYTES, below, shared_keys
-from treedbd.tree.edit import set_priority, set_value
-from treedbd.tree.normalise import has_more_nodes
+from treedbd.tree.edit import has_more_nodes, set_priority, set_value
 from treedbd.tree.path import BEYOND, encode_key, encode_path
 from treedbd.tree.types import CONTAINER, Change, InvalidData, Path, Place, Priority, Value
 from treedbd.tree.value import as_priority, compact, leaf_of, members, nest, priority_of

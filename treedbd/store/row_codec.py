@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from treedbd.store.engine import DamagedRow
-from treedbd.tree.long_strings import parse_text
+from treedbd.tree.fragments import parse_text
 from treedbd.tree.path import as_index
 from treedbd.tree.types import (
     CONTAINER,

@@ -15,7 +15,7 @@ from typing import Final
 import attrs
 
 from treedbd.store.row_codec import Cover, load_row
-from treedbd.tree.draft import Draft
+from treedbd.tree.edit import Draft
 from treedbd.tree.path import encode_key, encode_path
 from treedbd.tree.types import Path, Value
 from treedbd.tree.value import as_priority, compact

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from treedbd.store.row_codec import CHUNK_BYTES, cut_into_chunks
-from treedbd.tree.long_strings import find_end
+from treedbd.tree.fragments import find_end
 from treedbd.tree.value import INT64_HIGH, INT64_LOW
 
 _AS_ZEROS: Final = bytes(0x30 if 0x30 <= byte <= 0x39 else 0 for byte in range(256))

@@ -24,7 +24,7 @@ from treedbd.store.row_codec import (
     parse_stored,
 )
 from treedbd.store.row_keys import END, FIRST, ROW_KEY_BYTES, SPREAD_BYTES
-from treedbd.tree.normalise import check_priority, normalise
+from treedbd.tree.edit import check_priority, normalise
 from treedbd.tree.path import (
     TEXT_TAG,
     check_depth,

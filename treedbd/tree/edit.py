@@ -4,33 +4,51 @@ A PUT, POST or DELETE changes one place, a PATCH one place for each of its membe
 whole subtree (None removes it) or a priority. `make_*` check everything that can be checked
 without the tree; `resolve` replaces server values once the tree and the time are known; `apply`
 defines what the changes mean, on a value in memory. The store reaches the same result on rows.
+
+From parsed JSON to the one normal form of `value`, once for each body.
+
+Keys, depth, strings and numbers are checked here, and all other code relies on the result. Arrays
+become objects with the keys 0, 1, …; placeholders stay in the value until
+`server_values.Resolver` replaces them.
+
+Server values: objects `{".sv": …}` in a body that the server replaces when it writes.
+
+`{".sv": "timestamp"}` becomes the time of the request in milliseconds; `{".sv": {"increment": n}}`
+becomes the number at its place plus `n`.
+
+A body exists in two forms: as the JSON that was sent, and as the normal form (`normalise`), with
+a placeholder in place of each server value. A `Resolver` resolves both and computes each server
+value once, so what is echoed and what is written cannot differ. It pauses.
+
+Apply many changes to one value in O(size + changes).
+
+`edit.set_value` leaves its argument as it is, and so copies and sorts a container for each change
+in it. A draft changes its own containers in place and sorts each of them once, at the end. Values
+that changes bring still belong to the caller: a container of theirs is copied before it is changed.
 """
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Any, Final, Literal, TypeAlias
 
 import attrs
 
-from treedbd.limits import MAX_PATCH_MEMBERS
-from treedbd.loop import pause, paused, run_paused, sort_in_steps
-from treedbd.tree.normalise import (
-    DEFAULT_STRING_BYTES,
-    canonicalise_numbers,
-    check_priority,
-    normalise,
-)
-from treedbd.tree.path import check_depth, is_at_or_above, parse_relative
-from treedbd.tree.server_values import Increment, Resolver, Timestamp
+from treedbd.limits import MAX_BODY_NESTING, MAX_DEPTH, MAX_PATCH_MEMBERS, Limits
+from treedbd.loop import PAUSE_AFTER, pause, paused, run_paused, sort_in_steps
+from treedbd.tree.fragments import count_bytes
+from treedbd.tree.path import check_depth, check_keys, is_at_or_above, parse_relative, sort_keys
 from treedbd.tree.types import (
     PRIORITY,
+    VALUE,
     Change,
     InvalidData,
     InvalidPath,
     Json,
+    Leaf,
     Path,
     Place,
     Priority,
@@ -38,14 +56,430 @@ from treedbd.tree.types import (
     View,
 )
 from treedbd.tree.value import (
+    INT64_HIGH,
+    INT64_LOW,
+    add,
     as_json,
     as_priority,
+    canonical_number,
     container_of,
     plain,
     priority_of,
     sort_members,
+    value_at,
     with_priority,
 )
+
+SERVER_VALUE: Final = ".sv"
+
+
+@attrs.frozen
+class Timestamp:
+    """Becomes the time of the request."""
+
+
+@attrs.frozen
+class Increment:
+    """Becomes the present number at its place plus `by`."""
+
+    by: int | float
+
+
+Placeholder: TypeAlias = Timestamp | Increment
+Unresolved: TypeAlias = "Leaf | Placeholder | dict[str, Unresolved] | None"
+"""A `Value` that may have placeholders in place of leaves and priorities."""
+
+ReadNumber: TypeAlias = Callable[[Place], object]
+"""Returns the leaf or the priority at a place before the write, None if there is none."""
+
+
+def parse_placeholder(json: dict[str, Json]) -> Placeholder:
+    """Parse an object with a `.sv` member; raise `InvalidData` if it is not a server value."""
+    content = json[SERVER_VALUE]
+    if len(json) > 1:
+        raise InvalidData(f"An object with {SERVER_VALUE} must have no other member.")
+    if content == "timestamp":
+        return Timestamp()
+    if isinstance(content, dict) and list(content) == ["increment"]:
+        by = content["increment"]
+        if isinstance(by, int | float) and not isinstance(by, bool):
+            try:
+                return Increment(canonical_number(by))
+            except (ValueError, OverflowError):
+                raise InvalidData("A number is out of range.") from None
+    raise InvalidData(f'{SERVER_VALUE} must be "timestamp" or {{"increment": <number>}}.')
+
+
+class Resolver:
+    """Replaces the server values of one write."""
+
+    def __init__(self, now: int, read: ReadNumber | None) -> None:
+        """Resolve with `now`, milliseconds since 1970, and the numbers that `read` returns.
+
+        Without `read` increments stay as they were sent.
+        """
+        self._now = now
+        self._read = read
+        # By plain tuples of text, which the garbage collector leaves alone, unlike places.
+        self._sums: dict[Path, int | float] = {}
+
+    def resolve_value(self, value: Unresolved, path: Path) -> Value:
+        """Return the normal form to be written at `path` with its placeholders replaced.
+
+        Raises `InvalidData` if a sum is not finite.
+        """
+        if isinstance(value, dict):
+            return {key: self._member(key, child, path) for key, child in value.items()}
+        if isinstance(value, Timestamp | Increment):
+            # Without `read` an increment is an object, and the result is only for an echo.
+            return self.resolve_placeholder(value, Place(path))  # type: ignore[return-value]
+        return value
+
+    def resolve_sent(self, json: Json, path: Path) -> Json:
+        """Return the JSON that was sent for `path` with its server values replaced.
+
+        `normalise` has accepted it. Raises `InvalidData` if a sum is not finite.
+        """
+        if isinstance(json, list):
+            return [self.resolve_sent(item, (*path, str(at))) for at, item in enumerate(json)]
+        if not isinstance(json, dict):
+            return json
+        if SERVER_VALUE in json:
+            return self.resolve_placeholder(parse_placeholder(json), Place(path))
+        return {key: self._sent_member(key, item, path) for key, item in json.items()}
+
+    def resolve_sent_priority(self, json: Json, path: Path) -> Json:
+        """Return the priority that was sent for the node at `path`, server values replaced."""
+        if isinstance(json, dict):
+            return self.resolve_placeholder(parse_placeholder(json), Place(path, True))
+        return json
+
+    def resolve_placeholder(self, placeholder: Placeholder, place: Place) -> Json:
+        """Return what one placeholder becomes at a place; raise `InvalidData`."""
+        if isinstance(placeholder, Timestamp):
+            return self._now
+        if self._read is None:
+            return {SERVER_VALUE: {"increment": placeholder.by}}
+        key = (*place.path, PRIORITY) if place.is_priority else place.path
+        if key not in self._sums:
+            pause()  # a body may have tens of thousands, and reading is what takes long
+            self._sums[key] = self._add(self._read(place), placeholder.by)
+        return self._sums[key]
+
+    def _add(self, present: object, by: int | float) -> int | float:
+        if isinstance(present, bool) or not isinstance(present, int | float):
+            return by
+        try:
+            return add(present, by)
+        except ValueError as error:
+            raise InvalidData(str(error)) from None
+
+    def _member(self, key: str, child: Unresolved, path: Path) -> Value:
+        if key == PRIORITY:
+            if isinstance(child, Timestamp | Increment):
+                # As in `resolve_value`: only an echo has an object here.
+                return self.resolve_placeholder(child, Place(path, True))  # type: ignore[return-value]
+            return self.resolve_value(child, path)
+        return self.resolve_value(child, path if key == VALUE else (*path, key))
+
+    def _sent_member(self, key: str, item: Json, path: Path) -> Json:
+        if key == PRIORITY:
+            return self.resolve_sent_priority(item, path)
+        return self.resolve_sent(item, path if key == VALUE else (*path, key))
+
+
+DEFAULT_STRING_BYTES: Final = Limits().string_bytes
+ANY_LENGTH: Final = sys.maxsize
+"""The limit for bodies whose strings have been checked before."""
+
+_TOO_DEEP = f"The data is deeper than {MAX_DEPTH} keys from the root."
+_MAX_CHARACTER_BYTES = 4
+_REMEMBERED_KEYS = 64
+_REMEMBERED_ORDERS = 1024
+
+
+@attrs.frozen
+class Normalised:
+    """A value in normal form, in which placeholders may be left.
+
+    `has_changed_numbers` says whether a number became another one, or one of another type.
+    """
+
+    value: Unresolved
+    has_placeholders: bool
+    has_changed_numbers: bool
+
+
+def normalise(
+    json: Json, depth: int = 0, max_string_bytes: int = DEFAULT_STRING_BYTES
+) -> Normalised:
+    """Bring parsed JSON, to be written `depth` keys below the root, into the normal form.
+
+    Raises `InvalidData` for what the tree cannot hold.
+    """
+    if depth <= MAX_DEPTH and _is_plain_leaf(json, max_string_bytes):
+        return Normalised(json, False, False)  # type: ignore[arg-type]  # it is a leaf
+    walk = _Normaliser(max_string_bytes)
+    value = walk.node(json, depth)
+    if value is not None and depth > MAX_DEPTH:
+        raise InvalidData(_TOO_DEEP)
+    return Normalised(value, walk.has_placeholders, walk.has_changed_numbers)
+
+
+def _is_plain_leaf(json: Json, max_string_bytes: int) -> bool:
+    """Return whether a body is a string or an integer that is in the normal form as it is."""
+    if type(json) is str:
+        return len(json) <= max_string_bytes // _MAX_CHARACTER_BYTES
+    return type(json) is int and INT64_LOW <= json <= INT64_HIGH
+
+
+def check_priority(
+    json: Json, max_string_bytes: int = DEFAULT_STRING_BYTES
+) -> Priority | Placeholder | None:
+    """Return the priority in parsed JSON: a number, a string, None or a placeholder.
+
+    Raises `InvalidData` for anything else.
+    """
+    return _Normaliser(max_string_bytes).priority(json)
+
+
+class _Normaliser:
+    """One walk over one body.
+
+    The records of a collection mostly have the same members in the same order, so what is known of
+    a sequence of keys is kept: that all are legal, and their order.
+    """
+
+    # This is the hot loop of every write, so it distinguishes types by `type(x) is`, which mypy
+    # follows only for values of type Any.
+
+    def __init__(self, max_string_bytes: int) -> None:
+        self.max_string_bytes = max_string_bytes
+        self.has_placeholders = False
+        self.has_changed_numbers = False
+        self._surely_short = max_string_bytes // _MAX_CHARACTER_BYTES
+        self._orders: dict[tuple[str, ...], list[str]] = {}
+        self._since_pause = 0
+
+    def node(self, json: Any, depth: int) -> Any:
+        kind = type(json)
+        if kind is dict:
+            return self.object(json, depth)
+        if kind is list:
+            items = {str(at): item for at, item in enumerate(json)}
+            return self.container(items, items, depth)
+        if kind is str:
+            return self.string(json)
+        if kind is int or kind is float:
+            return self.number(json)
+        return json
+
+    def number(self, json: int | float) -> int | float:
+        if type(json) is int and INT64_LOW <= json <= INT64_HIGH:
+            return json
+        canonical = _canonical_number(json)
+        if canonical != json or type(canonical) is not type(json):
+            self.has_changed_numbers = True
+        return canonical
+
+    def string(self, text: str) -> str:
+        if len(text) > self._surely_short and count_bytes(text) > self.max_string_bytes:
+            raise InvalidData(f"A string is longer than {self.max_string_bytes} bytes of UTF-8.")
+        return text
+
+    def object(self, json: dict[str, Any], depth: int) -> Any:
+        keys = tuple(json)
+        order = self._orders.get(keys)
+        if order is None:
+            if SERVER_VALUE in json:
+                self.has_placeholders = True
+                return parse_placeholder(json)
+            if VALUE in json:
+                return self.leaf(json)
+            if PRIORITY in json:
+                priority: Any = self.priority(json[PRIORITY])
+                rest = {key: item for key, item in json.items() if key != PRIORITY}
+                return with_priority(self.object(rest, depth), priority)
+            order = self.order(keys)
+        return self.container(json, order, depth)
+
+    def order(self, keys: tuple[str, ...]) -> list[str]:
+        try:
+            check_keys(keys)
+        except InvalidPath as error:
+            raise InvalidData(str(error)) from None
+        order = sort_keys(keys)
+        if len(keys) <= _REMEMBERED_KEYS and len(self._orders) < _REMEMBERED_ORDERS:
+            self._orders[keys] = order
+        return order
+
+    def container(self, json: dict[str, Any], order: Iterable[str], depth: int) -> Any:
+        below = depth + 1
+        if below > MAX_BODY_NESTING:
+            raise InvalidData(f"The data is nested deeper than {MAX_BODY_NESTING} levels.")
+        children = {}
+        self._since_pause += len(json)
+        if self._since_pause > PAUSE_AFTER:
+            self._since_pause = 0
+            pause()
+        for key in order if len(json) <= PAUSE_AFTER else paused(order):
+            child = json[key]
+            kind = type(child)
+            # The two commonest leaves are checked in place: a call would cost more than the rest.
+            if kind is str:
+                if len(child) > self._surely_short:
+                    self.string(child)
+            elif kind is not int or not INT64_LOW <= child <= INT64_HIGH:
+                child = self.node(child, below)
+                if child is None:
+                    continue
+            children[key] = child
+        if children and below > MAX_DEPTH:
+            raise InvalidData(_TOO_DEEP)
+        return children or None
+
+    def leaf(self, json: dict[str, Any]) -> Any:
+        if json.keys() - {VALUE, PRIORITY}:
+            raise InvalidData(f"An object with {VALUE} must have no other member but {PRIORITY}.")
+        leaf = json[VALUE]
+        if isinstance(leaf, list) or (isinstance(leaf, dict) and SERVER_VALUE not in leaf):
+            raise InvalidData(f"{VALUE} must be a string, a number, a boolean or null.")
+        priority: Any = self.priority(json.get(PRIORITY))
+        return with_priority(self.node(leaf, 0), priority)
+
+    def priority(self, json: Any) -> Priority | Placeholder | None:
+        if isinstance(json, dict) and SERVER_VALUE in json:
+            self.has_placeholders = True
+            return parse_placeholder(json)
+        if json is not None and (isinstance(json, bool) or not isinstance(json, str | int | float)):
+            raise InvalidData("A priority must be a number or a string.")
+        priority: Priority | None = self.node(json, 0)
+        return priority
+
+
+def has_more_nodes(json: Json, limit: int) -> bool:
+    """Return whether parsed JSON has more than `limit` members and items; stops counting there."""
+    waiting = [json]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, dict | list):
+            limit -= len(node)
+            if limit < 0:
+                return True
+            children = node.values() if isinstance(node, dict) else node
+            waiting.extend(child for child in children if type(child) in (dict, list))
+    return False
+
+
+def count_nodes(json: Json) -> int:
+    """Return how many members and items parsed JSON has, at all levels."""
+    count, waiting = 0, [json]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, dict | list):
+            count += len(node)
+            children = node.values() if isinstance(node, dict) else node
+            waiting.extend(child for child in children if type(child) in (dict, list))
+    return count
+
+
+def canonicalise_numbers(json: Json) -> Json:
+    """Return a legal body with each number as the tree stores it."""
+    if isinstance(json, dict):
+        return {key: canonicalise_numbers(item) for key, item in json.items()}
+    if isinstance(json, list):
+        return [canonicalise_numbers(item) for item in json]
+    if isinstance(json, int | float) and not isinstance(json, bool):
+        return _canonical_number(json)
+    return json
+
+
+def _canonical_number(json: int | float) -> int | float:
+    try:
+        return canonical_number(json)
+    except (ValueError, OverflowError):
+        raise InvalidData("A number is out of range.") from None
+
+
+class Draft:
+    """A value that is being changed; `set` and `set_priority` have the same effect as in `edit`."""
+
+    def __init__(self, value: Value) -> None:
+        """Take ownership of `value`: no other code may use it any more."""
+        self._value = value
+        self._borrowed: dict[int, dict[str, Value]] = {}
+        self._unsorted: dict[int, dict[str, Value]] = {}
+
+    def at(self, path: Path) -> Value:
+        """Return what is at `path`, to be read only."""
+        return value_at(self._value, path)
+
+    def set(self, path: Path, value: Value) -> None:
+        """Put `value` in place of what is at `path`."""
+        self._value = self._set(self._value, path, value)
+
+    def set_priority(self, path: Path, priority: Priority | None) -> None:
+        """Give the node at `path` another priority; nothing stays nothing."""
+        self._value = self._set_priority(self._value, path, priority)
+
+    def finish(self) -> Value:
+        """Return the changed value; the draft must not be used after that."""
+        for container in self._unsorted.values():
+            ordered = sort_members(container)
+            container.clear()
+            container.update(ordered)
+        return self._value
+
+    def _set(self, node: Value, path: Path, value: Value) -> Value:
+        if not path:
+            return self._borrow(value)
+        key = path[0]
+        container = container_of(node)
+        if container is None:
+            child = self._set(None, path[1:], value)
+            return node if child is None else with_priority({key: child}, priority_of(node))
+        own = self._own(container)
+        child = self._set(own.get(key), path[1:], value)
+        if child is not None:
+            self._put(own, key, child)
+        elif key in own:
+            del own[key]
+        return own if len(own) > (PRIORITY in own) else None
+
+    def _set_priority(self, node: Value, path: Path, priority: Priority | None) -> Value:
+        container = container_of(node)
+        if container is None:
+            return node if path else with_priority(node, priority)
+        if path and path[0] not in container:
+            return node
+        own = self._own(container)
+        if path:
+            own[path[0]] = self._set_priority(own[path[0]], path[1:], priority)
+            return own
+        changed = with_priority(own, priority)
+        if changed is not own and isinstance(changed, dict):
+            self._unsorted[id(changed)] = changed
+        return changed
+
+    def _put(self, own: dict[str, Value], key: str, child: Value) -> None:
+        if key not in own:
+            self._unsorted[id(own)] = own
+        own[key] = child
+
+    def _borrow(self, value: Value) -> Value:
+        """Record that a value still belongs to the caller."""
+        if isinstance(value, dict):
+            self._borrowed[id(value)] = value
+        return value
+
+    def _own(self, node: dict[str, Value]) -> dict[str, Value]:
+        """Return a container that may be changed in place of `node`."""
+        if self._borrowed.get(id(node)) is not node:
+            return node
+        for child in node.values():
+            self._borrow(child)
+        return dict(node)
+
 
 Method: TypeAlias = Literal["put", "patch"]
 

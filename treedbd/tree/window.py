@@ -24,10 +24,9 @@ import attrs
 
 from treedbd.tree.overlay import StateUnknown
 from treedbd.tree.path import ABOVE_ALL, BELOW_ALL, KeyRank, ValueRank, rank_key, rank_value
-from treedbd.tree.query import Bound, Query
+from treedbd.tree.query import Bound, FieldKind, Query
 from treedbd.tree.types import CONTAINER, Charge, Path, Value, View, free
 from treedbd.tree.value import leaf_of, priority_of, value_at
-from treedbd.tree.where import FieldKind
 
 MOST_RESERVE: Final = 256
 """Children whose positions are kept beyond the limit, unless another number is given."""

@@ -9,8 +9,7 @@ import attrs
 
 from treedbd.limits import Limits
 from treedbd.rules.context import NullBound, QueryBound, QueryFacts
-from treedbd.tree.query import Bound, Query, parse_query
-from treedbd.tree.shallow import Shallow, parse_shallow
+from treedbd.tree.query import Bound, Query, Shallow, parse_query, parse_shallow
 from treedbd.tree.types import VALUE, InvalidPath, InvalidQuery, Place
 from treedbd.web.parameters import Parameters, parse_callback, parse_choice
 

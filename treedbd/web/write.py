@@ -22,8 +22,7 @@ from treedbd.database.database import Database
 from treedbd.database.errors import SHUTTING_DOWN, DeadlinePassed, TooLarge
 from treedbd.database.requests import Caller, Condition, LargeBody, Outcome, Write
 from treedbd.limits import KIB, MAX_DEPTH, Limits
-from treedbd.tree.edit import Edit, Method, make_patch, make_put, make_remove
-from treedbd.tree.normalise import has_more_nodes
+from treedbd.tree.edit import Edit, Method, has_more_nodes, make_patch, make_put, make_remove
 from treedbd.tree.types import STORED, Change, InvalidData, InvalidPath, Json, Place
 from treedbd.tree.value import compact, parse
 from treedbd.web.auth.identity import Identity

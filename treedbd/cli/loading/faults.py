@@ -16,8 +16,8 @@ import orjson
 from treedbd.cli.loading.documents import InvalidFile
 from treedbd.cli.loading.parts import InvalidMember, check_member_keys, members_of
 from treedbd.limits import KIB
+from treedbd.tree.edit import normalise
 from treedbd.tree.fragments import Fragment, Splitter
-from treedbd.tree.normalise import normalise
 from treedbd.tree.types import InvalidData, Json, Path
 
 _STEP_BYTES: Final = 4 * KIB
