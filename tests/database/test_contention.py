@@ -23,7 +23,7 @@ from treedbd.database.runtime import Runtime
 from treedbd.store.engine import StoreFailed
 from treedbd.store.memory import MemoryEngine
 from treedbd.tree.edit import Edit, make_put
-from treedbd.tree.etag import etag, parse_etags
+from treedbd.tree.hashes import etag, parse_etags
 from treedbd.tree.types import STORED, Change, Json, Path, Place
 from treedbd.tree.value import plain
 

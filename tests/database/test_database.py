@@ -49,8 +49,8 @@ from treedbd.store.node_writer import NodeWriter
 from treedbd.store.nodes import Nodes
 from treedbd.tree import value as printing
 from treedbd.tree.edit import Edit, apply, make_patch, make_put, make_remove
-from treedbd.tree.etag import etag, parse_etags
 from treedbd.tree.event import Position
+from treedbd.tree.hashes import etag, parse_etags
 from treedbd.tree.path import format_path
 from treedbd.tree.query import Query, parse_query, selection_to_json
 from treedbd.tree.types import Json, Path, Place, Value

@@ -17,7 +17,7 @@ from treedbd.loop import in_steps
 from treedbd.rules.kept_reads import KeptReads, ReadPool
 from treedbd.store.memory import MemoryEngine
 from treedbd.tree.edit import Edit, make_patch, make_put, make_remove
-from treedbd.tree.etag import NULL_ETAG, etag, parse_etags
+from treedbd.tree.hashes import NULL_ETAG, etag, parse_etags
 from treedbd.tree.types import Json, Place
 from treedbd.tree.value import plain
 

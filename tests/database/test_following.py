@@ -34,8 +34,8 @@ from treedbd.store.sqlite.reader import SqliteReader
 from treedbd.store.sqlite.shared_shelf import SharedShelf
 from treedbd.store.sqlite.shelf_lock import ShelfLock
 from treedbd.tree.edit import Edit, apply, make_patch, make_put, make_remove
-from treedbd.tree.etag import etag, parse_etags
 from treedbd.tree.event import Event
+from treedbd.tree.hashes import etag, parse_etags
 from treedbd.tree.types import Json, Path, Place, Value
 from treedbd.tree.value import plain
 

@@ -35,8 +35,8 @@ from treedbd.store.engine import DiskFull, StoreFailed, Transaction
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.nodes import Nodes
 from treedbd.tree.edit import Edit, make_patch, make_put, make_remove
-from treedbd.tree.etag import parse_etags
 from treedbd.tree.event import describe
+from treedbd.tree.hashes import parse_etags
 from treedbd.tree.types import Json, Place
 from treedbd.tree.value import plain
 

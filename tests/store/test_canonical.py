@@ -16,7 +16,7 @@ from treedbd.store.memory import MemoryEngine
 from treedbd.store.node_writer import NodeWriter
 from treedbd.store.paged_rows import PagedRows
 from treedbd.tree.edit import make_put
-from treedbd.tree.etag import canonicalise, etag
+from treedbd.tree.hashes import canonicalise, etag
 from treedbd.tree.types import Json, Place
 from treedbd.tree.value import plain
 

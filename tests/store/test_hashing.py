@@ -13,9 +13,9 @@ from treedbd.store.hashing import hash_at
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.node_writer import NodeWriter
 from treedbd.store.nodes import Nodes
-from treedbd.tree import data_hash as data_hash_module
-from treedbd.tree.data_hash import data_hash
+from treedbd.tree import hashes as data_hash_module
 from treedbd.tree.edit import normalise
+from treedbd.tree.hashes import data_hash
 from treedbd.tree.types import Change, Json, Place
 
 RECORDS: Json = {

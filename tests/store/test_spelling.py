@@ -14,7 +14,7 @@ from tests.digits import as_doubles, check_digits, digits_of, is_in_64_bits, str
 from tests.tree.strategies import normal
 from treedbd.store.spelling import spell_chunks, spell_numbers
 from treedbd.tree import value as printing
-from treedbd.tree.data_hash import data_hash
+from treedbd.tree.hashes import data_hash
 from treedbd.tree.types import Json
 from treedbd.tree.value import as_json, canonical_number, from_export
 

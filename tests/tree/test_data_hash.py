@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from treedbd.loop import in_steps
-from treedbd.tree import data_hash as data_hash_module
-from treedbd.tree.data_hash import NOTHING, HashedChild, data_hash, hash_container
+from treedbd.tree import hashes as data_hash_module
 from treedbd.tree.edit import normalise
+from treedbd.tree.hashes import NOTHING, HashedChild, data_hash, hash_container
 from treedbd.tree.types import Json, Value
 
 FIVE = "4014000000000000"

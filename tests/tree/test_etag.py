@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.tree.strategies import FEW_KEYS, LEGAL, VALUES, normal
 from treedbd.tree import value as printing
-from treedbd.tree.etag import NULL_ETAG, ETagSet, canonicalise, etag, has_bare_tag, parse_etags
+from treedbd.tree.hashes import NULL_ETAG, ETagSet, canonicalise, etag, has_bare_tag, parse_etags
 from treedbd.tree.types import Json
 from treedbd.tree.value import plain
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.web.http1.peer import ParsedReply
 from tests.web.tree_server import OPTIONS, TreeServer
-from treedbd.tree.etag import etag
+from treedbd.tree.hashes import etag
 from treedbd.web.compression import choose_coding
 from treedbd.web.cors import Cors
 

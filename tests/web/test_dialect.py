@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from treedbd.names import DialectName
-from treedbd.tree.etag import NULL_ETAG, ETagSet, etag, parse_etags
+from treedbd.tree.hashes import NULL_ETAG, ETagSet, etag, parse_etags
 from treedbd.tree.types import Chunks, Json
 from treedbd.web.dialect import FIREBASE, STANDARD, Dialect
 from treedbd.web.headers import Headers

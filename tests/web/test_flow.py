@@ -20,7 +20,7 @@ from treedbd.store.canonical import etag_in_steps
 from treedbd.store.engine import StoreFailed
 from treedbd.store.nodes import Nodes
 from treedbd.store.serialise import Serialiser
-from treedbd.tree.etag import etag
+from treedbd.tree.hashes import etag
 from treedbd.tree.types import Json, Path
 from treedbd.web import representation
 from treedbd.web.dialect import FIREBASE, STANDARD

@@ -21,7 +21,7 @@ from treedbd.limits import MIB
 from treedbd.store.canonical import etag_in_steps
 from treedbd.store.engine import DiskFull, StoreFailed
 from treedbd.store.nodes import Nodes
-from treedbd.tree.etag import etag
+from treedbd.tree.hashes import etag
 from treedbd.tree.types import Path
 from treedbd.web import representation
 from treedbd.web.auth.verifier import Verifier

@@ -9,7 +9,7 @@ import pytest
 
 from treedbd.limits import Limits
 from treedbd.names import DatabaseName, DialectName
-from treedbd.tree.etag import NULL_ETAG, ETagSet
+from treedbd.tree.hashes import NULL_ETAG, ETagSet
 from treedbd.tree.types import ROOT, InvalidPath, InvalidQuery, Place
 from treedbd.web.addressing import (
     CACHED_PATH_BYTES,

@@ -20,7 +20,7 @@ from treedbd.store.nodes import Nodes
 from treedbd.store.row_codec import is_surely_longer
 from treedbd.tree import value
 from treedbd.tree.edit import Edit
-from treedbd.tree.etag import etag
+from treedbd.tree.hashes import etag
 from treedbd.tree.types import Chunks, Path, Place
 from treedbd.tree.value import compact
 

@@ -14,8 +14,8 @@ import attrs
 from treedbd.store.engine import Transaction
 from treedbd.traces import Trace
 from treedbd.tree.edit import Edit
-from treedbd.tree.etag import ETagSet
 from treedbd.tree.event import Commit
+from treedbd.tree.hashes import ETagSet
 from treedbd.tree.types import Chunks, Json, Place
 
 if TYPE_CHECKING:  # rules are judged without Twisted, too (`rules_trial`)
@@ -41,7 +41,7 @@ class Condition:
 
 @attrs.frozen
 class HashCondition:
-    """The write is done only if what is at `place` has this hash (`tree.data_hash`)."""
+    """The write is done only if what is at `place` has this hash (`tree.hashes`)."""
 
     place: Place
     data_hash: str

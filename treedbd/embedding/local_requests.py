@@ -24,7 +24,7 @@ from treedbd.embedding.values import copy
 from treedbd.limits import DEFAULT_TIMEOUT_S, MAX_TIMEOUT_S, Limits
 from treedbd.names import DatabaseName
 from treedbd.store.engine import DamagedRow, StoreFailed
-from treedbd.tree.etag import parse_etags
+from treedbd.tree.hashes import parse_etags
 from treedbd.tree.path import make_place
 from treedbd.tree.types import InvalidPath, InvalidQuery, Place
 from treedbd.web.auth.identity import Identity

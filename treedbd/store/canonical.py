@@ -19,7 +19,7 @@ from treedbd.loop import free_beside
 from treedbd.store.child import Child, ReadsNodes
 from treedbd.store.children import empty_chunks, find_array
 from treedbd.store.row_codec import CONTAINERS, parse_stored
-from treedbd.tree.etag import canonicalise
+from treedbd.tree.hashes import canonicalise
 from treedbd.tree.path import encode_path
 from treedbd.tree.types import Path
 from treedbd.tree.value import NULL, compact

@@ -1,4 +1,4 @@
-"""The hash of a node (`tree.data_hash`), computed from its rows in steps."""
+"""The hash of a node (`tree.hashes`), computed from its rows in steps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol
 from treedbd.limits import MAX_SHOWN_BYTES
 from treedbd.loop import pause
 from treedbd.store.child import Child, ReadsNodes
-from treedbd.tree.data_hash import HashedChild, data_hash, hash_container, hash_leaf
+from treedbd.tree.hashes import HashedChild, data_hash, hash_container, hash_leaf
 from treedbd.tree.types import Path, Place
 from treedbd.tree.value import priority_of
 

@@ -16,7 +16,7 @@ from typing import Final
 
 import attrs
 
-from treedbd.tree.etag import NULL_ETAG, ETagSet, parse_etags
+from treedbd.tree.hashes import NULL_ETAG, ETagSet, parse_etags
 from treedbd.tree.types import Chunks, Json
 from treedbd.tree.value import compact, indent, pretty, space_colons
 

@@ -21,7 +21,7 @@ from treedbd.store.row_codec import parse_stored
 from treedbd.store.row_keys import Span
 from treedbd.store.select import iterate_selected
 from treedbd.tree import value
-from treedbd.tree.etag import NULL_ETAG, etag
+from treedbd.tree.hashes import NULL_ETAG, etag
 from treedbd.tree.query import Query, Shallow
 from treedbd.tree.types import Container, Json, Path, Place
 from treedbd.tree.value import compact, print_keys, print_members

@@ -19,7 +19,7 @@ from treedbd.database.project import ProjectSpec
 from treedbd.limits import DEFAULT_TIMEOUT_S, Limits
 from treedbd.names import DatabaseName, DialectName
 from treedbd.traces import Trace
-from treedbd.tree.etag import ETagSet, has_bare_tag
+from treedbd.tree.hashes import ETagSet, has_bare_tag
 from treedbd.tree.types import ROOT, InvalidPath, InvalidQuery, Place
 from treedbd.web.addressing import (
     CACHED_PATH_BYTES,

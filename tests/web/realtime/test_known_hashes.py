@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from treedbd.tree.data_hash import data_hash
+from treedbd.tree.hashes import data_hash
 from treedbd.web.realtime.known_hashes import MAX_KNOWN_BYTES, KnownHashes
 
 HASH = data_hash({"a": 1})

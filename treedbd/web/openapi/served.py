@@ -10,7 +10,7 @@ from urllib.parse import quote
 import attrs
 import orjson
 
-from treedbd.tree.etag import parse_etags
+from treedbd.tree.hashes import parse_etags
 from treedbd.web.headers import joined
 from treedbd.web.http1.interface import IHttp1Request
 from treedbd.web.openapi.document import DeclaredRoute, make_document

@@ -12,7 +12,7 @@ from typing import Final
 
 from treedbd.limits import KIB, MIB
 from treedbd.store.row_codec import parse_stored
-from treedbd.tree.data_hash import data_hash
+from treedbd.tree.hashes import data_hash
 from treedbd.tree.value import from_export
 from treedbd.web.rendering import Rendering
 

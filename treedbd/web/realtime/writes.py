@@ -3,7 +3,7 @@
 A write is queued in the turn in which its request is read, so writes of one client are applied in
 its order. It is answered when it is durable, and after the events of its commit have gone to the
 listens of the session. A transaction carries the hash of the value that its client has seen
-(`tree.data_hash`): if another is there, the answer is `datastale`, after the events that led there.
+(`tree.hashes`): if another is there, the answer is `datastale`, after the events that led there.
 """
 
 from __future__ import annotations
