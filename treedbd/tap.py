@@ -84,7 +84,7 @@ class Options(UsageOptions):
         found = _UNKNOWN.fullmatch(problem)
         if found is None:
             return ""
-        suggest: Callable[[str, Iterable[str]], str] = namedAny("treedbd.rules.suggest.suggest")
+        suggest: Callable[[str, Iterable[str]], str] = namedAny("treedbd.rules.document.suggest")
         known = (each.removesuffix("=") for each in self.longOpt)
         hint = suggest(f"--{found[1]}", [f"--{each}" for each in known])
         return f" (d{hint[1:]})" if hint else ""

@@ -23,7 +23,7 @@ from treedbd.database.rules_storage import FileRules
 from treedbd.database.rules_work import RulesWork
 from treedbd.database.slices import SLICE_SECONDS
 from treedbd.rules.context import Context
-from treedbd.rules.errors import InvalidRules
+from treedbd.rules.document import InvalidRules
 from treedbd.rules.ruleset import DENY, OPEN, RuleSet
 
 FIRST = '{"rules": {"a": {".read": true}}}'

@@ -11,7 +11,7 @@ from twisted.internet.task import Clock
 from treedbd.database.errors import DeadlinePassed
 from treedbd.database.rules_work import RulesWork
 from treedbd.database.slices import SLICE_SECONDS
-from treedbd.rules.errors import InvalidRules
+from treedbd.rules.document import InvalidRules
 from treedbd.rules.ruleset import parse_rules_in_steps
 
 LARGE = json.dumps({"rules": {f"k{at}": {".read": f"now > {at}"} for at in range(1_000)}}).encode()

@@ -9,7 +9,7 @@ from tests.fuzz.expecting import outcome
 from tests.tree.value_view import ValueView
 from treedbd.limits import RulesLimits
 from treedbd.rules.context import Context, QueryFacts
-from treedbd.rules.errors import InvalidRules
+from treedbd.rules.document import InvalidRules
 from treedbd.rules.ruleset import RuleSet, parse_rules
 from treedbd.tree.edit import make_patch, make_put, make_remove
 from treedbd.tree.types import Json, Path, Place

@@ -12,7 +12,7 @@ from treedbd.loop import finish
 from treedbd.rules.budget import Budget, EvaluationError
 from treedbd.rules.compile import compile_rule
 from treedbd.rules.context import Context, QueryFacts, Scope
-from treedbd.rules.errors import ExpressionError, InvalidRules
+from treedbd.rules.document import ExpressionError, InvalidRules
 from treedbd.rules.grammar import parse_expression
 from treedbd.rules.ruleset import RuleSet, parse_rules
 from treedbd.rules.typecheck import typecheck_rule

@@ -14,7 +14,7 @@ from tests.tree.value_view import ValueView
 from treedbd.limits import MIB, RulesLimits
 from treedbd.loop import in_steps, run_beside
 from treedbd.rules.context import Context
-from treedbd.rules.errors import TextPosition
+from treedbd.rules.document import TextPosition
 from treedbd.rules.metered import REMEMBERED_NODES
 from treedbd.rules.ruleset import RuleSet, parse_rules
 from treedbd.store.engine import DamagedRow

@@ -6,8 +6,15 @@ import pytest
 
 from tests.rules.evaluating import document_error
 from treedbd.loop import finish
-from treedbd.rules.document import ArrayItem, ObjectItem, Source, TextItem, as_json, parse_document
-from treedbd.rules.errors import InvalidRules
+from treedbd.rules.document import (
+    ArrayItem,
+    InvalidRules,
+    ObjectItem,
+    Source,
+    TextItem,
+    as_json,
+    parse_document,
+)
 
 
 def parsed(text: str) -> object:

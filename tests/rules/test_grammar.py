@@ -9,7 +9,8 @@ import pytest
 from tests.rules.evaluating import LIMITS, evaluate
 from treedbd.limits import RulesLimits
 from treedbd.loop import finish
-from treedbd.rules.ast import (
+from treedbd.rules.document import ExpressionError
+from treedbd.rules.grammar import (
     Binary,
     Call,
     Conditional,
@@ -22,9 +23,8 @@ from treedbd.rules.ast import (
     Pattern,
     Prefix,
     Variable,
+    parse_expression,
 )
-from treedbd.rules.errors import ExpressionError
-from treedbd.rules.grammar import parse_expression
 
 
 def render(node: Expression) -> str:  # noqa: C901, PLR0911 - one case for each form of node

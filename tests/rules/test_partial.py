@@ -12,7 +12,7 @@ import pytest
 from tests.rules.evaluating import may_write, place, rules
 from treedbd.limits import RulesLimits
 from treedbd.rules import rights
-from treedbd.rules.errors import InvalidRules
+from treedbd.rules.document import InvalidRules
 from treedbd.rules.ruleset import RuleSet, parse_rules
 
 UID: Any = {"uid": "ann", "token": {"admin": True, "level": 3}}

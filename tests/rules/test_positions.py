@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.rules.evaluating import document_error
-from treedbd.rules.errors import InvalidRules
+from treedbd.rules.document import InvalidRules
 from treedbd.rules.ruleset import parse_rules
 
 NO_METHOD = "Type error: Function call on target that is not a function."

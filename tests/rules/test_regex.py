@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from treedbd.rules.errors import ExpressionError
+from treedbd.rules.document import ExpressionError
 from treedbd.rules.regex import Regex, parse_regex
 
 SIZE = 10_000

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from treedbd.rules.errors import InvalidRules, with_hint
+from treedbd.rules.document import InvalidRules, with_hint
 from treedbd.rules.ruleset import parse_rules
 
 EXPRESSIONS = {

@@ -10,7 +10,7 @@ import pytest
 from tests.rules.evaluating import NOW, place, rules, view
 from tests.rules.test_partial import AUTHS, VALUES, random_expression, random_path
 from treedbd.rules.context import Context, QueryFacts
-from treedbd.rules.errors import InvalidRules
+from treedbd.rules.document import InvalidRules
 from treedbd.rules.ruleset import MAX_CHANGES_KNOWN, RuleSet
 from treedbd.tree.edit import make_patch, make_put
 from treedbd.tree.types import Place

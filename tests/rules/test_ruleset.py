@@ -11,7 +11,7 @@ from tests.tree.value_view import ValueView
 from treedbd.loop import finish
 from treedbd.rules import ruleset
 from treedbd.rules.context import Context
-from treedbd.rules.errors import InvalidRules
+from treedbd.rules.document import InvalidRules
 from treedbd.rules.ruleset import DENY, OPEN, parse_rules
 from treedbd.tree.overlay import Overlay
 from treedbd.tree.types import Change, Place

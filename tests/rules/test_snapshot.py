@@ -10,8 +10,7 @@ from tests.rules.evaluating import view
 from treedbd.limits import MAX_DEPTH
 from treedbd.rules.budget import Budget, EvaluationError
 from treedbd.rules.context import Context, Scope
-from treedbd.rules.operators import equal
-from treedbd.rules.snapshot import Snapshot, split_path
+from treedbd.rules.operators import Snapshot, equal, split_path
 from treedbd.tree.types import Charge, Container, Leaf, Path, Priority, Value, free
 
 

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from tests.rules.evaluating import document_error, may_read
 from treedbd.limits import RulesLimits
 from treedbd.loop import Steps, finish
-from treedbd.rules.document import Source
-from treedbd.rules.errors import InvalidRules
+from treedbd.rules.document import InvalidRules, Source
 from treedbd.rules.grammar import parse_expression
 from treedbd.rules.ruleset import parse_rules, parse_rules_in_steps
 

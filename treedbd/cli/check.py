@@ -15,7 +15,7 @@ from treedbd.cli.exit import DONE, CommandFailed, Status, make_printable, print_
 from treedbd.cli.options import add_settings_options, read_stored_settings
 from treedbd.database.data_directory import DirectoryEntry, walk
 from treedbd.limits import RulesLimits
-from treedbd.rules.errors import InvalidRules, with_hint
+from treedbd.rules.document import InvalidRules, with_hint
 from treedbd.rules.ruleset import parse_rules
 from treedbd.store import changelog
 from treedbd.store.engine import CannotOpenStore, ReadView, StoreFailed

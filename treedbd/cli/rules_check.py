@@ -9,7 +9,7 @@ from treedbd.cli.exit import DONE, CommandFailed, Status, print_line, warn
 from treedbd.cli.options import read_settings
 from treedbd.cli.rules import read_rules
 from treedbd.limits import RulesLimits
-from treedbd.rules.errors import InvalidRules, with_hint
+from treedbd.rules.document import InvalidRules, with_hint
 from treedbd.rules.ruleset import RuleSet, parse_rules
 
 

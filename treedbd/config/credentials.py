@@ -38,7 +38,7 @@ from treedbd.files import (
 )
 from treedbd.limits import RulesLimits
 from treedbd.loop import Steps, finish
-from treedbd.rules.errors import InvalidRules, with_hint
+from treedbd.rules.document import InvalidRules, with_hint
 from treedbd.rules.ruleset import RuleSet, parse_rules_in_steps
 from treedbd.web.auth import providers
 from treedbd.web.auth.fetch import BadAuthority, make_fetch, read_authority

@@ -21,7 +21,7 @@ from treedbd.database.rules_work import RulesWork
 from treedbd.database.runtime import RunInThread
 from treedbd.files import NO_DESCRIPTOR_ERRNOS
 from treedbd.limits import RulesLimits
-from treedbd.rules.errors import InvalidRules, TextPosition, with_hint
+from treedbd.rules.document import InvalidRules, TextPosition, with_hint
 from treedbd.rules.ruleset import DEFAULT_LIMITS, DENY, RuleSet, parse_rules, parse_rules_in_steps
 from treedbd.tree.types import Json
 

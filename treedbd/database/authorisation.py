@@ -17,7 +17,7 @@ from treedbd.database.traced_rules import trace_rules
 from treedbd.loop import pause
 from treedbd.names import DatabaseName
 from treedbd.rules.context import Context, QueryFacts
-from treedbd.rules.errors import TextPosition
+from treedbd.rules.document import TextPosition
 from treedbd.rules.evaluate import Verdict
 from treedbd.rules.kept_reads import KeptReads
 from treedbd.rules.ruleset import RuleSet

@@ -15,7 +15,7 @@ from treedbd.database.authorisation import Authorisation
 from treedbd.database.errors import PermissionDenied
 from treedbd.database.requests import Caller, Write
 from treedbd.rules.context import QueryFacts
-from treedbd.rules.errors import TextPosition
+from treedbd.rules.document import TextPosition
 from treedbd.rules.evaluate import Verdict
 from treedbd.rules.kept_reads import KeptReads, ReadPool
 from treedbd.rules.ruleset import RuleSet

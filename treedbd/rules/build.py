@@ -15,18 +15,24 @@ import attrs
 
 from treedbd.limits import RulesLimits
 from treedbd.loop import Steps
-from treedbd.rules.ast import Binary, Literal, Member, Pattern, Variable
 from treedbd.rules.compile import compile_rule
 from treedbd.rules.context import KnownScope, Scope
-from treedbd.rules.document import ArrayItem, Item, ObjectItem, ScalarItem, Source, TextItem
-from treedbd.rules.errors import ExpressionError, RulesWarning
+from treedbd.rules.document import (
+    ArrayItem,
+    ExpressionError,
+    Item,
+    ObjectItem,
+    RulesWarning,
+    ScalarItem,
+    Source,
+    TextItem,
+    suggest,
+)
 from treedbd.rules.evaluate import READ, VALIDATE, WRITE, Rule, RuleNode
-from treedbd.rules.grammar import parse_expression
+from treedbd.rules.grammar import Binary, Literal, Member, Pattern, Type, Variable, parse_expression
 from treedbd.rules.operators import EQUALITIES
 from treedbd.rules.partial import compile_partial
-from treedbd.rules.suggest import suggest
 from treedbd.rules.typecheck import TypeTable, typecheck_rule
-from treedbd.rules.types import Type
 from treedbd.tree.path import check_key
 from treedbd.tree.types import InvalidPath, Path
 

@@ -13,31 +13,29 @@ from typing import Any, Final, TypeAlias
 
 from treedbd.limits import MAX_DEPTH
 from treedbd.loop import run_beside
-from treedbd.rules.ast import Binary, Conditional, Expression, Literal
 from treedbd.rules.budget import EvaluationError
 from treedbd.rules.context import Scope
+from treedbd.rules.grammar import Binary, Conditional, Expression, Literal
 from treedbd.rules.operators import (
     BINARY,
+    CACHED_PATH,
     EQUALITIES,
+    Snapshot,
     auth_member,
     contains,
     equal,
-    length,
-    replace,
-    spend_comparison,
-    spend_method,
-)
-from treedbd.rules.regex import Regex
-from treedbd.rules.snapshot import (
-    CACHED_PATH,
-    Snapshot,
     exists_at,
     is_boolean_at,
     is_number_at,
     is_string_at,
     leaf_or_subtree_at,
+    length,
+    replace,
+    spend_comparison,
+    spend_method,
     split_path,
 )
+from treedbd.rules.regex import Regex
 from treedbd.tree.types import ROOT, Path, View
 
 Evaluate: TypeAlias = Callable[[Scope], Any]

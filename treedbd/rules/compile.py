@@ -19,7 +19,9 @@ from typing import Any, Final
 
 from treedbd.loop import Steps
 from treedbd.rules import closures
-from treedbd.rules.ast import (
+from treedbd.rules.closures import Evaluate
+from treedbd.rules.context import Scope
+from treedbd.rules.grammar import (
     AstNode,
     Binary,
     Call,
@@ -32,17 +34,14 @@ from treedbd.rules.ast import (
     Member,
     Pattern,
     Prefix,
+    Type,
     Variable,
     Visit,
     each,
     fold,
 )
-from treedbd.rules.closures import Evaluate
-from treedbd.rules.context import Scope
-from treedbd.rules.operators import auth_member, index_name, negate
-from treedbd.rules.snapshot import Snapshot
+from treedbd.rules.operators import Snapshot, auth_member, index_name, negate
 from treedbd.rules.typecheck import TypeTable
-from treedbd.rules.types import Type
 
 
 def compile_rule(

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 import attrs
 
 from treedbd.rules.budget import Budget
-from treedbd.rules.errors import TextPosition
+from treedbd.rules.document import TextPosition
 from treedbd.rules.kept_reads import KeptReads
 from treedbd.rules.slow_rules import MakeEvaluation
 from treedbd.tree.types import Json, Path, Value, View

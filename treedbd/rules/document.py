@@ -7,20 +7,98 @@ Theory of operation: one pass with a cursor over the text, in steps. Numbers and
 although they are valid nowhere in a rules document, so that `build` can report them with a better
 message. This module does not know what the members mean; `build` does. An `Item` has the offset at
 which it begins, and a `TextItem` maps each of its characters to an offset, across escapes.
+
+The errors of a rules document; only the first is reported, with its position and its text.
+
+The texts are in the modules that find the errors: `document`, `build`, `grammar`, `regex` and
+`typecheck`. An `ExpressionError` has an offset into the text of its expression. Only `build` knows
+where that text is in the document; it turns the error into an `InvalidRules`.
+
+Suggestions for names that are probably misspelt.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
-from typing import Final, NoReturn, TypeAlias
+from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
+from typing import Final, NamedTuple, NoReturn, TypeAlias
 
 import attrs
 
 from treedbd.loop import Steps
-from treedbd.rules.errors import InvalidRules, TextPosition
 from treedbd.tree.types import Json
+
+
+class TextPosition(NamedTuple):
+    """A position in a document: line and column count from 1, columns in characters."""
+
+    line: int
+    column: int
+
+
+class RulesWarning(NamedTuple):
+    """What is allowed but probably not meant; `str()` is `line:column: text`.
+
+    If it `is_advice`, it may well be meant, and is said where rules are checked and logged, not in
+    the response to putting them.
+    """
+
+    position: TextPosition
+    text: str
+    is_advice: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.position.line}:{self.position.column}: {self.text}"
+
+
+class InvalidRules(ValueError):
+    """A rules document that cannot be put in force; `str()` is `line:column: text`.
+
+    `hint` is a sentence that may help ("Did you mean …?"), or empty. It is not part of the text,
+    because clients know the texts of Firebase.
+    """
+
+    def __init__(self, line: int, column: int, text: str, hint: str = "") -> None:
+        super().__init__(f"{line}:{column}: {text}")
+        self.line = line
+        self.column = column
+        self.text = text
+        self.hint = hint
+
+
+class ExpressionError(Exception):
+    """An error in one expression, `offset` characters from its beginning; `hint` may be empty."""
+
+    def __init__(self, offset: int, text: str, hint: str = "") -> None:
+        super().__init__(text)
+        self.offset = offset
+        self.text = text
+        self.hint = hint
+
+
+def with_hint(error: BaseException) -> str:
+    """Return the text of an error for a person, with its hint if it has one."""
+    hint = error.hint if isinstance(error, InvalidRules) else ""
+    return f"{error} {hint}".rstrip()
+
+
+_LIKENESS: Final = 0.75
+"""How alike two names must be: `.raed` and `.read` are at 0.8, which is meant; `numChildren` and
+`hasChildren` at 0.73, which is not."""
+_LONGEST: Final = 40
+"""Characters of a name that is compared; the comparison takes quadratic time."""
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """Return a hint that names the known name which is most like `name`; empty if none is."""
+    if len(name) > _LONGEST:
+        return ""
+    by_folded = {each.casefold(): each for each in known}
+    found = get_close_matches(name.casefold(), by_folded, n=1, cutoff=_LIKENESS)
+    return f"Did you mean '{by_folded[found[0]]}'?" if found else ""
+
 
 # Atomic groups, not possessive ones; `tokens` says why.
 _SKIPPED_AT_ONCE: Final = 500

@@ -21,7 +21,7 @@ import attrs
 from treedbd.rules.budget import BudgetExceeded, EvaluationError
 from treedbd.rules.context import Context, KnownScope, Scope
 from treedbd.rules.dependencies import Dependencies
-from treedbd.rules.errors import TextPosition
+from treedbd.rules.document import TextPosition
 from treedbd.rules.traced import TracedRead
 from treedbd.tree.types import STORED, Change, Path, Value
 from treedbd.tree.value import members

@@ -16,7 +16,10 @@ from typing import Any, Final, TypeAlias
 
 from treedbd.loop import Steps
 from treedbd.rules import unknown
-from treedbd.rules.ast import (
+from treedbd.rules.closures import STRING_FUNCTIONS, Evaluate, call_string_method, match_regex
+from treedbd.rules.context import KnownScope
+from treedbd.rules.grammar import (
+    STRING_METHODS,
     AstNode,
     Binary,
     Call,
@@ -29,13 +32,12 @@ from treedbd.rules.ast import (
     Member,
     Pattern,
     Prefix,
+    Type,
     Variable,
     Visit,
     each,
     fold,
 )
-from treedbd.rules.closures import STRING_FUNCTIONS, Evaluate, call_string_method, match_regex
-from treedbd.rules.context import KnownScope
 from treedbd.rules.operators import (
     BINARY,
     EQUALITIES,
@@ -46,7 +48,6 @@ from treedbd.rules.operators import (
     negate,
 )
 from treedbd.rules.typecheck import TypeTable
-from treedbd.rules.types import STRING_METHODS, Type
 from treedbd.rules.unknown import ANYTHING, FAILS, SOME_NUMBER, SOME_TEST, SOME_TEXT, Unknown
 
 Foresee: TypeAlias = Callable[[KnownScope], Any]

@@ -25,7 +25,7 @@ import attrs
 import re2
 
 from treedbd.limits import MIB
-from treedbd.rules.errors import ExpressionError
+from treedbd.rules.document import ExpressionError
 
 MAX_GROUPS: Final = 200
 MAX_REPEAT: Final = 1_000

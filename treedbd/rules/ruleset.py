@@ -22,8 +22,7 @@ from treedbd.rules.budget import AT_ONCE_PART, Budget
 from treedbd.rules.build import build_rules
 from treedbd.rules.context import Context, KnownScope, QueryFacts, Scope
 from treedbd.rules.dependencies import Dependencies, Recorder
-from treedbd.rules.document import Item, Source, as_json, parse_document
-from treedbd.rules.errors import InvalidRules, RulesWarning
+from treedbd.rules.document import InvalidRules, Item, RulesWarning, Source, as_json, parse_document
 from treedbd.rules.evaluate import ALLOWED, Evaluation, Rule, RuleNode, Verdict
 from treedbd.rules.metered import MeteredView
 from treedbd.rules.rights import find_read, find_write, may_allow_write

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from treedbd.rules.errors import TextPosition
+from treedbd.rules.document import TextPosition
 
 
 @attrs.frozen

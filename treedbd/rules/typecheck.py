@@ -13,7 +13,20 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, TypeAlias
 
 from treedbd.loop import Steps
-from treedbd.rules.ast import (
+from treedbd.rules.document import ExpressionError
+from treedbd.rules.grammar import (
+    ABSORBING,
+    LIST_NAMES,
+    NUMBERS,
+    ORDERED,
+    PATTERN,
+    PRIMITIVES,
+    QUERY_MEMBERS,
+    READS_ONLY,
+    SNAPSHOT_METHODS,
+    STRING_METHODS,
+    STRINGS,
+    USE_CHILD,
     AstNode,
     Binary,
     Call,
@@ -24,18 +37,13 @@ from treedbd.rules.ast import (
     Literal,
     Logical,
     Member,
+    MethodSignature,
     Pattern,
     Prefix,
+    Type,
     Variable,
     Visit,
     fold,
-)
-from treedbd.rules.errors import ExpressionError
-from treedbd.rules.remedies import (
-    LIST_NAMES,
-    PATTERN,
-    READS_ONLY,
-    USE_CHILD,
     remedy_of_call,
     remedy_of_condition,
     remedy_of_member,
@@ -43,18 +51,6 @@ from treedbd.rules.remedies import (
     remedy_of_string,
     remedy_of_target,
     remedy_of_variable,
-)
-from treedbd.rules.types import (
-    ABSORBING,
-    NUMBERS,
-    ORDERED,
-    PRIMITIVES,
-    QUERY_MEMBERS,
-    SNAPSHOT_METHODS,
-    STRING_METHODS,
-    STRINGS,
-    MethodSignature,
-    Type,
 )
 
 TypeTable: TypeAlias = Mapping[AstNode, Type]

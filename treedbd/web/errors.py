@@ -29,7 +29,7 @@ from treedbd.database.errors import (
 from treedbd.errors import NO_FIELDS
 from treedbd.held_bytes import HeldBytesRefused
 from treedbd.limits import MAX_SHOWN_BYTES
-from treedbd.rules.errors import InvalidRules
+from treedbd.rules.document import InvalidRules
 from treedbd.store.engine import (
     CannotOpenStore,
     DamagedPage,

@@ -8,7 +8,7 @@ from typing import Final
 
 import attrs
 
-from treedbd.rules.errors import TextPosition
+from treedbd.rules.document import TextPosition
 from treedbd.rules.evaluate import Rule, RuleResult
 from treedbd.rules.ruleset import RuleSet
 

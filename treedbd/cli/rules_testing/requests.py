@@ -9,7 +9,7 @@ import attrs
 import orjson
 
 from treedbd.rules.context import QueryFacts
-from treedbd.rules.suggest import suggest
+from treedbd.rules.document import suggest
 from treedbd.tree.edit import Edit, make_patch, make_put, make_remove
 from treedbd.tree.path import make_place
 from treedbd.tree.push_id import PushIds

@@ -21,10 +21,8 @@ from treedbd.database.requests import Caller
 from treedbd.database.rules_trial import RulesTrial
 from treedbd.limits import RulesLimits
 from treedbd.loop import finish
-from treedbd.rules.document import ObjectItem, Source, parse_document
-from treedbd.rules.errors import InvalidRules
+from treedbd.rules.document import InvalidRules, ObjectItem, Source, parse_document, suggest
 from treedbd.rules.ruleset import RuleSet
-from treedbd.rules.suggest import suggest
 from treedbd.tree.types import InvalidData, Json
 
 ADMIN: Final = "admin"
