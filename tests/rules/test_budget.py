@@ -261,7 +261,7 @@ def test_a_long_text_is_matched_in_another_thread(monkeypatch: pytest.MonkeyPatc
         results.append(run_beside(work))
         return results[-1]
 
-    monkeypatch.setattr("treedbd.rules.closures.run_beside", record)
+    monkeypatch.setattr("treedbd.rules.compile.run_beside", record)
     rule = "data.val().matches(/^[a-z]+$/)"
     assert count_steps(rule, "ab" * 100) == 1
     assert not results

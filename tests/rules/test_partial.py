@@ -11,7 +11,7 @@ import pytest
 
 from tests.rules.evaluating import may_write, place, rules
 from treedbd.limits import RulesLimits
-from treedbd.rules import rights
+from treedbd.rules import ruleset as rights
 from treedbd.rules.document import InvalidRules
 from treedbd.rules.ruleset import RuleSet, parse_rules
 

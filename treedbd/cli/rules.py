@@ -27,7 +27,7 @@ from treedbd.cli.options import (
 from treedbd.cli.rules_testing.options import add_options as add_test_options
 from treedbd.cli.run_once import SimpleWork, run_once
 from treedbd.cli.url import Url
-from treedbd.rules.explanation_text import format_explanation
+from treedbd.rules.ruleset import format_explanation
 
 _METHODS: Final = ("GET", "PUT", "POST", "PATCH", "DELETE")
 

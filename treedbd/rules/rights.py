@@ -1,125 +1,373 @@
-"""Rights that the rules alone can tell, without a view of the tree.
+"""Partial evaluation: whether a rule can be true, known before any data is read.
 
-`may_allow_write` returns whether a caller may write anything at all at a place. `find_read` and
-`find_write` return the verdict on one operation if no rule on the way to it reads the data or the
-time, as for `true`, `auth != null` and `auth.uid === $uid`. It is the verdict that the whole
-evaluation has (`evaluate`), without what only other rules need: views, an overlay, a budget.
+`auth` and the keys of the request's path are known; `data`, `newData`, `root`, `now`, `query` and
+the captures below that path are not. A rule for which `compile_partial` returns False is not true
+for any data, so a caller for whom all `.write` rules are such may write nothing.
+
+Theory of operation: as in `compile`, each node of the syntax tree becomes a function that calls
+those of its children, but of values that may be `Unknown`. Both sides of `&&` and `||` count: what
+is known to be false decides, wherever it stands.
+
+Values that are not known yet: what an expression may result in before any data is read.
+
+An `Unknown` is the set of the kinds of results that are possible. It may be too large, never too
+small: what is not in it cannot happen. The functions here are the operators of the language over
+known values and unknown ones; an evaluation that is certain to fail is the unknown `FAILS`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeAlias
 
+import attrs
+
+from treedbd.loop import Steps
 from treedbd.rules.budget import BudgetExceeded, EvaluationError
+from treedbd.rules.compile import STRING_FUNCTIONS, Evaluate, call_string_method, match_regex
 from treedbd.rules.context import KnownScope
-from treedbd.rules.evaluate import Rule, RuleNode
-from treedbd.tree.types import Change
+from treedbd.rules.grammar import (
+    STRING_METHODS,
+    AstNode,
+    Binary,
+    Call,
+    Conditional,
+    Expression,
+    Index,
+    ListLiteral,
+    Literal,
+    Logical,
+    Member,
+    Pattern,
+    Prefix,
+    Type,
+    Variable,
+    Visit,
+    each,
+    fold,
+)
+from treedbd.rules.operators import (
+    BINARY,
+    EQUALITIES,
+    auth_member,
+    equal,
+    index_name,
+    length,
+    negate,
+)
+from treedbd.rules.typecheck import TypeTable
 
-MAX_RULES_FORESEEN: Final = 1000
-"""Rule nodes below a place that are looked at for `may_allow_write`."""
-
-
-def may_allow_write(root: RuleNode, scope: KnownScope) -> bool:
-    """Return whether any `.write` at, above or below the path of a request can be true.
-
-    Where more than `MAX_RULES_FORESEEN` rules would have to be looked at, one of them may be.
-    """
-    node: RuleNode | None = root
-    for key in (*scope.path, None):
-        if node is None:
-            return False
-        if node.write is not None and _may_be_true(node.write, scope):
-            return True
-        if key is not None:
-            node = node.literals.get(key, node.capture)
-    pending = [node] if node is not None and node.writes_below else []
-    left = MAX_RULES_FORESEEN
-    while pending:
-        for _, below in pending.pop().below():
-            left -= 1
-            if not left or (below.write is not None and _may_be_true(below.write, scope)):
-                return True
-            if below.writes_below:
-                pending.append(below)
-    return False
-
-
-def _may_be_true(rule: Rule, scope: KnownScope) -> bool:
-    if rule.may_be_true is None:
-        return rule.constant is not False
-    return rule.may_be_true(scope)
-
-
-def find_read(root: RuleNode, scope: KnownScope) -> bool | None:
-    """Return whether the rules allow a read of the path of `scope`; None if more must be known."""
-    path = scope.path
-    node: RuleNode | None = root
-    depth = 0
-    while node is not None:
-        rule = node.read
-        if rule is not None:
-            result = rule.constant if rule.constant is not None else _find_result(rule, scope)
-            if result is not False:
-                return result
-        if depth == len(path):
-            return False
-        node = node.literals.get(path[depth], node.capture)
-        depth += 1
-    return False
+# The kinds of results.
+TRUE: Final = 1
+FALSE: Final = 2
+TEXT: Final = 4
+OTHER: Final = 8
+"""A number, null or an object."""
+ERROR: Final = 16
 
 
-def find_write(root: RuleNode, changes: Sequence[Change], scope: KnownScope) -> bool | None:
-    """Return whether the rules allow all of the changes of an edit; None if more must be known."""
-    for change in changes:
-        scope.path = change.place.path
-        verdict = _find_change(root, change, scope)
-        if verdict is not True:
-            return verdict
-    return True
+@attrs.frozen
+class Unknown:
+    """One of several results; `kinds` is the sum of what it can be."""
+
+    kinds: int
 
 
-def _find_change(root: RuleNode, change: Change, scope: KnownScope) -> bool | None:
-    path, is_priority = change.place
-    node: RuleNode | None = root
-    allowed: bool | None = False
-    validations: list[Rule] = []
-    depth = 0
-    while node is not None:
-        if allowed is False and node.write is not None:
-            allowed = _find_result(node.write, scope)
-        if node.validate is not None:
-            validations.append(node.validate)
-        if depth == len(path):
-            break
-        node = node.literals.get(path[depth], node.capture)
-        depth += 1
-    if not allowed:
-        return allowed
-    may_be_absent = is_priority or change.value is None
-    if validations and may_be_absent:
-        return None  # which of them count depends on what exists afterwards
-    for rule in validations:
-        result = _find_result(rule, scope)
-        if result is not True:
-            return result
-    is_unvalidated = node is None or may_be_absent or not node.validates_below
-    return True if is_unvalidated or not isinstance(change.value, dict) else None
+ANYTHING: Final = Unknown(TRUE | FALSE | TEXT | OTHER | ERROR)
+SOME_TEXT: Final = Unknown(TEXT)
+SOME_NUMBER: Final = Unknown(OTHER)
+SOME_TEST: Final = Unknown(TRUE | FALSE | ERROR)
+FAILS: Final = Unknown(ERROR)
 
 
-def _find_result(rule: Rule, scope: KnownScope) -> bool | None:
-    """Return the result of a rule, None if more must be known, or its evaluation costs anything.
+def kinds_of(value: Any) -> int:
+    """Return the kinds of a known or unknown value."""
+    if isinstance(value, Unknown):
+        return value.kinds
+    if isinstance(value, bool):
+        return TRUE if value else FALSE
+    return TEXT if isinstance(value, str) else OTHER
 
-    Captures are keys of the path above the rule, so the path of the operation serves as well as
-    that of the rule.
-    """
-    if rule.constant is not None:
-        return rule.constant
-    if rule.reads_data or rule.reads_time:
-        return None
+
+def certainly_fails(value: Any) -> bool:
+    """Return whether the evaluation of a value is certain to fail."""
+    return isinstance(value, Unknown) and value.kinds == ERROR
+
+
+def may_be_true(value: Any) -> bool:
+    """Return whether a value can be true."""
+    return bool(kinds_of(value) & TRUE)
+
+
+def attempt(operate: Callable[..., Any], *operands: Any) -> Any:
+    """Apply an operator to known operands."""
     try:
-        return rule.test(scope)
-    except BudgetExceeded:
-        return None
+        return operate(*operands)
+    except BudgetExceeded:  # which the evaluation of fewer rules might not exceed
+        return ANYTHING
     except EvaluationError:
-        return False
+        return FAILS
+
+
+def negate_test(value: Any) -> Any:
+    """Return `!value`."""
+    if not isinstance(value, Unknown):
+        return not value
+    kinds = value.kinds & ERROR
+    kinds |= FALSE if value.kinds & TRUE else 0
+    return Unknown(kinds | (TRUE if value.kinds & FALSE else 0))
+
+
+def are_equal(left: Any, right: Any, compare: Callable[[Any, Any], bool]) -> Any:
+    """Return `left == right`; `compare` compares known values."""
+    if certainly_fails(left) or certainly_fails(right):
+        return FAILS
+    if not isinstance(left, Unknown) and not isinstance(right, Unknown):
+        return attempt(compare, left, right)
+    ones, others = kinds_of(left), kinds_of(right)
+    kinds = FALSE | ((ones | others) & ERROR)
+    return Unknown(kinds | (TRUE if ones & others & ~ERROR else 0))
+
+
+def operate_on(operate: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
+    """Return the result of an ordering or of arithmetic."""
+    if not isinstance(left, Unknown) and not isinstance(right, Unknown):
+        return attempt(operate, left, right)
+    if _is_no_operand(left) or _is_no_operand(right):
+        return FAILS
+    return ANYTHING
+
+
+def _is_no_operand(value: Any) -> bool:
+    """Return whether every ordering and all arithmetic fails with an operand."""
+    if isinstance(value, Unknown):
+        return value.kinds == ERROR
+    return type(value) not in (str, int, float)
+
+
+def call_with_strings(call: Callable[..., Any], operands: list[Any], unknown: Unknown) -> Any:
+    """Return the result of a method of strings; `unknown` is what it may be for unknown ones."""
+    is_known = True
+    for operand in operands:
+        if isinstance(operand, Unknown):
+            if not operand.kinds & TEXT:
+                return FAILS
+            is_known = False
+        elif type(operand) is not str:
+            return FAILS
+    return attempt(call, *operands) if is_known else unknown
+
+
+def join_tests(stops_at: bool, terms: list[Any]) -> Any:
+    """Return what `&&` or `||` yields, which stops at the first term that is `stops_at`."""
+    stop, go_on = (TRUE, FALSE) if stops_at else (FALSE, TRUE)
+    kinds = 0
+    for term in terms:
+        found = kinds_of(term)
+        kinds |= found & (stop | ERROR)
+        if not found & go_on:
+            return Unknown(kinds)
+    return Unknown(kinds | go_on)
+
+
+def choose(arms: list[tuple[Any, Any]], otherwise: Any) -> Any:
+    """Return what a conditional yields: the result beside the first condition that is true."""
+    kinds = 0
+    for condition, result in arms:
+        found = kinds_of(condition)
+        kinds |= found & ERROR
+        if found & TRUE:
+            kinds |= kinds_of(result)
+        if not found & FALSE:
+            return Unknown(kinds)
+    return Unknown(kinds | kinds_of(otherwise))
+
+
+Foresee: TypeAlias = Callable[[KnownScope], Any]
+"""Returns the value of a node, or an `Unknown`."""
+
+
+def compile_partial(
+    expression: Expression, types: TypeTable, captures: Mapping[str, int]
+) -> Steps[Callable[[KnownScope], bool]]:
+    """Compile a rule that has been type-checked; the result returns whether it can be true.
+
+    `captures` maps the names of captures to their indices in the path of the rule.
+    """
+    compiler = _PartialCompiler(types, captures)
+    foresee: Foresee = yield from fold(compiler.visit, compiler.leaves, expression)
+    return lambda scope: may_be_true(foresee(scope))
+
+
+class _PartialCompiler:
+    """The compilation of one expression; each method returns the function of one form of node."""
+
+    def __init__(self, types: TypeTable, captures: Mapping[str, int]) -> None:
+        self.types = types
+        self.captures = captures
+        self.leaves: Final[Mapping[type[AstNode], Callable[[Any], Foresee]]] = {
+            Literal: self.literal,
+            Pattern: self.not_a_value,
+            ListLiteral: self.not_a_value,
+            Variable: self.variable,
+        }
+
+    def visit(self, node: Expression) -> Visit[Foresee]:
+        return _VISITORS[type(node)](self, node)
+
+    def literal(self, node: Literal) -> Foresee:
+        value = node.value
+        return lambda _: value
+
+    def not_a_value(self, _: Pattern | ListLiteral) -> Foresee:
+        return lambda _: FAILS
+
+    def variable(self, node: Variable) -> Foresee:
+        index = self.captures.get(node.name)
+        if index is not None:
+            return lambda scope: scope.path[index] if index < len(scope.path) else SOME_TEXT
+        if node.name == "auth":
+            return lambda scope: scope.auth
+        result = SOME_NUMBER if node.name == "now" else ANYTHING
+        return lambda _: result
+
+    def member(self, node: Member) -> Visit[Foresee]:
+        target: Foresee = yield node.target
+        name = node.name
+        if self.types[node] is Type.METHOD:
+            return lambda _: FAILS
+        if self.types[node] is Type.AUTH:
+            return lambda scope: _member(target(scope), name)
+        if self.types[node.target] is Type.QUERY:
+            return lambda _: ANYTHING
+        return lambda scope: call_with_strings(length, [target(scope)], ANYTHING)
+
+    def index(self, node: Index) -> Visit[Foresee]:
+        target, index = yield from each((node.target, node.index))
+
+        def foresee(scope: KnownScope) -> Any:
+            key = index(scope)
+            name = key if isinstance(key, Unknown) else attempt(index_name, key)
+            return _member(target(scope), name)
+
+        return foresee
+
+    def call(self, node: Call) -> Visit[Foresee]:
+        callee = node.callee
+        assert isinstance(callee, Member)  # noqa: S101 - the type checker ensures it
+        target: Foresee = yield callee.target
+        if self.types[callee.target] is Type.SNAPSHOT:
+            return (yield from self.snapshot_call(target, node))
+        arguments = yield from each(
+            argument for argument in node.arguments if not isinstance(argument, Pattern)
+        )
+        operands = [target, *arguments]
+        is_test = STRING_METHODS[callee.name].returns is Type.BOOLEAN
+        result = SOME_TEST if is_test else ANYTHING
+
+        def foresee(scope: KnownScope) -> Any:
+            found = [operand(scope) for operand in operands]
+
+            def call(*texts: str) -> Any:
+                return _string_method(node, texts)(scope)
+
+            return call_with_strings(call, found, result)
+
+        return foresee
+
+    def snapshot_call(self, target: Foresee, node: Call) -> Visit[Foresee]:
+        names: list[Expression] = []
+        for argument in node.arguments:
+            names += argument.items if isinstance(argument, ListLiteral) else [argument]
+        arguments = yield from each(names)
+        result = SOME_TEST if self.types[node] is Type.BOOLEAN else ANYTHING
+
+        def foresee(scope: KnownScope) -> Any:
+            if certainly_fails(target(scope)):
+                return FAILS
+            found = [argument(scope) for argument in arguments]
+            return call_with_strings(lambda *_: result, found, result)
+
+        return foresee
+
+    def prefix(self, node: Prefix) -> Visit[Foresee]:
+        operand: Foresee = yield node.operand
+        if node.operator == "!":
+            return lambda scope: negate_test(operand(scope))
+
+        def foresee(scope: KnownScope) -> Any:
+            value = operand(scope)
+            return ANYTHING if isinstance(value, Unknown) else attempt(negate, value)
+
+        return foresee
+
+    def logical(self, node: Logical) -> Visit[Foresee]:
+        terms = yield from each(node.terms)
+        stops_at = node.operator == "||"
+        return lambda scope: join_tests(stops_at, [term(scope) for term in terms])
+
+    def binary(self, node: Binary) -> Visit[Foresee]:
+        first, *rest = yield from each(node.terms)
+        steps = list(zip(node.operators, rest, strict=True))
+
+        def foresee(scope: KnownScope) -> Any:
+            value = first(scope)
+            for operator, term in steps:
+                value = _operate(operator, value, term(scope), scope)
+            return value
+
+        return foresee
+
+    def conditional(self, node: Conditional) -> Visit[Foresee]:
+        conditions = yield from each(condition for condition, _ in node.arms)
+        results = yield from each(result for _, result in node.arms)
+        otherwise: Foresee = yield node.otherwise
+        arms = list(zip(conditions, results, strict=True))
+
+        def foresee(scope: KnownScope) -> Any:
+            found = [(condition(scope), result(scope)) for condition, result in arms]
+            return choose(found, otherwise(scope))
+
+        return foresee
+
+
+def _member(value: Any, name: Any) -> Any:
+    """Return a member of a value of `auth`."""
+    if certainly_fails(value) or certainly_fails(name):
+        return FAILS
+    if isinstance(value, Unknown) or isinstance(name, Unknown):
+        return ANYTHING
+    return auth_member(value, name)
+
+
+def _string_method(node: Call, texts: tuple[str, ...]) -> Evaluate:
+    """Return the call of a string method for known strings."""
+    target, *arguments = [_constant(text) for text in texts]
+    name = node.callee.name if isinstance(node.callee, Member) else ""
+    pattern = node.arguments[0] if node.arguments else None
+    if isinstance(pattern, Pattern):
+        return match_regex(target, pattern.regex)
+    return call_string_method(target, STRING_FUNCTIONS[name], arguments)
+
+
+def _constant(value: Any) -> Evaluate:
+    return lambda _: value
+
+
+def _operate(operator: str, left: Any, right: Any, scope: KnownScope) -> Any:
+    expected = EQUALITIES.get(operator)
+    if expected is None:
+        return operate_on(BINARY[operator], left, right)
+    result = are_equal(left, right, lambda one, other: equal(one, other, scope))
+    return result if expected else negate_test(result)
+
+
+_VISITORS: Final[Mapping[type[AstNode], Callable[[_PartialCompiler, Any], Visit[Foresee]]]] = {
+    Member: _PartialCompiler.member,
+    Index: _PartialCompiler.index,
+    Call: _PartialCompiler.call,
+    Prefix: _PartialCompiler.prefix,
+    Logical: _PartialCompiler.logical,
+    Binary: _PartialCompiler.binary,
+    Conditional: _PartialCompiler.conditional,
+}

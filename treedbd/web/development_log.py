@@ -22,7 +22,7 @@ from twisted.web.http import OK, SWITCHING
 from treedbd.database.database import Database
 from treedbd.database.errors import PermissionDenied, TooLarge
 from treedbd.errors import in_one_line
-from treedbd.rules.explanation_text import format_explanation
+from treedbd.rules.ruleset import format_explanation
 from treedbd.tree.types import InvalidData
 from treedbd.web.auth.jwt import BadToken, parse
 from treedbd.web.body_gate import FREE_BYTES

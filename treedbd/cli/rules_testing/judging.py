@@ -13,7 +13,7 @@ from treedbd.cli.rules_testing.coverage import Coverage
 from treedbd.cli.rules_testing.suite import ADMIN, RulesCase, RulesSuite, name_case
 from treedbd.database.rules_trial import TrialVerdict
 from treedbd.rules.evaluate import READ, WRITE
-from treedbd.rules.explanation_text import format_auth, format_rules
+from treedbd.rules.ruleset import format_auth, format_rules
 from treedbd.tree.types import InvalidData
 from treedbd.web.explain import explanation
 

@@ -7,7 +7,7 @@ from treedbd.database.read_grants import ReadRequest
 from treedbd.database.requests import Write
 from treedbd.rules.context import Context
 from treedbd.rules.evaluate import Verdict
-from treedbd.rules.explanation_text import format_explanation
+from treedbd.rules.ruleset import format_explanation
 from treedbd.store.nodes import Nodes
 from treedbd.tree.types import Json
 from treedbd.web.explain import explanation
