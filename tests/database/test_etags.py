@@ -14,7 +14,7 @@ from treedbd.database.errors import ConditionFailed
 from treedbd.database.requests import Caller, Condition, Outcome, Write
 from treedbd.database.runtime import Runtime
 from treedbd.loop import in_steps
-from treedbd.rules.kept_reads import KeptReads, ReadPool
+from treedbd.rules.context import KeptReads, ReadPool
 from treedbd.store.memory import MemoryEngine
 from treedbd.tree.edit import Edit, make_patch, make_put, make_remove
 from treedbd.tree.hashes import NULL_ETAG, etag, parse_etags

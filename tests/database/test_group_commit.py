@@ -30,7 +30,7 @@ from treedbd.database.runtime import Runtime
 from treedbd.database.slices import FIRST_SECONDS, SLICE_SECONDS, Steps
 from treedbd.database.watchers import Notification
 from treedbd.database.write_queue import LOOK_SECONDS
-from treedbd.rules.kept_reads import KeptReads
+from treedbd.rules.context import KeptReads
 from treedbd.store.engine import DiskFull, StoreFailed, Transaction
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.nodes import Nodes

@@ -21,8 +21,7 @@ from treedbd.database.requests import Caller, Write
 from treedbd.database.runtime import Runtime
 from treedbd.database.slices import FIRST_SECONDS, SLICE_SECONDS
 from treedbd.database.watchers import Notification
-from treedbd.rules.context import QueryFacts
-from treedbd.rules.dependencies import WrittenPaths
+from treedbd.rules.context import QueryFacts, WrittenPaths
 from treedbd.store.engine import DiskFull
 from treedbd.store.memory import MemoryEngine
 from treedbd.tree.edit import make_patch, make_put

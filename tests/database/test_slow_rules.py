@@ -10,8 +10,8 @@ from treedbd.errors import LINES
 from treedbd.logs.entry import entry_of
 from treedbd.logs.lines import format_json
 from treedbd.names import DatabaseName
+from treedbd.rules.context import SlowRules
 from treedbd.rules.document import TextPosition
-from treedbd.rules.slow_rules import SlowRules
 
 SLOW = SlowRules(0.25, "rules/users/$uid/.read", TextPosition(3, 12), 0.2, 7)
 NAME = DatabaseName("shop", "eu")

@@ -9,9 +9,8 @@ from typing import Any, cast
 from tests.tree.value_view import ValueView
 from treedbd.limits import RulesLimits
 from treedbd.loop import finish
-from treedbd.rules.budget import Budget, EvaluationError
 from treedbd.rules.compile import compile_rule
-from treedbd.rules.context import Context, QueryFacts, Scope
+from treedbd.rules.context import Budget, Context, EvaluationError, QueryFacts, Scope
 from treedbd.rules.document import ExpressionError, InvalidRules
 from treedbd.rules.grammar import parse_expression
 from treedbd.rules.ruleset import RuleSet, parse_rules

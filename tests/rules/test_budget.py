@@ -13,9 +13,8 @@ from tests.rules.evaluating import NOW, evaluate, normal, place, rules
 from tests.tree.value_view import ValueView
 from treedbd.limits import MIB, RulesLimits
 from treedbd.loop import in_steps, run_beside
-from treedbd.rules.context import Context
+from treedbd.rules.context import REMEMBERED_NODES, Context
 from treedbd.rules.document import TextPosition
-from treedbd.rules.metered import REMEMBERED_NODES
 from treedbd.rules.ruleset import RuleSet, parse_rules
 from treedbd.store.engine import DamagedRow
 from treedbd.store.memory import MemoryEngine

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from tests.rules.evaluating import NOW, normal, rules, view
 from tests.tree.value_view import ValueView
-from treedbd.rules.context import Context
-from treedbd.rules.dependencies import Dependencies, Recorder, WrittenPaths
+from treedbd.rules.context import Context, Dependencies, Recorder, WrittenPaths
 from treedbd.rules.ruleset import RuleSet
 from treedbd.tree.edit import apply
 from treedbd.tree.types import Change, Json, Path, Place, Value

@@ -8,11 +8,8 @@ from typing import Any
 import pytest
 
 from tests.rules.evaluating import NOW, normal, place, rules
-from treedbd.rules import kept_reads
-from treedbd.rules.budget import Budget
-from treedbd.rules.context import Context
-from treedbd.rules.kept_reads import MAX_CHANGES, KeptReads, ReadPool
-from treedbd.rules.metered import MeteredView
+from treedbd.rules import context as kept_reads
+from treedbd.rules.context import MAX_CHANGES, Budget, Context, KeptReads, MeteredView, ReadPool
 from treedbd.store.engine import Transaction
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.node_writer import NodeWriter

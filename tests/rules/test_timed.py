@@ -8,10 +8,9 @@ import pytest
 
 from tests.rules.evaluating import NOW, normal, place
 from tests.tree.value_view import ValueView
-from treedbd.rules.context import Context
+from treedbd.rules.context import Context, SlowRules, SlowRulesReport
+from treedbd.rules.evaluate import TimedEvaluation
 from treedbd.rules.ruleset import RuleSet, parse_rules
-from treedbd.rules.slow_rules import SlowRules, SlowRulesReport
-from treedbd.rules.timed import TimedEvaluation
 from treedbd.tree.types import Change
 
 RULES = """{"rules": {
@@ -89,7 +88,7 @@ def test_what_others_do_in_pauses_does_not_count(
         nonlocal now
         now += 1000.0
 
-    monkeypatch.setattr("treedbd.rules.timed.perf_counter", lambda: now)
+    monkeypatch.setattr("treedbd.rules.evaluate.perf_counter", lambda: now)
     reports = Reports()
     change = Change(place("list"), normal({"a": "ab"}))
     assert rules.may_write([change], reports.context(None, pause)).allowed

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.rules.evaluating import NOW, normal, place, rules, view
-from treedbd.rules.context import Context
-from treedbd.rules.traced import MAX_READS
+from treedbd.rules.context import MAX_READS, Context
 from treedbd.tree.types import Change
 from treedbd.web.explain import MAX_SHOWN_CHARACTERS, explanation
 

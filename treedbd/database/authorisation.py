@@ -16,12 +16,10 @@ from treedbd.database.requests import Caller, Write
 from treedbd.database.traced_rules import trace_rules
 from treedbd.loop import pause
 from treedbd.names import DatabaseName
-from treedbd.rules.context import Context, QueryFacts
+from treedbd.rules.context import Context, KeptReads, MakeEvaluation, QueryFacts
 from treedbd.rules.document import TextPosition
 from treedbd.rules.evaluate import Verdict
-from treedbd.rules.kept_reads import KeptReads
 from treedbd.rules.ruleset import RuleSet
-from treedbd.rules.slow_rules import MakeEvaluation
 from treedbd.store.nodes import HeldNodes, Nodes
 from treedbd.tree.edit import Edit, resolve
 from treedbd.tree.overlay import Overlay

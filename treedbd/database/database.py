@@ -37,9 +37,8 @@ from treedbd.database.write_applier import WriteApplier
 from treedbd.database.write_turn import MakeSharedTurn
 from treedbd.held_bytes import HeldAccount
 from treedbd.names import DatabaseName
-from treedbd.rules.context import QueryFacts
+from treedbd.rules.context import KeptReads, QueryFacts
 from treedbd.rules.evaluate import Verdict
-from treedbd.rules.kept_reads import KeptReads
 from treedbd.store import changelog
 from treedbd.store.engine import Engine, StoreDamaged
 from treedbd.store.index_writer import WriterMaker

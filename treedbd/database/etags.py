@@ -13,7 +13,7 @@ from treedbd.database.errors import ConditionFailed, TooLarge
 from treedbd.database.requests import Condition, HashCondition
 from treedbd.limits import KIB, MAX_SHOWN_BYTES
 from treedbd.loop import pause
-from treedbd.rules.kept_reads import KeptReads
+from treedbd.rules.context import KeptReads
 from treedbd.store.canonical import etag_in_steps
 from treedbd.store.hashing import hash_at
 from treedbd.store.nodes import Nodes

@@ -14,7 +14,7 @@ import attrs
 
 from treedbd.database.watchers import Notification
 from treedbd.limits import MAX_RESUMED_BYTES, MAX_RESUMED_PATHS
-from treedbd.rules.dependencies import WrittenPaths
+from treedbd.rules.context import WrittenPaths
 from treedbd.store import changelog
 from treedbd.store.engine import LogEntry
 from treedbd.tree.event import Commit, Event, Position, describe

@@ -26,8 +26,7 @@ from treedbd.database.errors import PermissionDenied
 from treedbd.database.requests import Caller
 from treedbd.database.slices import Steps
 from treedbd.database.watchers import Notification, Watchers, call_nobody
-from treedbd.rules.context import Context, QueryFacts
-from treedbd.rules.dependencies import Dependencies, WrittenPaths
+from treedbd.rules.context import Context, Dependencies, QueryFacts, WrittenPaths
 from treedbd.rules.ruleset import RuleSet
 from treedbd.store.nodes import Nodes
 from treedbd.tree.event import Commit, Event

@@ -32,7 +32,7 @@ from treedbd.database.runtime import Runtime
 from treedbd.database.slices import StepQueue, Steps
 from treedbd.database.watchers import Watcher, Watchers
 from treedbd.limits import MAX_RESUMED_BYTES, MAX_RESUMED_WRITES
-from treedbd.rules.dependencies import WrittenPaths
+from treedbd.rules.context import WrittenPaths
 from treedbd.store.engine import Engine, ReadView
 from treedbd.store.nodes import Nodes
 from treedbd.tree.event import Position

@@ -14,10 +14,9 @@ import attrs
 from treedbd.database.authorisation import Authorisation
 from treedbd.database.errors import PermissionDenied
 from treedbd.database.requests import Caller, Write
-from treedbd.rules.context import QueryFacts
+from treedbd.rules.context import KeptReads, QueryFacts, ReadPool
 from treedbd.rules.document import TextPosition
 from treedbd.rules.evaluate import Verdict
-from treedbd.rules.kept_reads import KeptReads, ReadPool
 from treedbd.rules.ruleset import RuleSet
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.node_writer import NodeWriter

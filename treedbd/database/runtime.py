@@ -17,8 +17,7 @@ from treedbd.database.statistics import Statistics
 from treedbd.errors import LineBudget
 from treedbd.limits import Limits, StreamLimits
 from treedbd.names import DatabaseName
-from treedbd.rules.kept_reads import ReadPool
-from treedbd.rules.slow_rules import MakeEvaluation
+from treedbd.rules.context import MakeEvaluation, ReadPool
 
 RunInThread: TypeAlias = Callable[[Callable[[], None]], "Deferred[None]"]
 """Runs what blocks in another thread; fires in the reactor's thread when it is done."""

@@ -10,8 +10,8 @@ from twisted.logger import Logger
 
 from treedbd.errors import LineBudget
 from treedbd.names import DatabaseName
-from treedbd.rules.slow_rules import MakeEvaluation, SlowRules, SlowRulesReport
-from treedbd.rules.timed import TimedEvaluation
+from treedbd.rules.context import MakeEvaluation, SlowRules, SlowRulesReport
+from treedbd.rules.evaluate import TimedEvaluation
 
 FIELDS: Final = ("project", "database", "rule", "line", "column", "rules_ms")
 """The names of the fields of the warning."""

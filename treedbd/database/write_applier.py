@@ -20,7 +20,7 @@ from treedbd.database.quotas import CountedWrite, Quotas
 from treedbd.database.requests import Caller, LargeBody, Outcome, Write
 from treedbd.database.runtime import Runtime
 from treedbd.loop import pause
-from treedbd.rules.kept_reads import KeptReads
+from treedbd.rules.context import KeptReads
 from treedbd.store import changelog
 from treedbd.store.engine import Transaction
 from treedbd.store.node_writer import NodeWriter

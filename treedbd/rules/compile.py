@@ -26,8 +26,7 @@ from typing import Any, Final, TypeAlias
 
 from treedbd.limits import MAX_DEPTH
 from treedbd.loop import Steps, run_beside
-from treedbd.rules.budget import EvaluationError
-from treedbd.rules.context import Scope
+from treedbd.rules.context import EvaluationError, Scope
 from treedbd.rules.grammar import (
     AstNode,
     Binary,

@@ -25,8 +25,7 @@ from typing import Any, Final
 
 from treedbd.caches import short_cache
 from treedbd.limits import MAX_DEPTH, MAX_KEY_BYTES
-from treedbd.rules.budget import EvaluationError
-from treedbd.rules.context import NullBound, Scope, Subtree
+from treedbd.rules.context import EvaluationError, NullBound, Scope, Subtree
 from treedbd.tree.path import check_key
 from treedbd.tree.types import CONTAINER, VALUE, Container, InvalidPath, Path, Value, View
 from treedbd.tree.value import INT64_HIGH, INT64_LOW, canonical_number, members, print_double

@@ -23,9 +23,8 @@ from typing import Any, Final, TypeAlias
 import attrs
 
 from treedbd.loop import Steps
-from treedbd.rules.budget import BudgetExceeded, EvaluationError
 from treedbd.rules.compile import STRING_FUNCTIONS, Evaluate, call_string_method, match_regex
-from treedbd.rules.context import KnownScope
+from treedbd.rules.context import BudgetExceeded, EvaluationError, KnownScope
 from treedbd.rules.grammar import (
     STRING_METHODS,
     AstNode,

@@ -37,10 +37,22 @@ import orjson
 
 from treedbd.limits import RulesLimits
 from treedbd.loop import Steps, finish
-from treedbd.rules.budget import AT_ONCE_PART, Budget, BudgetExceeded, EvaluationError
 from treedbd.rules.compile import compile_rule
-from treedbd.rules.context import Context, KnownScope, QueryFacts, Scope
-from treedbd.rules.dependencies import Dependencies, Recorder
+from treedbd.rules.context import (
+    AT_ONCE_PART,
+    Budget,
+    BudgetExceeded,
+    Context,
+    Dependencies,
+    EvaluationError,
+    KnownScope,
+    MeteredView,
+    QueryFacts,
+    Recorder,
+    Scope,
+    TracedRead,
+    TracedView,
+)
 from treedbd.rules.document import (
     ArrayItem,
     ExpressionError,
@@ -66,10 +78,8 @@ from treedbd.rules.evaluate import (
     Verdict,
 )
 from treedbd.rules.grammar import Binary, Literal, Member, Pattern, Type, Variable, parse_expression
-from treedbd.rules.metered import MeteredView
 from treedbd.rules.operators import EQUALITIES
 from treedbd.rules.rights import compile_partial
-from treedbd.rules.traced import TracedRead, TracedView
 from treedbd.rules.typecheck import TypeTable, typecheck_rule
 from treedbd.tree.overlay import Overlay
 from treedbd.tree.path import check_key

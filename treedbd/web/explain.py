@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from treedbd.rules.context import TracedRead
 from treedbd.rules.evaluate import VALIDATE, RuleResult, Verdict
-from treedbd.rules.traced import TracedRead
 from treedbd.tree.path import format_path
 from treedbd.tree.types import Container, Json
 
