@@ -23,8 +23,7 @@ from typing import Any, Protocol
 from treedbd.store.engine import ReadView, Transaction
 from treedbd.store.node_writer import NodeWriter
 from treedbd.store.nodes import Nodes
-from treedbd.store.paged_rows import seal
-from treedbd.store.row_keys import below
+from treedbd.store.rows import below, seal
 from treedbd.store.sqlite.engine import SqliteEngine
 from treedbd.tree.path import encode_path
 from treedbd.tree.types import Change, Path, Place, Value

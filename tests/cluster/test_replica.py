@@ -21,8 +21,8 @@ from treedbd.database.database import Database
 from treedbd.database.errors import Unavailable
 from treedbd.database.runtime import Runtime
 from treedbd.database.slices import Slices
+from treedbd.store.on_demand import ReopeningEngine
 from treedbd.store.postgresql.read_index import DatabaseState
-from treedbd.store.reopening import ReopeningEngine
 
 MANY = tuple((b"row %d" % number, b"value") for number in range(APPLIED_AT_ONCE + 1))
 FEW = MANY[:1]

@@ -22,7 +22,7 @@ from treedbd.names import DatabaseName
 from treedbd.rules.ruleset import OPEN
 from treedbd.store.engine import CannotCreateStore, CannotOpenStore
 from treedbd.store.lock import DirectoryLock
-from treedbd.store.paged_rows import seal
+from treedbd.store.rows import seal
 from treedbd.store.sqlite import page_sums
 from treedbd.store.sqlite.engine import SqliteEngine
 

@@ -22,7 +22,7 @@ from treedbd.database.runtime import Runtime
 from treedbd.limits import RulesLimits
 from treedbd.rules.ruleset import RuleSet, parse_rules
 from treedbd.store.memory import MemoryEngine
-from treedbd.store.row_codec import peek_part
+from treedbd.store.rows import peek_part
 from treedbd.tree.edit import make_put, make_remove
 from treedbd.tree.types import Json, Path, Place
 

@@ -12,7 +12,7 @@ import orjson
 from tests.fuzz.expecting import outcome
 from tests.tree.test_fragments import as_objects, assemble
 from treedbd.limits import MAX_BODY_NESTING, MAX_DEPTH
-from treedbd.store.row_codec import encode_row, export_row, load_row, print_row
+from treedbd.store.rows import encode_row, export_row, load_row, print_row
 from treedbd.tree.edit import Edit, make_patch, make_put
 from treedbd.tree.fragments import Fragment, Splitter
 from treedbd.tree.types import InvalidData, Json, Place

@@ -8,8 +8,7 @@ from treedbd.store.engine import DamagedRow, Transaction
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.node_writer import NodeWriter
 from treedbd.store.nodes import Nodes
-from treedbd.store.paged_rows import SUM_BYTES, seal
-from treedbd.store.row_keys import END, FIRST
+from treedbd.store.rows import END, FIRST, SUM_BYTES, seal
 from treedbd.store.verify import check_row, find_unreadable, verify
 from treedbd.tree.edit import make_put
 from treedbd.tree.types import Json, Path, Place

@@ -20,7 +20,7 @@ from treedbd.store.engine import DamagedRow
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.node_writer import NodeWriter
 from treedbd.store.nodes import Nodes
-from treedbd.store.paged_rows import seal
+from treedbd.store.rows import seal
 from treedbd.tree.path import encode_path
 from treedbd.tree.types import Change, Charge, Container, Leaf, Path, free
 

@@ -16,7 +16,7 @@ from typing import Any
 import apsw
 
 from treedbd.store.engine import Row
-from treedbd.store.row_codec import encode_priority_row, encode_row
+from treedbd.store.rows import encode_priority_row, encode_row
 from treedbd.store.sqlite.file import connect, empty_file
 
 FIXTURE = pathlib.Path(__file__).with_name("format_1.shelf.gz")

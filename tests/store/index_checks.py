@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from treedbd.store.engine import ReadView
 from treedbd.store.index_keys import INDEX_END, INDEX_FIRST, ChildIndex, encode_entry
 from treedbd.store.nodes import Nodes
-from treedbd.store.paged_rows import unseal
+from treedbd.store.rows import unseal
 from treedbd.tree.types import Path, Value
 from treedbd.tree.value import leaf_of, members, priority_of, value_at
 

@@ -14,7 +14,7 @@ from treedbd.store.canonical import canonical_chunks, etag_in_steps
 from treedbd.store.engine import Row
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.node_writer import NodeWriter
-from treedbd.store.paged_rows import PagedRows
+from treedbd.store.rows import PagedRows
 from treedbd.tree.edit import make_put
 from treedbd.tree.hashes import canonicalise, etag
 from treedbd.tree.types import Json, Place

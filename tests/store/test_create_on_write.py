@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.store.conformance import EngineContract, append_all, everything, put_all
-from treedbd.store.create_on_write import CreateOnWriteEngine
 from treedbd.store.engine import CannotCreateStore, DiskFull, Engine
 from treedbd.store.memory import MemoryEngine
+from treedbd.store.on_demand import CreateOnWriteEngine
 from treedbd.store.sqlite.engine import SqliteEngine
 
 

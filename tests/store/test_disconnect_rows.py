@@ -19,7 +19,7 @@ from treedbd.store.engine import DamagedRow, Transaction
 from treedbd.store.index_keys import DISCONNECT_FIRST
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.nodes import Nodes
-from treedbd.store.paged_rows import is_page, seal
+from treedbd.store.rows import is_page, seal
 from treedbd.store.verify import verify
 from treedbd.store.verify_indexes import verify_indexes
 from treedbd.tree.edit import Edit, make_patch, make_put

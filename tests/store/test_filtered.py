@@ -17,7 +17,7 @@ from treedbd.store import filtered, ranks
 from treedbd.store.engine import Row
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.node_writer import NodeWriter
-from treedbd.store.paged_rows import PagedRows
+from treedbd.store.rows import PagedRows
 from treedbd.store.select import iterate_selected
 from treedbd.tree.edit import make_put
 from treedbd.tree.path import ValueRank

@@ -14,7 +14,7 @@ from treedbd.store.engine import Row, Transaction
 from treedbd.store.format_1 import convert_rows, is_same
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.nodes import Nodes
-from treedbd.store.paged_rows import seal
+from treedbd.store.rows import seal
 from treedbd.store.verify import verify
 from treedbd.tree.path import encode_path
 

@@ -6,7 +6,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from treedbd.store.index_keys import ChildIndex, Entry, decode_entry, encode_entry
-from treedbd.store.row_keys import ROW_KEY_BYTES
+from treedbd.store.rows import ROW_KEY_BYTES
 from treedbd.tree.path import rank_key, rank_value
 from treedbd.tree.query import BY_PRIORITY, BY_VALUE, Order
 from treedbd.tree.types import CONTAINER

@@ -26,7 +26,7 @@ from treedbd.store.index_states import (
 from treedbd.store.index_writer import make_writer
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.node_writer import NodeWriter
-from treedbd.store.paged_rows import seal
+from treedbd.store.rows import seal
 from treedbd.store.sqlite.engine import SqliteEngine
 from treedbd.store.verify import verify
 from treedbd.tree.edit import make_patch, make_put

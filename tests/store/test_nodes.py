@@ -17,8 +17,7 @@ from treedbd.store.engine import DamagedRow, Transaction
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.node_writer import MERGE_ROWS, NodeWriter
 from treedbd.store.nodes import Nodes
-from treedbd.store.paged_rows import PagedRows, seal
-from treedbd.store.row_keys import END, FIRST, ROW_KEY_BYTES, SPREAD_BYTES, Span
+from treedbd.store.rows import END, FIRST, ROW_KEY_BYTES, SPREAD_BYTES, PagedRows, Span, seal
 from treedbd.tree.edit import make_patch, make_put
 from treedbd.tree.path import decode_path, encode_path
 from treedbd.tree.types import CONTAINER, Change, InvalidData, Json, Path, Place, Value

@@ -24,11 +24,9 @@ from treedbd.store.engine import Engine, ReadView, Row
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.node_writer import NodeWriter
 from treedbd.store.nodes import Nodes
-from treedbd.store.paged_rows import PagedRows
 from treedbd.store.pages import PAGE_BYTES
 from treedbd.store.ranks import ranks_of
-from treedbd.store.row_codec import is_priority_row, load_row
-from treedbd.store.row_keys import END, FIRST, ROW_KEY_BYTES, Span
+from treedbd.store.rows import END, FIRST, ROW_KEY_BYTES, PagedRows, Span, is_priority_row, load_row
 from treedbd.store.sqlite.engine import SqliteEngine
 from treedbd.store.verify import verify
 from treedbd.tree.edit import apply, make_patch

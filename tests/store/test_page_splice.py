@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treedbd.store.page_splice import remove_member, set_member
-from treedbd.store.paged_rows import Member, Page
 from treedbd.store.pages import as_member, encode_page
+from treedbd.store.rows import Member, Page
 from treedbd.tree.path import encode_key, encode_path
 
 CONTAINER = encode_path(("users",))

@@ -4,9 +4,8 @@ import pytest
 
 from treedbd.store.engine import DamagedRow
 from treedbd.store.memory import MemoryEngine
-from treedbd.store.paged_rows import PagedRows, is_page, seal, seal_row, unseal
 from treedbd.store.pages import PAGE_BYTES, pack
-from treedbd.store.row_keys import below
+from treedbd.store.rows import PagedRows, below, is_page, seal, seal_row, unseal
 from treedbd.tree.path import encode_path
 
 

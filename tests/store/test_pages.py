@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from treedbd.store.engine import Row
-from treedbd.store.paged_rows import Page, is_page
 from treedbd.store.pages import PAGE_BYTES, as_member, container_of_row, encode_page, is_child, pack
+from treedbd.store.rows import Page, is_page
 from treedbd.tree.path import encode_path
 
 C = encode_path(("c",))

@@ -10,7 +10,7 @@ from treedbd.store.engine import DamagedRow
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.nodes import Nodes
 from treedbd.store.ranks import BATCH_BYTES, BATCH_CHILDREN, Member, batched, ranks_of
-from treedbd.store.row_codec import parse_stored
+from treedbd.store.rows import parse_stored
 from treedbd.tree.path import rank_value
 from treedbd.tree.query import BY_PRIORITY, BY_VALUE, Order, Query
 from treedbd.tree.types import CONTAINER, Json

@@ -13,7 +13,7 @@ from tests.store.conformance import EngineContract, append_all, everything, put_
 from treedbd.limits import KIB, MIB
 from treedbd.store.engine import CannotOpenStore, StoreFailed
 from treedbd.store.memory import MemoryEngine
-from treedbd.store.reopening import ReopeningEngine
+from treedbd.store.on_demand import ReopeningEngine
 from treedbd.store.sqlite.engine import SqliteEngine
 
 

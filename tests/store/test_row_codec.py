@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from tests.store.normal_form import normal_form
 from treedbd.loop import in_steps
-from treedbd.store import row_codec
+from treedbd.store import rows as row_codec
 from treedbd.store.engine import DamagedRow
-from treedbd.store.row_codec import (
+from treedbd.store.rows import (
     encode_priority_row,
     encode_row,
     export_row,

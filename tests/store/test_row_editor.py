@@ -4,8 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tree.strategies import FEW_PATHS, PRIORITIES, VALUES
-from treedbd.store.row_codec import Cover, encode_row
-from treedbd.store.row_editor import RowEditor
+from treedbd.store.rows import Cover, RowEditor, encode_row
 from treedbd.tree.edit import apply
 from treedbd.tree.path import encode_path
 from treedbd.tree.types import Change, Path, Place, Value

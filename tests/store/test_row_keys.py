@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treedbd.store.row_keys import (
+from treedbd.store.rows import (
     ALL,
     ROW_KEY_BYTES,
     SPREAD_BYTES,

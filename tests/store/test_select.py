@@ -18,7 +18,7 @@ from treedbd.store import select as select_module
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.node_writer import NodeWriter
 from treedbd.store.ranks import BATCH_CHILDREN
-from treedbd.store.row_keys import ALL, Span
+from treedbd.store.rows import ALL, Span
 from treedbd.store.select import YIELD_AFTER, iterate_selected
 from treedbd.tree.edit import make_put
 from treedbd.tree.query import Query, TooMuchText, parse_query

@@ -18,9 +18,8 @@ from treedbd.store.index_keys import USAGE_KEY
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.node_writer import NodeWriter
 from treedbd.store.nodes import Nodes
-from treedbd.store.paged_rows import seal
 from treedbd.store.pages import PAGE_BYTES
-from treedbd.store.row_keys import END, FIRST
+from treedbd.store.rows import END, FIRST, seal
 from treedbd.store.sqlite.engine import SqliteEngine
 from treedbd.store.usage import CountedRows, Usage, count_some, read_usage, weigh, write_usage
 from treedbd.store.verify import verify

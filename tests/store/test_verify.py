@@ -7,7 +7,7 @@ import pytest
 from treedbd.store.engine import ReadView, Row, Transaction
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.node_writer import NodeWriter
-from treedbd.store.paged_rows import seal, seal_row
+from treedbd.store.rows import seal, seal_row
 from treedbd.store.verify import verify
 from treedbd.tree.edit import make_put
 from treedbd.tree.path import encode_path

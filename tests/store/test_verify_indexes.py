@@ -12,7 +12,7 @@ from treedbd.store.index_keys import ChildIndex, encode_entry
 from treedbd.store.index_states import IndexState, IndexStates, order_named, write_states
 from treedbd.store.index_writer import make_writer
 from treedbd.store.memory import MemoryEngine
-from treedbd.store.paged_rows import seal
+from treedbd.store.rows import seal
 from treedbd.store.verify_indexes import verify_indexes
 from treedbd.tree.edit import make_put
 from treedbd.tree.types import Place

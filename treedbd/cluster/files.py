@@ -33,13 +33,12 @@ from treedbd.database.runtime import Runtime
 from treedbd.database.survey import ServedProjects, Survey
 from treedbd.database.write_turn import MakeSharedTurn
 from treedbd.names import DatabaseName
-from treedbd.store.create_on_write import CreateOnWriteEngine
 from treedbd.store.engine import CannotOpenStore, StoreUnreachable
 from treedbd.store.lock import DirectoryLock
+from treedbd.store.on_demand import CreateOnWriteEngine, ReopeningEngine
 from treedbd.store.postgresql.engine import PostgresqlEngine
 from treedbd.store.postgresql.read_index import DatabaseState
 from treedbd.store.postgresql.status import read_status
-from treedbd.store.reopening import ReopeningEngine
 from treedbd.store.sqlite.file import check_library
 
 _LOOK_AGAIN_S: Final = 0.001

@@ -25,9 +25,9 @@ from treedbd.store.engine import (
     StoreFailed,
     StoreUnreachable,
 )
+from treedbd.store.on_demand import ReopeningEngine
 from treedbd.store.postgresql.engine import PostgresqlEngine
 from treedbd.store.postgresql.fetching import DatabaseMissing, Fetched
-from treedbd.store.reopening import ReopeningEngine
 
 T = TypeVar("T")
 

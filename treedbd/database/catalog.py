@@ -35,10 +35,10 @@ from treedbd.database.written_databases import WrittenDatabases
 from treedbd.limits import Limits, RulesLimits
 from treedbd.names import DEFAULT_DATABASE, DatabaseName, DialectName
 from treedbd.rules.ruleset import DEFAULT_LIMITS, RuleSet
-from treedbd.store.create_on_write import CreateOnWriteEngine
 from treedbd.store.engine import Engine
 from treedbd.store.lock import DirectoryLock
 from treedbd.store.memory import MemoryEngine
+from treedbd.store.on_demand import CreateOnWriteEngine
 
 
 class Catalog:

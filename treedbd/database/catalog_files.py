@@ -22,7 +22,7 @@ from treedbd.database.survey import ServedProjects, Survey
 from treedbd.database.write_turn import MakeSharedTurn
 from treedbd.names import DatabaseName
 from treedbd.store.lock import DirectoryLock
-from treedbd.store.reopening import ReopeningEngine
+from treedbd.store.on_demand import ReopeningEngine
 
 
 class CatalogFiles(Protocol):

@@ -21,7 +21,7 @@ from treedbd.database.runtime import Runtime
 from treedbd.limits import MIB
 from treedbd.names import DatabaseName
 from treedbd.store.engine import Damage, StoreFailed
-from treedbd.store.reopening import FileEngine
+from treedbd.store.on_demand import FileEngine
 from treedbd.store.sqlite.damage import CheckStopped
 
 CHECKED_BYTES: Final = 256 * MIB

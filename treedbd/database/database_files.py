@@ -34,7 +34,6 @@ from treedbd.database.survey import ServedProjects, Survey, survey, unreachable
 from treedbd.database.write_turn import MakeSharedTurn
 from treedbd.files import create_directory, has_descriptors
 from treedbd.names import DatabaseName
-from treedbd.store.create_on_write import CreateOnWriteEngine
 from treedbd.store.engine import (
     CannotCreateStore,
     CannotOpenStore,
@@ -43,7 +42,7 @@ from treedbd.store.engine import (
     StoreFailed,
 )
 from treedbd.store.lock import LOCK_MISPLACED, DirectoryLock
-from treedbd.store.reopening import FileEngine, ReopeningEngine
+from treedbd.store.on_demand import CreateOnWriteEngine, FileEngine, ReopeningEngine
 from treedbd.store.sqlite.engine import SqliteEngine
 from treedbd.store.sqlite.errors import damaged, inaccessible
 from treedbd.store.sqlite.file import check_library

@@ -17,7 +17,7 @@ from treedbd.rules.context import KeptReads
 from treedbd.store.canonical import etag_in_steps
 from treedbd.store.hashing import hash_at
 from treedbd.store.nodes import Nodes
-from treedbd.store.row_codec import is_surely_longer
+from treedbd.store.rows import is_surely_longer
 from treedbd.tree import value
 from treedbd.tree.edit import Edit
 from treedbd.tree.hashes import etag

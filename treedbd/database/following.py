@@ -34,8 +34,7 @@ from treedbd.database.rounds import Rounds
 from treedbd.database.slices import Steps
 from treedbd.limits import KIB
 from treedbd.store import changelog
-from treedbd.store.engine import DiskFull, Engine, LogEntry, ReadView, StoreFailed
-from treedbd.store.sharing import Arrivals
+from treedbd.store.engine import Arrivals, DiskFull, Engine, LogEntry, ReadView, StoreFailed
 from treedbd.tree.event import Commit, CommittedChange, Position, describe
 from treedbd.tree.types import ROOT
 

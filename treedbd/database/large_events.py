@@ -13,7 +13,7 @@ import attrs
 
 from treedbd.limits import KIB
 from treedbd.store.nodes import Nodes
-from treedbd.store.row_codec import may_be_shown_otherwise
+from treedbd.store.rows import may_be_shown_otherwise
 from treedbd.store.spelling import spell_chunks
 from treedbd.tree.event import EVENT_BYTES, Commit
 from treedbd.tree.types import PRIORITY, Chunks

@@ -41,7 +41,7 @@ from treedbd.files import has_descriptors
 from treedbd.limits import Limits
 from treedbd.names import DatabaseName
 from treedbd.store.engine import CannotOpenStore
-from treedbd.store.reopening import FileEngine, ReopeningEngine
+from treedbd.store.on_demand import FileEngine, ReopeningEngine
 
 UNUSED_S: Final = 300.0
 """Seconds after its last use for which an idle database stays open."""

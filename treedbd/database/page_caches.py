@@ -13,7 +13,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from treedbd.database.file_user import FileUser
 from treedbd.limits import KIB, MIB
-from treedbd.store.reopening import ReopeningEngine
+from treedbd.store.on_demand import ReopeningEngine
 
 MAX_SHARE: Final = 16 * MIB
 MIN_SHARE: Final = 64 * KIB

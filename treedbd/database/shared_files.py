@@ -19,7 +19,7 @@ from treedbd.database.data_directory import SHELF
 from treedbd.database.errors import time_out_opening
 from treedbd.database.file_user import FileUser
 from treedbd.names import DatabaseName
-from treedbd.store.reopening import ReopeningEngine
+from treedbd.store.on_demand import ReopeningEngine
 from treedbd.store.sqlite.shared_shelf import SharedShelf
 
 LOOK_AGAIN_S: Final = 0.001

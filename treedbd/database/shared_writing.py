@@ -22,8 +22,7 @@ from treedbd.database.requests import QueuedWrite
 from treedbd.database.rounds import Rounds
 from treedbd.database.runtime import Runtime
 from treedbd.names import DatabaseName
-from treedbd.store.engine import DiskFull, Engine, StoreFailed
-from treedbd.store.sharing import Sharing
+from treedbd.store.engine import DiskFull, Engine, Sharing, StoreFailed
 
 RETRY_S: Final = 0.002
 """Seconds until the turn is asked for again, if nobody has said that it is free."""

@@ -18,7 +18,7 @@ from treedbd.limits import MIB
 from treedbd.loop import free_beside
 from treedbd.store.child import Child, ReadsNodes
 from treedbd.store.children import empty_chunks, find_array
-from treedbd.store.row_codec import CONTAINERS, parse_stored
+from treedbd.store.rows import CONTAINERS, parse_stored
 from treedbd.tree.hashes import canonicalise
 from treedbd.tree.path import encode_path
 from treedbd.tree.types import Path

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from typing import Final, Protocol
 
 from treedbd.store.children import ChildSource, Spread
-from treedbd.store.paged_rows import PagedRows
-from treedbd.store.row_codec import cut_into_chunks, export_row, load_row, print_row
+from treedbd.store.rows import PagedRows, cut_into_chunks, export_row, load_row, print_row
 from treedbd.tree.path import ValueRank, rank_value
 from treedbd.tree.types import Charge, Container, Leaf, Path, Priority, Value, free
 from treedbd.tree.value import compact, plain

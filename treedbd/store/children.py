@@ -12,9 +12,16 @@ from itertools import islice
 from typing import Final, TypeAlias, TypeVar
 
 from treedbd.store.engine import DamagedRow
-from treedbd.store.paged_rows import PagedRows
-from treedbd.store.row_codec import is_priority_row, load_row
-from treedbd.store.row_keys import ALL, Span, below, decode_key, end_of_key
+from treedbd.store.rows import (
+    ALL,
+    PagedRows,
+    Span,
+    below,
+    decode_key,
+    end_of_key,
+    is_priority_row,
+    load_row,
+)
 from treedbd.tree.path import BEYOND, INT_BYTES, INT_TAG, are_indices
 from treedbd.tree.types import Value
 from treedbd.tree.value import members

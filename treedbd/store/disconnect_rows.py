@@ -21,7 +21,7 @@ import attrs
 from treedbd.loop import paused
 from treedbd.store.engine import DamagedRow, ReadView, Transaction
 from treedbd.store.index_keys import DISCONNECT_END, DISCONNECT_FIRST
-from treedbd.store.paged_rows import seal, unseal
+from treedbd.store.rows import seal, unseal
 from treedbd.tree.edit import Edit, make_patch, make_put
 from treedbd.tree.types import InvalidData, Json, Place
 from treedbd.tree.value import compact, parse

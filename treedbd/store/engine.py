@@ -26,6 +26,15 @@ engine:
   `settle` has found out what became of the commit.
 - After `StoreFailed`, the engine opens no transaction until `recover` has brought it back from disk
   and verified it; reads go on. After `DiskFull` nothing is lost and it opens transactions at once.
+
+A database that other processes write too: whose turn it is, and whether there is news.
+
+Theory of operation. Nobody owns a database. A process that wants to write takes the turn, which one
+process has at a time; whatever was committed before is visible to it then, and nothing is committed
+by others until it gives the turn back. All other processes only read meanwhile: what they see is
+the last durable state, and `has_news` says whether that has changed since they looked last.
+
+A transaction that passes everything on to another; what stands around one overrides the rest.
 """
 
 from __future__ import annotations
@@ -299,3 +308,122 @@ class Engine(Protocol):
     def close(self) -> None:
         """Close cleanly; what was committed stays."""
         ...
+
+
+class Arrivals(Protocol):
+    """What others commit to a database, as it arrives.
+
+    Attributes:
+        on_moment: called with each moment that reads begin to show; it must use only what it is
+            given.
+
+    """
+
+    on_moment: Callable[[ReadView], None]
+
+    def has_news(self) -> bool:
+        """Return whether anything was committed since the last call that returned True.
+
+        What this process commits is news too, from the moment when others can see it.
+        """
+        ...
+
+
+class Sharing(Arrivals, Protocol):
+    """One database, as a process shares it with others.
+
+    Attributes:
+        is_held: whether this process has the turn.
+
+    """
+
+    is_held: bool
+
+    def try_hold(self) -> bool:
+        """Take the turn if it is free; return whether this process has it. Waits for nobody.
+
+        Whoever asks again until it is free is not overtaken more than once by each other process.
+        """
+        ...
+
+    def let_go(self) -> None:
+        """Give the turn back."""
+        ...
+
+    def renew(self) -> None:
+        """Hold nothing up that was done to the store since reads began to show this moment."""
+        ...
+
+    def run_held(self, work: Callable[[], None]) -> None:
+        """Run `work` with the turn, waiting for it if need be; in a worker thread.
+
+        Raises `StoreFailed` if others have had the turn all the time.
+        """
+        ...
+
+
+class WrappedTransaction:
+    """A `Transaction` around another one; each method does what that of the other does."""
+
+    def __init__(self, transaction: Transaction) -> None:
+        self._transaction = transaction
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value of `key`."""
+        return self._transaction.get(key)
+
+    def floor(self, key: bytes) -> Row | None:
+        """Return the row with the greatest key that is at most `key`."""
+        return self._transaction.floor(key)
+
+    def scan(self, low: bytes, high: bytes, *, reverse: bool = False) -> Iterator[Row]:
+        """Iterate over rows."""
+        return self._transaction.scan(low, high, reverse=reverse)
+
+    def scan_keys(self, low: bytes, high: bytes, *, reverse: bool = False) -> Iterator[bytes]:
+        """Iterate over keys."""
+        return self._transaction.scan_keys(low, high, reverse=reverse)
+
+    def sequence(self) -> int:
+        """Return the number of the last entry."""
+        return self._transaction.sequence()
+
+    def entries(self, after: int) -> Iterator[LogEntry]:
+        """Iterate over the retained entries with numbers above `after`."""
+        return self._transaction.entries(after)
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Set the value of `key`."""
+        self._transaction.put(key, value)
+
+    def put_all(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
+        """Set the values of many keys."""
+        self._transaction.put_all(rows)
+
+    def delete(self, key: bytes) -> None:
+        """Remove `key` if it exists."""
+        self._transaction.delete(key)
+
+    def delete_range(self, low: bytes, high: bytes) -> None:
+        """Remove every key with `low <= key < high`; it pauses."""
+        self._transaction.delete_range(low, high)
+
+    def append(self, op_id: bytes, content: bytes) -> int:
+        """Append an entry to the log; return its sequence number."""
+        return self._transaction.append(op_id, content)
+
+    def trim(self, through: int) -> None:
+        """Drop the entries with numbers up to and including `through`."""
+        self._transaction.trim(through)
+
+    def shorten(self, through: int, longest: int, cut: Callable[[bytes], bytes]) -> None:
+        """Cut the entries with numbers up to `through` that are longer than `longest` bytes."""
+        self._transaction.shorten(through, longest, cut)
+
+    def commit(self) -> None:
+        """Make the changes durable."""
+        self._transaction.commit()
+
+    def rollback(self) -> None:
+        """Discard the changes."""
+        self._transaction.rollback()

@@ -14,7 +14,7 @@ from typing import Any, Final
 from treedbd.store.child import Child, ReadsNodes
 from treedbd.store.children import Spread
 from treedbd.store.ranks import look_up_rank, rank_of_row
-from treedbd.store.row_codec import CHUNK_BYTES, LARGE_ROW_BYTES, parse_stored, part_at
+from treedbd.store.rows import CHUNK_BYTES, LARGE_ROW_BYTES, parse_stored, part_at
 from treedbd.tree.path import ValueRank, rank_value
 from treedbd.tree.query import Order, Query, TooManyChildren, Where, WhereCondition
 from treedbd.tree.types import Path

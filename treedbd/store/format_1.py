@@ -29,8 +29,14 @@ from typing import Final
 import attrs
 
 from treedbd.store.engine import Row
-from treedbd.store.row_codec import encode_row, is_priority_row, load_priority_row, load_row
-from treedbd.store.row_keys import ROW_KEY_BYTES, SPREAD_BYTES
+from treedbd.store.rows import (
+    ROW_KEY_BYTES,
+    SPREAD_BYTES,
+    encode_row,
+    is_priority_row,
+    load_priority_row,
+    load_row,
+)
 from treedbd.store.verify import check_row
 from treedbd.tree.edit import Draft
 from treedbd.tree.path import encode_key, encode_path

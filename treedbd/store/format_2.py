@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from treedbd.store.engine import Row
-from treedbd.store.paged_rows import seal_row
 from treedbd.store.pages import PAGE_BYTES, pack
+from treedbd.store.rows import seal_row
 
 
 def is_same(_: Row) -> bool:

@@ -18,9 +18,8 @@ from treedbd.store.engine import Row, Transaction
 from treedbd.store.index_keys import VALUE_BYTES, ChildIndex, Pattern, encode_entry
 from treedbd.store.index_states import BuildPosition
 from treedbd.store.nodes import Nodes
-from treedbd.store.paged_rows import seal_row
 from treedbd.store.ranks import Member, batched, ranks_of
-from treedbd.store.row_keys import ALL, Span
+from treedbd.store.rows import ALL, Span, seal_row
 from treedbd.tree.path import ValueRank
 from treedbd.tree.query import Order, Query
 from treedbd.tree.types import CONTAINER, Container, Leaf, Path

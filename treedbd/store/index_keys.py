@@ -28,7 +28,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import attrs
 import orjson
 
-from treedbd.store.row_keys import decode_key, end_of_key
+from treedbd.store.rows import decode_key, end_of_key
 from treedbd.tree.path import BEYOND, ValueRank, encode_key, encode_path, encode_value
 from treedbd.tree.query import BY_PRIORITY, BY_VALUE, Order
 from treedbd.tree.types import Path

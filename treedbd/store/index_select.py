@@ -15,8 +15,8 @@ import attrs
 
 from treedbd.store.child import Child, ReadsNodes
 from treedbd.store.index_keys import CHILD_BYTES, VALUE_BYTES, ChildIndex, Entry, decode_entry
-from treedbd.store.paged_rows import unseal
 from treedbd.store.ranks import Ranking, look_up_rank
+from treedbd.store.rows import unseal
 from treedbd.tree.path import encode_key, encode_value, rank_key
 from treedbd.tree.query import Bound, Query
 from treedbd.tree.types import Path

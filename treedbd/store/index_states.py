@@ -16,7 +16,7 @@ import orjson
 
 from treedbd.store.engine import DamagedRow, ReadView, Transaction
 from treedbd.store.index_keys import STATE_KEY, ChildIndex
-from treedbd.store.paged_rows import seal, unseal
+from treedbd.store.rows import seal, unseal
 from treedbd.tree.path import parse_child
 from treedbd.tree.query import BY_PRIORITY, BY_VALUE, Order
 from treedbd.tree.types import Json, Path

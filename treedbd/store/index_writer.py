@@ -28,9 +28,9 @@ from treedbd.store.index_keys import ChildIndex, decode_entry, encode_entry
 from treedbd.store.index_states import read_states
 from treedbd.store.node_writer import ROW_BYTES, NodeWriter
 from treedbd.store.nodes import Nodes
-from treedbd.store.paged_rows import unseal
 from treedbd.store.pages import PAGE_BYTES
 from treedbd.store.ranks import Member, batched, ranks_of
+from treedbd.store.rows import unseal
 from treedbd.tree.query import Query
 from treedbd.tree.types import Change, Container, Leaf, Path, Value
 

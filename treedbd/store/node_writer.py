@@ -46,16 +46,21 @@ from treedbd.store.known_gaps import EmptyRange, RowCount
 from treedbd.store.nodes import Nodes
 from treedbd.store.page_writer import PageWriter, pause_if_long
 from treedbd.store.pages import PAGE_BYTES
-from treedbd.store.row_codec import (
+from treedbd.store.rows import (
+    END,
+    FIRST,
+    ROW_KEY_BYTES,
+    SPREAD_BYTES,
     Cover,
+    RowEditor,
+    below,
     encode_priority_row,
     encode_row,
     is_plain_string,
     is_surely_longer,
     load_row,
+    shared_keys,
 )
-from treedbd.store.row_editor import RowEditor
-from treedbd.store.row_keys import END, FIRST, ROW_KEY_BYTES, SPREAD_BYTES, below, shared_keys
 from treedbd.tree.edit import has_more_nodes, set_priority, set_value
 from treedbd.tree.path import BEYOND, encode_key, encode_path
 from treedbd.tree.types import CONTAINER, Change, InvalidData, Path, Place, Priority, Value

@@ -47,9 +47,12 @@ from treedbd.loop import paused
 from treedbd.store.child import Child
 from treedbd.store.children import SPREAD, ChildSource, Spread, child_keys, child_sources
 from treedbd.store.engine import EngineSnapshot, PresentView, ReadView
-from treedbd.store.paged_rows import PagedRows
-from treedbd.store.row_codec import (
+from treedbd.store.rows import (
+    ALL,
     Cover,
+    PagedRows,
+    Span,
+    below,
     cut_into_chunks,
     export_row,
     is_priority_row,
@@ -63,7 +66,6 @@ from treedbd.store.row_codec import (
     priority_of_part,
     type_of_part,
 )
-from treedbd.store.row_keys import ALL, Span, below
 from treedbd.store.serialise import Serialiser
 from treedbd.tree.path import encode_key
 from treedbd.tree.types import CONTAINER, Charge, Container, Leaf, Path, Priority, Value, free

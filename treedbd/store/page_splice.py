@@ -9,7 +9,7 @@ import sys
 from array import array
 from bisect import bisect_left
 
-from treedbd.store.paged_rows import ENTRY, HEAD, Member, Page
+from treedbd.store.rows import ENTRY, HEAD, Member, Page
 
 
 def set_member(page: Page, member: Member) -> bytes:

@@ -27,17 +27,6 @@ from typing import Final
 from treedbd.loop import pause
 from treedbd.store.engine import Row, Transaction
 from treedbd.store.page_splice import remove_member, set_member
-from treedbd.store.paged_rows import (
-    PAGE_END,
-    Member,
-    Page,
-    PagedRows,
-    is_page,
-    seal,
-    seal_row,
-    unseal,
-    unseal_near,
-)
 from treedbd.store.pages import (
     PAGE_BYTES,
     Run,
@@ -51,8 +40,21 @@ from treedbd.store.pages import (
     pack,
     raw_of,
 )
-from treedbd.store.row_codec import MARK
-from treedbd.store.row_keys import END, FIRST, end_of_key
+from treedbd.store.rows import (
+    END,
+    FIRST,
+    MARK,
+    PAGE_END,
+    Member,
+    Page,
+    PagedRows,
+    end_of_key,
+    is_page,
+    seal,
+    seal_row,
+    unseal,
+    unseal_near,
+)
 from treedbd.tree.path import BEYOND
 
 _MARK: Final = MARK[0]

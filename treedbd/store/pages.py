@@ -13,9 +13,18 @@ import attrs
 
 from treedbd.loop import paused
 from treedbd.store.engine import Row
-from treedbd.store.paged_rows import ENTRY, HEAD, PAGE_END, Member, Page, is_page
-from treedbd.store.row_codec import MARK, is_priority_row
-from treedbd.store.row_keys import end_of_key, print_key
+from treedbd.store.rows import (
+    ENTRY,
+    HEAD,
+    MARK,
+    PAGE_END,
+    Member,
+    Page,
+    end_of_key,
+    is_page,
+    is_priority_row,
+    print_key,
+)
 
 _MARK: Final = MARK[0]
 _MAYBE_MARKED: Final = b'":' + MARK

@@ -19,7 +19,7 @@ from treedbd.limits import MIB
 from treedbd.loop import free_beside, run_paused
 from treedbd.store.children import ChildSource, Spread
 from treedbd.store.engine import DamagedRow
-from treedbd.store.row_codec import (
+from treedbd.store.rows import (
     CONTAINERS,
     LARGE_ROW_BYTES,
     has_priorities,

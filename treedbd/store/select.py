@@ -23,7 +23,7 @@ from treedbd.store.index_select import by_index
 from treedbd.store.index_states import read_states
 from treedbd.store.nodes import Nodes
 from treedbd.store.ranks import Ranking, batched, ranks_in_steps
-from treedbd.store.row_keys import Span
+from treedbd.store.rows import Span
 from treedbd.tree.path import rank_key
 from treedbd.tree.query import Bound, Query
 from treedbd.tree.types import Path

@@ -16,18 +16,23 @@ from typing import TypeAlias
 import attrs
 
 from treedbd.store.children import empty_chunks, find_array
-from treedbd.store.paged_rows import Page, PagedRows, is_page
-from treedbd.store.row_codec import (
+from treedbd.store.rows import (
     CHUNK_BYTES,
+    Page,
+    PagedRows,
+    below,
     cut_into_chunks,
+    decode_key,
     encode_row,
+    end_of_key,
     export_row,
+    is_page,
     is_priority_row,
     load_priority_row,
     load_row,
+    print_key,
     print_row,
 )
-from treedbd.store.row_keys import below, decode_key, end_of_key, print_key
 from treedbd.tree.path import INT_TAG
 from treedbd.tree.types import PRIORITY, Priority
 from treedbd.tree.value import compact, members

@@ -27,8 +27,7 @@ from typing import Any, Final, Literal, Self, TypeAlias, get_args
 
 from treedbd.limits import StreamLimits
 from treedbd.store.nodes import Nodes
-from treedbd.store.row_codec import parse_stored
-from treedbd.store.row_keys import Span
+from treedbd.store.rows import Span, parse_stored
 from treedbd.store.shelf_stores import ReadingStore, WritingStore
 from treedbd.tree.edit import make_put, make_remove
 from treedbd.tree.path import make_place

@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from treedbd.store.row_codec import CHUNK_BYTES, cut_into_chunks
+from treedbd.store.rows import CHUNK_BYTES, cut_into_chunks
 from treedbd.tree.fragments import find_end
 from treedbd.tree.value import INT64_HIGH, INT64_LOW
 

@@ -24,11 +24,9 @@ import orjson
 
 from treedbd.limits import KIB, MIB
 from treedbd.loop import pause
-from treedbd.store.engine import DamagedRow, ReadView, Transaction
+from treedbd.store.engine import DamagedRow, ReadView, Transaction, WrappedTransaction
 from treedbd.store.index_keys import USAGE_KEY
-from treedbd.store.paged_rows import SUM_BYTES, Page, is_page, seal, unseal
-from treedbd.store.row_keys import END, FIRST
-from treedbd.store.wrapped_transaction import WrappedTransaction
+from treedbd.store.rows import END, FIRST, SUM_BYTES, Page, is_page, seal, unseal
 from treedbd.tree.types import PRIORITY, Json
 from treedbd.tree.value import compact
 

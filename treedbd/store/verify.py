@@ -14,16 +14,21 @@ from typing import Any, Final
 import attrs
 
 from treedbd.store.engine import DamagedRow, ReadView, Row
-from treedbd.store.paged_rows import Page, is_page, unseal
 from treedbd.store.pages import PAGE_BYTES, as_member, encode_page, is_child, raw_of
-from treedbd.store.row_codec import (
+from treedbd.store.rows import (
+    END,
+    FIRST,
+    ROW_KEY_BYTES,
+    SPREAD_BYTES,
+    Page,
     encode_row,
+    is_page,
     is_priority_row,
     load_priority_row,
     load_row,
     parse_stored,
+    unseal,
 )
-from treedbd.store.row_keys import END, FIRST, ROW_KEY_BYTES, SPREAD_BYTES
 from treedbd.tree.edit import check_priority, normalise
 from treedbd.tree.path import (
     TEXT_TAG,

@@ -25,7 +25,7 @@ from treedbd.store.index_keys import (
 )
 from treedbd.store.index_states import IndexStates, read_states
 from treedbd.store.nodes import Nodes
-from treedbd.store.paged_rows import unseal
+from treedbd.store.rows import unseal
 from treedbd.tree.path import format_path
 from treedbd.tree.types import Path
 

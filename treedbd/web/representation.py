@@ -17,8 +17,7 @@ from treedbd.database.errors import TooLargeToIndent
 from treedbd.limits import KIB, MAX_SHOWN_BYTES
 from treedbd.store.canonical import etag_in_steps
 from treedbd.store.nodes import Nodes
-from treedbd.store.row_codec import parse_stored
-from treedbd.store.row_keys import Span
+from treedbd.store.rows import Span, parse_stored
 from treedbd.store.select import iterate_selected
 from treedbd.tree import value
 from treedbd.tree.hashes import NULL_ETAG, etag

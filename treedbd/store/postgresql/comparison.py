@@ -19,7 +19,7 @@ import attrs
 from treedbd.store.engine import ReadView
 from treedbd.store.postgresql.connection import Rows, TimedConnection, rows_of
 from treedbd.store.postgresql.position import END_OF_ROWS
-from treedbd.store.row_keys import FIRST
+from treedbd.store.rows import FIRST
 
 Key: TypeAlias = Any
 """bytes of a row, int of an entry."""

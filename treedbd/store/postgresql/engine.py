@@ -37,7 +37,7 @@ from treedbd.store.postgresql.position import (
     decode_position,
 )
 from treedbd.store.postgresql.transaction import RecordingTransaction
-from treedbd.store.row_keys import FIRST
+from treedbd.store.rows import FIRST
 from treedbd.store.sqlite.engine import RESERVE_BYTES, SqliteEngine, remove_files
 from treedbd.store.sqlite.reader import PresentReader
 from treedbd.store.sqlite.transaction import SqliteTransaction

@@ -14,7 +14,7 @@ from typing import Final
 import attrs
 
 from treedbd.store.engine import DamagedRow
-from treedbd.store.paged_rows import seal, unseal
+from treedbd.store.rows import seal, unseal
 
 POSITION_KEY: Final = b"\xff" * 512
 END_OF_ROWS: Final = POSITION_KEY

@@ -41,7 +41,7 @@ from treedbd.files import FULL_ERRNOS, open_private, sync_directory
 from treedbd.limits import MIB
 from treedbd.store import format_1, format_2, format_3
 from treedbd.store.engine import CannotOpenStore, DiskFull, ReadView, Row, StoreFailed
-from treedbd.store.row_keys import END, FIRST
+from treedbd.store.rows import END, FIRST
 from treedbd.store.sqlite.errors import (
     SQLITE_ERRORS,
     cannot_open,

@@ -24,7 +24,7 @@ from treedbd.store.engine import (
     StoreDamaged,
     StoreFailed,
 )
-from treedbd.store.row_keys import END, FIRST
+from treedbd.store.rows import END, FIRST
 from treedbd.store.sqlite.errors import SQLITE_ERRORS, WRONG_SUM, describe, result_code
 from treedbd.store.sqlite.failed_reads import find_failed_read
 from treedbd.store.sqlite.file import connect_reader, set_cache_size

@@ -11,7 +11,7 @@ from collections.abc import Hashable
 from typing import Final
 
 from treedbd.limits import KIB, MIB
-from treedbd.store.row_codec import parse_stored
+from treedbd.store.rows import parse_stored
 from treedbd.tree.hashes import data_hash
 from treedbd.tree.value import from_export
 from treedbd.web.rendering import Rendering
