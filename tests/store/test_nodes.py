@@ -11,7 +11,7 @@ import pytest
 from tests.store.normal_form import normal_form
 from treedbd.limits import MAX_WHOLE_NODES
 from treedbd.loop import in_steps
-from treedbd.store import page_writer
+from treedbd.store import pages as page_writer
 from treedbd.store.child import Child
 from treedbd.store.engine import DamagedRow, Transaction
 from treedbd.store.memory import MemoryEngine

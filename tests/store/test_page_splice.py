@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treedbd.store.page_splice import remove_member, set_member
-from treedbd.store.pages import as_member, encode_page
+from treedbd.store.pages import as_member, encode_page, remove_member, set_member
 from treedbd.store.rows import Member, Page
 from treedbd.tree.path import encode_key, encode_path
 

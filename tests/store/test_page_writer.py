@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from treedbd.store.engine import LONG_BYTES, Row, Transaction
 from treedbd.store.memory import MemoryEngine
-from treedbd.store.page_writer import PageWriter
-from treedbd.store.pages import container_of_row
+from treedbd.store.pages import PageWriter, container_of_row
 from treedbd.store.rows import END, FIRST, Page, PagedRows, below, is_page, unseal
 from treedbd.store.verify import check_page
 from treedbd.tree.path import encode_path

@@ -44,8 +44,7 @@ from treedbd.loop import pause, paused
 from treedbd.store.engine import DamagedRow, Transaction
 from treedbd.store.known_gaps import EmptyRange, RowCount
 from treedbd.store.nodes import Nodes
-from treedbd.store.page_writer import PageWriter, pause_if_long
-from treedbd.store.pages import PAGE_BYTES
+from treedbd.store.pages import PAGE_BYTES, PageWriter, pause_if_long
 from treedbd.store.rows import (
     END,
     FIRST,

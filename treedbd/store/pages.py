@@ -1,30 +1,139 @@
-"""How rows are put together to pages (`paged_rows`). Nothing here reads or writes the engine."""
+"""How rows are put together to pages (`paged_rows`). Nothing here reads or writes the engine.
+
+One member of a page is set or removed in the bytes of the page, without reading the others.
+
+What comes out is what `pages.encode_page` makes of the changed members.
+
+Changing rows that are stored in pages (`pages`).
+
+Theory of operation
+-------------------
+The first change of a page is made in its bytes (`page_splice`), if it neither becomes too long nor
+too short by it: most writes change one row. Any other change of a row that is, or becomes, a member
+of a page is made in a *run*: the members of that page in memory. The run stays open for the changes
+that follow, and is stored by `flush`, or as soon as something else is read or changed. So many
+changes of siblings write each page once or twice.
+
+A new member joins the page or the short row before it, else the one after it. A run that has become
+too long is divided: into full pages if it grew at its end, as children with ascending keys make it,
+else into two of the same length. A run that has become shorter than half a page takes in its
+neighbours if they fit. Only the pages that have changed are written.
+
+No row may be between two members of a page. So a page is divided where another row is to be stored
+among its members: one that is too long, or those below a child that is spread.
+"""
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+import sys
+from array import array
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, chain, islice
 from operator import sub
 from struct import pack as pack_numbers
 from typing import Final
 
 import attrs
 
-from treedbd.loop import paused
-from treedbd.store.engine import Row
+from treedbd.loop import pause, paused
+from treedbd.store.engine import Row, Transaction
 from treedbd.store.rows import (
+    END,
     ENTRY,
+    FIRST,
     HEAD,
     MARK,
     PAGE_END,
     Member,
     Page,
+    PagedRows,
     end_of_key,
     is_page,
     is_priority_row,
     print_key,
+    seal,
+    seal_row,
+    unseal,
+    unseal_near,
 )
+from treedbd.tree.path import BEYOND
+
+
+def set_member(page: Page, member: Member) -> bytes:
+    """Return the content of a page with one more member, or with another row for one.
+
+    Neither the page nor the member may have a priority, and the member does not become the first.
+    """
+    segment, text, length = member
+    number = page.number_of(segment)
+    if number >= 0:
+        start, end = page.entry(number)
+        row = text[-length:]
+        new_entry = ENTRY.pack(start, start + length)
+        shift = length - (end - start)
+        return _join(page, page.keys, number, new_entry, number + 1, shift, (start, row, end))
+    keys = page.member_keys()
+    number = bisect_left(keys, segment)
+    keys.insert(number, segment)
+    at = page.entry(number - 1)[1]  # before the comma, if one follows
+    end = at + 1 + len(text)
+    new_entry = ENTRY.pack(end - length, end)
+    return _join(page, b"".join(keys), number, new_entry, number, end - at, (at, b"," + text, at))
+
+
+def remove_member(page: Page, number: int) -> bytes:
+    """Return the content of a page without a member, which is not the first."""
+    keys = page.member_keys()
+    del keys[number]
+    before, end = page.entry(number - 1)[1], page.entry(number)[1]
+    return _join(page, b"".join(keys), number, b"", number + 1, before - end, (before, b"", end))
+
+
+def _join(
+    page: Page,
+    keys: bytes,
+    number: int,
+    entry: bytes,
+    later: int,
+    shift: int,
+    change: tuple[int, bytes, int],
+) -> bytes:
+    """Return a page with new keys, an entry instead of those from `number` to `later`, and a body.
+
+    The entries after these are shifted. `change` is where the old part of the body begins, the new
+    part, and where the old one ends.
+    """
+    content = page.content
+    start, new, end = change
+    count = page.count - (later - number) + bool(entry)
+    first, last = page.entries_at, page.body_at
+    return b"".join(
+        (
+            HEAD.pack(0, len(page.container), count, len(keys)),
+            keys,
+            content[first : first + ENTRY.size * number],
+            entry,
+            _shifted(content[first + ENTRY.size * later : last], shift),
+            content[last : last + start],
+            new,
+            content[last + end :],
+        )
+    )
+
+
+def _shifted(entries: bytes, shift: int) -> bytes:
+    """Return entries with a number added to all that is in them."""
+    if not shift or not entries:
+        return entries
+    numbers = array("H", entries)
+    if sys.byteorder == "little":
+        numbers.byteswap()
+    numbers = array("H", [number + shift for number in numbers])
+    if sys.byteorder == "little":
+        numbers.byteswap()
+    return numbers.tobytes()
+
 
 _MARK: Final = MARK[0]
 _MAYBE_MARKED: Final = b'":' + MARK
@@ -248,3 +357,301 @@ def load_run(key: bytes, content: bytes, page_bytes: int) -> Run:
     else:
         run.load(key, content, [member], size_of(member))
     return run
+
+
+_RUN_PAGES: Final = 8
+"""A run is stored when it is as long as that many pages."""
+_PUT_BYTES: Final = 8 * PAGE_BYTES
+"""Of many rows so many bytes are stored at once."""
+
+
+class PageWriter(PagedRows):
+    """A `Transaction`'s rows, in pages of at most `page_bytes`; `flush` must be the last call."""
+
+    __slots__ = ("_found", "_page_bytes", "_run", "_spliced", "_transaction")
+
+    def __init__(self, transaction: Transaction, page_bytes: int = PAGE_BYTES) -> None:
+        super().__init__(transaction)
+        self._transaction = transaction
+        self._page_bytes = page_bytes
+        self._run: Run | None = None
+        self._found: tuple[bytes, Row | None] | None = None
+        self._spliced = b""  # the page that was changed in its bytes last
+
+    def find(self, key: bytes) -> Row | None:
+        """Return the row whose key is `key` or begins it; None if there is none."""
+        run = self._run_around(key)
+        if run is None:
+            self.flush()
+            return super().find(key)
+        end = end_of_key(key, len(run.container))
+        member = run.members.get(key[len(run.container) : end])
+        return None if member is None else (key[:end], raw_of(member))
+
+    def floor(self, key: bytes) -> Row | None:
+        """Return the row with the greatest key that is at most `key`."""
+        run = self._run_around(key)
+        if run is None:
+            self.flush()
+            return super().floor(key)
+        found = run.keys[bisect_right(run.keys, key[len(run.container) :]) - 1]
+        return run.container + found, raw_of(run.members[found])
+
+    def scan(self, low: bytes, high: bytes, *, reverse: bool = False) -> Iterator[Row]:
+        """Iterate over the rows with `low <= key < high` in key order, or backwards."""
+        self.flush()
+        yield from super().scan(low, high, reverse=reverse)
+
+    def scan_keys(self, low: bytes, high: bytes, *, reverse: bool = False) -> Iterator[bytes]:
+        """Iterate over the keys alone, as `scan` does."""
+        run = None if reverse else self._run_around(low)
+        if run is not None:
+            for key in run.keys[bisect_left(run.keys, low[len(run.container) :]) :]:
+                if run.container + key >= high:
+                    return
+                yield run.container + key
+            low = self._bound(run).removesuffix(PAGE_END)
+            if low >= high:
+                return
+        self.flush()
+        yield from super().scan_keys(low, high, reverse=reverse)
+
+    def put(self, key: bytes, raw: bytes) -> None:
+        """Set the row at `key`."""
+        run = self._run_around(key)
+        if run is None:
+            self.flush()
+        container = container_of_row(key)
+        member = None
+        if container is not None:
+            member = as_member(key, len(container), raw, self._page_bytes)
+        if member is None or container is None:
+            self._divide_at(key)
+            self._put(key, raw)
+            return
+        if run is None or run.container != container or run.keys[0][0] != member[0][0]:
+            self.flush()
+            if self._splice(key, member):
+                return
+            run = self._run = self._open(container, member[0])
+        run.set(member)
+        if run.size > _RUN_PAGES * self._page_bytes:
+            self.flush()
+
+    def put_all(self, rows: Iterable[Row]) -> None:
+        """Set many rows, in key order, where none are.
+
+        There must be no row between the first and the last of them either.
+        """
+        rows = iter(rows)
+        first = list(islice(rows, 2))
+        if len(first) > 1:
+            self._divide_at(first[0][0])
+            self._found = None
+            self._put_packed(pack(chain(first, rows), self._page_bytes))
+        elif first:
+            self.put(*first[0])
+
+    def _put_packed(self, packed: Iterable[Row]) -> None:
+        """Store rows and pages, with a pause after some of them."""
+        for some in batches(packed, _PUT_BYTES):
+            put_all = self._transaction.put_all
+            self._put(*some[0]) if len(some) == 1 else put_all(map(seal_row, some))
+            pause()
+
+    def delete(self, key: bytes) -> None:
+        """Remove the row at `key` if it exists."""
+        run = self._run_around(key)
+        if run is None:
+            self.flush()
+            found = self._look_up(key)
+            if found is None:
+                return
+            if found[0] == key:
+                self._found = None
+                self._transaction.delete(key)
+            if not is_page(found[0]):
+                return
+            page = Page(*found)
+            is_sibling = is_child(page.container, key)
+            number = page.number_of(key[len(page.container) :]) if is_sibling else -1
+            if number < 0 or self._splice_out(found[0], page, number):
+                return
+            run = self._run = load_run(*found, self._page_bytes)
+        if is_child(run.container, key):
+            run.remove(key[len(run.container) :])
+        if not run.keys:
+            self.flush()
+
+    def discard(self, key: bytes) -> bool:
+        """Remove the row at `key` without reading it; return False if it has none of its own."""
+        self.flush()
+        self._found = None
+        is_there = self._transaction.get(key) is not None
+        if is_there:
+            self._transaction.delete(key)
+        return is_there
+
+    def delete_range(self, low: bytes, high: bytes) -> None:
+        """Remove all rows below a path; `low` and `high` are those of `row_keys.below`."""
+        # The members of a page are all below the path, or none is.
+        self.flush()
+        self._found = None
+        self._transaction.delete_range(low, high)
+
+    def flush(self) -> None:
+        """Store the run that is open."""
+        run, self._run = self._run, None
+        if run is None:
+            return
+        if run.keys and 2 * run.size < self._page_bytes:
+            self._join_neighbours(run)
+        self._store(run.stored, encode_run(run, self._page_bytes))
+
+    def _look_up(self, key: bytes) -> Row | None:
+        """Return what holds the row `key` or the last one before it, without its check sum.
+
+        It is kept until something is changed: a change is preceded by several lookups of its key.
+        """
+        if self._found is None or self._found[0] != key:
+            found = self._stored.floor(key + PAGE_END)
+            if found is not None:
+                pause_if_long(found[1])
+                found = unseal_near(key, found)
+                pause_if_long(found[1])
+            self._found = key, found
+        return self._found[1]
+
+    def _run_around(self, key: bytes) -> Run | None:
+        """Return the open run if no row that is not a member can be at `key` or above it."""
+        run = self._run
+        if run is None or not key.startswith(run.container):
+            return None
+        segment = key[len(run.container) :]
+        if segment < run.keys[0]:
+            return None
+        if segment > run.keys[-1] and not segment.startswith(run.keys[-1]):
+            return run if key < self._bound(run).removesuffix(PAGE_END) else None
+        return run
+
+    def _bound(self, run: Run) -> bytes:
+        """Return the key of what is stored next after a run."""
+        if run.bound is None:
+            last = max([run.container + run.keys[-1], *run.stored])
+            low = last.removesuffix(PAGE_END) + BEYOND
+            run.bound = next(self._stored.scan_keys(low, END), END)
+        return run.bound
+
+    def _open(self, container: bytes, segment: bytes) -> Run:
+        """Return the run that a new or changed member belongs to."""
+        key = container + segment
+        found = self._look_up(key)
+        if found is not None:
+            run = self._load_sibling(found, container, segment)
+            if run is not None:
+                return run
+            self._divide(found, key)
+        run = Run(container)
+        if found is not None and found[0] == key:
+            run.stored[key] = found[1]
+            return run
+        after = next(self._stored.scan_keys(key, END), None)
+        if after is not None and is_child(container, after.removesuffix(PAGE_END)):
+            return self._load_sibling(self._read(after), container, segment) or run
+        return run
+
+    def _load_sibling(self, found: Row, container: bytes, segment: bytes) -> Run | None:
+        """Return the run of what is stored at a key if a child of `container` can join it."""
+        if not found[1]:
+            return None  # it was left out (`ReadView.floor`), so it is too long to be a member
+        key = found[0].removesuffix(PAGE_END)
+        if not is_child(container, key) or key[len(container)] != segment[0]:
+            return None
+        run = load_run(*found, self._page_bytes)
+        return run if run.keys else None
+
+    def _read(self, key: bytes) -> Row:
+        return key, unseal(key, self._stored.get(key) or b"")
+
+    def _splice(self, key: bytes, member: Member) -> bool:
+        """Set a member in the bytes of its page if that is possible; return whether it was."""
+        found = self._look_up(key)
+        if found is None or not is_page(found[0]) or found[0] == self._spliced:
+            return False
+        page = Page(*found)
+        segment, text, length = member
+        is_sibling = key == page.container + segment and segment[0] == page.keys[0]
+        if not is_sibling or page.is_marked or text[-length] == _MARK:
+            return False
+        return self._store_spliced(found[0], page, set_member(page, member))
+
+    def _splice_out(self, at: bytes, page: Page, number: int) -> bool:
+        """Remove a member in the bytes of its page if that is possible; return whether it was."""
+        if not number or page.is_marked or page.count == 2 or at == self._spliced:
+            return False
+        return self._store_spliced(at, page, remove_member(page, number))
+
+    def _store_spliced(self, at: bytes, page: Page, content: bytes) -> bool:
+        """Store changed bytes of a page, unless its members have to be divided or joined by now."""
+        size = len(at) + len(content)
+        has_shrunk = len(content) < len(page.content)
+        if size > self._page_bytes or (has_shrunk and 2 * size < self._page_bytes):
+            return False
+        self._spliced = at
+        self._put(at, content)
+        return True
+
+    def _divide_at(self, key: bytes) -> None:
+        """Divide the page that has members on both sides of a row; remove the row from it."""
+        self.flush()
+        found = self._look_up(key)
+        if found is not None:
+            self._divide(found, key)
+
+    def _divide(self, found: Row, key: bytes) -> None:
+        if not is_page(found[0]):
+            return
+        run = load_run(*found, self._page_bytes)
+        if run.container + run.keys[-1] < key:
+            return
+        self._store(run.stored, divide(run, key))
+
+    def _join_neighbours(self, run: Run) -> None:
+        """Take in what is stored next to a run that has become short, if it fits."""
+        if sum(map(len, run.stored.values())) <= run.size:
+            return  # it has not become shorter
+        first = min([run.container + run.keys[0], *run.stored])
+        after = self._bound(run)
+        neighbours: list[Row] = []
+        if after != END and is_child(run.container, after.removesuffix(PAGE_END)):
+            neighbours.append(self._read(after))
+        before = next(self._stored.scan_keys(FIRST, first, reverse=True), None)
+        if before is not None and is_child(run.container, before.removesuffix(PAGE_END)):
+            neighbours.append(self._read(before))
+        for found in neighbours:
+            other = self._load_sibling(found, run.container, run.keys[0])
+            if other is not None and 4 * (run.size + other.size) <= 3 * self._page_bytes:
+                ((key, content),) = other.stored.items()
+                run.load(key, content, other.in_order(), other.size)
+
+    def _store(self, before: dict[bytes, bytes], after: dict[bytes, bytes]) -> None:
+        """Replace what is stored, changing no more than is different."""
+        self._found = None
+        for key in before:
+            if key not in after:
+                self._transaction.delete(key)
+        for key, content in after.items():
+            if before.get(key) != content:
+                self._put(key, content)
+
+    def _put(self, key: bytes, content: bytes) -> None:
+        self._found = None
+        sealed = seal(key, content)
+        pause_if_long(content)
+        self._transaction.put(key, sealed)
+
+
+def pause_if_long(content: bytes) -> None:
+    """Let others run after a long row was read, parsed or printed."""
+    if len(content) > _PUT_BYTES:
+        pause()
