@@ -9,11 +9,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from treedbd.store import canonical
-from treedbd.store.canonical import canonical_chunks, etag_in_steps
+from treedbd.store import nodes as canonical
 from treedbd.store.engine import Row
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.node_writer import NodeWriter
+from treedbd.store.nodes import canonical_chunks, etag_in_steps
 from treedbd.store.rows import PagedRows
 from treedbd.tree.edit import make_put
 from treedbd.tree.hashes import canonicalise, etag

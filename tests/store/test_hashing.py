@@ -9,10 +9,9 @@ import pytest
 
 from treedbd.limits import MAX_SHOWN_BYTES
 from treedbd.loop import in_steps
-from treedbd.store.hashing import hash_at
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.node_writer import NodeWriter
-from treedbd.store.nodes import Nodes
+from treedbd.store.nodes import Nodes, hash_at
 from treedbd.tree import hashes as data_hash_module
 from treedbd.tree.edit import normalise
 from treedbd.tree.hashes import data_hash
@@ -94,6 +93,6 @@ def test_children_are_hashed_in_the_order_of_utf_16_however_many(
 def test_a_node_that_is_too_large_has_no_hash(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = engine_with(RECORDS)
     assert engine.read(lambda view: hash_at(Nodes(view), Place(()))) is not None
-    monkeypatch.setattr("treedbd.store.hashing.MAX_SHOWN_BYTES", 1000)
+    monkeypatch.setattr("treedbd.store.nodes.MAX_SHOWN_BYTES", 1000)
     assert engine.read(lambda view: hash_at(Nodes(view), Place(()))) is None
     assert MAX_SHOWN_BYTES > 1000

@@ -11,13 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from treedbd.store import ranks
-from treedbd.store.child import Child
 from treedbd.store.engine import DamagedRow, ReadView, Row
 from treedbd.store.index_keys import INDEX_FIRST, ChildIndex
 from treedbd.store.index_states import IndexState, IndexStates, order_named, write_states
 from treedbd.store.index_writer import make_writer
 from treedbd.store.memory import MemoryEngine
-from treedbd.store.nodes import Nodes
+from treedbd.store.nodes import Child, Nodes
 from treedbd.store.select import iterate_in_order, iterate_selected
 from treedbd.tree.edit import make_put
 from treedbd.tree.query import BY_KEY, Bound, Query, parse_where

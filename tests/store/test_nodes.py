@@ -12,11 +12,10 @@ from tests.store.normal_form import normal_form
 from treedbd.limits import MAX_WHOLE_NODES
 from treedbd.loop import in_steps
 from treedbd.store import pages as page_writer
-from treedbd.store.child import Child
 from treedbd.store.engine import DamagedRow, Transaction
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.node_writer import MERGE_ROWS, NodeWriter
-from treedbd.store.nodes import Nodes
+from treedbd.store.nodes import Child, Nodes
 from treedbd.store.rows import END, FIRST, ROW_KEY_BYTES, SPREAD_BYTES, PagedRows, Span, seal
 from treedbd.tree.edit import make_patch, make_put
 from treedbd.tree.path import decode_path, encode_path

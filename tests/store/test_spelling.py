@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.digits import as_doubles, check_digits, digits_of, is_in_64_bits, strings_of
 from tests.tree.strategies import normal
-from treedbd.store.spelling import spell_chunks, spell_numbers
+from treedbd.store.nodes import spell_chunks, spell_numbers
 from treedbd.tree import value as printing
 from treedbd.tree.hashes import data_hash
 from treedbd.tree.types import Json

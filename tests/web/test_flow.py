@@ -16,10 +16,8 @@ from tests.web.tree_server import TreeServer
 from treedbd.database import etags
 from treedbd.database.slices import SLICE_SECONDS, Slices
 from treedbd.limits import DEFAULT_TIMEOUT_S, Limits
-from treedbd.store.canonical import etag_in_steps
 from treedbd.store.engine import StoreFailed
-from treedbd.store.nodes import Nodes
-from treedbd.store.serialise import Serialiser
+from treedbd.store.nodes import Nodes, Serialiser, etag_in_steps
 from treedbd.tree.hashes import etag
 from treedbd.tree.types import Json, Path
 from treedbd.web import representation

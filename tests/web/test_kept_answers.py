@@ -18,9 +18,8 @@ from tests.web.http1.peer import ParsedReply, Peer
 from tests.web.tree_server import OPTIONS, TreeServer
 from treedbd.database.open_databases import SWEEP_S, UNUSED_S
 from treedbd.limits import MIB
-from treedbd.store.canonical import etag_in_steps
 from treedbd.store.engine import DiskFull, StoreFailed
-from treedbd.store.nodes import Nodes
+from treedbd.store.nodes import Nodes, etag_in_steps
 from treedbd.tree.hashes import etag
 from treedbd.tree.types import Path
 from treedbd.web import representation

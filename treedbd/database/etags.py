@@ -14,9 +14,7 @@ from treedbd.database.requests import Condition, HashCondition
 from treedbd.limits import KIB, MAX_SHOWN_BYTES
 from treedbd.loop import pause
 from treedbd.rules.context import KeptReads
-from treedbd.store.canonical import etag_in_steps
-from treedbd.store.hashing import hash_at
-from treedbd.store.nodes import Nodes
+from treedbd.store.nodes import Nodes, etag_in_steps, hash_at
 from treedbd.store.rows import is_surely_longer
 from treedbd.tree import value
 from treedbd.tree.edit import Edit

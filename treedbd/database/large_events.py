@@ -12,9 +12,8 @@ from typing import Final
 import attrs
 
 from treedbd.limits import KIB
-from treedbd.store.nodes import Nodes
+from treedbd.store.nodes import Nodes, spell_chunks
 from treedbd.store.rows import may_be_shown_otherwise
-from treedbd.store.spelling import spell_chunks
 from treedbd.tree.event import EVENT_BYTES, Commit
 from treedbd.tree.types import PRIORITY, Chunks
 from treedbd.tree.value import compact, print_members

@@ -13,11 +13,10 @@ from itertools import islice
 from typing import Final
 
 from treedbd.loop import pause
-from treedbd.store.child import ReadsNodes
 from treedbd.store.engine import Row, Transaction
 from treedbd.store.index_keys import VALUE_BYTES, ChildIndex, Pattern, encode_entry
 from treedbd.store.index_states import BuildPosition
-from treedbd.store.nodes import Nodes
+from treedbd.store.nodes import Nodes, ReadsNodes
 from treedbd.store.ranks import Member, batched, ranks_of
 from treedbd.store.rows import ALL, Span, seal_row
 from treedbd.tree.path import ValueRank

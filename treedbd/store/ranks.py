@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from treedbd.limits import MIB
 from treedbd.loop import free_beside, run_paused
-from treedbd.store.children import ChildSource, Spread
 from treedbd.store.engine import DamagedRow
+from treedbd.store.nodes import ChildSource, Spread
 from treedbd.store.rows import (
     CONTAINERS,
     LARGE_ROW_BYTES,
@@ -34,7 +34,7 @@ from treedbd.tree.types import CONTAINER, Json, Path, free
 from treedbd.tree.value import NULL, leaf_of, priority_of
 
 if TYPE_CHECKING:
-    from treedbd.store.child import ReadsNodes
+    from treedbd.store.nodes import ReadsNodes
 
 BATCH_CHILDREN: Final = 64
 """Children whose ranks are found in one step."""

@@ -5,29 +5,229 @@ A query by key is a range of rows and reads only what it selects, and so does on
 at most a few megabytes: one that is selected and no longer in memory is read again.
 `iterate_selected` yields None now and then, so that its caller can do other work in between,
 however many children there are.
+
+The children of a collection in the order of an index, read along its entries.
+
+Only the entries between the bounds of a query are read, from the end where its limit begins, and
+nothing of the children but those that are shown. The key of an entry is as long as a row key may
+be, so of a long string or key only the beginning is in it: entries that are equal up to there are
+put in order by what their children hold (`ranks.Ranking`).
+
+The children of a node that meet a `where`, of those that a query selects without its limit.
+
+Of each child only what the conditions name is looked at: rows are parsed some at a time, and of a
+spread child single places are looked up. All children are looked through before the first is
+yielded, so that a read which would have to look through too many fails before any of its answer is
+sent. Their rows are kept in memory up to a few megabytes; the others are read again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from itertools import islice, takewhile
-from typing import Final
+from typing import Any, Final
 
 import attrs
 
 from treedbd.loop import free_beside
-from treedbd.store.child import Child
-from treedbd.store.filtered import select_passing
-from treedbd.store.index_keys import ChildIndex
-from treedbd.store.index_select import by_index
+from treedbd.store.index_keys import CHILD_BYTES, VALUE_BYTES, ChildIndex, Entry, decode_entry
 from treedbd.store.index_states import read_states
-from treedbd.store.nodes import Nodes
-from treedbd.store.ranks import Ranking, batched, ranks_in_steps
-from treedbd.store.rows import Span
-from treedbd.tree.path import rank_key
-from treedbd.tree.query import Bound, Query
+from treedbd.store.nodes import Child, Nodes, ReadsNodes, Spread
+from treedbd.store.ranks import Ranking, batched, look_up_rank, rank_of_row, ranks_in_steps
+from treedbd.store.rows import CHUNK_BYTES, LARGE_ROW_BYTES, Span, parse_stored, part_at, unseal
+from treedbd.tree.path import ValueRank, encode_key, encode_value, rank_key, rank_value
+from treedbd.tree.query import Bound, Order, Query, TooManyChildren, Where, WhereCondition
 from treedbd.tree.types import Path
+from treedbd.tree.value import leaf_of, priority_of
 from treedbd.tree.window import Placed
+
+"""Entries that are read between two pauses."""
+_ABOVE_ALL: Final = b"\xff"
+
+
+def by_index(
+    nodes: ReadsNodes, path: Path, query: Query, index: ChildIndex
+) -> Iterator[Child | None]:
+    """Iterate over the children within bounds from the end where the limit begins.
+
+    The limit itself is ignored. At a pause None is yielded.
+    """
+    tied: list[Entry] = []
+    tie = b""
+    for number, (key, entry) in enumerate(_entries(nodes, path, query, index)):
+        if tied and not (entry.is_cut and key.startswith(tie)):
+            yield from _in_order(nodes, path, query, tied)
+            tied = []
+        if entry.is_cut:
+            tied.append(entry)
+            tie = key[: entry.tie]
+        elif entry.rank is not None and query.admits(entry.rank, entry.child):
+            yield Child(nodes, path, entry.child, None, entry.rank)
+        if number % YIELD_AFTER == 0:
+            yield None
+    yield from _in_order(nodes, path, query, tied)
+
+
+def _entries(
+    nodes: ReadsNodes, path: Path, query: Query, index: ChildIndex
+) -> Iterator[tuple[bytes, Entry]]:
+    """Iterate over the entries that may be within the bounds."""
+    collection = index.collection(path) or b""
+    low = collection if query.low is None else collection + _edge(query.low, is_low=True)
+    high = collection + (_ABOVE_ALL if query.high is None else _edge(query.high, is_low=False))
+    reverse = query.limit_to_last is not None
+    for key, stored in nodes.rows.stored.scan(low, high, reverse=reverse):
+        yield key, decode_entry(collection, key, unseal(key, stored))
+
+
+def _edge(bound: Bound, *, is_low: bool) -> bytes:
+    """Return where the entries begin or end that a bound admits, or a few more."""
+    value = encode_value(bound.value)
+    has_others = len(value) > VALUE_BYTES or bound.key is not None
+    if len(value) > VALUE_BYTES:
+        value = value[:VALUE_BYTES]
+    elif bound.key is not None:
+        value += encode_key(bound.key)[:CHILD_BYTES]
+    # With an exclusive bound of a value alone, all entries at it are left out.
+    is_beyond = is_low != (bound.is_inclusive or has_others)
+    return value + _ABOVE_ALL if is_beyond else value
+
+
+def _in_order(
+    nodes: ReadsNodes, path: Path, query: Query, tied: list[Entry]
+) -> Iterator[Child | None]:
+    """Iterate over children whose entries say no order, in the order of what they hold."""
+    ranking = Ranking(
+        # Of those that pass a `where`, nobody knows yet how many come before.
+        query
+        if query.where is None
+        else attrs.evolve(query, limit_to_first=None, limit_to_last=None),
+        is_last=query.limit_to_last is not None,
+    )
+    try:
+        while tied:
+            some = tied[-YIELD_AFTER:]
+            del tied[-YIELD_AFTER:]
+            ranks = []
+            for entry in some:
+                rank, is_long = entry.rank, False
+                if rank is None:
+                    rank, is_long = look_up_rank(nodes, (*path, entry.child), query.order)
+                ranks.append(rank)
+                if is_long:
+                    yield None
+            places = [rank_key(entry.child) for entry in some]
+            ranking.add([(entry.child, None) for entry in some], ranks, places)
+            yield None
+        for number, (tag, content, _, key, _) in enumerate(ranking.in_order()):
+            yield Child(nodes, path, key, None, (tag, content))
+            if number % YIELD_AFTER == 0:
+                yield None
+        yield from ranking.forget()
+    finally:
+        ranking.free_beside()
+
+
+"""Children that are looked at between two pauses."""
+KEPT_BYTES: Final = 4 * 1_048_576
+"""Bytes of rows of children that meet the conditions, kept in memory until all are found."""
+
+
+def select_passing(
+    children: Iterator[Child | None], nodes: ReadsNodes, path: Path, query: Query
+) -> Iterator[Child | None]:
+    """Yield those of the children that meet `query.where`, in the query's order, within its limit.
+
+    `children` are those of `path` within the bounds, from the end where the limit begins. At a
+    pause None is yielded. Raises `TooManyChildren` before any child is yielded.
+    """
+    if query.where is None:
+        raise ValueError("The query has no where.")
+    limit = query.limit_to_first or query.limit_to_last
+    found: list[Child] = []
+    kept_bytes = 0
+    for child in _passing(children, nodes, path, query.where):
+        if child is None:
+            yield None
+            continue
+        kept_bytes += child.row_bytes
+        found.append(child if kept_bytes <= KEPT_BYTES else child.without_row())
+        if len(found) == limit:
+            break
+    if query.limit_to_last is not None:
+        found.reverse()
+    for number, child in enumerate(found):
+        if number % YIELD_AFTER == 0:
+            yield None
+        yield child
+
+
+def _passing(
+    children: Iterator[Child | None], nodes: ReadsNodes, path: Path, where: Where
+) -> Iterator[Child | None]:
+    looked_at = 0
+    for child in children:
+        if child is None:
+            yield None
+            continue
+        if looked_at >= where.most_children:
+            raise TooManyChildren(where.most_children)
+        looked_at += 1
+        if child.row_bytes > CHUNK_BYTES:
+            yield None  # to read it was a step, and to parse it is another
+        passes = _passes_at_once(child, where.conditions)
+        if passes is None:
+            passes = yield from _passes(child, nodes, path, where.conditions)
+        if passes:
+            yield child
+        if looked_at % YIELD_AFTER == 0 or child.row_bytes > LARGE_ROW_BYTES:
+            yield None
+
+
+def _passes_at_once(child: Child, conditions: Sequence[WhereCondition]) -> bool | None:
+    """Return whether a child passes whose row is known, and not long; None for any other."""
+    row: Any = child.found_source()
+    if isinstance(row, bytes) and len(row) <= LARGE_ROW_BYTES:
+        row = parse_stored(row)
+    elif row is None or isinstance(row, bytes | Spread):
+        return None
+    return all(each.is_met(_rank(row, child.key, each)) for each in conditions)
+
+
+def _passes(
+    child: Child, nodes: ReadsNodes, path: Path, conditions: Sequence[WhereCondition]
+) -> Generator[None, None, bool]:
+    """Return whether a child passes by what the rows hold; a step ends when much was read."""
+    place, source = (*path, child.key), child.found_source()
+    found: dict[Order, ValueRank] = {}
+    for each in conditions:
+        if each.kind == "key":
+            rank = rank_value(child.key)
+        else:
+            field = Order(each.kind, each.path)
+            if field not in found:
+                found[field], is_long = (
+                    rank_of_row(source, field)
+                    if isinstance(source, bytes)
+                    else look_up_rank(nodes, place, field)
+                )
+                if is_long:
+                    yield
+            rank = found[field]
+        if not each.is_met(rank):
+            return False
+    return True
+
+
+def _rank(row: Any, key: str, condition: WhereCondition) -> ValueRank:
+    """Return the rank of a field of a child, in normal form or as in a plain row."""
+    if condition.kind == "key":
+        return rank_value(key)
+    if condition.kind == "priority":
+        return rank_value(priority_of(row))
+    part: Any = part_at(row, condition.path)
+    return rank_value(leaf_of(part) if isinstance(part, dict) else part)
+
 
 YIELD_AFTER: Final = 16
 """Of the keys of a query by key, and of children that are put in reverse, a None after so many."""

@@ -15,8 +15,7 @@ import attrs
 from treedbd.database.answers import Answer
 from treedbd.database.errors import TooLargeToIndent
 from treedbd.limits import KIB, MAX_SHOWN_BYTES
-from treedbd.store.canonical import etag_in_steps
-from treedbd.store.nodes import Nodes
+from treedbd.store.nodes import Nodes, etag_in_steps
 from treedbd.store.rows import Span, parse_stored
 from treedbd.store.select import iterate_selected
 from treedbd.tree import value

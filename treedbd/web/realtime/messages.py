@@ -13,7 +13,7 @@ from typing import Any, Final, TypeGuard
 
 import attrs
 
-from treedbd.store.spelling import spell_numbers
+from treedbd.store.nodes import spell_numbers
 from treedbd.tree.event import Event
 from treedbd.tree.types import Chunks, InvalidData, Json, Path
 from treedbd.tree.value import compact, parse

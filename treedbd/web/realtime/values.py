@@ -8,8 +8,7 @@ from typing import Protocol
 from treedbd.database.database import Database
 from treedbd.database.read_grants import ReadRequest
 from treedbd.database.requests import Caller
-from treedbd.store.nodes import Nodes
-from treedbd.store.spelling import spell_chunks
+from treedbd.store.nodes import Nodes, spell_chunks
 from treedbd.web.content import Content
 from treedbd.web.large_reads import RenderingSource
 from treedbd.web.realtime.frames import FramingReader, frame_message
