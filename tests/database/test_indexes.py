@@ -20,8 +20,7 @@ from treedbd.database.requests import Caller, Outcome, Write
 from treedbd.database.runtime import Runtime
 from treedbd.rules.ruleset import RuleSet, parse_rules
 from treedbd.store.engine import Engine, ReadView
-from treedbd.store.index_keys import ChildIndex
-from treedbd.store.index_states import order_named, read_states
+from treedbd.store.indexes import ChildIndex, order_named, read_states
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.select import iterate_selected
 from treedbd.store.sqlite.engine import SqliteEngine

@@ -10,7 +10,7 @@ import pytest
 
 from treedbd.database.replay import Moments, Replay
 from treedbd.store.engine import Engine
-from treedbd.store.index_writer import WriterMaker
+from treedbd.store.indexes import WriterMaker
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.sqlite.engine import SqliteEngine
 from treedbd.tree.edit import Edit, make_patch, make_put

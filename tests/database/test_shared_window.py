@@ -33,8 +33,7 @@ from treedbd.database.watchers import Notification
 from treedbd.loop import SORTED_AT_ONCE, finish, sort_in_steps
 from treedbd.rules.ruleset import parse_rules
 from treedbd.store import select
-from treedbd.store.index_states import read_states
-from treedbd.store.index_writer import make_writer
+from treedbd.store.indexes import make_writer, read_states
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.nodes import HeldNodes, Nodes
 from treedbd.store.pages import PAGE_BYTES

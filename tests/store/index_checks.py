@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from treedbd.store.engine import ReadView
-from treedbd.store.index_keys import INDEX_END, INDEX_FIRST, ChildIndex, encode_entry
+from treedbd.store.indexes import INDEX_END, INDEX_FIRST, ChildIndex, encode_entry
 from treedbd.store.nodes import Nodes
 from treedbd.store.rows import unseal
 from treedbd.tree.types import Path, Value

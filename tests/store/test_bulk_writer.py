@@ -9,9 +9,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from treedbd.store import bulk_patch
-from treedbd.store.bulk_patch import BulkPatch
-from treedbd.store.bulk_writer import BulkWriter
+from treedbd.store import bulk as bulk_patch
+from treedbd.store.bulk import BulkPatch, BulkWriter
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.node_writer import NodeWriter
 from treedbd.store.nodes import Nodes

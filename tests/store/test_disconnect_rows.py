@@ -16,7 +16,7 @@ from treedbd.store.disconnect_rows import (
     list_rows,
 )
 from treedbd.store.engine import DamagedRow, Transaction
-from treedbd.store.index_keys import DISCONNECT_FIRST
+from treedbd.store.indexes import DISCONNECT_FIRST
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.nodes import Nodes
 from treedbd.store.rows import is_page, seal

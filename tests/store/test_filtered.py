@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.store.normal_form import normal_form
 from tests.store.test_select import BODIES, LEAVES, PATH, bounds
-from treedbd.store import ranks
+from treedbd.store import indexes as ranks
 from treedbd.store import select as filtered
 from treedbd.store.engine import Row
 from treedbd.store.memory import MemoryEngine

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from treedbd.store.index_keys import ChildIndex, Entry, decode_entry, encode_entry
+from treedbd.store.indexes import ChildIndex, Entry, decode_entry, encode_entry
 from treedbd.store.rows import ROW_KEY_BYTES
 from treedbd.tree.path import rank_key, rank_value
 from treedbd.tree.query import BY_PRIORITY, BY_VALUE, Order

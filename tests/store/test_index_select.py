@@ -10,11 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from treedbd.store import ranks
+from treedbd.store import indexes as ranks
 from treedbd.store.engine import DamagedRow, ReadView, Row
-from treedbd.store.index_keys import INDEX_FIRST, ChildIndex
-from treedbd.store.index_states import IndexState, IndexStates, order_named, write_states
-from treedbd.store.index_writer import make_writer
+from treedbd.store.indexes import (
+    INDEX_FIRST,
+    ChildIndex,
+    IndexState,
+    IndexStates,
+    make_writer,
+    order_named,
+    write_states,
+)
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.nodes import Child, Nodes
 from treedbd.store.select import iterate_in_order, iterate_selected

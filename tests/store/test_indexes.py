@@ -13,17 +13,20 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from tests.store.index_checks import check_entries, expected_entries
 from treedbd.store.engine import DamagedRow, Row, Transaction
-from treedbd.store.index_entries import build_some, drop_some
-from treedbd.store.index_keys import INDEX_END, INDEX_FIRST, ChildIndex
-from treedbd.store.index_states import (
+from treedbd.store.indexes import (
+    INDEX_END,
+    INDEX_FIRST,
     BuildPosition,
+    ChildIndex,
     IndexState,
     IndexStates,
+    build_some,
+    drop_some,
+    make_writer,
     order_named,
     read_states,
     write_states,
 )
-from treedbd.store.index_writer import make_writer
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.node_writer import NodeWriter
 from treedbd.store.rows import seal

@@ -20,11 +20,11 @@ from hypothesis import strategies as st
 from tests.store.normal_form import normal_form
 from tests.tree.value_view import ValueView
 from treedbd.store.engine import Engine, ReadView, Row
+from treedbd.store.indexes import ranks_of
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.node_writer import NodeWriter
 from treedbd.store.nodes import Child, Nodes
 from treedbd.store.pages import PAGE_BYTES
-from treedbd.store.ranks import ranks_of
 from treedbd.store.rows import END, FIRST, ROW_KEY_BYTES, PagedRows, Span, is_priority_row, load_row
 from treedbd.store.sqlite.engine import SqliteEngine
 from treedbd.store.verify import verify

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from treedbd.store import ranks as store_ranks
+from treedbd.store import indexes as store_ranks
 from treedbd.store.engine import DamagedRow
+from treedbd.store.indexes import BATCH_BYTES, BATCH_CHILDREN, Member, batched, ranks_of
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.nodes import SPREAD, Nodes
-from treedbd.store.ranks import BATCH_BYTES, BATCH_CHILDREN, Member, batched, ranks_of
 from treedbd.store.rows import parse_stored
 from treedbd.tree.path import rank_value
 from treedbd.tree.query import BY_PRIORITY, BY_VALUE, Order, Query

@@ -13,11 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.store.normal_form import normal_form
-from treedbd.store import ranks as ranks_module
+from treedbd.store import indexes as ranks_module
 from treedbd.store import select as select_module
+from treedbd.store.indexes import BATCH_CHILDREN
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.node_writer import NodeWriter
-from treedbd.store.ranks import BATCH_CHILDREN
 from treedbd.store.rows import ALL, Span
 from treedbd.store.select import YIELD_AFTER, iterate_selected
 from treedbd.tree.edit import make_put

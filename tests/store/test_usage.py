@@ -14,7 +14,7 @@ from tests.store.test_nodes_model import Commit, commits, page_limits, row_limit
 from treedbd.loop import in_steps
 from treedbd.store import usage as usage_module
 from treedbd.store.engine import Engine, Row, Transaction
-from treedbd.store.index_keys import USAGE_KEY
+from treedbd.store.indexes import USAGE_KEY
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.node_writer import NodeWriter
 from treedbd.store.nodes import Nodes

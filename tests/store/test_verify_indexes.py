@@ -8,9 +8,15 @@ from typing import Any
 import pytest
 
 from treedbd.store.engine import Transaction
-from treedbd.store.index_keys import ChildIndex, encode_entry
-from treedbd.store.index_states import IndexState, IndexStates, order_named, write_states
-from treedbd.store.index_writer import make_writer
+from treedbd.store.indexes import (
+    ChildIndex,
+    IndexState,
+    IndexStates,
+    encode_entry,
+    make_writer,
+    order_named,
+    write_states,
+)
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.rows import seal
 from treedbd.store.verify_indexes import verify_indexes

@@ -41,7 +41,7 @@ from treedbd.rules.context import KeptReads, QueryFacts
 from treedbd.rules.evaluate import Verdict
 from treedbd.store import changelog
 from treedbd.store.engine import Engine, StoreDamaged
-from treedbd.store.index_writer import WriterMaker
+from treedbd.store.indexes import WriterMaker
 from treedbd.store.nodes import HeldNodes, Nodes, PresentNodes
 from treedbd.tree.event import Commit
 from treedbd.tree.push_id import PushIds

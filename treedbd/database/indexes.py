@@ -19,11 +19,12 @@ from treedbd.database.errors import Unavailable
 from treedbd.names import DatabaseName
 from treedbd.rules.ruleset import RuleSet
 from treedbd.store.engine import DamagedRow, DiskFull, Engine, ReadView, StoreFailed, Transaction
-from treedbd.store.index_entries import build_some, drop_some
-from treedbd.store.index_keys import ChildIndex
-from treedbd.store.index_states import (
+from treedbd.store.indexes import (
+    ChildIndex,
     IndexState,
     IndexStates,
+    build_some,
+    drop_some,
     order_named,
     read_states,
     write_states,

@@ -14,8 +14,7 @@ from typing import Protocol
 
 from treedbd.database.requests import LargeBody, Write
 from treedbd.loop import pause, paused
-from treedbd.store.bulk_patch import BulkPatch
-from treedbd.store.bulk_writer import BulkWriter, WritesNodes
+from treedbd.store.bulk import BulkPatch, BulkWriter, WritesNodes
 from treedbd.tree.edit import Resolver
 from treedbd.tree.event import EVENT_BYTES
 from treedbd.tree.fragments import Fragment, Splitter

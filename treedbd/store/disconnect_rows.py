@@ -20,7 +20,7 @@ import attrs
 
 from treedbd.loop import paused
 from treedbd.store.engine import DamagedRow, ReadView, Transaction
-from treedbd.store.index_keys import DISCONNECT_END, DISCONNECT_FIRST
+from treedbd.store.indexes import DISCONNECT_END, DISCONNECT_FIRST
 from treedbd.store.rows import seal, unseal
 from treedbd.tree.edit import Edit, make_patch, make_put
 from treedbd.tree.types import InvalidData, Json, Place

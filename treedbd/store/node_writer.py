@@ -31,18 +31,19 @@ tree. Many changes in one call must not multiply what they share; three things p
 Each works for changes in the order of their paths, which is that of a PATCH, and is dropped when
 anything else is changed. The rows after a PATCH are those that its changes would leave one by
 one. The writer neither commits nor rolls back: it only changes the transaction.
+
+What a writer remembers between two changes: where no rows are, and how many there are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, zip_longest
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from treedbd.limits import MAX_WHOLE_BYTES, MAX_WHOLE_NODES, MIN_WHOLE_BYTES
 from treedbd.loop import pause, paused
 from treedbd.store.engine import DamagedRow, Transaction
-from treedbd.store.known_gaps import EmptyRange, RowCount
 from treedbd.store.nodes import Nodes
 from treedbd.store.pages import PAGE_BYTES, PageWriter, pause_if_long
 from treedbd.store.rows import (
@@ -64,6 +65,28 @@ from treedbd.tree.edit import has_more_nodes, set_priority, set_value
 from treedbd.tree.path import BEYOND, encode_key, encode_path
 from treedbd.tree.types import CONTAINER, Change, InvalidData, Path, Place, Priority, Value
 from treedbd.tree.value import as_priority, compact, leaf_of, members, nest, priority_of
+
+
+class EmptyRange(NamedTuple):
+    """There is no row from `low` to `high`; `low` is just after the subtree of a node."""
+
+    low: bytes
+    high: bytes | None
+
+    def holds(self, encoded: bytes) -> bool:
+        """Return whether an encoded path is in the range, so that nothing is there."""
+        if self.high is None:
+            return self.low <= encoded
+        return self.low <= encoded < self.high and not self.high.startswith(encoded)
+
+
+class RowCount(NamedTuple):
+    """A lower bound of the rows below a spread container, found by reading `counted` keys."""
+
+    container: bytes
+    rows: int
+    counted: int
+
 
 ROW_BYTES: Final = 4096
 MERGE_ROWS: Final = 8

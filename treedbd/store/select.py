@@ -30,10 +30,20 @@ from typing import Any, Final
 import attrs
 
 from treedbd.loop import free_beside
-from treedbd.store.index_keys import CHILD_BYTES, VALUE_BYTES, ChildIndex, Entry, decode_entry
-from treedbd.store.index_states import read_states
+from treedbd.store.indexes import (
+    CHILD_BYTES,
+    VALUE_BYTES,
+    ChildIndex,
+    Entry,
+    Ranking,
+    batched,
+    decode_entry,
+    look_up_rank,
+    rank_of_row,
+    ranks_in_steps,
+    read_states,
+)
 from treedbd.store.nodes import Child, Nodes, ReadsNodes, Spread
-from treedbd.store.ranks import Ranking, batched, look_up_rank, rank_of_row, ranks_in_steps
 from treedbd.store.rows import CHUNK_BYTES, LARGE_ROW_BYTES, Span, parse_stored, part_at, unseal
 from treedbd.tree.path import ValueRank, encode_key, encode_value, rank_key, rank_value
 from treedbd.tree.query import Bound, Order, Query, TooManyChildren, Where, WhereCondition

@@ -14,8 +14,7 @@ from typing import TypeVar
 
 from treedbd.store import changelog
 from treedbd.store.engine import DiskFull, StoreFailed
-from treedbd.store.index_states import read_states
-from treedbd.store.index_writer import make_writer
+from treedbd.store.indexes import make_writer, read_states
 from treedbd.store.lock import DirectoryLock
 from treedbd.store.node_writer import NodeWriter
 from treedbd.store.nodes import Nodes

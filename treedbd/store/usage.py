@@ -25,7 +25,7 @@ import orjson
 from treedbd.limits import KIB, MIB
 from treedbd.loop import pause
 from treedbd.store.engine import DamagedRow, ReadView, Transaction, WrappedTransaction
-from treedbd.store.index_keys import USAGE_KEY
+from treedbd.store.indexes import USAGE_KEY
 from treedbd.store.rows import END, FIRST, SUM_BYTES, Page, is_page, seal, unseal
 from treedbd.tree.types import PRIORITY, Json
 from treedbd.tree.value import compact

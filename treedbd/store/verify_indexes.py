@@ -11,8 +11,7 @@ from collections.abc import Iterator
 
 from treedbd.store.disconnect_rows import check_rows
 from treedbd.store.engine import DamagedRow, ReadView
-from treedbd.store.index_entries import find_collections, look_up
-from treedbd.store.index_keys import (
+from treedbd.store.indexes import (
     DISCONNECT_END,
     DISCONNECT_FIRST,
     INDEX_END,
@@ -20,10 +19,13 @@ from treedbd.store.index_keys import (
     STATE_KEY,
     USAGE_KEY,
     ChildIndex,
+    IndexStates,
     decode_entry,
     encode_entry,
+    find_collections,
+    look_up,
+    read_states,
 )
-from treedbd.store.index_states import IndexStates, read_states
 from treedbd.store.nodes import Nodes
 from treedbd.store.rows import unseal
 from treedbd.tree.path import format_path

@@ -13,7 +13,7 @@ from twisted.logger import Logger
 
 from treedbd.database.database import Database
 from treedbd.errors import in_one_line
-from treedbd.store.index_keys import ChildIndex
+from treedbd.store.indexes import ChildIndex
 from treedbd.tree.path import format_path
 from treedbd.tree.query import Query
 from treedbd.tree.types import InvalidQuery, Json, Path

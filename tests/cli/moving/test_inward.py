@@ -23,7 +23,7 @@ from treedbd.cli.exit import INTERRUPTED
 from treedbd.cli.moving import copying, inward
 from treedbd.files import read_installation
 from treedbd.store.engine import StoreUnreachable
-from treedbd.store.index_keys import INDEX_FIRST
+from treedbd.store.indexes import INDEX_FIRST
 from treedbd.store.lock import DirectoryLock
 from treedbd.store.postgresql import comparison, moving
 from treedbd.store.postgresql import connection as connecting

@@ -8,7 +8,7 @@ import pytest
 
 from tests.postgresql import PostgresqlServers
 from treedbd.names import DatabaseName
-from treedbd.store.index_keys import DISCONNECT_FIRST
+from treedbd.store.indexes import DISCONNECT_FIRST
 from treedbd.store.postgresql import schema
 from treedbd.store.postgresql.leases import DeadLease, LeaseOver, Leases
 from treedbd.store.postgresql.schema import prepare_schema

@@ -20,7 +20,7 @@ from typing import Any, Final
 import attrs
 
 from treedbd.names import DatabaseName
-from treedbd.store.index_keys import DISCONNECT_END, DISCONNECT_FIRST
+from treedbd.store.indexes import DISCONNECT_END, DISCONNECT_FIRST
 from treedbd.store.postgresql.connection import (
     Session,
     TimedConnection,
