@@ -65,8 +65,8 @@ OFFLINE_STEPS = (
     *_STEPS,
     _LOADING + "store_writer:StoreWriter._remove",
     _LOADING + "store_writer:StoreWriter._add",
-    "treedbd.store.shelf_stores:WritingStore.commit",
-    "treedbd.store.shelf_stores:WritingStore.close",
+    "treedbd.store.shelf:WritingStore.commit",
+    "treedbd.store.shelf:WritingStore.close",
 )
 MIGRATION_STEPS = (
     "treedbd.cli.migration.migrate:_copy_rules",

@@ -52,8 +52,8 @@ IN_STEPS: Final = (
     f"{_POSTGRESQL}moving:_put_rules",
     f"{_POSTGRESQL}moving:_name",
     f"{_MOVING}copying:repair",
-    "treedbd.store.takeover:_replace",
-    "treedbd.store.takeover:LockTakeover.release",
+    "treedbd.store.lock:_replace",
+    "treedbd.store.lock:LockTakeover.release",
     *_ALWAYS,
 )
 OUT_STEPS: Final = (

@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from treedbd.listening import CannotStart
     from treedbd.service import TreeService
     from treedbd.store.engine import CannotOpenStore, DiskFull, StoreFailed
-    from treedbd.store.shelf import Shelf, open_shelf
-    from treedbd.store.shelf_stores import ReadOnlyShelf
+    from treedbd.store.shelf import ReadOnlyShelf, Shelf, open_shelf
     from treedbd.tree.types import InvalidData, InvalidPath, InvalidQuery
     from treedbd.web.auth.host_login import ADMIN, Auth, Identify
 
@@ -96,7 +95,7 @@ _MODULES = {
     "PermissionDenied": "database.errors",
     "ProjectSettings": "config.project_settings",
     "QueryOptions": "embedding.query_options",
-    "ReadOnlyShelf": "store.shelf_stores",
+    "ReadOnlyShelf": "store.shelf",
     "RulesLimits": "limits",
     "Settings": "config.settings",
     "Shelf": "store.shelf",

@@ -20,8 +20,7 @@ from treedbd.store.indexes import DISCONNECT_FIRST
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.nodes import Nodes
 from treedbd.store.rows import is_page, seal
-from treedbd.store.verify import verify
-from treedbd.store.verify_indexes import verify_indexes
+from treedbd.store.verify import verify, verify_indexes
 from treedbd.tree.edit import Edit, make_patch, make_put
 from treedbd.tree.types import Json, Place
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from tests.store import format_1 as frozen
 from tests.store.normal_form import normal_form
 from treedbd.store.engine import Row, Transaction
-from treedbd.store.format_1 import convert_rows, is_same
+from treedbd.store.formats import convert_rows_of_1 as convert_rows
+from treedbd.store.formats import is_same_in_1 as is_same
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.nodes import Nodes
 from treedbd.store.rows import seal

@@ -9,7 +9,8 @@ import pytest
 
 from tests.store.older_files import check_content, ignore, unpack_file
 from treedbd.store.engine import CannotOpenStore, Row
-from treedbd.store.format_2 import convert_rows, is_same
+from treedbd.store.formats import convert_rows_of_2 as convert_rows
+from treedbd.store.formats import is_same_in_2 as is_same
 from treedbd.store.sqlite.convert import check_older
 from treedbd.store.sqlite.engine import SqliteEngine
 from treedbd.store.sqlite.file import connect

@@ -20,8 +20,7 @@ from tests.store.sqlite.disk_space import limited_file_size
 from treedbd.store import changelog
 from treedbd.store.engine import CannotOpenStore, DiskFull, StoreFailed
 from treedbd.store.lock import DirectoryLock
-from treedbd.store.shelf import Shelf, open_shelf
-from treedbd.store.shelf_stores import ReadOnlyShelf
+from treedbd.store.shelf import ReadOnlyShelf, Shelf, open_shelf
 from treedbd.store.sqlite.file import connect
 from treedbd.tree.edit import make_put, make_remove
 from treedbd.tree.types import Place

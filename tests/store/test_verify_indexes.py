@@ -19,7 +19,7 @@ from treedbd.store.indexes import (
 )
 from treedbd.store.memory import MemoryEngine
 from treedbd.store.rows import seal
-from treedbd.store.verify_indexes import verify_indexes
+from treedbd.store.verify import verify_indexes
 from treedbd.tree.edit import make_put
 from treedbd.tree.types import Place
 

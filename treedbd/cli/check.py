@@ -23,8 +23,7 @@ from treedbd.store.lock import DirectoryLock
 from treedbd.store.sqlite.convert import check_older, find_room
 from treedbd.store.sqlite.engine import SqliteEngine
 from treedbd.store.sqlite.file import OlderFormat
-from treedbd.store.verify import MAX_FINDINGS, verify
-from treedbd.store.verify_indexes import verify_indexes
+from treedbd.store.verify import MAX_FINDINGS, verify, verify_indexes
 
 
 def add_options(parser: ArgumentParser, _: str) -> None:

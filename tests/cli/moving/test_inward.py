@@ -235,7 +235,7 @@ async def test_a_killed_move_can_be_run_again_while_the_daemon_is_read_only(
 @pytest_twisted.ensureDeferred
 async def test_a_move_that_was_killed_after_its_end_is_not_made_again(places: Places) -> None:
     places.fill()
-    places.kill_at("treedbd.store.takeover.LockTakeover:release", places.here, places.cluster)
+    places.kill_at("treedbd.store.lock.LockTakeover:release", places.here, places.cluster)
     numbers = places.stored_numbers()
     with places.daemon() as engine:
         commit(engine, b"\xff", b"newer")

@@ -29,7 +29,7 @@ from treedbd.config.settings import Settings
 from treedbd.store.engine import CannotOpenStore, StoreFailed
 from treedbd.store.lock import DirectoryLock
 from treedbd.store.nodes import Nodes
-from treedbd.store.shelf_stores import ReadingStore
+from treedbd.store.shelf import ReadingStore
 from treedbd.tree.fragments import Splitter
 
 _GOES_ON: Final = "The same command goes on where it stopped."

@@ -19,7 +19,7 @@ from treedbd.config.settings import Settings
 from treedbd.store.engine import CannotOpenStore, DiskFull, StoreFailed
 from treedbd.store.node_writer import NodeWriter
 from treedbd.store.nodes import Nodes
-from treedbd.store.shelf_stores import WritingStore
+from treedbd.store.shelf import WritingStore
 from treedbd.tree.edit import make_remove, normalise
 from treedbd.tree.types import CONTAINER, PRIORITY, Change, InvalidData, Path, Place, Value
 

@@ -1,7 +1,7 @@
 """Moves the databases of a data directory into PostgreSQL.
 
 While the daemon runs, what differs is copied in passes until little does. Then its lock is taken
-(`store.takeover`): it refuses writes from then on. One more pass copies the rest and finds all rows
+(`store.lock`): it refuses writes from then on. One more pass copies the rest and finds all rows
 and entries alike in the end, and the copies take their places in one transaction. From that moment
 PostgreSQL has the truth, and the daemon of the data directory never gets its lock back.
 """
@@ -32,7 +32,14 @@ from treedbd.database.data_directory import MOVED_FILE, walk
 from treedbd.files import write_atomically
 from treedbd.names import DatabaseName, parse_label
 from treedbd.store.engine import CannotOpenStore, StoreUnreachable
-from treedbd.store.lock import DirectoryInUse, DirectoryLock
+from treedbd.store.lock import (
+    DirectoryInUse,
+    DirectoryLock,
+    LockTakeover,
+    await_writers,
+    is_aside,
+    put_lock_back,
+)
 from treedbd.store.postgresql.moving import (
     MOVED_IN,
     AppearedMeanwhile,
@@ -50,7 +57,6 @@ from treedbd.store.postgresql.moving import (
 from treedbd.store.postgresql.projects import PART
 from treedbd.store.postgresql.schema import prepare_schema, read_schema
 from treedbd.store.sqlite.engine import SqliteEngine
-from treedbd.store.takeover import LockTakeover, await_writers, is_aside, put_lock_back
 
 _FEW: Final = 10_000
 """If a pass has found no more that differs, the next one is that without writers."""

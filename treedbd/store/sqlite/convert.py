@@ -39,8 +39,15 @@ import apsw
 
 from treedbd.files import FULL_ERRNOS, open_private, sync_directory
 from treedbd.limits import MIB
-from treedbd.store import format_1, format_2, format_3
 from treedbd.store.engine import CannotOpenStore, DiskFull, ReadView, Row, StoreFailed
+from treedbd.store.formats import (
+    convert_rows_of_1,
+    convert_rows_of_2,
+    convert_rows_of_3,
+    is_same_in_1,
+    is_same_in_2,
+    is_same_in_3,
+)
 from treedbd.store.rows import END, FIRST
 from treedbd.store.sqlite.errors import (
     SQLITE_ERRORS,
@@ -60,7 +67,8 @@ from treedbd.store.sqlite.file import (
 from treedbd.store.sqlite.history import History
 from treedbd.store.sqlite.integrity import check_all
 from treedbd.store.sqlite.reader import SqliteReader
-from treedbd.store.verify import MAX_FINDINGS, check_rows, verify
+from treedbd.store.verify import MAX_FINDINGS, verify
+from treedbd.store.verify import check_stored_rows as check_rows
 
 Report: TypeAlias = Callable[[str], None]
 """Receives a sentence about the progress, for an operator."""
@@ -99,14 +107,12 @@ _LogRow: TypeAlias = tuple[int, int, bytes, bytes]
 
 _OLDER: Final = {
     1: _Format(
-        format_1.is_same,
-        format_1.convert_rows,
-        lambda view: format_1.check_rows(view.scan(FIRST, END)),
+        is_same_in_1,
+        convert_rows_of_1,
+        lambda view: check_rows(view.scan(FIRST, END)),
     ),
-    2: _Format(
-        format_2.is_same, format_2.convert_rows, lambda view: check_rows(view.scan(FIRST, END))
-    ),
-    3: _Format(format_3.is_same, format_3.convert_rows, lambda view: iter(verify(view))),
+    2: _Format(is_same_in_2, convert_rows_of_2, lambda view: check_rows(view.scan(FIRST, END))),
+    3: _Format(is_same_in_3, convert_rows_of_3, lambda view: iter(verify(view))),
     # Its rows are those of format 5, in pages without check sums.
     4: _Format(lambda _: True, iter, lambda view: iter(verify(view)), has_other_pages=True),
 }

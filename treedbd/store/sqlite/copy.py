@@ -24,8 +24,7 @@ from treedbd.store.sqlite.errors import SQLITE_ERRORS, classify_error, describe
 from treedbd.store.sqlite.file import LOG, OlderFormat, beside, connect, connect_reader, empty_file
 from treedbd.store.sqlite.integrity import check_all
 from treedbd.store.sqlite.reader import SqliteReader
-from treedbd.store.verify import verify
-from treedbd.store.verify_indexes import verify_indexes
+from treedbd.store.verify import verify, verify_indexes
 
 PAGES_AT_ONCE: Final = 256
 HASHED_AT_ONCE: Final = 1024 * 1024

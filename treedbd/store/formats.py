@@ -17,6 +17,16 @@ present row has must be kept in memory.
 A row may stay longer than `row_bytes` where it could be split now; the first change of it does so.
 
 The encoding of format 1 that is defined here must never change.
+
+Rows of format 2, and how they become rows of format 3.
+
+In format 2 every row was stored by itself, under its own key and without a check sum. In format 3
+rows begin with one, and short rows of siblings share pages (`pages`).
+
+Rows of format 3, and how they become rows of format 4: they are the same.
+
+In format 4 a file may have indexes (`index_keys`), which every write must keep. A program that does
+not know them must not write to such a file, so the format was raised.
 """
 
 from __future__ import annotations
@@ -29,6 +39,7 @@ from typing import Final
 import attrs
 
 from treedbd.store.engine import Row
+from treedbd.store.pages import PAGE_BYTES, pack
 from treedbd.store.rows import (
     ROW_KEY_BYTES,
     SPREAD_BYTES,
@@ -36,12 +47,34 @@ from treedbd.store.rows import (
     is_priority_row,
     load_priority_row,
     load_row,
+    seal_row,
 )
 from treedbd.store.verify import check_row
 from treedbd.tree.edit import Draft
 from treedbd.tree.path import encode_key, encode_path
 from treedbd.tree.types import VALUE, Path, Priority, Value
 from treedbd.tree.value import members, sort_members
+
+
+def is_same_in_2(_: Row) -> bool:
+    """Return False: every row is stored in another way."""
+    return False
+
+
+def convert_rows_of_2(rows: Iterable[Row]) -> Iterator[Row]:
+    """Convert the rows of a tree, in their order, with one page in memory at most."""
+    return map(seal_row, pack(rows, PAGE_BYTES))
+
+
+def is_same_in_3(_: Row) -> bool:
+    """Return True: every row stays as it is."""
+    return True
+
+
+def convert_rows_of_3(rows: Iterable[Row]) -> Iterator[Row]:
+    """Return the rows as they are."""
+    return iter(rows)
+
 
 _INT_TAG: Final = 0x02
 _TEXT_TAG: Final = 0x03
@@ -78,12 +111,12 @@ class _MergedRow:
         return self.key, encode_row(self.draft.finish())
 
 
-def is_same(row: Row) -> bool:
+def is_same_in_1(row: Row) -> bool:
     """Return whether a row of format 1 is the same row in format 2; raise ValueError."""
-    return not _may_change(*row) or list(convert_rows([row])) == [row]
+    return not _may_change(*row) or list(convert_rows_of_1([row])) == [row]
 
 
-def convert_rows(rows: Iterable[Row]) -> Iterator[Row]:
+def convert_rows_of_1(rows: Iterable[Row]) -> Iterator[Row]:
     """Convert the rows of a tree from format 1, in their order, to those of format 2, in any order.
 
     Raises ValueError for a row that format 1 does not have. Memory is bounded by the largest rows.
@@ -113,7 +146,7 @@ def check_rows(rows: Iterable[Row]) -> Iterator[str]:
 
     Raises ValueError as `convert_rows` does.
     """
-    return filter(None, (check_row(*row) for row in convert_rows(rows)))
+    return filter(None, (check_row(*row) for row in convert_rows_of_1(rows)))
 
 
 def _may_change(key: bytes, raw: bytes) -> bool:
