@@ -50,7 +50,7 @@ def check_health(client: Client, *words: str) -> None:
 
 STUCK_DISK = """
 import pathlib, threading
-from treedbd.store.sqlite.transaction import SqliteTransaction
+from treedbd.store.sqlite.writer import SqliteTransaction
 
 commit = SqliteTransaction.commit
 

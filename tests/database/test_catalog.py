@@ -23,7 +23,7 @@ from treedbd.rules.ruleset import OPEN
 from treedbd.store.engine import CannotCreateStore, CannotOpenStore
 from treedbd.store.lock import DirectoryLock
 from treedbd.store.rows import seal
-from treedbd.store.sqlite import page_sums
+from treedbd.store.sqlite import file as page_sums
 from treedbd.store.sqlite.engine import SqliteEngine
 
 

@@ -42,8 +42,7 @@ from treedbd.store.engine import Damage, DamagedRow, StoreDamaged, StoreFailed
 from treedbd.store.sqlite import damage
 from treedbd.store.sqlite.damage import CheckStopped, find_damage
 from treedbd.store.sqlite.engine import SqliteEngine
-from treedbd.store.sqlite.file import PAGE_BYTES
-from treedbd.store.sqlite.page_sums import write_sums
+from treedbd.store.sqlite.file import PAGE_BYTES, write_sums
 from treedbd.tree.path import encode_path
 from treedbd.tree.types import Json
 

@@ -16,8 +16,7 @@ from treedbd.store.engine import CannotOpenStore
 from treedbd.store.sqlite import convert
 from treedbd.store.sqlite.convert import check_older
 from treedbd.store.sqlite.engine import SqliteEngine
-from treedbd.store.sqlite.file import PAGE_BYTES, connect
-from treedbd.store.sqlite.page_sums import are_compared, write_sums
+from treedbd.store.sqlite.file import PAGE_BYTES, are_compared, connect, write_sums
 from treedbd.tree.path import encode_path
 
 KEY = encode_path(("people", "p000"))

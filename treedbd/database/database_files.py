@@ -44,8 +44,7 @@ from treedbd.store.engine import (
 from treedbd.store.lock import LOCK_MISPLACED, DirectoryLock
 from treedbd.store.on_demand import CreateOnWriteEngine, FileEngine, ReopeningEngine
 from treedbd.store.sqlite.engine import SqliteEngine
-from treedbd.store.sqlite.errors import damaged, inaccessible
-from treedbd.store.sqlite.file import check_library
+from treedbd.store.sqlite.file import check_library, damaged, inaccessible
 
 DAMAGED: Final = "The database is damaged, and nothing is written to it: restore it from a backup."
 UNREADABLE: Final = (

@@ -17,8 +17,7 @@ from treedbd.database.data_directory import MOVED_FILE, RULES_FILE, DirectoryEnt
 from treedbd.errors import OperatorError
 from treedbd.names import DatabaseName
 from treedbd.store.engine import CannotOpenStore
-from treedbd.store.sqlite.errors import inaccessible
-from treedbd.store.sqlite.file import FORMAT, read_format
+from treedbd.store.sqlite.file import FORMAT, inaccessible, read_format
 
 ServedProjects: TypeAlias = Mapping[str, Collection[str] | None]
 """The databases of each project, None for one that may have any."""

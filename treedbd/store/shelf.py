@@ -42,7 +42,7 @@ from treedbd.store.rows import Span, parse_stored
 from treedbd.store.sqlite.engine import SqliteEngine
 from treedbd.store.sqlite.file import check_file, connect_reader
 from treedbd.store.sqlite.reader import SqliteReader
-from treedbd.store.sqlite.transaction import SqliteTransaction
+from treedbd.store.sqlite.writer import SqliteTransaction
 from treedbd.tree.edit import Edit, make_put, make_remove, resolve
 from treedbd.tree.path import make_place
 from treedbd.tree.types import PRIORITY, InvalidData, InvalidPath, Json, Path, Place

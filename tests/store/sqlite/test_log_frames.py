@@ -10,8 +10,8 @@ import subprocess
 import pytest
 
 from treedbd.store.sqlite.engine import SqliteEngine
+from treedbd.store.sqlite.file import SUM_BYTES
 from treedbd.store.sqlite.log_frames import is_applied
-from treedbd.store.sqlite.page_sums import SUM_BYTES
 
 FRAME_BYTES = 24 + 4096
 LOG_HEADER_BYTES = 32

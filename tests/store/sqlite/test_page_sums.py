@@ -23,7 +23,7 @@ from treedbd.store.engine import (
     StoreDamaged,
     StoreFailed,
 )
-from treedbd.store.sqlite import page_sums
+from treedbd.store.sqlite import file as page_sums
 from treedbd.store.sqlite.copy import Moment
 from treedbd.store.sqlite.engine import SqliteEngine
 from treedbd.store.sqlite.file import PAGE_BYTES, connect_reader, log_of

@@ -5,7 +5,7 @@ import pathlib
 import pytest
 
 from tests.store.sqlite.disk_space import limited_file_size
-from treedbd.store.sqlite.reserve import Reserve
+from treedbd.store.sqlite.engine import Reserve
 
 SIZE = 256 * 1024
 

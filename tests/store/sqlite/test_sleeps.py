@@ -15,7 +15,7 @@ import pytest
 from tests.store.conformance import append_all
 from treedbd.store.engine import StoreFailed
 from treedbd.store.sqlite.engine import SqliteEngine
-from treedbd.store.sqlite.sleeps import SLEEP_US, allow_bounds, this_thread
+from treedbd.store.sqlite.file import SLEEP_US, allow_bounds, this_thread
 
 LOCK = """
 import fcntl, sys

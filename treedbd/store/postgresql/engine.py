@@ -40,7 +40,7 @@ from treedbd.store.postgresql.transaction import RecordingTransaction
 from treedbd.store.rows import FIRST
 from treedbd.store.sqlite.engine import RESERVE_BYTES, SqliteEngine, remove_files
 from treedbd.store.sqlite.reader import PresentReader
-from treedbd.store.sqlite.transaction import SqliteTransaction
+from treedbd.store.sqlite.writer import SqliteTransaction
 
 LOSSES_BEFORE_TURN: Final = 3
 """After so many lost commits in a row the others have to wait for this daemon."""

@@ -14,7 +14,7 @@ from typing import Final
 from treedbd.store.engine import LogEntry
 from treedbd.store.postgresql.position import END_OF_ROWS, CopyPosition
 from treedbd.store.postgresql.touched import Range
-from treedbd.store.sqlite.transaction import SqliteTransaction
+from treedbd.store.sqlite.writer import SqliteTransaction
 
 _FEW_ROWS: Final = 64
 

@@ -49,19 +49,17 @@ from treedbd.store.formats import (
     is_same_in_3,
 )
 from treedbd.store.rows import END, FIRST
-from treedbd.store.sqlite.errors import (
-    SQLITE_ERRORS,
-    cannot_open,
-    classify_error,
-    damaged,
-    describe,
-)
 from treedbd.store.sqlite.file import (
     FORMAT,
+    SQLITE_ERRORS,
     beside,
+    cannot_open,
+    classify_error,
     connect,
     connect_reader,
     connect_writer,
+    damaged,
+    describe,
     empty_file,
 )
 from treedbd.store.sqlite.history import History

@@ -20,8 +20,17 @@ import attrs
 from treedbd.files import open_private
 from treedbd.store.engine import DamagedRow, ReadView, StoreFailed
 from treedbd.store.sqlite.convert import check_older
-from treedbd.store.sqlite.errors import SQLITE_ERRORS, classify_error, describe
-from treedbd.store.sqlite.file import LOG, OlderFormat, beside, connect, connect_reader, empty_file
+from treedbd.store.sqlite.file import (
+    LOG,
+    SQLITE_ERRORS,
+    OlderFormat,
+    beside,
+    classify_error,
+    connect,
+    connect_reader,
+    describe,
+    empty_file,
+)
 from treedbd.store.sqlite.integrity import check_all
 from treedbd.store.sqlite.reader import SqliteReader
 from treedbd.store.verify import verify, verify_indexes

@@ -25,9 +25,15 @@ from treedbd.store.engine import (
     StoreFailed,
 )
 from treedbd.store.rows import END, FIRST
-from treedbd.store.sqlite.errors import SQLITE_ERRORS, WRONG_SUM, describe, result_code
-from treedbd.store.sqlite.failed_reads import find_failed_read
-from treedbd.store.sqlite.file import connect_reader, set_cache_size
+from treedbd.store.sqlite.file import (
+    SQLITE_ERRORS,
+    WRONG_SUM,
+    connect_reader,
+    describe,
+    find_failed_read,
+    result_code,
+    set_cache_size,
+)
 from treedbd.store.sqlite.integrity import messages
 from treedbd.store.sqlite.reader import SqliteReader
 from treedbd.store.verify import find_unreadable

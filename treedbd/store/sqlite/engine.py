@@ -3,6 +3,15 @@
 It has three kinds of connections: one that writes and checkpoints (`writer`), one for reads of the
 present moment, each of which ends before anything else can run, and one for each snapshot. Beside
 the file are its write-ahead log, the index of the log (both SQLite's) and the reserve (`reserve`).
+
+The readers of a shelf file: one of the present moment, and one for each moment that is held.
+
+Disk space kept in reserve, so that removals still work when the disk is full.
+
+The reserve is a file of real blocks beside the database. When the disk is full it is deleted; its
+space is enough to checkpoint the log of the engine and restart it, and for removals. It is
+allocated again only when there is room for it twice: space that was released a moment ago is not
+space to spare.
 """
 
 from __future__ import annotations
@@ -14,7 +23,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, TypeAlias, TypeVar
 
-from treedbd.files import FULL_ERRNOS, create_directory, sync_directory, write_atomically
+from treedbd.files import (
+    FULL_ERRNOS,
+    allocate,
+    create_directory,
+    open_private,
+    sync_directory,
+    write_atomically,
+)
+from treedbd.limits import KIB
 from treedbd.store.engine import (
     CannotOpenStore,
     Damage,
@@ -27,22 +44,215 @@ from treedbd.store.engine import (
 from treedbd.store.lock import DirectoryLock
 from treedbd.store.sqlite.convert import Report, convert
 from treedbd.store.sqlite.damage import find_damage
-from treedbd.store.sqlite.errors import SQLITE_ERRORS
 from treedbd.store.sqlite.file import (
     FORMAT,
     LOG,
+    SQLITE_ERRORS,
     OlderFormat,
     beside,
     check_file,
+    connect_reader,
     empty_file,
     read_format,
 )
 from treedbd.store.sqlite.history import MARK
 from treedbd.store.sqlite.integrity import check_file_content
-from treedbd.store.sqlite.reader import PresentReader
-from treedbd.store.sqlite.readers import Readers
-from treedbd.store.sqlite.reserve import Reserve
+from treedbd.store.sqlite.reader import CachedConnection, PresentReader
 from treedbd.store.sqlite.writer import SqliteWriter, apply_log
+
+_SPARE_CONNECTIONS: Final = 1
+_AT_ONCE_BYTES: Final = 64 * KIB
+"""What is in a smaller file is read at once, and no moment of it held."""
+_SNAPSHOT_CACHE_BYTES: Final = 1024 * 1024
+"""Enough for the inner pages of the tree: a reader of a moment mostly reads each page once."""
+
+
+class Readers:
+    """The reading connections of one file.
+
+    Attributes:
+        present: reads the present moment; another one after it was held.
+        snapshots: the moments that are held.
+
+    """
+
+    def __init__(self, path: pathlib.Path, check_in_place: Callable[[], None]) -> None:
+        """Connect; `check_in_place` raises if the path leads to another file by now."""
+        self._path = path
+        self._check_in_place = check_in_place
+        self._cache_bytes: int | None = None
+        self._begun: Callable[[ReadView], None] | None = None
+        self._damaged: Callable[[Damage], None] = lambda _: None
+        self.present = self._make_reader(CachedConnection(connect_reader(path)))
+        self.snapshots: Final[set[PresentReader]] = set()
+        self._spare: list[CachedConnection] = []
+        if path.stat().st_size > _AT_ONCE_BYTES:  # so that it can be read when it is removed
+            other = self._try_spare()
+            if other is not None:
+                self._release(other)
+
+    def follow(self, begun: Callable[[ReadView], None]) -> None:
+        """Call `begun` with each moment that `present` begins to show from now on."""
+        self.present.let_go()
+        self._begun = self.present.begun = begun
+
+    def report_damage(self, damaged: Callable[[Damage], None]) -> None:
+        """Call `damaged` when a read finds the file damaged."""
+        self._damaged = damaged
+
+    def hold(self) -> PresentReader:
+        """Hold the present moment open; raise `StoreFailed`."""
+        snapshot = self._take_spare().begin_held()
+        snapshot.cached.limit(_SNAPSHOT_CACHE_BYTES)
+        self.snapshots.add(snapshot)
+        return snapshot
+
+    def advance(self, *, holds: bool) -> PresentReader | None:
+        """Let reads show what has been committed; with `holds` return the moment before, held.
+
+        None if that is not open any more, or no other connection can be opened.
+        """
+        reader = self.present
+        other = self._try_spare() if holds else None
+        if other is None or not reader.keep_open():
+            reader.advance()
+            if other is not None:
+                self._release(other)
+            return None
+        self._show_by(other, reader)
+        return reader
+
+    def renew(self) -> None:
+        """Show the moment that is shown by a transaction that begins now, if nothing is newer.
+
+        One that began before the log was checkpointed keeps it from being restarted.
+        """
+        reader = self.present
+        if reader.is_pinned:
+            return
+        other = self._try_spare()
+        if other is None:
+            return
+        other.pin()
+        if other.shows_as(reader) and reader.keep_open():
+            self._show_by(other, reader)
+            reader.close()
+        else:
+            self._release(other)
+        other.is_pinned = False
+
+    def limit_cache(self, size: int) -> None:
+        """Keep about `size` bytes of pages for the present; a snapshot keeps a few of its own."""
+        self._cache_bytes = size
+        self.present.cached.limit(size)
+
+    def let_go(self) -> bool:
+        """Do as `PresentReader.let_go`; may be called in any thread."""
+        return self.present.let_go()
+
+    def close(self) -> None:
+        """Close all connections, and the snapshots with them."""
+        for snapshot in list(self.snapshots):
+            snapshot.close()
+        for cached in (*self._spare, self.present.cached):
+            cached.connection.close()
+        self._spare.clear()
+
+    def _make_reader(self, connection: CachedConnection) -> PresentReader:
+        return PresentReader(connection, self._hold_present, self._release, self._found_damaged)
+
+    def _found_damaged(self, damage: Damage) -> None:
+        self._damaged(damage)
+
+    def _take_spare(self) -> PresentReader:
+        if self._spare:
+            return self._make_reader(self._spare.pop())
+        self._check_in_place()
+        return self._make_reader(CachedConnection(connect_reader(self._path)))
+
+    def _try_spare(self) -> PresentReader | None:
+        """Return a reader; None if there is none: no descriptor may be left, for one thing."""
+        try:
+            return self._take_spare()
+        except StoreFailed:
+            return None
+
+    def _hold_present(self, reader: PresentReader) -> bool:
+        """Let another reader show the present moment from now on; return whether it can.
+
+        It cannot if a commit has taken effect that was not shown yet, or without a connection.
+        """
+        other = self._try_spare()
+        if other is None:
+            return False
+        other.pin()
+        if not other.shows_as(reader):
+            other.advance()
+            self._release(other)
+            return False
+        other.is_pinned = reader.is_pinned
+        self._show_by(other, reader)
+        reader.cached.limit(_SNAPSHOT_CACHE_BYTES)
+        return True
+
+    def _show_by(self, other: PresentReader, held: PresentReader) -> None:
+        """Let another reader show the present moment from now on: `held` keeps its own."""
+        if self._cache_bytes is not None:
+            other.cached.limit(self._cache_bytes)
+        other.begun, held.begun = self._begun, None
+        self.present = other
+        self.snapshots.add(held)
+
+    def _release(self, reader: PresentReader) -> None:
+        self.snapshots.discard(reader)
+        if len(self._spare) < _SPARE_CONNECTIONS:
+            self._spare.append(reader.cached)
+        else:
+            reader.cached.connection.close()
+
+
+class Reserve:
+    """A file of `size` bytes that may or may not exist."""
+
+    def __init__(self, path: pathlib.Path, size: int) -> None:
+        """Nothing is read or written before the first call of a method."""
+        self._path = path
+        self._size = size
+
+    def release(self) -> None:
+        """Release the space, if it is held."""
+        self._path.unlink(missing_ok=True)
+        sync_directory(self._path.parent)
+
+    def restore(self) -> bool:
+        """Allocate the space; return False, and hold nothing, if there is not room for it twice.
+
+        Raises OSError for any other error of the disk.
+        """
+        if self._is_held():
+            return True
+        descriptor = open_private(self._path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        try:
+            allocate(descriptor, 0, 2 * self._size)
+            os.ftruncate(descriptor, self._size)
+            os.fsync(descriptor)
+        except OSError as error:
+            self._path.unlink(missing_ok=True)
+            if error.errno in FULL_ERRNOS:
+                return False
+            raise
+        finally:
+            os.close(descriptor)
+        sync_directory(self._path.parent)
+        return True
+
+    def _is_held(self) -> bool:
+        try:
+            status = self._path.stat()
+        except FileNotFoundError:
+            return False
+        return status.st_size == self._size and status.st_blocks * 512 >= self._size
+
 
 T = TypeVar("T")
 _Close: TypeAlias = Callable[[bool, bool], None]

@@ -8,8 +8,7 @@ import pathlib
 import apsw
 
 from treedbd.store.engine import StoreFailed
-from treedbd.store.sqlite.errors import SQLITE_ERRORS, describe
-from treedbd.store.sqlite.file import connect_reader
+from treedbd.store.sqlite.file import SQLITE_ERRORS, connect_reader, describe
 
 
 def check_all(connection: apsw.Connection) -> list[str]:

@@ -13,8 +13,7 @@ import struct
 from collections.abc import Iterator
 from typing import BinaryIO, Final, NamedTuple, TypeAlias
 
-from treedbd.store.sqlite.file import PAGE_BYTES
-from treedbd.store.sqlite.page_sums import RESERVED_AT
+from treedbd.store.sqlite.file import PAGE_BYTES, RESERVED_AT
 
 _HEADER: Final = struct.Struct(">8I")
 _FRAME: Final = struct.Struct(">6I")

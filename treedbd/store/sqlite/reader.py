@@ -28,9 +28,13 @@ from treedbd.store.engine import (
     StoreDamaged,
     StoreFailed,
 )
-from treedbd.store.sqlite.errors import SQLITE_ERRORS, classify_error
-from treedbd.store.sqlite.file import set_cache_size
-from treedbd.store.sqlite.sleeps import SLEEP_US, this_thread
+from treedbd.store.sqlite.file import (
+    SLEEP_US,
+    SQLITE_ERRORS,
+    classify_error,
+    set_cache_size,
+    this_thread,
+)
 
 Execute: TypeAlias = Callable[..., apsw.Cursor]
 T = TypeVar("T")

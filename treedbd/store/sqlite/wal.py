@@ -8,8 +8,7 @@ from typing import Final
 import apsw
 
 from treedbd.store.engine import DiskFull, StoreFailed
-from treedbd.store.sqlite.errors import LOCK_ERRORS, SQLITE_ERRORS, classify_error
-from treedbd.store.sqlite.file import BUSY_MS, FORMAT
+from treedbd.store.sqlite.file import BUSY_MS, FORMAT, LOCK_ERRORS, SQLITE_ERRORS, classify_error
 
 CHECKPOINT_FRAMES: Final = 250
 """The log is checkpointed at this many pages, and again after as many more until it restarts."""

@@ -29,41 +29,71 @@ let go once more after it. Only then does no reader need the log, and the next c
 A checkpoint must never need room: on a full disk it is what lets the log be restarted in its own
 space, so that removals find some. So the file is made as long as a commit will need it before the
 pages go to the log (`space`).
+
+The one transaction of a shelf file.
+
+Nothing is written to disk before `commit`, the only step that waits. At any error of the engine the
+transaction is rolled back at once, so all that is left to do is to answer its writers.
+
+The space of a shelf file: allocated before a commit, so that a checkpoint never needs room.
+
+What follows the last page means nothing; if a commit fails, the file is truncated there again, by
+this process or by the next checkpoint.
+
+The files that a database has open, and whether their paths still lead to them.
+
+A file that is renamed or removed stays open, and what is written to it then is lost, or found by
+nobody. Another file in its place would be another history. So this is checked before each commit,
+and nothing is committed while a file is elsewhere. Reads go on: what is open still holds all that
+was acknowledged.
+
+A commit only checks that there is a log, since on Linux (from 6.13 on) each `stat` of a file makes
+the next write to it change its inode: that took 30 µs for each commit, and this takes 5. Which log
+it is, is checked from time to time.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import pathlib
-from collections.abc import Callable
-from typing import Final
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, Protocol
 
 import apsw
 
-from treedbd.files import FULL_ERRNOS, sync_directory
-from treedbd.store.engine import CannotOpenStore, DamagedPage, DiskFull, StoreDamaged, StoreFailed
-from treedbd.store.lock import DirectoryLock
-from treedbd.store.sqlite.errors import (
-    LOCK_ERRORS,
-    SQLITE_ERRORS,
-    cannot_open,
-    classify_error,
-    describe,
+from treedbd.files import FULL_ERRNOS, allocate, sync_directory
+from treedbd.loop import pause, run_beside
+from treedbd.store.engine import (
+    CannotOpenStore,
+    DamagedPage,
+    DiskFull,
+    LogEntry,
+    Row,
+    StoreDamaged,
+    StoreFailed,
 )
+from treedbd.store.lock import LOCK_MISPLACED, DirectoryLock
 from treedbd.store.sqlite.file import (
     BUSY_MS,
+    LOCK_ERRORS,
+    PAGE_BYTES,
+    SLEEP_US,
+    SQLITE_ERRORS,
     TURN_BUSY_MS,
+    cannot_open,
+    classify_error,
     connect,
     connect_writer,
+    describe,
     log_of,
     set_cache_size,
+    this_thread,
 )
 from treedbd.store.sqlite.history import History, has_content
-from treedbd.store.sqlite.open_files import OpenFiles
-from treedbd.store.sqlite.sleeps import SLEEP_US, this_thread
-from treedbd.store.sqlite.space import FileSpace
-from treedbd.store.sqlite.transaction import SqliteTransaction
+from treedbd.store.sqlite.reader import SqliteReader
 from treedbd.store.sqlite.wal import (
     LogLength,
     checkpoint_all,
@@ -73,6 +103,315 @@ from treedbd.store.sqlite.wal import (
     vacuum,
     verify,
 )
+
+_GET = "SELECT v FROM kv WHERE db = 1 AND k = ?"
+_FLOOR = (
+    "SELECT k, CASE WHEN length(v) <= ?2 THEN v END FROM kv WHERE db = 1 AND k <= ?1 "
+    "ORDER BY k DESC LIMIT 1"
+)
+"""The length of a value is known without reading it."""
+_PUT = "INSERT INTO kv VALUES(1, ?, ?) ON CONFLICT(db, k) DO UPDATE SET v = excluded.v"
+_DELETE = "DELETE FROM kv WHERE db = 1 AND k = ?"
+_DELETE_RANGE = "DELETE FROM kv WHERE db = 1 AND k >= ? AND k < ?"
+_LENGTHS = "SELECT k, length(v) FROM kv WHERE db = 1 AND k >= ? AND k < ? ORDER BY k LIMIT ?"
+_ROWS_AT_ONCE = 512
+_BYTES_AT_ONCE = 2 * 1024 * 1024
+"""Rows, and bytes in them, that are removed by one statement."""
+_MANY_CHANGES = 64
+"""Discarding more changes takes milliseconds."""
+_LONG_BYTES = 1024 * 1024
+"""A longer value is read and stored beside the turns of the reactor."""
+_APPEND = "INSERT INTO log VALUES(1, ?, ?, ?)"
+_TRIM = "DELETE FROM log WHERE seq <= ?"
+_LONG = "SELECT seq FROM log WHERE seq <= ? AND length(entry) > ?"
+_ENTRY = "SELECT entry FROM log WHERE seq = ?"
+_CUT = "UPDATE log SET entry = ? WHERE seq = ?"
+_TRIM_ALL = "DELETE FROM log"
+_PAGE_COUNT = "PRAGMA page_count"
+_SET_SEQUENCE = "UPDATE dbs SET seq = ? WHERE db = 1"
+
+
+class TransactionOwner(Protocol):
+    """Prepares a commit, and is notified once of how the transaction ended."""
+
+    def prepare(self, pages: int) -> None:
+        """Before a commit, make sure that it will last, in a file of that many pages.
+
+        Raises `DiskFull` or `StoreFailed`.
+        """
+        ...
+
+    def committed(self, newest: tuple[int, bytes] | None) -> None:
+        """Record that everything is durable.
+
+        `newest` are the number and the id of the last entry that was appended, if any was.
+        """
+        ...
+
+    def rolled_back(self) -> None:
+        """Record that the changes were discarded."""
+        ...
+
+    def failed(self, error: apsw.Error, *, in_commit: bool) -> DiskFull | StoreFailed:
+        """Record that `error` ended the transaction; return what to raise for it."""
+        ...
+
+
+class SqliteTransaction(SqliteReader):
+    """Changes on the writing connection that are not committed yet."""
+
+    def __init__(self, connection: apsw.Connection, owner: TransactionOwner) -> None:
+        """Begin at once; if that raises, `owner` has been notified of the end."""
+        super().__init__(connection)
+        self._owner = owner
+        self._changes = 0
+        self._newest: tuple[int, bytes] | None = None
+        self.begin("BEGIN IMMEDIATE")
+
+    def floor(self, key: bytes) -> Row | None:
+        """Return the row with the greatest key that is at most `key`."""
+        row: Row | None = self._execute(_FLOOR, (key, _LONG_BYTES)).get
+        if row is None or row[1] is not None:
+            return row
+        return row[0], self._run_long(_GET, (row[0],)) if key.startswith(row[0]) else b""
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Set the value of `key`."""
+        self._changes += 1
+        if len(value) <= _LONG_BYTES:
+            self._execute(_PUT, (key, value))
+        else:
+            self._run_long(_PUT, (key, value))
+
+    def put_all(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
+        """Set the values of many keys; `rows` is read row by row, and none is kept."""
+        self._changes += 1
+        if self._is_over():
+            self._execute(_PUT)  # raises RuntimeError
+        try:
+            self._connection.executemany(_PUT, rows)
+        except SQLITE_ERRORS as error:
+            raise self._on_error(error) from error
+
+    def delete(self, key: bytes) -> None:
+        """Remove `key` if it exists."""
+        self._changes += 1
+        self._execute(_DELETE, (key,))
+
+    def delete_range(self, low: bytes, high: bytes) -> None:
+        """Remove every key with `low <= key < high`, with pauses if there are many."""
+        self._changes += 1
+        while (end := self._end_of_some(low, high)) != high:
+            self._execute(_DELETE_RANGE, (low, end))
+            low = end
+            pause()
+        self._execute(_DELETE_RANGE, (low, high))
+
+    def _end_of_some(self, low: bytes, high: bytes) -> bytes:
+        """Return the end of a part of a range that holds no more than is removed at once."""
+        size = 0
+        rows = self._walk(_LENGTHS, low, high, _ROWS_AT_ONCE)
+        for number, (key, length) in enumerate(list(rows), 1):
+            size += length
+            if size > _BYTES_AT_ONCE or number == _ROWS_AT_ONCE:
+                return key + b"\0"  # type: ignore[no-any-return]
+        return high
+
+    def sequence(self) -> int:
+        """Return the number of the last entry, appended by this transaction or before it."""
+        return super().sequence() if self._newest is None else self._newest[0]
+
+    def append(self, op_id: bytes, content: bytes) -> int:
+        """Append an entry to the log; return its sequence number."""
+        number = self.sequence() + 1
+        if len(content) <= _LONG_BYTES:
+            self._execute(_APPEND, (number, op_id, content))
+        else:
+            self._run_long(_APPEND, (number, op_id, content))
+        self._newest = (number, op_id)
+        return number
+
+    def trim(self, through: int) -> None:
+        """Drop the entries with numbers up to and including `through`."""
+        self._execute(_TRIM, (through,))
+
+    def shorten(self, through: int, longest: int, cut: Callable[[bytes], bytes]) -> None:
+        """Cut the entries with numbers up to `through` that are longer than `longest` bytes."""
+        for (number,) in list(self._walk(_LONG, through, longest)):
+            content = self._execute(_ENTRY, (number,)).get
+            pause()
+            self._execute(_CUT, (cut(content), number))
+            pause()
+
+    def replace_log(self, sequence: int, entries: Iterable[LogEntry]) -> None:
+        """Let the log hold `entries` alone; the number of the last one ever is `sequence`."""
+        self._execute(_TRIM_ALL)
+        self._newest = (sequence, b"")
+        for entry in entries:
+            self._execute(_APPEND, entry)
+            self._newest = entry[:2]
+
+    def commit(self) -> None:
+        """Make the changes durable; raise `DiskFull` or `StoreFailed`."""
+        if self._newest is not None:
+            self._execute(_SET_SEQUENCE, self._newest[:1])
+        try:
+            self._owner.prepare(self._execute(_PAGE_COUNT).get)
+        except (DiskFull, StoreFailed):
+            self.rollback()
+            raise
+        self._invalidate()
+        try:
+            self._run("COMMIT")
+        except SQLITE_ERRORS as error:
+            raise self._on_error(error, in_commit=True) from error
+        self._owner.committed(self._newest)
+
+    def rollback(self) -> None:
+        """Discard the changes; no effect once the transaction has ended in any way."""
+        if not self._is_over():
+            self._discard()
+            self._owner.rolled_back()
+
+    def _range(
+        self, statement: str, low: bytes, high: bytes, reverse: bool
+    ) -> Iterator[tuple[Any, ...]]:
+        """Iterate over the rows as they are when each is read, after the last key returned.
+
+        After a change the statement starts again: SQLite leaves open whether one that is running
+        sees the change (https://www.sqlite.org/isolation.html).
+        """
+        while True:
+            changes = self._changes
+            for row in self._walk(statement, low, high):
+                yield row
+                if self._changes != changes:
+                    break
+            else:
+                return
+            if reverse:
+                high = row[0]
+            else:
+                low = row[0] + b"\0"
+
+    def _run_long(self, statement: str, bindings: tuple[bytes | int, ...]) -> Any:
+        """Return what a statement finds that takes milliseconds: it reads or stores megabytes.
+
+        A statement that is kept would hold these until it is used again.
+        """
+        if self._is_over():
+            self._execute(statement)  # raises RuntimeError
+        try:
+            return run_beside(lambda: self._run(statement, bindings, can_cache=False).get)
+        except SQLITE_ERRORS as error:
+            raise self._on_error(error) from error
+
+    def _on_error(self, error: apsw.Error, *, in_commit: bool = False) -> DiskFull | StoreFailed:
+        self._discard()
+        return self._owner.failed(error, in_commit=in_commit)
+
+    def _discard(self) -> None:
+        self._invalidate()
+        if self._connection.in_transaction:
+            with contextlib.suppress(*SQLITE_ERRORS):
+                if self._changes > _MANY_CHANGES:
+                    run_beside(lambda: self._run("ROLLBACK"))
+                else:
+                    self._run("ROLLBACK")
+
+
+class FileSpace:
+    """The space of one file.
+
+    Attributes:
+        missing: by how many bytes the file was too short for the last commit.
+
+    Closing any descriptor of a file drops the locks of this process on it, SQLite's too: the one of
+    this class stays open from before the first connection until after the last.
+
+    """
+
+    def __init__(self, path: pathlib.Path) -> None:
+        """Open the file; raise OSError."""
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        self._size_before: int | None = None
+        self.missing = 0
+
+    def allocate(self, pages: int) -> bool:
+        """Allocate the space of a file of that many pages; return whether there is enough."""
+        size = os.fstat(self._descriptor).st_size
+        self.missing = max(0, pages * PAGE_BYTES - size)
+        if not self.missing:
+            return True
+        self._size_before = size
+        try:
+            allocate(self._descriptor, size, self.missing)
+        except OSError as error:
+            if error.errno in FULL_ERRNOS:
+                self.give_back()
+                return False
+            # Any other error will be reported by the commit itself.
+        return True
+
+    def keep(self) -> None:
+        """Record that the space is used: the commit has succeeded."""
+        self._size_before = None
+
+    def give_back(self) -> None:
+        """Release the space that was allocated for a commit that failed."""
+        if self._size_before is not None:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._descriptor, self._size_before)
+            self._size_before = None
+
+    def forget_cached(self) -> None:
+        """Let the next reads come from the disk, not from the cache of the system."""
+        if sys.platform == "linux":
+            os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def close(self) -> None:
+        """Close the file, after the last connection."""
+        os.close(self._descriptor)
+
+
+_MISPLACED: Final = "was moved, removed or replaced; put it back."
+
+
+class OpenFiles:
+    """The shelf and its log, and the lock of the data directory if this process holds it."""
+
+    def __init__(self, path: pathlib.Path, lock: DirectoryLock | None) -> None:
+        """Remember which files there are; raise OSError if one is missing."""
+        self._lock = lock
+        self._shelf = os.fspath(path)
+        self._log = os.fspath(log_of(path))
+        self._shelf_status = os.stat(self._shelf)
+        self._log_status = os.stat(self._log)
+
+    def find_missing(self) -> str | None:
+        """Do as `find_misplaced`, but do not notice another log in the place of ours."""
+        if not _is_same(self._shelf, self._shelf_status):
+            return f"The file of the database {_MISPLACED}"
+        if not os.access(self._log, os.F_OK):
+            return f"The write-ahead log of the database {_MISPLACED}"
+        if self._lock is not None and not _is_same(self._lock.path, self._lock.status):
+            return LOCK_MISPLACED
+        return None
+
+    def find_misplaced(self) -> str | None:
+        """Return a sentence, without a path, about a file that is not where it was opened."""
+        problem = self.find_missing()
+        if problem is None and not _is_same(self._log, self._log_status):
+            return f"The write-ahead log of the database {_MISPLACED}"
+        return problem
+
+
+def _is_same(path: str, status: os.stat_result) -> bool:
+    """Return whether a path leads to the file that had this status."""
+    try:
+        return os.path.samestat(os.stat(path), status)
+    except OSError:
+        return False
 
 
 class SqliteWriter:
