@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from tests.closing import Closing
 from tests.daemon import Daemon
-from treedbd.store.sqlite.shelf_lock import ShelfLock
+from treedbd.store.sqlite.shared import ShelfLock
 
 PATIENCE_S = 120.0
 C = TypeVar("C", bound=Closing)

@@ -39,8 +39,8 @@ from treedbd.database.errors import Unavailable
 from treedbd.database.open_databases import SWEEP_S, UNUSED_S
 from treedbd.database.requests import Outcome
 from treedbd.store.engine import Damage, DamagedRow, StoreDamaged, StoreFailed
-from treedbd.store.sqlite import damage
-from treedbd.store.sqlite.damage import CheckStopped, find_damage
+from treedbd.store.sqlite import check as damage
+from treedbd.store.sqlite.check import CheckStopped, find_damage
 from treedbd.store.sqlite.engine import SqliteEngine
 from treedbd.store.sqlite.file import PAGE_BYTES, write_sums
 from treedbd.tree.path import encode_path

@@ -31,8 +31,7 @@ from treedbd.store.changelog import describe_entry
 from treedbd.store.sqlite.engine import SqliteEngine
 from treedbd.store.sqlite.file import connect_reader
 from treedbd.store.sqlite.reader import SqliteReader
-from treedbd.store.sqlite.shared_shelf import SharedShelf
-from treedbd.store.sqlite.shelf_lock import ShelfLock
+from treedbd.store.sqlite.shared import SharedShelf, ShelfLock
 from treedbd.tree.edit import Edit, apply, make_patch, make_put, make_remove
 from treedbd.tree.event import Event
 from treedbd.tree.hashes import etag, parse_etags

@@ -22,7 +22,7 @@ from treedbd.limits import MIB
 from treedbd.names import DatabaseName
 from treedbd.store.engine import Damage, StoreFailed
 from treedbd.store.on_demand import FileEngine
-from treedbd.store.sqlite.damage import CheckStopped
+from treedbd.store.sqlite.check import CheckStopped
 
 CHECKED_BYTES: Final = 256 * MIB
 """A larger file is not checked: that would take too long."""

@@ -20,7 +20,7 @@ from treedbd.database.errors import time_out_opening
 from treedbd.database.file_user import FileUser
 from treedbd.names import DatabaseName
 from treedbd.store.on_demand import ReopeningEngine
-from treedbd.store.sqlite.shared_shelf import SharedShelf
+from treedbd.store.sqlite.shared import SharedShelf
 
 LOOK_AGAIN_S: Final = 0.001
 """Seconds until it is looked again whether a database that is being created has a file."""

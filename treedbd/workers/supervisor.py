@@ -33,7 +33,7 @@ from treedbd.listening import CannotStart
 from treedbd.metrics.board import create_sample_board
 from treedbd.store.engine import CannotOpenStore
 from treedbd.store.lock import DirectoryLock
-from treedbd.store.sqlite.shelf_lock import can_share
+from treedbd.store.sqlite.shared import can_share
 from treedbd.web.activity import add_up
 from treedbd.workers.board import Board, create_board
 from treedbd.workers.hints import create_pairs

@@ -26,8 +26,7 @@ from treedbd.store.sqlite import convert
 from treedbd.store.sqlite.convert import CONVERTED, check_older
 from treedbd.store.sqlite.engine import SqliteEngine
 from treedbd.store.sqlite.file import FORMAT, OlderFormat, connect
-from treedbd.store.sqlite.history import MARK
-from treedbd.store.sqlite.mark import Mark, MarkFile
+from treedbd.store.sqlite.history import MARK, Mark, MarkFile
 from treedbd.store.verify import verify
 from treedbd.tree.edit import make_put
 from treedbd.tree.types import ROOT, Place, Value

@@ -19,8 +19,7 @@ from tests.store.sqlite.forgetful import ForgetfulDirectory
 from treedbd.store.engine import CannotOpenStore, DiskFull, StoreFailed
 from treedbd.store.sqlite.engine import SqliteEngine
 from treedbd.store.sqlite.file import connect
-from treedbd.store.sqlite.history import History
-from treedbd.store.sqlite.mark import Mark, MarkFile
+from treedbd.store.sqlite.history import History, Mark, MarkFile
 from treedbd.store.sqlite.writer import SqliteWriter
 
 COMMITS = 12

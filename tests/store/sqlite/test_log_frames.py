@@ -11,7 +11,7 @@ import pytest
 
 from treedbd.store.sqlite.engine import SqliteEngine
 from treedbd.store.sqlite.file import SUM_BYTES
-from treedbd.store.sqlite.log_frames import is_applied
+from treedbd.store.sqlite.history import is_applied
 
 FRAME_BYTES = 24 + 4096
 LOG_HEADER_BYTES = 32

@@ -7,7 +7,7 @@ import stat
 
 import pytest
 
-from treedbd.store.sqlite.mark import Mark, MarkFile
+from treedbd.store.sqlite.history import Mark, MarkFile
 
 FIRST = Mark(7, b"first")
 SECOND = Mark(8, b"second", is_closed=True)

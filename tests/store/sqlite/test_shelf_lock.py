@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from treedbd.store.sqlite.shelf_lock import LOCK, ShelfLock
+from treedbd.store.sqlite.shared import LOCK, ShelfLock
 
 HOLD = """
 import pathlib, sys
-from treedbd.store.sqlite.shelf_lock import ShelfLock
+from treedbd.store.sqlite.shared import ShelfLock
 lock = ShelfLock(pathlib.Path(sys.argv[1]))
 assert lock.try_write()
 print("held", flush=True)

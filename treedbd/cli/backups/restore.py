@@ -23,8 +23,7 @@ from treedbd.store.engine import CannotOpenStore
 from treedbd.store.lock import LOCK_FILE, DirectoryLock
 from treedbd.store.sqlite.copy import hash_file, verify_copy
 from treedbd.store.sqlite.file import beside
-from treedbd.store.sqlite.history import MARK
-from treedbd.store.sqlite.mark import Mark, MarkFile
+from treedbd.store.sqlite.history import MARK, Mark, MarkFile
 
 WORK: Final = ".restoring"
 """What the name of the folder has in which a data directory is made."""

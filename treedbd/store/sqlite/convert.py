@@ -49,6 +49,7 @@ from treedbd.store.formats import (
     is_same_in_3,
 )
 from treedbd.store.rows import END, FIRST
+from treedbd.store.sqlite.check import check_all
 from treedbd.store.sqlite.file import (
     FORMAT,
     SQLITE_ERRORS,
@@ -63,7 +64,6 @@ from treedbd.store.sqlite.file import (
     empty_file,
 )
 from treedbd.store.sqlite.history import History
-from treedbd.store.sqlite.integrity import check_all
 from treedbd.store.sqlite.reader import SqliteReader
 from treedbd.store.verify import MAX_FINDINGS, verify
 from treedbd.store.verify import check_stored_rows as check_rows

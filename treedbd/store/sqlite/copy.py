@@ -19,6 +19,7 @@ import attrs
 
 from treedbd.files import open_private
 from treedbd.store.engine import DamagedRow, ReadView, StoreFailed
+from treedbd.store.sqlite.check import check_all
 from treedbd.store.sqlite.convert import check_older
 from treedbd.store.sqlite.file import (
     LOG,
@@ -31,7 +32,6 @@ from treedbd.store.sqlite.file import (
     describe,
     empty_file,
 )
-from treedbd.store.sqlite.integrity import check_all
 from treedbd.store.sqlite.reader import SqliteReader
 from treedbd.store.verify import verify, verify_indexes
 

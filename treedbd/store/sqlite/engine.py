@@ -42,8 +42,8 @@ from treedbd.store.engine import (
     StoreInaccessible,
 )
 from treedbd.store.lock import DirectoryLock
+from treedbd.store.sqlite.check import check_file_content, find_damage
 from treedbd.store.sqlite.convert import Report, convert
-from treedbd.store.sqlite.damage import find_damage
 from treedbd.store.sqlite.file import (
     FORMAT,
     LOG,
@@ -56,7 +56,6 @@ from treedbd.store.sqlite.file import (
     read_format,
 )
 from treedbd.store.sqlite.history import MARK
-from treedbd.store.sqlite.integrity import check_file_content
 from treedbd.store.sqlite.reader import CachedConnection, PresentReader
 from treedbd.store.sqlite.writer import SqliteWriter, apply_log
 

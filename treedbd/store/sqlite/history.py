@@ -22,6 +22,25 @@ what is missing may still be found and put back. `accept_loss` goes on, with a n
 
 A missing mark alone is no loss, because who copies the shelf alone has made a backup; but then
 nothing can be noticed, which is a warning.
+
+The mark of a shelf: a small file beside it that says how far its history has come.
+
+It holds the number and the id of the newest change, and whether the database was closed after that.
+It is written when a change is durable, never before: so a sound shelf is never behind its mark, and
+one that is behind has lost changes (`history`).
+
+A write of the mark is synced only where that is asked for: it survives the end of the process, not
+that of the machine, and takes some microseconds. Two slots, each in a page of its own, are written
+in turn, each with a counter and a check sum: a write that is torn leaves the other slot.
+
+What is done to a shelf, or its log, as a whole: at its opening, in recovery, when compacting.
+
+The frames of a write-ahead log, read without SQLite, which would apply them.
+
+The format is https://www.sqlite.org/fileformat.html#the_write_ahead_log: a header, then frames.
+Each is a page with its number, the salts of the header and a check sum over all before it. The
+first frame that does not fit ends the log. A frame that ends a commit says how many pages the file
+has. What a page reserves at its end means nothing in a frame (`page_sums`).
 """
 
 from __future__ import annotations
@@ -29,15 +48,328 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
-from typing import Final
+import struct
+import zlib
+from collections.abc import Callable, Iterator
+from typing import BinaryIO, Final, NamedTuple, TypeAlias
 
 import apsw
+import attrs
 
-from treedbd.store.engine import CannotOpenStore, StoreInaccessible
-from treedbd.store.sqlite.file import beside, log_of
-from treedbd.store.sqlite.log_frames import is_applied
-from treedbd.store.sqlite.mark import Mark, MarkFile
-from treedbd.store.sqlite.wal import last_sequence
+from treedbd.files import open_private, write_atomically
+from treedbd.store.engine import CannotOpenStore, DiskFull, StoreFailed, StoreInaccessible
+from treedbd.store.sqlite.file import (
+    BUSY_MS,
+    FORMAT,
+    LOCK_ERRORS,
+    PAGE_BYTES,
+    RESERVED_AT,
+    SQLITE_ERRORS,
+    beside,
+    classify_error,
+    log_of,
+)
+
+_MAGIC: Final = b"treedb\x00\x01"
+_ID_BYTES: Final = 16
+_RECORD: Final = struct.Struct(f">8sQQ{_ID_BYTES}s?")
+_CHECK_SUM: Final = struct.Struct(">I")
+_SLOT_BYTES: Final = 4096
+
+
+def _shorten(op_id: bytes) -> bytes:
+    return op_id[:_ID_BYTES].ljust(_ID_BYTES, b"\0")
+
+
+@attrs.frozen
+class Mark:
+    """How far a history has come.
+
+    `sequence` is the number of the newest change, 0 before the first. `op_id` are the first 16
+    bytes of its id, by which histories that have diverged are told apart. `is_closed` says that the
+    database was closed after that change, and that everything in its file was sound.
+    """
+
+    sequence: int
+    op_id: bytes = attrs.field(converter=_shorten)
+    is_closed: bool = False
+
+
+class MarkFile:
+    """The file of a mark; it is opened at the first write."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        """Use the file at `path`, which may be missing."""
+        self._path = path
+        self._descriptor: int | None = None
+        self._is_readable = False
+        self._count = 0
+
+    def read(self) -> Mark | None:
+        """Return the last mark that was written whole; None if there is none. Raises OSError."""
+        try:
+            with self._path.open("rb") as file:
+                content = file.read(2 * _SLOT_BYTES)
+        except FileNotFoundError:
+            return None
+        return self._take_last(content)
+
+    def follow(self) -> Mark | None:
+        """Return the last mark, after which the next one is written; raise OSError."""
+        if self._descriptor is None:
+            return self.read()
+        return self._take_last(os.pread(self._descriptor, 2 * _SLOT_BYTES, 0))
+
+    def write(self, mark: Mark, *, sync: bool = False) -> None:
+        """Write a mark, and with `sync` wait until it is on the disk; raise OSError."""
+        self._count += 1
+        content = _encode(self._count, mark)
+        if self._descriptor is None:
+            self._descriptor = self._open(content)
+        os.pwrite(self._descriptor, content, self._count % 2 * _SLOT_BYTES)
+        if sync:
+            self.sync()
+
+    def sync(self) -> None:
+        """Wait until the last mark is on the disk; raise OSError."""
+        if self._descriptor is not None:
+            os.fsync(self._descriptor)
+
+    def close(self) -> None:
+        """Close the file, if it is open."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _take_last(self, content: bytes) -> Mark | None:
+        whole = _whole_slots(content)
+        if not whole:
+            return None
+        self._is_readable = True
+        self._count, mark = max(whole, key=lambda slot: slot[0])
+        return mark
+
+    def _open(self, content: bytes) -> int:
+        """Open the file; create it with `content` if no mark can be read from it."""
+        if self._is_readable:
+            with contextlib.suppress(FileNotFoundError):
+                return open_private(self._path, os.O_RDWR)
+        slot = content.ljust(_SLOT_BYTES, b"\0")
+        write_atomically(self._path, slot + slot)  # both, so that later writes need no new space
+        return open_private(self._path, os.O_RDWR)
+
+
+def _whole_slots(content: bytes) -> list[tuple[int, Mark]]:
+    """Return the counters and marks of the slots that were written whole."""
+    slots = (_decode(content[at:]) for at in (0, _SLOT_BYTES))
+    return [slot for slot in slots if slot is not None]
+
+
+def _encode(count: int, mark: Mark) -> bytes:
+    record = _RECORD.pack(_MAGIC, count, mark.sequence, mark.op_id, mark.is_closed)
+    return record + _CHECK_SUM.pack(zlib.crc32(record))
+
+
+def _decode(slot: bytes) -> tuple[int, Mark] | None:
+    """Return the counter and the mark of a slot, None if it was not written whole."""
+    record = slot[: _RECORD.size]
+    if slot[_RECORD.size :][: _CHECK_SUM.size] != _CHECK_SUM.pack(zlib.crc32(record)):
+        return None
+    if not record.startswith(_MAGIC):
+        return None
+    _, count, sequence, op_id, is_closed = _RECORD.unpack(record)
+    return count, Mark(sequence, op_id, is_closed)
+
+
+CHECKPOINT_FRAMES: Final = 250
+"""The log is checkpointed at this many pages, and again after as many more until it restarts."""
+LONG_LOG_FRAMES: Final = 8 * CHECKPOINT_FRAMES
+RESTART_MS: Final = 50
+"""From this many pages on, a checkpoint waits so long for readers of other processes."""
+
+_IN_FILES: Final = 1
+_IN_MEMORY: Final = 2
+"""Where SQLite puts what is temporary."""
+
+
+def last_sequence(connection: apsw.Connection) -> int:
+    """Return the number of the last entry of the change log."""
+    number: int = connection.execute("SELECT seq FROM dbs WHERE db = 1").get
+    return number
+
+
+def commit_nothing(connection: apsw.Connection) -> None:
+    """Commit one page with the content that it has already."""
+    try:
+        connection.execute(f"BEGIN IMMEDIATE; PRAGMA user_version = {FORMAT}; COMMIT")
+    except SQLITE_ERRORS:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def checkpoint_all(connection: apsw.Connection) -> None:
+    """Checkpoint the whole log and empty it, unless older readers or a full disk prevent it."""
+    try:
+        connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+    except LOCK_ERRORS:
+        pass
+    except SQLITE_ERRORS as error:
+        if not isinstance(classify_error(connection, error), DiskFull):
+            raise
+
+
+class LogLength:
+    """How long the log is, and when it is due to be checkpointed."""
+
+    def __init__(self) -> None:
+        self._frames = 0
+        self._checkpoint_at = CHECKPOINT_FRAMES
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the log has grown long enough since the last checkpoint."""
+        return self._frames >= self._checkpoint_at
+
+    @property
+    def is_long(self) -> bool:
+        """Whether checkpoints have not let the log be restarted for long."""
+        return self._frames >= LONG_LOG_FRAMES
+
+    def count(self, _connection: apsw.Connection, _name: str, frames: int) -> int:
+        """Record a commit, after which the log has so many frames (SQLite's hook)."""
+        if frames < self._frames:
+            self._checkpoint_at = CHECKPOINT_FRAMES
+        self._frames = frames
+        return apsw.SQLITE_OK
+
+    def postpone(self) -> None:
+        """Record that a checkpoint begins; the next one is due after as many frames more."""
+        self._checkpoint_at = self._frames + CHECKPOINT_FRAMES
+
+
+def checkpoint_some(connection: apsw.Connection, *, waits: bool) -> None:
+    """Copy what readers allow from the log to the file.
+
+    With `waits` it waits a moment for the readers of other processes, which go on when they notice
+    what has been committed.
+    """
+    if not waits:
+        connection.wal_checkpoint()
+        return
+    connection.set_busy_timeout(RESTART_MS)
+    try:
+        connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_FULL)
+    finally:
+        connection.set_busy_timeout(BUSY_MS)
+
+
+def verify(connection: apsw.Connection, last: int, forget_cached: Callable[[], None]) -> None:
+    """Raise `StoreFailed` unless the file is sound on the disk and holds the change `last`.
+
+    `forget_cached` lets reads come from the disk.
+    """
+    forget_cached()
+    found = connection.pragma("quick_check", 1)
+    if found != "ok":
+        raise StoreFailed(f"The file is damaged: {found}")
+    if last_sequence(connection) < last:
+        raise StoreFailed("Acknowledged changes are missing from the file.")
+
+
+def vacuum(connection: apsw.Connection) -> None:
+    """Write the file again, in one transaction, without free space.
+
+    What is temporary goes to files meanwhile: the database need not fit into memory.
+    """
+    connection.pragma("temp_store", _IN_FILES)
+    try:
+        connection.execute("VACUUM")
+    finally:
+        connection.pragma("temp_store", _IN_MEMORY)
+
+
+_HEADER: Final = struct.Struct(">8I")
+_FRAME: Final = struct.Struct(">6I")
+_ORDERS: Final = {0x377F0682: "<", 0x377F0683: ">"}
+"""The order of bytes in check sums, by the first number of the header."""
+_WORD: Final = 0xFFFFFFFF
+_PAGE_COUNT: Final = struct.Struct(">I")
+_PAGE_COUNT_AT: Final = 28
+"""Where the file says how many pages it has."""
+
+_Sums: TypeAlias = tuple[int, int]
+
+
+class _Frame(NamedTuple):
+    page: int
+    page_count: int
+    """The pages of the file after the commit that this frame ends; 0 if it ends none."""
+    content: bytes
+
+
+def is_applied(log: pathlib.Path, file: pathlib.Path) -> bool:
+    """Return whether to apply a log to a file would not change it; raise OSError.
+
+    So it is with one whose commits were all copied into the file, or that has no commit.
+    """
+    pages: dict[int, bytes] = {}
+    page_count, later = None, {}
+    with log.open("rb") as opened:
+        for frame in _frames(opened):
+            later[frame.page] = frame.content
+            if frame.page_count:
+                page_count = frame.page_count
+                pages |= later
+                later = {}
+    if page_count is None:
+        return True
+    with file.open("rb") as opened:
+        header = _page(opened, 1)
+        if len(header) < PAGE_BYTES:
+            return False
+        end = PAGE_BYTES - header[RESERVED_AT]
+        return _PAGE_COUNT.unpack_from(header, _PAGE_COUNT_AT)[0] == page_count and all(
+            _page(opened, page)[:end] == content[:end]
+            for page, content in pages.items()
+            if page <= page_count
+        )
+
+
+def _frames(log: BinaryIO) -> Iterator[_Frame]:
+    """Iterate over the frames up to the first that does not fit."""
+    raw = log.read(_HEADER.size)
+    if len(raw) < _HEADER.size:
+        return
+    magic, _, page_bytes, _, *salts_and_sums = _HEADER.unpack(raw)
+    salts, sums = tuple(salts_and_sums[:2]), tuple(salts_and_sums[2:])
+    order = _ORDERS.get(magic)
+    if order is None or page_bytes != PAGE_BYTES or _add(raw[:24], (0, 0), order) != sums:
+        return
+    found: _Sums = (sums[0], sums[1])
+    while len(raw := log.read(_FRAME.size + PAGE_BYTES)) == _FRAME.size + PAGE_BYTES:
+        page, page_count, *rest = _FRAME.unpack_from(raw)
+        content = raw[_FRAME.size :]
+        found = _add(content, _add(raw[:8], found, order), order)
+        if (*salts, *found) != tuple(rest):
+            return
+        yield _Frame(page, page_count, content)
+
+
+def _add(content: bytes, sums: _Sums, order: str) -> _Sums:
+    """Return the check sums over what had `sums` and then `content`."""
+    first, second = sums
+    words = iter(struct.unpack(f"{order}{len(content) // 4}I", content))
+    for word, other in zip(words, words, strict=True):
+        first = (first + word + second) & _WORD
+        second = (second + other + first) & _WORD
+    return first, second
+
+
+def _page(file: BinaryIO, number: int) -> bytes:
+    file.seek((number - 1) * PAGE_BYTES)
+    return file.read(PAGE_BYTES)
+
 
 MARK: Final = "-mark"
 """What the name of the mark has after that of the shelf."""

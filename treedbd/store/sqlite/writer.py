@@ -92,17 +92,18 @@ from treedbd.store.sqlite.file import (
     set_cache_size,
     this_thread,
 )
-from treedbd.store.sqlite.history import History, has_content
-from treedbd.store.sqlite.reader import SqliteReader
-from treedbd.store.sqlite.wal import (
+from treedbd.store.sqlite.history import (
+    History,
     LogLength,
     checkpoint_all,
     checkpoint_some,
     commit_nothing,
+    has_content,
     last_sequence,
     vacuum,
     verify,
 )
+from treedbd.store.sqlite.reader import SqliteReader
 
 _GET = "SELECT v FROM kv WHERE db = 1 AND k = ?"
 _FLOOR = (
