@@ -23,7 +23,7 @@ from typing import Any
 
 from treedbd.store.engine import Engine
 from treedbd.store.postgresql.cluster import PostgresqlCluster
-from treedbd.store.postgresql.settings import PostgresqlSettings
+from treedbd.store.postgresql.connection import PostgresqlSettings
 from treedbd.store.sqlite.engine import SqliteEngine
 
 ROW_BYTES = 240

@@ -23,8 +23,7 @@ from tests.postgresql import OWNER, PostgresqlNode, PostgresqlServers, wait_unti
 from tests.rest import OPEN_RULES, Client
 from tests.stream_follower import Follower
 from tests.tcp_proxy import TcpProxy
-from treedbd.store.postgresql.connection import SessionPool
-from treedbd.store.postgresql.settings import PostgresqlSettings
+from treedbd.store.postgresql.connection import PostgresqlSettings, SessionPool
 from treedbd.store.postgresql.trimming import trim
 
 OWNER_TOKEN: Final = {"Authorization": "Bearer owner"}

@@ -211,7 +211,7 @@ def make_cluster(settings: Settings, reactor: Any) -> ClusterLink | None:
         return None
     try:
         make = namedAny("treedbd.cluster.service.ClusterService")
-        make_settings = namedAny("treedbd.store.postgresql.settings.PostgresqlSettings")
+        make_settings = namedAny("treedbd.store.postgresql.connection.PostgresqlSettings")
     except ImportError:
         raise settings.location.at("engine").error(
             "needs the library psycopg, which is not installed",

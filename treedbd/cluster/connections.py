@@ -21,9 +21,8 @@ from treedbd.database.slices import Slices
 from treedbd.errors import in_one_line
 from treedbd.store.engine import StoreUnreachable
 from treedbd.store.postgresql.cluster import PostgresqlCluster
-from treedbd.store.postgresql.connection import cannot_connect
+from treedbd.store.postgresql.connection import PostgresqlSettings, cannot_connect
 from treedbd.store.postgresql.read_index import DatabaseState
-from treedbd.store.postgresql.settings import PostgresqlSettings
 
 T = TypeVar("T")
 

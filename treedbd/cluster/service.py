@@ -31,7 +31,7 @@ from treedbd.database.other_processes import OtherProcesses
 from treedbd.database.runtime import Runtime
 from treedbd.store.changelog import FOLLOWED_ENTRIES
 from treedbd.store.engine import StoreUnreachable
-from treedbd.store.postgresql.settings import PostgresqlSettings
+from treedbd.store.postgresql.connection import PostgresqlSettings
 from treedbd.store.postgresql.status import (
     check_cluster,
     clock_offset,

@@ -14,8 +14,8 @@ from tests.command import CommandResult, treedb
 from tests.postgresql import PostgresqlServers
 from treedbd.store.engine import LogEntry, Row
 from treedbd.store.postgresql.cluster import PostgresqlCluster
+from treedbd.store.postgresql.connection import PostgresqlSettings
 from treedbd.store.postgresql.engine import PostgresqlEngine
-from treedbd.store.postgresql.settings import PostgresqlSettings
 from treedbd.store.shelf import open_shelf
 from treedbd.store.sqlite.engine import SqliteEngine
 

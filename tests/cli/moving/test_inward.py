@@ -25,11 +25,12 @@ from treedbd.files import read_installation
 from treedbd.store.engine import StoreUnreachable
 from treedbd.store.indexes import INDEX_FIRST
 from treedbd.store.lock import DirectoryLock
-from treedbd.store.postgresql import comparison, moving
 from treedbd.store.postgresql import connection as connecting
+from treedbd.store.postgresql import fetching as comparison
+from treedbd.store.postgresql import moving
+from treedbd.store.postgresql.connection import PostgresqlSettings
 from treedbd.store.postgresql.moving import MoveConnection, SwitchInDoubt
 from treedbd.store.postgresql.schema import prepare_schema
-from treedbd.store.postgresql.settings import PostgresqlSettings
 from treedbd.store.shelf import open_shelf
 from treedbd.store.sqlite.engine import SqliteEngine
 

@@ -17,7 +17,7 @@ from treedbd.store.engine import Conflict, StoreUnreachable
 from treedbd.store.lock import DirectoryLock
 from treedbd.store.postgresql import moving
 from treedbd.store.postgresql.cluster import PostgresqlCluster
-from treedbd.store.postgresql.settings import PostgresqlSettings
+from treedbd.store.postgresql.connection import PostgresqlSettings
 from treedbd.store.postgresql.trimming import trim
 from treedbd.store.shelf import open_shelf
 from treedbd.store.sqlite.engine import SqliteEngine

@@ -12,9 +12,9 @@ import pytest
 from tests.postgresql import PostgresqlServers, wait_until
 from tests.store.postgresql.daemons import PROJECT, DaemonSide
 from treedbd.store.engine import Conflict, StoreUnreachable
+from treedbd.store.postgresql.commits import Touched
 from treedbd.store.postgresql.engine import LOSSES_BEFORE_TURN
 from treedbd.store.postgresql.fetching import DatabaseMissing
-from treedbd.store.postgresql.touched import Touched
 
 
 def test_the_loser_gets_a_conflict_catches_up_and_wins(one: DaemonSide, other: DaemonSide) -> None:

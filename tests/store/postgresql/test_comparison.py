@@ -11,8 +11,10 @@ import pytest
 from tests.postgresql import PostgresqlServers
 from tests.store.postgresql.daemons import DaemonSide
 from treedbd.store.engine import ReadView
-from treedbd.store.postgresql import comparison
-from treedbd.store.postgresql.comparison import (
+from treedbd.store.postgresql import fetching as comparison
+from treedbd.store.postgresql.commits import POSITION_KEY
+from treedbd.store.postgresql.connection import PostgresqlSettings
+from treedbd.store.postgresql.fetching import (
     LOG,
     ROWS,
     ComparedTable,
@@ -21,8 +23,6 @@ from treedbd.store.postgresql.comparison import (
     take_buckets,
 )
 from treedbd.store.postgresql.moving import MoveConnection
-from treedbd.store.postgresql.position import POSITION_KEY
-from treedbd.store.postgresql.settings import PostgresqlSettings
 from treedbd.store.sqlite.engine import SqliteEngine
 
 

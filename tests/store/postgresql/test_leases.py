@@ -10,9 +10,9 @@ from tests.postgresql import PostgresqlServers
 from treedbd.names import DatabaseName
 from treedbd.store.indexes import DISCONNECT_FIRST
 from treedbd.store.postgresql import schema
+from treedbd.store.postgresql.connection import PostgresqlSettings
 from treedbd.store.postgresql.leases import DeadLease, LeaseOver, Leases
 from treedbd.store.postgresql.schema import prepare_schema
-from treedbd.store.postgresql.settings import PostgresqlSettings
 
 SHOP, EU = DatabaseName("shop"), DatabaseName("shop", "eu")
 ONE, OTHER = "0a", "0b"

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from treedbd.errors import OperatorError
-from treedbd.store.postgresql.settings import PostgresqlSettings
+from treedbd.store.postgresql.connection import PostgresqlSettings
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ import trustme
 from tests.closing import Closing
 from tests.postgresql import PostgresqlServers
 from treedbd.store.engine import StoreUnreachable
+from treedbd.store.postgresql.connection import PostgresqlSettings
 from treedbd.store.postgresql.schema import prepare_schema
-from treedbd.store.postgresql.settings import PostgresqlSettings
 
 SSL_REQUEST = bytes.fromhex("0000000804d2162f")
 PIECE_BYTES = 65_536

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treedbd.store.postgresql.touched import MAX_KEYS, Touched
+from treedbd.store.postgresql.commits import MAX_KEYS, Touched
 
 keys = st.binary(max_size=6) | st.sampled_from([b"", b"\x00", b"\xff" * 480, b"a" * 300 + b"b"])
 touched = st.builds(

@@ -14,7 +14,8 @@ import attrs
 from treedbd.cli.exit import make_printable, write_out
 from treedbd.cli.progress import ProgressReport
 from treedbd.store.engine import ReadView
-from treedbd.store.postgresql.comparison import (
+from treedbd.store.postgresql.connection import PostgresqlSettings, TimedConnection
+from treedbd.store.postgresql.fetching import (
     LOG,
     ROWS,
     Bucket,
@@ -24,9 +25,7 @@ from treedbd.store.postgresql.comparison import (
     repair,
     take_buckets,
 )
-from treedbd.store.postgresql.connection import TimedConnection
 from treedbd.store.postgresql.moving import MoveConnection
-from treedbd.store.postgresql.settings import PostgresqlSettings
 from treedbd.store.sqlite.file import connect_reader
 from treedbd.store.sqlite.reader import SqliteReader
 

@@ -32,8 +32,9 @@ from treedbd.names import DatabaseName, parse_label
 from treedbd.store.engine import StoreUnreachable
 from treedbd.store.lock import LOCK_FILE, DirectoryLock
 from treedbd.store.postgresql.cluster import PostgresqlCluster
-from treedbd.store.postgresql.comparison import LOG, ROWS
-from treedbd.store.postgresql.connection import TimedConnection, rows_of
+from treedbd.store.postgresql.commits import POSITION_KEY
+from treedbd.store.postgresql.connection import PostgresqlSettings, TimedConnection, rows_of
+from treedbd.store.postgresql.fetching import LOG, ROWS
 from treedbd.store.postgresql.moving import (
     MoveConnection,
     freeze,
@@ -42,10 +43,8 @@ from treedbd.store.postgresql.moving import (
     read_mark,
     thaw,
 )
-from treedbd.store.postgresql.position import POSITION_KEY
 from treedbd.store.postgresql.projects import StoredDatabase
 from treedbd.store.postgresql.schema import MOVED, read_schema
-from treedbd.store.postgresql.settings import PostgresqlSettings
 from treedbd.store.sqlite.engine import SqliteEngine, remove_files
 
 WORK: Final = ".moving"

@@ -12,14 +12,13 @@ from typing import Final
 
 from treedbd.store.lock import DirectoryLock
 from treedbd.store.postgresql.commits import CommitCounts, CommitSender
-from treedbd.store.postgresql.connection import SessionPool
+from treedbd.store.postgresql.connection import PostgresqlSettings, SessionPool
 from treedbd.store.postgresql.engine import DatabaseIdentity, PostgresqlEngine, open_copy
 from treedbd.store.postgresql.fetching import Fetcher
 from treedbd.store.postgresql.leases import Leases
 from treedbd.store.postgresql.projects import ProjectStore
 from treedbd.store.postgresql.read_index import ReadIndex
 from treedbd.store.postgresql.schema import prepare_schema
-from treedbd.store.postgresql.settings import PostgresqlSettings
 from treedbd.store.postgresql.tail import Notifier, Tail
 from treedbd.store.sqlite.engine import RESERVE_BYTES
 

@@ -18,38 +18,226 @@ transaction that writes was confirmed after it.
 Someone always wins. That it is not always somebody else is seen to by an advisory lock, which every
 commit takes in its shared form: a daemon that has lost several times takes it exclusively, and
 holds it while it catches up and does its batch again. The server releases it if the daemon idles.
+
+How far a local copy has come, and the row of the copy that says so.
+
+The row is written in the same local transaction as the rows that a commit changed: a crash between
+the commit in PostgreSQL and the local one leaves a copy that is some commits behind, never one that
+is wrong. Its key is longer than any row key, so no row of the tree or of an index can have it; it
+is not sent to PostgreSQL. The content has a check sum as all rows have.
+
+Which rows a commit touched, as bytes: single keys, and ranges of keys.
+
+The encoding begins with its version and the number of single keys; then come all keys in order, and
+after them the two ends of each range. Of a key follow, each as a variable-length number, how many
+bytes it shares with the key before it and how many differ, and then these. Who applies a commit
+reads the present rows of all that it touched, so to name more rows than were touched costs time
+and is no error: very many keys become one range.
 """
 
 from __future__ import annotations
 
 import os
+import struct
 import threading
-from collections.abc import Callable, Iterator
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, NamedTuple, TypeAlias
 
 import attrs
 import psycopg
 
-from treedbd.store.engine import Conflict, DiskFull, InDoubt, LogEntry, StoreUnreachable
+from treedbd.store.engine import Conflict, DamagedRow, DiskFull, InDoubt, LogEntry, StoreUnreachable
 from treedbd.store.postgresql.connection import (
+    PipelineCall,
     Session,
     SessionPool,
     TimedConnection,
+    bytea_array,
     commit_confirmed,
     confirm,
-    unreachable,
-)
-from treedbd.store.postgresql.position import TOKEN_BYTES, CopyPosition
-from treedbd.store.postgresql.prepared import (
-    PipelineCall,
-    bytea_array,
     int4,
     int8,
     prepare,
     send_all,
+    unreachable,
 )
 from treedbd.store.postgresql.schema import LOCK_CLASS
-from treedbd.store.postgresql.touched import Range, Touched
+from treedbd.store.rows import seal, unseal
+
+POSITION_KEY: Final = b"\xff" * 512
+END_OF_ROWS: Final = POSITION_KEY
+"""All rows that belong to the database have keys below this one."""
+TOKEN_BYTES: Final = 16
+NOTHING_COPIED: Final = -1
+"""The `rev` of a copy that has nothing yet, not even the empty database."""
+_VERSION: Final = 1
+_CONTENT: Final = struct.Struct(">B16siq16sq")
+
+
+@attrs.frozen
+class CopyPosition:
+    """The commit that a copy ends with.
+
+    Attributes:
+        cluster: the id of the cluster, 16 bytes.
+        db: the number of the database there.
+        rev: how many commits there were; `NOTHING_COPIED` if the copy has nothing.
+        token: what identifies the last commit, by which histories that have diverged are told
+            apart; empty before the first.
+        epoch: the epoch of the rules by which the last own commit was judged, for information.
+
+    """
+
+    cluster: bytes
+    db: int
+    rev: int = NOTHING_COPIED
+    token: bytes = b""
+    epoch: int = 0
+
+    def encode(self) -> bytes:
+        """Return the content of the row."""
+        token = self.token.ljust(TOKEN_BYTES, b"\0")
+        content = _CONTENT.pack(_VERSION, self.cluster, self.db, self.rev, token, self.epoch)
+        return seal(POSITION_KEY, content)
+
+
+def decode_position(stored: bytes | None) -> CopyPosition | None:
+    """Return the position that a row holds; None without a row, or if it cannot be read."""
+    if stored is None:
+        return None
+    try:
+        version, cluster, db, rev, token, epoch = _CONTENT.unpack(unseal(POSITION_KEY, stored))
+    except (DamagedRow, struct.error):
+        return None
+    if version != _VERSION:
+        return None
+    return CopyPosition(cluster, db, rev, token if any(token) else b"", epoch)
+
+
+Range: TypeAlias = tuple[bytes, bytes]
+"""The keys from the first one, without the second one."""
+
+MAX_KEYS: Final = 20_000
+"""More single keys than this are recorded as one range from the first to the last."""
+
+
+def _merged(ranges: Iterable[Range]) -> tuple[Range, ...]:
+    """Return ranges in order, those that overlap or meet as one, and without empty ones."""
+    merged: list[Range] = []
+    for low, high in sorted(each for each in ranges if each[0] < each[1]):
+        if merged and low <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(high, merged[-1][1])
+        else:
+            merged.append((low, high))
+    return tuple(merged)
+
+
+@attrs.frozen
+class Touched:
+    """Single keys in order, and ranges that do not overlap; no key is in a range."""
+
+    keys: tuple[bytes, ...] = ()
+    ranges: tuple[Range, ...] = ()
+
+    @classmethod
+    def of(cls, keys: Iterable[bytes], ranges: Iterable[Range]) -> Touched:
+        """Return what any keys and ranges touch together."""
+        merged = _merged(ranges)
+        single = tuple(_outside(sorted(set(keys)), merged))
+        if len(single) > MAX_KEYS:
+            return cls.of((), (*merged, (single[0], single[-1] + b"\0")))
+        return cls(single, merged)
+
+    @classmethod
+    def union(cls, parts: Iterable[Touched]) -> Touched:
+        """Return what several commits touched together."""
+        every = list(parts)
+        return cls.of(
+            (key for each in every for key in each.keys),
+            (span for each in every for span in each.ranges),
+        )
+
+    def encode(self) -> bytes:
+        """Return the bytes; `decode` is the inverse."""
+        encoded = bytearray((_VERSION,))
+        _put_number(encoded, len(self.keys))
+        before = b""
+        for key in (*self.keys, *(end for each in self.ranges for end in each)):
+            shared = _shared(before, key)
+            _put_number(encoded, shared)
+            _put_number(encoded, len(key) - shared)
+            encoded += key[shared:]
+            before = key
+        return bytes(encoded)
+
+    @classmethod
+    def decode(cls, encoded: bytes) -> Touched:
+        """Return what was encoded; raise ValueError for other bytes."""
+        try:
+            if encoded[0] != _VERSION:
+                raise ValueError(f"Touched rows of an unknown version {encoded[0]}.")
+            count, at = _number(encoded, 1)
+            every = list(_keys(encoded, at))
+        except IndexError:
+            raise ValueError("The record of touched rows is cut off.") from None
+        ends = every[count:]
+        if len(every) < count or len(ends) % 2:
+            raise ValueError("The record of touched rows is cut off.")
+        return cls(tuple(every[:count]), tuple(zip(ends[::2], ends[1::2], strict=True)))
+
+
+def _outside(keys: Iterable[bytes], ranges: tuple[Range, ...]) -> Iterator[bytes]:
+    """Yield the keys that are in no range; both are in order."""
+    number = 0
+    for key in keys:
+        while number < len(ranges) and ranges[number][1] <= key:
+            number += 1
+        if number == len(ranges) or key < ranges[number][0]:
+            yield key
+
+
+def _keys(encoded: bytes, at: int) -> Iterator[bytes]:
+    key = b""
+    while at < len(encoded):
+        shared, at = _number(encoded, at)
+        length, at = _number(encoded, at)
+        rest = encoded[at : at + length]
+        if shared > len(key) or len(rest) < length:
+            raise IndexError
+        key = key[:shared] + rest
+        yield key
+        at += length
+
+
+def _shared(one: bytes, other: bytes) -> int:
+    """Return how many bytes two keys begin with alike."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[:middle] == other[:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _put_number(encoded: bytearray, number: int) -> None:
+    """Append a number, seven bits in each byte, the lowest first."""
+    while number > 0x7F:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
+
+
+def _number(encoded: bytes, at: int) -> tuple[int, int]:
+    """Return the number that begins at `at`, and where it ends."""
+    number = shift = 0
+    while encoded[at] > 0x7F:
+        number |= (encoded[at] & 0x7F) << shift
+        shift += 7
+        at += 1
+    return number | encoded[at] << shift, at + 1
+
 
 BYTES_AT_ONCE: Final = 4 * 1024 * 1024
 """Bytes of rows that one statement carries, or one row."""

@@ -3,26 +3,135 @@
 A use that passes its deadline closes the connection; no commit is ever cancelled. A COMMIT that is
 cancelled ends its wait for the standbys and answers success with a warning: then the commit is
 visible on this server, and a server that takes over may lack it. So warnings are recorded.
+
+How the daemon connects to PostgreSQL: the connection string, checked, with what treedb adds.
+
+A connection string is a URL or `key=value` pairs, as libpq reads them, and may name several hosts.
+A password in it would be in the configuration, in the list of processes and in reports of errors,
+so it is refused: libpq finds passwords in its password file or in a service file.
+
+Statements that are prepared on a connection, and sent with others all at once.
+
+The pipeline of the driver makes a cursor, and a call of the system, for each statement, and counts
+a statement as prepared although an error before it has made the server skip that. Here statements
+are prepared when the connection is made; a pipeline is one message and the wait for its answers.
+Parameters are given in the binary format of PostgreSQL.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import select
+import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any, Final, TypeAlias, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
+import attrs
 import psycopg
 from psycopg.abc import PQGen
-from psycopg.errors import Diagnostic
-from psycopg.pq import TransactionStatus
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.errors import Diagnostic, error_from_result
+from psycopg.pq import ExecStatus, TransactionStatus
 from psycopg.pq.abc import PGresult
 from psycopg.rows import TupleRow
 
+from treedbd.errors import OperatorError
 from treedbd.store.engine import CannotOpenStore, StoreUnreachable
-from treedbd.store.postgresql.settings import PostgresqlSettings
+
+SCHEMA: Final = "treedb"
+"""The schema of all tables, and the name of the application and of the channel of hints."""
+DEFAULT_PATIENCE_S: Final = 5.0
+IDLE_MS: Final = 10_000
+"""A daemon that stops in the middle of a transaction loses it, and its locks, after this time."""
+_SECRETS: Final = {"password", "sslpassword"}
+_BALANCING_LIBPQ: Final = 160_000
+
+_DEFAULTS: Final = {
+    "target_session_attrs": "read-write",
+    "application_name": SCHEMA,
+    "connect_timeout": "2",  # for each host: a frozen one accepts connections, and no more
+    "keepalives_idle": "5",
+    "keepalives_interval": "2",
+    "keepalives_count": "3",
+}
+
+
+@attrs.frozen
+class PostgresqlSettings:
+    """How to connect, and how long to wait.
+
+    Attributes:
+        dsn: the connection string, without a password.
+        patience_s: seconds until an answer counts as lost; a copy of a whole database may take
+            longer, but not longer than this between two pieces.
+        is_strict: whether nothing that was read is believed before a standby has confirmed a
+            transaction that was sent after the read.
+        is_cluster: whether the operator has declared that there are synchronous standbys.
+        commit_connections: how many commits of different databases can be under way at once.
+
+    """
+
+    dsn: str
+    patience_s: float = DEFAULT_PATIENCE_S
+    is_strict: bool = True
+    is_cluster: bool = False
+    commit_connections: int = 4
+
+    def __attrs_post_init__(self) -> None:
+        parse_dsn(self.dsn)
+
+    @property
+    def subject(self) -> str:
+        """What messages call the server: its database and hosts."""
+        parameters = parse_dsn(self.dsn)
+        hosts = parameters.get("host") or parameters.get("service") or "the local host"
+        return f"The PostgreSQL database {parameters.get('dbname', 'of the user')} on {hosts}"
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the parameters of a connection, as libpq takes them."""
+        given = parse_dsn(self.dsn)
+        patience_ms = math.ceil(self.patience_s * 1000)
+        limits = {"tcp_user_timeout": str(patience_ms)}
+        session = {
+            "search_path": SCHEMA,
+            # A role may have another default, with which a commit does not wait for the standbys.
+            "synchronous_commit": "on",
+            "default_transaction_isolation": r"read\ committed",
+            # Neither ends the wait of a COMMIT for the standbys, which must not be cancelled: the
+            # server stops these clocks when a statement has been executed.
+            "statement_timeout": str(patience_ms),
+            "lock_timeout": str(patience_ms),
+            "idle_in_transaction_session_timeout": str(IDLE_MS),
+        }
+        options = [str(given.pop("options", "")), *(f"-c {k}={v}" for k, v in session.items())]
+        if psycopg.pq.version() >= _BALANCING_LIBPQ:
+            # After a fail-over the old primary may still run, cut off: do not always choose it.
+            limits["load_balance_hosts"] = "random"
+        return {**_DEFAULTS, **limits, **given, "options": " ".join(options).strip()}
+
+
+def parse_dsn(dsn: str) -> dict[str, Any]:
+    """Return the parameters of a connection string; raise `OperatorError`."""
+    try:
+        parameters: dict[str, Any] = conninfo_to_dict(dsn)
+    except psycopg.Error:
+        # Not the text of the error: it repeats the string, which may hold a password.
+        raise OperatorError(
+            "The connection string of PostgreSQL",
+            "cannot be read",
+            "write a URL such as postgresql://treedb@host1,host2/treedb",
+        ) from None
+    if not parameters.keys().isdisjoint(_SECRETS):
+        raise OperatorError(
+            "The connection string of PostgreSQL",
+            "holds a password",
+            "put the password into the file that PGPASSFILE names, or into a service file",
+        )
+    return parameters
+
 
 T = TypeVar("T")
 RV = TypeVar("RV")
@@ -297,3 +406,146 @@ Rows: TypeAlias = list[tuple[Any, ...]]
 def rows_of(connection: TimedConnection, statement: str, parameters: tuple[Any, ...] = ()) -> Rows:
     """Return all rows that a statement returns."""
     return connection.execute(statement, parameters, binary=True).fetchall()
+
+
+_INT4: Final = struct.Struct(">i")
+_INT8: Final = struct.Struct(">q")
+_ARRAY: Final = struct.Struct(">iiIii")
+_EMPTY_ARRAY: Final = struct.pack(">iiI", 0, 0, 17)
+_BYTEA_OID: Final = 17
+_INT4_OID: Final = 23
+_INT4_ITEM: Final = struct.Struct(">ii")
+_LENGTH: Final = struct.Struct(">I")
+_ERRORS: Final = (ExecStatus.FATAL_ERROR, ExecStatus.BAD_RESPONSE)
+
+
+class PipelineCall(NamedTuple):
+    """A statement and its parameters: a prepared one by its name, or any one by its text."""
+
+    statement: bytes
+    parameters: Sequence[bytes] = ()
+    is_prepared: bool = True
+
+
+def int4(number: int) -> bytes:
+    """Return an integer parameter."""
+    return _INT4.pack(number)
+
+
+def int8(number: int) -> bytes:
+    """Return a bigint parameter."""
+    return _INT8.pack(number)
+
+
+def bytea_array(values: Sequence[bytes]) -> bytes:
+    """Return a bytea[] parameter."""
+    if not values:
+        return _EMPTY_ARRAY
+    parts = [_ARRAY.pack(1, 0, _BYTEA_OID, len(values), 1)]
+    for value in values:
+        parts.append(_LENGTH.pack(len(value)))
+        parts.append(value)
+    return b"".join(parts)
+
+
+def int4_array(numbers: Iterable[int]) -> bytes:
+    """Return an integer[] parameter."""
+    listed = list(numbers)
+    if not listed:
+        return struct.pack(">iiI", 0, 0, _INT4_OID)
+    head = _ARRAY.pack(1, 0, _INT4_OID, len(listed), 1)
+    return head + b"".join(_INT4_ITEM.pack(4, number) for number in listed)
+
+
+def prepare(connection: TimedConnection, statements: Mapping[str, str]) -> None:
+    """Prepare statements, whose keys are `name(types of the parameters)`, unless they are."""
+    if not connection.is_prepared:
+        for head, text in statements.items():
+            connection.execute(f"PREPARE {head} AS {text}".encode())
+        connection.is_prepared = True
+
+
+def send_all(connection: TimedConnection, calls: Iterable[PipelineCall]) -> list[str]:
+    """Send all statements at once; return what the server says of each, such as `COMMIT`.
+
+    Raises the first error, as the driver does; the statements after it have no effect. If the
+    deadline of the connection has passed, the connection is closed.
+    """
+    pgconn = connection.pgconn
+    pgconn.enter_pipeline_mode()
+    for call in calls:
+        if call.is_prepared:
+            formats = [1] * len(call.parameters)
+            pgconn.send_query_prepared(call.statement, call.parameters, formats)
+        else:
+            pgconn.send_query_params(call.statement, None)
+        pgconn.flush()  # so that the server begins with a long pipeline
+    pgconn.pipeline_sync()
+    answers, error = _receive(connection)
+    if not connection.is_lost:
+        pgconn.exit_pipeline_mode()
+    if error is not None:
+        raise error_from_result(error)
+    return answers
+
+
+def begin_ask(connection: TimedConnection, statement: bytes, parameters: Sequence[bytes]) -> None:
+    """Send a short prepared statement, whose rows `find_answer` returns in binary."""
+    pgconn = connection.pgconn
+    pgconn.send_query_prepared(statement, parameters, [1] * len(parameters), result_format=1)
+    pgconn.flush()
+
+
+def find_answer(connection: TimedConnection) -> PGresult | None:
+    """Return the rows of the statement that was sent, None as long as they are not all there.
+
+    Waits for nothing. Raises `psycopg.Error`, as the driver does.
+    """
+    pgconn = connection.pgconn
+    pgconn.consume_input()
+    while not pgconn.is_busy():
+        result = pgconn.get_result()
+        if result is not None:
+            connection.answer = result
+            continue
+        found, connection.answer = connection.answer, None
+        if found is None:
+            raise psycopg.OperationalError("The connection has ended.")
+        if found.status in _ERRORS:
+            raise error_from_result(found)
+        return found
+    return None
+
+
+def _receive(connection: TimedConnection) -> tuple[list[str], PGresult | None]:
+    """Return the answers up to the end of the pipeline, and the first error."""
+    pgconn = connection.pgconn
+    answers: list[str] = []
+    error: PGresult | None = None
+    while True:
+        _wait(connection)
+        while not pgconn.is_busy():
+            result = pgconn.get_result()
+            if result is None:  # the end of one statement
+                if connection.is_lost:
+                    raise psycopg.OperationalError("The connection has ended.")
+                continue
+            status = result.status
+            if status == ExecStatus.PIPELINE_SYNC:
+                return answers, error
+            if status in _ERRORS:  # what follows the first one is only aborted
+                error = result
+            answers.append((result.command_status or b"").decode())
+
+
+def _wait(connection: TimedConnection) -> None:
+    """Send what can be sent and receive what there is; raise `psycopg.OperationalError`."""
+    pgconn = connection.pgconn
+    left = connection.deadline - time.monotonic()
+    poll = select.poll()
+    poll.register(pgconn.socket, select.POLLIN | (select.POLLOUT if pgconn.flush() else 0))
+    ready = poll.poll(max(0.0, left) * 1000) if left < float("inf") else poll.poll()
+    if not ready:
+        connection.give_up()
+        raise psycopg.OperationalError("The server has not answered in time.")
+    pgconn.consume_input()

@@ -22,13 +22,13 @@ import attrs
 from treedbd.names import DatabaseName
 from treedbd.store.indexes import DISCONNECT_END, DISCONNECT_FIRST
 from treedbd.store.postgresql.connection import (
+    PostgresqlSettings,
     Session,
     TimedConnection,
     commit_confirmed,
     confirm,
     rows_of,
 )
-from treedbd.store.postgresql.settings import PostgresqlSettings
 
 LEASE_S: Final = 15.0
 """Seconds for which an owner lives after it was last renewed."""

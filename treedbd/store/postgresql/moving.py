@@ -28,8 +28,9 @@ import psycopg
 from treedbd.errors import OperatorError
 from treedbd.names import DatabaseName
 from treedbd.store.engine import LogEntry, StoreUnreachable
-from treedbd.store.postgresql.commits import new_token
+from treedbd.store.postgresql.commits import Touched, new_token
 from treedbd.store.postgresql.connection import (
+    PostgresqlSettings,
     TimedConnection,
     commit_confirmed,
     connect,
@@ -38,8 +39,6 @@ from treedbd.store.postgresql.connection import (
 )
 from treedbd.store.postgresql.projects import OLD, PART, StoredDatabase
 from treedbd.store.postgresql.schema import LOCK_CLASS, MOVED
-from treedbd.store.postgresql.settings import PostgresqlSettings
-from treedbd.store.postgresql.touched import Touched
 
 T = TypeVar("T")
 

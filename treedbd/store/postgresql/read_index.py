@@ -15,15 +15,18 @@ import psycopg
 from psycopg.pq.abc import PGresult
 
 from treedbd.store.postgresql.connection import (
+    PostgresqlSettings,
     Session,
     TimedConnection,
+    begin_ask,
     check_confirmed,
     connect,
+    find_answer,
+    int4_array,
+    prepare,
     rows_of,
     unreachable,
 )
-from treedbd.store.postgresql.prepared import begin_ask, find_answer, int4_array, prepare
-from treedbd.store.postgresql.settings import PostgresqlSettings
 
 _STATEMENTS: Final = {
     # The message makes it a transaction that writes. The databases are joined to it, so that it is

@@ -24,8 +24,7 @@ from typing import Final
 import psycopg
 
 from treedbd.store.engine import CannotOpenStore
-from treedbd.store.postgresql.connection import Session, TimedConnection
-from treedbd.store.postgresql.settings import PostgresqlSettings
+from treedbd.store.postgresql.connection import PostgresqlSettings, Session, TimedConnection
 
 VERSION: Final = 2
 """The version of the tables that this version of treedb makes and knows."""

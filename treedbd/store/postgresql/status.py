@@ -11,10 +11,15 @@ import orjson
 
 from treedbd.store.engine import CannotOpenStore
 from treedbd.store.postgresql.commits import CommitCounts
-from treedbd.store.postgresql.connection import Session, SessionPool, TimedConnection, rows_of
+from treedbd.store.postgresql.connection import (
+    PostgresqlSettings,
+    Session,
+    SessionPool,
+    TimedConnection,
+    rows_of,
+)
 from treedbd.store.postgresql.projects import StoredDatabase
 from treedbd.store.postgresql.schema import TABLES
-from treedbd.store.postgresql.settings import PostgresqlSettings
 
 _SETTINGS: Final = "SELECT name, setting FROM pg_settings WHERE name = ANY(%s)"
 _NAMES: Final = [

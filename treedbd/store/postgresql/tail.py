@@ -15,9 +15,13 @@ from functools import partial
 from typing import Final
 
 from treedbd.store.engine import StoreUnreachable
-from treedbd.store.postgresql.connection import Session, TimedConnection, rows_of
+from treedbd.store.postgresql.connection import (
+    PostgresqlSettings,
+    Session,
+    TimedConnection,
+    rows_of,
+)
 from treedbd.store.postgresql.read_index import DatabaseState, states_of
-from treedbd.store.postgresql.settings import PostgresqlSettings
 
 _LISTEN: Final = "LISTEN treedb"
 _NOTIFY: Final = "SELECT pg_notify('treedb', db::text) FROM unnest(%b::integer[]) AS new (db)"
