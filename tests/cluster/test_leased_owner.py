@@ -19,8 +19,8 @@ from treedbd.cluster.leased_owner import GRACE_S, RENEW_S, RETRY_S, LeasedOwner
 from treedbd.database.session_owner import OWNER_FILE, OwnerFile
 from treedbd.names import DatabaseName
 from treedbd.store.engine import StoreUnreachable
+from treedbd.store.postgresql.cluster import Leases
 from treedbd.store.postgresql.connection import PostgresqlSettings
-from treedbd.store.postgresql.leases import Leases
 from treedbd.store.postgresql.schema import prepare_schema
 
 T = TypeVar("T")

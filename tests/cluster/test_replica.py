@@ -22,7 +22,7 @@ from treedbd.database.errors import Unavailable
 from treedbd.database.runtime import Runtime
 from treedbd.database.slices import Slices
 from treedbd.store.on_demand import ReopeningEngine
-from treedbd.store.postgresql.read_index import DatabaseState
+from treedbd.store.postgresql.cluster import DatabaseState
 
 MANY = tuple((b"row %d" % number, b"value") for number in range(APPLIED_AT_ONCE + 1))
 FEW = MANY[:1]

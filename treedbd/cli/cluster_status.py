@@ -11,9 +11,9 @@ import orjson
 from treedbd.cli.exit import CommandFailed
 from treedbd.names import DatabaseName
 from treedbd.store.engine import StoreUnreachable
+from treedbd.store.postgresql.cluster import PART, StoredDatabase
 from treedbd.store.postgresql.connection import PostgresqlSettings, SessionPool, cannot_connect
 from treedbd.store.postgresql.moving import read_mark
-from treedbd.store.postgresql.projects import PART, StoredDatabase
 from treedbd.store.postgresql.schema import MOVED, read_schema
 from treedbd.store.postgresql.status import (
     ClusterReport,

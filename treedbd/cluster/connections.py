@@ -20,9 +20,8 @@ from treedbd.cluster.questions import Questions, StrictQuestion
 from treedbd.database.slices import Slices
 from treedbd.errors import in_one_line
 from treedbd.store.engine import StoreUnreachable
-from treedbd.store.postgresql.cluster import PostgresqlCluster
+from treedbd.store.postgresql.cluster import DatabaseState, PostgresqlCluster
 from treedbd.store.postgresql.connection import PostgresqlSettings, cannot_connect
-from treedbd.store.postgresql.read_index import DatabaseState
 
 T = TypeVar("T")
 

@@ -22,9 +22,9 @@ from treedbd.files import create_directory
 from treedbd.names import DatabaseName, parse_label
 from treedbd.store.engine import CannotCreateStore, CannotOpenStore, StoreFailed, StoreUnreachable
 from treedbd.store.lock import LOCK_MISPLACED, DirectoryLock
+from treedbd.store.postgresql.cluster import StoredDatabase
 from treedbd.store.postgresql.engine import PostgresqlEngine
 from treedbd.store.postgresql.fetching import DatabaseMissing
-from treedbd.store.postgresql.projects import StoredDatabase
 from treedbd.store.sqlite.engine import remove_files
 
 COPY: Final = ".copy"

@@ -36,8 +36,8 @@ from treedbd.names import DatabaseName
 from treedbd.store.engine import CannotOpenStore, StoreUnreachable
 from treedbd.store.lock import DirectoryLock
 from treedbd.store.on_demand import CreateOnWriteEngine, ReopeningEngine
+from treedbd.store.postgresql.cluster import DatabaseState
 from treedbd.store.postgresql.engine import PostgresqlEngine
-from treedbd.store.postgresql.read_index import DatabaseState
 from treedbd.store.postgresql.status import read_status
 from treedbd.store.sqlite.file import check_library
 

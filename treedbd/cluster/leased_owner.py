@@ -1,6 +1,6 @@
 """The owner of the sessions of a daemon over PostgreSQL: it lives as long as its lease is renewed.
 
-Theory of operation. The leases are in PostgreSQL (`store.postgresql.leases`), so other daemons find
+Theory of operation. The leases are in PostgreSQL (`store.postgresql.cluster`), so other daemons find
 what this one has left, also if its data directory is lost with it. Beside that it keeps the file of
 an owner (`database.session_owner`), by which the next process in the same data directory finds at
 once, and not after the lease, that this one has ended.
@@ -28,7 +28,7 @@ from treedbd.cluster.connections import ClusterConnections
 from treedbd.database.session_owner import DeadOwner, NotedDatabases, OwnerFile
 from treedbd.names import DatabaseName
 from treedbd.store.engine import StoreUnreachable
-from treedbd.store.postgresql.leases import LEASE_S, LeaseOver, Leases
+from treedbd.store.postgresql.cluster import LEASE_S, LeaseOver, Leases
 
 T = TypeVar("T")
 

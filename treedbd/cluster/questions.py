@@ -19,8 +19,8 @@ from zope.interface import implementer
 from treedbd.cluster.next_run import NextRun
 from treedbd.database.slices import SLICE_SECONDS, Slices
 from treedbd.store.engine import StoreUnreachable
+from treedbd.store.postgresql.cluster import DatabaseState, ReadIndex
 from treedbd.store.postgresql.connection import TimedConnection
-from treedbd.store.postgresql.read_index import DatabaseState, ReadIndex
 
 Run: TypeAlias = Callable[[Callable[[], Any]], "Deferred[Any]"]
 Told: TypeAlias = Callable[[DatabaseState | None], None]

@@ -32,9 +32,9 @@ from treedbd.database.rounds import Rounds
 from treedbd.database.rules_storage import FollowedRules
 from treedbd.store.engine import Conflict, Engine, InDoubt, StoreUnreachable
 from treedbd.store.on_demand import ReopeningEngine
+from treedbd.store.postgresql.cluster import DatabaseState
 from treedbd.store.postgresql.engine import PostgresqlEngine
 from treedbd.store.postgresql.fetching import Fetched
-from treedbd.store.postgresql.read_index import DatabaseState
 
 TURN_S: Final = 3.0
 """Seconds for which others wait for a batch that has lost several times."""

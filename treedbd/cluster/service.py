@@ -37,8 +37,8 @@ from treedbd.store.postgresql.status import (
     clock_offset,
     forget_daemon,
     send_heartbeat,
+    trim,
 )
-from treedbd.store.postgresql.trimming import trim
 
 POLL_S: Final = 0.5
 """Seconds between two questions how far all open databases are."""

@@ -11,10 +11,9 @@ from typing import Any
 
 from tests.closing import Closing
 from treedbd.store.engine import LogEntry, ReadView, StoreUnreachable
-from treedbd.store.postgresql.cluster import PostgresqlCluster
+from treedbd.store.postgresql.cluster import DatabaseState, PostgresqlCluster
 from treedbd.store.postgresql.commits import END_OF_ROWS
 from treedbd.store.postgresql.connection import DEFAULT_PATIENCE_S, PostgresqlSettings
-from treedbd.store.postgresql.read_index import DatabaseState
 
 PROJECT = "demo"
 _numbers = itertools.count()

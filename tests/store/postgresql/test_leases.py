@@ -10,8 +10,8 @@ from tests.postgresql import PostgresqlServers
 from treedbd.names import DatabaseName
 from treedbd.store.indexes import DISCONNECT_FIRST
 from treedbd.store.postgresql import schema
+from treedbd.store.postgresql.cluster import DeadLease, LeaseOver, Leases
 from treedbd.store.postgresql.connection import PostgresqlSettings
-from treedbd.store.postgresql.leases import DeadLease, LeaseOver, Leases
 from treedbd.store.postgresql.schema import prepare_schema
 
 SHOP, EU = DatabaseName("shop"), DatabaseName("shop", "eu")

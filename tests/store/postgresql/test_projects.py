@@ -11,7 +11,7 @@ import pytest
 from tests.postgresql import PostgresqlServers, wait_until
 from tests.store.postgresql.daemons import DaemonSide
 from treedbd.store.engine import StoreUnreachable
-from treedbd.store.postgresql.projects import FIRST_EPOCH, StoredRules, TooManyDatabases
+from treedbd.store.postgresql.cluster import FIRST_EPOCH, StoredRules, TooManyDatabases
 from treedbd.store.postgresql.status import clock_offset, forget_daemon, read_status, send_heartbeat
 
 

@@ -40,6 +40,7 @@ from treedbd.store.lock import (
     is_aside,
     put_lock_back,
 )
+from treedbd.store.postgresql.cluster import PART
 from treedbd.store.postgresql.moving import (
     MOVED_IN,
     AppearedMeanwhile,
@@ -54,7 +55,6 @@ from treedbd.store.postgresql.moving import (
     stage,
     switch,
 )
-from treedbd.store.postgresql.projects import PART
 from treedbd.store.postgresql.schema import prepare_schema, read_schema
 from treedbd.store.sqlite.engine import SqliteEngine
 

@@ -31,7 +31,7 @@ from treedbd.files import create_directory, sync_directory, write_atomically
 from treedbd.names import DatabaseName, parse_label
 from treedbd.store.engine import StoreUnreachable
 from treedbd.store.lock import LOCK_FILE, DirectoryLock
-from treedbd.store.postgresql.cluster import PostgresqlCluster
+from treedbd.store.postgresql.cluster import PostgresqlCluster, StoredDatabase
 from treedbd.store.postgresql.commits import POSITION_KEY
 from treedbd.store.postgresql.connection import PostgresqlSettings, TimedConnection, rows_of
 from treedbd.store.postgresql.fetching import LOG, ROWS
@@ -43,7 +43,6 @@ from treedbd.store.postgresql.moving import (
     read_mark,
     thaw,
 )
-from treedbd.store.postgresql.projects import StoredDatabase
 from treedbd.store.postgresql.schema import MOVED, read_schema
 from treedbd.store.sqlite.engine import SqliteEngine, remove_files
 

@@ -3,24 +3,611 @@
 Each role has connections of its own, so that none waits for another: some for commits, some for
 fetches and projects, one for the read index, one for the tail and one for hints. All are made when
 they are needed, and again after an error. All methods block and may be called in any thread.
+
+The tail: what other daemons have committed, as hints that are fast and a poll that is sure.
+
+A hint is a notification of PostgreSQL with the number of a database. It may be lost, above all when
+another server takes over, and is never believed: who receives one, or sees a poll that is ahead of
+its copy, fetches. A hint is sent after the commit, in a transaction of its own: within the commit
+it would take a lock of the whole server.
+
+The read index: how far databases have come, which a read must have reached to be current.
+
+One question serves all reads that were waiting when it was sent: the caller collects them. It is
+asked in a transaction that writes, and its answer is believed when that has been confirmed: a
+primary that was cut off still answers questions, and no such transaction ends there
+(`connection.confirm`).
+
+The rules of projects and the databases in them, in PostgreSQL.
+
+The epoch of a project grows with every replacement of its rules, there and in the row of each of
+its databases, in one transaction: so a daemon that judges by older rules loses its next commit.
+Nothing is answered from memory, and what was read is believed as the settings say.
+
+Leases of owners: which daemons live whose sessions have left writes for their end.
+
+Theory of operation. A daemon is the *owner* of its sessions (`database.session_owner`). It has a
+row in `owners` from its first such write on, and renews it: until `ends`, by PostgreSQL's clock, it
+lives. That alone ends nothing. An owner is dead when another daemon has marked it so (`is_over`),
+which it may do only after `ends`; an owner that comes late, and first, goes on. So the row decides,
+as between commits, and no two daemons can differ about it. An owner that is dead stays dead. One
+without a row is dead too: its row was removed when all was done, or its data was moved here. Only
+daemons of versions before leases have none; as long as one of these runs, it may be theirs.
+
+`owner_dbs` lists the databases in which an owner has ever kept such a write: a row is there before
+the first write is. A dead owner is forgotten when no write of it is left.
 """
 
 from __future__ import annotations
 
 import pathlib
-from typing import Final
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeVar
 
+import attrs
+import psycopg
+from psycopg.pq.abc import PGresult
+
+from treedbd.names import DatabaseName
+from treedbd.store.engine import StoreUnreachable
+from treedbd.store.indexes import DISCONNECT_END, DISCONNECT_FIRST
 from treedbd.store.lock import DirectoryLock
 from treedbd.store.postgresql.commits import CommitCounts, CommitSender
-from treedbd.store.postgresql.connection import PostgresqlSettings, SessionPool
+from treedbd.store.postgresql.connection import (
+    PostgresqlSettings,
+    Session,
+    SessionPool,
+    TimedConnection,
+    begin_ask,
+    check_confirmed,
+    commit_confirmed,
+    confirm,
+    connect,
+    find_answer,
+    int4_array,
+    prepare,
+    rows_of,
+    unreachable,
+)
 from treedbd.store.postgresql.engine import DatabaseIdentity, PostgresqlEngine, open_copy
 from treedbd.store.postgresql.fetching import Fetcher
-from treedbd.store.postgresql.leases import Leases
-from treedbd.store.postgresql.projects import ProjectStore
-from treedbd.store.postgresql.read_index import ReadIndex
-from treedbd.store.postgresql.schema import prepare_schema
-from treedbd.store.postgresql.tail import Notifier, Tail
+from treedbd.store.postgresql.schema import MOVED, prepare_schema
 from treedbd.store.sqlite.engine import RESERVE_BYTES
+
+_STATEMENTS: Final = {
+    # The message makes it a transaction that writes. The databases are joined to it, so that it is
+    # there whatever there is of them, and it is in the answer: else it would be optimised away.
+    "ask (integer[])": (
+        "SELECT d.db, d.seq, d.rev, d.epoch, written.at FROM"
+        " (SELECT pg_logical_emit_message(true, 'treedb', '') AS at) AS written"
+        " LEFT JOIN dbs AS d ON d.db = ANY($1)"
+    )
+}
+STATES: Final = "SELECT db, seq, rev, epoch FROM dbs WHERE db = ANY(%b::integer[])"
+
+
+class DatabaseState(NamedTuple):
+    """How far a database has come: entries of the log, commits, and the epoch of its rules."""
+
+    seq: int
+    rev: int
+    epoch: int
+
+
+class ReadIndex:
+    """Asks over a connection of its own, one question at a time.
+
+    A strict one is asked without waiting: `connect`, in any thread, then `begin` and `receive`
+    whenever there is something to be read from the connection.
+    """
+
+    def __init__(self, settings: PostgresqlSettings) -> None:
+        """Connect at the first question."""
+        self._settings = settings
+        self._session = Session(settings)
+
+    def ask(self, dbs: Collection[int]) -> dict[int, DatabaseState]:
+        """Return the states of databases as the server shows them, confirmed or not; blocks.
+
+        A database that does not exist is missing. Raises `StoreUnreachable`.
+        """
+        return self._session.run(lambda connection: states_of(connection, list(dbs)))
+
+    def connect(self) -> TimedConnection:
+        """Return a connection for strict questions; blocks. Raises `StoreUnreachable`."""
+        connection = connect(self._settings)
+        connection.may_cancel = True
+        try:
+            prepare(connection, _STATEMENTS)
+        except psycopg.Error as error:
+            connection.close()
+            raise unreachable(error) from error
+        return connection
+
+    def begin(self, connection: TimedConnection, dbs: Collection[int]) -> None:
+        """Send a question; raise `StoreUnreachable`."""
+        connection.has_warned = False
+        try:
+            begin_ask(connection, b"ask", (int4_array(dbs),))
+        except psycopg.Error as error:
+            raise unreachable(error) from error
+
+    def receive(self, connection: TimedConnection) -> dict[int, DatabaseState] | None:
+        """Return the confirmed states of databases, None as long as there is no answer.
+
+        A database that does not exist is missing. Raises `StoreUnreachable`.
+        """
+        try:
+            found = find_answer(connection)
+        except psycopg.Error as error:
+            raise unreachable(error) from error
+        if found is None:
+            return None
+        check_confirmed(connection)
+        return dict(_decode(found, row) for row in range(found.ntuples) if found.get_value(row, 0))
+
+    def close(self) -> None:
+        """Close the connection, but for those that `connect` has returned."""
+        self._session.close()
+
+
+def _decode(found: PGresult, row: int) -> tuple[int, DatabaseState]:
+    values = [found.get_value(row, column) or b"" for column in range(4)]
+    db, *state = [int.from_bytes(value, "big", signed=True) for value in values]
+    return db, DatabaseState(*state)
+
+
+def states_of(connection: TimedConnection, dbs: list[int]) -> dict[int, DatabaseState]:
+    """Return the states of databases as the server shows them, confirmed or not."""
+    return {row[0]: DatabaseState(*row[1:]) for row in rows_of(connection, STATES, (dbs,))}
+
+
+_LISTEN: Final = "LISTEN treedb"
+_NOTIFY: Final = "SELECT pg_notify('treedb', db::text) FROM unnest(%b::integer[]) AS new (db)"
+
+
+class Tail:
+    """Receives hints and polls over one connection, for one thread."""
+
+    def __init__(
+        self, settings: PostgresqlSettings, is_own: Callable[[int], bool] = lambda _: False
+    ) -> None:
+        """Connect at the first use; hints of a server process that `is_own` are left out."""
+        self._is_own = is_own
+        self._session = Session(settings, listens=True)
+        self._listening: TimedConnection | None = None
+
+    def wait(self, timeout_s: float) -> set[int]:
+        """Return the databases that were hinted at, as soon as there are any; blocks.
+
+        Empty after `timeout_s`, and after a connection was made: poll then, since hints may have
+        been missed before. Raises `StoreUnreachable`.
+        """
+        return self._session.run(lambda connection: self._wait(connection, timeout_s))
+
+    def poll(self, dbs: Collection[int]) -> dict[int, DatabaseState]:
+        """Return how far databases have come, with one query; raise `StoreUnreachable`."""
+        return self._session.run(lambda connection: states_of(connection, list(dbs)))
+
+    def close(self) -> None:
+        """Close the connection, after `wait` has returned."""
+        self._session.close()
+
+    def _wait(self, connection: TimedConnection, timeout_s: float) -> set[int]:
+        if connection is not self._listening:
+            connection.execute(_LISTEN)
+            self._listening = connection
+            return set()
+        connection.deadline = time.monotonic() + timeout_s + 1
+        found = connection.notifies(timeout=timeout_s, stop_after=1)
+        others = (each.payload for each in found if not self._is_own(each.pid))
+        return {int(payload) for payload in others if payload.isdecimal()}
+
+
+class Notifier:
+    """Sends hints over a connection of its own; those that come meanwhile are sent together."""
+
+    def __init__(self, settings: PostgresqlSettings) -> None:
+        """Connect at the first hint."""
+        self._session = Session(settings)
+        self._lock = threading.Lock()
+        self._is_sending = False
+        self._process = 0
+        self._due: set[int] = set()
+
+    def notify(self, db: int) -> None:
+        """Send a hint, or leave it to the thread that is sending; raises nothing."""
+        with self._lock:
+            self._due.add(db)
+            if self._is_sending:
+                return
+            self._is_sending = True
+        while dbs := self._take_due():
+            try:
+                self._session.run(partial(self._send, dbs))
+            except StoreUnreachable:
+                continue  # the polls of the others find what was committed
+
+    def is_own(self, process: int) -> bool:
+        """Return whether hints of a server process were sent here."""
+        return process == self._process
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._session.close()
+
+    def _send(self, dbs: list[int], connection: TimedConnection) -> None:
+        self._process = connection.info.backend_pid
+        rows_of(connection, _NOTIFY, (dbs,))
+
+    def _take_due(self) -> list[int]:
+        with self._lock:
+            dbs = list(self._due)
+            self._due.clear()
+            self._is_sending = bool(dbs)
+        return dbs
+
+
+T = TypeVar("T")
+
+_READ_RULES: Final = "SELECT rules, epoch FROM projects WHERE project = %s"
+_READ_EPOCH: Final = "SELECT epoch FROM projects WHERE project = %s"
+_PUT_RULES: Final = (
+    "INSERT INTO projects (project, rules, epoch) VALUES (%s, %b, 2)"
+    " ON CONFLICT (project) DO UPDATE SET rules = excluded.rules, epoch = projects.epoch + 1"
+    " RETURNING epoch"
+)
+_SET_EPOCHS: Final = "UPDATE dbs SET epoch = %s WHERE project = %s AND epoch >= 0"
+_FIND_MOVED: Final = "SELECT value FROM meta WHERE name = %s"
+_ADD_PROJECT: Final = "INSERT INTO projects (project) VALUES (%s) ON CONFLICT DO NOTHING"
+_LOCK_PROJECT: Final = "SELECT epoch FROM projects WHERE project = %s FOR UPDATE"
+_SELECT: Final = "SELECT db, project, name, seq, rev, epoch FROM dbs WHERE project = %s"
+_FIND: Final = _SELECT + " AND name = %s"
+_LIST_NAMES: Final = _SELECT + ' ORDER BY name COLLATE "C"'
+_COUNT: Final = "SELECT count(*) FROM dbs WHERE project = %s"
+_CREATE: Final = (
+    "INSERT INTO dbs (project, name, epoch) VALUES (%s, %s, %s)"
+    " RETURNING db, project, name, seq, rev, epoch"
+)
+FIRST_EPOCH: Final = 1
+"""The epoch of a project that nobody has written rules to."""
+
+
+PART: Final = ".part"
+"""What the project of a database has at the end whose copy is not complete (`moving`)."""
+OLD: Final = ".old"
+"""What the project of a database has at the end that was replaced, and is being removed."""
+
+
+class StoredDatabase(NamedTuple):
+    """A database as its row in PostgreSQL describes it."""
+
+    db: int
+    project: str
+    name: str
+    seq: int
+    rev: int
+    epoch: int
+
+    @property
+    def is_served(self) -> bool:
+        """Whether it is a database of a project, not one that only a move knows."""
+        return not self.project.endswith((PART, OLD))
+
+
+class LookedUp(NamedTuple):
+    """The epoch of the rules of a project, and one of its databases; None if there is none."""
+
+    epoch: int
+    database: StoredDatabase | None
+
+
+class StoredRules(NamedTuple):
+    """The text of the rules of a project, None if nobody has written any, and their epoch."""
+
+    text: bytes | None
+    epoch: int
+
+
+class TooManyDatabases(Exception):
+    """A project has as many databases as it may have; `limit` is their number."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(limit)
+        self.limit = limit
+
+
+class ProjectStore:
+    """Reads and writes projects; all methods block, and may be called in any thread.
+
+    All raise `StoreUnreachable`. A write that raises it may have been applied all the same: it is
+    right to do it again.
+    """
+
+    def __init__(self, pool: SessionPool, *, is_strict: bool) -> None:
+        """Borrow connections of `pool`."""
+        self._pool = pool
+        self._is_strict = is_strict
+
+    def read_rules(self, project: str) -> StoredRules:
+        """Return the rules of a project."""
+
+        def read(connection: TimedConnection) -> StoredRules:
+            found = rows_of(connection, _READ_RULES, (project,))
+            return StoredRules(*found[0]) if found else StoredRules(None, FIRST_EPOCH)
+
+        return self._read(read)
+
+    def put_rules(self, project: str, text: bytes) -> int:
+        """Replace the rules of a project; return their epoch."""
+
+        def put(connection: TimedConnection) -> int:
+            connection.execute("BEGIN")
+            ((epoch,),) = rows_of(connection, _PUT_RULES, (project, text))
+            _refuse_moved(connection)
+            connection.execute(_SET_EPOCHS, (epoch, project))
+            commit_confirmed(connection)
+            return int(epoch)
+
+        return self._pool.run(put)
+
+    def look_up(self, project: str, name: str) -> LookedUp:
+        """Return a database, and the epoch of the rules of its project."""
+
+        def look(connection: TimedConnection) -> LookedUp:
+            epochs = rows_of(connection, _READ_EPOCH, (project,))
+            found = rows_of(connection, _FIND, (project, name))
+            epoch = epochs[0][0] if epochs else FIRST_EPOCH
+            return LookedUp(epoch, StoredDatabase(*found[0]) if found else None)
+
+        return self._read(look)
+
+    def find_database(self, project: str, name: str) -> StoredDatabase | None:
+        """Return a database, None if there is none."""
+        found = self._read(lambda connection: rows_of(connection, _FIND, (project, name)))
+        return StoredDatabase(*found[0]) if found else None
+
+    def create_database(self, project: str, name: str, limit: int | None = None) -> StoredDatabase:
+        """Return a database, which is created if there is none.
+
+        Raises `TooManyDatabases` if the project has `limit` of them.
+        """
+
+        def create(connection: TimedConnection) -> StoredDatabase:
+            connection.execute("BEGIN")
+            connection.execute(_ADD_PROJECT, (project,))
+            # Whoever replaces the rules waits until the new row has the epoch, or comes first.
+            ((epoch,),) = rows_of(connection, _LOCK_PROJECT, (project,))
+            found = rows_of(connection, _FIND, (project, name))
+            if not found:
+                _refuse_moved(connection)
+            if not found and limit is not None:
+                ((count,),) = rows_of(connection, _COUNT, (project,))
+                if count >= limit:
+                    raise TooManyDatabases(limit)
+            found = found or rows_of(connection, _CREATE, (project, name, epoch))
+            commit_confirmed(connection)
+            confirm(connection)
+            return StoredDatabase(*found[0])
+
+        return self._pool.run(create)
+
+    def list_databases(self, project: str) -> list[StoredDatabase]:
+        """Return the databases of a project, by their names."""
+        found = self._read(lambda connection: rows_of(connection, _LIST_NAMES, (project,)))
+        return [StoredDatabase(*row) for row in found]
+
+    def _read(self, read: Callable[[TimedConnection], T]) -> T:
+        def read_and_confirm(connection: TimedConnection) -> T:
+            result = read(connection)
+            if self._is_strict:
+                confirm(connection)
+            return result
+
+        return self._pool.run(read_and_confirm)
+
+
+def _refuse_moved(connection: TimedConnection) -> None:
+    """Raise `StoreUnreachable` if all was moved away.
+
+    A statement that writes to `projects` must precede it: that waits for a move that is under way.
+    """
+    if rows_of(connection, _FIND_MOVED, (MOVED,)):
+        raise StoreUnreachable("The data was moved away from this PostgreSQL.")
+
+
+LEASE_S: Final = 15.0
+"""Seconds for which an owner lives after it was last renewed."""
+_OLDER_S: Final = 30.0
+"""Seconds for which a daemon of a version without leases counts as running after its heartbeat."""
+
+_TAKE: Final = (
+    "INSERT INTO owners (owner, ends) VALUES (%s, clock_timestamp() + make_interval(secs => %s))"
+    " ON CONFLICT (owner) DO NOTHING"
+)
+_LIST_LEASES: Final = (
+    "INSERT INTO owner_dbs (owner, project, name) SELECT owner, %s, %s FROM owners"
+    " WHERE owner = %s AND NOT is_over ON CONFLICT DO NOTHING"
+)
+_RENEW: Final = (
+    "UPDATE owners SET ends = clock_timestamp() + make_interval(secs => %s)"
+    " WHERE owner = %s AND NOT is_over RETURNING owner"
+)
+_END: Final = "UPDATE owners SET is_over = true WHERE owner = %s"
+_HAS_ENDED: Final = (
+    "SELECT EXISTS (SELECT FROM owners WHERE (is_over OR ends < clock_timestamp()) AND owner <> %s)"
+)
+_JUDGE: Final = (
+    "UPDATE owners SET is_over = true"
+    " WHERE NOT is_over AND ends < clock_timestamp() AND owner <> %s"
+)
+_DEAD: Final = (
+    "SELECT o.owner, d.project, d.name FROM owners o LEFT JOIN owner_dbs d ON d.owner = o.owner"
+    " WHERE o.is_over ORDER BY 1, 2, 3"
+)
+_HAS_OLDER: Final = (
+    "SELECT EXISTS (SELECT FROM daemons WHERE NOT has_leases"
+    " AND seen > now() - make_interval(secs => %s))"
+)
+_WHICH_DEAD: Final = (
+    "SELECT u.owner FROM unnest(%s::text[]) AS u (owner)"
+    " LEFT JOIN owners o ON o.owner = u.owner"
+    " WHERE o.is_over OR (o.owner IS NULL AND NOT %s)"
+)
+# An owner is a name of one form, so that its rows need not all be read. Not a join: with that a
+# large table might be read as a whole.
+_OWNERLESS: Final = (
+    "SELECT d.project, d.name FROM dbs d WHERE d.epoch >= 0 AND EXISTS (SELECT FROM"
+    " (SELECT DISTINCT substring(k FROM 3 FOR position('/'::bytea IN substring(k FROM 3)) - 1)"
+    " AS owner FROM kv WHERE kv.db = d.db AND kv.k >= %b AND kv.k < %b OFFSET 0) AS found"
+    " WHERE NOT EXISTS (SELECT FROM owners o WHERE o.owner = convert_from(found.owner, 'LATIN1')))"
+)
+_FORGET_DATABASES: Final = (
+    "DELETE FROM owner_dbs o WHERE o.owner = %s AND NOT EXISTS (SELECT FROM dbs d JOIN kv"
+    " ON kv.db = d.db WHERE d.project = o.project AND d.name = o.name"
+    " AND kv.k >= %b AND kv.k < %b)"
+)
+_FORGET_OWNER: Final = (
+    "DELETE FROM owners o WHERE o.owner = %s AND o.is_over"
+    " AND NOT EXISTS (SELECT FROM owner_dbs d WHERE d.owner = o.owner)"
+)
+
+
+class LeaseOver(Exception):
+    """Others have found that an owner is dead: it must be another one from now on."""
+
+
+@attrs.frozen
+class DeadLease:
+    """An owner whose lease has ended, and the databases that it lists."""
+
+    owner: str
+    names: Sequence[DatabaseName]
+
+
+class Leases:
+    """The owners in PostgreSQL; all methods block, in any thread, and raise `StoreUnreachable`."""
+
+    def __init__(self, settings: PostgresqlSettings) -> None:
+        """Use connections of its own: a renewal waits for no commit."""
+        self._renewing = Session(settings)
+        self._asking = Session(settings)
+
+    def list_database(self, owner: str, name: DatabaseName, *, begins: bool) -> None:
+        """Record durably that an owner keeps writes in a database, and renew or begin its lease.
+
+        Raises `LeaseOver`.
+        """
+
+        def add(connection: TimedConnection) -> None:
+            connection.execute("BEGIN")
+            if begins:
+                connection.execute(_TAKE, (owner, LEASE_S))
+            connection.execute(_LIST_LEASES, (name.project, name.database, owner))
+            renewed = rows_of(connection, _RENEW, (LEASE_S, owner))
+            commit_confirmed(connection)
+            if not renewed:
+                raise LeaseOver
+
+        self._asking.run(add)
+
+    def renew(self, owner: str) -> None:
+        """Let an owner live on; raise `LeaseOver`."""
+
+        def extend(connection: TimedConnection) -> None:
+            connection.execute("BEGIN")
+            renewed = rows_of(connection, _RENEW, (LEASE_S, owner))
+            commit_confirmed(connection)
+            if not renewed:
+                raise LeaseOver
+
+        self._renewing.run(extend)
+
+    def end(self, owner: str) -> None:
+        """End a lease before its time, and forget the owner if it has left nothing."""
+
+        def end(connection: TimedConnection) -> None:
+            connection.execute("BEGIN")
+            connection.execute(_END, (owner,))
+            _forget(connection, owner)
+            commit_confirmed(connection)
+
+        self._asking.run(end)
+
+    def find_dead(self, own: str, *, may_judge: bool) -> list[DeadLease]:
+        """Return the owners that are dead; with `may_judge` those are whose lease has ended."""
+
+        def find(connection: TimedConnection) -> list[DeadLease]:
+            if rows_of(connection, _HAS_ENDED, (own,)) == [(False,)]:
+                return []
+            connection.execute("BEGIN")
+            if may_judge:
+                connection.execute(_JUDGE, (own,))
+            found: dict[str, list[DatabaseName]] = {}
+            for owner, project, name in rows_of(connection, _DEAD):
+                names = found.setdefault(owner, [])
+                if project is not None:
+                    names.append(DatabaseName(project, name))
+            connection.execute("COMMIT")
+            confirm(connection)
+            return [DeadLease(owner, names) for owner, names in found.items()]
+
+        return self._asking.run(find)
+
+    def which_are_dead(self, owners: Collection[str]) -> set[str]:
+        """Return those of some owners that are dead."""
+
+        def ask(connection: TimedConnection) -> set[str]:
+            has_older = _has_older(connection)
+            found = rows_of(connection, _WHICH_DEAD, (list(owners), has_older))
+            confirm(connection)
+            return {row[0] for row in found}
+
+        return self._asking.run(ask)
+
+    def find_ownerless(self) -> list[DatabaseName] | None:
+        """Return databases that have writes of owners without a row.
+
+        None if these may be of daemons that have no leases.
+        """
+
+        def find(connection: TimedConnection) -> list[DatabaseName] | None:
+            if _has_older(connection):
+                return None
+            bounds: tuple[Any, ...] = (DISCONNECT_FIRST, DISCONNECT_END)
+            return [DatabaseName(*row) for row in rows_of(connection, _OWNERLESS, bounds)]
+
+        return self._asking.run(find)
+
+    def forget(self, owner: str) -> None:
+        """Forget databases in which a dead owner has nothing left, and it if there is no other."""
+
+        def remove(connection: TimedConnection) -> None:
+            connection.execute("BEGIN")
+            _forget(connection, owner)
+            connection.execute("COMMIT")
+
+        self._asking.run(remove)
+
+    def close(self) -> None:
+        """Close the connections, when the uses under way have ended."""
+        self._renewing.close()
+        self._asking.close()
+
+
+def _has_older(connection: TimedConnection) -> bool:
+    """Return whether a daemon of a version without leases runs."""
+    return rows_of(connection, _HAS_OLDER, (_OLDER_S,)) == [(True,)]
+
+
+def _forget(connection: TimedConnection, owner: str) -> None:
+    low = DISCONNECT_FIRST + owner.encode("ascii") + b"/"
+    connection.execute(_FORGET_DATABASES, (owner, low, low[:-1] + b"0"))
+    connection.execute(_FORGET_OWNER, (owner,))
+
 
 _OTHER_CONNECTIONS: Final = 8
 

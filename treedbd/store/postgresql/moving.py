@@ -28,6 +28,7 @@ import psycopg
 from treedbd.errors import OperatorError
 from treedbd.names import DatabaseName
 from treedbd.store.engine import LogEntry, StoreUnreachable
+from treedbd.store.postgresql.cluster import OLD, PART, StoredDatabase
 from treedbd.store.postgresql.commits import Touched, new_token
 from treedbd.store.postgresql.connection import (
     PostgresqlSettings,
@@ -37,7 +38,6 @@ from treedbd.store.postgresql.connection import (
     rows_of,
     unreachable,
 )
-from treedbd.store.postgresql.projects import OLD, PART, StoredDatabase
 from treedbd.store.postgresql.schema import LOCK_CLASS, MOVED
 
 T = TypeVar("T")
