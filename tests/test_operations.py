@@ -15,7 +15,7 @@ from twisted.internet.threads import deferToThread
 
 from tests.ops import Scrape, fetch
 from treedbd.config.settings import Settings
-from treedbd.database.errors import Unavailable
+from treedbd.database.requests import Unavailable
 from treedbd.service import TreeService
 
 reactor: Any = installed_reactor

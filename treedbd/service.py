@@ -62,11 +62,10 @@ from treedbd.database.catalog import Catalog
 from treedbd.database.catalog_files import MakeFiles
 from treedbd.database.data_directory import stored_bytes
 from treedbd.database.database_files import DatabaseFiles
-from treedbd.database.errors import SHUTTING_DOWN, Unavailable, UnknownDatabase
 from treedbd.database.open_databases import OpenBounds
 from treedbd.database.other_processes import RulesExchange
 from treedbd.database.problems import Problem
-from treedbd.database.project import ProjectSpec
+from treedbd.database.requests import SHUTTING_DOWN, ProjectSpec, Unavailable, UnknownDatabase
 from treedbd.database.runtime import MeasureRules, Runtime
 from treedbd.database.session_owner import MemoryOwner, OwnerFile, SessionOwner
 from treedbd.database.slow_rules import SlowRulesLog

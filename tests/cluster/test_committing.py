@@ -11,8 +11,7 @@ from twisted.python.failure import Failure
 from tests.database.world import TurnClock
 from treedbd.cluster.committing import BatchEnds, answer_when_late
 from treedbd.cluster.next_run import NextRun
-from treedbd.database.errors import OutcomeInDoubt
-from treedbd.database.requests import Caller, Outcome, QueuedWrite, Write
+from treedbd.database.requests import Caller, Outcome, OutcomeInDoubt, QueuedWrite, Write
 from treedbd.database.slices import SLICE_SECONDS, Slices
 from treedbd.tree.edit import make_put
 from treedbd.tree.types import ROOT, Place

@@ -18,7 +18,7 @@ from treedbd.cluster.local_copy import APPLIED_AT_ONCE, LOCK_PAUSE_S
 from treedbd.cluster.replica import Replica
 from treedbd.database.catalog_hooks import ReadMoment
 from treedbd.database.database import Database
-from treedbd.database.errors import Unavailable
+from treedbd.database.requests import Unavailable
 from treedbd.database.runtime import Runtime
 from treedbd.database.slices import Slices
 from treedbd.store.on_demand import ReopeningEngine

@@ -30,7 +30,7 @@ from treedbd.config.provider_settings import ProviderSettings
 from treedbd.config.settings import Settings
 from treedbd.config.values import SettingLocation
 from treedbd.database.catalog import Catalog
-from treedbd.database.project import ProjectSpec
+from treedbd.database.requests import ProjectSpec
 from treedbd.database.runtime import Runtime
 from treedbd.rules.ruleset import DENY
 from treedbd.web.auth.identity import Identity

@@ -16,8 +16,7 @@ from treedbd.database.catalog import Catalog
 from treedbd.database.database import Database
 from treedbd.database.open_databases import OpenBounds
 from treedbd.database.problems import Problem
-from treedbd.database.project import ProjectSpec
-from treedbd.database.requests import Caller, Outcome, Write
+from treedbd.database.requests import Caller, Outcome, ProjectSpec, Write
 from treedbd.database.runtime import RunInThread, Runtime
 from treedbd.database.session_owner import MemoryOwner, SessionOwner
 from treedbd.limits import MIB

@@ -18,7 +18,12 @@ from tests.database.world import Disk, run_at_once
 from tests.rules.evaluating import NOW, rules, view
 from treedbd.database.active_rules import ActiveRules
 from treedbd.database.data_directory import RULES_FILE
-from treedbd.database.errors import DeadlinePassed, RulesManagedByFile, RulesUnreadable, Unavailable
+from treedbd.database.requests import (
+    DeadlinePassed,
+    RulesManagedByFile,
+    RulesUnreadable,
+    Unavailable,
+)
 from treedbd.database.rules_storage import FileRules
 from treedbd.database.rules_work import RulesWork
 from treedbd.database.slices import SLICE_SECONDS

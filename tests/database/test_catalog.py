@@ -13,9 +13,14 @@ from twisted.logger import capturedLogs, formatEvent
 from tests.database.catalogs import make_catalog, problems, put, read, refusal, shelves
 from tests.store import format_1
 from tests.store.conformance import put_all
-from treedbd.database.errors import PermissionDenied, RulesUnreadable, Unavailable, UnknownDatabase
-from treedbd.database.project import ProjectSpec
-from treedbd.database.requests import Outcome
+from treedbd.database.requests import (
+    Outcome,
+    PermissionDenied,
+    ProjectSpec,
+    RulesUnreadable,
+    Unavailable,
+    UnknownDatabase,
+)
 from treedbd.database.written_databases import COMING_S, WrittenDatabases
 from treedbd.errors import LINES
 from treedbd.names import DatabaseName

@@ -17,8 +17,15 @@ from tests.database.world import Disk, TurnClock, make_database
 from treedbd.database.batch_applier import BATCH_SECONDS
 from treedbd.database.contention import MAX_RESERVATIONS, PATIENCE, PENALTY, RESERVED_S
 from treedbd.database.database import Database
-from treedbd.database.errors import ConditionFailed, TooLarge
-from treedbd.database.requests import Caller, Condition, LargeBody, Outcome, Write
+from treedbd.database.requests import (
+    Caller,
+    Condition,
+    ConditionFailed,
+    LargeBody,
+    Outcome,
+    TooLarge,
+    Write,
+)
 from treedbd.database.runtime import Runtime
 from treedbd.store.engine import StoreFailed
 from treedbd.store.memory import MemoryEngine

@@ -35,9 +35,8 @@ from tests.store.sqlite.file_pages import (
 from treedbd.database import damage_checks
 from treedbd.database.damage_checks import RETRY_S
 from treedbd.database.database_files import DAMAGED, UNREADABLE
-from treedbd.database.errors import Unavailable
 from treedbd.database.open_databases import SWEEP_S, UNUSED_S
-from treedbd.database.requests import Outcome
+from treedbd.database.requests import Outcome, Unavailable
 from treedbd.store.engine import Damage, DamagedRow, StoreDamaged, StoreFailed
 from treedbd.store.sqlite import check as damage
 from treedbd.store.sqlite.check import CheckStopped, find_damage

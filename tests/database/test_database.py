@@ -34,9 +34,16 @@ from tests.replica import Replica
 from tests.rules.evaluating import NOW, rules
 from tests.tree.value_view import ValueView
 from treedbd.database.database import Database
-from treedbd.database.errors import ConditionFailed, PermissionDenied, Unavailable
 from treedbd.database.read_grants import ReadRequest
-from treedbd.database.requests import Caller, Condition, Outcome, Write
+from treedbd.database.requests import (
+    Caller,
+    Condition,
+    ConditionFailed,
+    Outcome,
+    PermissionDenied,
+    Unavailable,
+    Write,
+)
 from treedbd.database.resume import Resumption
 from treedbd.database.runtime import Runtime
 from treedbd.database.watchers import Notification

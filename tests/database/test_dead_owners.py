@@ -14,9 +14,7 @@ from tests.database.catalogs import PROJECT, acquire, close, find, make_catalog,
 from tests.database.world import Disk, TurnClock, run_at_once
 from treedbd.database.catalog import Catalog
 from treedbd.database.dead_owners import RETRY_S
-from treedbd.database.errors import Unavailable
-from treedbd.database.project import ProjectSpec
-from treedbd.database.requests import Caller
+from treedbd.database.requests import Caller, ProjectSpec, Unavailable
 from treedbd.database.runtime import RunInThread
 from treedbd.database.session_owner import OWNER_FILE, OwnerFile
 from treedbd.store.disconnect_rows import list_owners

@@ -20,15 +20,16 @@ from tests.database.world import (
 from tests.rules.evaluating import rules
 from treedbd.database.database import Database
 from treedbd.database.disconnect_writes import RETRY_S
-from treedbd.database.errors import (
+from treedbd.database.requests import (
+    Caller,
     PermissionDenied,
+    ProjectSpec,
     QuotaExceeded,
     TooLarge,
     TooManyDisconnectWrites,
     Unavailable,
+    Write,
 )
-from treedbd.database.project import ProjectSpec
-from treedbd.database.requests import Caller, Write
 from treedbd.database.runtime import Runtime
 from treedbd.database.slices import SLICE_SECONDS
 from treedbd.database.watchers import Notification

@@ -10,8 +10,7 @@ from twisted.internet.task import Clock
 
 from tests.database.world import make_database, run_at_once
 from treedbd.database import etags
-from treedbd.database.errors import ConditionFailed
-from treedbd.database.requests import Caller, Condition, Outcome, Write
+from treedbd.database.requests import Caller, Condition, ConditionFailed, Outcome, Write
 from treedbd.database.runtime import Runtime
 from treedbd.loop import in_steps
 from treedbd.rules.context import KeptReads, ReadPool

@@ -20,8 +20,14 @@ from twisted.internet.defer import Deferred
 from tests.database.test_shared_window import ALL, EDITS, FIRST, LAST, LIST, QUERIES, World
 from tests.database.world import NAME, PROJECT, Disk, TurnClock, make_active_rules
 from treedbd.database.database import Database
-from treedbd.database.errors import ConditionFailed, Unavailable
-from treedbd.database.requests import Caller, Condition, Outcome, Write
+from treedbd.database.requests import (
+    Caller,
+    Condition,
+    ConditionFailed,
+    Outcome,
+    Unavailable,
+    Write,
+)
 from treedbd.database.runtime import Runtime
 from treedbd.database.shared_writing import SharedWriting
 from treedbd.database.watchers import Notification

@@ -22,10 +22,18 @@ from tests.database.world import Disk, TurnClock, make_database
 from treedbd.database import etags, write_queue
 from treedbd.database.batch_applier import BATCH_SECONDS
 from treedbd.database.database import Database
-from treedbd.database.errors import ConditionFailed, DeadlinePassed, Unavailable
 from treedbd.database.group_commit import GroupCommit
 from treedbd.database.recovery import SPACE_CHECK_S
-from treedbd.database.requests import Caller, Condition, Outcome, QueuedWrite, Write
+from treedbd.database.requests import (
+    Caller,
+    Condition,
+    ConditionFailed,
+    DeadlinePassed,
+    Outcome,
+    QueuedWrite,
+    Unavailable,
+    Write,
+)
 from treedbd.database.runtime import Runtime
 from treedbd.database.slices import FIRST_SECONDS, SLICE_SECONDS, Steps
 from treedbd.database.watchers import Notification

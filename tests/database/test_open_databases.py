@@ -34,11 +34,17 @@ from tests.database.world import Disk
 from tests.injection import no_descriptors
 from treedbd.database.catalog import Catalog
 from treedbd.database.database import Database
-from treedbd.database.errors import DeadlinePassed, NoDescriptors, TooManyInUse, Unavailable
 from treedbd.database.open_databases import CREATED_BEYOND, SWEEP_S, UNUSED_S
 from treedbd.database.page_caches import MIN_SHARE, cache_share
 from treedbd.database.read_grants import ReadRequest
-from treedbd.database.requests import Caller, Outcome
+from treedbd.database.requests import (
+    Caller,
+    DeadlinePassed,
+    NoDescriptors,
+    Outcome,
+    TooManyInUse,
+    Unavailable,
+)
 from treedbd.database.slices import SLICE_SECONDS
 from treedbd.database.watchers import Notification
 from treedbd.limits import KIB, MIB

@@ -11,8 +11,7 @@ from twisted.internet.task import Clock
 
 from tests.database.world import make_active_rules, run_at_once
 from treedbd.database.database import Database
-from treedbd.database.project import ProjectSpec
-from treedbd.database.requests import Caller, Outcome, Write
+from treedbd.database.requests import Caller, Outcome, ProjectSpec, Write
 from treedbd.database.runtime import Runtime
 from treedbd.names import DatabaseName
 from treedbd.store import changelog

@@ -17,9 +17,15 @@ from tests.database.world import (
     run_at_once,
 )
 from treedbd.database.database import Database
-from treedbd.database.errors import QuotaExceeded, Unavailable
-from treedbd.database.project import ProjectSpec
-from treedbd.database.requests import Caller, LargeBody, Outcome, Write
+from treedbd.database.requests import (
+    Caller,
+    LargeBody,
+    Outcome,
+    ProjectSpec,
+    QuotaExceeded,
+    Unavailable,
+    Write,
+)
 from treedbd.database.runtime import Runtime
 from treedbd.store.engine import Engine, StoreFailed
 from treedbd.store.memory import MemoryEngine

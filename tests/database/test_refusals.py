@@ -25,8 +25,7 @@ from tests.database.catalogs import (
 from tests.rights import someone_else
 from treedbd.database.catalog import Catalog
 from treedbd.database.damage_checks import RETRY_S
-from treedbd.database.errors import DatabaseRefused, UnknownDatabase
-from treedbd.database.project import ProjectSpec
+from treedbd.database.requests import DatabaseRefused, ProjectSpec, UnknownDatabase
 from treedbd.names import DatabaseName
 from treedbd.store.sqlite.engine import SqliteEngine
 from treedbd.store.sqlite.file import connect

@@ -14,8 +14,7 @@ from twisted.python.failure import Failure
 from tests.database.world import make_active_rules, make_database, run_at_once
 from tests.rules.evaluating import NOW, rules
 from treedbd.database.database import Database
-from treedbd.database.errors import PermissionDenied
-from treedbd.database.requests import Caller, Outcome, Write
+from treedbd.database.requests import Caller, Outcome, PermissionDenied, Write
 from treedbd.database.rules_trial import RulesTrial
 from treedbd.database.runtime import Runtime
 from treedbd.rules.context import QueryFacts

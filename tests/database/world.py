@@ -14,7 +14,7 @@ from zope.interface import implementer
 
 from treedbd.database.active_rules import ActiveRules
 from treedbd.database.database import Database
-from treedbd.database.project import ProjectSpec
+from treedbd.database.requests import ProjectSpec
 from treedbd.database.rules_work import RulesWork
 from treedbd.database.runtime import RunInThread, Runtime
 from treedbd.names import DatabaseName

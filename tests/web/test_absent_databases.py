@@ -12,8 +12,7 @@ import pytest
 from tests.access import admin, at, secret_of, user
 from tests.web.http1.peer import ParsedReply
 from tests.web.tree_server import TreeServer
-from treedbd.database.errors import UnknownDatabase
-from treedbd.database.project import ProjectSpec
+from treedbd.database.requests import ProjectSpec, UnknownDatabase
 from treedbd.names import DatabaseName
 from treedbd.rules.ruleset import parse_rules
 from treedbd.web.auth.verifier import Verifier

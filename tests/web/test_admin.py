@@ -23,7 +23,7 @@ from tests.database.test_rules_work import LARGE, WorkClock
 from tests.database.world import Disk
 from tests.oidc import AUDIENCE, KEYS, OidcProvider
 from treedbd.database.catalog import Catalog
-from treedbd.database.project import ProjectSpec
+from treedbd.database.requests import ProjectSpec
 from treedbd.database.runtime import Runtime
 from treedbd.database.slices import SLICE_SECONDS
 from treedbd.limits import Limits

@@ -15,7 +15,7 @@ from twisted.python.failure import Failure
 from tests.database.world import TurnClock
 from tests.web.http1.peer import Peer, parse_replies
 from tests.web.tree_server import OPTIONS, TreeServer
-from treedbd.database.errors import Unavailable
+from treedbd.database.requests import Unavailable
 from treedbd.database.slices import SLICE_SECONDS, Slices
 from treedbd.limits import Limits
 from treedbd.rules.ruleset import DENY, parse_rules

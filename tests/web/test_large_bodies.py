@@ -21,7 +21,7 @@ from tests.database.world import TurnClock
 from tests.web.http1.peer import ParsedReply
 from tests.web.tree_server import OPTIONS, StreamClient, TreeServer
 from treedbd.database import large_events, large_writes
-from treedbd.database.errors import DeadlinePassed
+from treedbd.database.requests import DeadlinePassed
 from treedbd.database.slices import SLICE_SECONDS, Slices, Steps
 from treedbd.limits import Limits
 from treedbd.rules.ruleset import parse_rules

@@ -17,8 +17,7 @@ from twisted.internet.defer import CancelledError, Deferred
 
 from tests.database.world import make_database, run_at_once
 from tests.web.tree_server import SlowClock
-from treedbd.database.errors import DeadlinePassed, PermissionDenied
-from treedbd.database.requests import Caller, Write
+from treedbd.database.requests import Caller, DeadlinePassed, PermissionDenied, Write
 from treedbd.database.runtime import Runtime
 from treedbd.database.shared_window import QuerySubscription
 from treedbd.database.slices import SLICE_SECONDS, Slices

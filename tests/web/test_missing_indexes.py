@@ -9,7 +9,7 @@ import pytest
 from twisted.logger import capturedLogs, eventAsText
 
 from tests.web.tree_server import TreeServer
-from treedbd.database.project import ProjectSpec
+from treedbd.database.requests import ProjectSpec
 from treedbd.rules.ruleset import parse_rules
 from treedbd.web import missing_indexes
 

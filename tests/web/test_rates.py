@@ -20,7 +20,7 @@ from tests.web.http1.peer import ParsedReply
 from tests.web.tree_server import OPTIONS, WALL, TreeServer
 from tests.websocket import upgrade_headers
 from tests.websocket_frames import CONTINUATION, PING, PONG, TEXT, parse_frame, print_frame
-from treedbd.database.project import ProjectSpec
+from treedbd.database.requests import ProjectSpec
 from treedbd.limits import PROJECT_RATES, Limits, RateLimits
 from treedbd.loop import Levels, network_of
 from treedbd.names import parse_trusted_proxies

@@ -15,7 +15,7 @@ from twisted.internet.task import Clock
 from tests.web.http1.peer import ParsedReply, Peer, ScriptedResource, Server
 from treedbd.database.answer_pool import AnswerPool
 from treedbd.database.catalog import Catalog
-from treedbd.database.project import ProjectSpec
+from treedbd.database.requests import ProjectSpec
 from treedbd.database.runtime import RunInThread, Runtime
 from treedbd.limits import Limits, StreamLimits
 from treedbd.rules.ruleset import OPEN, RuleSet

@@ -10,8 +10,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.internet.task import deferLater
 
 from treedbd.cluster.local_copy import LocalCopy, Waiting
-from treedbd.database.errors import OutcomeInDoubt
-from treedbd.database.requests import QueuedWrite
+from treedbd.database.requests import OutcomeInDoubt, QueuedWrite
 from treedbd.database.slices import SLICE_SECONDS, Slices
 from treedbd.store.engine import InDoubt
 

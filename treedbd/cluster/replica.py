@@ -25,9 +25,8 @@ from treedbd.cluster.connections import ClusterConnections
 from treedbd.cluster.local_copy import IS_GONE, LocalCopy
 from treedbd.cluster.next_run import NextRun
 from treedbd.database.catalog_hooks import ReadMoment
-from treedbd.database.errors import SHUTTING_DOWN, OutcomeInDoubt, Unavailable
 from treedbd.database.following import FollowerHooks, LogFollower
-from treedbd.database.requests import QueuedWrite
+from treedbd.database.requests import SHUTTING_DOWN, OutcomeInDoubt, QueuedWrite, Unavailable
 from treedbd.database.rounds import Rounds
 from treedbd.database.rules_storage import FollowedRules
 from treedbd.store.engine import Conflict, Engine, InDoubt, StoreUnreachable

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from treedbd.database.errors import Unavailable
+from treedbd.database.requests import Unavailable
 from treedbd.database.rules_storage import LoadedRules
 from treedbd.store.engine import StoreUnreachable
 from treedbd.store.postgresql.cluster import ProjectStore

@@ -29,7 +29,7 @@ from treedbd.config.settings import Settings
 from treedbd.config.values import SettingLocation
 from treedbd.database.active_rules import log_warnings
 from treedbd.database.catalog import Catalog
-from treedbd.database.errors import Unavailable
+from treedbd.database.requests import Unavailable
 from treedbd.files import (
     READABLE_BY_OTHERS,
     WAS_READABLE_BY_OTHERS,

@@ -14,8 +14,8 @@ from typing import Final
 from twisted.internet.defer import Deferred, DeferredLock
 from twisted.logger import Logger
 
-from treedbd.database.errors import NoDescriptors, RulesManagedByFile, RulesUnreadable
 from treedbd.database.other_processes import RulesExchange
+from treedbd.database.requests import NoDescriptors, RulesManagedByFile, RulesUnreadable
 from treedbd.database.rules_storage import UNKNOWN_EPOCH, LoadedRules, RulesStorage
 from treedbd.database.rules_work import RulesWork
 from treedbd.database.runtime import RunInThread

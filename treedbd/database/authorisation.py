@@ -11,8 +11,14 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Self
 
-from treedbd.database.errors import DeadlinePassed, PermissionDenied, TagDenied, UnknownDatabase
-from treedbd.database.requests import Caller, Write
+from treedbd.database.requests import (
+    Caller,
+    DeadlinePassed,
+    PermissionDenied,
+    TagDenied,
+    UnknownDatabase,
+    Write,
+)
 from treedbd.database.traced_rules import trace_rules
 from treedbd.loop import pause
 from treedbd.names import DatabaseName

@@ -16,16 +16,18 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from treedbd.database.errors import (
+from treedbd.database.requests import (
     ConditionFailed,
     DeadlinePassed,
+    Outcome,
     PermissionDenied,
+    QueuedWrite,
     QuotaExceeded,
     TooLarge,
     TooManyDisconnectWrites,
     UnknownDatabase,
+    Write,
 )
-from treedbd.database.requests import Outcome, QueuedWrite, Write
 from treedbd.database.slices import Steps
 from treedbd.loop import Awaited, in_steps, pause
 from treedbd.store.engine import DiskFull, Engine, StoreFailed, Transaction

@@ -21,11 +21,10 @@ from treedbd.database.catalog_files import MakeFiles
 from treedbd.database.catalog_hooks import CatalogHooks
 from treedbd.database.database import Database
 from treedbd.database.database_files import DatabaseFiles
-from treedbd.database.errors import RulesUnreadable, Unavailable, UnknownDatabase
 from treedbd.database.open_databases import DEFAULT_BOUNDS, OpenBounds
 from treedbd.database.other_processes import OtherProcesses
 from treedbd.database.problems import Look, Problem, ProblemSearch, look_for_problems
-from treedbd.database.project import ProjectSpec
+from treedbd.database.requests import ProjectSpec, RulesUnreadable, Unavailable, UnknownDatabase
 from treedbd.database.rules_maker import RulesMaker
 from treedbd.database.rules_work import RulesWork
 from treedbd.database.runtime import Runtime

@@ -30,7 +30,7 @@ import attrs
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.python.failure import Failure
 
-from treedbd.database.errors import ConditionFailed
+from treedbd.database.requests import ConditionFailed
 from treedbd.tree.types import Path
 
 if TYPE_CHECKING:

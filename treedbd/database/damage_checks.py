@@ -16,7 +16,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 
-from treedbd.database.errors import DatabaseRefused, Unavailable
+from treedbd.database.requests import DatabaseRefused, Unavailable
 from treedbd.database.runtime import Runtime
 from treedbd.limits import MIB
 from treedbd.names import DatabaseName

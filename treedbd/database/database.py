@@ -3,30 +3,41 @@
 The steps of a write: its server values are resolved against the view of the transaction, the rules
 are evaluated and its condition is checked there, it is applied to the rows, and its entry is
 appended to the change log. `GroupCommit` decides when that happens, and answers when it is durable.
+
+A database that its project does not list, and that says so only to callers with a right to it.
+
+To other callers it is like a database that they may not read or write, so that no answer tells
+which databases there are: the rules of the project are evaluated against an empty tree, and deny.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, TypeVar
+from typing import Final, NoReturn, TypeVar
 
-from twisted.internet.defer import Deferred, fail
+from twisted.internet.defer import Deferred, fail, succeed
 
 from treedbd.database import etags
 from treedbd.database.active_rules import ActiveRules
 from treedbd.database.answers import Answers
 from treedbd.database.authorisation import Authorisation
 from treedbd.database.disconnect_writes import DisconnectWrites
-from treedbd.database.errors import PermissionDenied, Unavailable
 from treedbd.database.following import FollowerHooks, News
 from treedbd.database.group_commit import GroupCommit
 from treedbd.database.indexes import Indexes
 from treedbd.database.maintenance import MaintenanceList
-from treedbd.database.project import ProjectSpec
 from treedbd.database.quotas import make_quotas
 from treedbd.database.read_grants import ReadGrant, ReadGrants, ReadRequest
 from treedbd.database.replay import Moments
-from treedbd.database.requests import Caller, Outcome, Write
+from treedbd.database.requests import (
+    Caller,
+    Outcome,
+    PermissionDenied,
+    ProjectSpec,
+    Unavailable,
+    UnknownDatabase,
+    Write,
+)
 from treedbd.database.resume import Resumptions
 from treedbd.database.runtime import Runtime
 from treedbd.database.shared_window import QueryStream, QuerySubscription
@@ -43,6 +54,7 @@ from treedbd.store import changelog
 from treedbd.store.engine import Engine, StoreDamaged
 from treedbd.store.indexes import WriterMaker
 from treedbd.store.nodes import HeldNodes, Nodes, PresentNodes
+from treedbd.tree.edit import resolve
 from treedbd.tree.event import Commit
 from treedbd.tree.push_id import PushIds
 from treedbd.tree.query import Query
@@ -384,3 +396,40 @@ class Database:
 
     def _is_watched(self) -> bool:
         return bool(self._watchers.count or self._grants.held)
+
+
+class AbsentDatabase(Database):
+    """Empty for ever: what the rules allow raises `UnknownDatabase`, and nothing is written."""
+
+    is_absent = True
+
+    def check_exists(self) -> NoReturn:
+        """Raise `UnknownDatabase`; for callers who have a right to know."""
+        raise self._unknown
+
+    def may_read_without_data(self, path: Path, caller: Caller, query: object = None) -> None:
+        """Return None: `check_read` must be called, even if the rules allow the read."""
+
+    def check_read(
+        self, path: Path, caller: Caller, now: int, nodes: Nodes, query: QueryFacts | None = None
+    ) -> NoReturn:
+        """Raise `PermissionDenied`, or `UnknownDatabase` if the rules allow the read."""
+        super().check_read(path, caller, now, nodes, query)
+        raise self._unknown
+
+    def write(self, write: Write) -> Deferred[Outcome]:
+        """Raise the error that refuses the write, or `UnknownDatabase` if the rules allow it."""
+        return succeed(self.read(lambda nodes: self._refuse(nodes, write)))
+
+    def _refuse(self, nodes: Nodes, write: Write) -> Outcome:
+        edit = resolve(write.edit, write.now, nodes)
+        self._authorisation.check_write(nodes, write, edit)
+        is_nothing = not edit.changes  # which any caller may write
+        may_read = self._authorisation.evaluate_read
+        if is_nothing and not may_read(edit.place.path, write.caller, write.now, nodes):
+            return Outcome(edit, None, edit.sent, None)
+        raise self._unknown
+
+    @property
+    def _unknown(self) -> UnknownDatabase:
+        return UnknownDatabase(self.name, is_project_known=True)

@@ -15,8 +15,8 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 
-from treedbd.database.errors import DatabaseRefused, DeadlinePassed, Unavailable, UnknownDatabase
 from treedbd.database.file_user import FileUser
+from treedbd.database.requests import DatabaseRefused, DeadlinePassed, Unavailable, UnknownDatabase
 from treedbd.database.runtime import Runtime
 from treedbd.database.session_owner import DeadOwner
 from treedbd.names import DatabaseName

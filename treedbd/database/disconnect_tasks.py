@@ -11,15 +11,17 @@ from typing import Final
 
 import attrs
 
-from treedbd.database.errors import (
+from treedbd.database.requests import (
+    Applier,
+    Outcome,
     PermissionDenied,
     QuotaExceeded,
     TooLarge,
     TooManyDisconnectWrites,
     TooMuchKept,
     UnknownDatabase,
+    Write,
 )
-from treedbd.database.requests import Applier, Outcome, Write
 from treedbd.limits import MAX_DISCONNECT_BYTES, MAX_DISCONNECT_NODES
 from treedbd.names import DatabaseName
 from treedbd.store.disconnect_rows import (

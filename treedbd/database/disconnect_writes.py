@@ -34,8 +34,15 @@ from treedbd.database.disconnect_tasks import (
     SetEntry,
     list_session,
 )
-from treedbd.database.errors import DeadlinePassed, OutcomeInDoubt, Unavailable
-from treedbd.database.requests import Caller, Outcome, Task, Write
+from treedbd.database.requests import (
+    Caller,
+    DeadlinePassed,
+    Outcome,
+    OutcomeInDoubt,
+    Task,
+    Unavailable,
+    Write,
+)
 from treedbd.database.runtime import Runtime
 from treedbd.limits import DEFAULT_TIMEOUT_S
 from treedbd.names import DatabaseName

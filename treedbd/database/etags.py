@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from treedbd.database.errors import ConditionFailed, TooLarge
-from treedbd.database.requests import Condition, HashCondition
+from treedbd.database.requests import Condition, ConditionFailed, HashCondition, TooLarge
 from treedbd.limits import KIB, MAX_SHOWN_BYTES
 from treedbd.loop import pause
 from treedbd.rules.context import KeptReads

@@ -29,7 +29,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from treedbd.database.errors import Unavailable
+from treedbd.database.requests import Unavailable
 from treedbd.database.rounds import Rounds
 from treedbd.database.slices import Steps
 from treedbd.limits import KIB

@@ -25,10 +25,19 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 
 from treedbd.database.batch_applier import Abandoned, Apply, BatchApplier, trace_commit, trace_round
-from treedbd.database.errors import SHUTTING_DOWN, DeadlinePassed, OutcomeInDoubt, Unavailable
 from treedbd.database.maintenance import Maintenance, maintain_once
 from treedbd.database.recovery import Recovery
-from treedbd.database.requests import Outcome, QueuedWrite, Write, answer_all, refuse_all
+from treedbd.database.requests import (
+    SHUTTING_DOWN,
+    DeadlinePassed,
+    Outcome,
+    OutcomeInDoubt,
+    QueuedWrite,
+    Unavailable,
+    Write,
+    answer_all,
+    refuse_all,
+)
 from treedbd.database.rounds import Rounds
 from treedbd.database.runtime import Runtime
 from treedbd.database.slices import Steps

@@ -15,7 +15,7 @@ from typing import Final
 
 from twisted.logger import Logger
 
-from treedbd.database.errors import Unavailable
+from treedbd.database.requests import Unavailable
 from treedbd.names import DatabaseName
 from treedbd.rules.ruleset import RuleSet
 from treedbd.store.engine import DamagedRow, DiskFull, Engine, ReadView, StoreFailed, Transaction

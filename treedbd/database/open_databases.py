@@ -25,16 +25,16 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from treedbd.database.errors import (
+from treedbd.database.file_user import FileUser
+from treedbd.database.page_caches import PageCaches
+from treedbd.database.refusals import Refusals
+from treedbd.database.requests import (
     SHUTTING_DOWN,
     DatabaseRefused,
     NoDescriptors,
     TooManyInUse,
     Unavailable,
 )
-from treedbd.database.file_user import FileUser
-from treedbd.database.page_caches import PageCaches
-from treedbd.database.refusals import Refusals
 from treedbd.database.runtime import Runtime
 from treedbd.database.slices import Steps
 from treedbd.files import has_descriptors

@@ -14,9 +14,8 @@ from typing import Final
 
 import attrs
 
-from treedbd.database.errors import QuotaExceeded
 from treedbd.database.maintenance import Maintenance
-from treedbd.database.project import ProjectSpec
+from treedbd.database.requests import ProjectSpec, QuotaExceeded
 from treedbd.names import DatabaseName
 from treedbd.store.engine import ReadView, Transaction
 from treedbd.store.usage import CountedRows, Usage, count_some, read_usage, write_usage

@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 import attrs
 from twisted.logger import Logger
 
-from treedbd.database.errors import PermissionDenied
-from treedbd.database.requests import Caller
+from treedbd.database.requests import Caller, PermissionDenied
 from treedbd.database.slices import Steps
 from treedbd.database.watchers import Notification, Watchers, call_nobody
 from treedbd.rules.context import Context, Dependencies, QueryFacts, WrittenPaths

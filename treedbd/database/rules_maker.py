@@ -8,7 +8,7 @@ import attrs
 
 from treedbd.database.active_rules import ActiveRules
 from treedbd.database.other_processes import OtherProcesses
-from treedbd.database.project import ProjectSpec
+from treedbd.database.requests import ProjectSpec
 from treedbd.database.rules_storage import RulesStorage
 from treedbd.database.rules_work import RulesWork
 from treedbd.database.runtime import RunInThread

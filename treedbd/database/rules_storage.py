@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, Protocol
 
 from twisted.internet.defer import Deferred
 
-from treedbd.database.errors import Unavailable
+from treedbd.database.requests import Unavailable
 from treedbd.files import create_directory, write_atomically
 
 UNKNOWN_EPOCH: Final = -1

@@ -12,8 +12,7 @@ from typing import Final
 import attrs
 
 from treedbd.database.authorisation import Authorisation
-from treedbd.database.errors import PermissionDenied
-from treedbd.database.requests import Caller, Write
+from treedbd.database.requests import Caller, PermissionDenied, Write
 from treedbd.rules.context import KeptReads, QueryFacts, ReadPool
 from treedbd.rules.document import TextPosition
 from treedbd.rules.evaluate import Verdict

@@ -15,7 +15,7 @@ from twisted.internet.defer import DeferredLock
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 
-from treedbd.database.errors import DeadlinePassed
+from treedbd.database.requests import DeadlinePassed
 from treedbd.database.slices import SLICE_SECONDS
 from treedbd.loop import Steps
 

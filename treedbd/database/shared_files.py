@@ -16,8 +16,8 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 
 from treedbd.database.data_directory import SHELF
-from treedbd.database.errors import time_out_opening
 from treedbd.database.file_user import FileUser
+from treedbd.database.requests import time_out_opening
 from treedbd.names import DatabaseName
 from treedbd.store.on_demand import ReopeningEngine
 from treedbd.store.sqlite.shared import SharedShelf

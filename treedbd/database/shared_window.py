@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from twisted.logger import Logger
 
-from treedbd.database.errors import Unavailable
+from treedbd.database.requests import Unavailable
 from treedbd.database.slices import Steps
 from treedbd.database.watchers import Audience, Notification, Watcher
 from treedbd.database.written_children import (

@@ -16,9 +16,8 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 
-from treedbd.database.errors import Unavailable
 from treedbd.database.following import FollowerHooks, LogFollower
-from treedbd.database.requests import QueuedWrite
+from treedbd.database.requests import QueuedWrite, Unavailable
 from treedbd.database.rounds import Rounds
 from treedbd.database.runtime import Runtime
 from treedbd.names import DatabaseName

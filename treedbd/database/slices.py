@@ -6,12 +6,14 @@ turns longer. A step may wait for another thread: then it yields the `Future` th
 on. Work begins in the turn in which it is started, so that little work causes no delay;
 but only as long as that share, which is smaller, lasts: the commits of many databases may be done
 in one turn, and the reactor may run the first slice of later turns in the same turn.
+
+The same done with many, some of them in each turn of the reactor.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, wait
 from math import inf
 from typing import Any, Final, TypeAlias, TypeVar
@@ -22,6 +24,21 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from treedbd.loop import Awaited
+
+
+def in_turns(
+    clock: IReactorTime, items: Sequence[T], at_once: int, act: Callable[[T], None]
+) -> None:
+    """Call `act` with each item, with `at_once` of them in this turn and in each that follows.
+
+    It has to find out whether an item is still there.
+    """
+    for item in items[:at_once]:
+        act(item)
+    rest = items[at_once:]
+    if rest:
+        clock.callLater(0, in_turns, clock, rest, at_once, act)
+
 
 T = TypeVar("T")
 

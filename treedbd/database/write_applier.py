@@ -14,10 +14,9 @@ from typing import TypeAlias
 import attrs
 
 from treedbd.database import etags
-from treedbd.database.errors import DeadlinePassed
 from treedbd.database.large_writes import AppliedBody
 from treedbd.database.quotas import CountedWrite, Quotas
-from treedbd.database.requests import Caller, LargeBody, Outcome, Write
+from treedbd.database.requests import Caller, DeadlinePassed, LargeBody, Outcome, Write
 from treedbd.database.runtime import Runtime
 from treedbd.loop import pause
 from treedbd.rules.context import KeptReads

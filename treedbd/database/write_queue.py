@@ -16,8 +16,7 @@ from typing import Final
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from treedbd.database.contention import Contention
-from treedbd.database.errors import Unavailable
-from treedbd.database.requests import QueuedWrite, refuse_all
+from treedbd.database.requests import QueuedWrite, Unavailable, refuse_all
 from treedbd.database.slices import Slices, StepQueue, Steps
 
 BATCH_WRITES: Final = 1024

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias, Unpack
 
 import attrs
 
-from treedbd.database.errors import ConditionFailed
+from treedbd.database.requests import ConditionFailed
 from treedbd.embedding.local_requests import LocalAccess, make_request, parse_place
 from treedbd.embedding.query_options import QueryOptions, make_parameters
 from treedbd.embedding.values import decode, encode

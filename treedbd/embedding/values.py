@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import orjson
 
-from treedbd.database.errors import TooLarge
+from treedbd.database.requests import TooLarge
 from treedbd.limits import MAX_BODY_NESTING, MAX_SHOWN_BYTES
 from treedbd.tree.types import InvalidData, Json
 from treedbd.tree.value import compact, parse

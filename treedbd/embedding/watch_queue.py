@@ -18,9 +18,9 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from treedbd.database.database import Database
-from treedbd.database.errors import SHUTTING_DOWN, PermissionDenied, Unavailable
 from treedbd.database.missed_events import MissedNotification
 from treedbd.database.read_grants import ReadGrant
+from treedbd.database.requests import SHUTTING_DOWN, PermissionDenied, Unavailable
 from treedbd.database.resume import Resumption
 from treedbd.database.subscription import Subscription
 from treedbd.database.watchers import Notification

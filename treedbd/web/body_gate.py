@@ -15,7 +15,7 @@ import attrs
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 
-from treedbd.database.errors import DeadlinePassed, Unavailable
+from treedbd.database.requests import DeadlinePassed, Unavailable
 from treedbd.database.slices import Slices, Steps
 from treedbd.limits import KIB, MIB
 from treedbd.web.http1.interface import IHttp1Request

@@ -20,7 +20,7 @@ from twisted.logger import Logger
 from twisted.web.http import OK, SWITCHING
 
 from treedbd.database.database import Database
-from treedbd.database.errors import PermissionDenied, TooLarge
+from treedbd.database.requests import PermissionDenied, TooLarge
 from treedbd.errors import in_one_line
 from treedbd.rules.ruleset import format_explanation
 from treedbd.tree.types import InvalidData

@@ -13,7 +13,7 @@ from typing import Final
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from treedbd.database.errors import (
+from treedbd.database.requests import (
     ConditionFailed,
     DeadlinePassed,
     OutcomeInDoubt,

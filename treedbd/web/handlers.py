@@ -18,8 +18,7 @@ from twisted.python.failure import Failure
 
 from treedbd.database.answers import Answer
 from treedbd.database.database import Database
-from treedbd.database.errors import DeadlinePassed
-from treedbd.database.requests import Caller
+from treedbd.database.requests import Caller, DeadlinePassed
 from treedbd.database.traced_rules import trace_rules
 from treedbd.rules.context import Context, QueryFacts
 from treedbd.rules.evaluate import Verdict

@@ -15,7 +15,7 @@ import attrs
 from twisted.internet.defer import CancelledError
 from twisted.internet.interfaces import IReactorTime
 
-from treedbd.database.errors import DeadlinePassed
+from treedbd.database.requests import DeadlinePassed
 from treedbd.limits import KIB
 from treedbd.store.nodes import HeldNodes, Nodes, PresentNodes
 from treedbd.tree.edit import Edit

@@ -23,7 +23,7 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from treedbd.database.errors import DeadlinePassed
+from treedbd.database.requests import DeadlinePassed
 from treedbd.database.slices import Slices, Steps
 from treedbd.limits import KIB
 from treedbd.store.nodes import HeldNodes, Nodes

@@ -13,8 +13,7 @@ from typing import Final
 
 from treedbd.database.catalog import Catalog
 from treedbd.database.database import Database
-from treedbd.database.errors import PermissionDenied
-from treedbd.database.requests import Caller
+from treedbd.database.requests import Caller, PermissionDenied
 from treedbd.web.auth.authenticator import Authenticator
 from treedbd.web.auth.identity import ANONYMOUS
 from treedbd.web.http1.interface import IHttp1Request

@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 import attrs
 
 from treedbd.database.answers import Answer
-from treedbd.database.errors import TooLargeToIndent
+from treedbd.database.requests import TooLargeToIndent
 from treedbd.limits import KIB, MAX_SHOWN_BYTES
 from treedbd.store.nodes import Nodes, etag_in_steps
 from treedbd.store.rows import Span, parse_stored

@@ -14,8 +14,7 @@ from typing import Final, Literal, Protocol, TypeAlias, TypeVar
 
 import attrs
 
-from treedbd.database.errors import TooLarge
-from treedbd.database.project import ProjectSpec
+from treedbd.database.requests import ProjectSpec, TooLarge
 from treedbd.limits import DEFAULT_TIMEOUT_S, Limits
 from treedbd.names import DatabaseName, DialectName
 from treedbd.traces import Trace

@@ -13,7 +13,7 @@ from typing import Final
 
 from twisted.web.http import SWITCHING
 
-from treedbd.database.errors import PermissionDenied
+from treedbd.database.requests import PermissionDenied
 from treedbd.loop import Histogram
 from treedbd.web.auth.jwt import BadToken
 from treedbd.web.http1.interface import IHttp1Request

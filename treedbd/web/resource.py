@@ -18,10 +18,9 @@ from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET
 from zope.interface import implementer
 
-from treedbd.database.absent import AbsentDatabase
 from treedbd.database.catalog import Catalog
-from treedbd.database.database import Database
-from treedbd.database.errors import SHUTTING_DOWN, Unavailable, UnknownDatabase
+from treedbd.database.database import AbsentDatabase, Database
+from treedbd.database.requests import SHUTTING_DOWN, Unavailable, UnknownDatabase
 from treedbd.loop import Turns
 from treedbd.names import DatabaseName
 from treedbd.web.activity import Activity

@@ -19,8 +19,16 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 
 from treedbd.database.database import Database
-from treedbd.database.errors import SHUTTING_DOWN, DeadlinePassed, TooLarge
-from treedbd.database.requests import Caller, Condition, LargeBody, Outcome, Write
+from treedbd.database.requests import (
+    SHUTTING_DOWN,
+    Caller,
+    Condition,
+    DeadlinePassed,
+    LargeBody,
+    Outcome,
+    TooLarge,
+    Write,
+)
 from treedbd.limits import KIB, MAX_DEPTH, Limits
 from treedbd.tree.edit import Edit, Method, has_more_nodes, make_patch, make_put, make_remove
 from treedbd.tree.types import STORED, Change, InvalidData, InvalidPath, Json, Place

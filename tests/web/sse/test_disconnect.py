@@ -13,7 +13,7 @@ from twisted.web.server import Site
 
 from tests.access import admin, secret_of, user
 from tests.web.tree_server import OPTIONS, PATIENT, StreamClient, TreeServer, put
-from treedbd.database.project import ProjectSpec
+from treedbd.database.requests import ProjectSpec
 from treedbd.limits import MAX_DISCONNECT_BYTES, MAX_DISCONNECT_NODES
 from treedbd.names import DatabaseName
 from treedbd.rules.ruleset import OPEN, RuleSet, parse_rules

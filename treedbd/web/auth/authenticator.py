@@ -8,7 +8,7 @@ from typing import NoReturn
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 
-from treedbd.database.errors import DeadlinePassed
+from treedbd.database.requests import DeadlinePassed
 from treedbd.web.auth.identity import ANONYMOUS, HOST_SOURCE, AuthOverride, Identity, override_auth
 from treedbd.web.auth.jwt import BadToken
 from treedbd.web.auth.verifier import Verifier

@@ -19,7 +19,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from treedbd.database.errors import DeadlinePassed
+from treedbd.database.requests import DeadlinePassed
 from treedbd.limits import MAX_CLAIM_LEVELS
 from treedbd.tree.types import InvalidData, Json
 from treedbd.tree.value import compact

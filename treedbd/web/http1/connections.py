@@ -15,6 +15,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IAddress, IDelayedCall, IReactorTime
 from twisted.web.http import datetimeToString
 
+from treedbd.database.slices import in_turns
 from treedbd.held_bytes import HeldBytes
 from treedbd.limits import Limits
 from treedbd.loop import Counting, Counts, network_of
@@ -30,7 +31,6 @@ from treedbd.web.http1.pipelines import Ring
 from treedbd.web.http1.request import Request
 from treedbd.web.http1.served import AnsweredRequest, ServedResource
 from treedbd.web.http1.tally import Tally
-from treedbd.web.in_turns import in_turns
 
 SWEEP_S: Final = 1.0
 SWEPT_AT_ONCE: Final = 512

@@ -17,7 +17,7 @@ from websockets.datastructures import Headers as UpgradeHeaders
 from websockets.http11 import Request as UpgradeRequest
 
 from treedbd.database.database import Database
-from treedbd.database.errors import SHUTTING_DOWN, Unavailable
+from treedbd.database.requests import SHUTTING_DOWN, Unavailable
 from treedbd.web.auth.identity import ANONYMOUS, Identity
 from treedbd.web.headers import Header
 from treedbd.web.http1.interface import IHttp1Request

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from treedbd.database.catalog import Catalog
 from treedbd.database.database import Database
-from treedbd.database.errors import UnknownDatabase
+from treedbd.database.requests import UnknownDatabase
 from treedbd.limits import DEFAULT_TIMEOUT_S
 from treedbd.names import DatabaseName
 from treedbd.web.body_gate import BodyGate

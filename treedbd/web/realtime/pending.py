@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from twisted.internet.defer import Deferred
 
-from treedbd.database.errors import Unavailable
+from treedbd.database.requests import Unavailable
 
 
 class Pending:

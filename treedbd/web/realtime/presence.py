@@ -13,8 +13,7 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.python.failure import Failure
 
 from treedbd.database.disconnect_tasks import check_nodes
-from treedbd.database.errors import TooManyDisconnectWrites
-from treedbd.database.requests import Write
+from treedbd.database.requests import TooManyDisconnectWrites, Write
 from treedbd.limits import DEFAULT_TIMEOUT_S
 from treedbd.tree.edit import Method
 from treedbd.web.realtime.messages import RealtimeRequest

@@ -13,11 +13,11 @@ from typing import Final, Protocol
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import LoopingCall
 
+from treedbd.database.slices import in_turns
 from treedbd.limits import Limits, StreamLimits
 from treedbd.loop import Counting, Counts
 from treedbd.names import DatabaseName
 from treedbd.web.auth.identity import Identity
-from treedbd.web.in_turns import in_turns
 from treedbd.web.sse.registry import tick_seconds
 
 SEEN_AT_ONCE: Final = 256

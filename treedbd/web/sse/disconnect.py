@@ -15,8 +15,7 @@ from twisted.internet.defer import Deferred
 
 from treedbd.database.database import Database
 from treedbd.database.disconnect_tasks import check_nodes
-from treedbd.database.errors import Unavailable
-from treedbd.database.requests import Caller
+from treedbd.database.requests import Caller, Unavailable
 from treedbd.limits import Limits
 from treedbd.tree.edit import Edit, make_patch
 from treedbd.tree.types import InvalidData, InvalidQuery, Path
