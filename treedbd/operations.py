@@ -22,9 +22,8 @@ from twisted.python.failure import Failure
 
 from treedbd.config.settings import Settings
 from treedbd.database.catalog import Catalog
-from treedbd.database.problems import Problem
 from treedbd.database.requests import Unavailable
-from treedbd.database.runtime import Runtime
+from treedbd.database.runtime import Problem, Runtime
 from treedbd.limits import Limits
 from treedbd.loop import Turns
 from treedbd.metrics.board import SampleBoard

@@ -57,19 +57,24 @@ from treedbd.config.http_settings import HSTS_S
 from treedbd.config.project_secrets import BadCredentials
 from treedbd.config.settings import Settings
 from treedbd.config.tracing_settings import TracingSettings
-from treedbd.database.answer_pool import AnswerPool
 from treedbd.database.catalog import Catalog
 from treedbd.database.catalog_files import MakeFiles
 from treedbd.database.data_directory import stored_bytes
 from treedbd.database.database_files import DatabaseFiles
 from treedbd.database.open_databases import OpenBounds
-from treedbd.database.other_processes import RulesExchange
-from treedbd.database.problems import Problem
 from treedbd.database.requests import SHUTTING_DOWN, ProjectSpec, Unavailable, UnknownDatabase
-from treedbd.database.runtime import MeasureRules, Runtime
-from treedbd.database.session_owner import MemoryOwner, OwnerFile, SessionOwner
+from treedbd.database.runtime import (
+    AnswerPool,
+    MeasureRules,
+    MemoryOwner,
+    OwnerFile,
+    Problem,
+    RulesExchange,
+    Runtime,
+    SessionOwner,
+    Statistics,
+)
 from treedbd.database.slow_rules import SlowRulesLog
-from treedbd.database.statistics import Statistics
 from treedbd.embedding.local_database import LocalDatabase
 from treedbd.embedding.local_requests import LocalAccess
 from treedbd.files import read_installation

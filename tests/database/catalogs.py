@@ -15,10 +15,8 @@ from tests.database.world import TurnClock, run_at_once
 from treedbd.database.catalog import Catalog
 from treedbd.database.database import Database
 from treedbd.database.open_databases import OpenBounds
-from treedbd.database.problems import Problem
 from treedbd.database.requests import Caller, Outcome, ProjectSpec, Write
-from treedbd.database.runtime import RunInThread, Runtime
-from treedbd.database.session_owner import MemoryOwner, SessionOwner
+from treedbd.database.runtime import MemoryOwner, Problem, RunInThread, Runtime, SessionOwner
 from treedbd.limits import MIB
 from treedbd.names import DatabaseName
 from treedbd.rules.ruleset import DENY, OPEN

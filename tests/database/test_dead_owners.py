@@ -15,8 +15,7 @@ from tests.database.world import Disk, TurnClock, run_at_once
 from treedbd.database.catalog import Catalog
 from treedbd.database.dead_owners import RETRY_S
 from treedbd.database.requests import Caller, ProjectSpec, Unavailable
-from treedbd.database.runtime import RunInThread
-from treedbd.database.session_owner import OWNER_FILE, OwnerFile
+from treedbd.database.runtime import OWNER_FILE, OwnerFile, RunInThread
 from treedbd.store.disconnect_rows import list_owners
 from treedbd.store.sqlite.engine import SqliteEngine
 from treedbd.tree.edit import make_put

@@ -11,7 +11,7 @@ from twisted.python.failure import Failure
 
 from tests.database.catalogs import PROJECT, close, find, make_catalog, put
 from tests.database.world import TurnClock
-from treedbd.database.problems import Look, Problem, ProblemSearch
+from treedbd.database.runtime import Look, Problem, ProblemSearch
 from treedbd.database.slices import SLICE_SECONDS, Slices
 
 FULL = Problem("demo", "default", "The disk is full.")

@@ -10,8 +10,7 @@ from twisted.internet.task import Clock
 from tests.database.world import Disk
 from treedbd.database.group_commit import GroupCommit
 from treedbd.database.requests import Caller, Outcome, Write
-from treedbd.database.runtime import Runtime
-from treedbd.database.statistics import Statistics
+from treedbd.database.runtime import Runtime, Statistics
 from treedbd.metrics.samples import read_samples
 from treedbd.metrics.sources import Sources
 from treedbd.metrics.table import METRICS

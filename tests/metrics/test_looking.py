@@ -6,7 +6,7 @@ import os
 import pathlib
 
 from treedbd.database.data_directory import BACKUP_NOTE
-from treedbd.database.problems import Problem
+from treedbd.database.runtime import Problem
 from treedbd.metrics.looking import LARGEST, Looking, add_problems
 from treedbd.metrics.sources import Facts
 from treedbd.names import DatabaseName

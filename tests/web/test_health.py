@@ -11,7 +11,7 @@ from twisted.internet.defer import Deferred, succeed
 
 from tests.web.http1.peer import ParsedReply
 from tests.web.tree_server import WALL, TreeServer
-from treedbd.database.problems import Problem
+from treedbd.database.runtime import Problem
 from treedbd.loop import Turns
 from treedbd.rules.ruleset import DENY, OPEN
 from treedbd.web.auth.authenticator import Authenticator

@@ -13,10 +13,9 @@ from twisted.internet.defer import execute
 from twisted.internet.task import Clock
 
 from tests.web.http1.peer import ParsedReply, Peer, ScriptedResource, Server
-from treedbd.database.answer_pool import AnswerPool
 from treedbd.database.catalog import Catalog
 from treedbd.database.requests import ProjectSpec
-from treedbd.database.runtime import RunInThread, Runtime
+from treedbd.database.runtime import AnswerPool, RunInThread, Runtime
 from treedbd.limits import Limits, StreamLimits
 from treedbd.rules.ruleset import OPEN, RuleSet
 from treedbd.web.auth.authenticator import Authenticator

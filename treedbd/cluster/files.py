@@ -25,11 +25,9 @@ from treedbd.database.catalog_hooks import CatalogHooks
 from treedbd.database.dead_owners import DeadOwners
 from treedbd.database.file_user import FileUser
 from treedbd.database.open_databases import OpenBounds, OpenDatabases
-from treedbd.database.other_processes import OtherProcesses
-from treedbd.database.problems import Problem
 from treedbd.database.refusals import Refusals
 from treedbd.database.requests import Unavailable, time_out_opening
-from treedbd.database.runtime import Runtime
+from treedbd.database.runtime import OtherProcesses, Problem, Runtime
 from treedbd.database.survey import ServedProjects, Survey
 from treedbd.database.write_turn import MakeSharedTurn
 from treedbd.names import DatabaseName

@@ -2,7 +2,7 @@
 
 Theory of operation. The leases are in PostgreSQL (`store.postgresql.cluster`), so other daemons find
 what this one has left, also if its data directory is lost with it. Beside that it keeps the file of
-an owner (`database.session_owner`), by which the next process in the same data directory finds at
+an owner (`database.runtime`), by which the next process in the same data directory finds at
 once, and not after the lease, that this one has ended.
 
 If others have found this owner dead while it lives (it was stopped, or cut off), they may have done
@@ -25,7 +25,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
 from treedbd.cluster.connections import ClusterConnections
-from treedbd.database.session_owner import DeadOwner, NotedDatabases, OwnerFile
+from treedbd.database.runtime import DeadOwner, NotedDatabases, OwnerFile
 from treedbd.names import DatabaseName
 from treedbd.store.engine import StoreUnreachable
 from treedbd.store.postgresql.cluster import LEASE_S, LeaseOver, Leases

@@ -26,9 +26,8 @@ from treedbd.cluster.files import ClusterFiles
 from treedbd.cluster.leased_owner import LeasedOwner, MakeFile
 from treedbd.database.catalog_hooks import CatalogHooks
 from treedbd.database.open_databases import OpenBounds
-from treedbd.database.other_processes import OtherProcesses
 from treedbd.database.requests import Unavailable
-from treedbd.database.runtime import Runtime
+from treedbd.database.runtime import OtherProcesses, Runtime
 from treedbd.store.changelog import FOLLOWED_ENTRIES
 from treedbd.store.engine import StoreUnreachable
 from treedbd.store.postgresql.connection import PostgresqlSettings

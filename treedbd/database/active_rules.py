@@ -14,11 +14,10 @@ from typing import Final
 from twisted.internet.defer import Deferred, DeferredLock
 from twisted.logger import Logger
 
-from treedbd.database.other_processes import RulesExchange
 from treedbd.database.requests import NoDescriptors, RulesManagedByFile, RulesUnreadable
 from treedbd.database.rules_storage import UNKNOWN_EPOCH, LoadedRules, RulesStorage
 from treedbd.database.rules_work import RulesWork
-from treedbd.database.runtime import RunInThread
+from treedbd.database.runtime import RulesExchange, RunInThread
 from treedbd.files import NO_DESCRIPTOR_ERRNOS
 from treedbd.limits import RulesLimits
 from treedbd.rules.document import InvalidRules, TextPosition, with_hint

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from treedbd.database.answer_pool import AnswerPool
+from treedbd.database.runtime import AnswerPool
 from treedbd.database.slices import Slices, Steps
 from treedbd.tree.event import Commit
 from treedbd.tree.types import PRIORITY, ROOT, Path, Place

@@ -22,12 +22,17 @@ from treedbd.database.catalog_hooks import CatalogHooks
 from treedbd.database.database import Database
 from treedbd.database.database_files import DatabaseFiles
 from treedbd.database.open_databases import DEFAULT_BOUNDS, OpenBounds
-from treedbd.database.other_processes import OtherProcesses
-from treedbd.database.problems import Look, Problem, ProblemSearch, look_for_problems
 from treedbd.database.requests import ProjectSpec, RulesUnreadable, Unavailable, UnknownDatabase
 from treedbd.database.rules_maker import RulesMaker
 from treedbd.database.rules_work import RulesWork
-from treedbd.database.runtime import Runtime
+from treedbd.database.runtime import (
+    Look,
+    OtherProcesses,
+    Problem,
+    ProblemSearch,
+    Runtime,
+    look_for_problems,
+)
 from treedbd.database.slices import Steps
 from treedbd.database.write_turn import MakeSharedTurn
 from treedbd.database.written_databases import WrittenDatabases

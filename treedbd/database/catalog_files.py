@@ -14,10 +14,8 @@ from twisted.internet.defer import Deferred
 from treedbd.database.catalog_hooks import CatalogHooks
 from treedbd.database.file_user import FileUser
 from treedbd.database.open_databases import OpenBounds
-from treedbd.database.other_processes import OtherProcesses
-from treedbd.database.problems import Problem
 from treedbd.database.rules_storage import RulesStorage
-from treedbd.database.runtime import Runtime
+from treedbd.database.runtime import OtherProcesses, Problem, Runtime
 from treedbd.database.survey import ServedProjects, Survey
 from treedbd.database.write_turn import MakeSharedTurn
 from treedbd.names import DatabaseName

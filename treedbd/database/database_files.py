@@ -22,12 +22,10 @@ from treedbd.database.data_directory import RULES_FILE, SHELF
 from treedbd.database.dead_owners import DeadOwners
 from treedbd.database.file_user import FileUser
 from treedbd.database.open_databases import OpenBounds, OpenDatabases
-from treedbd.database.other_processes import OtherProcesses
-from treedbd.database.problems import Problem
 from treedbd.database.refusals import Refusals
 from treedbd.database.requests import DatabaseRefused, NoDescriptors, TooManyInUse, time_out_opening
 from treedbd.database.rules_storage import FileRules
-from treedbd.database.runtime import Runtime
+from treedbd.database.runtime import OtherProcesses, Problem, Runtime
 from treedbd.database.shared_files import SharedFiles
 from treedbd.database.shared_writing import SharedWriting
 from treedbd.database.survey import ServedProjects, Survey, survey, unreachable

@@ -17,8 +17,7 @@ from twisted.logger import Logger
 
 from treedbd.database.file_user import FileUser
 from treedbd.database.requests import DatabaseRefused, DeadlinePassed, Unavailable, UnknownDatabase
-from treedbd.database.runtime import Runtime
-from treedbd.database.session_owner import DeadOwner
+from treedbd.database.runtime import DeadOwner, Runtime
 from treedbd.names import DatabaseName
 from treedbd.store.engine import StoreUnreachable
 

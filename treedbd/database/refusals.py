@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 from twisted.logger import Logger
 
-from treedbd.database.problems import Problem
 from treedbd.database.requests import DatabaseRefused
+from treedbd.database.runtime import Problem
 from treedbd.errors import OperatorError
 from treedbd.names import DatabaseName
 from treedbd.store.engine import StoreInaccessible

@@ -7,11 +7,10 @@ from collections.abc import Callable
 import attrs
 
 from treedbd.database.active_rules import ActiveRules
-from treedbd.database.other_processes import OtherProcesses
 from treedbd.database.requests import ProjectSpec
 from treedbd.database.rules_storage import RulesStorage
 from treedbd.database.rules_work import RulesWork
-from treedbd.database.runtime import RunInThread
+from treedbd.database.runtime import OtherProcesses, RunInThread
 from treedbd.limits import RulesLimits
 from treedbd.rules.ruleset import DENY, RuleSet
 

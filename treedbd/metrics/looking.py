@@ -15,7 +15,7 @@ import attrs
 from prometheus_client.process_collector import ProcessCollector
 
 from treedbd.database.data_directory import BACKUP_NOTE, measure_all
-from treedbd.database.problems import Problem
+from treedbd.database.runtime import Problem
 from treedbd.metrics.sources import Facts
 
 LARGEST: Final = 20

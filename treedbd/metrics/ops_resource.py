@@ -23,8 +23,8 @@ from zope.interface import implementer
 
 from treedbd import __version__
 from treedbd.config.local_network import names_of
-from treedbd.database.problems import Problem
 from treedbd.database.requests import SHUTTING_DOWN
+from treedbd.database.runtime import Problem
 from treedbd.loop import Turns
 from treedbd.tree.types import InvalidPath
 from treedbd.web.addressing import Addressing, Misdirected

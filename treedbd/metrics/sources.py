@@ -7,8 +7,7 @@ from typing import Protocol
 
 import attrs
 
-from treedbd.database.answer_pool import AnswerPool
-from treedbd.database.statistics import Statistics
+from treedbd.database.runtime import AnswerPool, Statistics
 from treedbd.held_bytes import HeldBytes
 from treedbd.loop import BUCKETS_S, Histogram, Turns
 from treedbd.names import DatabaseName

@@ -15,7 +15,7 @@ import apsw
 
 import twisted
 from treedbd import __version__
-from treedbd.database.statistics import BATCH_WRITES
+from treedbd.database.runtime import BATCH_WRITES
 from treedbd.loop import BUCKETS_S, SECONDS
 from treedbd.metrics.samples import Labels, Metric, Reading
 from treedbd.metrics.sources import Sources

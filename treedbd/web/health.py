@@ -14,8 +14,8 @@ from typing import Final
 import attrs
 
 from treedbd.database.catalog import Catalog
-from treedbd.database.problems import Problem
 from treedbd.database.requests import SHUTTING_DOWN, DeadlinePassed, Unavailable
+from treedbd.database.runtime import Problem
 from treedbd.limits import DEFAULT_TIMEOUT_S
 from treedbd.loop import Turns
 from treedbd.names import DatabaseName

@@ -14,8 +14,8 @@ from treedbd.config.certificate import ServerContext
 from treedbd.config.endpoints import Endpoint
 from treedbd.config.listen import accept_at_most, adopt_port, in_tls
 from treedbd.config.settings import Settings
-from treedbd.database.problems import Problem
 from treedbd.database.requests import Unavailable
+from treedbd.database.runtime import Problem
 from treedbd.metrics.board import SampleBoard
 from treedbd.names import DatabaseName
 from treedbd.store.lock import DirectoryLock

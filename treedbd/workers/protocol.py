@@ -13,7 +13,7 @@ from typing import ClassVar, Final
 import attrs
 from twisted.protocols import amp
 
-from treedbd.database.problems import Problem
+from treedbd.database.runtime import Problem
 from treedbd.web.activity import ProjectActivity
 
 _MAX_TOTALS: Final = 400

@@ -28,7 +28,7 @@ from twisted.protocols.amp import Command
 from twisted.python.failure import Failure
 
 from treedbd.config.settings import Settings
-from treedbd.database.problems import Problem
+from treedbd.database.runtime import Problem
 from treedbd.listening import CannotStart
 from treedbd.metrics.board import create_sample_board
 from treedbd.store.engine import CannotOpenStore

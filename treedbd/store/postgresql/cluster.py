@@ -26,7 +26,7 @@ Nothing is answered from memory, and what was read is believed as the settings s
 
 Leases of owners: which daemons live whose sessions have left writes for their end.
 
-Theory of operation. A daemon is the *owner* of its sessions (`database.session_owner`). It has a
+Theory of operation. A daemon is the *owner* of its sessions (`database.runtime`). It has a
 row in `owners` from its first such write on, and renews it: until `ends`, by PostgreSQL's clock, it
 lives. That alone ends nothing. An owner is dead when another daemon has marked it so (`is_over`),
 which it may do only after `ends`; an owner that comes late, and first, goes on. So the row decides,
