@@ -19,11 +19,10 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from tests.database.world import Disk, TurnClock, make_database
-from treedbd.database import etags, write_queue
-from treedbd.database.batch_applier import BATCH_SECONDS
+from treedbd.database import etags
+from treedbd.database import group_commit as write_queue
 from treedbd.database.database import Database
-from treedbd.database.group_commit import GroupCommit
-from treedbd.database.recovery import SPACE_CHECK_S
+from treedbd.database.group_commit import BATCH_SECONDS, LOOK_SECONDS, SPACE_CHECK_S, GroupCommit
 from treedbd.database.requests import (
     Caller,
     Condition,
@@ -37,7 +36,6 @@ from treedbd.database.requests import (
 from treedbd.database.runtime import Runtime
 from treedbd.database.slices import FIRST_SECONDS, SLICE_SECONDS, Steps
 from treedbd.database.watchers import Notification
-from treedbd.database.write_queue import LOOK_SECONDS
 from treedbd.rules.context import KeptReads
 from treedbd.store.engine import DiskFull, StoreFailed, Transaction
 from treedbd.store.memory import MemoryEngine

@@ -23,9 +23,8 @@ from treedbd.database.answers import Answers
 from treedbd.database.authorisation import Authorisation
 from treedbd.database.disconnect_writes import DisconnectWrites
 from treedbd.database.following import FollowerHooks, News
-from treedbd.database.group_commit import GroupCommit
+from treedbd.database.group_commit import GroupCommit, MaintenanceList
 from treedbd.database.indexes import Indexes
-from treedbd.database.maintenance import MaintenanceList
 from treedbd.database.quotas import make_quotas
 from treedbd.database.read_grants import ReadGrant, ReadGrants, ReadRequest
 from treedbd.database.replay import Moments

@@ -14,7 +14,7 @@ from typing import Final
 
 import attrs
 
-from treedbd.database.maintenance import Maintenance
+from treedbd.database.group_commit import Maintenance
 from treedbd.database.requests import ProjectSpec, QuotaExceeded
 from treedbd.names import DatabaseName
 from treedbd.store.engine import ReadView, Transaction
