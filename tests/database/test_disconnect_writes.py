@@ -472,7 +472,7 @@ def test_an_entry_whose_write_fails_unexpectedly_is_forgotten(
             raise AssertionError
         return resolve(edit, *rest)
 
-    monkeypatch.setattr("treedbd.database.write_applier.resolve", fail)
+    monkeypatch.setattr("treedbd.database.apply.resolve", fail)
     with logged_failures(), capturedLogs():
         world.run()
     world.clock.rightNow += RETRY_S

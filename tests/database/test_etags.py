@@ -9,7 +9,7 @@ import pytest
 from twisted.internet.task import Clock
 
 from tests.database.world import make_database, run_at_once
-from treedbd.database import etags
+from treedbd.database import apply as etags
 from treedbd.database.requests import Caller, Condition, ConditionFailed, Outcome, Write
 from treedbd.database.runtime import Runtime
 from treedbd.loop import in_steps

@@ -29,8 +29,8 @@ from treedbd.database.requests import (
     Write,
 )
 from treedbd.database.runtime import Runtime
-from treedbd.database.shared_writing import SharedWriting
 from treedbd.database.watchers import Notification
+from treedbd.database.write_lock import SharedWriting
 from treedbd.names import DatabaseName
 from treedbd.store import changelog
 from treedbd.store.changelog import describe_entry

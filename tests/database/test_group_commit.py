@@ -19,7 +19,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from tests.database.world import Disk, TurnClock, make_database
-from treedbd.database import etags
+from treedbd.database import apply as etags
 from treedbd.database import group_commit as write_queue
 from treedbd.database.database import Database
 from treedbd.database.group_commit import BATCH_SECONDS, LOOK_SECONDS, SPACE_CHECK_S, GroupCommit

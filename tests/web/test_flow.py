@@ -13,7 +13,7 @@ import pytest
 from tests.database.world import TurnClock
 from tests.web.http1.peer import Peer
 from tests.web.tree_server import TreeServer
-from treedbd.database import etags
+from treedbd.database import apply as etags
 from treedbd.database.slices import SLICE_SECONDS, Slices
 from treedbd.limits import DEFAULT_TIMEOUT_S, Limits
 from treedbd.store.engine import StoreFailed

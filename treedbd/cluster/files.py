@@ -29,7 +29,7 @@ from treedbd.database.refusals import Refusals
 from treedbd.database.requests import Unavailable, time_out_opening
 from treedbd.database.runtime import OtherProcesses, Problem, Runtime
 from treedbd.database.survey import ServedProjects, Survey
-from treedbd.database.write_turn import MakeSharedTurn
+from treedbd.database.write_lock import MakeSharedTurn
 from treedbd.names import DatabaseName
 from treedbd.store.engine import CannotOpenStore, StoreUnreachable
 from treedbd.store.lock import DirectoryLock

@@ -8,7 +8,7 @@ late can neither write by old rules nor over what it has not seen.
 A read first asks how far the database is (`questions`), and waits until the copy shows that; a
 write need not ask, because its commit finds out. What was fetched is brought into the copy between
 two batches; then watchers are notified of it from the log, as they are of the commits of other
-workers (`database.following`).
+workers (`database.write_lock`).
 """
 
 from __future__ import annotations
@@ -25,10 +25,9 @@ from treedbd.cluster.connections import ClusterConnections
 from treedbd.cluster.local_copy import IS_GONE, LocalCopy
 from treedbd.cluster.next_run import NextRun
 from treedbd.database.catalog_hooks import ReadMoment
-from treedbd.database.following import FollowerHooks, LogFollower
 from treedbd.database.requests import SHUTTING_DOWN, OutcomeInDoubt, QueuedWrite, Unavailable
-from treedbd.database.rounds import Rounds
 from treedbd.database.rules_storage import FollowedRules
+from treedbd.database.write_lock import FollowerHooks, LogFollower, Rounds
 from treedbd.store.engine import Conflict, Engine, InDoubt, StoreUnreachable
 from treedbd.store.on_demand import ReopeningEngine
 from treedbd.store.postgresql.cluster import DatabaseState

@@ -34,7 +34,7 @@ from treedbd.database.runtime import (
     look_for_problems,
 )
 from treedbd.database.slices import Steps
-from treedbd.database.write_turn import MakeSharedTurn
+from treedbd.database.write_lock import MakeSharedTurn
 from treedbd.database.written_databases import WrittenDatabases
 from treedbd.limits import Limits, RulesLimits
 from treedbd.names import DEFAULT_DATABASE, DatabaseName, DialectName

@@ -17,7 +17,7 @@ from treedbd.database.open_databases import OpenBounds
 from treedbd.database.rules_storage import RulesStorage
 from treedbd.database.runtime import OtherProcesses, Problem, Runtime
 from treedbd.database.survey import ServedProjects, Survey
-from treedbd.database.write_turn import MakeSharedTurn
+from treedbd.database.write_lock import MakeSharedTurn
 from treedbd.names import DatabaseName
 from treedbd.store.lock import DirectoryLock
 from treedbd.store.on_demand import ReopeningEngine

@@ -17,15 +17,13 @@ from typing import Final, NoReturn, TypeVar
 
 from twisted.internet.defer import Deferred, fail, succeed
 
-from treedbd.database import etags
 from treedbd.database.active_rules import ActiveRules
 from treedbd.database.answers import Answers
+from treedbd.database.apply import WriteApplier, find_tag, keep_tag, make_quotas
 from treedbd.database.authorisation import Authorisation
 from treedbd.database.disconnect_writes import DisconnectWrites
-from treedbd.database.following import FollowerHooks, News
 from treedbd.database.group_commit import GroupCommit, MaintenanceList
 from treedbd.database.indexes import Indexes
-from treedbd.database.quotas import make_quotas
 from treedbd.database.read_grants import ReadGrant, ReadGrants, ReadRequest
 from treedbd.database.replay import Moments
 from treedbd.database.requests import (
@@ -43,8 +41,7 @@ from treedbd.database.shared_window import QueryStream, QuerySubscription
 from treedbd.database.slices import Steps
 from treedbd.database.subscription import NodeSubscription, Subscription
 from treedbd.database.watching import Watching
-from treedbd.database.write_applier import WriteApplier
-from treedbd.database.write_turn import MakeSharedTurn
+from treedbd.database.write_lock import FollowerHooks, MakeSharedTurn, News
 from treedbd.held_bytes import HeldAccount
 from treedbd.names import DatabaseName
 from treedbd.rules.context import KeptReads, QueryFacts
@@ -228,12 +225,12 @@ class Database:
 
     def known_tag(self, place: Place) -> str | None:
         """Return the entity tag of what is at a place now, if it is kept."""
-        return None if place.is_priority else etags.find_tag(self._kept_reads, place.path)
+        return None if place.is_priority else find_tag(self._kept_reads, place.path)
 
     def keep_tag(self, place: Place, tag: str) -> None:
         """Keep the entity tag of what is at a place now until that changes."""
         if not place.is_priority:
-            etags.keep_tag(self._kept_reads, place.path, tag)
+            keep_tag(self._kept_reads, place.path, tag)
 
     def check_exists(self) -> None:
         """Raise `UnknownDatabase` for an absent database; for callers who have a right to know."""

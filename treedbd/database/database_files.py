@@ -27,9 +27,8 @@ from treedbd.database.requests import DatabaseRefused, NoDescriptors, TooManyInU
 from treedbd.database.rules_storage import FileRules
 from treedbd.database.runtime import OtherProcesses, Problem, Runtime
 from treedbd.database.shared_files import SharedFiles
-from treedbd.database.shared_writing import SharedWriting
 from treedbd.database.survey import ServedProjects, Survey, survey, unreachable
-from treedbd.database.write_turn import MakeSharedTurn
+from treedbd.database.write_lock import MakeSharedTurn, SharedWriting
 from treedbd.files import create_directory, has_descriptors
 from treedbd.names import DatabaseName
 from treedbd.store.engine import (

@@ -102,10 +102,9 @@ from treedbd.database.requests import (
     answer_all,
     refuse_all,
 )
-from treedbd.database.rounds import Rounds
 from treedbd.database.runtime import Runtime
 from treedbd.database.slices import Slices, StepQueue, Steps
-from treedbd.database.write_turn import OwnTurn, WriteTurn
+from treedbd.database.write_lock import OwnTurn, Rounds, WriteTurn
 from treedbd.loop import Awaited, in_steps, pause
 from treedbd.store.engine import (
     CannotCreateStore,

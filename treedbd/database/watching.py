@@ -16,9 +16,9 @@ from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from treedbd.database.large_events import print_large
-from treedbd.database.rounds import Rounds
 from treedbd.database.slices import Slices, StepQueue, Steps
 from treedbd.database.watchers import PAUSE_AFTER, Audience, Concerned, Delivery, Watcher, Watchers
+from treedbd.database.write_lock import Rounds
 from treedbd.store.engine import Engine
 from treedbd.store.nodes import PresentNodes
 from treedbd.tree.event import Commit, Event, Position, complete

@@ -1,4 +1,4 @@
-"""Large bodies: written piece by piece (`database.large_writes`), never parsed as a whole.
+"""Large bodies: written piece by piece (`database.apply`), never parsed as a whole.
 
 The response to one is what a small one would have: a PUT reads as its value is stored, a PATCH as
 it was sent. Where the caller may not see what its server values became, it is sent its own body.

@@ -1,0 +1,532 @@
+"""Applying writes: each in a transaction, after its rules and its condition were checked.
+
+The steps are those that the module `database` states. A large write is applied before its rules are
+evaluated (`large_writes`); nothing of it lasts if they refuse it.
+
+Large writes: a body is split into fragments, and each is parsed, checked and applied by itself.
+
+So neither the memory nor the length of a step grows with the body. What is written is in the rows
+of the transaction before the rules are evaluated; they see it there as the new data, and the last
+durable state as the data before. Whatever refuses the write ends the transaction. The steps end at
+the pauses of all that takes part (`pauses`), and the commit that comes of it has no values: who
+watches what was written is sent what the rows hold then.
+
+Conditions and entity tags of writes: what is compared, and the tag of what a write leaves.
+
+A tag of a large value is computed from its rows, in steps. The tag of what a PUT, POST or DELETE
+leaves is known before anything is applied, if it is small; all others only afterwards. A condition
+that is not met shows the current value, if that is no larger than `MAX_SHOWN_BYTES`.
+
+What one database may hold, and whether a write would make it more than that.
+
+A write is counted while it is applied (`store.usage`) and judged afterwards, before it is logged.
+If it is refused, its rows are brought back, and the other writes of its batch do not notice. What
+only removes is never refused, and neither is what leaves less than there was. As long as not all is
+counted nothing is refused: after a quota was set for data that is there already, all of it is
+counted first, in the background.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from functools import partial
+from typing import Final, Protocol, TypeAlias
+
+import attrs
+
+from treedbd.database.group_commit import Maintenance
+from treedbd.database.requests import (
+    Caller,
+    Condition,
+    ConditionFailed,
+    DeadlinePassed,
+    HashCondition,
+    LargeBody,
+    Outcome,
+    ProjectSpec,
+    QuotaExceeded,
+    TooLarge,
+    Write,
+)
+from treedbd.database.runtime import Runtime
+from treedbd.limits import KIB, MAX_SHOWN_BYTES
+from treedbd.loop import pause, paused
+from treedbd.names import DatabaseName
+from treedbd.rules.context import KeptReads
+from treedbd.store import changelog
+from treedbd.store.bulk import BulkPatch, BulkWriter, WritesNodes
+from treedbd.store.engine import ReadView, Transaction
+from treedbd.store.node_writer import NodeWriter
+from treedbd.store.nodes import HeldNodes, Nodes, etag_in_steps, hash_at
+from treedbd.store.rows import is_surely_longer
+from treedbd.store.usage import CountedRows, Usage, count_some, read_usage, write_usage
+from treedbd.tree import value
+from treedbd.tree.edit import (
+    Edit,
+    Resolver,
+    echo_of,
+    echo_without_reading,
+    find_lone_priority,
+    has_effect,
+    rename_child,
+    resolve,
+)
+from treedbd.tree.event import EVENT_BYTES, describe, describe_large
+from treedbd.tree.fragments import Fragment, Splitter
+from treedbd.tree.hashes import etag
+from treedbd.tree.path import format_path
+from treedbd.tree.push_id import PushIds, is_later
+from treedbd.tree.types import Change, Chunks, InvalidData, Path, Place, View
+from treedbd.tree.value import compact
+
+
+class _Target(Protocol):
+    """What fragments are written by."""
+
+    nodes: int
+    has_placeholders: bool
+
+    def add(self, fragment: Fragment) -> None:
+        """Write a fragment."""
+        ...
+
+    def finish(self) -> None:
+        """Write what comes last."""
+        ...
+
+
+class AppliedBody:
+    """A large body that has been applied to the rows of a transaction.
+
+    Attributes:
+        changes: the places that were written, without values.
+        has_placeholders: whether there were server values.
+        printed: what a PATCH merged as watchers receive it, None if that is too long; of a PUT only
+            a long string.
+        echo: the same as it was sent.
+
+    """
+
+    def __init__(
+        self,
+        writer: WritesNodes,
+        write: Write,
+        body: LargeBody,
+        before: View,
+        check: Callable[[], None],
+    ) -> None:
+        """Apply it; `check` is called between fragments and raises if it is too late.
+
+        `before` is the tree before the write. Raises `InvalidData`, and what the body raises.
+        """
+        place = write.edit.place
+        resolver = Resolver(write.now, _reads(before))
+        self.changes: Sequence[Change] = write.edit.changes
+        self.printed: Chunks | None = None
+        self.echo: Chunks | None = None
+        if write.edit.method == "put":
+            put = BulkWriter(writer, place.path, resolver, body.max_string_bytes)
+            _apply(put, body, check)
+            self.has_placeholders = put.has_placeholders
+            self.printed = put.printed
+            return
+        patch = BulkPatch(writer, place.path, resolver, body.max_string_bytes, EVENT_BYTES)
+        _apply(patch, body, check)
+        self.has_placeholders = patch.has_placeholders
+        self.changes, self.printed, self.echo = patch.changes, patch.event, patch.sent
+
+    def print_sent(self, body: LargeBody) -> bytes | None:
+        """Return what was sent, server values resolved; None if that is not known any more."""
+        if self.printed is not None:
+            return b"".join(self.printed)
+        return None if self.has_placeholders else b"".join(paused(body.pieces(), 1))
+
+
+def _apply(target: _Target, body: LargeBody, check: Callable[[], None]) -> None:
+    splitter = Splitter()
+    for piece in body.pieces():
+        for fragment in splitter.feed(piece):
+            _add(target, fragment, body.max_nodes)
+        check()
+        pause()
+    for fragment in splitter.finish():
+        _add(target, fragment, body.max_nodes)
+    target.finish()
+
+
+def _add(target: _Target, fragment: Fragment, max_nodes: int) -> None:
+    target.add(fragment)
+    if target.nodes > max_nodes:
+        raise InvalidData(
+            f"A body may have at most {max_nodes} members and array items (write_nodes): "
+            "write it in parts."
+        )
+
+
+def _reads(view: View) -> Callable[[Place], object]:
+    def read(place: Place) -> object:
+        return view.priority(place.path) if place.is_priority else view.peek(place.path)
+
+    return read
+
+
+_AT_ONCE_BYTES: Final = 64 * KIB
+"""The tag of a longer value is computed from its rows."""
+_KEPT_STEPS: Final = 64
+"""A tag that is computed in fewer steps is not kept."""
+
+
+def check_condition(nodes: Nodes, condition: Condition | HashCondition, kept: KeptReads) -> None:
+    """Raise `ConditionFailed` unless the condition of a write is met.
+
+    `kept` is what was computed of large values before. Raises `TooLarge` for the hash of a value
+    that is too large to be hashed.
+    """
+    if isinstance(condition, HashCondition):
+        _check_hash(nodes, condition, kept)
+        return
+    place, etags = condition.place, condition.etags
+    exists = not place.is_priority and nodes.peek(place.path) is not None
+    if etags.is_any and exists:
+        return
+    present = _etag_at(nodes, place, kept)
+    if place.is_priority:
+        exists = nodes.priority(place.path) is not None
+    if not etags.matches(present, exists):
+        raise ConditionFailed(_print_current(nodes, place), present)
+
+
+def find_tag(kept: KeptReads, path: Path) -> str | None:
+    """Return the entity tag of a large value that is kept, None if it is not."""
+    known = kept.find(("etag", path))
+    return None if known is None else known.result
+
+
+def keep_tag(kept: KeptReads, path: Path, tag: str) -> None:
+    """Keep the entity tag of a value of the durable state, or of the open transaction."""
+    kept.keep(("etag", path), tag, 0)
+
+
+def _check_hash(nodes: Nodes, condition: HashCondition, kept: KeptReads) -> None:
+    place = condition.place
+    known = None if place.is_priority else kept.find(("hash", place.path))
+    present = hash_at(nodes, place) if known is None else known.result
+    if present is None:
+        raise TooLarge(f"A value of more than {MAX_SHOWN_BYTES} bytes cannot be compared by hash.")
+    if known is None and not place.is_priority and nodes.is_spread(place.path):
+        kept.keep(("hash", place.path), present, 0)
+    if present != condition.data_hash:
+        raise ConditionFailed(None, present)
+
+
+def etag_before_write(edit: Edit) -> str | None:
+    """Return the tag of what a write will leave, None if only the result shows it."""
+    if edit.place.is_priority or edit.method == "patch":
+        return None
+    content = edit.changes[0].value
+    if content is not None and is_surely_longer(content, _AT_ONCE_BYTES):
+        return None
+    return etag(value.plain(content))
+
+
+def etag_after_write(nodes: Nodes, edit: Edit) -> str:
+    """Return the tag of what a write has left."""
+    return _etag_at(nodes, edit.place)
+
+
+def _etag_at(nodes: Nodes, place: Place, kept: KeptReads | None = None) -> str:
+    """Compute a tag, pausing between its steps; one of many steps is `kept`."""
+    if place.is_priority:
+        return etag(nodes.priority(place.path))
+    known = None if kept is None else find_tag(kept, place.path)
+    if known is not None:
+        return known
+    for step, tag in enumerate(etag_in_steps(nodes, place.path)):
+        if tag is not None:
+            if kept is not None and step >= _KEPT_STEPS:
+                keep_tag(kept, place.path, tag)
+            return tag
+        pause()
+    raise AssertionError("A tag has an end.")
+
+
+def _print_current(nodes: Nodes, place: Place) -> Chunks | None:
+    """Print the value of a place with pauses; None if it is too large to be shown."""
+    if place.is_priority:
+        return (compact(nodes.priority(place.path)),)
+    chunks = []
+    size = 0
+    for chunk in nodes.chunks(place.path):
+        chunks.append(chunk)
+        size += len(chunk)
+        if size > MAX_SHOWN_BYTES:
+            return None
+        pause()
+    return tuple(chunks)
+
+
+class Quotas:
+    """The quotas of one database, of which there is at least one.
+
+    Attributes:
+        name: that of the database.
+        max_bytes, max_nodes: how much it may hold, 0 for any number.
+
+    """
+
+    def __init__(
+        self, name: DatabaseName, project: ProjectSpec, maintain: Callable[[Maintenance], None]
+    ) -> None:
+        """Count what is not counted yet by `maintain` (`MaintenanceList`)."""
+        self.name: Final = name
+        self.max_bytes: Final = project.database_bytes
+        self.max_nodes: Final = project.database_nodes
+        self._maintain = maintain
+
+    def read(self, view: ReadView) -> Usage:
+        """Return how much there is, as far as it is counted."""
+        return read_usage(view, counts_nodes=bool(self.max_nodes))
+
+    def count_some(self, transaction: Transaction) -> bool:
+        """Count some of what is not counted; return False if all is."""
+        return count_some(transaction, counts_nodes=bool(self.max_nodes))
+
+    def begin(self, transaction: Transaction, *, is_large: bool = False) -> CountedWrite:
+        """Return what a write is applied to; a large one is undone with its transaction."""
+        before = self.read(transaction)
+        if not before.is_complete:
+            self._maintain(self.count_some)
+        rows = CountedRows(
+            transaction,
+            before.position,
+            counts_nodes=bool(self.max_nodes),
+            keeps_undo=not is_large,
+        )
+        return CountedWrite(self, rows, before)
+
+
+@attrs.frozen(eq=False)
+class CountedWrite:
+    """A write that is counted.
+
+    Attributes:
+        quotas: what bounds it.
+        rows: the transaction to which it is applied.
+        before: how much there was.
+
+    """
+
+    quotas: Quotas
+    rows: CountedRows
+    before: Usage
+
+    def judge(self, edit: Edit) -> None:
+        """Raise `QuotaExceeded` for a write that was applied, and undo it."""
+        rows, before, quotas = self.rows, self.before, self.quotas
+        only_removes = all(each.value is None for each in edit.changes)
+        if only_removes or rows.has_shrunk or not before.is_complete:
+            return
+        for more, there, quota, what in (
+            (rows.size, before.size, quotas.max_bytes, "bytes"),
+            (rows.nodes, before.nodes or 0, quotas.max_nodes, "nodes"),
+        ):
+            if quota and more > 0 and there + more > quota:
+                rows.undo()
+                raise QuotaExceeded(quotas.name, what, quota)
+
+    def record(self, sequence: int) -> None:
+        """Record what a write has changed, under the number that it was logged with."""
+        rows, before = self.rows, self.before
+        nodes = None if before.nodes is None else before.nodes + rows.nodes
+        usage = Usage(before.size + rows.size, nodes, sequence, before.position)
+        write_usage(rows, usage)
+
+
+def make_quotas(
+    name: DatabaseName, project: ProjectSpec, maintain: Callable[[Maintenance], None]
+) -> Quotas | None:
+    """Return the quotas of a database, None if it has none."""
+    if not (project.database_bytes or project.database_nodes):
+        return None
+    return Quotas(name, project, maintain)
+
+
+CheckWrite: TypeAlias = Callable[[Nodes, Write, Edit, View | None], bool]
+
+
+@attrs.frozen(eq=False)
+class WriteApplier:
+    """Applies the writes of one database.
+
+    Attributes:
+        make_writer: returns what writes into a transaction, and keeps the indexes.
+        hold: holds the last durable state.
+        check_write, evaluate_read: do as those of `Authorisation`.
+        fingerprint: returns that of the rules in force.
+        kept_reads: what they have read.
+        push_ids: makes the keys of its pushed children.
+        runtime: the clock and the entropy.
+        retain_events: how many entries the change log keeps.
+        others_ms: returns the latest time of what other processes have written, 0 if there are
+            none.
+        quotas: what the database may hold; None if it may hold anything.
+
+    """
+
+    make_writer: Callable[[Transaction], NodeWriter]
+    hold: Callable[[], HeldNodes]
+    check_write: CheckWrite
+    evaluate_read: Callable[[Path, Caller, int, Nodes], bool]
+    fingerprint: Callable[[], str]
+    kept_reads: KeptReads
+    push_ids: PushIds
+    runtime: Runtime
+    retain_events: int
+    others_ms: Callable[[], int] = lambda: 0
+    quotas: Quotas | None = None
+
+    def apply(self, transaction: Transaction, write: Write) -> Outcome:
+        """Do one write in a transaction; raise the error that refuses it."""
+        write = self._after_others(write)
+        if write.task is not None:
+            return write.task(self, transaction, write)
+        return self.apply_edit(transaction, write)
+
+    def judge(self, transaction: Transaction, write: Write) -> None:
+        """Raise what would refuse a write by its rules or its server values; apply nothing."""
+        nodes = self.make_writer(transaction)
+        self.check_write(nodes, write, resolve(write.edit, write.now, nodes), None)
+        self._check_time(write)
+
+    def apply_edit(self, transaction: Transaction, write: Write) -> Outcome:
+        """Do a write in a transaction, without its task."""
+        if write.large is not None:
+            return self._apply_large(transaction, write, write.large)
+        counted = None if self.quotas is None else self.quotas.begin(transaction)
+        nodes = self.make_writer(transaction if counted is None else counted.rows)
+        edit = resolve(write.edit, write.now, nodes)
+        may_read = self.check_write(nodes, write, edit, None)
+        if write.condition is not None:
+            check_condition(nodes, write.condition, self.kept_reads)
+        if write.refuses_lone_priority:
+            self._check_priorities(write, edit, nodes)
+        self._check_time(write)  # evaluating rules may take long
+        wants_etag = write.wants_etag and may_read
+        etag = etag_before_write(edit) if wants_etag else None
+        commit = None
+        if has_effect(edit, nodes):
+            nodes.check_room(each.place.path for each in edit.changes if each.value is not None)
+            self.kept_reads.note_changes(transaction, edit.changes)
+            nodes.apply(edit.changes)
+            sequence, op_id, size = self._log(transaction, write, edit, counted=counted)
+            commit = describe(sequence, edit, op_id, size)
+        echo = None
+        if write.wants_echo:
+            echo = echo_of(edit, nodes) if may_read else echo_without_reading(write.edit, write.now)
+        if wants_etag and etag is None:
+            etag = etag_after_write(nodes, edit)
+        return Outcome(edit, commit, echo, etag)
+
+    def _apply_large(self, transaction: Transaction, write: Write, body: LargeBody) -> Outcome:
+        """Do a write whose body is applied before the rules are evaluated; it pauses."""
+        counted = None if self.quotas is None else self.quotas.begin(transaction, is_large=True)
+        nodes = self.make_writer(transaction if counted is None else counted.rows)
+        nodes.checks_room = True
+        with closing(self.hold()) as before:
+            applied = AppliedBody(nodes, write, body, before, partial(self._check_time, write))
+            edit = attrs.evolve(
+                write.edit,
+                changes=applied.changes,
+                has_placeholders=applied.has_placeholders,
+                by_member=applied.changes,
+            )
+            may_read = self.check_write(before, write, edit, nodes)
+            if write.condition is not None:
+                check_condition(before, write.condition, self.kept_reads)
+            if write.refuses_lone_priority:
+                self._check_priorities(write, edit, before)
+        etag = etag_after_write(nodes, edit) if write.wants_etag and may_read else None
+        self._check_time(write)
+        self.kept_reads.note_changes(transaction, edit.changes)
+        sequence, op_id, size = self._log(transaction, write, write.edit, applied, counted)
+        commit = describe_large(sequence, edit, op_id, applied.printed, size)
+        return Outcome(edit, commit, None, etag, may_read, applied.echo)
+
+    def _after_others(self, write: Write) -> Write:
+        """Let a write be later than those of other processes, whose clocks may be ahead.
+
+        So times and push ids of a database never go back, and a batch that is done again because
+        others were first gets new ones.
+        """
+        others = self.others_ms()
+        if write.now < others:
+            write = attrs.evolve(write, now=others)
+        if others and write.is_push and not is_later(write.edit.place.path[-1], others):
+            key = self.push_ids.next(write.now)
+            write = attrs.evolve(write, edit=rename_child(write.edit, key))
+        return write
+
+    def _check_priorities(self, write: Write, edit: Edit, before: Nodes) -> None:
+        """Raise `InvalidData` if an edit sets the priority of nothing.
+
+        Who may not read there does not learn that there is nothing: it has no effect then.
+        """
+        path = find_lone_priority(edit, before)
+        if path is not None and self.evaluate_read(path, write.caller, write.now, before):
+            raise InvalidData(
+                f"There is nothing at {format_path(path)} that could have a priority."
+            )
+
+    def _check_time(self, write: Write) -> None:
+        if write.deadline is not None and self.runtime.clock.seconds() >= write.deadline:
+            raise DeadlinePassed("it was applied")
+
+    def _log(
+        self,
+        transaction: Transaction,
+        write: Write,
+        edit: Edit,
+        applied: AppliedBody | None = None,
+        counted: CountedWrite | None = None,
+    ) -> tuple[int, bytes, int]:
+        """Append an edit that was applied to the change log.
+
+        Returns its number, its id, and the bytes of its entry.
+        """
+        if counted is not None:
+            counted.judge(edit)
+        op_id = self.runtime.entropy(16)
+        large, kept = write.large, self.runtime.entry_bytes
+        most = max(kept, self.runtime.followed_bytes)
+        printed = None
+        if large is not None and applied is not None:
+            # Who follows a large PUT reads the rows, which say how it is read.
+            if large.size <= (kept if edit.method == "put" else most):
+                printed = applied.print_sent(large)
+            pause()
+        entry = changelog.encode(
+            edit,
+            write.now,
+            most,
+            writer=_writer_of(write.caller),
+            printed=printed,
+            size=0 if large is None else large.size,
+            rules=self.fingerprint(),
+            pushed=self.push_ids.latest_ms,
+        )
+        retain = self.retain_events
+        if self.runtime.followed_bytes:
+            retain = max(retain, changelog.FOLLOWED_ENTRIES)
+        if len(entry) > kept:
+            pause()
+        sequence = changelog.append(transaction, op_id, entry, retain, kept)
+        if counted is not None:
+            counted.record(sequence)
+        return sequence, op_id, len(entry)
+
+
+def _writer_of(caller: Caller) -> changelog.Writer:
+    """Return who wrote, as the change log names it."""
+    uid = caller.auth.get("uid") if isinstance(caller.auth, dict) else None
+    return changelog.Writer(uid if isinstance(uid, str) else None, caller.is_admin)

@@ -1,0 +1,668 @@
+"""The turn of a process to write a database: what `GroupCommit` takes before each batch.
+
+Writing to a database that other processes write too.
+
+A process takes the turn for one batch: when it has it, it first catches up with what others have
+committed (`following`), and then judges, applies and commits its own. It asks again when others may
+have given the turn back: as soon as one of them says so, and every few milliseconds in any case. No
+thread waits for it.
+
+Following the change log: what other processes commit to a database is shown here too.
+
+Theory of operation. All processes that share a database read the same file, and what any of them
+has committed is in the change log. This process shows one moment of the file for as long as a read
+transaction of it is open. Whenever another moment begins, the entries of the log that are newer
+than the last one are read in it: in the same turn the answers and verdicts that they concern are
+dropped, and a round (`rounds`) is begun in which watchers are notified of them, in the order and
+with the identifiers of the log. So a watcher that begins with a moment is notified of all that came
+after it, and it makes no difference to a client which process it is connected to.
+
+The moment that is left is held while watchers are notified (`replay`), so a moment is kept open
+whenever others may commit.
+
+Each request first asks whether there is news, so no read is older than an acknowledged write,
+wherever that was acknowledged. Only while a batch of this process is being committed the moment
+stands still; who knows of newer writes then waits for the end of the batch. Hints of other
+processes only make it sooner that watchers are notified.
+
+Rounds: what happens between two batches, while the state of the database stands still.
+
+Theory of operation. After each commit the watchers are notified of it: one round. It goes in
+slices, so other requests are served meanwhile, but no batch of this database begins before the
+round is over. So everything in a round sees exactly the state that the commit left, rounds neither
+overlap nor pile up, and a database with many watchers slows down its own writers only, by no more
+than what notifying costs.
+
+Other work needs the same stillness: it has `run_later`. It is run between batches too, when all
+watchers have been notified of all that is durable. Waiting writes go first, one batch before each
+further piece of such work, so that neither can keep the other from its turn.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import islice
+from typing import Final, NamedTuple, Protocol, TypeAlias
+
+import attrs
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
+
+from treedbd.database.requests import QueuedWrite, Unavailable
+from treedbd.database.runtime import RunInThread, Runtime
+from treedbd.database.slices import Slices, Steps, logged
+from treedbd.limits import KIB
+from treedbd.names import DatabaseName
+from treedbd.store import changelog
+from treedbd.store.engine import (
+    Arrivals,
+    DiskFull,
+    Engine,
+    LogEntry,
+    ReadView,
+    Sharing,
+    StoreFailed,
+)
+from treedbd.tree.event import Commit, CommittedChange, Position, describe
+from treedbd.tree.types import ROOT
+
+
+class Rounds:
+    """The rounds of one database.
+
+    Attributes:
+        is_held: set while a batch is being committed and answered; nothing is run then.
+
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self, slices: Slices, are_writes_waiting: Callable[[], bool], done: Callable[[], None]
+    ) -> None:
+        """Call `done` when a batch may begin again."""
+        self.is_held = False
+        self._slices = slices
+        self._are_writes_waiting = are_writes_waiting
+        self._done = done
+        self._round: deque[Steps] = deque()
+        self._later: deque[Steps] = deque()
+        self._is_running = False
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a round is under way, so that no batch may begin."""
+        return self._is_running
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is under way and nothing waits."""
+        return not (self._is_running or self._round or self._later)
+
+    def add(self, steps: Steps) -> None:
+        """Add to the round under way, or to the one that `start` begins."""
+        self._round.append(steps)
+
+    def run_later(self, steps: Steps) -> None:
+        """Run this when all watchers have been notified of what is durable."""
+        self._later.append(steps)
+        if not self._are_writes_waiting():
+            self.start()
+
+    def start(self) -> None:
+        """Begin what waits, unless something is under way; in this turn, if it is little."""
+        if not (self._is_running or self.is_held or self.is_idle):
+            self._is_running = True
+            self._slices.start(self._run())
+
+    def _run(self) -> Steps:
+        while self._round or self._later:
+            while self._round:
+                yield from logged(self._round.popleft(), self._log)
+            if self._later:
+                yield from logged(self._later.popleft(), self._log)
+            if self._are_writes_waiting():
+                break
+        self._is_running = False
+        self._done()
+
+
+LONG_ENTRY_BYTES: Final = 64 * KIB
+"""A longer entry may be that of a large write, which is not parsed."""
+AT_ONCE: Final = 64
+"""Entries that are read and decoded in one step; of more, all answers are dropped."""
+BYTES_AT_ONCE: Final = 256 * KIB
+"""The same in bytes; one entry may be longer."""
+
+
+class News(NamedTuple):
+    """What others have committed: up to the number `sequence`.
+
+    `commits` is None if there are too many to look at now. No push id of theirs is later than the
+    millisecond `pushed`.
+    """
+
+    sequence: int
+    pushed: int
+    commits: Sequence[Commit] | None
+
+
+@attrs.frozen
+class FollowerHooks:
+    """Who is told of what others commit.
+
+    Attributes:
+        is_interested: returns whether anything depends on it.
+        show: called when another moment begins to be shown; must not read.
+        notify: run in a round after that.
+        leave: lets reads show what has been committed.
+
+    """
+
+    is_interested: Callable[[], bool]
+    show: Callable[[News], None]
+    notify: Callable[[Sequence[Commit]], Steps]
+    leave: Callable[[], object]
+
+
+class LogFollower:
+    """Follows what other processes commit to one database.
+
+    Attributes:
+        through: the number of the last commit that this process shows.
+        latest_ms: the latest time of what others have written, in milliseconds since 1970.
+
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        arrivals: Arrivals,
+        engine: Engine,
+        clock: IReactorTime,
+        follower: FollowerHooks,
+    ) -> None:
+        """Let `follower` have what others commit."""
+        self.through = 0
+        self.latest_ms = 0
+        self._arrivals = arrivals
+        self._engine = engine
+        self._clock = clock
+        self._follower = follower
+        self._rounds: Rounds | None = None
+        self._is_behind = False
+        self._waiting: list[Deferred[None]] = []
+        arrivals.on_moment = self._moment_begun
+
+    def use_rounds(self, rounds: Rounds) -> None:
+        """Notify in these rounds; while they are held, a batch is being committed."""
+        self._rounds = rounds
+
+    def is_current(self) -> bool:
+        """Return whether this process shows the last durable state, which it does if it can.
+
+        Raises an error of the store if that cannot be read.
+        """
+        if self._arrivals.has_news():
+            self._is_behind = True
+        if not self._is_behind:
+            return True
+        if self._is_committing:
+            return False
+        self._advance()
+        return True
+
+    def make_current(self) -> Deferred[None] | None:
+        """Return what fires when the last durable state is shown; None if it is already.
+
+        Raises, or errbacks with, an error of the store.
+        """
+        if self.is_current():
+            return None
+        waiter: Deferred[None] = Deferred()
+        self._waiting.append(waiter)
+        return waiter
+
+    def hinted(self) -> bool:
+        """Begin to notify of what another process may have committed.
+
+        Returns False if a moment is shown that was shown before, and has to be.
+        """
+        through = self.through
+        try:
+            if self.is_current() and not self._follower.is_interested():
+                # A transaction that is left open would keep the log from being restarted.
+                self._engine.advance()
+                return True
+        except (StoreFailed, DiskFull, Unavailable) as error:
+            self._log.error("What others have written cannot be read: {error}", error=error)
+            return True
+        return self.through != through
+
+    def committed(self, sequence: int) -> None:
+        """Record what this process has committed by itself, and shows from now on."""
+        self.through = sequence
+
+    def batch_over(self) -> None:
+        """Advance, if that had to wait for the end of a batch."""
+        if self._is_committing:
+            return
+        waiting, self._waiting = self._waiting, []
+        try:
+            if self._is_behind:  # another request may have advanced in this turn
+                self._advance()
+        except (StoreFailed, DiskFull, Unavailable) as error:
+            for waiter in waiting:
+                waiter.errback(error)
+            return
+        for waiter in waiting:
+            waiter.callback(None)
+
+    def keep_open(self) -> None:
+        """Show a moment while nobody else can commit, so that it is known what comes after it."""
+        if self._follower.is_interested():
+            with suppress(StoreFailed, DiskFull, Unavailable):
+                self._engine.read(_sequence)
+
+    def forget(self) -> None:
+        """Let the next moment be new as a whole: it does not follow the one before."""
+        self.through = -1
+
+    def opened(self) -> None:
+        """Begin with the present state of a file that was opened."""
+        self._advance()
+
+    @property
+    def _is_committing(self) -> bool:
+        return self._rounds is not None and self._rounds.is_held
+
+    def _advance(self) -> None:
+        """Begin the present moment."""
+        self._is_behind = True  # until it has been read
+        self._follower.leave()
+        self._engine.read(_sequence)
+        self._is_behind = False
+        if self._rounds is not None:
+            self._rounds.start()
+
+    def _moment_begun(self, view: ReadView) -> None:
+        """Show what is new in a moment that begins, and prepare to notify of it."""
+        sequence = view.sequence()
+        if sequence == self.through or self._is_committing:
+            return
+        commits: list[Commit] | None = []
+        entries: list[LogEntry] = []
+        if self._follower.is_interested():
+            if self.through < sequence <= self.through + AT_ONCE:
+                entries = _read_entries(view, self.through)
+            is_all = bool(entries) and entries[-1].sequence == sequence
+            commits = self._commits_of(entries, self.through) if is_all else None
+        # It is not read twice: it may be long.
+        pushed = changelog.push_time_of(entries[-1]) if commits else changelog.push_time(view)
+        news = News(sequence, pushed, commits)
+        self.latest_ms = max(self.latest_ms, news.pushed)
+        since, self.through = self.through, sequence
+        self._follower.show(news)
+        if commits != [] and self._rounds is not None:
+            self._rounds.add(self._notify_of(news, since))
+            # Not in this turn: whoever reads may not be disturbed.
+            self._clock.callLater(0, self._rounds.start)
+
+    def _read_commits(self, view: ReadView, after: int) -> list[Commit] | None:
+        """Return the next commits after a number; None if they are not known any more."""
+        return self._commits_of(_read_entries(view, after), after)
+
+    def _commits_of(self, entries: Iterable[LogEntry], after: int) -> list[Commit] | None:
+        """Return the commits of the entries after a number; None if some are missing."""
+        try:
+            found = [commit_of(entry) for entry in entries]
+        except ValueError:
+            self._log.error("An entry of the change log cannot be read.")
+            return None
+        return found if found and found[0].position.sequence == after + 1 else None
+
+    def _notify_of(self, news: News, since: int) -> Steps:
+        if news.commits is not None:
+            yield from self._follower.notify(news.commits)
+            return
+        while since < news.sequence:
+            after = since
+            commits = self._engine.read(lambda view: self._read_commits(view, after))  # noqa: B023
+            if commits is None:
+                commits = [self._everything(news.sequence)]
+            commits = [each for each in commits if each.position.sequence <= news.sequence]
+            since = commits[-1].position.sequence
+            yield
+            yield from self._follower.notify(commits)
+
+    def _everything(self, sequence: int) -> Commit:
+        """Return a commit after which every watcher reads its value again."""
+        last = self._engine.read(lambda view: next(view.entries(sequence - 1), None))
+        is_known = last is not None and last.sequence == sequence
+        position = Position(sequence, last.op_id if last is not None and is_known else b"")
+        return Commit(position, "put", ROOT, (CommittedChange(ROOT, None),), is_large=True)
+
+
+def commit_of(entry: LogEntry) -> Commit:
+    """Return the commit that an entry of the change log describes; raise ValueError.
+
+    One with a long body, or whose body the log does not hold, is large: it is not parsed, and who
+    watches a part of what it set reads that again.
+    """
+    content, body = entry.content, None
+    if len(content) > LONG_ENTRY_BYTES:
+        content, body = changelog.printed_body(content)
+    edit = changelog.decode(content)
+    if not isinstance(edit, changelog.NotRetained):
+        return describe(entry.sequence, edit, entry.op_id, len(content))
+    path, is_priority = edit.place
+    # Of a PUT the rows say how it is read.
+    printed = (body,) if body is not None and edit.method == "patch" else None
+    return Commit(
+        Position(entry.sequence, entry.op_id),
+        edit.method,
+        path,
+        (CommittedChange(path, None, is_priority),),
+        is_large=True,
+        printed=printed,
+        size=len(entry.content),
+    )
+
+
+def _read_entries(view: ReadView, after: int) -> list[LogEntry]:
+    """Return the next entries after a number, as many as are looked at in one step."""
+    found, size = list[LogEntry](), 0
+    for entry in islice(view.entries(after), AT_ONCE):
+        size += len(entry.content)
+        if found and size > BYTES_AT_ONCE:
+            break
+        found.append(entry)
+    return found
+
+
+def _sequence(view: ReadView) -> int:
+    return view.sequence()
+
+
+RETRY_S: Final = 0.002
+"""Seconds until the turn is asked for again, if nobody has said that it is free."""
+FAILED_S: Final = 0.2
+"""The same after the store could not be read."""
+WAITS_FOR_OTHERS: Final = "Another process has been writing to the database for long."
+
+
+class SharedWriting:
+    """A `WriteTurn` at a database that is shared.
+
+    Attributes:
+        following: follows what the others commit.
+        delay: what the turn is waited for; None if it is not.
+
+    """
+
+    _log = Logger()
+
+    problem = None
+    is_in_use = False  # what others have written is read from the file itself
+
+    def __init__(
+        self,
+        sharing: Sharing,
+        name: DatabaseName,
+        runtime: Runtime,
+        engine: Engine,
+        follower: FollowerHooks,
+    ) -> None:
+        """Write to `engine`, and let `follower` have what others write to it."""
+        self.following = LogFollower(sharing, engine, runtime.clock, follower)
+        self.delay: str | None = None
+        self._sharing = sharing
+        self._run_in_thread = runtime.run_in_thread
+        self._clock = runtime.clock
+        self._given = partial(runtime.send_hint, name)
+        self._is_over = False
+        self._timer: IDelayedCall | None = None
+        self._try_again: Callable[[], None] | None = None
+
+    def attach(self, rounds: Rounds, try_again: Callable[[], None]) -> None:
+        """Call `try_again` when the turn may be free; watchers are notified in `rounds`."""
+        self._try_again = try_again
+        self.following.use_rounds(rounds)
+
+    def take(self) -> bool:
+        """Return whether this process has the turn; if not, it is asked for until `give`."""
+        if self._sharing.is_held:
+            return True
+        if not self._sharing.try_hold():
+            self._ask_again(RETRY_S)
+            return False
+        self.delay = None
+        try:
+            self.following.is_current()
+        except (StoreFailed, DiskFull, Unavailable) as error:
+            self._log.error("What others have written cannot be read: {error}", error=error)
+            self._sharing.let_go()
+            self._ask_again(FAILED_S)
+            return False
+        return True
+
+    def give(self) -> None:
+        """Give the turn back, or ask for it no longer."""
+        self.delay = None
+        if self._timer is not None and self._timer.active():
+            self._timer.cancel()
+        was_held = self._sharing.is_held
+        if was_held:
+            self.following.keep_open()
+        self._sharing.let_go()
+        if was_held:
+            self._given()
+
+    def commit(
+        self,
+        commit: Callable[[], None],
+        must_keep: Callable[[], bool],
+        _: Sequence[QueuedWrite],
+    ) -> Deferred[None]:
+        """Do as `WriteTurn.commit`.
+
+        The turn is given back in the thread of the commit: the reactor of this process may be busy,
+        and others need not wait for it.
+        """
+
+        def commit_and_give() -> None:
+            commit()
+            if not must_keep():
+                self._sharing.let_go()
+            self._given()  # those who read show the new moment before a checkpoint, which needs it
+
+        return self._run_in_thread(commit_and_give)
+
+    def confirm(self) -> None:
+        """Return None: whoever has the turn has seen all that there is."""
+
+    def run(self, work: Callable[[], None]) -> None:
+        """Run `work` with the turn, in a worker thread; raise `StoreFailed`."""
+        self._sharing.run_held(work)
+
+    def batch_over(self) -> None:
+        """Show what others have committed, if that had to wait."""
+        self.following.batch_over()
+
+    def make_current(self) -> Deferred[None] | None:
+        """Do as `LogFollower.make_current`."""
+        return self.following.make_current()
+
+    def is_current(self) -> bool:
+        """Do as `LogFollower.is_current`."""
+        return self.following.is_current()
+
+    def when_current(self, _: Callable[[], None]) -> bool:
+        """Return False: whether it is current is known at once."""
+        return False
+
+    def hinted(self) -> None:
+        """Look whether others have committed anything, or given the turn back."""
+        if self._is_over:
+            return
+        if not self.following.hinted():
+            self._sharing.renew()
+        if self._timer is not None and self._timer.active():
+            self._timer.cancel()
+            self._retry()
+
+    def end(self) -> None:
+        """Look no more whether others have committed."""
+        self._is_over = True
+
+    def _ask_again(self, pause: float) -> None:
+        self.delay = WAITS_FOR_OTHERS
+        if self._timer is None or not self._timer.active():
+            self._timer = self._clock.callLater(pause, self._retry)
+
+    def _retry(self) -> None:
+        if self._try_again is not None:
+            self._try_again()
+
+
+class WriteTurn(Protocol):
+    """The turn of this process at one database."""
+
+    @property
+    def problem(self) -> str | None:
+        """Why no write is accepted at present, in one sentence; None if they are."""
+        ...
+
+    @property
+    def delay(self) -> str | None:
+        """What the turn is waited for, in one sentence; None if it is not."""
+        ...
+
+    def attach(self, rounds: Rounds, try_again: Callable[[], None]) -> None:
+        """Call `try_again` when the turn may be free; watchers are notified in `rounds`."""
+        ...
+
+    def take(self) -> bool:
+        """Return whether this process has the turn; if not, it is asked for until `give`."""
+        ...
+
+    def give(self) -> None:
+        """Give the turn back, or ask for it no longer."""
+        ...
+
+    def commit(
+        self,
+        commit: Callable[[], None],
+        must_keep: Callable[[], bool],
+        batch: Sequence[QueuedWrite],
+    ) -> Deferred[None]:
+        """Run `commit`, which blocks, for the writes of a batch; fires when they are durable.
+
+        The turn is given back at once unless it must be kept. Errbacks with what `commit` raises,
+        or with what the writers are refused with: `Unavailable` or `OutcomeInDoubt`. After
+        `Conflict` the batch is done again, from the state that others have made.
+        """
+        ...
+
+    def confirm(self) -> Deferred[None] | None:
+        """Find out whether a batch without any commit saw the last durable state.
+
+        None if it did. Else errbacks as `commit`.
+        """
+        ...
+
+    def run(self, work: Callable[[], None]) -> None:
+        """Run `work` with the turn, in a worker thread; raise `StoreFailed`."""
+        ...
+
+    def batch_over(self) -> None:
+        """Do what had to wait for the end of a batch, or of a round after it."""
+        ...
+
+
+class SharedTurn(WriteTurn, Protocol):
+    """The turn at a database that other processes write too.
+
+    Attributes:
+        following: follows what the others commit.
+
+    """
+
+    following: LogFollower
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether the engine is being brought up to date, so that it must stay open."""
+        ...
+
+    def make_current(self) -> Deferred[None] | None:
+        """Do as `LogFollower.make_current`."""
+        ...
+
+    def is_current(self) -> bool:
+        """Return whether this process shows the last durable state, as far as it can know now."""
+        ...
+
+    def when_current(self, call: Callable[[], None]) -> bool:
+        """Call `call` in a moment, during which `is_current` may return True.
+
+        Returns False, and does nothing, if there is no such moment.
+        """
+        ...
+
+    def hinted(self) -> None:
+        """Look whether others have committed anything, or given the turn back."""
+        ...
+
+    def end(self) -> Deferred[None] | None:
+        """Use the engine no more, because it is being closed; no batch may be under way.
+
+        Fires when nothing uses it; None if nothing does.
+        """
+        ...
+
+
+MakeSharedTurn: TypeAlias = Callable[[Engine, FollowerHooks], SharedTurn]
+"""Makes the turn at one database, which lets the hooks have what others write to its engine."""
+
+
+class OwnTurn:
+    """The turn of a process that shares its databases with no other: it always has it."""
+
+    problem = None
+    delay = None
+
+    def __init__(self, run_in_thread: RunInThread) -> None:
+        """Commit by `run_in_thread`."""
+        self._run_in_thread = run_in_thread
+
+    def attach(self, rounds: Rounds, try_again: Callable[[], None]) -> None:
+        """Do nothing."""
+
+    def take(self) -> bool:
+        """Return True."""
+        return True
+
+    def give(self) -> None:
+        """Do nothing."""
+
+    def commit(
+        self, commit: Callable[[], None], _: Callable[[], bool], __: Sequence[QueuedWrite]
+    ) -> Deferred[None]:
+        """Run `commit`."""
+        return self._run_in_thread(commit)
+
+    def confirm(self) -> None:
+        """Return None: nobody else writes."""
+
+    def run(self, work: Callable[[], None]) -> None:
+        """Run `work`."""
+        work()
+
+    def batch_over(self) -> None:
+        """Do nothing."""
