@@ -13,7 +13,7 @@ import pytest
 from tests.pages import DOCS
 from treedbd.config.log_settings import LogSettings
 from treedbd.config.settings import load_settings
-from treedbd.database.slow_rules import FIELDS as RULE_FIELDS
+from treedbd.database.rights import FIELDS as RULE_FIELDS
 from treedbd.errors import LINES, PER_S
 from treedbd.logs.entry import LogRecord
 from treedbd.logs.lines import MEMBERS, format_json, format_text

@@ -63,6 +63,7 @@ from treedbd.database.data_directory import stored_bytes
 from treedbd.database.database_files import DatabaseFiles
 from treedbd.database.open_databases import OpenBounds
 from treedbd.database.requests import SHUTTING_DOWN, ProjectSpec, Unavailable, UnknownDatabase
+from treedbd.database.rights import SlowRulesLog
 from treedbd.database.runtime import (
     AnswerPool,
     MeasureRules,
@@ -74,7 +75,6 @@ from treedbd.database.runtime import (
     SessionOwner,
     Statistics,
 )
-from treedbd.database.slow_rules import SlowRulesLog
 from treedbd.embedding.local_database import LocalDatabase
 from treedbd.embedding.local_requests import LocalAccess
 from treedbd.files import read_installation

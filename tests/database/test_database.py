@@ -34,7 +34,6 @@ from tests.replica import Replica
 from tests.rules.evaluating import NOW, rules
 from tests.tree.value_view import ValueView
 from treedbd.database.database import Database
-from treedbd.database.read_grants import ReadRequest
 from treedbd.database.requests import (
     Caller,
     Condition,
@@ -45,6 +44,7 @@ from treedbd.database.requests import (
     Write,
 )
 from treedbd.database.resume import Resumption
+from treedbd.database.rights import ReadRequest
 from treedbd.database.runtime import Runtime
 from treedbd.database.watchers import Notification
 from treedbd.limits import MAX_RESUMED_BYTES, MAX_RESUMED_WRITES

@@ -36,7 +36,6 @@ from treedbd.database.catalog import Catalog
 from treedbd.database.database import Database
 from treedbd.database.open_databases import CREATED_BEYOND, SWEEP_S, UNUSED_S
 from treedbd.database.page_caches import MIN_SHARE, cache_share
-from treedbd.database.read_grants import ReadRequest
 from treedbd.database.requests import (
     Caller,
     DeadlinePassed,
@@ -45,6 +44,7 @@ from treedbd.database.requests import (
     TooManyInUse,
     Unavailable,
 )
+from treedbd.database.rights import ReadRequest
 from treedbd.database.slices import SLICE_SECONDS
 from treedbd.database.watchers import Notification
 from treedbd.limits import KIB, MIB

@@ -30,9 +30,9 @@ from treedbd.database import resume
 from treedbd.database.active_rules import ActiveRules
 from treedbd.database.database import Database
 from treedbd.database.missed_events import decode_entry
-from treedbd.database.read_grants import ReadGrant, ReadGrants, ReadRequest
 from treedbd.database.requests import Caller, Write
 from treedbd.database.resume import Resumption, Resumptions
+from treedbd.database.rights import ReadGrant, ReadGrants, ReadRequest
 from treedbd.database.runtime import Runtime
 from treedbd.database.slices import SLICE_SECONDS
 from treedbd.database.watchers import Notification

@@ -15,8 +15,8 @@ from zope.interface import implementer
 from tests.database.world import make_active_rules, make_database, run_at_once
 from tests.rules.evaluating import NOW
 from treedbd.database.active_rules import ActiveRules
-from treedbd.database.read_grants import ReadRequest
 from treedbd.database.requests import Caller, DeadlinePassed, PermissionDenied, Write
+from treedbd.database.rights import ReadRequest
 from treedbd.database.runtime import Runtime
 from treedbd.limits import RulesLimits
 from treedbd.rules.ruleset import RuleSet, parse_rules
@@ -208,7 +208,7 @@ def test_a_write_without_a_deadline_pauses_between_its_rules(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pauses: list[None] = []
-    monkeypatch.setattr("treedbd.database.authorisation.pause", lambda: pauses.append(None))
+    monkeypatch.setattr("treedbd.database.rights.pause", lambda: pauses.append(None))
     world = World({".write": True, "$a": {"$b": {".validate": "newData.isNumber()"}}})
     assert world.write("posts", {f"k{at}": 1 for at in range(100)}, ANYONE).commit is not None
     assert len(pauses) >= 100

@@ -26,7 +26,8 @@ from tests.database.world import (
 )
 from tests.store.index_checks import check_entries
 from tests.tree.value_view import ValueView
-from treedbd.database import shared_window, written_children
+from treedbd.database import shared_window
+from treedbd.database import shared_window as written_children
 from treedbd.database.requests import Caller, Write
 from treedbd.database.runtime import Runtime
 from treedbd.database.watchers import Notification

@@ -5,7 +5,7 @@ import json
 from twisted.internet.task import Clock
 
 from tests.web.http1.test_reply import RecordedLog
-from treedbd.database.slow_rules import FIELDS, SlowRulesLog
+from treedbd.database.rights import FIELDS, SlowRulesLog
 from treedbd.errors import LINES
 from treedbd.logs.entry import entry_of
 from treedbd.logs.lines import format_json

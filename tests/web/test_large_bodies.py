@@ -21,7 +21,7 @@ from tests.database.world import TurnClock
 from tests.web.http1.peer import ParsedReply
 from tests.web.tree_server import OPTIONS, StreamClient, TreeServer
 from treedbd.database import apply as large_writes
-from treedbd.database import large_events
+from treedbd.database import watchers as large_events
 from treedbd.database.requests import DeadlinePassed
 from treedbd.database.slices import SLICE_SECONDS, Slices, Steps
 from treedbd.limits import Limits

@@ -20,11 +20,9 @@ from twisted.internet.defer import Deferred, fail, succeed
 from treedbd.database.active_rules import ActiveRules
 from treedbd.database.answers import Answers
 from treedbd.database.apply import WriteApplier, find_tag, keep_tag, make_quotas
-from treedbd.database.authorisation import Authorisation
 from treedbd.database.disconnect_writes import DisconnectWrites
 from treedbd.database.group_commit import GroupCommit, MaintenanceList
 from treedbd.database.indexes import Indexes
-from treedbd.database.read_grants import ReadGrant, ReadGrants, ReadRequest
 from treedbd.database.replay import Moments
 from treedbd.database.requests import (
     Caller,
@@ -36,11 +34,11 @@ from treedbd.database.requests import (
     Write,
 )
 from treedbd.database.resume import Resumptions
+from treedbd.database.rights import Authorisation, ReadGrant, ReadGrants, ReadRequest
 from treedbd.database.runtime import Runtime
 from treedbd.database.shared_window import QueryStream, QuerySubscription
 from treedbd.database.slices import Steps
-from treedbd.database.subscription import NodeSubscription, Subscription
-from treedbd.database.watching import Watching
+from treedbd.database.watchers import NodeSubscription, Subscription, Watching
 from treedbd.database.write_lock import FollowerHooks, MakeSharedTurn, News
 from treedbd.held_bytes import HeldAccount
 from treedbd.names import DatabaseName

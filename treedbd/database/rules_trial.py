@@ -11,8 +11,8 @@ from typing import Final
 
 import attrs
 
-from treedbd.database.authorisation import Authorisation
 from treedbd.database.requests import Caller, PermissionDenied, Write
+from treedbd.database.rights import Authorisation
 from treedbd.rules.context import KeptReads, QueryFacts, ReadPool
 from treedbd.rules.document import TextPosition
 from treedbd.rules.evaluate import Verdict

@@ -17,22 +17,130 @@ delivered to all groups first. So a watcher of a group may be called several tim
 
 Notifying is done in steps, between which watchers may come, go and start again. Those that came or
 started again did so from a state with all of the batch, so they are not notified of it.
+
+Watching one database: who is notified of what, beginning with which state, and when.
+
+Theory of operation. After each commit of a batch, of this process or another, comes a round
+(`rounds`). The writes of the batch are followed one by one, in the order of their numbers: first
+the grants are checked whose rules have read what was written, then it is found out what the write
+means to the watchers and to the watched queries that it concerns. What all that needs to know of
+the state that a write has made comes from a replay of it (`replay`). What was found is delivered
+together, in order (`watchers`).
+
+`Watching` is what everything that watches is made from: `subscription`, `shared_window`, `resume`.
+
+What a stream shows of a path: the whole node, or the children that a query selects.
+
+The latter is in `shared_window`. Both register a stream together with the state that it begins
+with, and render its first value from the nodes of that state, in chunks, so that a large value can
+be rendered in slices.
+
+What large writes set, as the watchers receive it who are notified of it: read from the rows.
+
+It is printed once, in steps, in chunks that are never joined. In most values the plain form and the
+export form are the same text; then it is printed once for both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
 import attrs
 from twisted.logger import Logger
 
-from treedbd.database.slices import Steps
-from treedbd.tree.event import Commit, CommittedChange, Event, Position
-from treedbd.tree.types import Path
+from treedbd.database.slices import Slices, StepQueue, Steps
+from treedbd.database.write_lock import Rounds
+from treedbd.limits import KIB
+from treedbd.store.engine import Engine
+from treedbd.store.nodes import Nodes, PresentNodes, spell_chunks
+from treedbd.store.rows import may_be_shown_otherwise
+from treedbd.tree.event import EVENT_BYTES, Commit, CommittedChange, Event, Position, complete
+from treedbd.tree.types import PRIORITY, Chunks, Path
+from treedbd.tree.value import compact, print_members
+from treedbd.tree.window import Facts
 
 if TYPE_CHECKING:
-    from treedbd.database.shared_window import WatchedCollection
+    from treedbd.database.replay import Moments, Replay
+    from treedbd.database.rights import ReadGrants
+    from treedbd.database.shared_window import SharedWindow, WatchedCollection
+
+_SEARCHED_AT_ONCE: Final = 64 * KIB
+_LONGEST_SIGN_BYTES: Final = 16
+"""Bytes by which what is searched overlaps: more than what is searched for has."""
+
+
+def print_large(commit: Commit, nodes: Nodes | None) -> Generator[None, None, Commit]:
+    """Return a large commit with what it set or merged; without it, if it is too long.
+
+    That is read from `nodes`, the state after it, unless the commit has it; it is missing if it
+    would have to be read and there are none.
+    """
+    printed, is_of_tree = commit.printed, False
+    exported = printed
+    if printed is None:
+        if nodes is None or not _knows_members(commit):
+            return commit
+        is_of_tree = True
+        printed = exported = yield from _collect(_chunks(commit, nodes, is_export=True))
+        if exported is not None and (yield from _may_differ(exported)):
+            printed = yield from _collect(_chunks(commit, nodes, is_export=False))
+    if exported is not None:
+        exported = yield from _collect(spell_chunks(exported, is_of_tree=is_of_tree))
+    return attrs.evolve(commit, printed=printed, exported=exported)
+
+
+def _knows_members(commit: Commit) -> bool:
+    """Return whether it is known which members a large write has merged."""
+    return commit.method == "put" or all(
+        change.is_priority or change.path != commit.path for change in commit.changes
+    )
+
+
+def _chunks(commit: Commit, nodes: Nodes, *, is_export: bool) -> Iterator[bytes]:
+    """Print what a large commit set at its path, or the members that it merged there."""
+    if commit.method == "put":
+        return nodes.chunks(commit.path, export=is_export)
+    return print_members(_members(commit, nodes, is_export=is_export))
+
+
+def _members(
+    commit: Commit, nodes: Nodes, *, is_export: bool
+) -> Iterator[tuple[str, Iterator[bytes]]]:
+    for change in commit.changes:
+        below = change.path[len(commit.path) :]
+        if change.is_priority:
+            text = compact(nodes.priority(change.path))
+            yield "/".join((*below, PRIORITY)), iter((text,))
+        else:
+            yield "/".join(below), nodes.chunks(change.path, export=is_export)
+
+
+def _collect(chunks: Iterable[bytes]) -> Generator[None, None, Chunks | None]:
+    """Return chunks in steps, None if they are too long for an event."""
+    collected, size = [], 0
+    for chunk in chunks:
+        if chunk:
+            collected.append(chunk)
+            size += len(chunk)
+        if size > EVENT_BYTES:
+            return None
+        yield
+    return tuple(collected)
+
+
+def _may_differ(exported: Chunks) -> Generator[None, None, bool]:
+    """Return in steps whether a value in export form may be another text than the plain form."""
+    before = b""
+    for chunk in exported:
+        for at in range(0, len(chunk), _SEARCHED_AT_ONCE):
+            text = before + chunk[at : at + _SEARCHED_AT_ONCE]
+            if may_be_shown_otherwise(text):
+                return True
+            before = text[-_LONGEST_SIGN_BYTES:]
+            yield
+    return False
+
 
 PAUSE_AFTER: Final = 64
 """Keys of a PATCH that are followed in one step."""
@@ -340,3 +448,224 @@ def _watched_below(node: _Node, path: Path) -> Iterator[tuple[_Node, Path]]:
 
 def call_nobody() -> None:
     """Do nothing: whom this was to call has ended."""
+
+
+T = TypeVar("T")
+
+
+class Watching:
+    """The watchers of one database, and the states that they begin with.
+
+    Attributes:
+        watchers: by path.
+        rounds: what is run between two batches.
+        background: long work for watchers that writers do not wait for; one after the other.
+        most_fields: by how many fields the queries of one path may order and select.
+        followed_through: the number of the last write that was followed, 0 if there was none since
+            the start; those whom it concerns may still have to be notified.
+
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        moments: Moments,
+        grants: ReadGrants,
+        rounds: Rounds,
+        slices: Slices,
+        most_fields: int,
+    ) -> None:
+        """Read the durable state from `engine`; watchers have `grants`."""
+        self.watchers: Final = Watchers()
+        self.rounds: Final = rounds
+        self.background: Final = StepQueue(slices)
+        self.most_fields: Final = most_fields
+        self.followed_through = 0
+        self._engine = engine
+        self._moments = moments
+        self._grants = grants
+
+    def read(self, work: Callable[[PresentNodes], T]) -> T:
+        """Run `work` on the last durable state and return its result."""
+        return self._engine.read(lambda view: work(PresentNodes(view)))
+
+    def watch(
+        self,
+        path: Path,
+        watcher: Watcher,
+        work: Callable[[PresentNodes], T],
+        group: object | None = None,
+    ) -> tuple[T, int]:
+        """Notify `watcher` of what concerns `path` from now on, as one of a `group`.
+
+        Returns what `work` made of the present state, and its sequence number: the watcher is
+        notified of every later write and no earlier one. A second call replaces the first.
+        """
+        result, sequence = self._engine.read(
+            lambda view: (work(PresentNodes(view)), view.sequence())
+        )
+        self.watchers.add(path, watcher, sequence, group)
+        return result, sequence
+
+    def notify(self, commits: Sequence[Commit]) -> Steps:
+        """Notify of the writes of one batch, in their order; no other may be notified of yet."""
+        delivery = Delivery()
+        try:
+            for commit in commits:
+                yield from self._follow(commit, delivery, is_last=commit is commits[-1])
+            yield from delivery.finish()
+        finally:
+            self._moments.release_unneeded()
+
+    def call_when_notified(
+        self, call: Callable[[], None], find_behind: Callable[[], SharedWindow | None]
+    ) -> None:
+        """Call this when the watchers have been notified of all that is durable by now.
+
+        Called by a writer who is answered, it is called in the same round. `find_behind` returns a
+        watched query of the caller that still has to catch up; that is waited for, too.
+        """
+
+        def after_watchers() -> Steps:
+            _call_when_caught_up(call, find_behind)
+            yield
+
+        self.rounds.add(after_watchers())
+        self.rounds.start()
+
+    def position(self, sequence: int) -> Position:
+        """Return the position of a client that has received everything up to a number."""
+        entry = self._engine.read(lambda view: next(view.entries(sequence - 1), None))
+        is_known = entry is not None and entry.sequence == sequence
+        return Position(sequence, entry.op_id if entry is not None and is_known else b"")
+
+    def _follow(self, commit: Commit, delivery: Delivery, *, is_last: bool) -> Steps:
+        """Find out what one write means to whom it concerns."""
+        sequence = commit.position.sequence
+        replay = self._moments.replay_to(sequence - 1)
+        concerned = yield from self._concerned(commit)
+        before: list[dict[str, Facts] | None] = []
+        for each in concerned:
+            collection = each.node.collection
+            before.append(
+                None if collection is None else (yield from collection.look(each.commit, replay))
+            )
+        replay = self._moments.add(commit)
+        yield from self._grants.follow(commit, replay, delivery.finish, is_last=is_last)
+        completed = yield from self._completed(commit, replay)
+        events: list[tuple[Audience, Event]] = []
+        for number, (each, facts) in enumerate(zip(concerned, before, strict=True), 1):
+            node, part = each.node, each.commit
+            part = completed if part is commit else (yield from self._completed(part, replay))
+            event = part.event_at(each.path) if node.audience.watchers else None
+            if event is not None:
+                events.append((node.audience, event))
+            if node.collection is not None:
+                events += yield from node.collection.follow(part, replay, facts)
+            if number % PAUSE_AFTER == 0:
+                yield
+        yield from delivery.add(commit.position, events)
+        self.followed_through = sequence
+
+    def _concerned(self, commit: Commit) -> Generator[None, None, list[Concerned]]:
+        found = []
+        for each in self.watchers.concerned(commit):
+            if each is not None:
+                found.append(each)
+            yield
+        return found
+
+    def _completed(self, commit: Commit, replay: Replay | None) -> Generator[None, None, Commit]:
+        """Return a write with what watchers receive of it and the rows alone hold."""
+        is_watched = self.watchers.has_at_or_above
+        if commit.is_large:
+            if not is_watched(commit.path):
+                return commit
+            nodes = None if replay is None or replay.has_writes else replay.nodes
+            return (yield from print_large(commit, nodes))
+        priorities = [] if commit.is_complete else commit.changes
+        if any(change.is_priority and is_watched(change.path) for change in priorities):
+            if replay is not None:
+                return complete(commit, replay.view)
+            return self.read(lambda nodes: complete(commit, nodes))
+        return commit
+
+
+def _call_when_caught_up(
+    call: Callable[[], None], find_behind: Callable[[], SharedWindow | None]
+) -> None:
+    window = find_behind()
+    if window is None:
+        call()
+    else:
+        window.call_when_caught_up(lambda: _call_when_caught_up(call, find_behind))
+
+
+class Subscription(Protocol):
+    """What one stream shows."""
+
+    @property
+    def behind(self) -> SharedWindow | None:
+        """The window of a query that still has to catch up with what others were notified of."""
+        ...
+
+    def watch(self, work: Callable[[Nodes], T]) -> tuple[T, int]:
+        """Notify the stream from now on; return what `work` made of the present state, its number.
+
+        Another call begins again.
+        """
+        ...
+
+    def watch_from(self, state: int) -> None:
+        """Notify the stream of what comes after a state that was read or held in this turn."""
+        ...
+
+    def unwatch(self) -> None:
+        """Stop notifying the stream; no error if it is not notified."""
+        ...
+
+    def end(self) -> None:
+        """Do as `unwatch` for good, and forget the stream, so that nothing keeps it."""
+        ...
+
+    def chunks(self, nodes: Nodes) -> Iterator[bytes]:
+        """Render the first value from the state that the stream began with."""
+        ...
+
+
+class NodeSubscription:
+    """All of a node."""
+
+    behind = None
+
+    __slots__ = ("_group", "_path", "_stream", "_watching")
+
+    def __init__(
+        self, watching: Watching, path: Path, stream: Watcher, group: object | None
+    ) -> None:
+        """Notify the streams of a `group` in the order of the writes."""
+        self._group = group
+        self._watching = watching
+        self._path = path
+        self._stream = stream
+
+    def watch(self, work: Callable[[Nodes], T]) -> tuple[T, int]:
+        """Notify the stream from now on; return what `work` made of the present state."""
+        return self._watching.watch(self._path, self._stream, work, self._group)
+
+    def watch_from(self, state: int) -> None:
+        """Notify the stream of what comes after a state."""
+        self._watching.watchers.add(self._path, self._stream, state, self._group)
+
+    def unwatch(self) -> None:
+        """Stop notifying the stream."""
+        self._watching.watchers.remove(self._path, self._stream)
+
+    def end(self) -> None:
+        """Stop notifying the stream, and forget it."""
+        self.unwatch()
+        del self._stream
+
+    def chunks(self, nodes: Nodes) -> Iterator[bytes]:
+        """Render the value at the path."""
+        return nodes.chunks(self._path)

@@ -17,8 +17,8 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 
 from treedbd.database.database import Database
-from treedbd.database.read_grants import ReadRequest
 from treedbd.database.requests import ConditionFailed, Unavailable
+from treedbd.database.rights import ReadRequest
 from treedbd.embedding.awaiting import wait_for
 from treedbd.embedding.values import copy
 from treedbd.limits import DEFAULT_TIMEOUT_S, MAX_TIMEOUT_S, Limits

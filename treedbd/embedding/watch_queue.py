@@ -19,11 +19,10 @@ from twisted.python.failure import Failure
 
 from treedbd.database.database import Database
 from treedbd.database.missed_events import MissedNotification
-from treedbd.database.read_grants import ReadGrant
 from treedbd.database.requests import SHUTTING_DOWN, PermissionDenied, Unavailable
 from treedbd.database.resume import Resumption
-from treedbd.database.subscription import Subscription
-from treedbd.database.watchers import Notification
+from treedbd.database.rights import ReadGrant
+from treedbd.database.watchers import Notification, Subscription
 from treedbd.embedding.local_requests import LocalAccess
 from treedbd.embedding.values import TooLargeToRead, text_of
 from treedbd.embedding.waiting_events import WaitingEvents, WatchEvent

@@ -19,7 +19,7 @@ from twisted.python.failure import Failure
 from treedbd.database.answers import Answer
 from treedbd.database.database import Database
 from treedbd.database.requests import Caller, DeadlinePassed
-from treedbd.database.traced_rules import trace_rules
+from treedbd.database.rights import trace_rules
 from treedbd.rules.context import Context, QueryFacts
 from treedbd.rules.evaluate import Verdict
 from treedbd.store.nodes import Nodes

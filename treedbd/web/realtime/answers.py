@@ -17,8 +17,8 @@ import attrs
 from twisted.logger import Logger
 
 from treedbd.database.database import Database
-from treedbd.database.read_grants import ReadRequest
 from treedbd.database.requests import PermissionDenied, Write
+from treedbd.database.rights import ReadRequest
 from treedbd.database.shared_window import SharedWindow
 from treedbd.database.watchers import Notification
 from treedbd.tree.types import Json

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from treedbd.database.database import Database
-from treedbd.database.read_grants import ReadRequest
 from treedbd.database.requests import Write
+from treedbd.database.rights import ReadRequest
 from treedbd.rules.context import Context
 from treedbd.rules.evaluate import Verdict
 from treedbd.rules.ruleset import format_explanation

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import attrs
 from twisted.python.failure import Failure
 
-from treedbd.database.read_grants import ReadRequest
+from treedbd.database.rights import ReadRequest
 from treedbd.store.nodes import Nodes
 from treedbd.tree.query import Query
 from treedbd.tree.types import Place

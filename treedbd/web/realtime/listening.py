@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 
 from twisted.internet.defer import Deferred
 
-from treedbd.database.read_grants import ReadRequest
+from treedbd.database.rights import ReadRequest
 from treedbd.database.shared_window import SharedWindow
 from treedbd.limits import KIB
 from treedbd.tree.query import Query

@@ -16,8 +16,8 @@ from twisted.internet.defer import CancelledError
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from treedbd.database.read_grants import ReadGrant, ReadRequest
 from treedbd.database.requests import PermissionDenied
+from treedbd.database.rights import ReadGrant, ReadRequest
 from treedbd.database.shared_window import SharedWindow
 from treedbd.database.watchers import Notification
 from treedbd.held_bytes import HeldAccount, HeldBytesRefused

@@ -6,8 +6,8 @@ from collections.abc import Callable, Hashable, Iterator
 from typing import Protocol
 
 from treedbd.database.database import Database
-from treedbd.database.read_grants import ReadRequest
 from treedbd.database.requests import Caller
+from treedbd.database.rights import ReadRequest
 from treedbd.store.nodes import Nodes, spell_chunks
 from treedbd.web.content import Content
 from treedbd.web.large_reads import RenderingSource

@@ -13,7 +13,7 @@ from typing import Final
 from twisted.internet.defer import CancelledError, Deferred
 
 from treedbd.database.shared_window import QuerySubscription
-from treedbd.database.subscription import Subscription
+from treedbd.database.watchers import Subscription
 from treedbd.store.nodes import HeldNodes, Nodes
 from treedbd.tree.event import Position
 from treedbd.tree.query import Query, name_query

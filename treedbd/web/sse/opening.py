@@ -9,8 +9,8 @@ from typing import Final
 import attrs
 
 from treedbd.database.database import Database
-from treedbd.database.read_grants import ReadRequest
 from treedbd.database.requests import Caller, PermissionDenied, Unavailable
+from treedbd.database.rights import ReadRequest
 from treedbd.held_bytes import SMALL_HELD_BYTES, HeldAccount, HeldBytesRefused
 from treedbd.tree.query import bytes_of
 from treedbd.tree.types import InvalidQuery

@@ -7,7 +7,7 @@ When that has overflowed, because the reader did not read, the stream starts aga
 of the value as it is then. If there is no room for that, because too much waits for readers, it is
 postponed to the next tick of the registry. A stream that resumes begins with what it missed.
 
-What a stream shows of its path is in `database.subscription`, what it begins with in `first_value`.
+What a stream shows of its path is in `database.watchers`, what it begins with in `first_value`.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 
 from treedbd.database.database import Database
-from treedbd.database.read_grants import ReadRequest
+from treedbd.database.rights import ReadRequest
 from treedbd.held_bytes import HeldAccount
 from treedbd.tree.query import Query
 from treedbd.tree.types import Path

@@ -1,4 +1,10 @@
-"""The right to watch: granted at the start, and checked again whenever it may have changed.
+"""Authorisation: the rules in force of a project, evaluated for the reads and writes of a database.
+
+What the rules alone can tell is told without a view (`RuleSet.find_read`, `find_write`); only what
+depends on the data or the time needs a `Context`. An admin is exempt from rules. This module knows
+no Twisted: `rules_trial` judges with it where there is no daemon.
+
+The right to watch: granted at the start, and checked again whenever it may have changed.
 
 A grant records what the rules read when they allowed it. It is registered at those paths like any
 watcher, and is checked again when a commit touches one of them, before watchers are notified of
@@ -12,24 +18,53 @@ whether the grant held there. A grant that cannot be checked is revoked.
 Many checks are done in slices. The database is in a round meanwhile, so what was just committed is
 sent to nobody before the checks are over. When the rules change there is no such order: a grant
 `must_be_checked` before anything is sent, unless its turn has come.
+
+The span of rules that are evaluated for a request that is sampled.
+
+The warning of slow rules, with the one that takes longest and what helps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from functools import partial
+from time import perf_counter
+from typing import TYPE_CHECKING, Final, Protocol, Self, TypeAlias, TypeVar
 
 import attrs
 from twisted.logger import Logger
 
-from treedbd.database.requests import Caller, PermissionDenied
+from treedbd.database.requests import (
+    Caller,
+    DeadlinePassed,
+    PermissionDenied,
+    TagDenied,
+    UnknownDatabase,
+    Write,
+)
 from treedbd.database.slices import Steps
 from treedbd.database.watchers import Notification, Watchers, call_nobody
-from treedbd.rules.context import Context, Dependencies, QueryFacts, WrittenPaths
+from treedbd.errors import LineBudget
+from treedbd.loop import pause
+from treedbd.names import DatabaseName
+from treedbd.rules.context import (
+    Context,
+    Dependencies,
+    KeptReads,
+    MakeEvaluation,
+    QueryFacts,
+    SlowRules,
+    SlowRulesReport,
+    WrittenPaths,
+)
+from treedbd.rules.document import TextPosition
+from treedbd.rules.evaluate import TimedEvaluation, Verdict
 from treedbd.rules.ruleset import RuleSet
-from treedbd.store.nodes import Nodes
+from treedbd.store.nodes import HeldNodes, Nodes
+from treedbd.traces import Trace, now_ns
+from treedbd.tree.edit import Edit, resolve
 from treedbd.tree.event import Commit, Event
-from treedbd.tree.overlay import StateUnknown
+from treedbd.tree.overlay import Overlay, StateUnknown
 from treedbd.tree.types import Json, Path, View
 
 if TYPE_CHECKING:
@@ -287,3 +322,207 @@ class ReadGrant:
             # Whatever is checked from the beginning of a round on, has seen all of it.
             watchers.add(path, self, since=self._grants.state)
         self._depends_on = found
+
+
+T = TypeVar("T")
+
+IS_ALLOWED: Final = "treedb.rules.allowed"
+
+
+def trace_rules(trace: Trace, evaluate: Callable[[], T]) -> T:
+    """Evaluate rules, and record a span of it; an exception means that they deny."""
+    began = now_ns()
+    is_allowed = False
+    try:
+        result = evaluate()
+        is_allowed = True
+        return result
+    finally:
+        trace.record("rules", began, {IS_ALLOWED: is_allowed})
+
+
+FIELDS: Final = ("project", "database", "rule", "line", "column", "rules_ms")
+"""The names of the fields of the warning."""
+
+
+class SlowRulesLog:
+    """Logs rules that are slow, of all databases, but only so many lines a minute."""
+
+    _log = Logger()
+
+    def __init__(self, least_s: float, seconds: Callable[[], float]) -> None:
+        """Rules are slow that take `least_s` seconds for one request; `seconds` is the clock."""
+        self._least_s = least_s
+        self._lines = LineBudget(seconds)
+
+    def measure(self, name: DatabaseName) -> MakeEvaluation:
+        """Return what measures the rules of a database."""
+        report = SlowRulesReport(self._least_s, partial(self._warn, name))
+        return partial(TimedEvaluation, report)
+
+    def _warn(self, name: DatabaseName, slow: SlowRules) -> None:
+        note = self._lines.take()
+        if note is None:
+            return
+        self._log.warn(
+            "Rules were slow: {ms} ms for one request to {label}, {slowest_ms} ms of them in "
+            "{location} at {line}:{column} of the rules, which was evaluated {count} times. Let it "
+            "read less: a small node in place of a large one, no long regular expression, no "
+            ".validate for each of many children.{note}",
+            ms=round(slow.seconds * 1000, 1),
+            label=name.label,
+            slowest_ms=round(slow.slowest_s * 1000, 1),
+            location=slow.location,
+            line=slow.position.line,
+            column=slow.position.column,
+            count=slow.count,
+            note=note,
+            treedb_fields={
+                "project": name.project,
+                "database": name.database,
+                "rule": slow.location,
+                "line": slow.position.line,
+                "column": slow.position.column,
+                "rules_ms": round(slow.seconds * 1000, 1),
+            },
+        )
+
+
+class Authorisation:
+    """What callers may do in one database."""
+
+    _observe: Callable[[float], None] | None = None  # the seconds of evaluations that need a view
+
+    def __init__(
+        self,
+        rules: Callable[[], RuleSet],
+        exceeded: Callable[[str, TextPosition], None],
+        seconds: Callable[[], float],
+        kept_reads: KeptReads,
+        admins_own: DatabaseName | None = None,
+    ) -> None:
+        """Evaluate the rules that `rules` returns; `kept_reads` are of the data of the database.
+
+        `admins_own` is its name if only an admin's write may create it.
+
+        `exceeded` is called with a rule that would have read too much (`Context`). `seconds` is the
+        clock of the deadlines.
+        """
+        self._rules = rules
+        self._exceeded = exceeded
+        self._seconds = seconds
+        self._kept_reads = kept_reads
+        self._admins_own = admins_own
+        self._make_evaluation: MakeEvaluation | None = None
+
+    def measured_by(
+        self,
+        make: Callable[[DatabaseName], MakeEvaluation] | None,
+        name: DatabaseName,
+        observe: Callable[[float], None] | None,
+    ) -> Self:
+        """Measure each rule by what `make` returns, verdicts by `observe`; return self.
+
+        None measures nothing.
+        """
+        self._make_evaluation = None if make is None else make(name)
+        self._observe = observe
+        return self
+
+    def evaluate_read(
+        self, path: Path, caller: Caller, now: int, nodes: Nodes, query: QueryFacts | None = None
+    ) -> bool:
+        """Return whether the rules let `caller` read `path`, or run a query there.
+
+        All rules on the way are evaluated, also those that `RuleSet.find_read` knows.
+        """
+        began = perf_counter() if self._observe is not None else 0.0
+        context = self.context(caller.auth, now, nodes, query)
+        allowed = caller.is_admin or self._rules().may_read(path, context).allowed
+        if self._observe is not None:
+            self._observe(perf_counter() - began)
+        return allowed
+
+    def check_may_write(self, path: Path, caller: Caller) -> None:
+        """Raise `PermissionDenied` if no rule can let `caller` write at or below `path`."""
+        if not caller.is_admin and not self._rules().may_write_somewhere(path, caller.auth):
+            raise PermissionDenied("this write")
+
+    def check_write(
+        self, nodes: Nodes, write: Write, edit: Edit, after: View | None = None
+    ) -> bool:
+        """Return whether the caller may read what its response shows.
+
+        Raises `PermissionDenied`, or `UnknownDatabase` if the rules allow a write that would create
+        a database, which it must not. `nodes` are the tree before the write; `after` is the tree
+        with it, if it is applied. A tag depends on everything below a place, the echo of an
+        increment on the number it was added to, and the echo of a priority on whether there is a
+        node.
+        """
+        if write.trace is None:
+            return self._check_write(nodes, write, edit, after)
+        return trace_rules(write.trace, lambda: self._check_write(nodes, write, edit, after))
+
+    def _check_write(self, nodes: Nodes, write: Write, edit: Edit, after: View | None) -> bool:
+        caller = write.caller
+        if caller.is_admin:
+            return True
+        may_read = self._check_rules(nodes, write, edit, after)
+        if self._admins_own is not None and nodes.rows.sequence() == 0:
+            raise UnknownDatabase(self._admins_own, is_project_known=True)
+        return may_read
+
+    def _check_rules(self, nodes: Nodes, write: Write, edit: Edit, after: View | None) -> bool:
+        caller = write.caller
+        requested, condition = write.edit, write.condition
+        is_read = write.wants_etag or (
+            write.wants_echo
+            and (edit.has_placeholders or requested.has_placeholders or requested.place.is_priority)
+        )
+        rules = self._rules()
+        allowed = rules.find_write(edit.changes, caller.auth)
+        if allowed and not is_read and condition is None:
+            return True
+        context = self.context(caller.auth, write.now, nodes, None, write.deadline, at_once=False)
+        if allowed is None:
+            began = perf_counter() if self._observe is not None else 0.0
+            allowed = rules.may_write(edit.changes, context, after=after).allowed
+            if self._observe is not None:
+                self._observe(perf_counter() - began)
+        if not allowed:
+            raise PermissionDenied("this write")
+        if condition is not None and not rules.may_read(condition.place.path, context).allowed:
+            raise TagDenied
+        return not is_read or rules.may_read(requested.place.path, context).allowed
+
+    def explain_write(self, nodes: Nodes, write: Write) -> Verdict:
+        """Return the verdict of the rules on a write, with a trace."""
+        edit = resolve(write.edit, write.now, nodes)
+        context = self.context(write.caller.auth, write.now, nodes)
+        return self._rules().may_write(edit.changes, context, explain=True)
+
+    def context(
+        self,
+        auth: Json,
+        now: int,
+        view: View,
+        query: QueryFacts | None = None,
+        deadline: float | None = None,
+        *,
+        at_once: bool = True,
+    ) -> Context:
+        """Return the context in which rules are evaluated, `at_once` or with pauses.
+
+        Only what pauses finds that the deadline has passed. `view` may be older if it is held, or
+        has edits laid over it.
+        """
+
+        def check() -> None:
+            if deadline is not None and self._seconds() >= deadline:
+                raise DeadlinePassed("the rules were evaluated")
+            pause()
+
+        kept = None if isinstance(view, HeldNodes | Overlay) else self._kept_reads
+        between = None if at_once else check
+        made, exceeded = self._make_evaluation, self._exceeded
+        return Context(auth, now, view, query, between, exceeded, kept, made, at_once)
