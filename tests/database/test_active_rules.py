@@ -16,7 +16,7 @@ from twisted.python.failure import Failure
 from tests.database.test_rules_work import WorkClock
 from tests.database.world import Disk, run_at_once
 from tests.rules.evaluating import NOW, rules, view
-from treedbd.database.active_rules import ActiveRules
+from treedbd.database.active_rules import ActiveRules, FileRules, RulesWork
 from treedbd.database.data_directory import RULES_FILE
 from treedbd.database.requests import (
     DeadlinePassed,
@@ -24,8 +24,6 @@ from treedbd.database.requests import (
     RulesUnreadable,
     Unavailable,
 )
-from treedbd.database.rules_storage import FileRules
-from treedbd.database.rules_work import RulesWork
 from treedbd.database.slices import SLICE_SECONDS
 from treedbd.rules.context import Context
 from treedbd.rules.document import InvalidRules

@@ -13,6 +13,7 @@ from twisted.logger import capturedLogs, formatEvent
 from tests.database.catalogs import make_catalog, problems, put, read, refusal, shelves
 from tests.store import format_1
 from tests.store.conformance import put_all
+from treedbd.database.catalog import COMING_S, WrittenDatabases
 from treedbd.database.requests import (
     Outcome,
     PermissionDenied,
@@ -21,7 +22,6 @@ from treedbd.database.requests import (
     Unavailable,
     UnknownDatabase,
 )
-from treedbd.database.written_databases import COMING_S, WrittenDatabases
 from treedbd.errors import LINES
 from treedbd.names import DatabaseName
 from treedbd.rules.ruleset import OPEN

@@ -19,7 +19,7 @@ from tests.database.world import (
 )
 from tests.rules.evaluating import rules
 from treedbd.database.database import Database
-from treedbd.database.disconnect_writes import RETRY_S
+from treedbd.database.disconnect import RETRY_S
 from treedbd.database.requests import (
     Caller,
     PermissionDenied,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from treedbd.database.replay import Moments, Replay
+from treedbd.database.resume import Moments, Replay
 from treedbd.store.engine import Engine
 from treedbd.store.indexes import WriterMaker
 from treedbd.store.memory import MemoryEngine

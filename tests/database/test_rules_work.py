@@ -8,8 +8,8 @@ import pytest
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
 
+from treedbd.database.active_rules import RulesWork
 from treedbd.database.requests import DeadlinePassed
-from treedbd.database.rules_work import RulesWork
 from treedbd.database.slices import SLICE_SECONDS
 from treedbd.rules.document import InvalidRules
 from treedbd.rules.ruleset import parse_rules_in_steps

@@ -12,10 +12,9 @@ from twisted.logger import ILogObserver, LogEvent, globalLogPublisher
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from treedbd.database.active_rules import ActiveRules
+from treedbd.database.active_rules import ActiveRules, RulesWork
 from treedbd.database.database import Database
 from treedbd.database.requests import ProjectSpec
-from treedbd.database.rules_work import RulesWork
 from treedbd.database.runtime import RunInThread, Runtime
 from treedbd.names import DatabaseName
 from treedbd.rules.ruleset import OPEN, RuleSet

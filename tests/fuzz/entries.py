@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tests.fuzz.expecting import outcome
-from treedbd.database.missed_events import MissedEvents, decode_entry
+from treedbd.database.resume import MissedEvents, decode_entry
 from treedbd.store import changelog
 from treedbd.store.changelog import NotRetained, Writer
 from treedbd.store.engine import LogEntry

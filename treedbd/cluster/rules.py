@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from treedbd.database.active_rules import LoadedRules
 from treedbd.database.requests import Unavailable
-from treedbd.database.rules_storage import LoadedRules
 from treedbd.store.engine import StoreUnreachable
 from treedbd.store.postgresql.cluster import ProjectStore
 

@@ -3,26 +3,190 @@
 Rules that were PUT over HTTP are stored (`rules_storage`). The rules of a project whose
 configuration names a rules file are *managed by the file*: then nothing is stored here, and a PUT
 is a conflict.
+
+How the rules of each project are made: from where, checked by which limits, shared with whom.
+
+Where the rules of a project are stored: beside its databases, or in a cluster.
+
+Work on rules documents, in slices between which the reactor serves others.
+
+A document of a mebibyte takes seconds, and only the caller that puts or checks such rules waits.
+One document is worked on at a time, in the order of arrival, so that several take no larger share
+of the reactor's time than one.
 """
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
-from typing import Final
+import pathlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Final, NamedTuple, NoReturn, Protocol, TypeVar
 
+import attrs
 from twisted.internet.defer import Deferred, DeferredLock
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
-from treedbd.database.requests import NoDescriptors, RulesManagedByFile, RulesUnreadable
-from treedbd.database.rules_storage import UNKNOWN_EPOCH, LoadedRules, RulesStorage
-from treedbd.database.rules_work import RulesWork
-from treedbd.database.runtime import RulesExchange, RunInThread
-from treedbd.files import NO_DESCRIPTOR_ERRNOS
+from treedbd.database.requests import (
+    DeadlinePassed,
+    NoDescriptors,
+    ProjectSpec,
+    RulesManagedByFile,
+    RulesUnreadable,
+    Unavailable,
+)
+from treedbd.database.runtime import OtherProcesses, RulesExchange, RunInThread
+from treedbd.database.slices import SLICE_SECONDS
+from treedbd.files import NO_DESCRIPTOR_ERRNOS, create_directory, write_atomically
 from treedbd.limits import RulesLimits
+from treedbd.loop import Steps
 from treedbd.rules.document import InvalidRules, TextPosition, with_hint
 from treedbd.rules.ruleset import DEFAULT_LIMITS, DENY, RuleSet, parse_rules, parse_rules_in_steps
 from treedbd.tree.types import Json
+
+UNKNOWN_EPOCH: Final = -1
+"""The epoch of rules of a cluster that have not been loaded yet: nothing is judged by them."""
+
+
+class LoadedRules(NamedTuple):
+    """The text of stored rules, None if nobody has put any, and what their place counts.
+
+    The epoch grows with every replacement; where only one machine stores rules, it is always 0.
+    """
+
+    text: bytes | None
+    epoch: int
+
+
+class RulesStorage(Protocol):
+    """The place where the rules of one project are stored; all but `label` may be slow.
+
+    Attributes:
+        is_shared: whether they are loaded before each use, since others replace them.
+
+    """
+
+    is_shared: bool
+
+    @property
+    def label(self) -> str:
+        """What the log calls the stored rules."""
+        ...
+
+    def load(self) -> LoadedRules:
+        """Return what is stored, in any thread; raise OSError or `Unavailable`."""
+        ...
+
+    def store(self, text: bytes) -> None:
+        """Replace what is stored, durably, in any thread; raise `Unavailable`."""
+        ...
+
+
+class FollowedRules(Protocol):
+    """The rules in force of one project, for those who follow what others store.
+
+    Attributes:
+        epoch: that of the rules in force.
+
+    """
+
+    epoch: int
+
+    def load_stored(self, epoch: int | None = None) -> Deferred[None]:
+        """Put the rules in force that others have stored, unless those of `epoch` are."""
+        ...
+
+
+class FileRules:
+    """Rules in a file, written whole or not at all."""
+
+    is_shared = False
+
+    def __init__(
+        self, file: pathlib.Path, find_misplaced: Callable[[], str | None] = lambda: None
+    ) -> None:
+        """Store in `file`; `find_misplaced` returns why nothing can be stored at present."""
+        self._file = file
+        self._find_misplaced = find_misplaced
+
+    @property
+    def label(self) -> str:
+        """The path of the file."""
+        return str(self._file)
+
+    def load(self) -> LoadedRules:
+        """Return the content of the file, if there is one; raise OSError."""
+        try:
+            return LoadedRules(self._file.read_bytes(), 0)
+        except FileNotFoundError:
+            return LoadedRules(None, 0)
+
+    def store(self, text: bytes) -> None:
+        """Replace the file; raise `Unavailable`."""
+        if (problem := self._find_misplaced()) is not None:
+            raise Unavailable(f"The rules cannot be stored: {problem}")
+        try:
+            create_directory(self._file.parent)
+            write_atomically(self._file, text)
+        except OSError as error:
+            raise Unavailable(f"The rules cannot be stored: {error.strerror}.") from None
+
+
+Result = TypeVar("Result")
+
+
+class RulesWork:
+    """The work on the rules documents of a service."""
+
+    def __init__(self, clock: IReactorTime) -> None:
+        """Slice by `clock`, whose seconds deadlines are in."""
+        self._clock = clock
+        self._turn = DeferredLock()
+
+    @asynccontextmanager
+    async def turn(self, deadline: float | None = None) -> AsyncIterator[None]:
+        """Wait for the turn of a document; the next one's begins at the end of the context.
+
+        What is done with the rules within it is done in the order in which they arrived. Raises
+        `DeadlinePassed`. The waiting may be cancelled.
+        """
+        turn = self._turn.acquire()
+        if deadline is not None:
+            turn.addTimeout(max(0.0, deadline - self._clock.seconds()), self._clock, _time_out)
+        await turn
+        try:
+            yield
+        finally:
+            self._turn.release()
+
+    async def run(self, steps: Steps[Result], deadline: float | None = None) -> Result:
+        """Do the work on a document whose turn it is, and return its result.
+
+        Raises what the work raises, and `DeadlinePassed`. It may be cancelled.
+        """
+        end = self._clock.seconds() + SLICE_SECONDS
+        while True:
+            try:
+                next(steps)
+            except StopIteration as stop:
+                result: Result = stop.value
+                return result
+            if self._clock.seconds() >= end:
+                self.check_deadline(deadline)
+                await deferLater(self._clock, 0)
+                end = self._clock.seconds() + SLICE_SECONDS
+
+    def check_deadline(self, deadline: float | None) -> None:
+        """Raise `DeadlinePassed` if it is past a deadline."""
+        if deadline is not None and self._clock.seconds() >= deadline:
+            _time_out()
+
+
+def _time_out(*_: object) -> NoReturn:
+    raise DeadlinePassed("the rules were checked and stored")
+
 
 _LASTING_ERRNOS: Final = frozenset({errno.EACCES, errno.EPERM, errno.ENOTDIR})
 """Errors that do not pass by themselves: the project is refused for them."""
@@ -247,3 +411,31 @@ def log_warnings(log: Logger, label: str, rules: RuleSet) -> None:
     """Log the warnings about rules, which are at `label`."""
     for warning in rules.warnings:
         log.warn("{file}:{warning}", file=label, warning=str(warning))
+
+
+@attrs.frozen
+class RulesMaker:
+    """Makes the rules of the projects of a catalog.
+
+    `first` are in force until others are PUT, which are stored where `find_storage` says.
+    """
+
+    first: RuleSet
+    limits: RulesLimits
+    work: RulesWork
+    find_storage: Callable[[str], RulesStorage | None]
+    run_in_thread: RunInThread
+    others: OtherProcesses | None
+
+    def make(self, project: ProjectSpec, changed: Callable[[], None]) -> ActiveRules:
+        """Return the rules of a project; `changed` is called when others are in force."""
+        return ActiveRules(
+            DENY if project.is_file_managed else self.first,
+            is_file_managed=project.is_file_managed,
+            work=self.work,
+            limits=self.limits,
+            storage=self.find_storage(project.name),
+            run_in_thread=self.run_in_thread,
+            changed=changed,
+            exchange=None if self.others is None else self.others.rules_of(project.name),
+        )

@@ -11,10 +11,10 @@ from typing import Protocol, TypeAlias
 
 from twisted.internet.defer import Deferred
 
+from treedbd.database.active_rules import RulesStorage
 from treedbd.database.catalog_hooks import CatalogHooks
 from treedbd.database.file_user import FileUser
 from treedbd.database.open_databases import OpenBounds
-from treedbd.database.rules_storage import RulesStorage
 from treedbd.database.runtime import OtherProcesses, Problem, Runtime
 from treedbd.database.survey import ServedProjects, Survey
 from treedbd.database.write_lock import MakeSharedTurn

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import attrs
 
+from treedbd.database.active_rules import FollowedRules
 from treedbd.database.file_user import FileUser
-from treedbd.database.rules_storage import FollowedRules
 from treedbd.names import DatabaseName
 
 

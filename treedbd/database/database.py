@@ -20,10 +20,9 @@ from twisted.internet.defer import Deferred, fail, succeed
 from treedbd.database.active_rules import ActiveRules
 from treedbd.database.answers import Answers
 from treedbd.database.apply import WriteApplier, find_tag, keep_tag, make_quotas
-from treedbd.database.disconnect_writes import DisconnectWrites
+from treedbd.database.disconnect import DisconnectWrites
 from treedbd.database.group_commit import GroupCommit, MaintenanceList
 from treedbd.database.indexes import Indexes
-from treedbd.database.replay import Moments
 from treedbd.database.requests import (
     Caller,
     Outcome,
@@ -33,7 +32,7 @@ from treedbd.database.requests import (
     UnknownDatabase,
     Write,
 )
-from treedbd.database.resume import Resumptions
+from treedbd.database.resume import Moments, Resumptions
 from treedbd.database.rights import Authorisation, ReadGrant, ReadGrants, ReadRequest
 from treedbd.database.runtime import Runtime
 from treedbd.database.shared_window import QueryStream, QuerySubscription

@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 from twisted.internet.defer import Deferred, fail
 from twisted.logger import Logger
 
+from treedbd.database.active_rules import FileRules
 from treedbd.database.catalog_hooks import CatalogHooks
 from treedbd.database.damage_checks import DamageChecks
 from treedbd.database.data_directory import RULES_FILE, SHELF
@@ -24,7 +25,6 @@ from treedbd.database.file_user import FileUser
 from treedbd.database.open_databases import OpenBounds, OpenDatabases
 from treedbd.database.refusals import Refusals
 from treedbd.database.requests import DatabaseRefused, NoDescriptors, TooManyInUse, time_out_opening
-from treedbd.database.rules_storage import FileRules
 from treedbd.database.runtime import OtherProcesses, Problem, Runtime
 from treedbd.database.shared_files import SharedFiles
 from treedbd.database.survey import ServedProjects, Survey, survey, unreachable

@@ -68,7 +68,7 @@ from treedbd.tree.overlay import Overlay, StateUnknown
 from treedbd.tree.types import Json, Path, View
 
 if TYPE_CHECKING:
-    from treedbd.database.replay import Replay
+    from treedbd.database.resume import Replay
 
 RunRead: TypeAlias = Callable[[Callable[[View], None]], None]
 """Runs work on the present state of the database."""

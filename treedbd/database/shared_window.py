@@ -74,7 +74,7 @@ from treedbd.tree.window import (
 )
 
 if TYPE_CHECKING:
-    from treedbd.database.replay import Replay
+    from treedbd.database.resume import Replay
     from treedbd.database.watchers import Watching
 
 READ_AT_ONCE: Final = 16

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 import attrs
 
-from treedbd.database.missed_events import MissedNotification
+from treedbd.database.resume import MissedNotification
 from treedbd.database.watchers import Notification
 from treedbd.tree.event import Event, Position
 from treedbd.tree.value import parse

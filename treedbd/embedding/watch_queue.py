@@ -18,9 +18,8 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from treedbd.database.database import Database
-from treedbd.database.missed_events import MissedNotification
 from treedbd.database.requests import SHUTTING_DOWN, PermissionDenied, Unavailable
-from treedbd.database.resume import Resumption
+from treedbd.database.resume import MissedNotification, Resumption
 from treedbd.database.rights import ReadGrant
 from treedbd.database.watchers import Notification, Subscription
 from treedbd.embedding.local_requests import LocalAccess

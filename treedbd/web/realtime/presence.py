@@ -1,7 +1,7 @@
 """Presence: what a session writes when it ends, however it ends.
 
 `o` sets a value, `om` merges one, `oc` cancels what was set at a path and below. They are kept in
-the store (`database.disconnect_writes`) before they are answered, so they are written after a crash
+the store (`database.disconnect`) before they are answered, so they are written after a crash
 of the server too. They keep the identity with which they were set.
 """
 
@@ -12,7 +12,7 @@ from typing import Final, Protocol
 from twisted.internet.defer import Deferred, succeed
 from twisted.python.failure import Failure
 
-from treedbd.database.disconnect_tasks import check_nodes
+from treedbd.database.disconnect import check_nodes
 from treedbd.database.requests import TooManyDisconnectWrites, Write
 from treedbd.limits import DEFAULT_TIMEOUT_S
 from treedbd.tree.edit import Method

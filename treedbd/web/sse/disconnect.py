@@ -1,7 +1,7 @@
 """What is written when a stream ends, for whatever reason: its parameter `onDisconnect`.
 
 It is a PATCH of the path of the stream, judged and stored before the stream begins
-(`database.disconnect_writes`), and done when the stream ends. Of a stream that is refused, or whose
+(`database.disconnect`), and done when the stream ends. Of a stream that is refused, or whose
 client is gone before it has begun, nothing is left.
 """
 
@@ -14,7 +14,7 @@ from typing import Final
 from twisted.internet.defer import Deferred
 
 from treedbd.database.database import Database
-from treedbd.database.disconnect_tasks import check_nodes
+from treedbd.database.disconnect import check_nodes
 from treedbd.database.requests import Caller, Unavailable
 from treedbd.limits import Limits
 from treedbd.tree.edit import Edit, make_patch

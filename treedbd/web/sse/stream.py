@@ -20,9 +20,8 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from treedbd.database.missed_events import MissedNotification
 from treedbd.database.requests import PermissionDenied, Unavailable
-from treedbd.database.resume import Resumption
+from treedbd.database.resume import MissedNotification, Resumption
 from treedbd.database.watchers import Notification
 from treedbd.held_bytes import HeldBytesRefused
 from treedbd.store.engine import DiskFull, StoreFailed
