@@ -32,7 +32,7 @@ from treedbd.config.http_settings import HttpSettings
 from treedbd.config.project_settings import ProjectSettings
 from treedbd.config.settings import Settings
 from treedbd.config.values import SettingLocation
-from treedbd.database.database_files import DatabaseFiles
+from treedbd.database.files import DatabaseFiles
 from treedbd.limits import Limits
 from treedbd.listening import CannotStart
 from treedbd.service import TreeService

@@ -58,9 +58,8 @@ from treedbd.config.project_secrets import BadCredentials
 from treedbd.config.settings import Settings
 from treedbd.config.tracing_settings import TracingSettings
 from treedbd.database.catalog import Catalog
-from treedbd.database.catalog_files import MakeFiles
 from treedbd.database.data_directory import stored_bytes
-from treedbd.database.database_files import DatabaseFiles
+from treedbd.database.files import DatabaseFiles, MakeFiles
 from treedbd.database.open_databases import OpenBounds
 from treedbd.database.requests import SHUTTING_DOWN, ProjectSpec, Unavailable, UnknownDatabase
 from treedbd.database.rights import SlowRulesLog

@@ -16,8 +16,8 @@ from tests.postgresql import PostgresqlServers, servers
 from tests.store.postgresql.daemons import DaemonSide
 from treedbd.cluster.local_copy import APPLIED_AT_ONCE, LOCK_PAUSE_S
 from treedbd.cluster.replica import Replica
-from treedbd.database.catalog_hooks import ReadMoment
 from treedbd.database.database import Database
+from treedbd.database.files import ReadMoment
 from treedbd.database.requests import Unavailable
 from treedbd.database.runtime import Runtime
 from treedbd.database.slices import Slices

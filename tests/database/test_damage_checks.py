@@ -32,10 +32,9 @@ from tests.store.sqlite.file_pages import (
     pages_of,
     table_leaf_with,
 )
-from treedbd.database import damage_checks
-from treedbd.database.damage_checks import RETRY_S
-from treedbd.database.database_files import DAMAGED, UNREADABLE
-from treedbd.database.open_databases import SWEEP_S, UNUSED_S
+from treedbd.database import open_databases as damage_checks
+from treedbd.database.files import DAMAGED, UNREADABLE
+from treedbd.database.open_databases import RETRY_S, SWEEP_S, UNUSED_S
 from treedbd.database.requests import Outcome, Unavailable
 from treedbd.store.engine import Damage, DamagedRow, StoreDamaged, StoreFailed
 from treedbd.store.sqlite import check as damage

@@ -13,7 +13,7 @@ from twisted.logger import capturedLogs
 from tests.database.catalogs import PROJECT, acquire, close, find, make_catalog, put, read, use
 from tests.database.world import Disk, TurnClock, run_at_once
 from treedbd.database.catalog import Catalog
-from treedbd.database.dead_owners import RETRY_S
+from treedbd.database.files import RETRY_S
 from treedbd.database.requests import Caller, ProjectSpec, Unavailable
 from treedbd.database.runtime import OWNER_FILE, OwnerFile, RunInThread
 from treedbd.store.disconnect_rows import list_owners

@@ -34,8 +34,13 @@ from tests.database.world import Disk
 from tests.injection import no_descriptors
 from treedbd.database.catalog import Catalog
 from treedbd.database.database import Database
-from treedbd.database.open_databases import CREATED_BEYOND, SWEEP_S, UNUSED_S
-from treedbd.database.page_caches import MIN_SHARE, cache_share
+from treedbd.database.open_databases import (
+    CREATED_BEYOND,
+    MIN_SHARE,
+    SWEEP_S,
+    UNUSED_S,
+    cache_share,
+)
 from treedbd.database.requests import (
     Caller,
     DeadlinePassed,

@@ -24,7 +24,7 @@ from tests.database.catalogs import (
 )
 from tests.rights import someone_else
 from treedbd.database.catalog import Catalog
-from treedbd.database.damage_checks import RETRY_S
+from treedbd.database.open_databases import RETRY_S
 from treedbd.database.requests import DatabaseRefused, ProjectSpec, UnknownDatabase
 from treedbd.names import DatabaseName
 from treedbd.store.sqlite.engine import SqliteEngine

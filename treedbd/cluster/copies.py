@@ -15,8 +15,8 @@ from typing import Final, Protocol
 from twisted.logger import Logger
 
 from treedbd.cluster.connections import ClusterConnections
-from treedbd.database.catalog_hooks import CatalogHooks
 from treedbd.database.data_directory import SHELF
+from treedbd.database.files import CatalogHooks
 from treedbd.database.requests import TooManyInUse, Unavailable
 from treedbd.files import create_directory
 from treedbd.names import DatabaseName, parse_label

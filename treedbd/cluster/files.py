@@ -21,14 +21,11 @@ from treedbd.cluster.copies import Copies
 from treedbd.cluster.next_run import NextRun
 from treedbd.cluster.replica import Replica
 from treedbd.cluster.rules import ClusterRules
-from treedbd.database.catalog_hooks import CatalogHooks
-from treedbd.database.dead_owners import DeadOwners
-from treedbd.database.file_user import FileUser
-from treedbd.database.open_databases import OpenBounds, OpenDatabases
-from treedbd.database.refusals import Refusals
+from treedbd.database.data_directory import ServedProjects, Survey
+from treedbd.database.files import CatalogHooks, DeadOwners
+from treedbd.database.open_databases import FileUser, OpenBounds, OpenDatabases, Refusals
 from treedbd.database.requests import Unavailable, time_out_opening
 from treedbd.database.runtime import OtherProcesses, Problem, Runtime
-from treedbd.database.survey import ServedProjects, Survey
 from treedbd.database.write_lock import MakeSharedTurn
 from treedbd.names import DatabaseName
 from treedbd.store.engine import CannotOpenStore, StoreUnreachable

@@ -25,7 +25,7 @@ from treedbd.cluster.connections import ClusterConnections
 from treedbd.cluster.local_copy import IS_GONE, LocalCopy
 from treedbd.cluster.next_run import NextRun
 from treedbd.database.active_rules import FollowedRules
-from treedbd.database.catalog_hooks import ReadMoment
+from treedbd.database.files import ReadMoment
 from treedbd.database.requests import SHUTTING_DOWN, OutcomeInDoubt, QueuedWrite, Unavailable
 from treedbd.database.write_lock import FollowerHooks, LogFollower, Rounds
 from treedbd.store.engine import Conflict, Engine, InDoubt, StoreUnreachable

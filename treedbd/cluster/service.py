@@ -24,7 +24,7 @@ from treedbd import __version__
 from treedbd.cluster.connections import ClusterConnections
 from treedbd.cluster.files import ClusterFiles
 from treedbd.cluster.leased_owner import LeasedOwner, MakeFile
-from treedbd.database.catalog_hooks import CatalogHooks
+from treedbd.database.files import CatalogHooks
 from treedbd.database.open_databases import OpenBounds
 from treedbd.database.requests import Unavailable
 from treedbd.database.runtime import OtherProcesses, Runtime

@@ -22,10 +22,8 @@ from twisted.internet.defer import Deferred, DeferredList
 from twisted.logger import Logger
 
 from treedbd.database.active_rules import ActiveRules, RulesMaker, RulesWork
-from treedbd.database.catalog_files import MakeFiles
-from treedbd.database.catalog_hooks import CatalogHooks
 from treedbd.database.database import Database
-from treedbd.database.database_files import DatabaseFiles
+from treedbd.database.files import CatalogHooks, DatabaseFiles, MakeFiles
 from treedbd.database.open_databases import DEFAULT_BOUNDS, OpenBounds
 from treedbd.database.requests import ProjectSpec, RulesUnreadable, Unavailable, UnknownDatabase
 from treedbd.database.runtime import (
