@@ -24,9 +24,9 @@ from twisted.web.server import NOT_DONE_YET, Request, Site
 from zope.interface import implementer
 
 from treedbd.config.certificate import ServerContext, ensure_local_certificate
+from treedbd.http1.interface import IHttp1Request, IHttp1Resource
 from treedbd.limits import Limits
 from treedbd.web.http1.factory import Http1Factory
-from treedbd.web.http1.interface import IHttp1Request, IHttp1Resource
 
 HEADERS: Final = ((b"Content-Type", b"application/json; charset=utf-8"),)
 

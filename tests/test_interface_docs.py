@@ -19,8 +19,8 @@ from tests.pages import ANY, DOCS, matches, read_blocks
 from tests.rest import Client
 from tests.websocket import WebSocket
 from treedbd import limits
+from treedbd.http1 import parser as protocol
 from treedbd.web.errors import STATUS
-from treedbd.web.http1 import errors as protocol
 
 PAGE = (DOCS / "interface.md").read_text()
 BLOCKS = read_blocks("interface.md", "http", "sse", "ws")

@@ -15,11 +15,11 @@ from treedbd.config.log_settings import LogSettings
 from treedbd.config.settings import load_settings
 from treedbd.database.rights import FIELDS as RULE_FIELDS
 from treedbd.errors import LINES, PER_S
+from treedbd.http1.request import MAX_CHARACTERS
 from treedbd.logs.entry import LogRecord
 from treedbd.logs.lines import MEMBERS, format_json, format_text
 from treedbd.logs.output import FILE_MODE
 from treedbd.web.combined_format import format_combined
-from treedbd.web.http1.request_id import MAX_CHARACTERS
 from treedbd.web.missing_indexes import MAX_LOGGED
 from treedbd.web.request_log import CLIENT_CLOSED, FIELDS, MAX_FIELD, MAX_PATH
 

@@ -77,6 +77,7 @@ from treedbd.database.runtime import (
 from treedbd.embedding.local_database import LocalDatabase
 from treedbd.embedding.local_requests import LocalAccess
 from treedbd.files import read_installation
+from treedbd.http1.headers import Header
 from treedbd.limits import Limits
 from treedbd.listening import CannotStart, Listening
 from treedbd.loop import Counting, Levelling, Turns
@@ -101,7 +102,6 @@ from treedbd.web.auth.authenticator import Authenticator
 from treedbd.web.auth.host_login import ADMIN, Auth, HostLogin, Identify, identity_of
 from treedbd.web.auth.verifier import OWNER_TOKEN
 from treedbd.web.cors import Cors
-from treedbd.web.headers import Header
 from treedbd.web.http1.factory import Http1Factory
 from treedbd.web.http1.served import AdaptRequests, RequestLogging, ServerOptions
 from treedbd.web.options import DevelopmentFacts, WebOptions

@@ -11,13 +11,13 @@ import orjson
 
 from tests.fuzz.expecting import outcome
 from tests.tree.test_fragments import as_objects, assemble
+from treedbd.http1.headers import Coding, decode_body, decode_pieces
 from treedbd.limits import MAX_BODY_NESTING, MAX_DEPTH
 from treedbd.store.rows import encode_row, export_row, load_row, print_row
 from treedbd.tree.edit import Edit, make_patch, make_put
 from treedbd.tree.fragments import Fragment, Splitter
 from treedbd.tree.types import InvalidData, Json, Place
 from treedbd.tree.value import as_json, compact, parse, plain
-from treedbd.web.content_coding import Coding, decode_body, decode_pieces
 
 if sys.version_info >= (3, 14):
     from compression import zstd

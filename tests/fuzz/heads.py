@@ -5,9 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any, Final, NamedTuple
 
+from treedbd.http1.parser import Http1Parser, ProtocolError
 from treedbd.limits import Limits
-from treedbd.web.http1.errors import ProtocolError
-from treedbd.web.http1.parser import Http1Parser
 
 TOKENS: Final = (
     *(b"\r\n", b"\r\n\r\n", b"\n", b"\r", b" ", b"\t", b":", b"\x00", b"GET ", b"POST ", b"/"),

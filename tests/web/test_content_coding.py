@@ -13,15 +13,15 @@ import pytest
 
 from tests.web.http1.peer import ParsedReply
 from tests.web.tree_server import TreeServer
-from treedbd.limits import MIB, Limits
-from treedbd.tree.types import InvalidData
-from treedbd.web.content_coding import (
+from treedbd.http1.headers import (
     ZSTD_WINDOW_LOG,
     Coding,
     UnsupportedEncoding,
     decode_body,
     parse_coding,
 )
+from treedbd.limits import MIB, Limits
+from treedbd.tree.types import InvalidData
 
 if sys.version_info >= (3, 14):
     from compression import zstd

@@ -294,7 +294,7 @@ def test_nothing_of_a_refused_handshake_is_left(
         server.pass_time(100)
 
     if version == "13":
-        monkeypatch.setattr("treedbd.web.http1.request.Request.upgrade", lambda *_: None)
+        monkeypatch.setattr("treedbd.http1.request.Request.upgrade", lambda *_: None)
     check_freed(use)
 
 

@@ -7,6 +7,8 @@ from typing import Any
 import attrs
 import pytest
 
+from treedbd.http1.parser import Http1Parser
+from treedbd.http1.request import Request
 from treedbd.limits import Limits
 from treedbd.names import DatabaseName, DialectName
 from treedbd.tree.hashes import NULL_ETAG, ETagSet
@@ -20,8 +22,6 @@ from treedbd.web.addressing import (
 )
 from treedbd.web.auth.identity import AuthOverride
 from treedbd.web.dialect import FIREBASE, STANDARD, Dialect
-from treedbd.web.http1.parser import Http1Parser
-from treedbd.web.http1.request import Request
 from treedbd.web.methods import AllowedMethods, MethodNotAllowed
 from treedbd.web.options import WebOptions
 from treedbd.web.parameters import find_token

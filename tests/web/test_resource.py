@@ -14,12 +14,12 @@ from tests.web.http1.peer import ScriptedResource, Server
 from tests.web.tree_server import TreeServer
 from treedbd.database.catalog import Catalog
 from treedbd.database.runtime import Runtime
+from treedbd.http1.interface import IHttp1Request
 from treedbd.limits import Limits
 from treedbd.rules.ruleset import OPEN
 from treedbd.web.auth.authenticator import Authenticator
 from treedbd.web.documents import DOCUMENT_FILE_PATHS, DOCUMENT_PATHS
 from treedbd.web.http1.factory import Http1Factory
-from treedbd.web.http1.interface import IHttp1Request
 from treedbd.web.options import WebOptions
 from treedbd.web.resource import RESERVED, TreeResource
 from treedbd.web.routes import split_segments

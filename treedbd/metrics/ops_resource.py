@@ -25,12 +25,12 @@ from treedbd import __version__
 from treedbd.config.local_network import names_of
 from treedbd.database.requests import SHUTTING_DOWN
 from treedbd.database.runtime import Problem
+from treedbd.http1.headers import Header, first
+from treedbd.http1.interface import IHttp1Request, IHttp1Resource
+from treedbd.http1.parser import ERROR_HEADERS, ErrorReply, format_body
 from treedbd.loop import Turns
 from treedbd.tree.types import InvalidPath
 from treedbd.web.addressing import Addressing, Misdirected
-from treedbd.web.headers import Header, first
-from treedbd.web.http1.errors import ERROR_HEADERS, ErrorReply, format_body
-from treedbd.web.http1.interface import IHttp1Request, IHttp1Resource
 from treedbd.web.origins import is_loopback_address
 from treedbd.web.response import address_of
 

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from treedbd.caches import short_cache
+from treedbd.http1.parser import BadEncoding, decode, decode_leniently
 from treedbd.limits import MAX_HOST_BYTES
 from treedbd.names import DatabaseName, parse_label
 from treedbd.tree.path import make_place
 from treedbd.tree.types import InvalidPath, InvalidQuery, Place
-from treedbd.web.percent_encoding import BadEncoding, decode, decode_leniently
 
 SUFFIX: Final = ".json"
 CACHED_PATH_BYTES: Final = 256

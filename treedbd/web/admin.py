@@ -13,15 +13,15 @@ from treedbd.database.active_rules import ActiveRules
 from treedbd.database.catalog import Catalog
 from treedbd.database.database import Database
 from treedbd.database.slices import Slices
+from treedbd.http1.headers import parse_coding
+from treedbd.http1.interface import IHttp1Request
 from treedbd.names import DatabaseName
 from treedbd.tree.types import Json
 from treedbd.web.activity import Activity, ProjectActivity
 from treedbd.web.auth.authenticator import Authenticator
 from treedbd.web.auth.identity import require_admin
 from treedbd.web.change_log import print_log
-from treedbd.web.content_coding import parse_coding
 from treedbd.web.explain import NO_RULES, explanation
-from treedbd.web.http1.interface import IHttp1Request
 from treedbd.web.parameters import parse_choice
 from treedbd.web.representation import json_response, text_response
 from treedbd.web.request import DataRequest

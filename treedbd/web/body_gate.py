@@ -17,8 +17,8 @@ from twisted.internet.interfaces import IReactorTime
 
 from treedbd.database.requests import DeadlinePassed, Unavailable
 from treedbd.database.slices import Slices, Steps
+from treedbd.http1.interface import IHttp1Request
 from treedbd.limits import KIB, MIB
-from treedbd.web.http1.interface import IHttp1Request
 
 FREE_BYTES: Final = 4 * KIB
 """A body that is not longer is parsed at once and not counted."""

@@ -12,9 +12,8 @@ import zlib
 from typing import Final
 
 from treedbd.caches import bounded_cache, short_cache
+from treedbd.http1.headers import Coding, Header, Headers, joined
 from treedbd.limits import KIB
-from treedbd.web.content_coding import Coding
-from treedbd.web.headers import Header, Headers, joined
 
 if sys.version_info >= (3, 14):
     from compression import zstd

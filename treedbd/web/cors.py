@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from treedbd.web.headers import Header, Headers, first
+from treedbd.http1.headers import Header, Headers, first
 
 ANY_ORIGIN: Final = "*"
 

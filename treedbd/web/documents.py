@@ -22,10 +22,9 @@ from twisted.internet.interfaces import IReactorTime
 
 from treedbd.database.slices import Slices, Steps
 from treedbd.files import SAMPLES, find_project_file
-from treedbd.web.headers import Header
+from treedbd.http1.headers import Header, prefers_html
+from treedbd.http1.interface import IHttp1Request
 from treedbd.web.html_page import ALONE_HEADERS, html_page, read_static
-from treedbd.web.http1.interface import IHttp1Request
-from treedbd.web.media_types import prefers_html
 from treedbd.web.response import Response
 
 DOCUMENTS: Final = (

@@ -7,14 +7,13 @@ from collections.abc import Callable
 import attrs
 
 from treedbd.errors import in_one_line
+from treedbd.http1.interface import IHttp1Request
+from treedbd.http1.request import id_header, shown_path
 from treedbd.names import DatabaseName, DialectName
 from treedbd.web.auth.host_login import ClientGone
 from treedbd.web.content import WaitingBytesRefused
 from treedbd.web.dialect import Dialect
 from treedbd.web.errors import code_of, error_response, is_server_error
-from treedbd.web.http1.interface import IHttp1Request
-from treedbd.web.http1.request_id import id_header
-from treedbd.web.http1.shown_path import shown_path
 from treedbd.web.request import DataRequest, RequestParser
 from treedbd.web.response import Response, ResponseWriter
 

@@ -28,6 +28,8 @@ from treedbd.database.requests import (
 )
 from treedbd.errors import NO_FIELDS
 from treedbd.held_bytes import HeldBytesRefused
+from treedbd.http1.headers import ACCEPTED, Header, UnsupportedEncoding
+from treedbd.http1.parser import REPLIES
 from treedbd.limits import MAX_SHOWN_BYTES
 from treedbd.rules.document import InvalidRules
 from treedbd.store.engine import (
@@ -45,11 +47,8 @@ from treedbd.web.auth.identity import AuthRequired, NotAdmin
 from treedbd.web.auth.jwt import BadToken
 from treedbd.web.auth.providers import ProviderUnavailable
 from treedbd.web.content import TooManyWaitingBytes, WaitingBytesExhausted
-from treedbd.web.content_coding import ACCEPTED, UnsupportedEncoding
 from treedbd.web.dialect import Dialect
 from treedbd.web.documents import MissingDocument
-from treedbd.web.headers import Header
-from treedbd.web.http1.errors import REPLIES
 from treedbd.web.methods import MethodNotAllowed
 from treedbd.web.origins import ForeignOrigin, UnnamedPage
 from treedbd.web.rates import TooManyRequests

@@ -19,13 +19,12 @@ import attrs
 
 from treedbd import __version__
 from treedbd.database.catalog import Catalog
+from treedbd.http1.headers import first, prefers_html
+from treedbd.http1.interface import IHttp1Request
 from treedbd.names import DatabaseName
 from treedbd.rules.ruleset import OPEN
 from treedbd.web.addressing import NoDatabaseNamed
-from treedbd.web.headers import first
 from treedbd.web.html_page import ICON, ICON_URL, html_page, read_template
-from treedbd.web.http1.interface import IHttp1Request
-from treedbd.web.media_types import prefers_html
 from treedbd.web.methods import READING
 from treedbd.web.options import DevelopmentFacts, WebOptions
 from treedbd.web.origins import is_loopback, is_loopback_address

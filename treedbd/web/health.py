@@ -16,6 +16,7 @@ import attrs
 from treedbd.database.catalog import Catalog
 from treedbd.database.requests import SHUTTING_DOWN, DeadlinePassed, Unavailable
 from treedbd.database.runtime import Problem
+from treedbd.http1.interface import IHttp1Request
 from treedbd.limits import DEFAULT_TIMEOUT_S
 from treedbd.loop import Turns
 from treedbd.names import DatabaseName
@@ -26,7 +27,6 @@ from treedbd.web.auth.host_login import IdentifyFailed
 from treedbd.web.auth.identity import AuthRequired, Identity, NotAdmin
 from treedbd.web.auth.jwt import BadToken
 from treedbd.web.auth.providers import ProviderUnavailable
-from treedbd.web.http1.interface import IHttp1Request
 from treedbd.web.origins import ForeignOrigin
 from treedbd.web.parameters import find_token
 from treedbd.web.request import RequestParser

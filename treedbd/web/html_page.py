@@ -15,7 +15,7 @@ from importlib.resources import files
 from string import Template
 from typing import Final
 
-from treedbd.web.headers import Header
+from treedbd.http1.headers import Header
 from treedbd.web.response import Response
 
 MAX_ICON_AGE_S: Final = 86_400

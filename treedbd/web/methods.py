@@ -7,9 +7,8 @@ from typing import Final
 
 import attrs
 
+from treedbd.http1.headers import Headers, accepts_events, first
 from treedbd.tree.types import InvalidQuery
-from treedbd.web.headers import Headers, first
-from treedbd.web.media_types import accepts_events
 from treedbd.web.parameters import METHOD_OVERRIDE, ON_DISCONNECT, Parameters
 
 READING: Final = frozenset({b"GET", b"HEAD"})

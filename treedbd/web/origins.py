@@ -20,11 +20,11 @@ import re
 from collections.abc import Iterable
 from typing import Final, Literal
 
+from treedbd.http1.headers import Headers, first
+from treedbd.http1.interface import IHttp1Request
 from treedbd.names import without_mapping
 from treedbd.web.auth.jwt import BadToken
 from treedbd.web.auth.verifier import OWNER_TOKEN
-from treedbd.web.headers import Headers, first
-from treedbd.web.http1.interface import IHttp1Request
 from treedbd.web.options import WebOptions
 
 SENT_FOR_PAGES: Final = frozenset({b"origin", b"sec-fetch-site"})

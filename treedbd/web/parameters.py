@@ -10,12 +10,12 @@ from __future__ import annotations
 import re
 from typing import Final, TypeAlias
 
+from treedbd.http1.headers import Headers
+from treedbd.http1.parser import BadEncoding, decode
 from treedbd.limits import DEFAULT_TIMEOUT_S, MAX_CALLBACK_CHARACTERS, MAX_TIMEOUT_S
 from treedbd.tree.query import PARAMETERS as QUERY_PARAMETERS
 from treedbd.tree.query import WHERE
 from treedbd.tree.types import InvalidQuery
-from treedbd.web.headers import Headers
-from treedbd.web.percent_encoding import BadEncoding, decode
 
 Parameters: TypeAlias = dict[str, str]
 

@@ -14,9 +14,9 @@ from typing import Final
 from treedbd.database.catalog import Catalog
 from treedbd.database.database import Database
 from treedbd.database.requests import Caller, PermissionDenied
+from treedbd.http1.interface import IHttp1Request
 from treedbd.web.auth.authenticator import Authenticator
 from treedbd.web.auth.identity import ANONYMOUS
-from treedbd.web.http1.interface import IHttp1Request
 from treedbd.web.origins import OriginGuard
 from treedbd.web.rates import Rates
 from treedbd.web.representation import kept_response

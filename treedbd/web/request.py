@@ -15,6 +15,8 @@ from typing import Final, Literal, Protocol, TypeAlias, TypeVar
 import attrs
 
 from treedbd.database.requests import ProjectSpec, TooLarge
+from treedbd.http1.headers import Headers, first, is_true, joined, parse_coding
+from treedbd.http1.interface import IHttp1Request
 from treedbd.limits import DEFAULT_TIMEOUT_S, Limits
 from treedbd.names import DatabaseName, DialectName
 from treedbd.traces import Trace
@@ -28,10 +30,7 @@ from treedbd.web.addressing import (
     split_target,
 )
 from treedbd.web.auth.identity import AuthOverride, Identity, parse_override
-from treedbd.web.content_coding import parse_coding
 from treedbd.web.dialect import FIREBASE, STANDARD, Dialect
-from treedbd.web.headers import Headers, first, is_true, joined
-from treedbd.web.http1.interface import IHttp1Request
 from treedbd.web.methods import (
     READING,
     WITH_BODY,

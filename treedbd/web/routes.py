@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from klein import Klein
 
-from treedbd.web.http1.interface import IHttp1Request
+from treedbd.http1.interface import IHttp1Request
 from treedbd.web.methods import AllowedMethods, check_method
 from treedbd.web.openapi.document import DeclaredRoute
 from treedbd.web.options import WebOptions

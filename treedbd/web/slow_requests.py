@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from treedbd.web.http1.request import Request
+from treedbd.http1.request import Request
 from treedbd.web.methods import READING
 from treedbd.web.request import Question
 

@@ -11,10 +11,9 @@ from typing import Final
 
 from twisted.python.failure import Failure
 
+from treedbd.http1.parser import Http1Parser
+from treedbd.http1.request import Request, RequestConnection
 from treedbd.traces import Tracer
-from treedbd.web.http1.parser import Http1Parser
-from treedbd.web.http1.reply import RequestConnection
-from treedbd.web.http1.request import Request
 from treedbd.web.request import Question
 from treedbd.web.response import address_of
 

@@ -6,7 +6,7 @@ import re
 from typing import NamedTuple
 from urllib.parse import quote
 
-from treedbd.web.headers import Header
+from treedbd.http1.headers import Header
 from treedbd.web.response import JSON_TYPE, SCRIPT_TYPE
 
 _NOT_IN_A_FILE_NAME = re.compile(r"[\x00-\x1f\x7f-\x9f/\\]")

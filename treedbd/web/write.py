@@ -29,15 +29,15 @@ from treedbd.database.requests import (
     TooLarge,
     Write,
 )
+from treedbd.http1.headers import Coding, decode_body, parse_coding
+from treedbd.http1.interface import IHttp1Request
 from treedbd.limits import KIB, MAX_DEPTH, Limits
 from treedbd.tree.edit import Edit, Method, has_more_nodes, make_patch, make_put, make_remove
 from treedbd.tree.types import STORED, Change, InvalidData, InvalidPath, Json, Place
 from treedbd.tree.value import compact, parse
 from treedbd.web.auth.identity import Identity
 from treedbd.web.body_gate import FREE_BYTES, BodyGate, Turn
-from treedbd.web.content_coding import Coding, decode_body, parse_coding
 from treedbd.web.explain import explanation
-from treedbd.web.http1.interface import IHttp1Request
 from treedbd.web.large_bodies import (
     LARGE_BODY_BYTES,
     LARGE_BODY_NODES,

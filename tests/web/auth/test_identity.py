@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from treedbd.http1.headers import Headers
 from treedbd.tree.types import InvalidQuery
 from treedbd.web.auth import identity
 from treedbd.web.auth.identity import (
@@ -18,7 +19,6 @@ from treedbd.web.auth.identity import (
     NotAdmin,
 )
 from treedbd.web.auth.jwt import BadToken, Claims
-from treedbd.web.headers import Headers
 from treedbd.web.parameters import Parameters, find_token, parse_parameters
 
 USER = Identity(False, {"uid": "alice"}, 1000.0, "a secret")

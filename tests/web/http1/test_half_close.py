@@ -10,8 +10,8 @@ import pytest
 
 from tests.daemon import Daemon
 from tests.web.http1.peer import GET, ScriptedResource, Server, send_small
+from treedbd.http1.request import Request
 from treedbd.limits import Limits
-from treedbd.web.http1.request import Request
 
 PUT = b"PUT /a.json HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\n1"
 EVENTS = b"GET /a.json HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n"

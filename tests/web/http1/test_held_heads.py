@@ -10,8 +10,8 @@ from twisted.python.failure import Failure
 
 from tests.web.http1.peer import Peer, ScriptedResource, Server, send_small
 from treedbd.held_bytes import HeldBytes
+from treedbd.http1.request import Request
 from treedbd.limits import Limits
-from treedbd.web.http1.request import Request
 
 LONG = b"x" * 30_000
 HEAD = b"GET /a.json?long=%b HTTP/1.1\r\nHost: localhost\r\nFiller: %b\r\n" % (LONG, LONG)

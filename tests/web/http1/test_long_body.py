@@ -7,7 +7,7 @@ from io import SEEK_CUR, SEEK_END, BytesIO
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treedbd.web.http1.long_body import SEGMENT_BYTES, LongBody
+from treedbd.http1.parser import SEGMENT_BYTES, LongBody
 
 SIZES = st.one_of(st.integers(0, 9), st.integers(-3, 3).map(lambda more: SEGMENT_BYTES + more))
 STEPS = st.one_of(

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from treedbd.http1.parser import Http1Parser, ProtocolError
 from treedbd.limits import Limits
-from treedbd.web.http1.errors import ProtocolError
-from treedbd.web.http1.parser import Http1Parser
 
 LIMITS = Limits()
 SMALL = Limits(

@@ -8,9 +8,9 @@ from twisted.internet.address import IPv4Address, UNIXAddress
 from twisted.logger import capturedLogs
 
 from tests.web.http1.peer import BODY, GET, CountingTransport, ScriptedResource, Server, send_small
+from treedbd.http1.request import Request
 from treedbd.limits import Limits
 from treedbd.web.http1.proxy_protocol import ProxiedFactory
-from treedbd.web.http1.request import Request
 
 PROXY = "10.0.0.1"
 

@@ -7,10 +7,10 @@ import pytest
 
 from tests.web.http1.peer import ScriptedResource, Server
 from tests.web.http1.test_reply import RecordedLog, raise_error
+from treedbd.http1.interface import IHttp1Request
+from treedbd.http1.request import choose_request_id, is_trusted_peer
 from treedbd.logs.entry import FIELDS
 from treedbd.web.http1.adapter import AdaptedRequest
-from treedbd.web.http1.interface import IHttp1Request
-from treedbd.web.http1.request_id import choose_request_id, is_trusted_peer
 from treedbd.web.http1.served import RequestLogging
 
 RANDOM = re.compile(r"[0-9a-f]{16}")

@@ -11,9 +11,9 @@ import attrs
 import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator, validate
 
+from treedbd.http1 import parser as protocol
 from treedbd.limits import Limits
 from treedbd.web.errors import STATUS, codes_by_status
-from treedbd.web.http1 import errors as protocol
 from treedbd.web.openapi.document import DEPTHS, make_document
 from treedbd.web.openapi.operations import BY_ENDPOINT
 from treedbd.web.openapi.responses import WHEN

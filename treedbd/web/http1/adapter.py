@@ -12,16 +12,15 @@ from twisted.internet.interfaces import IAddress, IPullProducer
 from twisted.web.http import NO_BODY_CODES, HTTPChannel
 from zope.interface import implementer
 
+from treedbd.http1.headers import Header, Headers
+from treedbd.http1.interface import IHttp1Request
+from treedbd.http1.parser import CutOff, HeadMemory
+from treedbd.http1.request import request_id_of
 from treedbd.limits import KIB
 from treedbd.names import NO_PROXIES, TrustedProxies
 from treedbd.web.content import Content, ContentReader
-from treedbd.web.headers import Header, Headers
 from treedbd.web.http1.direct_send import DirectSend
-from treedbd.web.http1.errors import CutOff
 from treedbd.web.http1.forwarded import ForwardedRequest, read_forwarded
-from treedbd.web.http1.head_memory import HeadMemory
-from treedbd.web.http1.interface import IHttp1Request
-from treedbd.web.http1.request_id import request_id_of
 from treedbd.web.http1.tally import Tally
 
 _PIECE_BYTES: Final = 64 * KIB

@@ -41,19 +41,19 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from treedbd.held_bytes import SMALL_HELD_BYTES, HeldAccount, HeldBytesRefused
-from treedbd.web.http1.connections import Connections
-from treedbd.web.http1.deadlines import Deadline
-from treedbd.web.http1.errors import (
+from treedbd.http1.parser import (
     BODY_TOO_LARGE,
     HELD_TOO_MUCH,
     TOO_MANY_BODIES,
     CutOff,
     ErrorReply,
+    Http1Parser,
     ProtocolError,
 )
+from treedbd.http1.request import Request
+from treedbd.web.http1.connections import Connections
+from treedbd.web.http1.deadlines import Deadline
 from treedbd.web.http1.held_body import HeldBody
-from treedbd.web.http1.parser import Http1Parser
-from treedbd.web.http1.request import Request
 from treedbd.web.http1.served import log_request
 from treedbd.web.http1.writer import ConnectionWriter
 

@@ -17,9 +17,7 @@ from twisted.web.http import datetimeToString
 
 from treedbd.database.slices import in_turns
 from treedbd.held_bytes import HeldBytes
-from treedbd.limits import Limits
-from treedbd.loop import Counting, Counts, network_of
-from treedbd.web.http1.errors import (
+from treedbd.http1.parser import (
     SHUTTING_DOWN,
     TOO_MANY,
     TOO_MANY_FROM_ADDRESS,
@@ -27,8 +25,10 @@ from treedbd.web.http1.errors import (
     ErrorReply,
     format_reply,
 )
+from treedbd.http1.request import Request
+from treedbd.limits import Limits
+from treedbd.loop import Counting, Counts, network_of
 from treedbd.web.http1.pipelines import Ring
-from treedbd.web.http1.request import Request
 from treedbd.web.http1.served import AnsweredRequest, ServedResource
 from treedbd.web.http1.tally import Tally
 

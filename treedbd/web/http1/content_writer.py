@@ -13,9 +13,9 @@ state is looked up again.
 
 from __future__ import annotations
 
+from treedbd.http1.interface import IHttp1Request
 from treedbd.web.content import Content
 from treedbd.web.http1.direct_send import DirectSend
-from treedbd.web.http1.interface import IHttp1Request
 from treedbd.web.http1.tally import Tally
 from treedbd.web.http1.upgraded import UpgradedConnection
 

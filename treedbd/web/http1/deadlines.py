@@ -13,8 +13,8 @@ from typing import Final
 
 from twisted.internet.interfaces import IReactorTime
 
+from treedbd.http1.parser import BODY_TIMEOUT, HEAD_TIMEOUT, ErrorReply
 from treedbd.limits import Limits
-from treedbd.web.http1.errors import BODY_TIMEOUT, HEAD_TIMEOUT, ErrorReply
 
 _LINGER_TIMES: Final = 6
 

@@ -13,21 +13,17 @@ from collections.abc import Callable
 from functools import partial
 
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import (
-    IProtocolFactory,
-    IProtocolNegotiationFactory,
-    IReactorTime,
-)
+from twisted.internet.interfaces import IProtocolFactory, IProtocolNegotiationFactory, IReactorTime
 from twisted.internet.protocol import Factory
 from twisted.web.resource import IResource
 from twisted.web.server import Site
 from zope.interface import implementer
 
 from treedbd.held_bytes import HeldBytes
+from treedbd.http1.interface import IHttp1Resource
 from treedbd.limits import Limits
 from treedbd.web.http1.connection import Http1Connection
 from treedbd.web.http1.connections import Connections
-from treedbd.web.http1.interface import IHttp1Resource
 from treedbd.web.http1.proxy_protocol import ProxiedFactory
 from treedbd.web.http1.served import DEFAULT_OPTIONS, ServedResource, ServerOptions
 

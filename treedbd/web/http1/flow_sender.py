@@ -14,10 +14,10 @@ from twisted.logger import Logger
 from zope.interface import implementer
 
 from treedbd.database.slices import Slices, Steps
+from treedbd.http1.interface import IHttp1Request
+from treedbd.http1.parser import CutOff
 from treedbd.limits import KIB
 from treedbd.web.flow import FlowReader
-from treedbd.web.http1.errors import CutOff
-from treedbd.web.http1.interface import IHttp1Request
 
 PIECE_BYTES: Final = 64 * KIB
 PACE_SECONDS: Final = 60.0

@@ -21,9 +21,9 @@ from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.interfaces import IAddress
 from zope.interface import implementer
 
+from treedbd.http1.headers import Headers, joined
 from treedbd.limits import MAX_HOST_BYTES
 from treedbd.names import without_mapping
-from treedbd.web.headers import Headers, joined
 
 T = TypeVar("T")
 

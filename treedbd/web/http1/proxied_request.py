@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from treedbd.http1.parser import Http1Parser
+from treedbd.http1.request import Request, RequestConnection
 from treedbd.web.http1.forwarded import ForwardedRequest, read_forwarded
-from treedbd.web.http1.parser import Http1Parser
-from treedbd.web.http1.reply import RequestConnection
-from treedbd.web.http1.request import Request
 
 
 class ProxiedRequest(Request):

@@ -21,8 +21,8 @@ from twisted.internet.protocol import Factory, Protocol, connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from treedbd.http1.parser import CutOff
 from treedbd.web.http1.connections import Connections
-from treedbd.web.http1.errors import CutOff
 from treedbd.web.http1.proxy_header import InvalidProxyHeader, read_proxy_header
 
 _WARN_S: Final = 60.0

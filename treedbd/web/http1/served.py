@@ -13,14 +13,12 @@ from twisted.web.resource import IResource
 from twisted.web.server import Site
 
 from treedbd.held_bytes import HeldBytes
+from treedbd.http1.headers import Header
+from treedbd.http1.parser import ErrorReply, HeadMemory
+from treedbd.http1.request import Request, identified
 from treedbd.loop import Counting
 from treedbd.names import NO_PROXIES, TrustedProxies
-from treedbd.web.headers import Header
-from treedbd.web.http1.errors import ErrorReply
-from treedbd.web.http1.head_memory import HeadMemory
-from treedbd.web.http1.identified_request import identified
 from treedbd.web.http1.proxied_request import proxied_request
-from treedbd.web.http1.request import Request
 
 _log: Final = Logger()
 

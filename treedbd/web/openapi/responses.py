@@ -1,6 +1,6 @@
 """The responses of the OpenAPI document, by the names that operations refer to them by.
 
-Which code belongs to which status is that of `web.errors` and of `web.http1.errors`; here is only,
+Which code belongs to which status is that of `web.errors` and of `http1.parser`; here is only,
 for each status, what it means.
 """
 

@@ -10,9 +10,9 @@ from urllib.parse import quote
 import attrs
 import orjson
 
+from treedbd.http1.headers import joined
+from treedbd.http1.interface import IHttp1Request
 from treedbd.tree.hashes import parse_etags
-from treedbd.web.headers import joined
-from treedbd.web.http1.interface import IHttp1Request
 from treedbd.web.openapi.document import DeclaredRoute, make_document
 from treedbd.web.options import WebOptions
 from treedbd.web.response import JSON_TYPE, Response

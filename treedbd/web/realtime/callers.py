@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import Any
 
 from treedbd.database.requests import Caller
+from treedbd.http1.interface import IHttp1Request
 from treedbd.limits import DEFAULT_TIMEOUT_S, MAX_CLAIM_LEVELS
 from treedbd.tree.types import Json
 from treedbd.web.auth.identity import AuthOverride, Identity
 from treedbd.web.auth.jwt import BadToken, exceeds_levels
 from treedbd.web.auth.unsigned import unsigned_identity
-from treedbd.web.http1.interface import IHttp1Request
 from treedbd.web.realtime.requests import InvalidRequest
 from treedbd.web.realtime.service import RealtimeParts
 

@@ -18,9 +18,9 @@ from websockets.http11 import Request as UpgradeRequest
 
 from treedbd.database.database import Database
 from treedbd.database.requests import SHUTTING_DOWN, Unavailable
+from treedbd.http1.headers import Header
+from treedbd.http1.interface import IHttp1Request
 from treedbd.web.auth.identity import ANONYMOUS, Identity
-from treedbd.web.headers import Header
-from treedbd.web.http1.interface import IHttp1Request
 from treedbd.web.realtime import messages
 from treedbd.web.realtime.registry import (
     WEBSOCKET_VERSION,

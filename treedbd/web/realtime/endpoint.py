@@ -13,10 +13,10 @@ from typing import Final, Protocol
 from treedbd.database.catalog import Catalog
 from treedbd.database.database import Database
 from treedbd.database.requests import UnknownDatabase
+from treedbd.http1.interface import IHttp1Request
 from treedbd.limits import DEFAULT_TIMEOUT_S
 from treedbd.names import DatabaseName
 from treedbd.web.body_gate import BodyGate
-from treedbd.web.http1.interface import IHttp1Request
 from treedbd.web.methods import AllowedMethods, check_method
 from treedbd.web.missing_indexes import MissingIndexes
 from treedbd.web.parameters import find_parameter

@@ -9,10 +9,10 @@ from twisted.internet.interfaces import IReactorTime
 
 from treedbd.database.database import Database
 from treedbd.database.slices import Slices
+from treedbd.http1.headers import Headers
 from treedbd.limits import Limits
 from treedbd.web.auth.authenticator import Authenticator
 from treedbd.web.body_gate import BodyGate
-from treedbd.web.headers import Headers
 from treedbd.web.missing_indexes import MissingIndexes
 from treedbd.web.origins import OriginGuard
 from treedbd.web.rates import Rates

@@ -20,8 +20,8 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 
 from treedbd.database.slices import Slices, Steps
+from treedbd.http1.headers import Header
 from treedbd.limits import KIB, Limits
-from treedbd.web.headers import Header
 from treedbd.web.http1.upgraded import UpgradedConnection
 from treedbd.web.realtime.frame_cutter import FrameCutter
 from treedbd.web.realtime.frames import BytesReader

@@ -18,11 +18,11 @@ from twisted.python.failure import Failure
 
 from treedbd.database.database import Database
 from treedbd.database.requests import Caller, HashCondition, LargeBody, Outcome, Write
+from treedbd.http1.interface import IHttp1Request
 from treedbd.limits import DEFAULT_TIMEOUT_S
 from treedbd.tree.edit import Edit, Method, make_patch, make_put
 from treedbd.tree.types import STORED, Change, InvalidData, Place
 from treedbd.web.body_gate import FREE_BYTES, Turn
-from treedbd.web.http1.interface import IHttp1Request
 from treedbd.web.large_bodies import LARGE_BODY_BYTES, LARGE_BODY_NODES
 from treedbd.web.realtime.long_messages import LongWrite
 from treedbd.web.realtime.messages import RealtimeRequest

@@ -17,11 +17,11 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import LoopingCall
 
 from treedbd.database.slices import in_turns
+from treedbd.http1.interface import IHttp1Request
 from treedbd.limits import Limits, StreamLimits
 from treedbd.loop import Counting, Counts
 from treedbd.names import DatabaseName
 from treedbd.web.auth.identity import ANONYMOUS, Identity, uid_of
-from treedbd.web.http1.interface import IHttp1Request
 from treedbd.web.sse.frames import AUTH_REVOKED
 
 TICK_S: Final = 1.0

@@ -24,14 +24,14 @@ from treedbd.database.requests import PermissionDenied, Unavailable
 from treedbd.database.resume import MissedNotification, Resumption
 from treedbd.database.watchers import Notification
 from treedbd.held_bytes import HeldBytesRefused
+from treedbd.http1.headers import Header
+from treedbd.http1.interface import IHttp1Request
+from treedbd.http1.parser import CutOff
 from treedbd.store.engine import DiskFull, StoreFailed
 from treedbd.store.nodes import Nodes
 from treedbd.tree.event import Position
 from treedbd.tree.types import InvalidQuery
 from treedbd.web.content import Content, WaitingBytesRefused
-from treedbd.web.headers import Header
-from treedbd.web.http1.errors import CutOff
-from treedbd.web.http1.interface import IHttp1Request
 from treedbd.web.rendering import Rendering
 from treedbd.web.shared_reads import SharedReads, TooMuchWork
 from treedbd.web.sse import frames

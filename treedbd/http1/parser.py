@@ -17,29 +17,324 @@ A request to upgrade the protocol is answered in the protocol it came in (RFC 91
 
 Clients repeat themselves: a request whose head has the very bytes of the one before it, and all of
 which has arrived when it is looked for, is not parsed again.
+
+The request line of a head (RFC 9112, section 3), and what no head may hold.
+
+Where a chunked body ends: its chunks and trailer are measured, not parsed (RFC 9112, 7.1).
+
+A long body in memory, in segments.
+
+A single buffer that grows to hundreds of megabytes is moved each time that it grows, and while the
+system does that nobody is answered.
+
+What is remembered of a head, for the requests that repeat it byte for byte.
+
+The errors that the HTTP server sends by itself, and the bytes of their replies.
+
+An error here concerns the protocol, not the database: bytes that are not a request, a limit that is
+exceeded, too many connections. Its reply has the same form as all errors and ends the connection.
+Errors in complete requests are up to the resource. A reply that has begun cannot become an error:
+it is cut off.
+
+Percent-encoding of paths and query strings (RFC 3986, section 2.1), decoded strictly.
 """
 
 from __future__ import annotations
 
 import re
-from io import BufferedIOBase, BytesIO
-from typing import Final
+from collections.abc import Iterable
+from http import HTTPStatus
+from io import SEEK_CUR, SEEK_END, SEEK_SET, BufferedIOBase, BytesIO
+from typing import Final, Literal, NoReturn, TypeAlias
 
+import orjson
+from attrs import frozen
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 
+from treedbd.http1.headers import Header, Headers
 from treedbd.limits import KIB, Limits
-from treedbd.web.headers import Headers
-from treedbd.web.http1.chunks import ChunkFollower
-from treedbd.web.http1.errors import (
-    BODY_TOO_LARGE,
-    HEADERS_TOO_LONG,
-    LINE_TOO_LONG,
-    ProtocolError,
-    malformed,
+
+SEGMENT_BYTES: Final = 256 * KIB
+
+
+class LongBody(BufferedIOBase):
+    """A binary file in memory, to which is only appended, whatever position it is read at."""
+
+    def __init__(self) -> None:
+        """Begin without content."""
+        self._segments: list[bytearray] = []
+        self._size = 0
+        self._at = 0
+
+    def write(self, data: bytes) -> int:  # type: ignore[override]  # of bytes only
+        """Append to the end, which becomes the position."""
+        rest = memoryview(data)
+        while rest:
+            if self._size % SEGMENT_BYTES == 0:
+                self._segments.append(bytearray())
+            part = rest[: SEGMENT_BYTES - self._size % SEGMENT_BYTES]
+            self._segments[-1] += part
+            self._size += len(part)
+            rest = rest[len(part) :]
+        self._at = self._size
+        return len(data)
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Return the next bytes, all that are left without a size."""
+        end = self._size if size is None or size < 0 else min(self._size, self._at + size)
+        parts = []
+        while self._at < end:
+            number, begin = divmod(self._at, SEGMENT_BYTES)
+            part = self._segments[number][begin : begin + end - self._at]
+            parts.append(part)
+            self._at += len(part)
+        return b"".join(parts)
+
+    def seek(self, offset: int, whence: int = SEEK_SET) -> int:
+        """Set the position, and return it."""
+        self._at = max(0, offset + {SEEK_SET: 0, SEEK_CUR: self._at, SEEK_END: self._size}[whence])
+        return self._at
+
+    def tell(self) -> int:
+        """Return the position."""
+        return self._at
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+
+class HeadMemory:
+    """What the resource remembers for requests of one connection with one head.
+
+    Attributes:
+        question: what the resource made of the head, of any type; None at first.
+        forwarded: what trusted proxies say in it (`ForwardedRequest`), None until that is read.
+        logged: what the access log made of it, likewise.
+        identity: who has opened a stream with it, likewise.
+
+    """
+
+    question: object = None
+    forwarded: object = None
+    logged: object = None
+    identity: object = None
+
+
+ERROR_HEADERS: Final = (
+    (b"Content-Type", b"application/json; charset=utf-8"),
+    (b"X-Content-Type-Options", b"nosniff"),
+    (b"Cache-Control", b"no-store"),
 )
-from treedbd.web.http1.head_memory import HeadMemory
-from treedbd.web.http1.long_body import SEGMENT_BYTES, LongBody
-from treedbd.web.http1.request_line import NEVER_IN_A_HEAD, REQUEST_LINE, check_target, refuse_line
+CutOff: TypeAlias = Literal["client", "slow", "timeout", "stop", "failed"]
+"""Why a reply did not reach its end: its client went, read too slowly, or not within the time that
+it allowed itself; the server stops; or there was an error."""
+STATUS_LINES: Final = {
+    int(status): b"HTTP/1.1 %d %b\r\n" % (status, status.phrase.encode()) for status in HTTPStatus
+}
+
+
+@frozen
+class ErrorReply:
+    """A reply that ends the connection: a status, a code of the error table, a sentence.
+
+    The client may try again in `retry_after_s` seconds, None if that is not known.
+    """
+
+    status: int
+    code: str
+    message: str
+    retry_after_s: int | None = None
+
+
+class ProtocolError(Exception):
+    """The bytes of a client cannot become a request; `reply` says why."""
+
+    def __init__(self, reply: ErrorReply) -> None:
+        super().__init__(reply.message)
+        self.reply = reply
+
+
+BAD_TARGET: Final = ErrorReply(
+    400, "invalid_path", "The request target must be a path or a URL, without raw spaces."
+)
+HEAD_TIMEOUT: Final = ErrorReply(408, "request_timeout", "The request took too long to arrive.")
+BODY_TIMEOUT: Final = ErrorReply(408, "request_timeout", "The request body arrived too slowly.")
+BODY_TOO_LARGE: Final = ErrorReply(413, "payload_too_large", "The request body is too large.")
+LINE_TOO_LONG: Final = ErrorReply(414, "too_long", "The request line is too long.")
+TOO_MANY_FROM_ADDRESS: Final = ErrorReply(
+    429, "too_many_requests", "There are too many connections from this address.", 1
+)
+HEADERS_TOO_LONG: Final = ErrorReply(431, "too_long", "The request headers are too long.")
+INTERNAL: Final = ErrorReply(500, "internal_error", "The server failed to answer this request.")
+TOO_MANY_BODIES: Final = ErrorReply(
+    503, "unavailable", "Too many request bodies are arriving; try again later.", 1
+)
+HELD_TOO_MUCH: Final = ErrorReply(
+    503,
+    "unavailable",
+    "The server holds too much for its clients at present; try again later.",
+    1,
+)
+TOO_MANY: Final = ErrorReply(
+    503, "unavailable", "There are too many connections; try again later.", 1
+)
+SHUTTING_DOWN: Final = ErrorReply(503, "unavailable", "The server is shutting down.", 1)
+_MALFORMED: Final = (400, "invalid_data")
+
+REPLIES: Final = (
+    ErrorReply(*_MALFORMED, ""),
+    *(each for each in tuple(vars().values()) if isinstance(each, ErrorReply)),
+)
+"""All that there are, whatever their sentences."""
+
+
+def malformed(message: str) -> ProtocolError:
+    """Return the error of bytes that break the syntax of HTTP (RFC 9112)."""
+    return ProtocolError(ErrorReply(*_MALFORMED, message))
+
+
+def format_body(error: ErrorReply) -> bytes:
+    """Return the JSON of an error: `{"error": code, "message": sentence}`."""
+    return orjson.dumps({"error": error.code, "message": error.message})
+
+
+def format_reply(error: ErrorReply, date_lines: bytes, headers: Iterable[Header] = ()) -> bytes:
+    """Return the whole last reply of a connection; `date_lines` are header lines with CRLF."""
+    body = format_body(error)
+    if error.retry_after_s is not None:
+        headers = (*headers, (b"Retry-After", b"%d" % error.retry_after_s))
+    lines = b"".join(b"%b: %b\r\n" % each for each in (*ERROR_HEADERS, *headers))
+    return b"%b%b%bContent-Length: %d\r\nConnection: close\r\n\r\n%b" % (
+        STATUS_LINES[error.status],
+        date_lines,
+        lines,
+        len(body),
+        body,
+    )
+
+
+REQUEST_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) ([^\x00-\x20\x7f]+) (HTTP/1\.[01])\r\n")
+"""Method, target, version."""
+_LINE_WITH_BAD_TARGET = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+ [^\r\n]* HTTP/1\.[01]\r\n")
+_TARGET_BUT_A_PATH = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://.*|\*")
+NEVER_IN_A_HEAD = re.compile(rb"(?<!\r)\n|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+
+
+def refuse_line(data: bytes, at: int) -> NoReturn:
+    """Raise the `ProtocolError` for the line at `at`, which is not a request line."""
+    if _LINE_WITH_BAD_TARGET.match(data, at):
+        raise ProtocolError(BAD_TARGET)
+    raise malformed("The request line must be: method, target, HTTP/1.1 or HTTP/1.0.")
+
+
+def check_target(target: bytes) -> None:
+    """Raise `ProtocolError` for a target that is neither a URL nor `*`; a path needs no check."""
+    if not _TARGET_BUT_A_PATH.fullmatch(target):
+        raise ProtocolError(BAD_TARGET)
+
+
+_CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:;[^\r\n]*)?\r\n")
+_CHUNK_LINE_BYTES: Final = 1024
+
+
+class ChunkFollower:
+    """Follows one chunked body through the pieces in which it arrives.
+
+    Attributes:
+        has_ended: whether the empty line after the trailer was found.
+
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        """Begin before the first chunk; content and trailer are bounded by `limits`."""
+        self.has_ended = False
+        self._limits = limits
+        self._remaining = 0
+        self._content_bytes = 0
+        self._trailer_bytes = 0
+        self._in_trailer = False
+
+    def follow(self, data: bytes, at: int) -> int:
+        """Return how far the body reaches in `data`, from `at` on; raise `ProtocolError`.
+
+        A line that is not whole is not followed; it begins `data` the next time.
+        """
+        while at < len(data) and not self.has_ended:
+            if self._remaining:
+                step = min(self._remaining, len(data) - at)
+                self._remaining -= step
+            elif not self._in_trailer:
+                step = self._measure_chunk_line(data, at)
+            else:
+                step = self._measure_trailer(data, at)
+                self.has_ended = step == 2
+            if not step:
+                break
+            at += step
+        return at
+
+    def _measure_chunk_line(self, data: bytes, at: int) -> int:
+        """Return the length of the line at `at` that begins a chunk, 0 if it is not whole."""
+        line = _CHUNK_LINE.match(data, at)
+        if line is None:
+            if len(data) - at > _CHUNK_LINE_BYTES or data.find(b"\n", at) >= 0:
+                raise malformed("A chunk does not begin with its size on a line that ends in CRLF.")
+            return 0
+        size = int(line[1], 16)
+        self._content_bytes += size
+        if self._content_bytes > self._limits.write_body_bytes:
+            raise ProtocolError(BODY_TOO_LARGE)
+        if size:
+            self._remaining = size + 2
+        else:
+            self._in_trailer = True
+        return line.end() - at
+
+    def _measure_trailer(self, data: bytes, at: int) -> int:
+        """Return the length of the trailer line at `at`, 0 if it is not whole."""
+        end = data.find(b"\n", at) + 1
+        if end and not data.endswith(b"\r\n", at, end):
+            raise malformed("The trailer contains a line end without CR.")
+        step = end - at if end else 0
+        if self._trailer_bytes + (step or len(data) - at) > self._limits.header_bytes:
+            raise ProtocolError(HEADERS_TOO_LONG)
+        self._trailer_bytes += step
+        return step
+
+
+_BROKEN = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+_ESCAPE = re.compile(rb"%([0-9A-Fa-f]{2})")
+
+
+class BadEncoding(ValueError):
+    """Bytes that do not decode to text; `problem` says why, from the verb on."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem)
+        self.problem = problem
+
+
+def decode(raw: bytes) -> str:
+    """Return the text of percent-encoded UTF-8; raise `BadEncoding`."""
+    if b"%" in raw:
+        if _BROKEN.search(raw):
+            raise BadEncoding("holds a % without two hexadecimal digits")
+        raw = decode_leniently(raw)
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        raise BadEncoding("is not UTF-8") from None
+
+
+def decode_leniently(raw: bytes) -> bytes:
+    """Return the bytes of percent-encoded ones; a broken escape stays as it is."""
+    return _ESCAPE.sub(lambda found: bytes((int(found[1], 16),)), raw)
+
 
 HTTP_1_1: Final = b"HTTP/1.1"
 

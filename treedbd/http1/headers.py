@@ -1,4 +1,8 @@
-"""Content codings of request bodies (RFC 9110, section 8.4): which one, and decoding it.
+"""Header fields of a request as one plain dictionary.
+
+Which media types a client prefers and accepts (RFC 9110, section 12.5.1).
+
+Content codings of request bodies (RFC 9110, section 8.4): which one, and decoding it.
 
 Decoding is incremental and stops at the limit, so a small body that would decode to gigabytes costs
 what a body of that limit costs. A body is one gzip member or one zstd frame: of several, a body of
@@ -7,14 +11,83 @@ empty ones could hold a million.
 
 from __future__ import annotations
 
+import re
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Literal, Protocol, TypeAlias
 
+from werkzeug.datastructures import MIMEAccept
+from werkzeug.http import parse_accept_header
+
+from treedbd.caches import short_cache
 from treedbd.errors import in_one_line
 from treedbd.tree.types import InvalidData
-from treedbd.web.headers import Header, Headers, joined
+
+Header: TypeAlias = tuple[bytes, bytes]
+"""Name and value of a field of a response."""
+
+Headers: TypeAlias = Mapping[bytes, Sequence[bytes]]
+"""The values of each field, by its name in lower case, in the order in which they came.
+
+Nobody changes them: requests with the same head share them."""
+
+
+def first(headers: Headers, name: bytes) -> str | None:
+    """Return the first value of a field as text, None if the field is absent."""
+    values = headers.get(name)
+    return values[0].decode("latin-1") if values else None
+
+
+def joined(headers: Headers, name: bytes) -> str | None:
+    """Return all values of a list field, joined by commas; None if the field is absent."""
+    values = headers.get(name)
+    return b", ".join(values).decode("latin-1") if values else None
+
+
+def is_true(headers: Headers, name: bytes) -> bool:
+    """Return whether the first value of a field is `true`, in either case."""
+    values = headers.get(name)
+    return values is not None and values[0].lower() == b"true"
+
+
+MAX_ACCEPT_CHARACTERS: Final = 1024
+"""A longer field is not parsed: browsers send less than 200."""
+
+EVENTS: Final = b"text/event-stream"
+
+_NO_WEIGHT: Final = re.compile(rb"q=0(\.0*)?")
+_HTML: Final = ("text/html", "text/html;charset=utf-8")
+
+
+def prefers_html(headers: Headers, other: str) -> bool:
+    """Return whether a client prefers HTML to the media type `other`; a tie is no preference."""
+    accepted = joined(headers, b"accept")
+    if accepted is None or len(accepted) > MAX_ACCEPT_CHARACTERS:
+        return False
+    return _prefers_html(accepted, other)
+
+
+@short_cache(128)
+def _prefers_html(accepted: str, other: str) -> bool:
+    ranges = parse_accept_header(accepted, MIMEAccept)
+    return max(map(ranges.quality, _HTML)) > ranges.quality(other)
+
+
+def accepts_events(headers: Headers) -> bool:
+    """Return whether `Accept` requests a stream by its media type.
+
+    A weight of zero refuses the type; other weights make no difference.
+    """
+    accepted = b",".join(headers.get(b"accept", ())).lower()
+    if EVENTS not in accepted:
+        return False
+    for media in accepted.split(b","):
+        name, *parameters = (part.strip() for part in media.split(b";"))
+        if name == EVENTS and not any(map(_NO_WEIGHT.fullmatch, parameters)):
+            return True
+    return False
+
 
 if sys.version_info >= (3, 14):
     from compression import zstd
