@@ -15,6 +15,7 @@ from tests.web.http1.peer import Peer
 from tests.web.tree_server import TreeServer
 from treedbd.database import apply as etags
 from treedbd.database.slices import SLICE_SECONDS, Slices
+from treedbd.http1.writer import MIN_BYTES, PACE_SECONDS, FlowSender
 from treedbd.limits import DEFAULT_TIMEOUT_S, Limits
 from treedbd.store.engine import StoreFailed
 from treedbd.store.nodes import Nodes, Serialiser, etag_in_steps
@@ -22,7 +23,6 @@ from treedbd.tree.hashes import etag
 from treedbd.tree.types import Json, Path
 from treedbd.web import representation
 from treedbd.web.dialect import FIREBASE, STANDARD
-from treedbd.web.http1.flow_sender import MIN_BYTES, PACE_SECONDS, FlowSender
 from treedbd.web.options import WebOptions
 from treedbd.web.rendering import IN_MEMORY_BYTES
 

@@ -23,8 +23,7 @@ from treedbd.web.content import Content, ContentReader
 from treedbd.web.http1.tally import Tally
 
 if TYPE_CHECKING:
-    from treedbd.web.http1.direct_send import DirectSend
-    from treedbd.web.http1.upgraded import UpgradedConnection
+    from treedbd.http1.writer import DirectSend, UpgradedConnection
 
 
 class IHttp1Request(IRequest, IConsumer):

@@ -66,13 +66,11 @@ from treedbd.http1.parser import (
     decode_leniently,
     format_body,
 )
+from treedbd.http1.writer import ConnectionWriter, DirectSend, UpgradedConnection
 from treedbd.limits import MAX_DEPTH
 from treedbd.traces import Trace
 from treedbd.web.content import Content, ContentReader
-from treedbd.web.http1.direct_send import DirectSend
 from treedbd.web.http1.tally import Tally
-from treedbd.web.http1.upgraded import UpgradedConnection
-from treedbd.web.http1.writer import ConnectionWriter
 
 _CRLF: Final = b"\r\n"
 _CLOSE: Final = b"Connection: close\r\n"

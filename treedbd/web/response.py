@@ -11,6 +11,7 @@ from twisted.internet.interfaces import IReactorTime
 from treedbd.database.slices import Slices
 from treedbd.http1.headers import Coding, Header
 from treedbd.http1.interface import IHttp1Request
+from treedbd.http1.writer import FlowSender
 from treedbd.loop import network_of
 from treedbd.tree.types import Chunks
 from treedbd.web.compression import (
@@ -23,7 +24,6 @@ from treedbd.web.compression import (
 from treedbd.web.content import SMALL_BYTES, Content, JoinedContent, WaitingBytes
 from treedbd.web.cors import Cors
 from treedbd.web.flow import Flow, FlowReader
-from treedbd.web.http1.flow_sender import FlowSender
 
 JSON_TYPE: Final = (b"Content-Type", b"application/json; charset=utf-8")
 SCRIPT_TYPE: Final = (b"Content-Type", b"application/javascript; charset=utf-8")

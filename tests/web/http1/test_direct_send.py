@@ -11,9 +11,7 @@ from twisted.internet.task import Clock
 from twisted.internet.tcp import Connection
 from twisted.internet.testing import MemoryReactorClock, StringTransport
 
-from treedbd.web.http1.direct_send import find_direct_send
-from treedbd.web.http1.pipelines import Ring
-from treedbd.web.http1.writer import ConnectionWriter
+from treedbd.http1.writer import ConnectionWriter, Ring, find_direct_send
 
 
 class _PairedConnection(Connection):

@@ -10,8 +10,7 @@ from twisted.internet.tcp import Connection
 from twisted.internet.testing import MemoryReactorClock
 
 from tests.web.http1.test_direct_send import SocketTransport
-from treedbd.web.http1.pipelines import Ring
-from treedbd.web.http1.writer import ConnectionWriter
+from treedbd.http1.writer import ConnectionWriter, Ring
 
 
 @pytest.fixture

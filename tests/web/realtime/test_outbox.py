@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from tests.database.world import TurnClock
 from treedbd.database.slices import FIRST_SECONDS, Slices
+from treedbd.http1.writer import DirectSend
 from treedbd.web.content import Content, WaitingBytes, WaitingBytesExhausted, WaitingBytesRefused
-from treedbd.web.http1.direct_send import DirectSend
 from treedbd.web.http1.tally import Tally
 from treedbd.web.realtime.frames import BytesReader, UnframedMessage, frame_message
 from treedbd.web.realtime.outbox import JOB_BYTES, Outbox

@@ -16,10 +16,10 @@ from treedbd.http1.headers import Header, Headers
 from treedbd.http1.interface import IHttp1Request
 from treedbd.http1.parser import CutOff, HeadMemory
 from treedbd.http1.request import request_id_of
+from treedbd.http1.writer import DirectSend
 from treedbd.limits import KIB
 from treedbd.names import NO_PROXIES, TrustedProxies
 from treedbd.web.content import Content, ContentReader
-from treedbd.web.http1.direct_send import DirectSend
 from treedbd.web.http1.forwarded import ForwardedRequest, read_forwarded
 from treedbd.web.http1.tally import Tally
 

@@ -51,11 +51,11 @@ from treedbd.http1.parser import (
     ProtocolError,
 )
 from treedbd.http1.request import Request
+from treedbd.http1.writer import ConnectionWriter
 from treedbd.web.http1.connections import Connections
 from treedbd.web.http1.deadlines import Deadline
 from treedbd.web.http1.held_body import HeldBody
 from treedbd.web.http1.served import log_request
-from treedbd.web.http1.writer import ConnectionWriter
 
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _COPIES: Final = 2

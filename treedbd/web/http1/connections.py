@@ -26,9 +26,9 @@ from treedbd.http1.parser import (
     format_reply,
 )
 from treedbd.http1.request import Request
+from treedbd.http1.writer import Ring
 from treedbd.limits import Limits
 from treedbd.loop import Counting, Counts, network_of
-from treedbd.web.http1.pipelines import Ring
 from treedbd.web.http1.served import AnsweredRequest, ServedResource
 from treedbd.web.http1.tally import Tally
 

@@ -16,8 +16,8 @@ from twisted.internet.defer import Deferred
 
 from treedbd.database.slices import Slices, Steps
 from treedbd.held_bytes import SMALL_HELD_BYTES
+from treedbd.http1.writer import UpgradedConnection
 from treedbd.limits import KIB
-from treedbd.web.http1.upgraded import UpgradedConnection
 from treedbd.web.realtime.pieces import LongMessage, Message
 
 INBOX_BYTES: Final = 64 * KIB

@@ -21,8 +21,8 @@ from websockets.server import ServerProtocol
 
 from treedbd.database.slices import Slices, Steps
 from treedbd.http1.headers import Header
+from treedbd.http1.writer import UpgradedConnection
 from treedbd.limits import KIB, Limits
-from treedbd.web.http1.upgraded import UpgradedConnection
 from treedbd.web.realtime.frame_cutter import FrameCutter
 from treedbd.web.realtime.frames import BytesReader
 from treedbd.web.realtime.outbox import Outbox
