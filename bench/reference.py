@@ -25,8 +25,8 @@ from zope.interface import implementer
 
 from treedbd.config.certificate import ServerContext, ensure_local_certificate
 from treedbd.http1.interface import IHttp1Request, IHttp1Resource
+from treedbd.http1.server import Http1Factory
 from treedbd.limits import Limits
-from treedbd.web.http1.factory import Http1Factory
 
 HEADERS: Final = ((b"Content-Type", b"application/json; charset=utf-8"),)
 

@@ -11,7 +11,7 @@ from tests.pages import DOCS, read_blocks
 from tests.sandbox import read_unit
 from tests.test_systemd_unit import UNIT, exposure_of
 from treedbd.config.settings import load_settings
-from treedbd.web.http1.proxy_header import MAX_BINARY_BYTES
+from treedbd.http1.proxies import MAX_BINARY_BYTES
 
 PAGE = (DOCS / "deployment.md").read_text()
 CONF = DOCS.parent / "conf"

@@ -24,6 +24,7 @@ from treedbd.config.settings import Settings
 from treedbd.database.catalog import Catalog
 from treedbd.database.requests import Unavailable
 from treedbd.database.runtime import Problem, Runtime
+from treedbd.http1.server import Http1Factory
 from treedbd.limits import Limits
 from treedbd.loop import Turns
 from treedbd.metrics.board import SampleBoard
@@ -34,7 +35,6 @@ from treedbd.metrics.samples import NOTHING, Samples, add_up, growing, read_samp
 from treedbd.metrics.sources import Queries, Server, Sockets, Sources, Streams
 from treedbd.metrics.table import METRICS
 from treedbd.web.activity import Activity
-from treedbd.web.http1.factory import Http1Factory
 from treedbd.web.request_counts import RequestCounts
 
 OPS_CONNECTIONS: Final = 32

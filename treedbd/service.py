@@ -77,7 +77,9 @@ from treedbd.database.runtime import (
 from treedbd.embedding.local_database import LocalDatabase
 from treedbd.embedding.local_requests import LocalAccess
 from treedbd.files import read_installation
+from treedbd.http1.connection import AdaptRequests, RequestLogging, ServerOptions
 from treedbd.http1.headers import Header
+from treedbd.http1.server import Http1Factory
 from treedbd.limits import Limits
 from treedbd.listening import CannotStart, Listening
 from treedbd.loop import Counting, Levelling, Turns
@@ -102,8 +104,6 @@ from treedbd.web.auth.authenticator import Authenticator
 from treedbd.web.auth.host_login import ADMIN, Auth, HostLogin, Identify, identity_of
 from treedbd.web.auth.verifier import OWNER_TOKEN
 from treedbd.web.cors import Cors
-from treedbd.web.http1.factory import Http1Factory
-from treedbd.web.http1.served import AdaptRequests, RequestLogging, ServerOptions
 from treedbd.web.options import DevelopmentFacts, WebOptions
 from treedbd.web.rates import Rates
 from treedbd.web.realtime.door import RealtimeDoor

@@ -14,14 +14,14 @@ from twisted.internet.task import Clock
 from tests.access import secret_of
 from tests.web.tree_server import OPTIONS, TreeServer
 from treedbd.database.data_directory import stored_bytes
+from treedbd.http1.connection import ServerOptions
 from treedbd.http1.parser import HeadMemory
 from treedbd.http1.request import shown_path
+from treedbd.http1.server import Http1Factory
 from treedbd.names import DatabaseName
 from treedbd.web import activity as module
 from treedbd.web.activity import SLOW_S, SLOWEST, Activity, ProjectActivity, add_up
 from treedbd.web.auth.verifier import Verifier
-from treedbd.web.http1.factory import Http1Factory
-from treedbd.web.http1.served import ServerOptions
 from treedbd.web.request import Question
 
 PLACE = "/.inspect/activity.json"

@@ -15,12 +15,12 @@ from twisted.logger import capturedLogs, eventAsText
 
 from tests.access import secret_of
 from tests.web.tree_server import OPTIONS, TreeServer
+from treedbd.http1.connection import RequestLogging, ServerOptions
 from treedbd.http1.request import Request
+from treedbd.http1.server import Http1Factory
 from treedbd.rules.ruleset import parse_rules
 from treedbd.web import development_log
 from treedbd.web.auth.verifier import Verifier
-from treedbd.web.http1.factory import Http1Factory
-from treedbd.web.http1.served import RequestLogging, ServerOptions
 
 RULES = parse_rules(
     '{"rules": {"gate": {".write": true}, "room": {".read": "root.child(\'gate\').val() == 1"},'

@@ -21,6 +21,8 @@ from tests.web.tree_server import OPTIONS, WALL, TreeServer
 from tests.websocket import upgrade_headers
 from tests.websocket_frames import CONTINUATION, PING, PONG, TEXT, parse_frame, print_frame
 from treedbd.database.requests import ProjectSpec
+from treedbd.http1.connection import ServerOptions
+from treedbd.http1.server import Http1Factory
 from treedbd.limits import PROJECT_RATES, Limits, RateLimits
 from treedbd.loop import Levels, network_of
 from treedbd.names import parse_trusted_proxies
@@ -29,8 +31,6 @@ from treedbd.web.auth import jwt
 from treedbd.web.auth.authenticator import Authenticator
 from treedbd.web.auth.identity import Identity
 from treedbd.web.auth.verifier import Verifier
-from treedbd.web.http1.factory import Http1Factory
-from treedbd.web.http1.served import ServerOptions
 from treedbd.web.rates import Rates, TooManyRequests
 
 SECRET = b"s" * 32

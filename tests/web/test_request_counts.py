@@ -7,9 +7,9 @@ import pathlib
 import attrs
 
 from tests.web.tree_server import OPTIONS, TreeServer
+from treedbd.http1.connection import ServerOptions
+from treedbd.http1.server import Http1Factory
 from treedbd.web.activity import Activity
-from treedbd.web.http1.factory import Http1Factory
-from treedbd.web.http1.served import ServerOptions
 from treedbd.web.request_counts import MAX_OTHERS, RequestCounts
 
 

@@ -13,9 +13,9 @@ from tests.web.http1.peer import Peer
 from tests.web.http1.test_reply import RecordedLog
 from tests.web.tree_server import OPTIONS, TreeServer
 from treedbd.errors import LINES, PER_S
+from treedbd.http1.connection import NO_LOGGING, ServerOptions
+from treedbd.http1.server import Http1Factory
 from treedbd.web.auth.identity import Identity
-from treedbd.web.http1.factory import Http1Factory
-from treedbd.web.http1.served import NO_LOGGING, ServerOptions
 from treedbd.web.request import RequestParser
 from treedbd.web.request_log import CLIENT_CLOSED, MAX_PATH, RequestLog, RequestLogOptions
 

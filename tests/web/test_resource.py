@@ -15,11 +15,11 @@ from tests.web.tree_server import TreeServer
 from treedbd.database.catalog import Catalog
 from treedbd.database.runtime import Runtime
 from treedbd.http1.interface import IHttp1Request
+from treedbd.http1.server import Http1Factory
 from treedbd.limits import Limits
 from treedbd.rules.ruleset import OPEN
 from treedbd.web.auth.authenticator import Authenticator
 from treedbd.web.documents import DOCUMENT_FILE_PATHS, DOCUMENT_PATHS
-from treedbd.web.http1.factory import Http1Factory
 from treedbd.web.options import WebOptions
 from treedbd.web.resource import RESERVED, TreeResource
 from treedbd.web.routes import split_segments

@@ -16,12 +16,12 @@ from tests.web.http1.peer import ParsedReply, Peer, ScriptedResource, Server
 from treedbd.database.catalog import Catalog
 from treedbd.database.requests import ProjectSpec
 from treedbd.database.runtime import AnswerPool, RunInThread, Runtime
+from treedbd.http1.connection import ServerOptions
+from treedbd.http1.server import Http1Factory
 from treedbd.limits import Limits, StreamLimits
 from treedbd.rules.ruleset import OPEN, RuleSet
 from treedbd.web.auth.authenticator import Authenticator
 from treedbd.web.auth.verifier import Verifier
-from treedbd.web.http1.factory import Http1Factory
-from treedbd.web.http1.served import ServerOptions
 from treedbd.web.options import WebOptions
 from treedbd.web.resource import TreeResource
 

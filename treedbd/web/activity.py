@@ -14,10 +14,10 @@ from typing import Final, TypeAlias
 import attrs
 from twisted.internet.interfaces import IReactorTime
 
+from treedbd.http1.connection import AnsweredRequest
 from treedbd.http1.request import shown_path
 from treedbd.names import DatabaseName
 from treedbd.tree.path import format_path
-from treedbd.web.http1.served import AnsweredRequest
 from treedbd.web.request import DataRequest, Question
 
 MAX_NOTED: Final = 65_536

@@ -22,6 +22,7 @@ from twisted.web.http import OK, SWITCHING
 from treedbd.database.database import Database
 from treedbd.database.requests import PermissionDenied, TooLarge
 from treedbd.errors import in_one_line
+from treedbd.http1.adapter import size_of_body
 from treedbd.http1.interface import IHttp1Request
 from treedbd.http1.parser import decode_leniently
 from treedbd.http1.request import HIDDEN, Request
@@ -29,7 +30,6 @@ from treedbd.rules.ruleset import format_explanation
 from treedbd.tree.types import InvalidData
 from treedbd.web.auth.jwt import BadToken, parse
 from treedbd.web.body_gate import FREE_BYTES
-from treedbd.web.http1.adapter import size_of_body
 from treedbd.web.options import WebOptions
 from treedbd.web.parameters import KNOWN
 from treedbd.web.request import DataRequest, Question

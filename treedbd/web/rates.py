@@ -20,13 +20,13 @@ from typing import Any, Final
 
 import attrs
 
+from treedbd.http1.adapter import AdaptedRequest, size_of_body
 from treedbd.http1.interface import IHttp1Request
 from treedbd.http1.parser import ErrorReply
 from treedbd.limits import RateLimits
 from treedbd.loop import Levelling, Levels, network_of
 from treedbd.web.auth.authenticator import Authenticator
 from treedbd.web.auth.identity import Identity, uid_of
-from treedbd.web.http1.adapter import AdaptedRequest, size_of_body
 from treedbd.web.options import WebOptions
 from treedbd.web.request import Question
 from treedbd.web.response import address_of

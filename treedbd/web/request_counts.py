@@ -14,10 +14,10 @@ from typing import Final
 from twisted.web.http import SWITCHING
 
 from treedbd.database.requests import PermissionDenied
+from treedbd.http1.connection import AnsweredRequest
 from treedbd.http1.interface import IHttp1Request
 from treedbd.loop import Histogram
 from treedbd.web.auth.jwt import BadToken
-from treedbd.web.http1.served import AnsweredRequest
 from treedbd.web.request import Question
 
 MAX_OTHERS: Final = 100

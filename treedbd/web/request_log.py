@@ -22,12 +22,12 @@ from twisted.logger import Logger
 from twisted.web.http import SWITCHING
 
 from treedbd.errors import LineBudget, in_one_line
+from treedbd.http1.adapter import size_of_body
+from treedbd.http1.connection import NO_LOGGING, RequestLogging
 from treedbd.http1.request import Request, hide_tokens, shown_path
 from treedbd.names import DatabaseName
 from treedbd.web.auth.identity import Identity
 from treedbd.web.combined_format import format_combined
-from treedbd.web.http1.adapter import size_of_body
-from treedbd.web.http1.served import NO_LOGGING, RequestLogging
 from treedbd.web.request import Question
 from treedbd.web.response import address_of
 from treedbd.web.slow_requests import describe_slow

@@ -21,6 +21,7 @@ from zope.interface import implementer
 from treedbd.database.catalog import Catalog
 from treedbd.database.database import AbsentDatabase, Database
 from treedbd.database.requests import SHUTTING_DOWN, Unavailable, UnknownDatabase
+from treedbd.http1.adapter import AdaptedRequest, size_of_body
 from treedbd.http1.interface import IHttp1Request, IHttp1Resource
 from treedbd.http1.request import Request
 from treedbd.loop import Turns
@@ -38,7 +39,6 @@ from treedbd.web.errors import codes_by_status
 from treedbd.web.front_page import FrontPage
 from treedbd.web.handlers import DataHandlers, Handler, drive
 from treedbd.web.health import Health
-from treedbd.web.http1.adapter import AdaptedRequest, size_of_body
 from treedbd.web.methods import READING, AllowedMethods
 from treedbd.web.openapi.served import OpenApi
 from treedbd.web.options import WebOptions

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 import attrs
 
+from treedbd.http1.adapter import AdaptedRequest
 from treedbd.http1.interface import IHttp1Request
 from treedbd.web.auth.host_login import HostLogin
 from treedbd.web.auth.identity import Identity
-from treedbd.web.http1.adapter import AdaptedRequest
 from treedbd.web.origins import OriginGuard
 from treedbd.web.request import DataRequest
 

@@ -17,10 +17,10 @@ from twisted.web.resource import IResource, Resource
 from twisted.web.server import NOT_DONE_YET
 from zope.interface import alsoProvides
 
+from treedbd.http1.connection import DEFAULT_OPTIONS, NO_LOGGING, RequestLogging, ServerOptions
 from treedbd.http1.request import Request
+from treedbd.http1.server import Http1Factory
 from treedbd.limits import Limits
-from treedbd.web.http1.factory import Http1Factory
-from treedbd.web.http1.served import DEFAULT_OPTIONS, NO_LOGGING, RequestLogging, ServerOptions
 
 GET = b"GET /a.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
 BODY = b'{"a":1}'

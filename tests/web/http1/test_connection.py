@@ -19,9 +19,9 @@ from tests.web.http1.peer import (
     send_small,
 )
 from tests.web.http1.test_direct_send import SocketTransport
+from treedbd.http1.connection import ServerOptions
 from treedbd.http1.request import Request
 from treedbd.limits import Limits
-from treedbd.web.http1.served import ServerOptions
 
 POST = b"POST /a.json HTTP/1.1\r\nHost: localhost\r\n"
 CLOSE = b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n"

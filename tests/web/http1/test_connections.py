@@ -2,9 +2,9 @@ from __future__ import annotations
 
 from tests.database.world import TurnClock
 from tests.web.http1.peer import BODY, GET, ScriptedResource, Server, send_small
+from treedbd.http1.connection import SWEPT_AT_ONCE, Connections
 from treedbd.http1.parser import CutOff
 from treedbd.limits import Limits
-from treedbd.web.http1.connections import SWEPT_AT_ONCE, Connections
 
 LIMITS = Limits(connections=3, connections_per_address=2)
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from treedbd.http1.proxies import ForwardedRequest, parse_node, read_forwarded
 from treedbd.limits import Limits
 from treedbd.names import parse_trusted_proxies
-from treedbd.web.http1.forwarded import ForwardedRequest, parse_node, read_forwarded
 
 TRUSTED = parse_trusted_proxies(["10.0.0.0/8", "2001:db8:aaaa::/48"])
 

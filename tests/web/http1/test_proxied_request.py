@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.web.http1.peer import Peer, ScriptedResource, Server, send_small
+from treedbd.http1.connection import ServerOptions
+from treedbd.http1.proxies import ProxiedRequest
 from treedbd.http1.request import Request
 from treedbd.limits import Limits
 from treedbd.names import parse_trusted_proxies
-from treedbd.web.http1.proxied_request import ProxiedRequest
-from treedbd.web.http1.served import ServerOptions
 from treedbd.web.response import address_of
 
 PROXY = "10.0.0.1"

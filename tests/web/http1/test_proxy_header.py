@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.address import IPv4Address, IPv6Address
 
-from treedbd.web.http1.proxy_header import (
+from treedbd.http1.proxies import (
     MAX_BINARY_BYTES,
     InvalidProxyHeader,
     ProxyHeader,

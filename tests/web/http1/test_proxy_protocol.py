@@ -9,8 +9,8 @@ from twisted.logger import capturedLogs
 
 from tests.web.http1.peer import BODY, GET, CountingTransport, ScriptedResource, Server, send_small
 from treedbd.http1.request import Request
+from treedbd.http1.server import ProxiedFactory
 from treedbd.limits import Limits
-from treedbd.web.http1.proxy_protocol import ProxiedFactory
 
 PROXY = "10.0.0.1"
 

@@ -11,7 +11,7 @@ import pytest
 from twisted.web.resource import Resource
 
 from tests.web.tree_server import OPTIONS, TreeServer
-from treedbd.web.http1.factory import Http1Factory
+from treedbd.http1.server import Http1Factory
 
 TARGET = "/.openapi.json"
 PREFLIGHT = ["Access-Control-Request-Method: PUT", "Access-Control-Request-Headers: x-a"]

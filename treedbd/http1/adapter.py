@@ -15,12 +15,12 @@ from zope.interface import implementer
 from treedbd.http1.headers import Header, Headers
 from treedbd.http1.interface import IHttp1Request
 from treedbd.http1.parser import CutOff, HeadMemory
+from treedbd.http1.proxies import ForwardedRequest, read_forwarded
 from treedbd.http1.request import request_id_of
 from treedbd.http1.writer import DirectSend
 from treedbd.limits import KIB
 from treedbd.names import NO_PROXIES, TrustedProxies
 from treedbd.web.content import Content, ContentReader
-from treedbd.web.http1.forwarded import ForwardedRequest, read_forwarded
 from treedbd.web.http1.tally import Tally
 
 _PIECE_BYTES: Final = 64 * KIB
