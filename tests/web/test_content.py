@@ -7,7 +7,7 @@ from typing import IO
 
 import pytest
 
-from treedbd.web.content import (
+from treedbd.http1.content import (
     SHARES,
     SMALL_BYTES,
     Content,

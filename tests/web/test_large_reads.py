@@ -22,6 +22,7 @@ from treedbd.database.runtime import Runtime
 from treedbd.database.shared_window import QuerySubscription
 from treedbd.database.slices import SLICE_SECONDS, Slices
 from treedbd.database.watchers import Notification
+from treedbd.http1.content import SHARES, ContentReader, TooManyWaitingBytes, WaitingBytesExhausted
 from treedbd.limits import Limits
 from treedbd.store.engine import DiskFull, StoreFailed
 from treedbd.store.memory import MemoryEngine
@@ -30,7 +31,6 @@ from treedbd.tree.edit import make_put
 from treedbd.tree.event import Event
 from treedbd.tree.query import BY_VALUE, Query
 from treedbd.tree.types import Path, Place
-from treedbd.web.content import SHARES, ContentReader, TooManyWaitingBytes, WaitingBytesExhausted
 from treedbd.web.large_reads import BegunRendering, LargeRead, Waiter, before_deadline
 from treedbd.web.rendering import IN_MEMORY_BYTES, Rendering
 from treedbd.web.shared_reads import (

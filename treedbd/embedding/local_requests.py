@@ -21,6 +21,7 @@ from treedbd.database.requests import ConditionFailed, Unavailable
 from treedbd.database.rights import ReadRequest
 from treedbd.embedding.awaiting import wait_for
 from treedbd.embedding.values import copy
+from treedbd.http1.content import WaitingBytesRefused
 from treedbd.limits import DEFAULT_TIMEOUT_S, MAX_TIMEOUT_S, Limits
 from treedbd.names import DatabaseName
 from treedbd.store.engine import DamagedRow, StoreFailed
@@ -28,7 +29,6 @@ from treedbd.tree.hashes import parse_etags
 from treedbd.tree.path import make_place
 from treedbd.tree.types import InvalidPath, InvalidQuery, Place
 from treedbd.web.auth.identity import Identity
-from treedbd.web.content import WaitingBytesRefused
 from treedbd.web.dialect import STANDARD
 from treedbd.web.parameters import Parameters
 from treedbd.web.request import DataRequest

@@ -13,10 +13,10 @@ from typing import Any, Final
 import orjson
 
 from treedbd.database.requests import TooLarge
+from treedbd.http1.content import Content
 from treedbd.limits import MAX_BODY_NESTING, MAX_SHOWN_BYTES
 from treedbd.tree.types import InvalidData, Json
 from treedbd.tree.value import compact, parse
-from treedbd.web.content import Content
 from treedbd.web.response import Response
 
 _OPTIONS: Final = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME

@@ -12,9 +12,9 @@ import attrs
 
 from treedbd.database.resume import MissedNotification
 from treedbd.database.watchers import Notification
+from treedbd.http1.content import ContentReader, WaitingBytes
 from treedbd.tree.event import Event, Position
 from treedbd.tree.value import parse
-from treedbd.web.content import ContentReader, WaitingBytes
 from treedbd.web.sse.frames import print_id
 from treedbd.web.sse.missed import hold_missed
 

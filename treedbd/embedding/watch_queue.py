@@ -25,12 +25,12 @@ from treedbd.database.watchers import Notification, Subscription
 from treedbd.embedding.local_requests import LocalAccess
 from treedbd.embedding.values import TooLargeToRead, text_of
 from treedbd.embedding.waiting_events import WaitingEvents, WatchEvent
+from treedbd.http1.content import WaitingBytesRefused
 from treedbd.names import DatabaseName
 from treedbd.store.nodes import Nodes
 from treedbd.tree.event import Position
 from treedbd.tree.types import InvalidQuery
 from treedbd.web.auth.identity import Identity
-from treedbd.web.content import WaitingBytesRefused
 from treedbd.web.read_options import check_stream
 from treedbd.web.rendering import Rendering
 from treedbd.web.request import DataRequest

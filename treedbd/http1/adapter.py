@@ -12,6 +12,7 @@ from twisted.internet.interfaces import IAddress, IPullProducer
 from twisted.web.http import NO_BODY_CODES, HTTPChannel
 from zope.interface import implementer
 
+from treedbd.http1.content import Content, ContentReader, Tally
 from treedbd.http1.headers import Header, Headers
 from treedbd.http1.interface import IHttp1Request
 from treedbd.http1.parser import CutOff, HeadMemory
@@ -20,8 +21,6 @@ from treedbd.http1.request import request_id_of
 from treedbd.http1.writer import DirectSend
 from treedbd.limits import KIB
 from treedbd.names import NO_PROXIES, TrustedProxies
-from treedbd.web.content import Content, ContentReader
-from treedbd.web.http1.tally import Tally
 
 _PIECE_BYTES: Final = 64 * KIB
 

@@ -69,6 +69,7 @@ from zope.interface import implementer
 
 from treedbd.database.slices import in_turns
 from treedbd.held_bytes import SMALL_HELD_BYTES, HeldAccount, HeldBytes, HeldBytesRefused
+from treedbd.http1.content import SHARES, Tally
 from treedbd.http1.headers import Header
 from treedbd.http1.parser import (
     BODY_TIMEOUT,
@@ -92,8 +93,6 @@ from treedbd.http1.writer import ConnectionWriter, Ring
 from treedbd.limits import Limits
 from treedbd.loop import Counting, Counts, network_of
 from treedbd.names import NO_PROXIES, TrustedProxies
-from treedbd.web.content import SHARES
-from treedbd.web.http1.tally import Tally
 
 _LINGER_TIMES: Final = 6
 

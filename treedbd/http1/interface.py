@@ -17,10 +17,9 @@ from twisted.web.iweb import IRequest
 from twisted.web.resource import IResource
 from zope.interface import Attribute
 
+from treedbd.http1.content import Content, ContentReader, Tally
 from treedbd.http1.headers import Header
 from treedbd.http1.parser import CutOff
-from treedbd.web.content import Content, ContentReader
-from treedbd.web.http1.tally import Tally
 
 if TYPE_CHECKING:
     from treedbd.http1.writer import DirectSend, UpgradedConnection

@@ -53,6 +53,7 @@ from twisted.web.server import Request as StockRequest
 from zope.interface import implementer
 
 from treedbd.caches import bounded_cache
+from treedbd.http1.content import Content, ContentReader, Tally
 from treedbd.http1.headers import Header, Headers
 from treedbd.http1.interface import IHttp1Request
 from treedbd.http1.parser import (
@@ -69,8 +70,6 @@ from treedbd.http1.parser import (
 from treedbd.http1.writer import ConnectionWriter, DirectSend, UpgradedConnection
 from treedbd.limits import MAX_DEPTH
 from treedbd.traces import Trace
-from treedbd.web.content import Content, ContentReader
-from treedbd.web.http1.tally import Tally
 
 _CRLF: Final = b"\r\n"
 _CLOSE: Final = b"Connection: close\r\n"

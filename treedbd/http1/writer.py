@@ -73,12 +73,10 @@ from twisted.protocols.tls import BufferingTLSTransport
 from zope.interface import implementer
 
 from treedbd.database.slices import Slices, Steps
+from treedbd.http1.content import Buffer, Content, ContentReader, FlowReader, Tally
 from treedbd.http1.interface import IHttp1Request
 from treedbd.http1.parser import CutOff
 from treedbd.limits import KIB, MIB
-from treedbd.web.content import Buffer, Content, ContentReader
-from treedbd.web.flow import FlowReader
-from treedbd.web.http1.tally import Tally
 
 AT_ONCE_BYTES: Final = 256 * 1024
 """More is not sent directly: a socket does not take it at once."""

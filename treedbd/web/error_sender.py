@@ -7,11 +7,11 @@ from collections.abc import Callable
 import attrs
 
 from treedbd.errors import in_one_line
+from treedbd.http1.content import WaitingBytesRefused
 from treedbd.http1.interface import IHttp1Request
 from treedbd.http1.request import id_header, shown_path
 from treedbd.names import DatabaseName, DialectName
 from treedbd.web.auth.host_login import ClientGone
-from treedbd.web.content import WaitingBytesRefused
 from treedbd.web.dialect import Dialect
 from treedbd.web.errors import code_of, error_response, is_server_error
 from treedbd.web.request import DataRequest, RequestParser

@@ -28,6 +28,7 @@ from treedbd.database.requests import (
 )
 from treedbd.errors import NO_FIELDS
 from treedbd.held_bytes import HeldBytesRefused
+from treedbd.http1.content import TooManyWaitingBytes, WaitingBytesExhausted
 from treedbd.http1.headers import ACCEPTED, Header, UnsupportedEncoding
 from treedbd.http1.parser import REPLIES
 from treedbd.limits import MAX_SHOWN_BYTES
@@ -46,7 +47,6 @@ from treedbd.web.auth.host_login import IdentifyFailed
 from treedbd.web.auth.identity import AuthRequired, NotAdmin
 from treedbd.web.auth.jwt import BadToken
 from treedbd.web.auth.providers import ProviderUnavailable
-from treedbd.web.content import TooManyWaitingBytes, WaitingBytesExhausted
 from treedbd.web.dialect import Dialect
 from treedbd.web.documents import MissingDocument
 from treedbd.web.methods import MethodNotAllowed

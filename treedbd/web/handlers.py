@@ -20,13 +20,13 @@ from treedbd.database.answers import Answer
 from treedbd.database.database import Database
 from treedbd.database.requests import Caller, DeadlinePassed
 from treedbd.database.rights import trace_rules
+from treedbd.http1.content import Flow
 from treedbd.http1.interface import IHttp1Request
 from treedbd.rules.context import Context, QueryFacts
 from treedbd.rules.evaluate import Verdict
 from treedbd.store.nodes import Nodes
 from treedbd.web.auth.identity import ANONYMOUS, Identity, override_auth, require_admin
 from treedbd.web.explain import explanation
-from treedbd.web.flow import Flow
 from treedbd.web.large_reads import Rendered, Waiter, before_deadline
 from treedbd.web.missing_indexes import MissingIndexes, explain_index
 from treedbd.web.parts import WebParts

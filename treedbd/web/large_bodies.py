@@ -16,6 +16,7 @@ from twisted.internet.defer import CancelledError
 from twisted.internet.interfaces import IReactorTime
 
 from treedbd.database.requests import DeadlinePassed
+from treedbd.http1.content import SMALL_BYTES, Content, JoinedContent
 from treedbd.http1.headers import Coding, decode_pieces
 from treedbd.http1.interface import IHttp1Request
 from treedbd.limits import KIB
@@ -23,7 +24,6 @@ from treedbd.store.nodes import HeldNodes, Nodes, PresentNodes
 from treedbd.tree.edit import Edit
 from treedbd.tree.types import Chunks, Json
 from treedbd.tree.value import compact
-from treedbd.web.content import SMALL_BYTES, Content, JoinedContent
 from treedbd.web.large_reads import Waiter, before_deadline
 from treedbd.web.read_options import PLAIN
 from treedbd.web.rendering import Rendering

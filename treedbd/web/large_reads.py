@@ -25,9 +25,9 @@ from twisted.python.failure import Failure
 
 from treedbd.database.requests import DeadlinePassed
 from treedbd.database.slices import Slices, Steps
+from treedbd.http1.content import Flow
 from treedbd.limits import KIB
 from treedbd.store.nodes import HeldNodes, Nodes
-from treedbd.web.flow import Flow
 from treedbd.web.rendering import Rendering, RenderingWriter
 
 Rendered: TypeAlias = Rendering | Flow

@@ -7,9 +7,9 @@ import tempfile
 from typing import IO, Final
 
 from treedbd.files import FULL_ERRNOS, close_temporary
+from treedbd.http1.content import SMALL_BYTES, Buffer, Content, WaitingBytes
 from treedbd.limits import MIB
 from treedbd.store.engine import DiskFull
-from treedbd.web.content import SMALL_BYTES, Buffer, Content, WaitingBytes
 
 IN_MEMORY_BYTES: Final = MIB
 """What is rendered slice by slice and becomes longer goes into a temporary file."""

@@ -14,6 +14,7 @@ import attrs
 
 from treedbd.database.answers import Answer
 from treedbd.database.requests import TooLargeToIndent
+from treedbd.http1.content import SMALL_BYTES, Content, Flow, WaitingBytes
 from treedbd.http1.headers import Header
 from treedbd.limits import KIB, MAX_SHOWN_BYTES
 from treedbd.store.nodes import Nodes, etag_in_steps
@@ -24,9 +25,7 @@ from treedbd.tree.hashes import NULL_ETAG, etag
 from treedbd.tree.query import Query, Shallow
 from treedbd.tree.types import Container, Json, Path, Place
 from treedbd.tree.value import compact, print_keys, print_members
-from treedbd.web.content import SMALL_BYTES, Content, WaitingBytes
 from treedbd.web.dialect import Dialect
-from treedbd.web.flow import Flow
 from treedbd.web.read_options import PLAIN, ReadOptions
 from treedbd.web.request import DataRequest
 from treedbd.web.response import JSON_HEADERS, JSON_TYPE, Response

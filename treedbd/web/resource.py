@@ -22,6 +22,7 @@ from treedbd.database.catalog import Catalog
 from treedbd.database.database import AbsentDatabase, Database
 from treedbd.database.requests import SHUTTING_DOWN, Unavailable, UnknownDatabase
 from treedbd.http1.adapter import AdaptedRequest, size_of_body
+from treedbd.http1.content import WaitingBytesRefused
 from treedbd.http1.interface import IHttp1Request, IHttp1Resource
 from treedbd.http1.request import Request
 from treedbd.loop import Turns
@@ -31,7 +32,6 @@ from treedbd.web.admin import AdminHandlers
 from treedbd.web.auth.authenticator import Authenticator
 from treedbd.web.auth.host_login import HostLogin
 from treedbd.web.body_gate import FREE_BYTES
-from treedbd.web.content import WaitingBytesRefused
 from treedbd.web.development_log import make_development_log
 from treedbd.web.documents import DOCUMENT_FILE_PATHS, DOCUMENT_PATHS, Documents
 from treedbd.web.error_sender import ErrorSender

@@ -9,6 +9,14 @@ import attrs
 from twisted.internet.interfaces import IReactorTime
 
 from treedbd.database.slices import Slices
+from treedbd.http1.content import (
+    SMALL_BYTES,
+    Content,
+    Flow,
+    FlowReader,
+    JoinedContent,
+    WaitingBytes,
+)
 from treedbd.http1.headers import Coding, Header
 from treedbd.http1.interface import IHttp1Request
 from treedbd.http1.writer import FlowSender
@@ -21,9 +29,7 @@ from treedbd.web.compression import (
     encode_short,
     make_encoder,
 )
-from treedbd.web.content import SMALL_BYTES, Content, JoinedContent, WaitingBytes
 from treedbd.web.cors import Cors
-from treedbd.web.flow import Flow, FlowReader
 
 JSON_TYPE: Final = (b"Content-Type", b"application/json; charset=utf-8")
 SCRIPT_TYPE: Final = (b"Content-Type", b"application/javascript; charset=utf-8")

@@ -18,9 +18,9 @@ from twisted.internet.interfaces import IReactorTime
 
 from treedbd.database.slices import SLICE_SECONDS, Slices
 from treedbd.held_bytes import HeldBytes
+from treedbd.http1.content import SMALL_BYTES, WaitingBytes, WaitingBytesRefused
 from treedbd.limits import Limits
 from treedbd.store.nodes import HeldNodes, Nodes, PresentNodes
-from treedbd.web.content import SMALL_BYTES, WaitingBytes, WaitingBytesRefused
 from treedbd.web.large_reads import BegunRendering, LargeRead, Rendered, RenderingSource, Waiter
 from treedbd.web.rendering import Rendering, RenderingWriter
 

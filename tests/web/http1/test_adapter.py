@@ -15,10 +15,10 @@ from zope.interface.verify import verifyObject
 
 from tests.web.http1.peer import GET, ParsedReply, Peer, ScriptedResource, Server
 from treedbd.http1.adapter import AdaptedRequest
+from treedbd.http1.content import Content, WaitingBytes
 from treedbd.http1.interface import IHttp1Request, IHttp1Resource
 from treedbd.limits import Limits
 from treedbd.names import parse_trusted_proxies
-from treedbd.web.content import Content, WaitingBytes
 
 LIMIT = 10
 LONG = b"0123456789" * 50_000

@@ -16,9 +16,9 @@ from twisted.python.failure import Failure
 
 from tests.web.http1.peer import GET, ScriptedResource, Server, parse_replies
 from tests.web.http1.test_direct_send import SocketTransport
+from treedbd.http1.content import Content, WaitingBytes
 from treedbd.http1.request import Request
 from treedbd.http1.writer import ContentWriter
-from treedbd.web.content import Content, WaitingBytes
 
 PEER = IPv4Address("TCP", "192.0.2.1", 4321)
 EVENT = b"0123456789"

@@ -36,10 +36,10 @@ from twisted.web.static import File
 from zope.interface.verify import verifyObject
 
 from tests.web.http1.peer import BODY, GET, ScriptedResource, Server, parse_replies, send_small
+from treedbd.http1.content import Content, WaitingBytes
 from treedbd.http1.request import Request
 from treedbd.http1.server import Http1Factory
 from treedbd.limits import Limits
-from treedbd.web.content import Content, WaitingBytes
 
 reactor: Any = global_reactor
 LAST = b"GET /last HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"

@@ -18,8 +18,8 @@ from zope.interface.verify import verifyObject
 
 from tests.closing import Closing
 from tests.web.http1.peer import BODY, GET, ParsedReply, Peer, ScriptedResource, Server, send_small
+from treedbd.http1.content import Content, WaitingBytes
 from treedbd.http1.request import Request
-from treedbd.web.content import Content, WaitingBytes
 
 DATE = b"Sun, 06 Nov 1994 08:49:37 GMT"
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from websockets.frames import Frame, Opcode
 from websockets.streams import StreamReader
 
-from treedbd.web.content import Content, WaitingBytes
+from treedbd.http1.content import Content, WaitingBytes
 from treedbd.web.realtime.frames import (
     PIECE_BYTES,
     BytesReader,

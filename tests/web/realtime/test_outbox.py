@@ -6,9 +6,14 @@ from collections.abc import Sequence
 
 from tests.database.world import TurnClock
 from treedbd.database.slices import FIRST_SECONDS, Slices
+from treedbd.http1.content import (
+    Content,
+    Tally,
+    WaitingBytes,
+    WaitingBytesExhausted,
+    WaitingBytesRefused,
+)
 from treedbd.http1.writer import DirectSend
-from treedbd.web.content import Content, WaitingBytes, WaitingBytesExhausted, WaitingBytesRefused
-from treedbd.web.http1.tally import Tally
 from treedbd.web.realtime.frames import BytesReader, UnframedMessage, frame_message
 from treedbd.web.realtime.outbox import JOB_BYTES, Outbox
 from treedbd.web.sse.send_queue import FrameReader

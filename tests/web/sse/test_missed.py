@@ -8,7 +8,7 @@ import attrs
 import pytest
 
 from tests.web.tree_server import OPTIONS, PATIENT, StreamClient, TreeServer
-from treedbd.web.content import SHARES
+from treedbd.http1.content import SHARES
 
 WRITES = 20
 TEXT = "x" * 8000

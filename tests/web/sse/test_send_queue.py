@@ -13,9 +13,8 @@ from twisted.internet.task import Clock
 
 from tests.database.world import TurnClock
 from treedbd.database.slices import FIRST_SECONDS, SLICE_SECONDS, Slices
+from treedbd.http1.content import Buffer, Content, ContentReader, Tally, WaitingBytes
 from treedbd.http1.writer import DirectSend
-from treedbd.web.content import Buffer, Content, ContentReader, WaitingBytes
-from treedbd.web.http1.tally import Tally
 from treedbd.web.sse.send_queue import CHUNK_BYTES, SendQueue
 
 LIMIT = 100_000

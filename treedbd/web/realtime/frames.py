@@ -14,8 +14,8 @@ from typing import Final
 
 from websockets.frames import Frame, Opcode
 
+from treedbd.http1.content import Buffer, Content, JoinedContent, WaitingBytes
 from treedbd.tree.types import Chunks
-from treedbd.web.content import Buffer, Content, JoinedContent, WaitingBytes
 from treedbd.web.sse.send_queue import FrameReader
 
 PIECE_BYTES: Final = 16_384

@@ -8,10 +8,10 @@ import attrs
 from twisted.python.failure import Failure
 
 from treedbd.database.rights import ReadRequest
+from treedbd.http1.content import WaitingBytesRefused
 from treedbd.store.nodes import Nodes
 from treedbd.tree.query import Query
 from treedbd.tree.types import Place
-from treedbd.web.content import WaitingBytesRefused
 from treedbd.web.large_reads import Waiter
 from treedbd.web.read_options import EXPORT
 from treedbd.web.realtime import messages

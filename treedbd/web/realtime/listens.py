@@ -21,11 +21,11 @@ from treedbd.database.rights import ReadGrant, ReadRequest
 from treedbd.database.shared_window import SharedWindow
 from treedbd.database.watchers import Notification
 from treedbd.held_bytes import HeldAccount, HeldBytesRefused
+from treedbd.http1.content import Content, WaitingBytesRefused
 from treedbd.limits import KIB
 from treedbd.store.nodes import Nodes
 from treedbd.tree.query import Query, bytes_of
 from treedbd.tree.types import Json, Path
-from treedbd.web.content import Content, WaitingBytesRefused
 from treedbd.web.read_options import EXPORT
 from treedbd.web.realtime import messages
 from treedbd.web.realtime.frames import contents_of, frame_message

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from treedbd.database.slices import Slices, Steps
+from treedbd.http1.content import SMALL_BYTES, Buffer, Content, ContentReader, WaitingBytesRefused
 from treedbd.http1.writer import ContentWriter, UpgradedConnection
-from treedbd.web.content import SMALL_BYTES, Buffer, Content, ContentReader, WaitingBytesRefused
 from treedbd.web.realtime.frames import FramingReader, UnframedMessage
 from treedbd.web.sse.send_queue import CHUNK_BYTES, FrameReader
 

@@ -21,11 +21,11 @@ from treedbd.database.database import Database
 from treedbd.database.requests import Caller
 from treedbd.database.shared_window import SharedWindow
 from treedbd.http1.connection import HeldBody
+from treedbd.http1.content import WaitingBytesRefused
 from treedbd.http1.interface import IHttp1Request
 from treedbd.http1.writer import UpgradedConnection
 from treedbd.names import DatabaseName
 from treedbd.web.auth.identity import Identity, uid_of
-from treedbd.web.content import WaitingBytesRefused
 from treedbd.web.rates import TooManyRequests
 from treedbd.web.realtime import messages
 from treedbd.web.realtime.actions import SessionActions, UnknownLongMessage

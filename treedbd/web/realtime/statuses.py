@@ -19,12 +19,12 @@ from treedbd.database.requests import (
     UnknownDatabase,
 )
 from treedbd.held_bytes import HeldBytesRefused
+from treedbd.http1.content import WaitingBytesRefused
 from treedbd.store.engine import CannotOpenStore, DamagedRow, DiskFull, StoreFailed
 from treedbd.tree.types import InvalidData, InvalidPath, InvalidQuery
 from treedbd.web.auth.identity import AuthRequired, NotAdmin
 from treedbd.web.auth.jwt import BadToken
 from treedbd.web.auth.providers import ProviderUnavailable
-from treedbd.web.content import WaitingBytesRefused
 from treedbd.web.rates import TooManyRequests
 
 PERMISSION_DENIED: Final = ("permission_denied", "Permission denied")

@@ -8,8 +8,8 @@ from typing import Protocol
 from treedbd.database.database import Database
 from treedbd.database.requests import Caller
 from treedbd.database.rights import ReadRequest
+from treedbd.http1.content import Content
 from treedbd.store.nodes import Nodes, spell_chunks
-from treedbd.web.content import Content
 from treedbd.web.large_reads import RenderingSource
 from treedbd.web.realtime.frames import FramingReader, frame_message
 from treedbd.web.realtime.outbox import Outbox

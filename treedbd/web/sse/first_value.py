@@ -14,11 +14,11 @@ from twisted.internet.defer import CancelledError, Deferred
 
 from treedbd.database.shared_window import QuerySubscription
 from treedbd.database.watchers import Subscription
+from treedbd.http1.content import Content, ContentReader
 from treedbd.store.nodes import HeldNodes, Nodes
 from treedbd.tree.event import Position
 from treedbd.tree.query import Query, name_query
 from treedbd.tree.types import Path, Place
-from treedbd.web.content import Content, ContentReader
 from treedbd.web.large_reads import RenderingSource, Waiter
 from treedbd.web.read_options import EXPORT, PLAIN
 from treedbd.web.rendering import Rendering

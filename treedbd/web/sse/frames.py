@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from treedbd.database.watchers import Notification
+from treedbd.http1.content import Content, JoinedContent, WaitingBytes
 from treedbd.tree.event import Event, Position
-from treedbd.web.content import Content, JoinedContent, WaitingBytes
 
 KEEP_ALIVE: Final = b"event: keep-alive\ndata: null\n\n"
 CANCEL: Final = b"event: cancel\ndata: null\n\n"

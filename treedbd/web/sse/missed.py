@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from treedbd.database.resume import MissedNotification
-from treedbd.web.content import Buffer, Content, ContentReader, WaitingBytes
+from treedbd.http1.content import Buffer, Content, ContentReader, WaitingBytes
 from treedbd.web.sse.frames import print_in_pieces
 
 

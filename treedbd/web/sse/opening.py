@@ -12,12 +12,12 @@ from treedbd.database.database import Database
 from treedbd.database.requests import Caller, PermissionDenied, Unavailable
 from treedbd.database.rights import ReadRequest
 from treedbd.held_bytes import SMALL_HELD_BYTES, HeldAccount, HeldBytesRefused
+from treedbd.http1.content import WaitingBytesRefused
 from treedbd.http1.headers import Header
 from treedbd.http1.interface import IHttp1Request
 from treedbd.tree.query import bytes_of
 from treedbd.tree.types import InvalidQuery
 from treedbd.web.auth.identity import Identity
-from treedbd.web.content import WaitingBytesRefused
 from treedbd.web.missing_indexes import MissingIndexes
 from treedbd.web.parameters import ON_DISCONNECT
 from treedbd.web.parts import WebParts

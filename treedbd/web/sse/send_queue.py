@@ -17,10 +17,10 @@ from typing import Final, Protocol
 from twisted.internet.interfaces import IReactorTime
 
 from treedbd.database.slices import Slices, Steps
+from treedbd.http1.content import SMALL_BYTES, Buffer, Content, ContentReader, WaitingBytesRefused
 from treedbd.http1.interface import IHttp1Request
 from treedbd.http1.writer import ContentWriter
 from treedbd.limits import KIB
-from treedbd.web.content import SMALL_BYTES, Buffer, Content, ContentReader, WaitingBytesRefused
 
 CHUNK_BYTES: Final = 16 * KIB
 

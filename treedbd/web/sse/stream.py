@@ -24,6 +24,7 @@ from treedbd.database.requests import PermissionDenied, Unavailable
 from treedbd.database.resume import MissedNotification, Resumption
 from treedbd.database.watchers import Notification
 from treedbd.held_bytes import HeldBytesRefused
+from treedbd.http1.content import Content, WaitingBytesRefused
 from treedbd.http1.headers import Header
 from treedbd.http1.interface import IHttp1Request
 from treedbd.http1.parser import CutOff
@@ -31,7 +32,6 @@ from treedbd.store.engine import DiskFull, StoreFailed
 from treedbd.store.nodes import Nodes
 from treedbd.tree.event import Position
 from treedbd.tree.types import InvalidQuery
-from treedbd.web.content import Content, WaitingBytesRefused
 from treedbd.web.rendering import Rendering
 from treedbd.web.shared_reads import SharedReads, TooMuchWork
 from treedbd.web.sse import frames
