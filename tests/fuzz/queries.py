@@ -13,8 +13,13 @@ from treedbd.store.select import iterate_selected
 from treedbd.tree.edit import make_put
 from treedbd.tree.query import Query
 from treedbd.tree.types import InvalidPath, InvalidQuery, Json, Place
-from treedbd.web.parameters import parse_leniently, parse_parameters, parse_timeout
-from treedbd.web.read_options import check_stream, parse_read_options
+from treedbd.web.request import (
+    check_stream,
+    parse_leniently,
+    parse_parameters,
+    parse_read_options,
+    parse_timeout,
+)
 
 TOKENS: Final = (
     *(b"&", b"=", b"%22", b"%", b"+", b";", b"orderBy=", b'orderBy="$key"', b'orderBy="$value"'),

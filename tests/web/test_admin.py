@@ -33,8 +33,8 @@ from treedbd.web.auth.fetch import FetchFailed
 from treedbd.web.auth.jwt import BadToken
 from treedbd.web.auth.providers import Provider, ProviderKeys
 from treedbd.web.auth.verifier import Verifier
-from treedbd.web.dialect import FIREBASE
 from treedbd.web.options import WebOptions
+from treedbd.web.request import FIREBASE
 from treedbd.web.resource import TreeResource
 
 reactor: Any = installed_reactor

@@ -16,7 +16,7 @@ from treedbd.store.changelog import describe_entry
 from treedbd.tree.value import indent
 from treedbd.web import change_log
 from treedbd.web.change_log import print_log
-from treedbd.web.dialect import FIREBASE, STANDARD
+from treedbd.web.request import FIREBASE, STANDARD
 
 COUNT = 30
 LOOKS = 10

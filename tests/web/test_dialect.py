@@ -8,9 +8,7 @@ from treedbd.http1.headers import Headers
 from treedbd.names import DialectName
 from treedbd.tree.hashes import NULL_ETAG, ETagSet, etag, parse_etags
 from treedbd.tree.types import Chunks, Json
-from treedbd.web.dialect import FIREBASE, STANDARD, Dialect
-from treedbd.web.parameters import Parameters
-from treedbd.web.request import choose_dialect
+from treedbd.web.request import FIREBASE, STANDARD, Dialect, Parameters, choose_dialect
 
 TEXT = 'Not "this": one\\.'
 

@@ -14,9 +14,8 @@ from treedbd.store.node_writer import NodeWriter
 from treedbd.store.nodes import Nodes
 from treedbd.tree.edit import make_put
 from treedbd.tree.types import Json, Place
-from treedbd.web.parameters import Parameters
-from treedbd.web.read_options import parse_read_options
 from treedbd.web.representation import chunks_of
+from treedbd.web.request import Parameters, parse_read_options
 
 RECORDS = 10_000
 PLACE = Place(("all",))

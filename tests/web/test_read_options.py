@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from treedbd.rules.context import NullBound, QueryFacts
-from treedbd.web.read_options import parse_read_options
+from treedbd.web.request import parse_read_options
 
 NULL = NullBound.NULL
 

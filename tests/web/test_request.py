@@ -21,11 +21,19 @@ from treedbd.web.addressing import (
     parse_short_path,
 )
 from treedbd.web.auth.identity import AuthOverride
-from treedbd.web.dialect import FIREBASE, STANDARD, Dialect
-from treedbd.web.methods import AllowedMethods, MethodNotAllowed
 from treedbd.web.options import WebOptions
-from treedbd.web.parameters import find_token
-from treedbd.web.request import DataRequest, Location, PayloadTooLarge, RequestParser
+from treedbd.web.request import (
+    FIREBASE,
+    STANDARD,
+    AllowedMethods,
+    DataRequest,
+    Dialect,
+    Location,
+    MethodNotAllowed,
+    PayloadTooLarge,
+    RequestParser,
+    find_token,
+)
 
 SHOP = DatabaseName("shop")
 OPTIONS = WebOptions(domains=("db.test",))

@@ -21,8 +21,7 @@ from treedbd.rules.ruleset import OPEN
 from treedbd.web.auth.authenticator import Authenticator
 from treedbd.web.documents import DOCUMENT_FILE_PATHS, DOCUMENT_PATHS
 from treedbd.web.options import WebOptions
-from treedbd.web.resource import RESERVED, TreeResource
-from treedbd.web.routes import split_segments
+from treedbd.web.resource import RESERVED, TreeResource, split_segments
 
 ROUTES = {rule.endpoint: rule for rule in TreeResource.app.url_map.iter_rules()}
 RESERVED_PATHS = [

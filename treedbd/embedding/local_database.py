@@ -29,8 +29,7 @@ from treedbd.tree.types import Json
 from treedbd.tree.value import parse
 from treedbd.web.auth.host_login import Auth, identity_of
 from treedbd.web.auth.identity import Identity
-from treedbd.web.parameters import Parameters
-from treedbd.web.request import DataRequest, PayloadTooLarge
+from treedbd.web.request import DataRequest, Parameters, PayloadTooLarge
 
 DEFAULT_TRIES: Final = 100
 

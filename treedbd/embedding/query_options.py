@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias, TypedDict
 from treedbd.embedding.values import encode
 from treedbd.tree.query import check_combination
 from treedbd.tree.types import InvalidData, InvalidQuery, Json
-from treedbd.web.parameters import Parameters
+from treedbd.web.request import Parameters
 
 Scalar: TypeAlias = str | int | float | bool | None
 Bound: TypeAlias = Scalar | tuple[Scalar, str]

@@ -22,9 +22,8 @@ from treedbd.web.auth.authenticator import Authenticator
 from treedbd.web.auth.identity import require_admin
 from treedbd.web.change_log import print_log
 from treedbd.web.explain import NO_RULES, explanation
-from treedbd.web.parameters import parse_choice
 from treedbd.web.representation import json_response, text_response
-from treedbd.web.request import DataRequest
+from treedbd.web.request import DataRequest, parse_choice
 from treedbd.web.response import Response
 from treedbd.web.write import decode, read_body
 

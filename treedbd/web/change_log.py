@@ -20,8 +20,7 @@ from treedbd.tree.path import format_path
 from treedbd.tree.query import parse_limit
 from treedbd.tree.types import PRIORITY, InvalidQuery, Json
 from treedbd.tree.value import compact
-from treedbd.web.dialect import Dialect
-from treedbd.web.parameters import Parameters, parse_choice
+from treedbd.web.request import Dialect, Parameters, parse_choice
 
 T = TypeVar("T")
 

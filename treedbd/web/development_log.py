@@ -31,8 +31,7 @@ from treedbd.tree.types import InvalidData
 from treedbd.web.auth.jwt import BadToken, parse
 from treedbd.web.body_gate import FREE_BYTES
 from treedbd.web.options import WebOptions
-from treedbd.web.parameters import KNOWN
-from treedbd.web.request import DataRequest, Question
+from treedbd.web.request import KNOWN, DataRequest, Question
 from treedbd.web.response import Response
 
 MAX_SHOWN: Final = 60

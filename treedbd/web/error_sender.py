@@ -12,9 +12,8 @@ from treedbd.http1.interface import IHttp1Request
 from treedbd.http1.request import id_header, shown_path
 from treedbd.names import DatabaseName, DialectName
 from treedbd.web.auth.host_login import ClientGone
-from treedbd.web.dialect import Dialect
 from treedbd.web.errors import code_of, error_response, is_server_error
-from treedbd.web.request import DataRequest, RequestParser
+from treedbd.web.request import DataRequest, Dialect, RequestParser
 from treedbd.web.response import Response, ResponseWriter
 
 

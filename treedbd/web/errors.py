@@ -47,9 +47,7 @@ from treedbd.web.auth.host_login import IdentifyFailed
 from treedbd.web.auth.identity import AuthRequired, NotAdmin
 from treedbd.web.auth.jwt import BadToken
 from treedbd.web.auth.providers import ProviderUnavailable
-from treedbd.web.dialect import Dialect
 from treedbd.web.documents import MissingDocument
-from treedbd.web.methods import MethodNotAllowed
 from treedbd.web.origins import ForeignOrigin, UnnamedPage
 from treedbd.web.rates import TooManyRequests
 from treedbd.web.realtime.registry import (
@@ -59,7 +57,7 @@ from treedbd.web.realtime.registry import (
     TooManySockets,
     WrongVersion,
 )
-from treedbd.web.request import PayloadTooLarge
+from treedbd.web.request import Dialect, MethodNotAllowed, PayloadTooLarge
 from treedbd.web.response import JSON_TYPE, Response
 from treedbd.web.sse.registry import StreamsExhausted, TooManyStreams
 

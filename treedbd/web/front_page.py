@@ -25,10 +25,9 @@ from treedbd.names import DatabaseName
 from treedbd.rules.ruleset import OPEN
 from treedbd.web.addressing import NoDatabaseNamed
 from treedbd.web.html_page import ICON, ICON_URL, html_page, read_template
-from treedbd.web.methods import READING
 from treedbd.web.options import DevelopmentFacts, WebOptions
 from treedbd.web.origins import is_loopback, is_loopback_address
-from treedbd.web.request import RequestParser
+from treedbd.web.request import READING, RequestParser
 from treedbd.web.response import Response, address_of
 
 MAX_SHOWN_DATABASES: Final = 50

@@ -27,11 +27,10 @@ from treedbd.web.auth.host_login import IdentifyFailed
 from treedbd.web.auth.identity import AuthRequired, Identity, NotAdmin
 from treedbd.web.auth.jwt import BadToken
 from treedbd.web.auth.providers import ProviderUnavailable
+from treedbd.web.context import Users
 from treedbd.web.origins import ForeignOrigin
-from treedbd.web.parameters import find_token
-from treedbd.web.request import RequestParser
+from treedbd.web.request import RequestParser, find_token
 from treedbd.web.response import JSON_TYPE, Response
-from treedbd.web.users import Users
 
 OK: Final = Response(200, b'{"status":"ok"}', (JSON_TYPE,))
 

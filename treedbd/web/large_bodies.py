@@ -25,10 +25,9 @@ from treedbd.tree.edit import Edit
 from treedbd.tree.types import Chunks, Json
 from treedbd.tree.value import compact
 from treedbd.web.large_reads import Waiter, before_deadline
-from treedbd.web.read_options import PLAIN
 from treedbd.web.rendering import Rendering
 from treedbd.web.representation import ReadSource
-from treedbd.web.request import DataRequest, PayloadTooLarge
+from treedbd.web.request import PLAIN, DataRequest, PayloadTooLarge
 from treedbd.web.response import JSON_TYPE, Response, counted_address_of
 from treedbd.web.shared_reads import SharedReads, TooMuchWork
 

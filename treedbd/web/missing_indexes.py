@@ -17,7 +17,7 @@ from treedbd.store.indexes import ChildIndex
 from treedbd.tree.path import format_path
 from treedbd.tree.query import Query
 from treedbd.tree.types import InvalidQuery, Json, Path
-from treedbd.web.read_options import index_of
+from treedbd.web.request import index_of
 
 MAX_LOGGED: Final = 1000
 """How many different missing indexes are logged, each once."""

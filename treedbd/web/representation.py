@@ -25,9 +25,7 @@ from treedbd.tree.hashes import NULL_ETAG, etag
 from treedbd.tree.query import Query, Shallow
 from treedbd.tree.types import Container, Json, Path, Place
 from treedbd.tree.value import compact, print_keys, print_members
-from treedbd.web.dialect import Dialect
-from treedbd.web.read_options import PLAIN, ReadOptions
-from treedbd.web.request import DataRequest
+from treedbd.web.request import PLAIN, DataRequest, Dialect, ReadOptions
 from treedbd.web.response import JSON_HEADERS, JSON_TYPE, Response
 from treedbd.web.wrapping import wrap
 

@@ -4,24 +4,50 @@ Everything that does not depend on a database is parsed here, once: which databa
 method with its overrides, the parameters, the headers, the timeout. Errors are raised in the order
 that the interface promises: no such place or method, too large, then malformed. So parsing has two
 steps, and the database is looked up between them: `locate` finds its name, `parse` the rest.
+
+The methods of requests: those of a resource, the one that a request has, and streams.
+
+What the parameters of a read request: which of the data, and in which form.
+
+The query string, parsed from the raw request target.
+
+`&` separates, `;` does not; a parameter without a value counts; `+` is a space. Parameters that the
+interface does not know are ignored, but must decode; a known one given twice is an error. A token
+may be one of them, or in a header.
+
+The two dialects of the interface; everything in which they differ is here.
+
+`STANDARD` is the interface as it is documented. `FIREBASE` is for clients that were written for
+Firebase Realtime Database (a trademark of Google, to which treedb is not connected) and depend on
+its exact bytes. A project may be set to either; otherwise a request that carries what the
+documented interface does not have is answered in the second (`request.choose_dialect`).
+
+A client of Firebase takes the body of a 412 for the value, and may show by nothing but its tag that
+it is one. So tags in the second dialect are bare: a client that has read one sends it so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from typing import Final, Literal, Protocol, TypeAlias, TypeVar
 
 import attrs
 
 from treedbd.database.requests import ProjectSpec, TooLarge
-from treedbd.http1.headers import Headers, first, is_true, joined, parse_coding
+from treedbd.http1.headers import Headers, accepts_events, first, is_true, joined, parse_coding
 from treedbd.http1.interface import IHttp1Request
-from treedbd.limits import DEFAULT_TIMEOUT_S, Limits
+from treedbd.http1.parser import BadEncoding, decode
+from treedbd.limits import DEFAULT_TIMEOUT_S, MAX_CALLBACK_CHARACTERS, MAX_TIMEOUT_S, Limits
 from treedbd.names import DatabaseName, DialectName
+from treedbd.rules.context import NullBound, QueryBound, QueryFacts
 from treedbd.traces import Trace
-from treedbd.tree.hashes import ETagSet, has_bare_tag
-from treedbd.tree.types import ROOT, InvalidPath, InvalidQuery, Place
+from treedbd.tree.hashes import NULL_ETAG, ETagSet, has_bare_tag, parse_etags
+from treedbd.tree.query import PARAMETERS as QUERY_PARAMETERS
+from treedbd.tree.query import WHERE, Bound, Query, Shallow, parse_query, parse_shallow
+from treedbd.tree.types import ROOT, VALUE, Chunks, InvalidPath, InvalidQuery, Json, Place
+from treedbd.tree.value import compact, indent, pretty, space_colons
 from treedbd.web.addressing import (
     CACHED_PATH_BYTES,
     Addressing,
@@ -30,26 +56,415 @@ from treedbd.web.addressing import (
     split_target,
 )
 from treedbd.web.auth.identity import AuthOverride, Identity, parse_override
-from treedbd.web.dialect import FIREBASE, STANDARD, Dialect
-from treedbd.web.methods import (
-    READING,
-    WITH_BODY,
-    WRITING,
-    AllowedMethods,
-    parse_method,
-    wants_stream,
-)
 from treedbd.web.options import WebOptions
-from treedbd.web.parameters import (
-    ON_DISCONNECT,
-    Parameters,
-    find_token,
-    parse_choice,
-    parse_leniently,
-    parse_parameters,
-    parse_timeout,
+
+Parameters: TypeAlias = dict[str, str]
+
+ON_DISCONNECT: Final = "onDisconnect"
+METHOD_OVERRIDE: Final = "x-http-method-override"
+TIMEOUT_PATTERN: Final = r"([0-9]{1,9})(ms|s|min)"
+KNOWN: Final = frozenset(
+    {
+        *("auth", "access_token", "auth_variable_override", "ns", "timeout", METHOD_OVERRIDE),
+        *("shallow", "v", "format", "print", "callback", "download", "resume"),
+        *QUERY_PARAMETERS,
+        WHERE,
+        ON_DISCONNECT,
+        *("dryRun", "writeSizeLimit", "disableTriggers"),
+    }
 )
-from treedbd.web.read_options import ReadOptions, parse_read_options
+
+_LOCATING: Final = {name.encode(): name for name in ("ns", METHOD_OVERRIDE)}
+"""Parameters that locate a request or choose its method; they count in a malformed query too."""
+_NO_PARAMETERS: Final[Parameters] = {}
+_TIMEOUT = re.compile(TIMEOUT_PATTERN, re.ASCII)
+_SECONDS = {"ms": 0.001, "s": 1.0, "min": 60.0}
+_RESERVED_WORDS: Final = frozenset(
+    {
+        *("await", "break", "case", "catch", "class", "const", "continue", "debugger"),
+        *("default", "delete", "do", "else", "enum", "export", "extends", "false", "finally"),
+        *("for", "function", "if", "import", "in", "instanceof", "new", "null", "return"),
+        *("super", "switch", "this", "throw", "true", "try", "typeof", "var", "void"),
+        *("while", "with", "yield"),
+    }
+)
+"""The reserved words of JavaScript (ECMA-262, section 12.7.2)."""
+
+
+def parse_parameters(raw: bytes) -> Parameters:
+    """Parse a raw query string, without its `?`; raise `InvalidQuery`."""
+    if not raw:
+        return _NO_PARAMETERS
+    parameters: Parameters = {}
+    for part in raw.split(b"&"):
+        name, _, value = part.partition(b"=")
+        name_text, value_text = _decode(name), _decode(value)
+        if name_text not in KNOWN:
+            continue
+        if name_text in parameters:
+            raise InvalidQuery(f"The parameter {name_text} is given twice.")
+        parameters[name_text] = value_text
+    return parameters
+
+
+def find_parameter(uri: bytes, name: bytes) -> list[str]:
+    """Return the values of a parameter that only some paths have; raise `InvalidQuery`."""
+    parts = (part.partition(b"=") for part in uri.partition(b"?")[2].split(b"&"))
+    return [_decode(value) for found, _, value in parts if found == name]
+
+
+def parse_leniently(raw_query: bytes) -> Parameters:
+    """Return the parameters of a query; of a malformed one only those in `_LOCATING`.
+
+    Of these the first of each name counts; one that cannot be decoded is empty.
+    """
+    try:
+        return parse_parameters(raw_query)
+    except InvalidQuery:
+        pass
+    parameters: Parameters = {}
+    for part in raw_query.split(b"&"):
+        name = _LOCATING.get(part.partition(b"=")[0])
+        if name is not None and name not in parameters:
+            try:
+                parameters |= parse_parameters(part)
+            except InvalidQuery:
+                parameters[name] = ""
+    return parameters
+
+
+def parse_timeout(text: str | None) -> float:
+    """Return the seconds in a `timeout` parameter; raise `InvalidQuery`."""
+    if text is None:
+        return DEFAULT_TIMEOUT_S
+    found = _TIMEOUT.fullmatch(text)
+    seconds = int(found[1]) * _SECONDS[found[2]] if found else 0.0
+    if not 0 < seconds <= MAX_TIMEOUT_S:
+        raise InvalidQuery(
+            "timeout must be an integer followed by ms, s or min, above zero and at most 15min."
+        )
+    return seconds
+
+
+def parse_callback(text: str) -> str:
+    """Return the function name of a JSONP request; raise `InvalidQuery`."""
+    if len(text) > MAX_CALLBACK_CHARACTERS or not all(map(_is_identifier, text.split("."))):
+        raise InvalidQuery(
+            "callback must be JavaScript identifiers joined by dots, "
+            f"{MAX_CALLBACK_CHARACTERS} characters at most."
+        )
+    if text.partition(".")[0] in _RESERVED_WORDS:
+        raise InvalidQuery("callback must not begin with a reserved word of JavaScript.")
+    return text
+
+
+def find_token(headers: Headers, parameters: Parameters) -> str | None:
+    """Return the token of a request, None if it has none.
+
+    Raises `InvalidQuery` if it has two that differ. An `Authorization` of another scheme than
+    Bearer has none.
+    """
+    found = {parameters.get("auth"), parameters.get("access_token")}
+    for value in headers.get(b"authorization", ()):
+        found.add(_bearer_token(value.decode("latin-1").strip()))
+    found -= {None, ""}
+    if len(found) > 1:
+        raise InvalidQuery("The request carries two different tokens.")
+    return found.pop() if found else None
+
+
+def _bearer_token(field: str) -> str:
+    scheme, *token = field.split(None, 1) or ("",)
+    return token[0] if token and scheme.lower() == "bearer" else ""
+
+
+def parse_choice(parameters: Parameters, name: str, *choices: str) -> str | None:
+    """Return a parameter, None if it is absent; raise `InvalidQuery` if it is none of `choices`."""
+    text = parameters.get(name)
+    if text is not None and text not in choices:
+        raise InvalidQuery(f"{name} must be {' or '.join(choices)}.")
+    return text
+
+
+def _is_identifier(text: str) -> bool:
+    """Return whether text is an identifier of JavaScript: one of Python's (UAX 31), or with `$`."""
+    return text.replace("$", "_").isidentifier()
+
+
+def _decode(raw: bytes) -> str:
+    try:
+        return decode(raw.replace(b"+", b" "))
+    except BadEncoding as error:
+        raise InvalidQuery(f"The query {error.problem}.") from None
+
+
+READING: Final = frozenset({b"GET", b"HEAD"})
+WRITING: Final = frozenset({b"PUT", b"POST", b"PATCH", b"DELETE"})
+WITH_BODY: Final = frozenset({b"PUT", b"POST", b"PATCH"})
+OVERRIDES: Final = frozenset({b"GET", b"PUT", b"PATCH", b"DELETE"})
+"""The methods that a POST can be overridden to."""
+
+_ORDER: Final = ("GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "OPTIONS")
+
+
+@attrs.frozen
+class AllowedMethods:
+    """The methods of a resource; `header` lists them as the header `Allow` does."""
+
+    names: frozenset[bytes]
+    header: bytes
+
+    @classmethod
+    def of(cls, names: Iterable[str] | None) -> AllowedMethods:
+        """Return the methods with these names, in their usual order."""
+        listed = frozenset(names or ())
+        ordered = [name.encode() for name in _ORDER if name in listed]
+        return cls(frozenset(ordered), b", ".join(ordered))
+
+
+class MethodNotAllowed(Exception):
+    """A method that the resource does not have; `allowed` are those that it has."""
+
+    def __init__(self, message: str, allowed: AllowedMethods) -> None:
+        super().__init__(message)
+        self.allowed = allowed
+
+
+def parse_method(
+    method: bytes, headers: Headers, parameters: Parameters, allowed: AllowedMethods
+) -> bytes:
+    """Return the method of a request, overrides included; raise `MethodNotAllowed`."""
+    if method == b"POST":
+        override = first(headers, b"x-http-method-override") or parameters.get(METHOD_OVERRIDE)
+        if override:
+            method = override.upper().encode()
+            if method not in OVERRIDES:
+                raise MethodNotAllowed(
+                    "A POST may be overridden to GET, PUT, PATCH or DELETE.", allowed
+                )
+    check_method(method, allowed)
+    return method
+
+
+def check_method(method: bytes, allowed: AllowedMethods) -> None:
+    """Raise `MethodNotAllowed` for a method that the resource does not have."""
+    if method not in allowed.names:
+        raise MethodNotAllowed(f"The methods here are {allowed.header.decode()}.", allowed)
+
+
+def wants_stream(method: bytes, headers: Headers, parameters: Parameters) -> bool:
+    """Return whether a request opens a stream; raise `InvalidQuery` for what only a stream has."""
+    is_stream = b"accept" in headers and method in READING and accepts_events(headers)
+    if ON_DISCONNECT in parameters and not is_stream:
+        raise InvalidQuery(f"{ON_DISCONNECT} works with a stream only.")
+    return is_stream
+
+
+_WITHOUT_EFFECT: Final = frozenset(
+    {"auth", "access_token", "auth_variable_override", "ns", "print", "timeout"}
+)
+"""Parameters that do not change what is read."""
+_NOT_OF_STREAMS: Final = ("shallow", "print", "callback", "download")
+_EDGES: Final = {"[MIN_NAME]": False, "[MAX_NAME]": True}
+"""What clients send for a key before all others and for one after them; neither can be a key."""
+_LOWEST: Final = Bound(None, None, True)
+"""A start that leaves out no child, so that for rules it is none."""
+
+
+@attrs.frozen
+class ReadOptions:
+    """Which of the data at a place is shown, and how it is wrapped.
+
+    At most one of `shallow`, `query` and `is_export` holds.
+    """
+
+    shallow: Shallow | None
+    query: Query | None
+    is_export: bool
+    callback: str | None
+    download: str | None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the value itself is shown, so that it has a tag."""
+        return self.shallow is None and self.query is None
+
+    @cached_property
+    def form(self) -> str:
+        """Equal for reads that show the same JSON of the same data, and only for these."""
+        # As text: 1 and True are equal, but are different bounds of a query.
+        return repr((self.shallow, self.query, self.is_export))
+
+    @cached_property
+    def facts(self) -> QueryFacts | None:
+        """What rules can read of the query; None for a plain read."""
+        return _query_facts(self.shallow, self.query)
+
+
+PLAIN: Final = ReadOptions(None, None, False, None, None)
+EXPORT: Final = ReadOptions(None, None, True, None, None)
+"""A whole value, as it is and in export form."""
+
+
+def parse_read_options(
+    parameters: Parameters, where_children: int = Limits().where_children
+) -> ReadOptions:
+    """Return what the parameters of a read request; raise `InvalidQuery`.
+
+    `where_children` is how many children a read with `where` may look through.
+    """
+    if parameters.keys() <= _WITHOUT_EFFECT:
+        return PLAIN
+    is_export = parse_choice(parameters, "format", "export") is not None
+    shallow = parse_shallow(parameters)
+    query = None
+    if shallow is None:
+        query = _without_edges(parse_query(parameters, where_children))
+    if is_export and shallow is not None:
+        raise InvalidQuery("format=export does not work with shallow.")
+    callback = parameters.get("callback")
+    return ReadOptions(
+        shallow,
+        query,
+        is_export,
+        None if callback is None else parse_callback(callback),
+        parameters.get("download"),
+    )
+
+
+def check_stream(parameters: Parameters, place: Place) -> None:
+    """Raise `InvalidQuery` or `InvalidPath` for what does not work with a stream."""
+    for name in _NOT_OF_STREAMS:
+        if name in parameters:
+            raise InvalidQuery(f"{name} does not work with a stream.")
+    parse_choice(parameters, "resume", "true", "false")
+    if place.is_priority:
+        raise InvalidPath("A priority cannot be watched; watch its node.")
+
+
+def index_of(query: Query) -> str | None:
+    """Return the name of the index that a query would use; None if it needs none."""
+    if query.order.kind == "child":
+        return "/".join(query.order.path)
+    return VALUE if query.order.kind == "value" else None
+
+
+def _query_facts(shallow: Shallow | None, query: Query | None) -> QueryFacts | None:
+    """Return what rules see of a query; a page of a shallow read is a query by key."""
+    if shallow is not None and (shallow.limit, shallow.start_after) != (None, None):
+        return QueryFacts(True, start_at=shallow.start_after, limit_to_first=shallow.limit)
+    if query is None:
+        return None
+    kind, low, high = query.order.kind, query.low, query.high
+    exact = low if low is high else None
+    return QueryFacts(
+        order_by_key=kind == "key",
+        order_by_priority=kind == "priority",
+        order_by_value=kind == "value",
+        order_by_child="/".join(query.order.path) if kind == "child" else None,
+        start_at=None if exact or low == _LOWEST else _bound_value(kind, low),
+        end_at=None if exact else _bound_value(kind, high),
+        equal_to=_bound_value(kind, exact),
+        limit_to_first=query.limit_to_first,
+        limit_to_last=query.limit_to_last,
+        has_where=query.where is not None,
+    )
+
+
+def _without_edges(query: Query | None) -> Query | None:
+    """Return a query with bounds beyond all keys of a value as bounds of that value.
+
+    `startAfter=5,"[MAX_NAME]"` excludes all children at 5, and so does `startAfter=5`.
+    """
+    if query is None or query.order.kind == "key" or query.low is query.high:
+        return query
+    low, high = query.low, query.high
+    if low is not None and low.key in _EDGES:
+        low = Bound(low.value, None, not _EDGES[low.key])
+    if high is not None and high.key in _EDGES:
+        high = Bound(high.value, None, _EDGES[high.key])
+    return attrs.evolve(query, low=low, high=high)
+
+
+def _bound_value(kind: str, bound: Bound | None) -> QueryBound:
+    if bound is None:
+        return None
+    if kind == "key":
+        return bound.key
+    return NullBound.NULL if bound.value is None else bound.value
+
+
+_FIREBASE_NULL_ETAG: Final = "null_etag"
+_DENIED: Final = "Permission denied"
+
+
+@attrs.frozen
+class Dialect:
+    """One of the two dialects; `is_firebase` says which."""
+
+    is_firebase: bool
+
+    @property
+    def denied_status(self) -> int:
+        """The status of what the rules, or a resource for admins, deny."""
+        return 401 if self.is_firebase else 403
+
+    def denial(self, message: str) -> str:
+        """Return the message about what the rules, or a resource for admins, deny."""
+        return _DENIED if self.is_firebase else message
+
+    def error_body(self, code: str, message: str, hint: str = "") -> bytes:
+        """Return the body of an error; Firebase's have no member for a hint."""
+        error: dict[str, Json] = {"error": code, "message": message}
+        if hint:
+            error["hint"] = hint
+        if self.is_firebase:
+            error = {"error": message}
+            return self.pretty(error) + b"\n"
+        return compact(error)
+
+    @property
+    def takes_412_for_value(self) -> bool:
+        """Whether the body of a 412 must be the value, since clients take any other for it."""
+        return self.is_firebase
+
+    def mismatch_body(self, code: str, message: str, printed: Chunks) -> Chunks:
+        """Return the body of a 412, which shows the value that did not match, as it is printed."""
+        if self.is_firebase:
+            return printed
+        shown: Json = {"error": code, "message": message, "data": None}
+        return (compact(shown).removesuffix(b"null}"), *printed, b"}")
+
+    def etag(self, tag: str) -> bytes:
+        """Return an entity tag as it is sent in a header: Firebase's have no quotes."""
+        if self.is_firebase:
+            tag = _FIREBASE_NULL_ETAG if tag == NULL_ETAG else tag.strip('"')
+        return tag.encode()
+
+    def parse_etags(self, header: str) -> ETagSet:
+        """Parse the tags of a condition, Firebase's `null_etag` included."""
+        tags = parse_etags(header)
+        if not self.is_firebase or _FIREBASE_NULL_ETAG not in tags.opaque:
+            return tags
+        return attrs.evolve(tags, opaque=tags.opaque | {NULL_ETAG.strip('"')})
+
+    def rules_error(self, text: str) -> str:
+        """Return the message about an error in a rules document."""
+        return f"{text}\n" if self.is_firebase else text
+
+    def pretty(self, json: Json) -> bytes:
+        """Print JSON with an indent of two spaces."""
+        text = pretty(json)
+        return space_colons(text) if self.is_firebase else text
+
+    def indent(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
+        """Print compact JSON that comes in chunks as `pretty` does; some chunks are empty."""
+        return indent(chunks, spaces_colons=self.is_firebase)
+
+
+STANDARD: Final = Dialect(False)
+FIREBASE: Final = Dialect(True)
+
 
 Print: TypeAlias = Literal["compact", "pretty", "silent"]
 
@@ -59,7 +474,7 @@ _LAST_ID: Final = b"last-event-id"
 _TOKEN: Final = b"authorization"
 _DIALECT: Final = b"x-treedb-dialect"
 _STANDARD: Final = b"standard"
-_NONE: Final = (b"",)
+_NO_FIELD: Final = (b"",)
 _IF_MATCH: Final = b"if-match"
 _FIREBASE_ETAG: Final = b"x-firebase-etag"
 
@@ -312,7 +727,7 @@ class RequestParser:
 def choose_dialect(name: DialectName, headers: Headers, parameters: Parameters) -> Dialect:
     """Return the dialect in which a request is answered; `name` is the setting of its project."""
     if name == "auto":  # only clients of Firebase send these, and the command, which says so
-        is_firebase = headers.get(_DIALECT, _NONE)[0] != _STANDARD and (
+        is_firebase = headers.get(_DIALECT, _NO_FIELD)[0] != _STANDARD and (
             "ns" in parameters
             or b"authorization" in headers
             or (_FIREBASE_ETAG in headers and is_true(headers, _FIREBASE_ETAG))

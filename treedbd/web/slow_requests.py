@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from treedbd.http1.request import Request
-from treedbd.web.methods import READING
-from treedbd.web.request import Question
+from treedbd.web.request import READING, Question
 
 _SMALLER_READ: Final = "Read less at once: a deeper path, shallow=true, or limitToFirst."
 _INDEX: Final = (

@@ -19,7 +19,7 @@ from treedbd.web.auth.identity import (
     NotAdmin,
 )
 from treedbd.web.auth.jwt import BadToken, Claims
-from treedbd.web.parameters import Parameters, find_token, parse_parameters
+from treedbd.web.request import Parameters, find_token, parse_parameters
 
 USER = Identity(False, {"uid": "alice"}, 1000.0, "a secret")
 ACCOUNTS = "accounts.example.com"

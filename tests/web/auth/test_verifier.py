@@ -25,7 +25,7 @@ from treedbd.web.auth.identity import ANONYMOUS, OWNER, AuthOverride, Identity, 
 from treedbd.web.auth.jwt import BadToken, Claims, mint
 from treedbd.web.auth.providers import Provider, ProviderKeys, ProviderUnavailable
 from treedbd.web.auth.verifier import MAX_CACHED_TOKENS, Verifier
-from treedbd.web.parameters import find_token
+from treedbd.web.request import find_token
 
 reactor: Any = installed_reactor
 

@@ -18,10 +18,16 @@ from treedbd.web.openapi.document import DEPTHS, make_document
 from treedbd.web.openapi.operations import BY_ENDPOINT
 from treedbd.web.openapi.responses import WHEN
 from treedbd.web.options import WebOptions
-from treedbd.web.parameters import KNOWN
 from treedbd.web.realtime.registry import WrongVersion
-from treedbd.web.resource import RESERVED, TreeResource
-from treedbd.web.routes import PAGES, READ_METHODS, UNDECLARED, declared_routes
+from treedbd.web.request import KNOWN
+from treedbd.web.resource import (
+    PAGES,
+    READ_METHODS,
+    RESERVED,
+    UNDECLARED,
+    TreeResource,
+    declared_routes,
+)
 
 PROBES = {"live", "ready"}
 METHODS = {"get", "head", "put", "post", "patch", "delete", "options"}

@@ -15,7 +15,7 @@ from treedbd.tree.path import make_place
 from treedbd.tree.push_id import PushIds
 from treedbd.tree.query import PARAMETERS, WHERE
 from treedbd.tree.types import InvalidData, InvalidPath, InvalidQuery, Json, Place
-from treedbd.web.read_options import parse_read_options
+from treedbd.web.request import parse_read_options
 
 _METHODS: Final = {
     "put": "PUT",

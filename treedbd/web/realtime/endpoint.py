@@ -17,16 +17,14 @@ from treedbd.http1.interface import IHttp1Request
 from treedbd.limits import DEFAULT_TIMEOUT_S
 from treedbd.names import DatabaseName
 from treedbd.web.body_gate import BodyGate
-from treedbd.web.methods import AllowedMethods, check_method
+from treedbd.web.context import WebParts
 from treedbd.web.missing_indexes import MissingIndexes
-from treedbd.web.parameters import find_parameter
-from treedbd.web.parts import WebParts
 from treedbd.web.realtime.door import RealtimeDoor, is_ipv4, name_without_host_label
 from treedbd.web.realtime.known_hashes import KnownHashes
 from treedbd.web.realtime.long_polling import answer_long_poll
 from treedbd.web.realtime.registry import SocketRegistry
 from treedbd.web.realtime.service import RealtimeParts
-from treedbd.web.request import Location
+from treedbd.web.request import AllowedMethods, Location, check_method, find_parameter
 from treedbd.web.response import Response
 
 METHODS: Final = AllowedMethods.of(["GET"])

@@ -20,7 +20,7 @@ from treedbd.limits import Limits
 from treedbd.tree.edit import Edit, make_patch
 from treedbd.tree.types import InvalidData, InvalidQuery, Path
 from treedbd.tree.value import parse
-from treedbd.web.parameters import ON_DISCONNECT, Parameters
+from treedbd.web.request import ON_DISCONNECT, Parameters
 
 _SESSION_BYTES: Final = 16
 

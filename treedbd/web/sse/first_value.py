@@ -20,9 +20,9 @@ from treedbd.tree.event import Position
 from treedbd.tree.query import Query, name_query
 from treedbd.tree.types import Path, Place
 from treedbd.web.large_reads import RenderingSource, Waiter
-from treedbd.web.read_options import EXPORT, PLAIN
 from treedbd.web.rendering import Rendering
 from treedbd.web.representation import ReadSource
+from treedbd.web.request import EXPORT, PLAIN
 from treedbd.web.shared_reads import SharedReads, TooMuchWork
 from treedbd.web.sse import frames
 

@@ -18,10 +18,9 @@ from treedbd.http1.interface import IHttp1Request
 from treedbd.tree.query import bytes_of
 from treedbd.tree.types import InvalidQuery
 from treedbd.web.auth.identity import Identity
+from treedbd.web.context import WebParts
 from treedbd.web.missing_indexes import MissingIndexes
-from treedbd.web.parameters import ON_DISCONNECT
-from treedbd.web.parts import WebParts
-from treedbd.web.request import DataRequest, Question
+from treedbd.web.request import ON_DISCONNECT, DataRequest, Question
 from treedbd.web.response import counted_address_of
 from treedbd.web.sse.disconnect import StreamWrites, parse_on_disconnect
 from treedbd.web.sse.frames import parse_id
