@@ -20,7 +20,7 @@ from treedbd.logs.entry import LogRecord
 from treedbd.logs.lines import MEMBERS, format_json, format_text
 from treedbd.logs.output import FILE_MODE
 from treedbd.web.combined_format import format_combined
-from treedbd.web.missing_indexes import MAX_LOGGED
+from treedbd.web.reading import MAX_LOGGED
 from treedbd.web.request_log import CLIENT_CLOSED, FIELDS, MAX_FIELD, MAX_PATH
 
 PAGE: Final = (DOCS / "logging.md").read_text()

@@ -21,9 +21,9 @@ from treedbd.store.engine import StoreFailed
 from treedbd.store.nodes import Nodes, Serialiser, etag_in_steps
 from treedbd.tree.hashes import etag
 from treedbd.tree.types import Json, Path
-from treedbd.web import representation
+from treedbd.web import reading as representation
 from treedbd.web.options import WebOptions
-from treedbd.web.rendering import IN_MEMORY_BYTES
+from treedbd.web.reading import IN_MEMORY_BYTES
 from treedbd.web.request import FIREBASE, STANDARD
 
 RECORDS: dict[str, Json] = {f"k{at:05}": "x" * 300 for at in range(8000)}

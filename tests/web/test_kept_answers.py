@@ -22,7 +22,7 @@ from treedbd.store.engine import DiskFull, StoreFailed
 from treedbd.store.nodes import Nodes, etag_in_steps
 from treedbd.tree.hashes import etag
 from treedbd.tree.types import Path
-from treedbd.web import representation
+from treedbd.web import reading as representation
 from treedbd.web.auth.verifier import Verifier
 
 RULES = [

@@ -30,7 +30,7 @@ from treedbd.tree.fragments import Splitter
 from treedbd.web import large_bodies, write
 from treedbd.web.auth.verifier import Verifier
 from treedbd.web.large_bodies import LARGE_BODY_BYTES, LARGE_BODY_NODES, SentBody
-from treedbd.web.shared_reads import SharedReads
+from treedbd.web.reading import SharedReads
 from treedbd.web.write import DECODED_AT_ONCE_BYTES
 
 RECORDS = {f"r{at:03}": {"name": f"n{at}", "list": [at, None, True]} for at in range(40)}

@@ -14,7 +14,7 @@ from treedbd.store.node_writer import NodeWriter
 from treedbd.store.nodes import Nodes
 from treedbd.tree.edit import make_put
 from treedbd.tree.types import Json, Place
-from treedbd.web.representation import chunks_of
+from treedbd.web.reading import chunks_of
 from treedbd.web.request import Parameters, parse_read_options
 
 RECORDS = 10_000

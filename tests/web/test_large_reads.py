@@ -31,15 +31,20 @@ from treedbd.tree.edit import make_put
 from treedbd.tree.event import Event
 from treedbd.tree.query import BY_VALUE, Query
 from treedbd.tree.types import Path, Place
-from treedbd.web.large_reads import BegunRendering, LargeRead, Waiter, before_deadline
-from treedbd.web.rendering import IN_MEMORY_BYTES, Rendering
-from treedbd.web.shared_reads import (
+from treedbd.web.reading import (
+    IN_MEMORY_BYTES,
     MAX_CONCURRENT_RENDERS,
     MAX_TURN_BYTES,
+    BegunRendering,
+    FirstValue,
+    LargeRead,
+    Rendering,
     SharedReads,
     TooMuchWork,
+    Waiter,
+    before_deadline,
+    first_source,
 )
-from treedbd.web.sse.first_value import FirstValue, first_source
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ from twisted.logger import capturedLogs, eventAsText
 from tests.web.tree_server import TreeServer
 from treedbd.database.requests import ProjectSpec
 from treedbd.rules.ruleset import parse_rules
-from treedbd.web import missing_indexes
+from treedbd.web import reading as missing_indexes
 
 RULES = parse_rules(
     b"""{"rules": {

@@ -13,7 +13,7 @@ from tests.web.http1.peer import Peer
 from tests.web.tree_server import OPTIONS, PATIENT, StreamClient, TreeServer, put
 from treedbd.rules.ruleset import parse_rules
 from treedbd.web.options import WebOptions
-from treedbd.web.rendering import IN_MEMORY_BYTES
+from treedbd.web.reading import IN_MEMORY_BYTES
 
 VALUE = {f"k{number:04}": "x" * 190 for number in range(1000)}
 VALUE_BYTES = len(json.dumps(VALUE, separators=(",", ":")))

@@ -29,9 +29,9 @@ from treedbd.tree.hashes import parse_etags
 from treedbd.tree.path import make_place
 from treedbd.tree.types import InvalidPath, InvalidQuery, Place
 from treedbd.web.auth.identity import Identity
+from treedbd.web.reading import SharedReads
 from treedbd.web.request import STANDARD, DataRequest, Parameters
 from treedbd.web.response import Response
-from treedbd.web.shared_reads import SharedReads
 from treedbd.web.sse.registry import StreamRegistry, StreamsExhausted, TooManyStreams
 
 T = TypeVar("T")

@@ -31,10 +31,8 @@ from treedbd.store.nodes import Nodes
 from treedbd.tree.event import Position
 from treedbd.tree.types import InvalidQuery
 from treedbd.web.auth.identity import Identity
-from treedbd.web.rendering import Rendering
+from treedbd.web.reading import FirstValue, Rendering, TooMuchWork, first_source
 from treedbd.web.request import DataRequest, check_stream
-from treedbd.web.shared_reads import TooMuchWork
-from treedbd.web.sse.first_value import FirstValue, first_source
 from treedbd.web.sse.frames import parse_id
 from treedbd.web.sse.registry import Subscriber
 

@@ -21,8 +21,7 @@ from treedbd.web.activity import Activity, ProjectActivity
 from treedbd.web.auth.authenticator import Authenticator
 from treedbd.web.auth.identity import require_admin
 from treedbd.web.change_log import print_log
-from treedbd.web.explain import NO_RULES, explanation
-from treedbd.web.representation import json_response, text_response
+from treedbd.web.reading import NO_RULES, explanation, json_response, text_response
 from treedbd.web.request import DataRequest, parse_choice
 from treedbd.web.response import Response
 from treedbd.web.write import decode, read_body

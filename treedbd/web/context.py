@@ -19,9 +19,9 @@ from treedbd.web.cors import Cors
 from treedbd.web.options import WebOptions
 from treedbd.web.origins import OriginGuard, make_guard
 from treedbd.web.rates import Rates, make_rates
+from treedbd.web.reading import SharedReads
 from treedbd.web.request import DataRequest, RequestParser
 from treedbd.web.response import ResponseWriter
-from treedbd.web.shared_reads import SharedReads
 
 
 class Users:

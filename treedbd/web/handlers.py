@@ -36,13 +36,17 @@ from treedbd.store.nodes import Nodes
 from treedbd.web.auth.authenticator import Authenticator
 from treedbd.web.auth.identity import ANONYMOUS, Identity, override_auth, require_admin
 from treedbd.web.context import WebParts
-from treedbd.web.explain import explanation
-from treedbd.web.large_reads import Rendered, Waiter, before_deadline
-from treedbd.web.missing_indexes import MissingIndexes, explain_index
 from treedbd.web.origins import OriginGuard
 from treedbd.web.rates import Rates
-from treedbd.web.rendering import Rendering
-from treedbd.web.representation import (
+from treedbd.web.reading import (
+    MissingIndexes,
+    Rendered,
+    Rendering,
+    TooMuchWork,
+    Waiter,
+    before_deadline,
+    explain_index,
+    explanation,
     is_met_by,
     is_tagged,
     json_response,
@@ -55,7 +59,6 @@ from treedbd.web.representation import (
 )
 from treedbd.web.request import DataRequest, Question, check_stream
 from treedbd.web.response import Response, ResponseWriter, counted_address_of
-from treedbd.web.shared_reads import TooMuchWork
 from treedbd.web.sse.opening import StreamOpening
 from treedbd.web.sse.registry import StreamRegistry
 from treedbd.web.write import WriteHandlers

@@ -24,12 +24,16 @@ from treedbd.store.nodes import HeldNodes, Nodes, PresentNodes
 from treedbd.tree.edit import Edit
 from treedbd.tree.types import Chunks, Json
 from treedbd.tree.value import compact
-from treedbd.web.large_reads import Waiter, before_deadline
-from treedbd.web.rendering import Rendering
-from treedbd.web.representation import ReadSource
+from treedbd.web.reading import (
+    ReadSource,
+    Rendering,
+    SharedReads,
+    TooMuchWork,
+    Waiter,
+    before_deadline,
+)
 from treedbd.web.request import PLAIN, DataRequest, PayloadTooLarge
 from treedbd.web.response import JSON_TYPE, Response, counted_address_of
-from treedbd.web.shared_reads import SharedReads, TooMuchWork
 
 T = TypeVar("T")
 

@@ -37,7 +37,6 @@ from treedbd.tree.types import STORED, Change, InvalidData, InvalidPath, Json, P
 from treedbd.tree.value import compact, parse
 from treedbd.web.auth.identity import Identity
 from treedbd.web.body_gate import FREE_BYTES, BodyGate, Turn
-from treedbd.web.explain import explanation
 from treedbd.web.large_bodies import (
     LARGE_BODY_BYTES,
     LARGE_BODY_NODES,
@@ -45,10 +44,9 @@ from treedbd.web.large_bodies import (
     SentBody,
     body_of,
 )
-from treedbd.web.representation import json_response
+from treedbd.web.reading import SharedReads, explanation, json_response
 from treedbd.web.request import DataRequest, PayloadTooLarge
 from treedbd.web.response import JSON_TYPE, Response
-from treedbd.web.shared_reads import SharedReads
 
 DECODED_AT_ONCE_BYTES: Final = 64 * KIB
 _TOO_LARGE_TO_EXPLAIN: Final = (

@@ -15,7 +15,7 @@ from treedbd.database.rules_trial import TrialVerdict
 from treedbd.rules.evaluate import READ, WRITE
 from treedbd.rules.ruleset import format_auth, format_rules
 from treedbd.tree.types import InvalidData
-from treedbd.web.explain import explanation
+from treedbd.web.reading import explanation
 
 
 @attrs.frozen(eq=False)

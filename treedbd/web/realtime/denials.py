@@ -10,7 +10,7 @@ from treedbd.rules.evaluate import Verdict
 from treedbd.rules.ruleset import format_explanation
 from treedbd.store.nodes import Nodes
 from treedbd.tree.types import Json
-from treedbd.web.explain import explanation
+from treedbd.web.reading import explanation
 
 
 def explain_read(database: Database, read: ReadRequest) -> str:

@@ -18,7 +18,7 @@ from treedbd.limits import DEFAULT_TIMEOUT_S
 from treedbd.names import DatabaseName
 from treedbd.web.body_gate import BodyGate
 from treedbd.web.context import WebParts
-from treedbd.web.missing_indexes import MissingIndexes
+from treedbd.web.reading import MissingIndexes
 from treedbd.web.realtime.door import RealtimeDoor, is_ipv4, name_without_host_label
 from treedbd.web.realtime.known_hashes import KnownHashes
 from treedbd.web.realtime.long_polling import answer_long_poll

@@ -14,7 +14,7 @@ from treedbd.limits import KIB, MIB
 from treedbd.store.rows import parse_stored
 from treedbd.tree.hashes import data_hash
 from treedbd.tree.value import from_export
-from treedbd.web.rendering import Rendering
+from treedbd.web.reading import Rendering
 
 HASHED_BYTES: Final = 64 * KIB
 """The JSON of a longer value is not hashed: sending it costs less."""

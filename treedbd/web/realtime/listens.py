@@ -26,13 +26,11 @@ from treedbd.limits import KIB
 from treedbd.store.nodes import Nodes
 from treedbd.tree.query import Query, bytes_of
 from treedbd.tree.types import Json, Path
+from treedbd.web.reading import FirstValue, Rendering, TooMuchWork, first_source
 from treedbd.web.realtime import messages
 from treedbd.web.realtime.frames import contents_of, frame_message
 from treedbd.web.realtime.values import ReadOwner, SpelledSource, read_bytes, read_message
-from treedbd.web.rendering import Rendering
 from treedbd.web.request import EXPORT
-from treedbd.web.shared_reads import TooMuchWork
-from treedbd.web.sse.first_value import FirstValue, first_source
 from treedbd.web.sse.send_queue import FrameReader
 
 ListenKey: TypeAlias = tuple[Path, bytes | None]

@@ -13,12 +13,11 @@ from treedbd.http1.headers import Headers
 from treedbd.limits import Limits
 from treedbd.web.auth.authenticator import Authenticator
 from treedbd.web.body_gate import BodyGate
-from treedbd.web.missing_indexes import MissingIndexes
 from treedbd.web.origins import OriginGuard
 from treedbd.web.rates import Rates
+from treedbd.web.reading import MissingIndexes, SharedReads
 from treedbd.web.realtime.known_hashes import KnownHashes
 from treedbd.web.realtime.registry import SocketRegistry
-from treedbd.web.shared_reads import SharedReads
 
 
 @attrs.frozen(eq=False)

@@ -19,7 +19,7 @@ from treedbd.tree.query import bytes_of
 from treedbd.tree.types import InvalidQuery
 from treedbd.web.auth.identity import Identity
 from treedbd.web.context import WebParts
-from treedbd.web.missing_indexes import MissingIndexes
+from treedbd.web.reading import MissingIndexes
 from treedbd.web.request import ON_DISCONNECT, DataRequest, Question
 from treedbd.web.response import counted_address_of
 from treedbd.web.sse.disconnect import StreamWrites, parse_on_disconnect

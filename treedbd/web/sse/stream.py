@@ -32,10 +32,8 @@ from treedbd.store.engine import DiskFull, StoreFailed
 from treedbd.store.nodes import Nodes
 from treedbd.tree.event import Position
 from treedbd.tree.types import InvalidQuery
-from treedbd.web.rendering import Rendering
-from treedbd.web.shared_reads import SharedReads, TooMuchWork
+from treedbd.web.reading import FirstValue, Rendering, SharedReads, TooMuchWork, first_source
 from treedbd.web.sse import frames
-from treedbd.web.sse.first_value import FirstValue, first_source
 from treedbd.web.sse.missed import MissedReader
 from treedbd.web.sse.registry import StreamRegistry
 from treedbd.web.sse.send_queue import SendQueue
