@@ -103,7 +103,6 @@ from treedbd.web.activity import Activity, ProjectActivity
 from treedbd.web.auth.authenticator import Authenticator
 from treedbd.web.auth.host_login import ADMIN, Auth, HostLogin, Identify, identity_of
 from treedbd.web.auth.verifier import OWNER_TOKEN
-from treedbd.web.cors import Cors
 from treedbd.web.options import DevelopmentFacts, WebOptions
 from treedbd.web.rates import Rates
 from treedbd.web.realtime.door import RealtimeDoor
@@ -111,6 +110,7 @@ from treedbd.web.request import RequestParser
 from treedbd.web.request_counts import RequestCounts
 from treedbd.web.request_log import AccessLogForm, FindIdentity, RequestLog, RequestLogOptions
 from treedbd.web.resource import RESERVED, TreeResource
+from treedbd.web.response import Cors
 from treedbd.web.sse.registry import StreamRegistry
 from treedbd.web.traced_request import traced
 

@@ -19,9 +19,10 @@ from treedbd.database.requests import Unavailable
 from treedbd.database.slices import SLICE_SECONDS, Slices
 from treedbd.limits import Limits
 from treedbd.rules.ruleset import DENY, parse_rules
-from treedbd.web import large_bodies, write
-from treedbd.web.body_gate import FREE_BYTES, LARGE_BYTES, NODE_BYTES, BodyGate, Turn
-from treedbd.web.large_bodies import LARGE_BODY_BYTES, LARGE_BODY_NODES
+from treedbd.web import write
+from treedbd.web import write as large_bodies
+from treedbd.web.rates import FREE_BYTES, LARGE_BYTES, NODE_BYTES, BodyGate, Turn
+from treedbd.web.write import LARGE_BODY_BYTES, LARGE_BODY_NODES
 
 RECORDS = LARGE_BYTES // NODE_BYTES
 LARGE = {f"k{at:06}": at for at in range(RECORDS)}

@@ -14,8 +14,8 @@ from treedbd.database.slices import SLICE_SECONDS, Slices
 from treedbd.names import DatabaseName
 from treedbd.store.changelog import describe_entry
 from treedbd.tree.value import indent
-from treedbd.web import change_log
-from treedbd.web.change_log import print_log
+from treedbd.web import admin as change_log
+from treedbd.web.admin import print_log
 from treedbd.web.request import FIREBASE, STANDARD
 
 COUNT = 30

@@ -14,8 +14,7 @@ import pytest
 from tests.web.http1.peer import ParsedReply
 from tests.web.tree_server import OPTIONS, TreeServer
 from treedbd.tree.hashes import etag
-from treedbd.web.compression import choose_coding
-from treedbd.web.cors import Cors
+from treedbd.web.response import Cors, choose_coding
 
 if sys.version_info >= (3, 14):
     from compression import zstd

@@ -27,11 +27,11 @@ from treedbd.database.slices import SLICE_SECONDS, Slices, Steps
 from treedbd.limits import Limits
 from treedbd.rules.ruleset import parse_rules
 from treedbd.tree.fragments import Splitter
-from treedbd.web import large_bodies, write
+from treedbd.web import write
+from treedbd.web import write as large_bodies
 from treedbd.web.auth.verifier import Verifier
-from treedbd.web.large_bodies import LARGE_BODY_BYTES, LARGE_BODY_NODES, SentBody
 from treedbd.web.reading import SharedReads
-from treedbd.web.write import DECODED_AT_ONCE_BYTES
+from treedbd.web.write import DECODED_AT_ONCE_BYTES, LARGE_BODY_BYTES, LARGE_BODY_NODES, SentBody
 
 RECORDS = {f"r{at:03}": {"name": f"n{at}", "list": [at, None, True]} for at in range(40)}
 VALIDATED = parse_rules(

@@ -15,13 +15,12 @@ from treedbd.http1.interface import IHttp1Request
 from treedbd.web.auth.authenticator import Authenticator
 from treedbd.web.auth.host_login import HostLogin
 from treedbd.web.auth.identity import Identity
-from treedbd.web.cors import Cors
 from treedbd.web.options import WebOptions
 from treedbd.web.origins import OriginGuard, make_guard
 from treedbd.web.rates import Rates, make_rates
 from treedbd.web.reading import SharedReads
 from treedbd.web.request import DataRequest, RequestParser
-from treedbd.web.response import ResponseWriter
+from treedbd.web.response import Cors, ResponseWriter
 
 
 class Users:

@@ -29,8 +29,8 @@ from treedbd.http1.request import HIDDEN, Request
 from treedbd.rules.ruleset import format_explanation
 from treedbd.tree.types import InvalidData
 from treedbd.web.auth.jwt import BadToken, parse
-from treedbd.web.body_gate import FREE_BYTES
 from treedbd.web.options import WebOptions
+from treedbd.web.rates import FREE_BYTES
 from treedbd.web.request import KNOWN, DataRequest, Question
 from treedbd.web.response import Response
 

@@ -2,14 +2,17 @@
 
 Every error of the interface is a JSON object with a code and a sentence. An exception that is not
 in the table is a bug of ours: it is logged, and the response shows nothing of it.
+
+Answers a request with the error that it has met.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
+import attrs
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -26,12 +29,15 @@ from treedbd.database.requests import (
     Unavailable,
     UnknownDatabase,
 )
-from treedbd.errors import NO_FIELDS
+from treedbd.errors import NO_FIELDS, in_one_line
 from treedbd.held_bytes import HeldBytesRefused
-from treedbd.http1.content import TooManyWaitingBytes, WaitingBytesExhausted
+from treedbd.http1.content import TooManyWaitingBytes, WaitingBytesExhausted, WaitingBytesRefused
 from treedbd.http1.headers import ACCEPTED, Header, UnsupportedEncoding
+from treedbd.http1.interface import IHttp1Request
 from treedbd.http1.parser import REPLIES
+from treedbd.http1.request import id_header, shown_path
 from treedbd.limits import MAX_SHOWN_BYTES
+from treedbd.names import DatabaseName, DialectName
 from treedbd.rules.document import InvalidRules
 from treedbd.store.engine import (
     CannotOpenStore,
@@ -43,7 +49,7 @@ from treedbd.store.engine import (
 )
 from treedbd.tree.types import InvalidData, InvalidPath, InvalidQuery
 from treedbd.web.addressing import Misdirected, MissingSuffix, NoDatabaseNamed
-from treedbd.web.auth.host_login import IdentifyFailed
+from treedbd.web.auth.host_login import ClientGone, IdentifyFailed
 from treedbd.web.auth.identity import AuthRequired, NotAdmin
 from treedbd.web.auth.jwt import BadToken
 from treedbd.web.auth.providers import ProviderUnavailable
@@ -57,8 +63,14 @@ from treedbd.web.realtime.registry import (
     TooManySockets,
     WrongVersion,
 )
-from treedbd.web.request import Dialect, MethodNotAllowed, PayloadTooLarge
-from treedbd.web.response import JSON_TYPE, Response
+from treedbd.web.request import (
+    DataRequest,
+    Dialect,
+    MethodNotAllowed,
+    PayloadTooLarge,
+    RequestParser,
+)
+from treedbd.web.response import JSON_TYPE, Response, ResponseWriter
 from treedbd.web.sse.registry import StreamsExhausted, TooManyStreams
 
 RETRY_SOON: Final = (b"Retry-After", b"1")
@@ -219,3 +231,52 @@ def _response(dialect: Dialect, status: int, code: str, message: str, *headers: 
     if status == 503:
         headers = (*headers, RETRY_SOON)
     return Response(status, dialect.error_body(code, message), (JSON_TYPE, *headers))
+
+
+class ErrorSender:
+    """Answers with errors, each in the dialect of its request."""
+
+    def __init__(
+        self,
+        parser: RequestParser,
+        writer: ResponseWriter,
+        setting_of: Callable[[DatabaseName], DialectName],
+        note: Callable[[IHttp1Request, BaseException, str], None] | None = None,
+    ) -> None:
+        """`setting_of` returns the dialect that is set for the project of a database.
+
+        `note` is called with each error that is answered, and its code.
+        """
+        self._note = note
+        self._parser = parser
+        self._writer = writer
+        self._setting_of = setting_of
+
+    def __call__(
+        self, request: IHttp1Request, error: BaseException, wanted: DataRequest | None = None
+    ) -> None:
+        """Answer with an error; `wanted` is the request as far as it has been parsed."""
+        if isinstance(error, ClientGone):
+            return
+        if self._note is not None:
+            self._note(request, error, code_of(error))
+        dialect = (
+            self._parser.dialect_of(request, self._setting_of) if wanted is None else wanted.dialect
+        )
+        try:
+            self._writer.send(request, _response_to(request, error, dialect), no_store=True)
+        except WaitingBytesRefused as refused:  # an error that shows a large value
+            self._writer.send(request, _response_to(request, refused, dialect), no_store=True)
+
+
+def _response_to(request: IHttp1Request, error: BaseException, dialect: Dialect) -> Response:
+    """Return the response to an error; that to an error of the server has the id of the request."""
+    if not is_server_error(error):
+        return error_response(error, dialect)
+    logged = {
+        "request_id": request.request_id,
+        "method": in_one_line(request.method.decode("latin-1")),
+        "path": in_one_line(shown_path(request.path)),
+    }
+    response = error_response(error, dialect, logged)
+    return attrs.evolve(response, headers=(*response.headers, id_header(request)))

@@ -93,9 +93,8 @@ from treedbd.tree.query import Query, Shallow, name_query
 from treedbd.tree.types import Container, InvalidQuery, Json, Path, Place
 from treedbd.tree.value import compact, print_keys, print_members
 from treedbd.web.request import EXPORT, PLAIN, DataRequest, Dialect, ReadOptions, index_of
-from treedbd.web.response import JSON_HEADERS, JSON_TYPE, Response
+from treedbd.web.response import JSON_HEADERS, JSON_TYPE, Response, wrap
 from treedbd.web.sse import frames
-from treedbd.web.wrapping import wrap
 
 IN_MEMORY_BYTES: Final = MIB
 """What is rendered slice by slice and becomes longer goes into a temporary file."""

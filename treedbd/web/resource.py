@@ -34,12 +34,10 @@ from treedbd.web.activity import Activity
 from treedbd.web.admin import AdminHandlers
 from treedbd.web.auth.authenticator import Authenticator
 from treedbd.web.auth.host_login import HostLogin
-from treedbd.web.body_gate import FREE_BYTES
 from treedbd.web.context import make_parts
 from treedbd.web.development_log import make_development_log
 from treedbd.web.documents import DOCUMENT_FILE_PATHS, DOCUMENT_PATHS, Documents
-from treedbd.web.error_sender import ErrorSender
-from treedbd.web.errors import codes_by_status
+from treedbd.web.errors import ErrorSender, codes_by_status
 from treedbd.web.front_page import FrontPage
 from treedbd.web.handlers import DataHandlers, Handler, RepeatedReads, drive
 from treedbd.web.health import Health
@@ -47,7 +45,7 @@ from treedbd.web.openapi.document import DeclaredRoute
 from treedbd.web.openapi.served import OpenApi
 from treedbd.web.options import WebOptions
 from treedbd.web.origins import SENT_FOR_PAGES, ForeignOrigin, UnnamedPage
-from treedbd.web.rates import TooManyRequests
+from treedbd.web.rates import FREE_BYTES, TooManyRequests
 from treedbd.web.realtime.endpoint import make_realtime
 from treedbd.web.request import (
     READING,

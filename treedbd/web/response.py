@@ -1,13 +1,30 @@
-"""Responses, and how they are sent with the headers that every one carries."""
+"""Responses, and how they are sent with the headers that every one carries.
+
+Content codings of responses (RFC 9110, section 12.5.3): which one is accepted, and encoding.
+
+Both codings are set to be fast: a piece of 64 KiB takes a millisecond or less, and saves most of
+what JSON takes on its way. Long bodies are encoded piece by piece while they are sent.
+
+Cross-origin resource sharing: which pages may read responses (the Fetch standard, section 3.2).
+
+Cookies never identify a caller, so it is safe to let every origin read.
+
+What is around the JSON of a response: a call of a JSONP function, the headers of a download.
+"""
 
 from __future__ import annotations
 
+import re
+import sys
+import zlib
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
+from urllib.parse import quote
 
 import attrs
 from twisted.internet.interfaces import IReactorTime
 
+from treedbd.caches import bounded_cache, short_cache
 from treedbd.database.slices import Slices
 from treedbd.http1.content import (
     SMALL_BYTES,
@@ -17,19 +34,159 @@ from treedbd.http1.content import (
     JoinedContent,
     WaitingBytes,
 )
-from treedbd.http1.headers import Coding, Header
+from treedbd.http1.headers import Coding, Header, Headers, first, joined
 from treedbd.http1.interface import IHttp1Request
 from treedbd.http1.writer import FlowSender
+from treedbd.limits import KIB
 from treedbd.loop import network_of
 from treedbd.tree.types import Chunks
-from treedbd.web.compression import (
-    MIN_BYTES,
-    add_headers,
-    choose_coding,
-    encode_short,
-    make_encoder,
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+MIN_BYTES: Final = KIB
+"""Shorter bodies are sent as they are: their headers are as long."""
+
+_GZIP_BITS: Final = 16 + zlib.MAX_WBITS
+_GZIP_LEVEL: Final = 1
+_ZSTD_OPTIONS: Final[dict[int, int]] = {
+    zstd.CompressionParameter.compression_level: 1,
+    zstd.CompressionParameter.window_log: 17,  # 128 KiB, which bounds the memory of a reply
+}
+_KNOWN: Final[tuple[Coding, ...]] = ("zstd", "gzip")
+"""In the order of preference."""
+_ACCEPTED = re.compile(
+    r"\s*([!#$%&'*+.^_`|~0-9A-Za-z-]+)\s*(?:;\s*q\s*=\s*([01](?:\.[0-9]{0,3})?)\s*)?", re.IGNORECASE
 )
-from treedbd.web.cors import Cors
+_BY_CODING: Final = b"Accept-Encoding"
+_REMEMBERED: Final = 128
+
+
+def choose_coding(headers: Headers) -> Coding | None:
+    """Return the coding for a response to a request with these headers, None for none."""
+    accepted = joined(headers, b"accept-encoding")
+    return None if accepted is None else _choose(accepted)
+
+
+@bounded_cache(_REMEMBERED)
+def _choose(accepted: str) -> Coding | None:
+    weights: dict[str, float] = {}
+    for each in accepted.split(","):
+        found = _ACCEPTED.fullmatch(each)
+        if found is not None:
+            weights[found[1].lower().removeprefix("x-")] = float(found[2] or 1)
+    best: Coding | None = None
+    least = weights.get("identity", 0.0)
+    for coding in _KNOWN:
+        weight = weights.get(coding, weights.get("*", 0.0))
+        if weight > 0 and (weight > least or (best is None and weight == least)):
+            best, least = coding, weight
+    return best
+
+
+@bounded_cache(_REMEMBERED)
+def add_headers(headers: tuple[Header, ...], coding: Coding | None) -> tuple[Header, ...]:
+    """Return headers of a response, with what a coding adds and that others may get another."""
+    varies = [value for name, value in headers if name == b"Vary"]
+    added: list[Header] = [(b"Vary", b", ".join([*varies, _BY_CODING]))]
+    if coding is not None:
+        added.append((b"Content-Encoding", coding.encode()))
+    return (*[header for header in headers if header[0] != b"Vary"], *added)
+
+
+class GzipEncoder:
+    """One gzip member."""
+
+    def __init__(self) -> None:
+        self._encoder = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP_BITS)
+
+    def encode(self, data: bytes) -> bytes:
+        """Return what can be sent of the encoded bytes so far; it may be nothing."""
+        return self._encoder.compress(data)
+
+    def flush(self) -> bytes:
+        """Return what is needed to decode all that was encoded so far."""
+        return self._encoder.flush(zlib.Z_SYNC_FLUSH)
+
+    def finish(self) -> bytes:
+        """Return the end of the encoded bytes."""
+        return self._encoder.flush()
+
+
+class ZstdEncoder:
+    """One zstd frame."""
+
+    def __init__(self) -> None:
+        self._encoder = zstd.ZstdCompressor(options=_ZSTD_OPTIONS)
+
+    def encode(self, data: bytes) -> bytes:
+        """Return what can be sent of the encoded bytes so far; it may be nothing."""
+        return self._encoder.compress(data)
+
+    def flush(self) -> bytes:
+        """Return what is needed to decode all that was encoded so far."""
+        return self._encoder.flush(zstd.ZstdCompressor.FLUSH_BLOCK)
+
+    def finish(self) -> bytes:
+        """Return the end of the encoded bytes."""
+        return self._encoder.flush(zstd.ZstdCompressor.FLUSH_FRAME)
+
+
+def make_encoder(coding: Coding) -> GzipEncoder | ZstdEncoder:
+    """Return an encoder for one body."""
+    return GzipEncoder() if coding == "gzip" else ZstdEncoder()
+
+
+@short_cache(_REMEMBERED)
+def encode_short(body: bytes, coding: Coding) -> bytes:
+    """Encode a short body; that of an answer that is sent often is encoded once."""
+    encoder = make_encoder(coding)
+    return encoder.encode(body) + encoder.finish()
+
+
+ANY_ORIGIN: Final = "*"
+
+_EXPOSED: Final = (b"Access-Control-Expose-Headers", b"ETag, Retry-After")
+_ANY_MAY_READ: Final = ((b"Access-Control-Allow-Origin", b"*"), _EXPOSED)
+_BY_ORIGIN: Final = (b"Vary", b"Origin")
+_PREFLIGHT_S: Final = b"600"
+
+
+class Cors:
+    """The headers for the configured origins.
+
+    Attributes:
+        fixed: the headers of every response if all origins may read, else None.
+
+    """
+
+    def __init__(self, origins: tuple[str, ...]) -> None:
+        """Let pages of `origins` read responses; `*` means all."""
+        self.fixed: Final = _ANY_MAY_READ if ANY_ORIGIN in origins else None
+        self._origins = frozenset(origin.encode() for origin in origins)
+
+    def headers_for(self, headers: Headers) -> tuple[Header, ...]:
+        """Return the headers of the response to a request with these headers."""
+        if self.fixed is not None:
+            return self.fixed
+        origin = headers.get(b"origin", [b""])[0]
+        if origin not in self._origins:
+            return (_BY_ORIGIN,)
+        return (_BY_ORIGIN, (b"Access-Control-Allow-Origin", origin), _EXPOSED)
+
+    def preflight_headers(self, headers: Headers, allowed: bytes) -> tuple[Header, ...]:
+        """Return what the response to OPTIONS grants; `allowed` are the methods of the resource."""
+        granted: list[Header] = [(b"Allow", allowed)]
+        if b"access-control-request-method" in headers:
+            granted.append((b"Access-Control-Allow-Methods", allowed))
+            granted.append((b"Access-Control-Max-Age", _PREFLIGHT_S))
+            wanted = first(headers, b"access-control-request-headers")
+            if wanted:
+                granted.append((b"Access-Control-Allow-Headers", wanted.encode("latin-1")))
+        return tuple(granted)
+
 
 JSON_TYPE: Final = (b"Content-Type", b"application/json; charset=utf-8")
 SCRIPT_TYPE: Final = (b"Content-Type", b"application/javascript; charset=utf-8")
@@ -201,3 +358,34 @@ def address_of(request: IHttp1Request) -> str:
 def counted_address_of(request: IHttp1Request) -> str:
     """Return what a client is counted by where an address has a bound, empty if it has none."""
     return network_of(address_of(request))
+
+
+_NOT_IN_A_FILE_NAME = re.compile(r"[\x00-\x1f\x7f-\x9f/\\]")
+_NOT_QUOTABLE = re.compile(r"[^ !#$&-\[\]-~]")
+"""Some clients decode a `%` in a plain file name, others do not (RFC 6266, appendix D)."""
+
+
+class Wrapping(NamedTuple):
+    """What precedes and follows the JSON of a response, and the headers that say so."""
+
+    before: bytes
+    after: bytes
+    headers: tuple[Header, ...]
+
+
+def wrap(callback: str | None, download: str | None) -> Wrapping:
+    """Return how JSON is wrapped for a read with these parameters."""
+    headers = () if download is None else (disposition(download),)
+    if callback is None:
+        return Wrapping(b"", b"", (JSON_TYPE, *headers))
+    return Wrapping(b"/**/%s(" % callback.encode(), b");", (SCRIPT_TYPE, *headers))
+
+
+def disposition(file_name: str) -> Header:
+    """Return the header that makes a response a download (RFC 6266)."""
+    name = _NOT_IN_A_FILE_NAME.sub("", file_name)
+    if not name:
+        return (b"Content-Disposition", b"attachment")
+    plain = _NOT_QUOTABLE.sub("_", name)
+    content = f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe='')}"
+    return (b"Content-Disposition", content.encode())

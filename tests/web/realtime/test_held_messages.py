@@ -12,7 +12,7 @@ from tests.web.http1.peer import Peer
 from tests.web.test_freed_at_the_end import open_socket
 from tests.web.tree_server import OPTIONS, PATIENT, TreeServer
 from tests.websocket_frames import TEXT, print_frame
-from treedbd.web.body_gate import Turn
+from treedbd.web.rates import Turn
 
 BODY = 60_000
 SHARE = 100_000

@@ -17,7 +17,7 @@ from treedbd.database.rights import ReadGrants
 from treedbd.names import DatabaseName
 from treedbd.rules.ruleset import DENY
 from treedbd.tree.window import Window
-from treedbd.web.large_bodies import LARGE_BODY_BYTES
+from treedbd.web.write import LARGE_BODY_BYTES
 
 LONG_BYTES = 3 * 1_048_576
 

@@ -21,7 +21,7 @@ from treedbd.limits import (
 )
 from treedbd.names import NAME_PATTERN
 from treedbd.tree.query import WHERE
-from treedbd.web.change_log import DEFAULT_ENTRIES, MAX_ENTRIES
+from treedbd.web.admin import DEFAULT_ENTRIES, MAX_ENTRIES
 from treedbd.web.openapi.values import JsonObject
 from treedbd.web.request import METHOD_OVERRIDE, ON_DISCONNECT, OVERRIDES, TIMEOUT_PATTERN
 

@@ -16,8 +16,8 @@ from treedbd.database.requests import UnknownDatabase
 from treedbd.http1.interface import IHttp1Request
 from treedbd.limits import DEFAULT_TIMEOUT_S
 from treedbd.names import DatabaseName
-from treedbd.web.body_gate import BodyGate
 from treedbd.web.context import WebParts
+from treedbd.web.rates import BodyGate
 from treedbd.web.reading import MissingIndexes
 from treedbd.web.realtime.door import RealtimeDoor, is_ipv4, name_without_host_label
 from treedbd.web.realtime.known_hashes import KnownHashes

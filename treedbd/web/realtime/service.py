@@ -12,9 +12,8 @@ from treedbd.database.slices import Slices
 from treedbd.http1.headers import Headers
 from treedbd.limits import Limits
 from treedbd.web.auth.authenticator import Authenticator
-from treedbd.web.body_gate import BodyGate
 from treedbd.web.origins import OriginGuard
-from treedbd.web.rates import Rates
+from treedbd.web.rates import BodyGate, Rates
 from treedbd.web.reading import MissingIndexes, SharedReads
 from treedbd.web.realtime.known_hashes import KnownHashes
 from treedbd.web.realtime.registry import SocketRegistry

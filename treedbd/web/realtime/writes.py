@@ -22,14 +22,13 @@ from treedbd.http1.interface import IHttp1Request
 from treedbd.limits import DEFAULT_TIMEOUT_S
 from treedbd.tree.edit import Edit, Method, make_patch, make_put
 from treedbd.tree.types import STORED, Change, InvalidData, Place
-from treedbd.web.body_gate import FREE_BYTES, Turn
-from treedbd.web.large_bodies import LARGE_BODY_BYTES, LARGE_BODY_NODES
+from treedbd.web.rates import FREE_BYTES, Turn
 from treedbd.web.realtime.long_messages import LongWrite
 from treedbd.web.realtime.messages import RealtimeRequest
 from treedbd.web.realtime.pending import Pending
 from treedbd.web.realtime.requests import InvalidRequest, path_of, place_of, value_of
 from treedbd.web.realtime.service import RealtimeParts
-from treedbd.web.write import parse_whole
+from treedbd.web.write import LARGE_BODY_BYTES, LARGE_BODY_NODES, parse_whole
 
 METHODS: Final[dict[str, Method]] = {"p": "put", "m": "patch"}
 
