@@ -28,7 +28,7 @@ from treedbd.web.request_log import FIELDS
 HOST: Final = "shop.db.test"
 BROKEN: Final = """
 import logging, warnings
-import treedbd.web.front_page as page
+import treedbd.web.pages as page
 
 async def fail(self, request):
     print("a stray\\nprint")

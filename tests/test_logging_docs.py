@@ -19,9 +19,8 @@ from treedbd.http1.request import MAX_CHARACTERS
 from treedbd.logs.entry import LogRecord
 from treedbd.logs.lines import MEMBERS, format_json, format_text
 from treedbd.logs.output import FILE_MODE
-from treedbd.web.combined_format import format_combined
 from treedbd.web.reading import MAX_LOGGED
-from treedbd.web.request_log import CLIENT_CLOSED, FIELDS, MAX_FIELD, MAX_PATH
+from treedbd.web.request_log import CLIENT_CLOSED, FIELDS, MAX_FIELD, MAX_PATH, format_combined
 
 PAGE: Final = (DOCS / "logging.md").read_text()
 EXAMPLE: Final = next(line.strip() for line in PAGE.splitlines() if line.startswith('    {"time"'))

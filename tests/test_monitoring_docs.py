@@ -12,7 +12,7 @@ from treedbd.config.settings import Settings
 from treedbd.metrics.looking import LARGEST
 from treedbd.metrics.table import METRICS
 from treedbd.operations import OPS_CONNECTIONS
-from treedbd.web.request_counts import MAX_OTHERS
+from treedbd.web.activity import MAX_OTHERS
 
 PAGE = (DOCS / "monitoring.md").read_text()
 

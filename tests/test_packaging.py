@@ -17,7 +17,7 @@ import pytest
 
 from tests.daemon import Daemon
 from treedbd import __version__
-from treedbd.web.documents import DOCUMENT_FILE_PATHS, DOCUMENT_PATHS
+from treedbd.web.pages import DOCUMENT_FILE_PATHS, DOCUMENT_PATHS
 
 PROJECT = pathlib.Path(__file__).parent.parent
 BIN = pathlib.Path(sys.executable).parent

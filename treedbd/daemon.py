@@ -64,7 +64,7 @@ from treedbd.process import (
 )
 from treedbd.service import TreeService
 from treedbd.web.auth.verifier import OWNER_TOKEN
-from treedbd.web.front_page import curl_line
+from treedbd.web.pages import curl_line
 from treedbd.workers.start import SettingsSource
 from treedbd.workers.supervisor import Supervisor
 

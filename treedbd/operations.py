@@ -34,8 +34,7 @@ from treedbd.metrics.ops_resource import OpsResource
 from treedbd.metrics.samples import NOTHING, Samples, add_up, growing, read_samples
 from treedbd.metrics.sources import Queries, Server, Sockets, Sources, Streams
 from treedbd.metrics.table import METRICS
-from treedbd.web.activity import Activity
-from treedbd.web.request_counts import RequestCounts
+from treedbd.web.activity import Activity, RequestCounts
 
 OPS_CONNECTIONS: Final = 32
 """Connections to these endpoints that may be open; they are not among those of clients."""

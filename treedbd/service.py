@@ -99,7 +99,7 @@ from treedbd.store.sqlite.engine import DESCRIPTORS_PER_FILE
 from treedbd.store.sqlite.shared import MORE_IF_SHARED
 from treedbd.traces import Tracer
 from treedbd.tree.event import EVENT_BYTES
-from treedbd.web.activity import Activity, ProjectActivity
+from treedbd.web.activity import Activity, ProjectActivity, RequestCounts
 from treedbd.web.auth.authenticator import Authenticator
 from treedbd.web.auth.host_login import ADMIN, Auth, HostLogin, Identify, identity_of
 from treedbd.web.auth.verifier import OWNER_TOKEN
@@ -107,12 +107,16 @@ from treedbd.web.options import DevelopmentFacts, WebOptions
 from treedbd.web.rates import Rates
 from treedbd.web.realtime.door import RealtimeDoor
 from treedbd.web.request import RequestParser
-from treedbd.web.request_counts import RequestCounts
-from treedbd.web.request_log import AccessLogForm, FindIdentity, RequestLog, RequestLogOptions
+from treedbd.web.request_log import (
+    AccessLogForm,
+    FindIdentity,
+    RequestLog,
+    RequestLogOptions,
+    traced,
+)
 from treedbd.web.resource import RESERVED, TreeResource
 from treedbd.web.response import Cors
 from treedbd.web.sse.registry import StreamRegistry
-from treedbd.web.traced_request import traced
 
 DRAIN_SECONDS: Final = 5.0
 """For requests under way."""

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from treedbd.web.combined_format import format_combined
+from treedbd.web.request_log import format_combined
 
 FIELDS: dict[str, Any] = {
     "method": "GET",

@@ -10,8 +10,8 @@ import pytest
 
 from tests.web.http1.peer import ParsedReply
 from tests.web.tree_server import TreeServer
-from treedbd.web import documents
-from treedbd.web.documents import BESIDE, DOCS_FILES, DOCUMENTS, find_anchor, render, split_sections
+from treedbd.web import pages as documents
+from treedbd.web.pages import BESIDE, DOCS_FILES, DOCUMENTS, find_anchor, render, split_sections
 
 PROJECT = pathlib.Path(__file__).parent.parent.parent
 AS_HTML = "Accept: text/html"

@@ -13,8 +13,8 @@ from tests.web.http1.peer import ParsedReply
 from tests.web.tree_server import OPTIONS, TreeServer
 from treedbd import __version__
 from treedbd.rules.ruleset import DENY
-from treedbd.web.front_page import MAX_SHOWN_DATABASES, curl_line
 from treedbd.web.options import DevelopmentFacts
+from treedbd.web.pages import MAX_SHOWN_DATABASES, curl_line
 
 AS_HTML = "Accept: text/html,application/xml;q=0.9,*/*;q=0.8"
 FACTS = DevelopmentFacts(pathlib.Path("/data here/ca.pem"), "owner")

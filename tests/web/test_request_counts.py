@@ -9,8 +9,7 @@ import attrs
 from tests.web.tree_server import OPTIONS, TreeServer
 from treedbd.http1.connection import ServerOptions
 from treedbd.http1.server import Http1Factory
-from treedbd.web.activity import Activity
-from treedbd.web.request_counts import MAX_OTHERS, RequestCounts
+from treedbd.web.activity import MAX_OTHERS, Activity, RequestCounts
 
 
 class CountingServer(TreeServer):

@@ -19,8 +19,8 @@ from treedbd.http1.server import Http1Factory
 from treedbd.limits import Limits
 from treedbd.rules.ruleset import OPEN
 from treedbd.web.auth.authenticator import Authenticator
-from treedbd.web.documents import DOCUMENT_FILE_PATHS, DOCUMENT_PATHS
 from treedbd.web.options import WebOptions
+from treedbd.web.pages import DOCUMENT_FILE_PATHS, DOCUMENT_PATHS
 from treedbd.web.resource import RESERVED, TreeResource, split_segments
 
 ROUTES = {rule.endpoint: rule for rule in TreeResource.app.url_map.iter_rules()}

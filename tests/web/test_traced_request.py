@@ -10,7 +10,7 @@ from twisted.web.server import NOT_DONE_YET
 from tests.web.http1.peer import ScriptedResource, Server
 from treedbd.http1.connection import ServerOptions
 from treedbd.traces import NO_ATTRIBUTES, Attributes
-from treedbd.web.traced_request import traced
+from treedbd.web.request_log import traced
 
 
 class _Recorder:

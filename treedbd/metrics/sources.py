@@ -11,7 +11,7 @@ from treedbd.database.runtime import AnswerPool, Statistics
 from treedbd.held_bytes import HeldBytes
 from treedbd.loop import BUCKETS_S, Histogram, Turns
 from treedbd.names import DatabaseName
-from treedbd.web.request_counts import RequestCounts
+from treedbd.web.activity import RequestCounts
 
 
 class Server(Protocol):

@@ -53,8 +53,8 @@ from treedbd.web.auth.host_login import ClientGone, IdentifyFailed
 from treedbd.web.auth.identity import AuthRequired, NotAdmin
 from treedbd.web.auth.jwt import BadToken
 from treedbd.web.auth.providers import ProviderUnavailable
-from treedbd.web.documents import MissingDocument
 from treedbd.web.origins import ForeignOrigin, UnnamedPage
+from treedbd.web.pages import MissingDocument
 from treedbd.web.rates import TooManyRequests
 from treedbd.web.realtime.registry import (
     WEBSOCKET_VERSION,

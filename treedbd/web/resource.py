@@ -36,15 +36,13 @@ from treedbd.web.auth.authenticator import Authenticator
 from treedbd.web.auth.host_login import HostLogin
 from treedbd.web.context import make_parts
 from treedbd.web.development_log import make_development_log
-from treedbd.web.documents import DOCUMENT_FILE_PATHS, DOCUMENT_PATHS, Documents
 from treedbd.web.errors import ErrorSender, codes_by_status
-from treedbd.web.front_page import FrontPage
 from treedbd.web.handlers import DataHandlers, Handler, RepeatedReads, drive
-from treedbd.web.health import Health
 from treedbd.web.openapi.document import DeclaredRoute
 from treedbd.web.openapi.served import OpenApi
 from treedbd.web.options import WebOptions
 from treedbd.web.origins import SENT_FOR_PAGES, ForeignOrigin, UnnamedPage
+from treedbd.web.pages import DOCUMENT_FILE_PATHS, DOCUMENT_PATHS, Documents, FrontPage, Health
 from treedbd.web.rates import FREE_BYTES, TooManyRequests
 from treedbd.web.realtime.endpoint import make_realtime
 from treedbd.web.request import (

@@ -14,9 +14,9 @@ from treedbd.http1.content import (
     WaitingBytesRefused,
 )
 from treedbd.http1.writer import DirectSend
+from treedbd.web.queues import FrameReader
 from treedbd.web.realtime.frames import BytesReader, UnframedMessage, frame_message
 from treedbd.web.realtime.outbox import JOB_BYTES, Outbox
-from treedbd.web.sse.send_queue import FrameReader
 
 LIMIT = 1000
 

@@ -15,7 +15,7 @@ from tests.database.world import TurnClock
 from treedbd.database.slices import FIRST_SECONDS, SLICE_SECONDS, Slices
 from treedbd.http1.content import Buffer, Content, ContentReader, Tally, WaitingBytes
 from treedbd.http1.writer import DirectSend
-from treedbd.web.sse.send_queue import CHUNK_BYTES, SendQueue
+from treedbd.web.queues import CHUNK_BYTES, SendQueue
 
 LIMIT = 100_000
 PLENTY = 10_000_000

@@ -16,7 +16,7 @@ from websockets.frames import Frame, Opcode
 
 from treedbd.http1.content import Buffer, Content, JoinedContent, WaitingBytes
 from treedbd.tree.types import Chunks
-from treedbd.web.sse.send_queue import FrameReader
+from treedbd.web.queues import FrameReader
 
 PIECE_BYTES: Final = 16_384
 _CUT_BYTES: Final = PIECE_BYTES - 3

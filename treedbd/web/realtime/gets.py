@@ -12,11 +12,11 @@ from treedbd.http1.content import WaitingBytesRefused
 from treedbd.store.nodes import Nodes
 from treedbd.tree.query import Query
 from treedbd.tree.types import Place
+from treedbd.web.queues import FrameReader
 from treedbd.web.reading import ReadSource, Rendering, TooMuchWork, Waiter
 from treedbd.web.realtime import messages
 from treedbd.web.realtime.values import ReadOwner, SpelledSource, read_message
 from treedbd.web.request import EXPORT
-from treedbd.web.sse.send_queue import FrameReader
 
 
 class Get:

@@ -15,6 +15,7 @@ from treedbd.limits import KIB
 from treedbd.tree.query import Query
 from treedbd.tree.types import Json, Path
 from treedbd.tree.value import compact
+from treedbd.web.queues import FrameReader
 from treedbd.web.realtime.gets import Get
 from treedbd.web.realtime.listens import Listen, ListenKey, ListenOwner
 from treedbd.web.realtime.messages import OK, RealtimeRequest
@@ -24,7 +25,6 @@ from treedbd.web.realtime.queries import parse_query_object
 from treedbd.web.realtime.requests import path_of, place_of, tag_of
 from treedbd.web.realtime.statuses import LimitReached
 from treedbd.web.request import index_of
-from treedbd.web.sse.send_queue import FrameReader
 
 _LONGEST_KEY: Final = KIB
 """Bytes of a query by which its listen is found; a longer one is replaced by its digest."""

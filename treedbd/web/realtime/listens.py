@@ -26,12 +26,12 @@ from treedbd.limits import KIB
 from treedbd.store.nodes import Nodes
 from treedbd.tree.query import Query, bytes_of
 from treedbd.tree.types import Json, Path
+from treedbd.web.queues import FrameReader
 from treedbd.web.reading import FirstValue, Rendering, TooMuchWork, first_source
 from treedbd.web.realtime import messages
 from treedbd.web.realtime.frames import contents_of, frame_message
 from treedbd.web.realtime.values import ReadOwner, SpelledSource, read_bytes, read_message
 from treedbd.web.request import EXPORT
-from treedbd.web.sse.send_queue import FrameReader
 
 ListenKey: TypeAlias = tuple[Path, bytes | None]
 """The path; and the query as JSON, its members in order, or its digest; None without a query."""

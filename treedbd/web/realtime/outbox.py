@@ -18,8 +18,8 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 from treedbd.database.slices import Slices, Steps
 from treedbd.http1.content import SMALL_BYTES, Buffer, Content, ContentReader, WaitingBytesRefused
 from treedbd.http1.writer import ContentWriter, UpgradedConnection
+from treedbd.web.queues import CHUNK_BYTES, FrameReader
 from treedbd.web.realtime.frames import FramingReader, UnframedMessage
-from treedbd.web.sse.send_queue import CHUNK_BYTES, FrameReader
 
 JOB_BYTES: Final = 256
 """What a job counts for among the answers that wait."""

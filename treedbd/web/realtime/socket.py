@@ -23,12 +23,12 @@ from treedbd.database.slices import Slices, Steps
 from treedbd.http1.headers import Header
 from treedbd.http1.writer import UpgradedConnection
 from treedbd.limits import KIB, Limits
+from treedbd.web.queues import FrameReader
 from treedbd.web.realtime.frame_cutter import FrameCutter
 from treedbd.web.realtime.frames import BytesReader
 from treedbd.web.realtime.outbox import Outbox
 from treedbd.web.realtime.pieces import Message, PieceJoiner, TooManyPieces
 from treedbd.web.realtime.registry import BadHandshake
-from treedbd.web.sse.send_queue import FrameReader
 
 PARSED_AT_ONCE: Final = KIB
 """Bytes of a client in one step: 170 frames without content take a few milliseconds."""

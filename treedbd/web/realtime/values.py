@@ -10,11 +10,11 @@ from treedbd.database.requests import Caller
 from treedbd.database.rights import ReadRequest
 from treedbd.http1.content import Content
 from treedbd.store.nodes import Nodes, spell_chunks
+from treedbd.web.queues import FrameReader
 from treedbd.web.reading import Rendering, RenderingSource
 from treedbd.web.realtime.frames import FramingReader, frame_message
 from treedbd.web.realtime.outbox import Outbox
 from treedbd.web.realtime.service import RealtimeParts
-from treedbd.web.sse.send_queue import FrameReader
 
 
 class SpelledSource:

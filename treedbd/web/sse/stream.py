@@ -32,11 +32,11 @@ from treedbd.store.engine import DiskFull, StoreFailed
 from treedbd.store.nodes import Nodes
 from treedbd.tree.event import Position
 from treedbd.tree.types import InvalidQuery
+from treedbd.web.queues import SendQueue
 from treedbd.web.reading import FirstValue, Rendering, SharedReads, TooMuchWork, first_source
 from treedbd.web.sse import frames
 from treedbd.web.sse.missed import MissedReader
 from treedbd.web.sse.registry import StreamRegistry
-from treedbd.web.sse.send_queue import SendQueue
 from treedbd.web.sse.stream_request import StreamRequest
 
 
