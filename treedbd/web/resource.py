@@ -38,8 +38,7 @@ from treedbd.web.context import make_parts
 from treedbd.web.development_log import make_development_log
 from treedbd.web.errors import ErrorSender, codes_by_status
 from treedbd.web.handlers import DataHandlers, Handler, RepeatedReads, drive
-from treedbd.web.openapi.document import DeclaredRoute
-from treedbd.web.openapi.served import OpenApi
+from treedbd.web.openapi import DeclaredRoute, OpenApi
 from treedbd.web.options import WebOptions
 from treedbd.web.origins import SENT_FOR_PAGES, ForeignOrigin, UnnamedPage
 from treedbd.web.pages import DOCUMENT_FILE_PATHS, DOCUMENT_PATHS, Documents, FrontPage, Health

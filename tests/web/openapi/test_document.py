@@ -14,9 +14,7 @@ from openapi_spec_validator import OpenAPIV31SpecValidator, validate
 from treedbd.http1 import parser as protocol
 from treedbd.limits import Limits
 from treedbd.web.errors import STATUS, codes_by_status
-from treedbd.web.openapi.document import DEPTHS, make_document
-from treedbd.web.openapi.operations import BY_ENDPOINT
-from treedbd.web.openapi.responses import WHEN
+from treedbd.web.openapi import BY_ENDPOINT, DEPTHS, WHEN, make_document
 from treedbd.web.options import WebOptions
 from treedbd.web.realtime.registry import WrongVersion
 from treedbd.web.request import KNOWN
