@@ -116,7 +116,7 @@ from treedbd.web.request_log import (
 )
 from treedbd.web.resource import RESERVED, TreeResource
 from treedbd.web.response import Cors
-from treedbd.web.sse.registry import StreamRegistry
+from treedbd.web.streams.registry import StreamRegistry
 
 DRAIN_SECONDS: Final = 5.0
 """For requests under way."""

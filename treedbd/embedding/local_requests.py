@@ -32,7 +32,7 @@ from treedbd.web.auth.identity import Identity
 from treedbd.web.reading import SharedReads
 from treedbd.web.request import STANDARD, DataRequest, Parameters
 from treedbd.web.response import Response
-from treedbd.web.sse.registry import StreamRegistry, StreamsExhausted, TooManyStreams
+from treedbd.web.streams.registry import StreamRegistry, StreamsExhausted, TooManyStreams
 
 T = TypeVar("T")
 

@@ -15,8 +15,8 @@ from treedbd.database.watchers import Notification
 from treedbd.http1.content import ContentReader, WaitingBytes
 from treedbd.tree.event import Event, Position
 from treedbd.tree.value import parse
-from treedbd.web.sse.frames import print_id
-from treedbd.web.sse.missed import hold_missed
+from treedbd.web.streams.frames import print_id
+from treedbd.web.streams.stream import hold_missed
 
 EVENT_BYTES: Final = 200
 """What an event that waits takes in memory beside its text."""

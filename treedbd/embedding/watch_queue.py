@@ -33,8 +33,8 @@ from treedbd.tree.types import InvalidQuery
 from treedbd.web.auth.identity import Identity
 from treedbd.web.reading import FirstValue, Rendering, TooMuchWork, first_source
 from treedbd.web.request import DataRequest, check_stream
-from treedbd.web.sse.frames import parse_id
-from treedbd.web.sse.registry import Subscriber
+from treedbd.web.streams.frames import parse_id
+from treedbd.web.streams.registry import Subscriber
 
 
 class WatchQueue:

@@ -71,7 +71,7 @@ from treedbd.web.request import (
     RequestParser,
 )
 from treedbd.web.response import JSON_TYPE, Response, ResponseWriter
-from treedbd.web.sse.registry import StreamsExhausted, TooManyStreams
+from treedbd.web.streams.registry import StreamsExhausted, TooManyStreams
 
 RETRY_SOON: Final = (b"Retry-After", b"1")
 """What is unavailable now may be available in a second."""

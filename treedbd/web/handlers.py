@@ -59,8 +59,8 @@ from treedbd.web.reading import (
 )
 from treedbd.web.request import DataRequest, Question, check_stream
 from treedbd.web.response import Response, ResponseWriter, counted_address_of
-from treedbd.web.sse.opening import StreamOpening
-from treedbd.web.sse.registry import StreamRegistry
+from treedbd.web.streams.registry import StreamRegistry
+from treedbd.web.streams.stream import StreamOpening
 from treedbd.web.write import WriteHandlers
 
 ANYONE: Final = Caller(None)

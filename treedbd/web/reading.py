@@ -94,7 +94,7 @@ from treedbd.tree.types import Container, InvalidQuery, Json, Path, Place
 from treedbd.tree.value import compact, print_keys, print_members
 from treedbd.web.request import EXPORT, PLAIN, DataRequest, Dialect, ReadOptions, index_of
 from treedbd.web.response import JSON_HEADERS, JSON_TYPE, Response, wrap
-from treedbd.web.sse import frames
+from treedbd.web.streams import frames
 
 IN_MEMORY_BYTES: Final = MIB
 """What is rendered slice by slice and becomes longer goes into a temporary file."""

@@ -10,8 +10,8 @@ from tests.database.world import TurnClock
 from treedbd.limits import Limits, StreamLimits
 from treedbd.names import DatabaseName
 from treedbd.web.auth.identity import ANONYMOUS, Identity
-from treedbd.web.sse.frames import AUTH_REVOKED
-from treedbd.web.sse.registry import (
+from treedbd.web.streams.frames import AUTH_REVOKED
+from treedbd.web.streams.registry import (
     ENDED_AT_ONCE,
     SENT_AT_ONCE,
     StreamRegistry,

@@ -18,7 +18,7 @@ from treedbd.limits import Limits, StreamLimits
 from treedbd.loop import Counting, Counts
 from treedbd.names import DatabaseName
 from treedbd.web.auth.identity import Identity
-from treedbd.web.sse.registry import tick_seconds
+from treedbd.web.streams.registry import tick_seconds
 
 SEEN_AT_ONCE: Final = 256
 """Sockets that are looked at in one turn of the reactor."""

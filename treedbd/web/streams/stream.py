@@ -8,36 +8,224 @@ of the value as it is then. If there is no room for that, because too much waits
 postponed to the next tick of the registry. A stream that resumes begins with what it missed.
 
 What a stream shows of its path is in `database.watchers`, what it begins with in `first_value`.
+
+What a stream is asked for.
+
+Opens streams: admits them, stores what they write when they end, and begins them.
+
+What a client missed, on its way to it: printed some events at a time, once for all of them.
+
+Until they have been read the events are kept in memory, and count as what waits for readers.
+
+What is written when a stream ends, for whatever reason: its parameter `onDisconnect`.
+
+It is a PATCH of the path of the stream, judged and stored before the stream begins
+(`database.disconnect`), and done when the stream ends. Of a stream that is refused, or whose
+client is gone before it has begun, nothing is left.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import secrets
+from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Final
 
+import attrs
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IPushProducer, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from treedbd.database.requests import PermissionDenied, Unavailable
+from treedbd.database.database import Database
+from treedbd.database.disconnect import check_nodes
+from treedbd.database.requests import Caller, PermissionDenied, Unavailable
 from treedbd.database.resume import MissedNotification, Resumption
+from treedbd.database.rights import ReadRequest
 from treedbd.database.watchers import Notification
-from treedbd.held_bytes import HeldBytesRefused
-from treedbd.http1.content import Content, WaitingBytesRefused
+from treedbd.held_bytes import SMALL_HELD_BYTES, HeldAccount, HeldBytesRefused
+from treedbd.http1.content import Buffer, Content, ContentReader, WaitingBytes, WaitingBytesRefused
 from treedbd.http1.headers import Header
 from treedbd.http1.interface import IHttp1Request
 from treedbd.http1.parser import CutOff
+from treedbd.limits import Limits
 from treedbd.store.engine import DiskFull, StoreFailed
 from treedbd.store.nodes import Nodes
+from treedbd.tree.edit import Edit, make_patch
 from treedbd.tree.event import Position
-from treedbd.tree.types import InvalidQuery
+from treedbd.tree.query import Query, bytes_of
+from treedbd.tree.types import InvalidData, InvalidQuery, Path
+from treedbd.tree.value import parse
+from treedbd.web.auth.identity import Identity
+from treedbd.web.context import WebParts
 from treedbd.web.queues import SendQueue
-from treedbd.web.reading import FirstValue, Rendering, SharedReads, TooMuchWork, first_source
-from treedbd.web.sse import frames
-from treedbd.web.sse.missed import MissedReader
-from treedbd.web.sse.registry import StreamRegistry
-from treedbd.web.sse.stream_request import StreamRequest
+from treedbd.web.reading import (
+    FirstValue,
+    MissingIndexes,
+    Rendering,
+    SharedReads,
+    TooMuchWork,
+    first_source,
+)
+from treedbd.web.request import ON_DISCONNECT, DataRequest, Parameters, Question
+from treedbd.web.response import counted_address_of
+from treedbd.web.streams import frames
+from treedbd.web.streams.frames import parse_id, print_in_pieces
+from treedbd.web.streams.registry import StreamRegistry, Subscriber
+
+
+class _HeldEvents(Content):
+    """The events of a notification that are kept for their readers: counted as content is."""
+
+    __slots__ = ()
+
+    def __init__(self, memory: WaitingBytes, size: int) -> None:
+        super().__init__(memory, b"")
+        self.size = size
+
+
+def hold_missed(missed: MissedNotification, memory: WaitingBytes, address: str) -> ContentReader:
+    """Count what was missed by a client at `address`, once for all of them, until it is closed.
+
+    Raises `WaitingBytesRefused`.
+    """
+    size = missed.memory_bytes
+    held: Content | None = missed.shared.get((_HeldEvents, size))
+    if held is None:
+        held = missed.shared[_HeldEvents, size] = _HeldEvents(memory, size)
+    return held.open(address)
+
+
+class MissedReader:
+    """Reads the frames of a notification, as a `ContentReader` reads content.
+
+    Attributes:
+        remaining: whether there is more to read.
+
+    """
+
+    __slots__ = ("_held", "_piece", "_pieces", "remaining")
+
+    def __init__(self, missed: MissedNotification, memory: WaitingBytes, address: str) -> None:
+        """Read for a client at `address`; `memory` counts what is kept, printed too.
+
+        Raises `WaitingBytesRefused`.
+        """
+        self.remaining = True
+        self._held = hold_missed(missed, memory, address)
+        self._pieces: Iterator[bytes] = print_in_pieces(missed)
+        self._piece = memoryview(b"")
+
+    def read(self, size: int) -> Buffer:
+        """Return at most `size` bytes and go on; none at the end."""
+        if not self._piece:
+            piece = next(self._pieces, None)
+            if piece is None:
+                self.remaining = False
+                return b""
+            self._piece = memoryview(piece)
+        data, self._piece = self._piece[:size], self._piece[size:]
+        return data
+
+    def close(self) -> None:
+        """Read no more."""
+        self.remaining = False
+        self._piece = memoryview(b"")
+        self._pieces = iter(())
+        self._held.close()
+
+
+_SESSION_BYTES: Final = 16
+
+
+def parse_on_disconnect(parameters: Parameters, path: Path, limits: Limits) -> Edit:
+    """Return what a stream of `path` writes when it ends; raise `InvalidQuery`.
+
+    Paths are relative to that of the stream, as the keys of a PATCH.
+    """
+    try:
+        body = parse(parameters[ON_DISCONNECT].encode())
+        if not isinstance(body, dict):
+            raise InvalidData("it must be an object of paths and values.")
+        check_nodes(body)
+        return make_patch(path, body, limits.string_bytes)
+    except InvalidData as error:
+        raise InvalidQuery(f"{ON_DISCONNECT}: {error}") from None
+
+
+class StreamWrites:
+    """What one stream writes when it ends.
+
+    Attributes:
+        has_begun: whether the stream has begun; if not, nothing is written.
+        end_stream: ends the stream, while there is one.
+
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        edit: Edit,
+        caller: Caller,
+        track: Callable[[Deferred[None]], None],
+    ) -> None:
+        """Do `edit` as `caller`; `track` is called with what fires when it is done."""
+        self.has_begun = False
+        self.end_stream: Callable[[], object] | None = None
+        self._writes = database.disconnect_writes
+        self._edit = edit
+        self._caller = caller
+        self._track = track
+        self._session = secrets.token_hex(_SESSION_BYTES)
+        self._is_over = False
+
+    async def store(self, now: int, limit: int) -> None:
+        """Judge the write, and store it; raise as `DisconnectWrites.set`."""
+        try:
+            await self._writes.set(
+                *(self._session, self._edit, self._caller, now, limit),
+                self._end_all,
+            )
+        except Unavailable:  # it may be stored all the same
+            self.end()
+            raise
+
+    async def judge(self, now: int, limit: int) -> None:
+        """Judge the write, and store nothing; raise as `store`."""
+        self._is_over = True
+        await self._writes.judge(self._edit, self._caller, now, limit)
+
+    def _end_all(self) -> None:
+        (self.end_stream or self.end)()
+
+    def end(self) -> None:
+        """Do the write, or forget it if the stream has not begun; only the first call counts."""
+        if not self._is_over:
+            self._is_over = True
+            self.end_stream = None
+            self._track(
+                (self._writes.run if self.has_begun else self._writes.forget)(self._session)
+            )
+
+
+@attrs.frozen
+class StreamRequest:
+    """What a stream watches: a path, all of it or a query; `with_ids` if it can be resumed.
+
+    `read` is what the rules are evaluated for, `identity` who reads, from which `address`. `writes`
+    is what it writes when it ends. What is held for it is charged to its `account`.
+    """
+
+    database: Database
+    path: Path
+    query: Query | None
+    read: ReadRequest
+    identity: Identity
+    address: str
+    with_ids: bool
+    writes: StreamWrites | None = None
+    account: HeldAccount | None = None
 
 
 @implementer(IPushProducer)
@@ -366,3 +554,132 @@ class Stream:
         else:
             self._log.failure("A stream failed.", failure)
             self.abort("failed")
+
+
+_SHOWN_CHARACTERS: Final = 256
+STREAM_HEADERS: Final[tuple[Header, ...]] = (
+    (b"Content-Type", b"text/event-stream; charset=utf-8"),
+    (b"X-Accel-Buffering", b"no"),
+)
+
+
+@attrs.frozen(eq=False)
+class StreamOpening:
+    """Opens the streams of a service.
+
+    Attributes:
+        parts: what it shares with other protocols.
+        streams: those that are open.
+        refuse: answers a stream that cannot begin.
+        missing_indexes: looks at the queries.
+        now_ms: returns the time in milliseconds since 1970.
+
+    """
+
+    parts: WebParts
+    streams: StreamRegistry
+    refuse: Callable[[IHttp1Request, BaseException], None]
+    missing_indexes: MissingIndexes
+    now_ms: Callable[[], int]
+
+    async def open(
+        self, request: IHttp1Request, wanted: DataRequest, database: Database, identity: Identity
+    ) -> None:
+        """Begin a stream, when what it writes at its end is stored; raise what refuses it."""
+        request.head_memory.identity = identity  # for the log: its token may expire meanwhile
+        _shorten_question(request)
+        address = counted_address_of(request)
+        account = self._hold(wanted, address)
+        writes = None
+        if ON_DISCONNECT in wanted.parameters:
+            writes = await self._store_writes(request, wanted, database, identity)
+        path = wanted.place.path
+        with_ids = wanted.parameters.get("resume") == "true"
+        try:
+            read = self.admit(wanted, database, identity, address)
+            stream_request = StreamRequest(
+                *(database, path, wanted.read_options.query, read, identity, address),
+                with_ids,
+                writes,
+                account,
+            )
+            self._begin(request, wanted, stream_request)
+        except BaseException:
+            if account is not None:
+                account.close()
+            if writes is not None:
+                writes.end()
+            raise
+
+    def _hold(self, wanted: DataRequest, address: str) -> HeldAccount | None:
+        """Charge what a stream of a query holds, None for others; raise `HeldBytesRefused`."""
+        query = wanted.read_options.query
+        if query is None:
+            return None
+        account = self.parts.reads.held.account(address)
+        account.charge(bytes_of(query))
+        return account
+
+    def _begin(self, request: IHttp1Request, wanted: DataRequest, asked: StreamRequest) -> None:
+        parts = self.parts
+        stream = Stream(request, asked, self.streams, parts.reads, parts.clock, self.refuse)
+        common = parts.writer.common_headers(request, no_store=False)
+        if asked.writes is not None:
+            asked.writes.end_stream = stream.end
+        subscriber = Subscriber(asked.database.name, asked.address, asked.identity, request)
+        self.streams.add(stream, subscriber)
+        try:
+            stream.start((*STREAM_HEADERS, *common), parse_id(wanted.last_event_id))
+        except (
+            *(PermissionDenied, WaitingBytesRefused, HeldBytesRefused, InvalidQuery),
+            Unavailable,
+        ):
+            self.streams.remove(stream)
+            raise
+
+    async def _store_writes(
+        self, request: IHttp1Request, wanted: DataRequest, database: Database, identity: Identity
+    ) -> StreamWrites:
+        """Judge and store what a stream writes when it ends; nothing for a HEAD.
+
+        Nothing is stored for a stream that would be refused.
+        """
+        limits = self.parts.options.limits
+        edit = parse_on_disconnect(wanted.parameters, wanted.place.path, limits)
+        read = self.admit(wanted, database, identity, counted_address_of(request))
+        database.read(partial(read.check, database))
+        writes = StreamWrites(database, edit, read.caller, self.streams.track)
+        store = writes.judge if request.method == b"HEAD" else writes.store
+        await store(self.now_ms(), limits.disconnect_writes_per_connection)
+        return writes
+
+    def admit(
+        self, wanted: DataRequest, database: Database, identity: Identity, address: str | None
+    ) -> ReadRequest:
+        """Return for what the rules are evaluated while a stream, or a program, watches a place.
+
+        Raises if it may not begin; whether the rules allow it is evaluated with its first value.
+        """
+        options, path = wanted.read_options, wanted.place.path
+        request = ReadRequest(
+            Caller(identity.auth, identity.is_admin), path, options.facts, self.now_ms
+        )
+        check_read = partial(request.check, database)
+        if options.query is not None:
+            self.missing_indexes.check(
+                database, path, options.query, lambda: database.read(check_read)
+            )
+        if database.is_absent:
+            database.read(check_read)
+        self.streams.check(database.name, address, identity)
+        return request
+
+
+def _shorten_question(request: IHttp1Request) -> None:
+    """Remember little of long parameters: what is read of them later is which there are."""
+    question = request.head_memory.question
+    if isinstance(question, Question):
+        parameters = question.wanted.parameters
+        if sum(map(len, parameters.values())) > SMALL_HELD_BYTES:
+            short = {name: text[:_SHOWN_CHARACTERS] for name, text in parameters.items()}
+            question.wanted = attrs.evolve(question.wanted, parameters=short)

@@ -22,7 +22,7 @@ from treedbd.limits import Limits, StreamLimits
 from treedbd.loop import Counting, Counts
 from treedbd.names import DatabaseName
 from treedbd.web.auth.identity import ANONYMOUS, Identity, uid_of
-from treedbd.web.sse.frames import AUTH_REVOKED
+from treedbd.web.streams.frames import AUTH_REVOKED
 
 TICK_S: Final = 1.0
 TICKS_PER_KEEP_ALIVE: Final = 8
