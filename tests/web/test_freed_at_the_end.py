@@ -19,8 +19,8 @@ from tests.web.tree_server import TreeServer
 from tests.websocket_frames import BINARY, CLOSE, KEY, PING, TEXT, print_frame
 from treedbd.database.slices import Slices, Steps
 from treedbd.web.realtime.listens import Listen
-from treedbd.web.realtime.pieces import LongMessage
 from treedbd.web.realtime.session import RealtimeSession
+from treedbd.web.realtime.wire import LongMessage
 from treedbd.web.streams.stream import Stream
 
 QUERY = "orderBy=%22$key%22&limitToFirst=2"

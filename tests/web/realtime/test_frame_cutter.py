@@ -12,7 +12,7 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 
 from tests.websocket_frames import BINARY, CONTINUATION, PING, TEXT, print_frame
-from treedbd.web.realtime.frame_cutter import FRAGMENT_BYTES, FrameCutter
+from treedbd.web.realtime.wire import FRAGMENT_BYTES, FrameCutter
 
 LONGEST = 100_000
 SIZES = st.sampled_from(

@@ -10,7 +10,7 @@ from websockets.frames import Frame, Opcode
 from websockets.streams import StreamReader
 
 from treedbd.http1.content import Content, WaitingBytes
-from treedbd.web.realtime.frames import (
+from treedbd.web.realtime.wire import (
     PIECE_BYTES,
     BytesReader,
     FramingReader,

@@ -9,10 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treedbd.web.realtime.long_messages import as_long_write, find_long_write
-from treedbd.web.realtime.messages import RealtimeRequest
-from treedbd.web.realtime.pieces import LongMessage
-from treedbd.web.realtime.requests import InvalidRequest
+from treedbd.web.realtime.messages import (
+    InvalidRequest,
+    RealtimeRequest,
+    as_long_write,
+    find_long_write,
+)
+from treedbd.web.realtime.wire import LongMessage
 
 VALUES: Any = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=20),

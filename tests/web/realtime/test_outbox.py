@@ -15,8 +15,8 @@ from treedbd.http1.content import (
 )
 from treedbd.http1.writer import DirectSend
 from treedbd.web.queues import FrameReader
-from treedbd.web.realtime.frames import BytesReader, UnframedMessage, frame_message
-from treedbd.web.realtime.outbox import JOB_BYTES, Outbox
+from treedbd.web.realtime.socket import JOB_BYTES, Outbox
+from treedbd.web.realtime.wire import BytesReader, UnframedMessage, frame_message
 
 LIMIT = 1000
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treedbd.web.realtime.pieces import (
+from treedbd.web.realtime.wire import (
     END_BYTES,
     PART_BYTES,
     WHOLE_BYTES,

@@ -7,7 +7,7 @@ import pytest
 from treedbd.rules.context import NullBound
 from treedbd.tree.query import BY_KEY, BY_PRIORITY, BY_VALUE, Bound, Order, Query
 from treedbd.tree.types import InvalidQuery, Json
-from treedbd.web.realtime.queries import parse_query_object
+from treedbd.web.realtime.messages import parse_query_object
 from treedbd.web.request import ReadOptions
 
 BY_NAME = Order("child", ("name",))

@@ -14,18 +14,18 @@ from treedbd.web.realtime import messages
 from treedbd.web.realtime.callers import SessionCaller
 from treedbd.web.realtime.inbox import Inbox
 from treedbd.web.realtime.listening import ListeningOwner, SessionListens
-from treedbd.web.realtime.long_messages import LongWrite, as_long_write, find_long_write
-from treedbd.web.realtime.messages import Ping, RealtimeRequest
-from treedbd.web.realtime.pending import Pending
-from treedbd.web.realtime.pieces import (
-    END_BYTES,
-    WHOLE_BYTES,
-    LongMessage,
-    Message,
-    OversizedMessage,
+from treedbd.web.realtime.messages import (
+    TOO_BIG,
+    LongWrite,
+    Ping,
+    RealtimeRequest,
+    as_long_write,
+    find_long_write,
+    status_of,
 )
+from treedbd.web.realtime.pending import Pending
 from treedbd.web.realtime.presence import PresenceOwner, SessionPresence
-from treedbd.web.realtime.statuses import TOO_BIG, status_of
+from treedbd.web.realtime.wire import END_BYTES, WHOLE_BYTES, LongMessage, Message, OversizedMessage
 from treedbd.web.realtime.writes import METHODS, SessionWrites, WriteOwner, is_long
 
 _WRITES: Final = frozenset({"p", "m", "o", "om"})

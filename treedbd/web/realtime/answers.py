@@ -24,7 +24,7 @@ from treedbd.database.watchers import Notification
 from treedbd.tree.types import Json
 from treedbd.web.realtime import messages
 from treedbd.web.realtime.denials import explain_read, explain_write
-from treedbd.web.realtime.statuses import status_of
+from treedbd.web.realtime.messages import status_of
 
 Answered: TypeAlias = Callable[[], None]
 

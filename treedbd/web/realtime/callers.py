@@ -16,7 +16,7 @@ from treedbd.tree.types import Json
 from treedbd.web.auth.identity import AuthOverride, Identity
 from treedbd.web.auth.jwt import BadToken, exceeds_levels
 from treedbd.web.auth.unsigned import unsigned_identity
-from treedbd.web.realtime.requests import InvalidRequest
+from treedbd.web.realtime.messages import InvalidRequest
 from treedbd.web.realtime.service import RealtimeParts
 
 

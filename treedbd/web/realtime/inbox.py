@@ -18,7 +18,7 @@ from treedbd.database.slices import Slices, Steps
 from treedbd.held_bytes import SMALL_HELD_BYTES
 from treedbd.http1.writer import UpgradedConnection
 from treedbd.limits import KIB
-from treedbd.web.realtime.pieces import LongMessage, Message
+from treedbd.web.realtime.wire import LongMessage, Message
 
 INBOX_BYTES: Final = 64 * KIB
 """Messages that wait to be handled; beyond, the client is not read."""

@@ -18,12 +18,17 @@ from treedbd.tree.value import compact
 from treedbd.web.queues import FrameReader
 from treedbd.web.realtime.gets import Get
 from treedbd.web.realtime.listens import Listen, ListenKey, ListenOwner
-from treedbd.web.realtime.messages import OK, RealtimeRequest
-from treedbd.web.realtime.outbox import Job
+from treedbd.web.realtime.messages import (
+    OK,
+    LimitReached,
+    RealtimeRequest,
+    parse_query_object,
+    path_of,
+    place_of,
+    tag_of,
+)
 from treedbd.web.realtime.pending import Pending
-from treedbd.web.realtime.queries import parse_query_object
-from treedbd.web.realtime.requests import path_of, place_of, tag_of
-from treedbd.web.realtime.statuses import LimitReached
+from treedbd.web.realtime.socket import Job
 from treedbd.web.request import index_of
 
 _LONGEST_KEY: Final = KIB

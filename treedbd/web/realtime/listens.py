@@ -29,8 +29,8 @@ from treedbd.tree.types import Json, Path
 from treedbd.web.queues import FrameReader
 from treedbd.web.reading import FirstValue, Rendering, TooMuchWork, first_source
 from treedbd.web.realtime import messages
-from treedbd.web.realtime.frames import contents_of, frame_message
 from treedbd.web.realtime.values import ReadOwner, SpelledSource, read_bytes, read_message
+from treedbd.web.realtime.wire import contents_of, frame_message
 from treedbd.web.request import EXPORT
 
 ListenKey: TypeAlias = tuple[Path, bytes | None]

@@ -16,8 +16,7 @@ from treedbd.database.disconnect import check_nodes
 from treedbd.database.requests import TooManyDisconnectWrites, Write
 from treedbd.limits import DEFAULT_TIMEOUT_S
 from treedbd.tree.edit import Method
-from treedbd.web.realtime.messages import RealtimeRequest
-from treedbd.web.realtime.requests import place_of, value_of
+from treedbd.web.realtime.messages import RealtimeRequest, place_of, value_of
 from treedbd.web.realtime.writes import WriteOwner, make_edit, target_of
 
 METHODS: Final[dict[str, Method]] = {"o": "put", "om": "patch"}

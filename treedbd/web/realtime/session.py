@@ -31,15 +31,12 @@ from treedbd.web.realtime import messages
 from treedbd.web.realtime.actions import SessionActions, UnknownLongMessage
 from treedbd.web.realtime.answers import SessionAnswers
 from treedbd.web.realtime.callers import SessionCaller
-from treedbd.web.realtime.frames import frame_message
 from treedbd.web.realtime.inbox import Inbox
 from treedbd.web.realtime.listens import Listen
-from treedbd.web.realtime.messages import NotAnEnvelope
-from treedbd.web.realtime.outbox import Outbox
-from treedbd.web.realtime.pieces import Message
+from treedbd.web.realtime.messages import EXPIRED, NotAnEnvelope
 from treedbd.web.realtime.service import RealtimeParts
-from treedbd.web.realtime.socket import RealtimeSocket
-from treedbd.web.realtime.statuses import EXPIRED
+from treedbd.web.realtime.socket import Outbox, RealtimeSocket
+from treedbd.web.realtime.wire import Message, frame_message
 
 
 @implementer(IPushProducer)

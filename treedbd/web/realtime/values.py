@@ -12,9 +12,9 @@ from treedbd.http1.content import Content
 from treedbd.store.nodes import Nodes, spell_chunks
 from treedbd.web.queues import FrameReader
 from treedbd.web.reading import Rendering, RenderingSource
-from treedbd.web.realtime.frames import FramingReader, frame_message
-from treedbd.web.realtime.outbox import Outbox
 from treedbd.web.realtime.service import RealtimeParts
+from treedbd.web.realtime.socket import Outbox
+from treedbd.web.realtime.wire import FramingReader, frame_message
 
 
 class SpelledSource:

@@ -23,10 +23,15 @@ from treedbd.limits import DEFAULT_TIMEOUT_S
 from treedbd.tree.edit import Edit, Method, make_patch, make_put
 from treedbd.tree.types import STORED, Change, InvalidData, Place
 from treedbd.web.rates import FREE_BYTES, Turn
-from treedbd.web.realtime.long_messages import LongWrite
-from treedbd.web.realtime.messages import RealtimeRequest
+from treedbd.web.realtime.messages import (
+    InvalidRequest,
+    LongWrite,
+    RealtimeRequest,
+    path_of,
+    place_of,
+    value_of,
+)
 from treedbd.web.realtime.pending import Pending
-from treedbd.web.realtime.requests import InvalidRequest, path_of, place_of, value_of
 from treedbd.web.realtime.service import RealtimeParts
 from treedbd.web.write import LARGE_BODY_BYTES, LARGE_BODY_NODES, parse_whole
 
