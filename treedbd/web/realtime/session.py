@@ -4,13 +4,47 @@ Theory of operation. Messages are handled in the order in which they came (`inbo
 is sent has one order too (`outbox`): events of a commit, then the answers to writes in it.
 When the connection ends, for whatever reason, what the client has left for that is written
 (`presence`); the database stays open until then.
+
+What each action of the protocol does: from a message of a client to the part that it is for.
+
+The answers of a session: to its requests, in order with the events that it is sent.
+
+A write is answered behind its events, and before those of the next write: an SDK shows what it has
+written until then, and then judges by what its query holds at that moment whether it was kept. So
+an answer waits until the watchers were notified of all that is durable, or until a listen of the
+session is about to send a later event.
+
+Who a session is: `auth`, `gauth` and `unauth`, and tokens that expire.
+
+An admin may be another user for the session, or nobody: `authvar` and `noauth`, as
+`auth_variable_override` does for one request over HTTP. An `auth` that fails ends the identity that
+there was before.
+
+Presence: what a session writes when it ends, however it ends.
+
+`o` sets a value, `om` merges one, `oc` cancels what was set at a path and below. They are kept in
+the store (`database.disconnect`) before they are answered, so they are written after a crash
+of the server too. They keep the identity with which they were set.
+
+Why the rules deny: the text that clients of the real-time protocol print for developers.
+
+What a client has sent and the server has not handled yet, in order.
+
+Messages are handled in slices that all sessions share. One that has to wait, for the keys of an
+identity provider or for its turn to be parsed, lets those behind it wait. While many wait, or while
+too many answers wait for the client, the client is not read. What is long is held until it has been
+parsed, and counted as long.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, Final, Protocol, TypeAlias
 
-from twisted.internet.defer import Deferred
+import attrs
+from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IPushProducer
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -18,25 +52,717 @@ from websockets.frames import CloseCode
 from zope.interface import implementer
 
 from treedbd.database.database import Database
-from treedbd.database.requests import Caller
+from treedbd.database.disconnect import check_nodes
+from treedbd.database.requests import Caller, PermissionDenied, TooManyDisconnectWrites, Write
+from treedbd.database.rights import ReadRequest
 from treedbd.database.shared_window import SharedWindow
+from treedbd.database.slices import Slices, Steps
+from treedbd.database.watchers import Notification
+from treedbd.held_bytes import SMALL_HELD_BYTES
 from treedbd.http1.connection import HeldBody
 from treedbd.http1.content import WaitingBytesRefused
 from treedbd.http1.interface import IHttp1Request
 from treedbd.http1.writer import UpgradedConnection
+from treedbd.limits import DEFAULT_TIMEOUT_S, KIB, MAX_CLAIM_LEVELS
 from treedbd.names import DatabaseName
-from treedbd.web.auth.identity import Identity, uid_of
+from treedbd.rules.context import Context
+from treedbd.rules.evaluate import Verdict
+from treedbd.rules.ruleset import format_explanation
+from treedbd.store.nodes import Nodes
+from treedbd.tree.edit import Method
+from treedbd.tree.types import Json
+from treedbd.web.auth.identity import AuthOverride, Identity, uid_of
+from treedbd.web.auth.jwt import BadToken, exceeds_levels
+from treedbd.web.auth.unsigned import unsigned_identity
 from treedbd.web.rates import TooManyRequests
+from treedbd.web.reading import explanation
 from treedbd.web.realtime import messages
-from treedbd.web.realtime.actions import SessionActions, UnknownLongMessage
-from treedbd.web.realtime.answers import SessionAnswers
-from treedbd.web.realtime.callers import SessionCaller
-from treedbd.web.realtime.inbox import Inbox
+from treedbd.web.realtime.listening import ListeningOwner, SessionListens
 from treedbd.web.realtime.listens import Listen
-from treedbd.web.realtime.messages import EXPIRED, NotAnEnvelope
+from treedbd.web.realtime.messages import (
+    EXPIRED,
+    TOO_BIG,
+    InvalidRequest,
+    LongWrite,
+    NotAnEnvelope,
+    Ping,
+    RealtimeRequest,
+    as_long_write,
+    find_long_write,
+    place_of,
+    status_of,
+    value_of,
+)
+from treedbd.web.realtime.pending import Pending
 from treedbd.web.realtime.service import RealtimeParts
 from treedbd.web.realtime.socket import Outbox, RealtimeSocket
-from treedbd.web.realtime.wire import Message, frame_message
+from treedbd.web.realtime.wire import (
+    END_BYTES,
+    WHOLE_BYTES,
+    LongMessage,
+    Message,
+    OversizedMessage,
+    frame_message,
+)
+from treedbd.web.realtime.writes import (
+    METHODS,
+    SessionWrites,
+    WriteOwner,
+    is_long,
+    make_edit,
+    target_of,
+)
+
+
+class SessionCaller:
+    """The identity of one session.
+
+    Attributes:
+        identity: who it is now.
+        caller: the same as the rules see it; another object after each change.
+        is_overridden: whether an admin is another user here.
+
+    """
+
+    __slots__ = ("_first", "_parts", "_project", "_request", "caller", "identity", "is_overridden")
+
+    def __init__(
+        self, parts: RealtimeParts, project: str, request: IHttp1Request, first: Identity
+    ) -> None:
+        """Begin as `first`, which the session is again without a token.
+
+        Tokens of `project` count; `request` is what has opened the session.
+        """
+        self._parts = parts
+        self._project = project
+        self._request = request
+        self._first = first
+        self.is_overridden = False
+        self._become(first)
+
+    def forget(self) -> None:
+        """Be again who opened the session."""
+        self.is_overridden = False
+        self._become(self._first)
+
+    async def sign_in(self, body: dict[str, Any]) -> Json:
+        """Become whom the token in a request names; return what it is answered.
+
+        Raises as `Authenticator.identify`, or `InvalidRequest`; then the session is nobody.
+        """
+        self.forget()
+        token = body.get("cred")
+        if not isinstance(token, str):
+            raise BadToken("The token is malformed: cred must be a string.")
+        override = _parse_override(body)
+        parts, headers = self._parts, self._request.headers
+        if parts.guard is not None:
+            parts.guard.check_token(headers, token)
+        identity = None
+        if parts.accepts_unsigned and override is None and parts.is_local(headers):
+            identity = unsigned_identity(token)
+        if identity is None:
+            identify = parts.authenticator.identify
+            identity = await identify(self._project, token, override, DEFAULT_TIMEOUT_S)
+        self.is_overridden = override is not None
+        self._become(identity)
+        return {"auth": identity.auth}
+
+    def _become(self, identity: Identity) -> None:
+        self.identity = identity
+        self.caller = Caller(identity.auth, identity.is_admin)
+
+
+def _parse_override(body: dict[str, Any]) -> AuthOverride | None:
+    if body.get("noauth") is True:
+        return AuthOverride(None)
+    if "authvar" not in body:
+        return None
+    variable = body["authvar"]
+    if variable is None:
+        return AuthOverride(None)
+    if not isinstance(variable, dict) or exceeds_levels(variable, MAX_CLAIM_LEVELS):
+        raise InvalidRequest("authvar must be an object.")
+    return AuthOverride(variable)
+
+
+METHODS_AT_END: Final[dict[str, Method]] = {"o": "put", "om": "patch"}
+
+
+class PresenceOwner(WriteOwner, Protocol):
+    """The session whose end is prepared."""
+
+    @property
+    def id(self) -> str:
+        """By which the store knows it."""
+        ...
+
+    def end(self) -> None:
+        """End it, so that its client connects again."""
+        ...
+
+
+class SessionPresence:
+    """The disconnect writes of one session.
+
+    Attributes:
+        is_set: whether there may be any.
+
+    """
+
+    __slots__ = ("_owner", "is_set")
+
+    def __init__(self, owner: PresenceOwner) -> None:
+        self._owner = owner
+        self.is_set = False
+
+    def set(self, request: RealtimeRequest) -> None:
+        """Keep a write for the end of the session; raise if it is malformed."""
+        owner, body, method = self._owner, request.body, METHODS_AT_END[request.action]
+        limits = owner.parts.limits
+        value = value_of(body)
+        check_nodes(value)
+        edit = make_edit(method, target_of(body, method), value, limits.string_bytes)
+        self.is_set = True
+        now, caller = owner.parts.now_ms(), owner.caller
+        write = Write(edit, now, caller, None, owner.parts.clock.seconds() + DEFAULT_TIMEOUT_S)
+        limit = limits.disconnect_writes_per_connection
+        kept = owner.database.disconnect_writes.set(owner.id, edit, caller, now, limit, owner.end)
+        self._answer(request.number, kept, write)
+
+    def cancel(self, request: RealtimeRequest) -> None:
+        """Cancel what was set at a path and below; raise if that is malformed."""
+        owner = self._owner
+        place = place_of(request.body)
+        if not self.is_set:
+            owner.answer_when_notified(request.number)
+            return
+        cancelled = owner.database.disconnect_writes.cancel(owner.id, place.path)
+        self._answer(request.number, cancelled, None)
+
+    def run(self) -> Deferred[None]:
+        """Write what was set: the session has ended."""
+        if not self.is_set:
+            return succeed(None)
+        self.is_set = False
+        return self._owner.database.disconnect_writes.run(self._owner.id)
+
+    def _answer(self, number: int, waiting: Deferred[None], write: Write | None) -> None:
+        owner = self._owner
+
+        def failed(failure: Failure) -> None:
+            if failure.check(TooManyDisconnectWrites) is not None:
+                owner.parts.registry.refused["disconnect_writes_per_connection"] += 1
+            owner.fail_when_notified(number, failure.value, write)
+
+        waiting.addCallbacks(lambda _: owner.answer_when_notified(number), failed)
+
+
+def explain_read(database: Database, read: ReadRequest) -> str:
+    """Return why a read is denied, or is not any more."""
+
+    def evaluate(nodes: Nodes) -> Verdict:
+        context = Context(read.caller.auth, read.now(), nodes, read.query, at_once=True)
+        return database.rules.current.may_read(read.path, context, explain=True)
+
+    return _text(database.read(evaluate), read.caller.auth)
+
+
+def explain_write(database: Database, write: Write) -> str:
+    """Return why a write is denied, or is not any more."""
+    return _text(database.explain_write(write), write.caller.auth)
+
+
+def _text(verdict: Verdict, auth: Json) -> str:
+    return "\n".join(format_explanation(explanation(verdict, is_admin=False, auth=auth)))
+
+
+Answered: TypeAlias = Callable[[], None]
+
+
+def _do_nothing() -> None:
+    pass
+
+
+@attrs.define(eq=False)
+class _Waiting:
+    """An answer that waits; `sequence` is the number of the write that it is to, if it was done."""
+
+    send: Callable[[], None]
+    sequence: int | None
+    is_sent: bool = False
+
+
+class SessionAnswers(ABC):
+    """The part of a session that answers its requests.
+
+    Attributes:
+        database: that of the session.
+        is_over: whether its connection is gone.
+
+    """
+
+    _log = Logger()
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self.is_over = False
+        self._waiting: Final[deque[_Waiting]] = deque()
+
+    @property
+    @abstractmethod
+    def may_explain(self) -> bool:
+        """Whether its client is sent why the rules deny."""
+
+    @abstractmethod
+    def find_behind(self) -> SharedWindow | None:
+        """Return the window of a query that still has to catch up with what was committed."""
+
+    @abstractmethod
+    def send(self, message: bytes) -> None:
+        """Send a message that is never dropped."""
+
+    def answer(self, number: int, status: str, data: Json) -> None:
+        """Answer a request."""
+        self.send(messages.print_answer(number, status, data))
+
+    def answer_when_notified(
+        self, number: int, sequence: int | None = None, answered: Answered = _do_nothing
+    ) -> None:
+        """Answer a request with `ok`, after the events of what is durable by now.
+
+        That of the write with the number `sequence` comes before events of later ones. Then
+        `answered` is called, unless the connection is gone.
+        """
+
+        def answer() -> None:
+            self.answer(number, messages.OK, {})
+            answered()
+
+        self._send_when_notified(answer, sequence)
+
+    def fail_when_notified(
+        self,
+        number: int,
+        error: BaseException | None,
+        write: Write | None,
+        answered: Answered = _do_nothing,
+    ) -> None:
+        """Answer a request with an error, after the events of what is durable by now.
+
+        `write` is what the rules may have denied. Then `answered` is called as above.
+        """
+        database = self.database
+
+        def answer() -> None:
+            if write is not None:
+                self._explain_denial(error, lambda: explain_write(database, write))
+            self.answer(number, *status_of(error))
+            answered()
+
+        self._send_when_notified(answer, None)
+
+    def in_order(self, notification: Notification) -> Iterator[Notification]:
+        """Yield a notification in parts; answer before each what is to be answered before it."""
+        if not self._waiting:
+            yield notification
+            return
+        events, begun = notification.events, 0
+        for at, (position, _) in enumerate(events):
+            last = self._last_before(position.sequence)
+            if last is not None:
+                if at > begun:
+                    yield Notification(events[begun:at])
+                begun = at
+                self._send_through(last)
+        yield notification if begun == 0 else Notification(events[begun:])
+
+    def answer_error(self, number: int, error: BaseException | None, read: ReadRequest) -> None:
+        """Answer a listen or a get with an error; `read` is what was to be read."""
+        self._explain_denial(error, lambda: explain_read(self.database, read))
+        self.answer(number, *status_of(error))
+
+    def drop_answers(self) -> None:
+        """Drop the answers that wait: the connection is gone."""
+        self._waiting.clear()
+
+    def _send_when_notified(self, send: Callable[[], None], sequence: int | None) -> None:
+        if not self.is_over:
+            waiting = _Waiting(send, sequence)
+            self._waiting.append(waiting)
+            self.database.watching.call_when_notified(
+                lambda: self._send_through(waiting), self.find_behind
+            )
+
+    def _last_before(self, sequence: int) -> _Waiting | None:
+        """Return the last answer to a write before another one, if all its events were sent."""
+        found = None
+        for waiting in self._waiting:
+            if waiting.sequence is not None:
+                if waiting.sequence >= sequence:
+                    break
+                found = waiting
+        return None if found is None or self.find_behind() is not None else found
+
+    def _send_through(self, last: _Waiting) -> None:
+        """Send the answers up to one that waits or was sent."""
+        while not (last.is_sent or self.is_over):
+            first = self._waiting.popleft()
+            first.is_sent = True
+            first.send()
+
+    def _explain_denial(self, error: BaseException | None, explain: Callable[[], str]) -> None:
+        """Send why the rules have denied something, if the client may know."""
+        if not isinstance(error, PermissionDenied) or not self.may_explain:
+            return
+        try:
+            text = explain()
+        except Exception:
+            self._log.failure("A denial could not be explained.")
+            return
+        self.send(messages.print_push("sd", {"msg": text}))
+
+
+INBOX_BYTES: Final = 64 * KIB
+"""Messages that wait to be handled; beyond, the client is not read."""
+_MESSAGE_BYTES: Final = 64
+"""What a message counts for beside its text."""
+
+
+class Inbox:
+    """The messages of one client.
+
+    Attributes:
+        may_read: whether there is room for the answers of the client.
+        is_parsing: whether what it has sent is still parsed.
+
+    """
+
+    __slots__ = (
+        "_blocked_bytes",
+        "_bytes",
+        "_connection",
+        "_handle",
+        "_is_blocked",
+        "_is_closed",
+        "_is_working",
+        "_messages",
+        "_note_held",
+        "_slices",
+        "is_parsing",
+        "may_read",
+    )
+
+    def __init__(
+        self,
+        connection: UpgradedConnection,
+        slices: Slices,
+        handle: Callable[[Message], None],
+        note_held: Callable[[int], object],
+    ) -> None:
+        """Call `handle`, which raises nothing, with each message, in `slices`.
+
+        `note_held` is called with the bytes by which what is held of long messages has grown.
+        """
+        self.may_read = True
+        self.is_parsing = False
+        self._blocked_bytes = 0
+        self._bytes = 0
+        self._connection = connection
+        self._handle = handle
+        self._is_blocked = False
+        self._is_closed = False
+        self._is_working = False
+        self._messages: deque[Message] | None = None
+        self._note_held = note_held
+        self._slices = slices
+
+    def add(self, message: Message) -> None:
+        """Handle a message, now or in its turn."""
+        if self._messages is None:
+            self._messages = deque()
+        self._messages.append(message)
+        size = _size_of(message)
+        self._bytes += size
+        if size > SMALL_HELD_BYTES:
+            self._note_held(size)
+        if self._is_working or self._is_blocked:
+            self.bound_reading()
+        else:
+            self._work()
+
+    def block(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do work that may wait, and raises nothing; the messages behind it wait, too."""
+        self._is_blocked = True
+        Deferred.fromCoroutine(work).addBoth(self._unblock)
+
+    def bound_reading(self) -> None:
+        """Read the client, or not, by what waits."""
+        if self._is_closed:
+            return
+        if self.may_read and not self.is_parsing and self._bytes <= INBOX_BYTES:
+            self._connection.resume_reading()
+        else:
+            self._connection.pause_reading()
+
+    def close(self) -> None:
+        """Handle nothing any more, and forget who has; nothing more may be added."""
+        self._is_closed = True
+        self._messages = None
+        self._handle = self._note_held = _ignore
+
+    def _unblock(self, _: object) -> None:
+        self._is_blocked = False
+        if self._blocked_bytes:
+            self._note_held(-self._blocked_bytes)
+            self._blocked_bytes = 0
+        if self._messages and not self._is_working:
+            self._work()
+        else:
+            self.bound_reading()
+
+    def _work(self) -> None:
+        self._is_working = True
+        self._slices.start(self._steps())
+
+    def _steps(self) -> Steps:
+        while self._messages and not self._is_blocked:
+            message = self._messages.popleft()
+            size = _size_of(message)
+            self._bytes -= size
+            self._handle(message)
+            if size > SMALL_HELD_BYTES:
+                if self._is_blocked:
+                    self._blocked_bytes = size
+                else:
+                    self._note_held(-size)
+            yield
+        if not self._messages:
+            self._messages = None
+        self._is_working = False
+        self.bound_reading()
+
+
+def _size_of(message: Message) -> int:
+    if isinstance(message, LongMessage):
+        return _MESSAGE_BYTES + message.size
+    return _MESSAGE_BYTES + (len(message) if isinstance(message, bytes) else KIB)
+
+
+def _ignore(_: object) -> None:
+    pass
+
+
+_WRITES: Final = frozenset({"p", "m", "o", "om"})
+
+
+_Awaited: TypeAlias = Coroutine[Any, Any, None] | None
+"""What goes on for a while, and lets the messages behind it wait; None if nothing does."""
+
+
+class UnknownLongMessage(Exception):
+    """A message that is too long to be parsed, and in no form that shows what it asks for."""
+
+
+class ActionsOwner(ListeningOwner, PresenceOwner, WriteOwner, Protocol):
+    """The session whose client acts."""
+
+    inbox: Inbox
+    signed_in: SessionCaller
+
+    def send(self, message: bytes) -> None:
+        """Send a message that is never dropped."""
+        ...
+
+    def count(self, *, is_write: bool) -> None:
+        """Count a request for all who send it; raise `TooManyRequests`."""
+        ...
+
+    def count_frame(self) -> None:
+        """Count a message that is no request for the rates of the client."""
+        ...
+
+
+class SessionActions:
+    """Does what the client of one session asks for.
+
+    Attributes:
+        listens: what the session listens to.
+
+    """
+
+    __slots__ = ("_owner", "_presence", "_writes", "listens")
+    _log = Logger()
+
+    def __init__(self, owner: ActionsOwner) -> None:
+        self._owner = owner
+        self.listens = SessionListens(owner)
+        self._presence = SessionPresence(owner)
+        self._writes = SessionWrites(owner)
+
+    def end(self) -> Deferred[None]:
+        """End the listens, and write what the client has left; fires when that is done.
+
+        Requests that wait for others do nothing any more. A write that was begun goes on.
+        """
+        self.listens.pending.give_up()
+        self._writes.pending.give_up()
+        closed = self.listens.close()
+        left = self._presence.run().addErrback(self._not_left)
+        return left.addCallback(lambda _: closed)
+
+    def _not_left(self, failure: Failure) -> None:
+        self._log.failure("What a session has left could not be written.", failure)
+
+    def handle(self, message: Message) -> None:
+        """Do what a message asks for; raise `NotAnEnvelope` or `UnknownLongMessage`."""
+        if isinstance(message, OversizedMessage):
+            self._refuse(message, self._owner.parts.limits.write_body_bytes)
+            return
+        if isinstance(message, LongMessage) or is_long(message):
+            long = find_long_write(message)
+            if long is not None and long.request.action in METHODS:
+                self._block(long.request, self._write_long(long))
+                return
+        if isinstance(message, LongMessage):
+            first = message.read(0, END_BYTES)
+            last = message.read(message.size - END_BYTES, message.size)
+            self._refuse(OversizedMessage(first, last), WHOLE_BYTES)
+            return
+        parsed = messages.parse_message(message)
+        if isinstance(parsed, RealtimeRequest):
+            if parsed.action in METHODS and is_long(message) and "d" in parsed.body:
+                self._block(parsed, self._write_long(as_long_write(parsed)))
+            else:
+                self._act(parsed)
+            return
+        self._owner.count_frame()
+        if isinstance(parsed, Ping):
+            self._owner.send(messages.PONG)
+
+    def _act(self, request: RealtimeRequest) -> None:
+        try:
+            self._owner.count(is_write=request.action in _WRITES)
+            act = _ACTIONS.get(request.action)
+            if act is None:
+                raise messages.UnknownAction(request.action)
+            waiting = act(self, request)
+            if waiting is not None:
+                self._block(request, waiting)
+        except Exception as error:
+            self._owner.answer(request.number, *status_of(error))
+
+    def _block(self, request: RealtimeRequest, work: Coroutine[Any, Any, None]) -> None:
+        """Do work that may wait; the messages behind it wait, too."""
+
+        async def run() -> None:
+            try:
+                await work
+            except Exception as error:
+                self._owner.answer(request.number, *status_of(error))
+
+        self._owner.inbox.block(run())
+
+    async def _write_long(self, long: LongWrite) -> None:
+        self._owner.count(is_write=True)
+        settled = self.listens.pending.settled()
+        if settled is not None:
+            await settled
+        await self._writes.write_long(long)
+
+    def _refuse(self, message: OversizedMessage, most: int) -> None:
+        """Answer a request that is too long with `too_big`; raise `UnknownLongMessage`."""
+        self._owner.parts.registry.refused["write_body_bytes"] += 1
+        number = messages.find_number(message)
+        if number is None:
+            raise UnknownLongMessage
+        try:
+            self._owner.count(is_write=False)
+        except TooManyRequests as error:
+            self._owner.answer(number, *status_of(error))
+        else:
+            self._owner.answer(number, TOO_BIG, f"This request may have at most {most} bytes.")
+
+    def _note(self, request: RealtimeRequest) -> None:
+        self._owner.answer(request.number, messages.OK, {})
+
+    def _write(self, request: RealtimeRequest) -> _Awaited:
+        """Write, after what was asked for before was read."""
+        return _after(self.listens.pending, lambda: self._writes.write(request))
+
+    def _listen(self, request: RealtimeRequest) -> _Awaited:
+        """Show what the writes before have written, after their answers."""
+        return _after(self._writes.pending, lambda: self.listens.listen(request))
+
+    def _unlisten(self, request: RealtimeRequest) -> _Awaited:
+        return _after(self._writes.pending, lambda: self.listens.unlisten(request))
+
+    def _get(self, request: RealtimeRequest) -> _Awaited:
+        return _after(self._writes.pending, lambda: self.listens.get(request))
+
+    def _sign_in(self, request: RealtimeRequest) -> _Awaited:
+        """Become another caller, when all that was asked for before was read."""
+        signed_in = self._owner.signed_in
+
+        async def sign_in() -> None:
+            try:
+                data = await signed_in.sign_in(request.body)
+            finally:
+                await self.listens.rejudge()
+            self._owner.answer(request.number, messages.OK, data)
+
+        return _after(self.listens.pending, sign_in)
+
+    def _sign_out(self, request: RealtimeRequest) -> _Awaited:
+        """Be again who opened the session."""
+
+        async def sign_out() -> None:
+            self._owner.signed_in.forget()
+            await self.listens.rejudge()
+            self._owner.answer(request.number, messages.OK, {})
+
+        return _after(self.listens.pending, sign_out)
+
+    def _keep(self, request: RealtimeRequest) -> _Awaited:
+        return _after(self.listens.pending, lambda: self._presence.set(request))
+
+    def _cancel(self, request: RealtimeRequest) -> None:
+        self._presence.cancel(request)
+
+
+def _after(others: Pending, act: Callable[[], _Awaited]) -> _Awaited:
+    """Act when none of the others is pending: now, if none is."""
+    settled = others.settled()
+    if settled is None:
+        return act()
+
+    async def act_later() -> None:
+        await settled
+        waiting = act()
+        if waiting is not None:
+            await waiting
+
+    return act_later()
+
+
+_Act: TypeAlias = Callable[[SessionActions, RealtimeRequest], _Awaited]
+_ACTIONS: Final[dict[str, _Act]] = {
+    "q": SessionActions._listen,
+    "n": SessionActions._unlisten,
+    "g": SessionActions._get,
+    "p": SessionActions._write,
+    "m": SessionActions._write,
+    "o": SessionActions._keep,
+    "om": SessionActions._keep,
+    "oc": SessionActions._cancel,
+    "auth": SessionActions._sign_in,
+    "gauth": SessionActions._sign_in,
+    "unauth": SessionActions._sign_out,
+    "s": SessionActions._note,
+    "appcheck": SessionActions._note,
+    "unappcheck": SessionActions._note,
+    "unappeck": SessionActions._note,
+}
 
 
 @implementer(IPushProducer)
