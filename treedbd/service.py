@@ -105,7 +105,7 @@ from treedbd.web.auth.host_login import ADMIN, Auth, HostLogin, Identify, identi
 from treedbd.web.auth.verifier import OWNER_TOKEN
 from treedbd.web.options import DevelopmentFacts, WebOptions
 from treedbd.web.rates import Rates
-from treedbd.web.realtime.door import RealtimeDoor
+from treedbd.web.realtime.opening import RealtimeDoor
 from treedbd.web.request import RequestParser
 from treedbd.web.request_log import (
     AccessLogForm,

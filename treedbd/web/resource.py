@@ -43,7 +43,7 @@ from treedbd.web.options import WebOptions
 from treedbd.web.origins import SENT_FOR_PAGES, ForeignOrigin, UnnamedPage
 from treedbd.web.pages import DOCUMENT_FILE_PATHS, DOCUMENT_PATHS, Documents, FrontPage, Health
 from treedbd.web.rates import FREE_BYTES, TooManyRequests
-from treedbd.web.realtime.endpoint import make_realtime
+from treedbd.web.realtime.opening import make_realtime
 from treedbd.web.request import (
     READING,
     AllowedMethods,

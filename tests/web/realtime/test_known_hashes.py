@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from treedbd.tree.hashes import data_hash
-from treedbd.web.realtime.known_hashes import MAX_KNOWN_BYTES, KnownHashes
+from treedbd.web.realtime.context import MAX_KNOWN_BYTES, KnownHashes
 
 HASH = data_hash({"a": 1})
 BODY = b'{"a":1}'

@@ -10,8 +10,8 @@ import pytest
 from tests.database.world import TurnClock
 from treedbd.database.slices import SLICE_SECONDS, Slices
 from treedbd.limits import Limits
-from treedbd.web.realtime import listening
-from treedbd.web.realtime.listening import SessionListens
+from treedbd.web.realtime import listens as listening
+from treedbd.web.realtime.listens import SessionListens
 from treedbd.web.realtime.messages import RealtimeRequest
 
 MANY = 80

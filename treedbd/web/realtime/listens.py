@@ -4,34 +4,187 @@ A `Listen` is a watcher of the database, as a stream of Server-Sent Events is. I
 job of the `Outbox`: it is read, and from then on watched, when its turn has come. If its events
 were dropped, because the client does not read, the same job sends the value as it is then. The
 events of a path are printed once for all listens there; those of queries differ in their tag.
+
+The listens of one session: begun, ended, judged again; and its gets.
+
+Gets: the present value at a path, or what a query selects, once.
+
+Values on their way to a client: a message that holds one, whatever its size.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Hashable, Iterator, Sequence
+from functools import partial
+from hashlib import sha256
 from typing import Any, Final, Protocol, TypeAlias
 
 import attrs
-from twisted.internet.defer import CancelledError
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from treedbd.database.requests import PermissionDenied
+from treedbd.database.database import Database
+from treedbd.database.requests import Caller, PermissionDenied
 from treedbd.database.rights import ReadGrant, ReadRequest
 from treedbd.database.shared_window import SharedWindow
 from treedbd.database.watchers import Notification
 from treedbd.held_bytes import HeldAccount, HeldBytesRefused
 from treedbd.http1.content import Content, WaitingBytesRefused
 from treedbd.limits import KIB
-from treedbd.store.nodes import Nodes
+from treedbd.store.nodes import Nodes, spell_chunks
 from treedbd.tree.query import Query, bytes_of
-from treedbd.tree.types import Json, Path
+from treedbd.tree.types import Json, Path, Place
+from treedbd.tree.value import compact
 from treedbd.web.queues import FrameReader
-from treedbd.web.reading import FirstValue, Rendering, TooMuchWork, first_source
+from treedbd.web.reading import (
+    FirstValue,
+    ReadSource,
+    Rendering,
+    RenderingSource,
+    TooMuchWork,
+    Waiter,
+    first_source,
+)
 from treedbd.web.realtime import messages
-from treedbd.web.realtime.values import ReadOwner, SpelledSource, read_bytes, read_message
-from treedbd.web.realtime.wire import contents_of, frame_message
-from treedbd.web.request import EXPORT
+from treedbd.web.realtime.context import Pending, RealtimeParts
+from treedbd.web.realtime.messages import (
+    OK,
+    LimitReached,
+    RealtimeRequest,
+    parse_query_object,
+    path_of,
+    place_of,
+    tag_of,
+)
+from treedbd.web.realtime.socket import Job, Outbox
+from treedbd.web.realtime.wire import FramingReader, contents_of, frame_message
+from treedbd.web.request import EXPORT, index_of
+
+
+class SpelledSource:
+    """The JSON of another source (`RenderingSource`), numbers beyond 64 bits with an exponent."""
+
+    def __init__(self, source: RenderingSource) -> None:
+        self._source = source
+
+    @property
+    def key(self) -> Hashable:
+        """Equal for sources that render the same from the same state."""
+        return "spelled", self._source.key
+
+    def shares(self, other: object) -> bool:
+        """Return whether this source can show what another with the same key has rendered."""
+        return isinstance(other, SpelledSource) and self._source.shares(other._source)
+
+    def chunks(self, nodes: Nodes) -> Iterator[bytes]:
+        """Render from the nodes of one moment."""
+        return spell_chunks(self._source.chunks(nodes))
+
+
+class ReadOwner(Protocol):
+    """The session of a listen or a get."""
+
+    parts: RealtimeParts
+    database: Database
+    address: str
+    outbox: Outbox
+
+    @property
+    def caller(self) -> Caller:
+        """Who the rules see now."""
+        ...
+
+    @property
+    def answer_error(self) -> Callable[[int, BaseException | None, ReadRequest], None]:
+        """Answers with an error; told what was to be read."""
+        ...
+
+
+def read_bytes(parts: RealtimeParts, address: str, frames: bytes) -> FrameReader:
+    """Return what reads frames."""
+    return Content(parts.reads.memory, frames).open(address, may_refuse=False)
+
+
+def read_message(
+    parts: RealtimeParts, address: str, start: bytes, rendered: bytes | Rendering, end: bytes
+) -> list[FrameReader]:
+    """Return what reads a message that holds a value between its start and its end.
+
+    Raises `WaitingBytesRefused`.
+    """
+    if isinstance(rendered, bytes):
+        return [read_bytes(parts, address, frame_message(start + rendered + end))]
+    value = rendered.open(address)
+    ends = [
+        Content(parts.reads.memory, each).open(address, may_refuse=False) for each in (start, end)
+    ]
+    size = len(start) + rendered.size + len(end)
+    return [FramingReader([ends[0], value, ends[1]], size)]
+
+
+class Get:
+    """One get of a session: a job of its outbox."""
+
+    def __init__(self, owner: ReadOwner, number: int, place: Place, query: Query | None) -> None:
+        """Answer the request `number` with what is at a place."""
+        self._owner = owner
+        self._number = number
+        self._place = place
+        options = attrs.evolve(EXPORT, query=query)
+        self._facts = options.facts
+        self._source = SpelledSource(ReadSource(owner.database, place, options))
+
+    @property
+    def read_request(self) -> ReadRequest:
+        """What the rules are evaluated for."""
+        owner = self._owner
+        return ReadRequest(owner.caller, self._place.path, self._facts, owner.parts.now_ms)
+
+    def open(self) -> Sequence[FrameReader] | None:
+        """Return the answer (`outbox.Job`)."""
+        parts, database = self._owner.parts, self._owner.database
+
+        def render(nodes: Nodes) -> bytes | Rendering | TooMuchWork:
+            self._judge(nodes)
+            return parts.reads.render(self._source, nodes)
+
+        try:
+            rendered = database.read(render)
+            if not isinstance(rendered, TooMuchWork):
+                return self._answer(rendered)
+        except WaitingBytesRefused:
+            raise
+        except Exception as error:
+            self._refuse(error)
+            return ()
+        waiter = Waiter(self._source, self._judge, rendered.sequence, _do_nothing)
+        waiting = parts.reads.render_large(database.hold, waiter, self._owner.address)
+        waiting.addCallback(self._rendered).addErrback(self._not_rendered)
+        return None
+
+    def _rendered(self, rendering: Rendering) -> None:
+        self._owner.outbox.release(self._answer(rendering))
+
+    def _judge(self, nodes: Nodes) -> None:
+        self.read_request.check(self._owner.database, nodes)
+
+    def _answer(self, rendered: bytes | Rendering) -> list[FrameReader]:
+        owner, start = self._owner, messages.answer_start(self._number)
+        owner.parts.registry.messages_out += 1
+        return read_message(owner.parts, owner.address, start, rendered, messages.VALUE_END)
+
+    def _not_rendered(self, failure: Failure) -> None:
+        self._refuse(failure.value)
+        self._owner.outbox.release(())
+
+    def _refuse(self, error: BaseException | None) -> None:
+        self._owner.answer_error(self._number, error, self.read_request)
+
+
+def _do_nothing(_: int) -> None:
+    pass
+
 
 ListenKey: TypeAlias = tuple[Path, bytes | None]
 """The path; and the query as JSON, its members in order, or its digest; None without a query."""
@@ -350,3 +503,179 @@ class Listen:
         self.close()
         self._owner.drop(self)
         self._owner.answer_error(number, error, self.read_request)
+
+
+_LONGEST_KEY: Final = KIB
+"""Bytes of a query by which its listen is found; a longer one is replaced by its digest."""
+_NO_INDEX: Final[Json] = {"w": ["no_index"]}
+"""The data of the answer to a listen whose query has read all children."""
+
+
+class ListeningOwner(ListenOwner, Protocol):
+    """The session that listens."""
+
+    def answer(self, number: int, status: str, data: Json) -> None:
+        """Answer a request."""
+
+
+class _Opening:
+    """What a request reads, as a job of the outbox: it takes effect when it is opened."""
+
+    def __init__(self, job: Job, pending: Pending) -> None:
+        self._job = job
+        self._pending: Pending | None = pending
+        pending.begin()
+
+    def open(self) -> Sequence[FrameReader] | None:
+        """Read (`outbox.Job`)."""
+        try:
+            return self._job.open()
+        finally:
+            pending, self._pending = self._pending, None
+            if pending is not None:
+                pending.end()
+
+
+class SessionListens:
+    """The listens of one session.
+
+    Attributes:
+        pending: listens and gets that have not been read yet.
+
+    """
+
+    __slots__ = ("_listens", "_owner", "pending")
+
+    def __init__(self, owner: ListeningOwner) -> None:
+        self.pending: Final = Pending()
+        self._owner = owner
+        self._listens: dict[ListenKey, Listen] = {}
+
+    def find_behind(self) -> SharedWindow | None:
+        """Return the window of a query that still has to catch up with what was committed."""
+        for each in self._listens.values():
+            if each.query is not None and (window := each.behind) is not None:
+                return window
+        return None
+
+    def listen(self, request: RealtimeRequest) -> Coroutine[Any, Any, None] | None:
+        """Begin a listen; raise for one that is malformed."""
+        owner, body = self._owner, request.body
+        path, query, key = _parse(body)
+        tag = tag_of(body) if query is not None else None
+        claimed_hash = body.get("h", "")
+        if key not in self._listens and (
+            len(self._listens) >= owner.parts.limits.listens_per_connection
+        ):
+            owner.parts.registry.refused["listens_per_connection"] += 1
+            raise LimitReached("There are too many listens of this connection.")
+        query_object = None if query is None else body["q"]
+        listen = Listen(owner, key, path, query, query_object, tag)
+        warning: Json = {}
+        try:
+            if query is not None and not self._check_index(listen.read_request, query):
+                warning = _NO_INDEX
+        except BaseException:
+            listen.close()
+            raise
+        former = self._listens.pop(key, None)
+        if former is not None:
+            former.close()
+        else:
+            owner.parts.registry.listens += 1
+        self._listens[key] = listen
+        claimed = claimed_hash if isinstance(claimed_hash, str) else ""
+
+        listen.begin(request.number, claimed, warning)
+        return self._when_current(lambda: owner.outbox.add(_Opening(listen, self.pending)))
+
+    def unlisten(self, request: RealtimeRequest) -> None:
+        """End a listen, if it is there; raise for a request that is malformed."""
+        _, _, key = _parse(request.body)
+        listen = self._listens.get(key)
+        if listen is not None:
+            listen.close()
+            self.forget(listen)
+        self._owner.answer(request.number, OK, {})
+
+    def get(self, request: RealtimeRequest) -> Coroutine[Any, Any, None] | None:
+        """Answer with the present value; raise for a request that is malformed."""
+        owner = self._owner
+        place, query = place_of(request.body), parse_query_object(request.body.get("q"))
+        get = Get(owner, request.number, place, query)
+        if query is not None:
+            self._check_index(get.read_request, query)
+        return self._when_current(lambda: owner.outbox.add(_Opening(get, self.pending)))
+
+    def forget(self, listen: Listen) -> None:
+        """Forget a listen that has ended."""
+        if self._listens.get(listen.key) is listen:
+            del self._listens[listen.key]
+            self._owner.parts.registry.listens -= 1
+
+    def rejudge(self) -> Deferred[None]:
+        """Judge all listens for the present identity of the session, in slices; fires then."""
+        return self._owner.parts.slices.run(_rejudge_all(list(self._listens.values())))
+
+    def close(self) -> Deferred[None]:
+        """End all listens: they send nothing from now on; fires when all is released, in slices."""
+        listens, self._listens = list(self._listens.values()), {}
+        parts = self._owner.parts
+        parts.registry.listens -= len(listens)
+        for listen in listens:
+            listen.is_closed = True
+        return parts.slices.run(_close_all(listens))
+
+    def _check_index(self, read: ReadRequest, query: Query) -> bool:
+        """Return whether an index is declared for a query, if it needs one.
+
+        Raises if there is none, and the project requires it.
+        """
+        parts, database = self._owner.parts, self._owner.database
+
+        def check_read() -> None:
+            database.read(partial(read.check, database))
+
+        parts.missing_indexes.check(database, read.path, query, check_read)
+        index = index_of(query)
+        return index is None or index in database.rules.current.indexed(read.path)
+
+    def _when_current(self, call: Callable[[], None]) -> Coroutine[Any, Any, None] | None:
+        """Call this when reads show what other processes have committed: now, if they do."""
+        parts, database = self._owner.parts, self._owner.database
+        opening = parts.acquire(database)
+        if not isinstance(opening, Deferred):
+            parts.release(database)
+            call()
+            return None
+
+        async def wait() -> None:
+            try:
+                await opening
+            finally:
+                parts.release(database)
+            call()
+
+        return wait()
+
+
+def _rejudge_all(listens: list[Listen]) -> Generator[None, None, None]:
+    for listen in listens:
+        listen.rejudge()
+        yield
+
+
+def _close_all(listens: list[Listen]) -> Generator[None, None, None]:
+    """Close listens, and forget each of them, in steps."""
+    while listens:
+        listens.pop().close()
+        yield
+
+
+def _parse(body: dict[str, Any]) -> tuple[Path, Query | None, ListenKey]:
+    """Return what a listen shows, and the key that it has in its session."""
+    path, query = path_of(body), parse_query_object(body.get("q"))
+    if query is None:
+        return path, None, (path, None)
+    text = compact(dict(sorted(body["q"].items())))
+    return path, query, (path, text if len(text) <= _LONGEST_KEY else sha256(text).digest())

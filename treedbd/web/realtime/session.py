@@ -77,8 +77,8 @@ from treedbd.web.auth.unsigned import unsigned_identity
 from treedbd.web.rates import TooManyRequests
 from treedbd.web.reading import explanation
 from treedbd.web.realtime import messages
-from treedbd.web.realtime.listening import ListeningOwner, SessionListens
-from treedbd.web.realtime.listens import Listen
+from treedbd.web.realtime.context import Pending, RealtimeParts
+from treedbd.web.realtime.listens import Listen, ListeningOwner, SessionListens
 from treedbd.web.realtime.messages import (
     EXPIRED,
     TOO_BIG,
@@ -93,8 +93,6 @@ from treedbd.web.realtime.messages import (
     status_of,
     value_of,
 )
-from treedbd.web.realtime.pending import Pending
-from treedbd.web.realtime.service import RealtimeParts
 from treedbd.web.realtime.socket import Outbox, RealtimeSocket
 from treedbd.web.realtime.wire import (
     END_BYTES,

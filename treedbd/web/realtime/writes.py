@@ -23,6 +23,7 @@ from treedbd.limits import DEFAULT_TIMEOUT_S
 from treedbd.tree.edit import Edit, Method, make_patch, make_put
 from treedbd.tree.types import STORED, Change, InvalidData, Place
 from treedbd.web.rates import FREE_BYTES, Turn
+from treedbd.web.realtime.context import Pending, RealtimeParts
 from treedbd.web.realtime.messages import (
     InvalidRequest,
     LongWrite,
@@ -31,8 +32,6 @@ from treedbd.web.realtime.messages import (
     place_of,
     value_of,
 )
-from treedbd.web.realtime.pending import Pending
-from treedbd.web.realtime.service import RealtimeParts
 from treedbd.web.write import LARGE_BODY_BYTES, LARGE_BODY_NODES, parse_whole
 
 METHODS: Final[dict[str, Method]] = {"p": "put", "m": "patch"}
