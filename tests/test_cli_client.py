@@ -30,8 +30,7 @@ from treedbd.cli.failures import NoResponse, describe_error
 from treedbd.cli.http_client import HttpClient
 from treedbd.cli.url import Url, parse_url
 from treedbd.config.certificate import ensure_local_certificate
-from treedbd.web.auth.fetch import parse_authority
-from treedbd.web.auth.tls import TrustStore
+from treedbd.web.auth.fetch import TrustStore, parse_authority
 
 reactor: Any = installed_reactor
 

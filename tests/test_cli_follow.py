@@ -21,7 +21,7 @@ from treedbd.cli.exit import CommandFailed
 from treedbd.cli.failures import NoResponse
 from treedbd.cli.url import parse_url
 from treedbd.cli.watch import LONGEST_PAUSE_S, WatchOptions, follow, pause_after
-from treedbd.web.auth.tls import TrustStore
+from treedbd.web.auth.fetch import TrustStore
 
 reactor: Any = installed_reactor
 KEEP_ALIVE_S = 30.0

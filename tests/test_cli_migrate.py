@@ -26,7 +26,7 @@ from treedbd.cli.migration.changes import LONGEST_LINE, ChangedPaths
 from treedbd.cli.migration.migrate import Following
 from treedbd.cli.url import parse_url
 from treedbd.tree.types import Path
-from treedbd.web.auth.tls import TrustStore
+from treedbd.web.auth.fetch import TrustStore
 
 RULES = '{"rules":{".read":true,".write":true,"a":{".indexOn":"x"}}}'
 

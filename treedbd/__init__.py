@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from treedbd.store.engine import CannotOpenStore, DiskFull, StoreFailed
     from treedbd.store.shelf import ReadOnlyShelf, Shelf, open_shelf
     from treedbd.tree.types import InvalidData, InvalidPath, InvalidQuery
-    from treedbd.web.auth.host_login import ADMIN, Auth, Identify
+    from treedbd.web.auth.verifier import ADMIN, Auth, Identify
 
 __all__ = [
     "ABORT",
@@ -77,9 +77,9 @@ __all__ = [
 
 _MODULES = {
     "ABORT": "embedding.local_database",
-    "ADMIN": "web.auth.host_login",
-    "Auth": "web.auth.host_login",
-    "Identify": "web.auth.host_login",
+    "ADMIN": "web.auth.verifier",
+    "Auth": "web.auth.verifier",
+    "Identify": "web.auth.verifier",
     "CannotOpenStore": "store.engine",
     "CannotStart": "listening",
     "ConditionFailed": "database.requests",

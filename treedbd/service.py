@@ -100,9 +100,15 @@ from treedbd.store.sqlite.shared import MORE_IF_SHARED
 from treedbd.traces import Tracer
 from treedbd.tree.event import EVENT_BYTES
 from treedbd.web.activity import Activity, ProjectActivity, RequestCounts
-from treedbd.web.auth.authenticator import Authenticator
-from treedbd.web.auth.host_login import ADMIN, Auth, HostLogin, Identify, identity_of
-from treedbd.web.auth.verifier import OWNER_TOKEN
+from treedbd.web.auth.verifier import (
+    ADMIN,
+    OWNER_TOKEN,
+    Auth,
+    Authenticator,
+    HostLogin,
+    Identify,
+    identity_of,
+)
 from treedbd.web.options import DevelopmentFacts, WebOptions
 from treedbd.web.rates import Rates
 from treedbd.web.realtime.opening import RealtimeDoor

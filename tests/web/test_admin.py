@@ -28,11 +28,10 @@ from treedbd.database.runtime import Runtime
 from treedbd.database.slices import SLICE_SECONDS
 from treedbd.limits import Limits
 from treedbd.rules.ruleset import DENY
-from treedbd.web.auth.authenticator import Authenticator
 from treedbd.web.auth.fetch import FetchFailed
 from treedbd.web.auth.jwt import BadToken
 from treedbd.web.auth.providers import Provider, ProviderKeys
-from treedbd.web.auth.verifier import Verifier
+from treedbd.web.auth.verifier import Authenticator, Verifier
 from treedbd.web.options import WebOptions
 from treedbd.web.request import FIREBASE
 from treedbd.web.resource import TreeResource

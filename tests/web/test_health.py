@@ -14,9 +14,9 @@ from tests.web.tree_server import WALL, TreeServer
 from treedbd.database.runtime import Problem
 from treedbd.loop import Turns
 from treedbd.rules.ruleset import DENY, OPEN
-from treedbd.web.auth.authenticator import Authenticator
 from treedbd.web.auth.identity import OWNER, Identity
 from treedbd.web.auth.jwt import BadToken
+from treedbd.web.auth.verifier import Authenticator
 
 FULL = Problem("demo", "default", "The disk is full.")
 RULES = Problem("demo", None, "The rules are damaged.", refuses_writes=False)

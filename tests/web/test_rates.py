@@ -28,9 +28,8 @@ from treedbd.loop import Levels, network_of
 from treedbd.names import parse_trusted_proxies
 from treedbd.rules.ruleset import OPEN
 from treedbd.web.auth import jwt
-from treedbd.web.auth.authenticator import Authenticator
 from treedbd.web.auth.identity import Identity
-from treedbd.web.auth.verifier import Verifier
+from treedbd.web.auth.verifier import Authenticator, Verifier
 from treedbd.web.rates import Rates, TooManyRequests
 
 SECRET = b"s" * 32

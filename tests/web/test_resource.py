@@ -18,7 +18,7 @@ from treedbd.http1.interface import IHttp1Request
 from treedbd.http1.server import Http1Factory
 from treedbd.limits import Limits
 from treedbd.rules.ruleset import OPEN
-from treedbd.web.auth.authenticator import Authenticator
+from treedbd.web.auth.verifier import Authenticator
 from treedbd.web.options import WebOptions
 from treedbd.web.pages import DOCUMENT_FILE_PATHS, DOCUMENT_PATHS
 from treedbd.web.resource import RESERVED, TreeResource, split_segments

@@ -20,8 +20,7 @@ from treedbd.http1.connection import ServerOptions
 from treedbd.http1.server import Http1Factory
 from treedbd.limits import Limits, StreamLimits
 from treedbd.rules.ruleset import OPEN, RuleSet
-from treedbd.web.auth.authenticator import Authenticator
-from treedbd.web.auth.verifier import Verifier
+from treedbd.web.auth.verifier import Authenticator, Verifier
 from treedbd.web.options import WebOptions
 from treedbd.web.resource import TreeResource
 

@@ -14,11 +14,7 @@ from OpenSSL import SSL
 from service_identity import VerificationError
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.endpoints import HostnameEndpoint, UNIXClientEndpoint, wrapClientTLS
-from twisted.internet.error import (
-    ConnectError,
-    ConnectionRefusedError,  # noqa: A004 - Twisted's, not the builtin
-    DNSLookupError,
-)
+from twisted.internet.error import ConnectError, ConnectionRefusedError, DNSLookupError
 from twisted.internet.error import TimeoutError as TwistedTimeoutError
 from twisted.internet.interfaces import IProtocol, IProtocolFactory, IStreamClientEndpoint
 from twisted.internet.protocol import Protocol, connectionDone
@@ -47,7 +43,7 @@ from treedbd.cli.failures import (
     describe_tls_failure,
 )
 from treedbd.cli.url import LOCALHOST, Url, is_local_name
-from treedbd.web.auth.tls import TrustStore
+from treedbd.web.auth.fetch import TrustStore
 
 
 class Client:

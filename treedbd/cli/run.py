@@ -21,8 +21,7 @@ from treedbd.cli.exit import CommandFailed, OutputClosed, report_failure
 from treedbd.cli.options import choose_authorities, read_settings, read_token
 from treedbd.cli.url import Url
 from treedbd.config.settings import Settings
-from treedbd.web.auth.fetch import BadAuthority, parse_authority, read_authority
-from treedbd.web.auth.tls import TrustStore
+from treedbd.web.auth.fetch import BadAuthority, TrustStore, parse_authority, read_authority
 
 Work: TypeAlias = Callable[[Any, Client, Namespace], Awaitable[None]]
 """The work of a command, given the reactor, a client and the command line."""

@@ -27,8 +27,8 @@ from treedbd.limits import DEFAULT_TIMEOUT_S, MAX_SHOWN_BYTES
 from treedbd.names import DatabaseName
 from treedbd.tree.types import Json
 from treedbd.tree.value import parse
-from treedbd.web.auth.host_login import Auth, identity_of
 from treedbd.web.auth.identity import Identity
+from treedbd.web.auth.verifier import Auth, identity_of
 from treedbd.web.request import DataRequest, Parameters, PayloadTooLarge
 
 DEFAULT_TRIES: Final = 100

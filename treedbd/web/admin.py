@@ -34,8 +34,8 @@ from treedbd.tree.query import parse_limit
 from treedbd.tree.types import PRIORITY, InvalidQuery, Json
 from treedbd.tree.value import compact
 from treedbd.web.activity import Activity, ProjectActivity
-from treedbd.web.auth.authenticator import Authenticator
 from treedbd.web.auth.identity import require_admin
+from treedbd.web.auth.verifier import Authenticator
 from treedbd.web.reading import NO_RULES, explanation, json_response, text_response
 from treedbd.web.request import DataRequest, Dialect, Parameters, parse_choice
 from treedbd.web.response import Response

@@ -12,9 +12,8 @@ from twisted.internet.interfaces import IReactorTime
 
 from treedbd.http1.adapter import AdaptedRequest
 from treedbd.http1.interface import IHttp1Request
-from treedbd.web.auth.authenticator import Authenticator
-from treedbd.web.auth.host_login import HostLogin
 from treedbd.web.auth.identity import Identity
+from treedbd.web.auth.verifier import Authenticator, HostLogin
 from treedbd.web.options import WebOptions
 from treedbd.web.origins import OriginGuard, make_guard
 from treedbd.web.rates import Rates, make_rates

@@ -49,10 +49,10 @@ from treedbd.store.engine import (
 )
 from treedbd.tree.types import InvalidData, InvalidPath, InvalidQuery
 from treedbd.web.addressing import Misdirected, MissingSuffix, NoDatabaseNamed
-from treedbd.web.auth.host_login import ClientGone, IdentifyFailed
 from treedbd.web.auth.identity import AuthRequired, NotAdmin
 from treedbd.web.auth.jwt import BadToken
 from treedbd.web.auth.providers import ProviderUnavailable
+from treedbd.web.auth.verifier import ClientGone, IdentifyFailed
 from treedbd.web.origins import ForeignOrigin, UnnamedPage
 from treedbd.web.pages import MissingDocument
 from treedbd.web.rates import TooManyRequests

@@ -33,8 +33,8 @@ from treedbd.http1.interface import IHttp1Request
 from treedbd.rules.context import Context, QueryFacts
 from treedbd.rules.evaluate import Verdict
 from treedbd.store.nodes import Nodes
-from treedbd.web.auth.authenticator import Authenticator
 from treedbd.web.auth.identity import ANONYMOUS, Identity, override_auth, require_admin
+from treedbd.web.auth.verifier import Authenticator
 from treedbd.web.context import WebParts
 from treedbd.web.origins import OriginGuard
 from treedbd.web.rates import Rates

@@ -63,11 +63,10 @@ from treedbd.names import DatabaseName
 from treedbd.rules.ruleset import OPEN
 from treedbd.tree.types import InvalidPath, InvalidQuery
 from treedbd.web.addressing import NoDatabaseNamed
-from treedbd.web.auth.authenticator import Authenticator
-from treedbd.web.auth.host_login import IdentifyFailed
 from treedbd.web.auth.identity import AuthRequired, Identity, NotAdmin
 from treedbd.web.auth.jwt import BadToken
 from treedbd.web.auth.providers import ProviderUnavailable
+from treedbd.web.auth.verifier import Authenticator, IdentifyFailed
 from treedbd.web.context import Users
 from treedbd.web.options import DevelopmentFacts, WebOptions
 from treedbd.web.origins import ForeignOrigin, is_loopback, is_loopback_address

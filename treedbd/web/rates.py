@@ -37,8 +37,8 @@ from treedbd.http1.interface import IHttp1Request
 from treedbd.http1.parser import ErrorReply
 from treedbd.limits import KIB, MIB, RateLimits
 from treedbd.loop import Levelling, Levels, network_of
-from treedbd.web.auth.authenticator import Authenticator
 from treedbd.web.auth.identity import Identity, uid_of
+from treedbd.web.auth.verifier import Authenticator
 from treedbd.web.options import WebOptions
 from treedbd.web.request import Question
 from treedbd.web.response import address_of

@@ -32,8 +32,7 @@ from treedbd.loop import Turns
 from treedbd.names import DatabaseName
 from treedbd.web.activity import Activity
 from treedbd.web.admin import AdminHandlers
-from treedbd.web.auth.authenticator import Authenticator
-from treedbd.web.auth.host_login import HostLogin
+from treedbd.web.auth.verifier import Authenticator, HostLogin
 from treedbd.web.context import make_parts
 from treedbd.web.development_log import make_development_log
 from treedbd.web.errors import ErrorSender, codes_by_status

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
 from tests.oidc import private_key, public_jwk
-from treedbd.web.auth.jwks import InvalidKeySet, KeySet, parse_key_set
+from treedbd.web.auth.jwt import InvalidKeySet, KeySet, parse_key_set
 
 RSA = public_jwk(private_key("RS256"), kid="r")
 EC = public_jwk(private_key("ES256"), kid="e")

@@ -16,7 +16,7 @@ from twisted.python.failure import Failure
 from tests.database.world import TurnClock
 from tests.oidc import private_key, public_jwk
 from treedbd.web.auth import providers
-from treedbd.web.auth.jwks import PublicKey
+from treedbd.web.auth.jwt import PublicKey
 from treedbd.web.auth.providers import InvalidProvider, Provider, ProviderKeys, ProviderUnavailable
 
 ISSUER = "https://accounts.example.com"

@@ -15,7 +15,7 @@ from service_identity import VerificationError
 from service_identity.hazmat import DNS_ID, IPAddress_ID, ServiceID
 
 from tests.authority import dns, issue
-from treedbd.web.auth.tls import TrustStore, require_server_name
+from treedbd.web.auth.fetch import TrustStore, require_server_name
 
 HOST = DNS_ID("db.example.com")
 ADDRESS = IPAddress_ID("192.0.2.1")

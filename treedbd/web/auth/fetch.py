@@ -1,23 +1,155 @@
 """Small documents fetched over verified TLS: one GET, no redirect, a bounded body.
 
 This module sets no timeout; cancelling the Deferred of a fetch closes the connection.
+
+One GET over verified TLS, by the client of Twisted.
+
+The client takes about a megabyte of memory. Few daemons fetch anything, so `fetch` imports this
+module at the first fetch.
+
+TLS clients that verify their server: its certificate and its name, without exception.
+
+Twisted's own client options accept a server when the names in its certificate cannot be parsed:
+when there are none, or when one is a wildcard like `*.localhost`, which development mode's
+certificate has. Here such a name is ignored, and a certificate without a matching name is refused.
+
+This module knows neither what is requested of a server nor where CA certificates are stored.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import pathlib
-from collections.abc import Callable
-from typing import Any, Final, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeAlias, cast
 
 from cryptography import x509
+from OpenSSL import SSL
 from OpenSSL.crypto import X509
 from OpenSSL.SSL import Error as SSLError
-from service_identity import VerificationError
+from service_identity import CertificateError, VerificationError
+from service_identity.hazmat import (
+    DNS_ID,
+    DNSPattern,
+    IPAddress_ID,
+    IPAddressPattern,
+    ServiceID,
+    verify_service_identity,
+)
+from treq.client import HTTPClient
 from twisted.internet.defer import Deferred
-from twisted.internet.ssl import Certificate
+from twisted.internet.endpoints import HostnameEndpoint, wrapClientTLS
+from twisted.internet.interfaces import (
+    IOpenSSLClientConnectionCreator,
+    IProtocol,
+    IProtocolFactory,
+    IStreamClientEndpoint,
+)
+from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.ssl import (
+    Certificate,
+    CertificateOptions,
+    TLSVersion,
+    platformTrust,
+    trustRootFromCertificates,
+)
+from twisted.protocols.tls import TLSMemoryBIOProtocol
+from twisted.python.failure import Failure
 from twisted.python.reflect import namedAny
+from twisted.web.client import URI, Agent
+from twisted.web.http_headers import Headers
+from twisted.web.iweb import IAgentEndpointFactory
+from zope.interface import implementer
 
-from treedbd.web.auth.tls import TrustStore
+_VERIFY_MODE: Final = SSL.VERIFY_PEER | SSL.VERIFY_FAIL_IF_NO_PEER_CERT
+
+
+class TrustStore:
+    """The CA certificates by which servers are verified."""
+
+    def __init__(self, authorities: Sequence[Certificate] | None = None) -> None:
+        """Trust certificates that these authorities have signed; for None those of the system."""
+        roots: Any = (
+            platformTrust() if authorities is None else trustRootFromCertificates(authorities)
+        )
+        self._context = CertificateOptions(
+            trustRoot=roots, raiseMinimumTo=TLSVersion.TLSv1_2
+        ).getContext()
+
+    def creator_for(self, host: str, *also: str) -> IOpenSSLClientConnectionCreator:
+        """Return the creator of TLS connections to a host: a name or an address, in ASCII.
+
+        A certificate for one of the names in `also` is accepted too. The connection fails with
+        `VerificationError` if the certificate is for none of them. Raises `ValueError` for text
+        that is not a host.
+        """
+        return _Creator(self._context, host, [_service_id(name) for name in (host, *also)])
+
+
+@implementer(IOpenSSLClientConnectionCreator)
+class _Creator:
+    def __init__(self, context: SSL.Context, host: str, ids: Sequence[ServiceID]) -> None:
+        self._context = context
+        self._host = host
+        self._ids = ids
+
+    def clientConnectionForTLS(self, protocol: TLSMemoryBIOProtocol) -> SSL.Connection:
+        connection = SSL.Connection(self._context, None)
+        if isinstance(self._ids[0], DNS_ID):
+            connection.set_tlsext_host_name(self._host.encode())
+
+        def check(_: SSL.Connection, certificate: X509, __: int, depth: int, ok: int) -> bool:
+            if depth or not ok:
+                return bool(ok)
+            try:
+                require_server_name(certificate.to_cryptography(), self._ids)
+            except Exception:  # any error refuses the server, and the connection fails with it
+                protocol.failVerification(Failure())
+                return False
+            return True
+
+        connection.set_verify(_VERIFY_MODE, check)
+        return connection
+
+
+def require_server_name(certificate: x509.Certificate, ids: Sequence[ServiceID]) -> None:
+    """Raise `VerificationError` unless a certificate is for one of these names (RFC 9525).
+
+    The common name in its subject does not count.
+    """
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (x509.ExtensionNotFound, ValueError):
+        raise VerificationError([]) from None
+    patterns: list[Any] = [
+        IPAddressPattern(address)
+        for address in names.get_values_for_type(x509.IPAddress)
+        if isinstance(address, ipaddress.IPv4Address | ipaddress.IPv6Address)
+    ]
+    for name in names.get_values_for_type(x509.DNSName):
+        try:
+            patterns.append(DNSPattern.from_bytes(name.encode()))
+        except (CertificateError, ValueError):
+            continue
+    errors: list[Any] = []
+    for each in ids:
+        try:
+            verify_service_identity(patterns, [each], [])
+        except VerificationError as error:
+            errors += error.errors
+        except CertificateError:
+            break
+        else:
+            return
+    raise VerificationError(errors)
+
+
+def _service_id(host: str) -> ServiceID:
+    try:
+        return IPAddress_ID(str(ipaddress.ip_address(host)))
+    except ValueError:
+        return DNS_ID(host)
+
 
 Fetch: TypeAlias = Callable[[str], Deferred[bytes]]
 """From an https URL to the document there.
@@ -88,7 +220,7 @@ def make_fetch(reactor: Any, authority: bytes | None = None) -> Fetch:
 
 def _get(reactor: Any, trust: TrustStore, url: str) -> Deferred[bytes]:
     # Not imported at the top, because of the memory that it takes.
-    get = namedAny("treedbd.web.auth.https_get.get")
+    get = namedAny("treedbd.web.auth.fetch.get")
     return Deferred.fromCoroutine(get(reactor, trust, url))
 
 
@@ -105,3 +237,75 @@ def failure_reason(error: BaseException | None) -> str:
     if isinstance(error, SSLError) and error.args[0]:
         return f"TLS failed: {error.args[0][0][-1]}"
     return f"{str(error) or 'the connection failed'} ({type(error).__name__})"
+
+
+async def get(reactor: Any, trust: TrustStore, url: str) -> bytes:
+    """Return the document at an https URL, of a server that `trust` has certified.
+
+    Raises `FetchFailed`, or the error of the connection.
+    """
+    connector = _Connector(reactor, trust)
+    client = HTTPClient(Agent.usingEndpointFactory(reactor, connector))
+    body = bytearray()
+
+    def collect(data: bytes) -> None:
+        if len(body) + len(data) > MAX_BODY_BYTES:
+            raise FetchFailed(f"sent more than {MAX_BODY_BYTES} bytes")
+        body.extend(data)
+
+    try:
+        response = await client.get(
+            url,
+            headers=Headers({"Accept": ["application/json"]}),
+            allow_redirects=False,
+            unbuffered=True,
+            reactor=reactor,
+        )
+        if response.code != 200:
+            raise FetchFailed(f"answered with the status {response.code}")
+        await response.collect(collect)
+    finally:
+        connector.abort()
+    return bytes(body)
+
+
+@implementer(IAgentEndpointFactory)
+class _Connector:
+    """Opens TLS connections, and aborts all that it opened.
+
+    An orderly close would have to wait for the peer, which may be what hangs.
+    """
+
+    def __init__(self, reactor: Any, trust: TrustStore) -> None:
+        self._reactor = reactor
+        self._trust = trust
+        self._opened: list[IProtocol] = []
+
+    def endpointForURI(self, uri: URI) -> IStreamClientEndpoint:
+        if uri.scheme != b"https":
+            raise FetchFailed("is not at an https URL")
+        tls = self._trust.creator_for(uri.host.decode("ascii"))
+        endpoint = HostnameEndpoint(self._reactor, uri.host, uri.port)
+        return _RecordingEndpoint(wrapClientTLS(tls, endpoint, self._reactor), self._opened)
+
+    def abort(self) -> None:
+        for protocol in self._opened:
+            cast(TLSMemoryBIOProtocol, cast(Protocol, protocol).transport).abortConnection()
+
+
+@implementer(IStreamClientEndpoint)
+class _RecordingEndpoint:
+    """An endpoint that records the protocols it connected."""
+
+    def __init__(self, endpoint: IStreamClientEndpoint, opened: list[IProtocol]) -> None:
+        self._endpoint = endpoint
+        self._opened = opened
+
+    def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
+        def record(protocol: IProtocol) -> IProtocol:
+            self._opened.append(protocol)
+            return protocol
+
+        cast(Factory, protocolFactory).noisy = False  # else each fetch is logged
+        connected: Deferred[IProtocol] = self._endpoint.connect(protocolFactory)
+        return connected.addCallback(record)

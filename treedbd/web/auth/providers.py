@@ -30,7 +30,7 @@ from twisted.python.failure import Failure
 from treedbd.database.slices import in_turns
 from treedbd.names import HTTPS_URL, ISSUER_URL, is_https_url, is_issuer_url
 from treedbd.web.auth.fetch import Fetch, failure_reason
-from treedbd.web.auth.jwks import InvalidKeySet, KeySet, PublicKey, parse_key_set
+from treedbd.web.auth.jwt import InvalidKeySet, KeySet, PublicKey, parse_key_set
 
 FETCH_S: Final = 5.0
 REFRESH_S: Final = 600.0

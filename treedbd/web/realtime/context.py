@@ -30,7 +30,7 @@ from treedbd.limits import KIB, MIB, Limits
 from treedbd.store.rows import parse_stored
 from treedbd.tree.hashes import data_hash
 from treedbd.tree.value import from_export
-from treedbd.web.auth.authenticator import Authenticator
+from treedbd.web.auth.verifier import Authenticator
 from treedbd.web.origins import OriginGuard
 from treedbd.web.rates import BodyGate, Rates
 from treedbd.web.reading import MissingIndexes, Rendering, SharedReads

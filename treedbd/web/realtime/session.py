@@ -73,7 +73,7 @@ from treedbd.tree.edit import Method
 from treedbd.tree.types import Json
 from treedbd.web.auth.identity import AuthOverride, Identity, uid_of
 from treedbd.web.auth.jwt import BadToken, exceeds_levels
-from treedbd.web.auth.unsigned import unsigned_identity
+from treedbd.web.auth.verifier import unsigned_identity
 from treedbd.web.rates import TooManyRequests
 from treedbd.web.reading import explanation
 from treedbd.web.realtime import messages
