@@ -24,7 +24,7 @@ from tests.daemon import Daemon, Response
 from tests.rest import OPEN_RULES
 from tests.test_lan import LanDaemon
 from treedbd.config.certificate import ensure_local_certificate
-from treedbd.config.local_network import find_local_network
+from treedbd.config.endpoints import find_local_network
 from treedbd.files import create_directory
 
 CONFIG: Final = """

@@ -19,9 +19,8 @@ import pytest
 
 from tests.command import COMMAND, environment, run_command
 from tests.daemon import SERVE, TWISTD, Daemon
-from treedbd.config.authority import LAN_CERTIFICATE
-from treedbd.config.endpoints import AUTHORITY_CERTIFICATE
-from treedbd.config.local_network import find_local_network
+from treedbd.config.certificate import LAN_CERTIFICATE
+from treedbd.config.endpoints import AUTHORITY_CERTIFICATE, find_local_network
 
 ANY_PORTS = ("ssl:0", "tcp:0:interface=127.0.0.1")
 NETWORK = find_local_network()

@@ -11,9 +11,8 @@ from twisted.internet.protocol import Factory
 from twisted.logger import capturedLogs
 
 from treedbd.config.endpoints import Endpoint
-from treedbd.config.listen import CannotListen, PortInUse
+from treedbd.config.listening import NEXT_PORTS, CannotListen, CannotStart, Listening, PortInUse
 from treedbd.config.settings import Settings, load_settings
-from treedbd.listening import NEXT_PORTS, CannotStart, Listening
 
 
 class Machine:

@@ -11,8 +11,7 @@ import attrs
 import pytest
 
 from tests.pages import DOCS
-from treedbd.config.log_settings import LogSettings
-from treedbd.config.settings import load_settings
+from treedbd.config.settings import LogSettings, load_settings
 from treedbd.database.rights import FIELDS as RULE_FIELDS
 from treedbd.errors import LINES, PER_S
 from treedbd.http1.request import MAX_CHARACTERS

@@ -28,13 +28,11 @@ from twisted.web.server import Site
 
 from treedbd.config.certificate import ensure_local_certificate
 from treedbd.config.endpoints import parse_endpoint
-from treedbd.config.http_settings import HttpSettings
-from treedbd.config.project_settings import ProjectSettings
-from treedbd.config.settings import Settings
+from treedbd.config.listening import CannotStart
+from treedbd.config.settings import HttpSettings, ProjectSettings, Settings
 from treedbd.config.values import SettingLocation
 from treedbd.database.files import DatabaseFiles
 from treedbd.limits import Limits
-from treedbd.listening import CannotStart
 from treedbd.service import TreeService
 from treedbd.store.engine import CannotOpenStore
 from treedbd.store.lock import DirectoryLock

@@ -8,8 +8,7 @@ import attrs
 import pytest
 
 from treedbd.config.endpoints import parse_endpoint
-from treedbd.config.http_settings import HSTS_S, HttpSettings
-from treedbd.config.settings import Settings, load_settings
+from treedbd.config.settings import HSTS_S, HttpSettings, Settings, load_settings
 from treedbd.service import secure_headers
 
 PUBLIC, NEAR = "ssl:443:privateKey=k:certKey=c", "tcp:9000:interface=127.0.0.1"

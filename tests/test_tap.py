@@ -14,9 +14,9 @@ import time
 import pytest
 from twisted.internet.epollreactor import EPollReactor
 
+from treedbd.config.listening import CannotStart
 from treedbd.config.settings import Settings
 from treedbd.daemon import curl_command, print_as_sentence
-from treedbd.listening import CannotStart
 from treedbd.process import freeze_objects, use_monotonic_clock
 from treedbd.tap import Options, makeService
 

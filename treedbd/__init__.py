@@ -13,8 +13,8 @@ __version__ = "0.1.0"
 
 TYPE_CHECKING = False  # not that of `typing`: `treedb --version` is faster without it
 if TYPE_CHECKING:
-    from treedbd.config.project_settings import ProjectSettings
-    from treedbd.config.settings import Settings, load_settings
+    from treedbd.config.listening import CannotStart
+    from treedbd.config.settings import ProjectSettings, Settings, load_settings
     from treedbd.config.values import ConfigError
     from treedbd.database.requests import (
         ConditionFailed,
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from treedbd.embedding.waiting_events import WatchEvent
     from treedbd.embedding.watch import Watch
     from treedbd.limits import Limits, RulesLimits, StreamLimits
-    from treedbd.listening import CannotStart
     from treedbd.service import TreeService
     from treedbd.store.engine import CannotOpenStore, DiskFull, StoreFailed
     from treedbd.store.shelf import ReadOnlyShelf, Shelf, open_shelf
@@ -81,7 +80,7 @@ _MODULES = {
     "Auth": "web.auth.verifier",
     "Identify": "web.auth.verifier",
     "CannotOpenStore": "store.engine",
-    "CannotStart": "listening",
+    "CannotStart": "config.listening",
     "ConditionFailed": "database.requests",
     "ConfigError": "config.values",
     "DeadlinePassed": "database.requests",
@@ -93,7 +92,7 @@ _MODULES = {
     "LocalDatabase": "embedding.local_database",
     "OutcomeInDoubt": "database.requests",
     "PermissionDenied": "database.requests",
-    "ProjectSettings": "config.project_settings",
+    "ProjectSettings": "config.settings",
     "QueryOptions": "embedding.query_options",
     "ReadOnlyShelf": "store.shelf",
     "RulesLimits": "limits",

@@ -43,14 +43,18 @@ from twisted.python.reflect import namedAny
 
 import twisted
 from treedbd import __version__
-from treedbd.config.authority import ensure_lan_certificate
-from treedbd.config.certificate import BadCertificate
-from treedbd.config.endpoints import AUTHORITY_CERTIFICATE, LOCAL_CERTIFICATE, Endpoint
-from treedbd.config.local_network import LocalNetwork, find_local_network
+from treedbd.config.certificate import BadCertificate, ensure_lan_certificate
+from treedbd.config.endpoints import (
+    AUTHORITY_CERTIFICATE,
+    LOCAL_CERTIFICATE,
+    Endpoint,
+    LocalNetwork,
+    find_local_network,
+)
+from treedbd.config.listening import CannotStart
 from treedbd.config.settings import Settings
 from treedbd.config.values import ConfigError
 from treedbd.errors import OperatorError, in_one_line
-from treedbd.listening import CannotStart
 from treedbd.logs.setup import LogOutput, LogTarget
 from treedbd.loop import Turns, record_turns
 from treedbd.process import (

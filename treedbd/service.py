@@ -53,10 +53,9 @@ from twisted.python.reflect import namedAny
 from treedbd.config.certificate import ServerContext
 from treedbd.config.credentials import Credentials
 from treedbd.config.endpoints import AUTHORITY_CERTIFICATE, LOCAL_CERTIFICATE, Endpoint
-from treedbd.config.http_settings import HSTS_S
+from treedbd.config.listening import CannotStart, Listening
 from treedbd.config.project_secrets import BadCredentials
-from treedbd.config.settings import Settings
-from treedbd.config.tracing_settings import TracingSettings
+from treedbd.config.settings import HSTS_S, Settings, TracingSettings
 from treedbd.database.catalog import Catalog
 from treedbd.database.data_directory import stored_bytes
 from treedbd.database.files import DatabaseFiles, MakeFiles
@@ -81,7 +80,6 @@ from treedbd.http1.connection import AdaptRequests, RequestLogging, ServerOption
 from treedbd.http1.headers import Header
 from treedbd.http1.server import Http1Factory
 from treedbd.limits import Limits
-from treedbd.listening import CannotStart, Listening
 from treedbd.loop import Counting, Levelling, Turns
 from treedbd.metrics.board import SampleBoard
 from treedbd.names import (

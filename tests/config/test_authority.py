@@ -11,17 +11,18 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from treedbd.config.authority import (
+from treedbd.config.certificate import (
     AUTHORITY_KEY,
     AUTHORITY_LIFE,
     LAN_CERTIFICATE,
+    LOCAL_LIFE,
     Authority,
+    BadCertificate,
     ensure_lan_certificate,
     issue,
+    read_key,
 )
-from treedbd.config.certificate import LOCAL_LIFE, BadCertificate, read_key
-from treedbd.config.endpoints import AUTHORITY_CERTIFICATE
-from treedbd.config.local_network import LocalNetwork
+from treedbd.config.endpoints import AUTHORITY_CERTIFICATE, LocalNetwork
 
 NOW = datetime.datetime.now(datetime.UTC)
 DAY = datetime.timedelta(days=1)

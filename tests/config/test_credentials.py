@@ -25,9 +25,7 @@ from treedbd.config.project_secrets import (
     ensure_development_secret,
     read_project_secret,
 )
-from treedbd.config.project_settings import ProjectSettings
-from treedbd.config.provider_settings import ProviderSettings
-from treedbd.config.settings import Settings
+from treedbd.config.settings import ProjectSettings, ProviderSettings, Settings
 from treedbd.config.values import SettingLocation
 from treedbd.database.catalog import Catalog
 from treedbd.database.requests import ProjectSpec

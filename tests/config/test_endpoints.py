@@ -19,7 +19,7 @@ from twisted.python.reflect import namedAny
 
 from tests.rights import someone_else
 from treedbd.config.endpoints import InvalidEndpoint, parse_endpoint
-from treedbd.config.listen import CannotListen, open_endpoint
+from treedbd.config.listening import CannotListen, open_endpoint
 
 ROOT = pathlib.Path("/")
 

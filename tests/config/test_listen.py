@@ -13,7 +13,7 @@ from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 from twisted.internet.protocol import Factory
 
 from treedbd.config.endpoints import parse_endpoint
-from treedbd.config.listen import ACCEPTED_AT_ONCE, is_local, open_endpoint, url_of
+from treedbd.config.listening import ACCEPTED_AT_ONCE, is_local, open_endpoint, url_of
 
 
 @pytest.mark.parametrize(

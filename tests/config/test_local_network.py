@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import ifaddr
 import pytest
 
-from treedbd.config.local_network import LocalNetwork, find_addresses, find_local_network, names_of
+from treedbd.config.endpoints import LocalNetwork, find_addresses, find_local_network, names_of
 
 
 class FoundAddress(NamedTuple):

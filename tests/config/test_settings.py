@@ -11,13 +11,16 @@ from typing import Any
 import attrs
 import pytest
 
-from treedbd.config.http_settings import HttpSettings
-from treedbd.config.log_settings import LogSettings
-from treedbd.config.project_settings import ProjectSettings
-from treedbd.config.provider_settings import ProviderSettings
-from treedbd.config.realtime_settings import RealtimeSettings
-from treedbd.config.settings import Settings, load_settings
-from treedbd.config.tracing_settings import TracingSettings
+from treedbd.config.settings import (
+    HttpSettings,
+    LogSettings,
+    ProjectSettings,
+    ProviderSettings,
+    RealtimeSettings,
+    Settings,
+    TracingSettings,
+    load_settings,
+)
 from treedbd.config.values import ConfigError
 from treedbd.files import read_installation
 from treedbd.limits import Limits, RateLimits, RulesLimits, StreamLimits

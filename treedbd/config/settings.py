@@ -4,42 +4,387 @@ The records below, and those of `limits`, are the table of keys: a field is a ke
 with its default and its reader; a new key is one new field. Flags override the file, the file
 overrides the defaults. A bad setting is a `ConfigError` that names the file, the key and the
 remedy. The configuration file itself is the only file that is opened here.
+
+The settings of the storage engine and of the processes that use it, as they are read.
+
+The settings of the interface over HTTP, `[http]`.
+
+The settings of the log, `[log]`.
+
+The settings of the projects, `[projects.<name>]`.
+
+The settings of identity providers: who signs tokens of a project, and whom its users are.
+
+Two providers can give the same `sub` to different persons. So with several of them each has a
+prefix for its uids, and the prefixes are such that no uid of one can be that of another.
+
+The settings of the real-time protocol, `[realtime]`.
+
+The settings of OpenTelemetry, `[tracing]`.
 """
 
 from __future__ import annotations
 
+import importlib.util
+import itertools
+import os
 import pathlib
+import re
 import tomllib
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Literal, TypeAlias
+from urllib.parse import urlsplit
 
 import attrs
 
-from treedbd.config.endpoints import Endpoint, InvalidEndpoint, parse_endpoint
-from treedbd.config.engine_settings import POSTGRESQL_SCHEMES, read_engine, read_workers
-from treedbd.config.http_settings import HttpSettings, read_page_origins
-from treedbd.config.local_network import LocalNetwork
-from treedbd.config.log_settings import LogSettings
-from treedbd.config.project_settings import ProjectSettings, check_label, read_projects
-from treedbd.config.realtime_settings import RealtimeSettings
-from treedbd.config.tracing_settings import TracingSettings
+from treedbd.config.endpoints import Endpoint, InvalidEndpoint, LocalNetwork, parse_endpoint
 from treedbd.config.values import (
     ConfigError,
     SettingLocation,
     as_read,
     boolean,
+    file,
+    files,
     folder,
+    https_url,
+    integer,
+    issuer_url,
     items,
     key,
+    number,
     one_of,
     read_table,
+    seconds,
     table,
     text,
     texts,
 )
-from treedbd.limits import Limits, RateLimits, RulesLimits, StreamLimits
-from treedbd.names import NO_PROXIES, InvalidProxy, ReadsName, TrustedProxies, parse_trusted_proxies
+from treedbd.files import read_installation
+from treedbd.limits import (
+    DEFAULT_PROJECT_DATABASES,
+    MAX_LABEL_CHARACTERS,
+    MAX_UID_PREFIX_CHARACTERS,
+    PROJECT_RATES,
+    Limits,
+    RateLimits,
+    RulesLimits,
+    StreamLimits,
+)
+from treedbd.names import (
+    DEFAULT_DATABASE,
+    NO_PROXIES,
+    SERVICE_PROVIDER,
+    CreatorName,
+    DialectName,
+    InvalidProxy,
+    ReadsName,
+    TrustedProxies,
+    parse_label,
+    parse_trusted_proxies,
+)
+
+MAX_WORKERS: Final = 64
+ENGINES: Final = ("sqlite", "memory")
+POSTGRESQL_SCHEMES: Final = ("postgresql://", "postgres://")
+
+
+def read_engine(raw: object, location: SettingLocation) -> str:
+    """Return the engine that a setting names; raise `ConfigError`."""
+    engine = text(raw, location)
+    if engine.startswith(POSTGRESQL_SCHEMES):
+        if "@" in engine and ":" in engine.partition("//")[2].rpartition("@")[0]:
+            raise location.error(
+                "holds a password",
+                "put it into the file that PGPASSFILE names, or into a service file",
+            )
+        return engine
+    if engine not in ENGINES:
+        raise location.error("must be sqlite, memory, or a URL postgresql://…")
+    return engine
+
+
+def read_workers(raw: object, location: SettingLocation) -> int:
+    """Return a number of worker processes, for `auto` one for each core; raise `ConfigError`."""
+    if raw == "auto":
+        return min(_cores(), MAX_WORKERS)
+    if isinstance(raw, str):
+        raise location.error(f'must be an integer from 1 to {MAX_WORKERS}, or "auto"')
+    return integer(1, MAX_WORKERS)(raw, location)
+
+
+def _cores() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+LogFormat: TypeAlias = Literal["text", "json"]
+AccessLog: TypeAlias = bool | Literal["combined"]
+
+MAX_SLOW_REQUEST_S: Final = 86_400.0
+MAX_SLOW_RULE_MS: Final = 3_600_000.0
+
+
+def read_access_log(raw: object, location: SettingLocation) -> AccessLog:
+    """Read true, false or "combined"."""
+    if not isinstance(raw, bool) and raw != "combined":
+        raise location.error('must be true or false, or "combined"')
+    return raw
+
+
+@attrs.frozen
+class LogSettings:
+    """`[log]`: the form of all lines, and which requests and rules are worth one.
+
+    `format` is that of every line; `sample` the fraction of the lines of the access log that are
+    written, but for errors of the server and slow requests. A request of more than `slow_request_s`
+    seconds, and rules that take more than `slow_rule_ms` milliseconds for one request, are warned
+    of; 0 is never.
+    """
+
+    format: LogFormat = key("text", one_of("text", "json"))
+    sample: float = key(1.0, number(0.0, 1.0))
+    slow_request_s: float = key(5.0, number(0.0, MAX_SLOW_REQUEST_S))
+    slow_rule_ms: float = key(0.0, number(0.0, MAX_SLOW_RULE_MS))
+
+
+HSTS_S: Final = 31_536_000
+"""The `hsts_s` of a daemon that other machines reach: a year."""
+
+_PAGE_ORIGIN: Final = r"[a-z][a-z0-9+.-]*://[^/?#@\s]+"
+_ORIGIN: Final = r"\*|null|[a-z][a-z0-9+.-]*://[^/?#\s]+"
+
+
+@attrs.frozen
+class HttpSettings:
+    """`[http]`: header names and origins of clients, access log, compression, page at `/`, HSTS.
+
+    If `hsts_s` is None, it is `HSTS_S` for a daemon that other machines reach, else 0.
+    """
+
+    etag_headers: tuple[str, ...] = key(
+        ("Vendor", "Firebase", "TreeDB"),
+        texts(r"[A-Za-z0-9-]+", 'parts of header names like "Vendor"'),
+    )
+    cors_origins: tuple[str, ...] = key(
+        ("*",), texts(_ORIGIN, 'origins like "https://app.example.com", or "*"')
+    )
+    access_log: AccessLog = key(False, read_access_log)
+    compression: bool = key(True, boolean)
+    page: bool = key(True, boolean)
+    hsts_s: int | None = key(None, integer(0, 10 * HSTS_S))
+    hsts_subdomains: bool = key(False, boolean)
+
+
+def read_page_origins(raw: object, location: SettingLocation) -> tuple[str, ...]:
+    """Read the origins of pages that `--origin` names; raise `ConfigError`."""
+    origins = tuple(text(each, location) for each in items(raw, location))
+    for origin in origins:
+        if re.fullmatch(_PAGE_ORIGIN, origin) is None:
+            raise location.error(
+                f'is "{origin}", which is not the origin of a page, as https://app.example.com is',
+                "give its scheme, host and port, and no path",
+            )
+    return origins
+
+
+def _provider_name(raw: object, location: SettingLocation) -> str:
+    name = text(raw, location)
+    if name == SERVICE_PROVIDER:
+        raise location.error(f'must not be "{name}", which is that of service tokens')
+    return name
+
+
+def _uid_prefix(raw: object, location: SettingLocation) -> str:
+    prefix = text(raw, location)
+    if len(prefix) > MAX_UID_PREFIX_CHARACTERS or not prefix.isprintable() or "/" in prefix:
+        raise location.error(
+            f"must be at most {MAX_UID_PREFIX_CHARACTERS} printable characters without /"
+        )
+    return prefix
+
+
+@attrs.frozen
+class ProviderSettings:
+    """`[[projects.<name>.providers]]`: an issuer of tokens, and who its users are in the rules.
+
+    `name` is `auth.provider`, the host of the issuer if it is empty. `uid_prefix` precedes the
+    `sub` of a token in `auth.uid`; only the provider of a project that has no other may omit it.
+    """
+
+    issuer: str = key("", issuer_url)
+    audience: str = key("", text)
+    jwks_uri: str = key("", https_url)
+    ca_file: pathlib.Path | None = key(None, file)
+    name: str = key("", _provider_name)
+    uid_prefix: str | None = key(None, _uid_prefix)
+
+
+def provider_list(raw: object, location: SettingLocation) -> tuple[ProviderSettings, ...]:
+    """Read the providers of a project."""
+    found = []
+    for each in items(raw, location):
+        provider = table(ProviderSettings)(each, location)
+        if not provider.issuer or not provider.audience:
+            raise location.error("lacks issuer or audience", "set both for every provider")
+        found.append(provider)
+    if len(found) > 1:
+        _check_uid_prefixes(found, location)
+    return tuple(found)
+
+
+def _check_uid_prefixes(providers: list[ProviderSettings], location: SettingLocation) -> None:
+    """Raise `ConfigError` unless the prefixes keep the users of all issuers apart."""
+    issuers: dict[str, str] = {}
+    for provider in providers:
+        prefix = provider.uid_prefix
+        if prefix is None:
+            raise location.error(
+                f"holds several, of which {provider.issuer} has no uid_prefix",
+                'give each a uid_prefix of its own; that of one may be ""',
+            )
+        if issuers.setdefault(prefix, provider.issuer) != provider.issuer:
+            raise location.error(
+                f'gives {issuers[prefix]} and {provider.issuer} the same uid_prefix "{prefix}"',
+                "give each issuer its own",
+            )
+    for longer, shorter in itertools.permutations(filter(None, issuers), 2):
+        if longer.startswith(shorter):
+            raise location.error(
+                f'has the uid_prefix "{longer}", which begins with another one, "{shorter}"',
+                'end each with a character that the others do not contain, like "google:"',
+            )
+
+
+def _databases(raw: object, location: SettingLocation) -> frozenset[str] | None:
+    if raw == "*":
+        return None
+    names = [text(each, location) for each in items(raw, location)]
+    project = location.key.split(".")[1]
+    for name in names:
+        check_label(name, f"{name}--{project}", location)
+    return frozenset(names)
+
+
+def check_label(name: str, label: str, location: SettingLocation) -> None:
+    """Raise `ConfigError` unless `name` is one, and `label` one that it may be part of."""
+    parsed = parse_label(label)
+    if parsed is None or "--" in name or name != name.lower():
+        raise location.error(
+            f'holds "{name}", which is not a name',
+            "use a-z, 0-9 and single hyphens between them; a label <database>--<project> has at "
+            f"most {MAX_LABEL_CHARACTERS} characters",
+        )
+
+
+def _rates(raw: object, location: SettingLocation) -> Mapping[str, int]:
+    if not isinstance(raw, dict):
+        raise location.error("must be a table")
+    for name in raw:
+        if name not in PROJECT_RATES:
+            raise location.at(name).error(
+                "is not a rate of a project (the keys are " + ", ".join(PROJECT_RATES) + ")"
+            )
+    return MappingProxyType(read_table(RateLimits, raw, location))
+
+
+@attrs.frozen
+class ProjectSettings:
+    """`[projects.<name>]`; `databases` is None if any may be created, up to `databases_max`.
+
+    `rates` are those that replace the ones of `[rates]`.
+    """
+
+    databases: frozenset[str] | None = key(frozenset({DEFAULT_DATABASE}), _databases)
+    dialect: DialectName = key("auto", one_of("auto", "standard", "firebase"))
+    require_index: bool = key(False, boolean)
+    secret_files: tuple[pathlib.Path, ...] = key((), files)
+    rules_file: pathlib.Path | None = key(None, file)
+    providers: tuple[ProviderSettings, ...] = key((), provider_list)
+    max_token_life_s: float | None = key(None, seconds(10 * 365 * 86_400))
+    databases_max: int = key(DEFAULT_PROJECT_DATABASES, integer(1, 1_000_000))
+    create_databases: CreatorName = key("rules", one_of("rules", "admin"))
+    database_bytes: int = key(0, integer(0, 2**50))
+    database_nodes: int = key(0, integer(0, 2**50))
+    rates: Mapping[str, int] = key(MappingProxyType({}), _rates)
+
+
+def read_projects(raw: object, location: SettingLocation) -> Mapping[str, ProjectSettings]:
+    """Return the settings of the projects by their names; raise `ConfigError`."""
+    if not isinstance(raw, dict):
+        raise location.error("must hold a table for each project, [projects.<name>]")
+    projects = {}
+    for name, content in raw.items():
+        check_label(name, name, location)
+        projects[name] = table(ProjectSettings)(content, location.at(name))
+    return MappingProxyType(projects)
+
+
+@attrs.frozen
+class RealtimeSettings:
+    """`[realtime]`: whether the WebSocket of the SDKs of Firebase is served at `/.ws`."""
+
+    enabled: bool = key(True, boolean)
+
+
+_LIBRARIES: Final = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
+_PATH: Final = "/v1/traces"
+
+
+def _endpoint(raw: object, location: SettingLocation) -> str:
+    """Read the URL of a collector; one without a path gets that of OTLP over HTTP."""
+    url = text(raw, location)
+    if not url:
+        return url
+    try:
+        parts = urlsplit(url)
+        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_url = False
+    if not is_url or "@" in parts.netloc or parts.query or parts.fragment or not url.isprintable():
+        raise location.error(
+            "must be a URL such as http://127.0.0.1:4318, without a user, a query or a fragment",
+            "correct it, and put what is secret into OTEL_EXPORTER_OTLP_HEADERS",
+        )
+    return url if parts.path.strip("/") else url.rstrip("/") + _PATH
+
+
+def _name(raw: object, location: SettingLocation) -> str:
+    name = text(raw, location)
+    if not name or not name.isprintable():
+        raise location.error("must be a name")
+    return name
+
+
+@attrs.frozen
+class TracingSettings:
+    """`[tracing]`: where spans are sent, which part of the requests, and by which name."""
+
+    endpoint: str = key("", _endpoint)
+    sample: float = key(1.0, number(0, 1))
+    service_name: str = key("treedb", _name)
+
+    def check_libraries(self, location: SettingLocation) -> None:
+        """Raise `ConfigError` if spans are to be sent and the libraries are not installed."""
+        if self.endpoint and not all(map(_is_installed, _LIBRARIES)):
+            raise _missing(location)
+
+
+def _missing(location: SettingLocation) -> ConfigError:
+    return location.at("endpoint").error(
+        "needs the libraries of OpenTelemetry, which are not installed",
+        f"run {read_installation().line_for('opentelemetry')}",
+    )
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ImportError:
+        return False
+
 
 DEVELOPMENT_PROJECT: Final = "demo"
 DEVELOPMENT_DATA: Final = "treedb-data"

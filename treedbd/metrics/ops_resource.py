@@ -22,7 +22,7 @@ from twisted.web.server import NOT_DONE_YET
 from zope.interface import implementer
 
 from treedbd import __version__
-from treedbd.config.local_network import names_of
+from treedbd.config.endpoints import names_of
 from treedbd.database.requests import SHUTTING_DOWN
 from treedbd.database.runtime import Problem
 from treedbd.http1.headers import Header, first

@@ -12,7 +12,7 @@ from twisted.internet.interfaces import IListeningPort, IProtocolFactory
 
 from treedbd.config.certificate import ServerContext
 from treedbd.config.endpoints import Endpoint
-from treedbd.config.listen import accept_at_most, adopt_port, in_tls
+from treedbd.config.listening import accept_at_most, adopt_port, in_tls
 from treedbd.config.settings import Settings
 from treedbd.database.requests import Unavailable
 from treedbd.database.runtime import Problem

@@ -6,8 +6,8 @@ from typing import Any
 
 from twisted.internet.protocol import Factory
 
+from treedbd.config.listening import CannotStart, Listening
 from treedbd.config.settings import Settings
-from treedbd.listening import CannotStart, Listening
 
 
 class Treedb(Factory):

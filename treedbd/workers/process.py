@@ -21,9 +21,9 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.python.reflect import namedAny
 
+from treedbd.config.listening import CannotStart
 from treedbd.config.settings import Settings
 from treedbd.config.values import ConfigError
-from treedbd.listening import CannotStart
 from treedbd.loop import Turns, record_turns
 from treedbd.names import DatabaseName, parse_label
 from treedbd.process import (

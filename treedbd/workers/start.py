@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import attrs
 
-from treedbd.config.local_network import LocalNetwork
+from treedbd.config.endpoints import LocalNetwork
 from treedbd.config.settings import Settings, load_settings
 
 CHANNEL: Final = 3

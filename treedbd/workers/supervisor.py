@@ -27,9 +27,9 @@ from twisted.logger import Logger
 from twisted.protocols.amp import Command
 from twisted.python.failure import Failure
 
+from treedbd.config.listening import CannotStart
 from treedbd.config.settings import Settings
 from treedbd.database.runtime import Problem
-from treedbd.listening import CannotStart
 from treedbd.metrics.board import create_sample_board
 from treedbd.store.engine import CannotOpenStore
 from treedbd.store.lock import DirectoryLock
