@@ -22,7 +22,7 @@ from tests.access import EVENTS, Tree, admin, at, reload, secret_of, user, write
 from tests.daemon import SERVE, STOP_SECONDS, TWISTD, Daemon
 from tests.rest import Wire, print_request
 from treedbd.database.rights import FIELDS as RULE_FIELDS
-from treedbd.logs.lines import MEMBERS
+from treedbd.operating.log import MEMBERS
 from treedbd.web.request_log import FIELDS
 
 HOST: Final = "shop.db.test"

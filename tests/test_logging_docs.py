@@ -15,9 +15,7 @@ from treedbd.config.settings import LogSettings, load_settings
 from treedbd.database.rights import FIELDS as RULE_FIELDS
 from treedbd.errors import LINES, PER_S
 from treedbd.http1.request import MAX_CHARACTERS
-from treedbd.logs.entry import LogRecord
-from treedbd.logs.lines import MEMBERS, format_json, format_text
-from treedbd.logs.output import FILE_MODE
+from treedbd.operating.log import FILE_MODE, MEMBERS, LogRecord, format_json, format_text
 from treedbd.web.reading import MAX_LOGGED
 from treedbd.web.request_log import CLIENT_CLOSED, FIELDS, MAX_FIELD, MAX_PATH, format_combined
 

@@ -24,7 +24,7 @@ from tests.rest import Wire
 from tests.workers_of import kill, one_of_each, wait_until, worker_pids
 from treedbd.config.certificate import ensure_local_certificate
 from treedbd.config.endpoints import LOCAL_CERTIFICATE
-from treedbd.metrics.table import METRICS
+from treedbd.operating.metrics import METRICS
 
 LISTENS = 3
 LONG_BYTES = 9_000_000

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from treedbd.metrics.table import METRICS
+from treedbd.operating.metrics import METRICS
 
 CONF = pathlib.Path(__file__).parents[1] / "conf"
 ALERTS = CONF / "prometheus-alerts.yml"

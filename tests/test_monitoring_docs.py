@@ -9,9 +9,8 @@ import subprocess
 
 from tests.pages import DOCS, read_blocks
 from treedbd.config.settings import Settings
-from treedbd.metrics.looking import LARGEST
-from treedbd.metrics.table import METRICS
-from treedbd.operations import OPS_CONNECTIONS
+from treedbd.operating.metrics import LARGEST, METRICS
+from treedbd.operating.operations import OPS_CONNECTIONS
 from treedbd.web.activity import MAX_OTHERS
 
 PAGE = (DOCS / "monitoring.md").read_text()

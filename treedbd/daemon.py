@@ -55,8 +55,8 @@ from treedbd.config.listening import CannotStart
 from treedbd.config.settings import Settings
 from treedbd.config.values import ConfigError
 from treedbd.errors import OperatorError, in_one_line
-from treedbd.logs.setup import LogOutput, LogTarget
 from treedbd.loop import Turns, record_turns
+from treedbd.operating.log import LogOutput, LogTarget
 from treedbd.process import (
     Signals,
     begin_for,

@@ -80,7 +80,6 @@ from treedbd.http1.headers import Header
 from treedbd.http1.server import Http1Factory
 from treedbd.limits import Limits
 from treedbd.loop import Counting, Levelling, Turns
-from treedbd.metrics.board import SampleBoard
 from treedbd.names import (
     DEFAULT_DATABASE,
     DatabaseName,
@@ -88,7 +87,8 @@ from treedbd.names import (
     parse_label,
     parse_trusted_proxies,
 )
-from treedbd.operations import CountingParts, Operations
+from treedbd.operating.board import SampleBoard
+from treedbd.operating.operations import CountingParts, Operations
 from treedbd.rules.ruleset import DENY, OPEN
 from treedbd.store.engine import CannotOpenStore, StoreFailed, StoreUnreachable
 from treedbd.store.lock import DirectoryLock
@@ -240,7 +240,7 @@ def make_tracer(settings: TracingSettings, reactor: Any) -> Tracer | None:
     """Return what exports spans as the settings say, None if they do not want any."""
     if not settings.endpoint:
         return None
-    make = namedAny("treedbd.opentelemetry.OpenTelemetryTracer")
+    make = namedAny("treedbd.operating.opentelemetry.OpenTelemetryTracer")
     tracer: Tracer = make(settings.endpoint, settings.sample, settings.service_name, reactor)
     return tracer
 

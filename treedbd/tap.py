@@ -119,7 +119,7 @@ def makeService(options: Options) -> IService:
             "twistd -n treedb --lan."
         )
     make = namedAny("treedbd.daemon.make_daemon")
-    find_target = namedAny("treedbd.logs.setup.find_target")
+    find_target = namedAny("treedbd.operating.log.find_target")
     daemon: IService = make(
         options["config"],
         options.flags,

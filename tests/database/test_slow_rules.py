@@ -7,9 +7,8 @@ from twisted.internet.task import Clock
 from tests.web.http1.test_reply import RecordedLog
 from treedbd.database.rights import FIELDS, SlowRulesLog
 from treedbd.errors import LINES
-from treedbd.logs.entry import entry_of
-from treedbd.logs.lines import format_json
 from treedbd.names import DatabaseName
+from treedbd.operating.log import entry_of, format_json
 from treedbd.rules.context import SlowRules
 from treedbd.rules.document import TextPosition
 

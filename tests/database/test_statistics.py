@@ -11,9 +11,7 @@ from tests.database.world import Disk
 from treedbd.database.group_commit import GroupCommit
 from treedbd.database.requests import Caller, Outcome, Write
 from treedbd.database.runtime import Runtime, Statistics
-from treedbd.metrics.samples import read_samples
-from treedbd.metrics.sources import Sources
-from treedbd.metrics.table import METRICS
+from treedbd.operating.metrics import METRICS, Sources, read_samples
 from treedbd.store.engine import DiskFull, Transaction
 from treedbd.store.memory import MemoryEngine
 from treedbd.tree.edit import make_put

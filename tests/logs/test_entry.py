@@ -7,7 +7,7 @@ import pytest
 from twisted.logger import LogEvent, Logger, LogLevel
 from twisted.python.failure import Failure
 
-from treedbd.logs.entry import (
+from treedbd.operating.log import (
     MAX_CHARACTERS,
     LogRecord,
     NotAnEntry,

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treedbd.logs.entry import LogRecord
-from treedbd.logs.lines import MEMBERS, format_json, format_text, rfc_3339
+from treedbd.operating.log import MEMBERS, LogRecord, format_json, format_text, rfc_3339
 
 AT = 1_700_000_000.1234
 HOSTILE = ("\x1b[2J\x07", "a\nb\r\n", "\x9b31m", "\u2028\u2029\x85", "\u202eexe", "\ud800", "\x00")

@@ -8,8 +8,7 @@ import stat
 import pytest
 from twisted.logger import Logger
 
-from treedbd.logs.lines import format_json, format_text
-from treedbd.logs.output import LogFile, LogWriter, write_to_stream
+from treedbd.operating.log import LogFile, LogWriter, format_json, format_text, write_to_stream
 
 
 def test_a_file_is_appended_to_and_only_its_group_may_read_it(tmp_path: pathlib.Path) -> None:

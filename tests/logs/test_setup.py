@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from treedbd.logs.output import LogWriter
-from treedbd.logs.setup import CannotLog, LogTarget, find_target
+from treedbd.operating.log import CannotLog, LogTarget, LogWriter, find_target
 
 
 @pytest.mark.parametrize(

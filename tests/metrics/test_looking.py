@@ -7,9 +7,8 @@ import pathlib
 
 from treedbd.database.data_directory import BACKUP_NOTE
 from treedbd.database.runtime import Problem
-from treedbd.metrics.looking import LARGEST, Looking, add_problems
-from treedbd.metrics.sources import Facts
 from treedbd.names import DatabaseName
+from treedbd.operating.metrics import LARGEST, Facts, Looking, add_problems
 
 
 def write(folder: pathlib.Path, project: str, name: str, size: int) -> None:

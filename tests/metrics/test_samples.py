@@ -7,7 +7,7 @@ from operator import itemgetter
 import orjson
 
 from treedbd.loop import Histogram
-from treedbd.metrics.samples import (
+from treedbd.operating.metrics import (
     Metric,
     Samples,
     add_up,

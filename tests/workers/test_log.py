@@ -6,7 +6,7 @@ import pytest
 from twisted.logger import ILogObserver, LogEvent, LogLevel, globalLogPublisher
 from zope.interface import implementer
 
-from treedbd.logs.entry import LogRecord, encode_entry
+from treedbd.operating.log import LogRecord, encode_entry
 from treedbd.workers.log import MAX_LINE_BYTES, WorkerLog
 
 

@@ -16,8 +16,8 @@ from treedbd.config.listening import accept_at_most, adopt_port, in_tls
 from treedbd.config.settings import Settings
 from treedbd.database.requests import Unavailable
 from treedbd.database.runtime import Problem
-from treedbd.metrics.board import SampleBoard
 from treedbd.names import DatabaseName
+from treedbd.operating.board import SampleBoard
 from treedbd.store.lock import DirectoryLock
 from treedbd.web.activity import ProjectActivity
 from treedbd.workers.board import Board, SharedLevels

@@ -1,6 +1,6 @@
 """The log of workers: each writes its entries to its parent, which logs them as its own.
 
-A worker writes one line of `logs.entry` each to its standard error. What else arrives there, as the
+A worker writes one line of `operating.log` each to its standard error. What else arrives there, as the
 interpreter's last words do, is logged as an error.
 """
 
@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 
 from twisted.logger import LogEvent, Logger, LogLevel, globalLogBeginner
 
-from treedbd.logs.entry import LogRecord, NotAnEntry, decode_entry, encode_entry, entry_of
+from treedbd.operating.log import LogRecord, NotAnEntry, decode_entry, encode_entry, entry_of
 
 MAX_LINE_BYTES: Final = 256 * 1024
 """Of a longer line the rest is dropped."""

@@ -30,7 +30,7 @@ from twisted.python.failure import Failure
 from treedbd.config.listening import CannotStart
 from treedbd.config.settings import Settings
 from treedbd.database.runtime import Problem
-from treedbd.metrics.board import create_sample_board
+from treedbd.operating.board import create_sample_board
 from treedbd.store.engine import CannotOpenStore
 from treedbd.store.lock import DirectoryLock
 from treedbd.store.sqlite.shared import can_share

@@ -11,7 +11,7 @@ from treedbd.http1.adapter import AdaptedRequest
 from treedbd.http1.connection import RequestLogging
 from treedbd.http1.interface import IHttp1Request
 from treedbd.http1.request import choose_request_id, is_trusted_peer
-from treedbd.logs.entry import FIELDS
+from treedbd.operating.log import FIELDS
 
 RANDOM = re.compile(r"[0-9a-f]{16}")
 GET = b"GET /a.json HTTP/1.1\r\nHost: x\r\nX-Request-Id: theirs\r\n\r\n"

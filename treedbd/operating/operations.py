@@ -1,7 +1,7 @@
 """What operators see of a service: the endpoints of `ops_listen`, and what is counted for them.
 
 Without such endpoints nothing is counted that would not be anyway. Workers show each other what
-they count (`metrics.board`), so that each of them shows what all have counted.
+they count (`operating.board`), so that each of them shows what all have counted.
 """
 
 from __future__ import annotations
@@ -27,13 +27,24 @@ from treedbd.database.runtime import Problem, Runtime
 from treedbd.http1.server import Http1Factory
 from treedbd.limits import Limits
 from treedbd.loop import Turns
-from treedbd.metrics.board import SampleBoard
-from treedbd.metrics.exposition import format_samples
-from treedbd.metrics.looking import Looking, add_problems
-from treedbd.metrics.ops_resource import OpsResource
-from treedbd.metrics.samples import NOTHING, Samples, add_up, growing, read_samples
-from treedbd.metrics.sources import Queries, Server, Sockets, Sources, Streams
-from treedbd.metrics.table import METRICS
+from treedbd.operating.board import SampleBoard
+from treedbd.operating.metrics import (
+    METRICS,
+    NOTHING,
+    Looking,
+    OpsResource,
+    Queries,
+    Samples,
+    Server,
+    Sockets,
+    Sources,
+    Streams,
+    add_problems,
+    add_up,
+    format_samples,
+    growing,
+    read_samples,
+)
 from treedbd.web.activity import Activity, RequestCounts
 
 OPS_CONNECTIONS: Final = 32

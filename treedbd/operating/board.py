@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import orjson
 
-from treedbd.metrics.samples import NOTHING, Samples, from_json, to_json
+from treedbd.operating.metrics import NOTHING, Samples, from_json, to_json
 
 HALF_BYTES: Final = 8 * 1024 * 1024
 """Room for the values of one worker; what is not written takes no memory."""

@@ -1,0 +1,867 @@
+"""All metrics: one entry each, with its name, its labels, what it means, and how it is read.
+
+Names and labels are a promise to dashboards. The values of a label are few and never chosen by
+clients: projects and databases that exist, methods, statuses, codes of errors.
+
+Values of metrics as text, OpenMetrics or Prometheus, by prometheus-client.
+
+What is looked up for metrics, in a worker thread: sizes on the disk, the process, the backup.
+
+The values of metrics at one moment, and how those of several processes are added up.
+
+What metrics are read of: the parts of one service, and what is looked up for each scrape.
+
+What the endpoints of `ops_listen` serve: `/.metrics` and `/.health`, and nothing else.
+
+They are for those who run the service: no token is needed, every name and reason is shown, and no
+page of a browser may read them, since no header of CORS allows it. A page whose name was made to
+point at this machine (DNS rebinding) needs no such header: to clients on this machine the names of
+others are refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import os
+import pathlib
+import socket
+import sys
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
+from operator import itemgetter
+from typing import Any, Final, Literal, Protocol, TypeAlias
+
+import apsw
+import attrs
+import orjson
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
+from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector, CollectorRegistry
+from prometheus_client.utils import floatToGoString
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from twisted.web.resource import Resource
+from twisted.web.server import NOT_DONE_YET
+from zope.interface import implementer
+
+import twisted
+from treedbd import __version__
+from treedbd.config.endpoints import names_of
+from treedbd.database.data_directory import BACKUP_NOTE, measure_all
+from treedbd.database.requests import SHUTTING_DOWN
+from treedbd.database.runtime import BATCH_WRITES, AnswerPool, Problem, Statistics
+from treedbd.held_bytes import HeldBytes
+from treedbd.http1.headers import Header, first
+from treedbd.http1.interface import IHttp1Request, IHttp1Resource
+from treedbd.http1.parser import ERROR_HEADERS, ErrorReply, format_body
+from treedbd.loop import BUCKETS_S, SECONDS, Histogram, Turns
+from treedbd.names import DatabaseName
+from treedbd.tree.types import InvalidPath
+from treedbd.web.activity import RequestCounts
+from treedbd.web.addressing import Addressing, Misdirected
+from treedbd.web.origins import is_loopback_address
+from treedbd.web.response import address_of
+
+Labels: TypeAlias = tuple[str, ...]
+Buckets: TypeAlias = tuple[tuple[int, ...], float]
+"""The observations in each bucket of a histogram, the last of which has no bound, and their sum."""
+Samples: TypeAlias = "dict[str, dict[Labels, float | Buckets]]"
+"""The values of each metric by its labels; of a histogram the buckets."""
+Reading: TypeAlias = "float | Histogram | Mapping[Labels, float] | None"
+"""What is read of a service: one value, the values by labels, or None if there is none."""
+Kind: TypeAlias = Literal["counter", "gauge", "histogram"]
+
+
+@attrs.frozen
+class Metric:
+    """One metric: its name, what it means, and how it is read.
+
+    Attributes:
+        read: returns the values, of the sources of a service.
+        labels: the names of the labels.
+        bounds: those of the buckets of a histogram.
+        combine: makes one gauge of those of all processes; None if what one process reads holds
+            for all of them.
+
+    """
+
+    name: str
+    kind: Kind
+    help: str
+    read: Callable[[Any], Reading]
+    labels: tuple[str, ...] = ()
+    bounds: tuple[float, ...] = ()
+    combine: Callable[[Iterable[float]], float] | None = sum
+
+    @property
+    def only_grows(self) -> bool:
+        """Whether its values only grow, also while processes end and others begin."""
+        return self.kind != "gauge"
+
+
+def read_samples(metrics: Iterable[Metric], sources: Any) -> Samples:
+    """Return the present values of metrics."""
+    return {metric.name: _values_of(metric.read(sources)) for metric in metrics}
+
+
+def _values_of(reading: Reading) -> dict[Labels, float | Buckets]:
+    if reading is None:
+        return {}
+    if isinstance(reading, Histogram):
+        return {(): (tuple(reading.counts), reading.total)}
+    if isinstance(reading, Mapping):
+        return dict(reading)
+    return {(): reading}
+
+
+def add_up(metrics: Iterable[Metric], parts: Sequence[Samples]) -> Samples:
+    """Return the values of several processes together; the first is the one that adds them up."""
+    return {
+        metric.name: _add_up(metric, [part.get(metric.name, {}) for part in parts])
+        for metric in metrics
+    }
+
+
+def _add_up(
+    metric: Metric, parts: Sequence[Mapping[Labels, float | Buckets]]
+) -> dict[Labels, float | Buckets]:
+    if metric.combine is None:
+        return dict(parts[0])
+    together: dict[Labels, list[Any]] = {}
+    for part in parts:
+        for labels, value in part.items():
+            together.setdefault(labels, []).append(value)
+    combine = _add_buckets if metric.kind == "histogram" else metric.combine
+    return {labels: combine(values) for labels, values in together.items()}
+
+
+def _add_buckets(values: Sequence[Buckets]) -> Buckets:
+    counts = tuple(map(sum, zip(*(counts for counts, _ in values), strict=True)))
+    return counts, sum(total for _, total in values)
+
+
+def growing(metrics: Iterable[Metric], samples: Samples) -> Samples:
+    """Return the values of those metrics that only grow."""
+    return {
+        metric.name: samples[metric.name]
+        for metric in metrics
+        if metric.only_grows and metric.name in samples
+    }
+
+
+def to_json(samples: Samples) -> dict[str, Any]:
+    """Return values as JSON that `from_json` reads."""
+    return {name: list(values.items()) for name, values in samples.items()}
+
+
+def from_json(json: Mapping[str, Any]) -> Samples:
+    """Return what `to_json` was given."""
+    return {
+        name: {tuple(labels): _value_from(value) for labels, value in values}
+        for name, values in json.items()
+    }
+
+
+def _value_from(value: Any) -> float | Buckets:
+    if isinstance(value, list):
+        counts, total = value
+        return tuple(counts), total
+    number: float = value
+    return number
+
+
+NOTHING: Final[Samples] = {}
+
+
+@attrs.frozen(eq=False)
+class _Taken(Collector):
+    """Values that were taken, for a registry of their own."""
+
+    metrics: Iterable[Metric]
+    samples: Samples
+
+    def collect(self) -> Iterator[Family]:
+        for metric in self.metrics:
+            yield make_family(metric, self.samples.get(metric.name, {}))
+
+
+def format_samples(metrics: Iterable[Metric], samples: Samples, accept: str) -> tuple[bytes, str]:
+    """Return values as text in the format that a header `Accept` prefers, and its media type."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Taken(metrics, samples))
+    encode, media_type = choose_encoder(accept)
+    return encode(registry), media_type
+
+
+def make_family(metric: Metric, values: Mapping[Labels, float | Buckets]) -> Family:
+    """Return a metric with its values, as prometheus-client has them."""
+    if metric.kind == "histogram":
+        histogram = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
+        for labels, value in values.items():
+            if isinstance(value, tuple):
+                counts, total = value
+                bounds = [*map(floatToGoString, metric.bounds), "+Inf"]
+                buckets = list(zip(bounds, accumulate(counts), strict=True))
+                histogram.add_metric(labels, buckets, total)
+        return histogram
+    kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+    family = kind(metric.name, metric.help, labels=metric.labels)
+    for labels, value in values.items():
+        if not isinstance(value, tuple):
+            family.add_metric(labels, value)
+    return family
+
+
+class Server(Protocol):
+    """The HTTP server of the databases."""
+
+    @property
+    def connections(self) -> int:
+        """How many connections are open."""
+
+    @property
+    def refusals(self) -> Mapping[str, int]:
+        """How many errors it has sent without any resource, by code."""
+
+    @property
+    def cut_off(self) -> Mapping[str, int]:
+        """How many responses ended before their end, by the reason."""
+
+    @property
+    def held(self) -> HeldBytes:
+        """What connections make the server hold."""
+
+
+class Streams(Protocol):
+    """The open streams.
+
+    Attributes:
+        events_sent, event_bytes, overflowed: counters since the start.
+
+    """
+
+    events_sent: int
+    event_bytes: int
+    overflowed: int
+
+    def __len__(self) -> int:
+        """Return how many are open."""
+
+
+class Sockets(Protocol):
+    """The open WebSockets.
+
+    Attributes:
+        opened, messages_in, messages_out, events_sent, event_bytes, overflowed: counters since the
+            start.
+        listens: how many there are.
+
+    """
+
+    opened: int
+    messages_in: int
+    messages_out: int
+    events_sent: int
+    event_bytes: int
+    overflowed: int
+    listens: int
+
+    @property
+    def refused(self) -> Mapping[str, int]:
+        """What was refused, or which sockets were closed, by the setting of the limit."""
+
+    def __len__(self) -> int:
+        """Return how many are open."""
+
+
+class Queries(Protocol):
+    """What queries have read.
+
+    Attributes:
+        unindexed: how many of them had no index.
+
+    """
+
+    unindexed: int
+
+
+@attrs.frozen
+class Facts:
+    """What is not counted but looked up for each scrape.
+
+    Attributes:
+        database_bytes: on the disk, of the largest databases.
+        project_bytes: on the disk, of all databases of each project.
+        disk_free_bytes: of the file system of the data; None if nothing is stored in files.
+        problems: how many things are not as they should be.
+        write_problems: how many of them refuse writes.
+        last_backup_at: seconds since 1970, 0 for never; None if there are no files to be saved.
+        certificate_ends_at: when the first certificate ends, in the same; None if there is none.
+
+    """
+
+    database_bytes: Mapping[DatabaseName, int] = attrs.field(factory=dict)
+    project_bytes: Mapping[str, int] = attrs.field(factory=dict)
+    disk_free_bytes: int | None = None
+    problems: int = 0
+    write_problems: int = 0
+    last_backup_at: float | None = None
+    certificate_ends_at: float | None = None
+
+
+@attrs.define
+class Sources:
+    """The parts of one service that count, or know how many there are.
+
+    Attributes:
+        facts: what was looked up last.
+        turns: the turns of the event loop; None if they are not counted.
+        process: the metrics of the process by name, as they were looked up last.
+
+    """
+
+    requests: RequestCounts
+    statistics: Statistics
+    answers: AnswerPool
+    streams: Streams
+    sockets: Sockets
+    queries: Queries
+    server: Server
+    turns: Turns | None = None
+    facts: Facts = attrs.field(factory=Facts)
+    process: Mapping[str, float] = attrs.field(factory=dict)
+
+    def turn_seconds(self) -> Histogram | None:
+        """Return how long the turns of the event loop took."""
+        if self.turns is None:
+            return None
+        histogram = Histogram(BUCKETS_S)
+        histogram.counts[:] = self.turns.counts
+        histogram.total = self.turns.total_ns / 1e9
+        return histogram
+
+
+LARGEST: Final = 20
+"""Databases whose size is shown; each is a value of a label."""
+
+
+class Looking:
+    """Looks things up; what it returns may be used in any thread."""
+
+    def __init__(
+        self,
+        folder: pathlib.Path | None,
+        label_of: Callable[[str], str],
+        *,
+        has_backups: bool = True,
+    ) -> None:
+        """Measure the data directory `folder`, None if nothing is in files.
+
+        `label_of` returns the name by which a project is shown, empty for one that is not.
+        """
+        self._folder = folder
+        self._label_of = label_of
+        self._has_backups = has_backups
+        self._process = ProcessCollector(registry=None)
+
+    def look_at_process(self) -> Mapping[str, float]:
+        """Return the metrics of this process by name; none where there is no `/proc`."""
+        families = self._process.collect()
+        return {sample.name: sample.value for family in families for sample in family.samples}
+
+    def look_at_data(self) -> Facts:
+        """Return what the data directory shows."""
+        if self._folder is None:
+            return Facts()
+        sizes = measure_all(self._folder)
+        projects: Counter[str] = Counter()
+        for name, size in sizes.items():
+            projects[self._label_of(name.project)] += size
+        largest = heapq.nlargest(LARGEST, sizes.items(), key=itemgetter(1))
+        return Facts(
+            {name: size for name, size in largest if self._label_of(name.project)},
+            projects,
+            self._find_free_bytes(),
+            last_backup_at=self._find_last_backup() if self._has_backups else None,
+        )
+
+    def _find_free_bytes(self) -> int | None:
+        with contextlib.suppress(OSError):
+            found = os.statvfs(self._folder or "")
+            return found.f_bavail * found.f_frsize
+        return None
+
+    def _find_last_backup(self) -> float:
+        with contextlib.suppress(OSError):
+            # Not what it holds: another user may have written it, for himself alone.
+            return (self._folder or pathlib.Path()).joinpath(BACKUP_NOTE).stat().st_mtime
+        return 0.0
+
+
+def add_problems(facts: Facts, problems: Iterable[Problem], ends_at: float | None) -> Facts:
+    """Return facts with the problems there are, and with when the first certificate ends."""
+    found = list(problems)
+    return attrs.evolve(
+        facts,
+        problems=len(found),
+        write_problems=sum(each.refuses_writes for each in found),
+        certificate_ends_at=ends_at,
+    )
+
+
+METHODS: Final = (b"GET", b"HEAD")
+MAX_PROBLEMS: Final = 1000
+"""Problems that are listed."""
+
+_NOT_FOUND: Final = ErrorReply(
+    404, "not_found", "There is nothing here but /.metrics and /.health."
+)
+_BAD_METHOD: Final = ErrorReply(405, "method_not_allowed", "The methods are GET and HEAD.")
+_MISDIRECTED: Final = ErrorReply(
+    421, "misdirected", "On this machine operators are served at localhost and at IP addresses."
+)
+_TOO_LARGE: Final = ErrorReply(413, "payload_too_large", "The request body is too large.")
+_FAILED: Final = ErrorReply(
+    500, "internal_error", "An internal error occurred; it has been logged."
+)
+_HEADERS: Final = tuple(each for each in ERROR_HEADERS if each[0] != b"Content-Type")
+_JSON: Final = b"application/json; charset=utf-8"
+
+Scrape: TypeAlias = Callable[[str], Awaitable[tuple[bytes, str]]]
+"""Returns the metrics in the format that a header `Accept` prefers, and its media type."""
+
+
+@attrs.frozen
+class HealthReport:
+    """How the service is: what is wrong, and how long turns last."""
+
+    problems: list[Problem]
+    turns: Turns | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON; with problems it is an error as all are."""
+        report: dict[str, Any] = {"status": "ok", "version": __version__}
+        if self.problems:
+            count = len(self.problems)
+            what = "1 thing is" if count == 1 else f"{count} things are"
+            report = {
+                "error": "unavailable",
+                "message": f"{what} not as it should be.",
+                **report,
+                "status": "unavailable",
+            }
+        report["problems"] = [attrs.asdict(each) for each in self.problems[:MAX_PROBLEMS]]
+        if self.turns is not None:
+            turns = self.turns.summarise()
+            report["turns"] = {
+                "count": turns.count,
+                "p50_ms": round(turns.p50_s * 1000, 3),
+                "p99_ms": round(turns.p99_s * 1000, 3),
+                "longest_ms": round(turns.longest_s * 1000, 3),
+            }
+        return report
+
+
+@implementer(IHttp1Resource)
+class OpsResource(Resource):
+    """The two pages.
+
+    Attributes:
+        is_ending: whether the service is stopping, so that it is not ready.
+        turns: the turns of the event loop; None if they are not counted.
+
+    """
+
+    isLeaf = True
+    _log = Logger()
+
+    def __init__(
+        self, scrape: Scrape, find_problems: Callable[[], Deferred[list[Problem]]]
+    ) -> None:
+        """Serve what these two return."""
+        Resource.__init__(self)
+        self.is_ending = False
+        self.turns: Turns | None = None
+        self._scrape = scrape
+        self._find_problems = find_problems
+        own_hosts = ("*.localhost", *names_of(socket.gethostname()))
+        self._addressing: Final = Addressing((), "", own_hosts=own_hosts)
+        self._pages: Final[dict[bytes, Callable[[IHttp1Request], Coroutine[Any, Any, None]]]] = {
+            b"/.metrics": self._answer_metrics,
+            b"/.health": self._answer_health,
+        }
+
+    def render(self, request: Any) -> int:
+        """Answer a request, now or later."""
+        page = self._pages.get(request.path)
+        if page is None:
+            _refuse(request, _NOT_FOUND)
+        elif request.is_oversized:
+            _refuse(request, _TOO_LARGE)
+        elif request.method not in METHODS:
+            _refuse(request, _BAD_METHOD, (b"Allow", b"GET, HEAD"))
+        else:
+            Deferred.fromCoroutine(page(request)).addErrback(self._fail, request)
+        return NOT_DONE_YET
+
+    def _fail(self, failure: Failure, request: IHttp1Request) -> None:
+        self._log.failure("A request of an operator failed.", failure)
+        _refuse(request, _FAILED)
+
+    def _is_of_another_site(self, request: IHttp1Request) -> bool:
+        """Return whether a client on this machine uses a name that is not one of this machine."""
+        address = address_of(request)
+        if not address or not is_loopback_address(address):
+            return False
+        try:
+            self._addressing.check_host(request.headers.get(b"host", ()), None)
+        except Misdirected:
+            return True
+        except InvalidPath:  # none, as of programs with HTTP/1.0
+            return False
+        return False
+
+    async def _answer_metrics(self, request: IHttp1Request) -> None:
+        if self._is_of_another_site(request):
+            _refuse(request, _MISDIRECTED)
+            return
+        body, media_type = await self._scrape(first(request.headers, b"accept") or "")
+        _send(request, 200, media_type.encode(), body)
+
+    async def _answer_health(self, request: IHttp1Request) -> None:
+        asked = {part.partition(b"=")[0] for part in request.uri.partition(b"?")[2].split(b"&")}
+        if b"live" in asked:
+            _send_json(request, 200, {"status": "ok"})
+            return
+        if self._is_of_another_site(request):
+            _refuse(request, _MISDIRECTED)
+            return
+        if self.is_ending:
+            _refuse(request, ErrorReply(503, "unavailable", SHUTTING_DOWN))
+            return
+        problems = await self._find_problems()
+        if b"ready" in asked:
+            problems = [each for each in problems if each.refuses_writes]
+        report = HealthReport(problems, self.turns).to_json()
+        _send_json(request, 503 if problems else 200, report)
+
+
+def _send_json(request: IHttp1Request, status: int, report: dict[str, Any]) -> None:
+    _send(request, status, _JSON, orjson.dumps(report))
+
+
+def _send(
+    request: IHttp1Request, status: int, media_type: bytes, body: bytes, *headers: Header
+) -> None:
+    request.send(status, ((b"Content-Type", media_type), *_HEADERS, *headers), body)
+
+
+def _refuse(request: IHttp1Request, error: ErrorReply, *headers: Header) -> None:
+    _send(request, error.status, _JSON, format_body(error), *headers)
+
+
+_Read = Callable[[Sources], Reading]
+
+
+def _counter(name: str, text: str, read: _Read, *labels: str) -> Metric:
+    return Metric(name, "counter", text, read, labels)
+
+
+def _gauge(
+    name: str,
+    text: str,
+    read: _Read,
+    *labels: str,
+    combine: Callable[[Iterable[float]], float] = sum,
+) -> Metric:
+    return Metric(name, "gauge", text, read, labels, combine=combine)
+
+
+def _fact(name: str, text: str, read: _Read, *labels: str) -> Metric:
+    """Return a gauge that is the same for all processes."""
+    return Metric(name, "gauge", text, read, labels, combine=None)
+
+
+def _histogram(name: str, text: str, read: _Read, bounds: tuple[float, ...] = SECONDS) -> Metric:
+    return Metric(name, "histogram", text, read, bounds=bounds)
+
+
+def _by(values: Mapping[str, float]) -> Mapping[Labels, float]:
+    """Return values by their only label."""
+    return {(label,): value for label, value in values.items()}
+
+
+def _requests(s: Sources) -> Mapping[Labels, float]:
+    answered = s.requests.answered.items()
+    return {
+        (method.decode(), str(status), project): count
+        for (method, status, project), count in answered
+    }
+
+
+def _refusals(s: Sources) -> Mapping[Labels, float]:
+    return _by(Counter(s.requests.refused) + Counter(s.server.refusals))
+
+
+def _database_bytes(s: Sources) -> Mapping[Labels, float]:
+    return {(each.project, each.database): size for each, size in s.facts.database_bytes.items()}
+
+
+def _process(name: str) -> _Read:
+    return lambda s: s.process.get(name)
+
+
+_BUILD: Final[Labels] = (
+    __version__,
+    ".".join(map(str, sys.version_info[:3])),
+    twisted.__version__,
+    apsw.sqlite_lib_version(),
+)
+
+METRICS: Final[tuple[Metric, ...]] = (
+    # Requests.
+    _counter(
+        "treedb_requests_total",
+        "Requests that were answered; the project is empty if the request addresses none.",
+        _requests,
+        *("method", "status", "project"),
+    ),
+    _histogram(
+        "treedb_request_seconds",
+        "From the complete request to the end of its response; streams are not counted.",
+        lambda s: s.requests.seconds,
+    ),
+    _counter(
+        "treedb_received_bytes_total",
+        "Bytes of the bodies of requests.",
+        lambda s: _by(s.requests.received),
+        "project",
+    ),
+    _counter(
+        "treedb_sent_bytes_total",
+        "Bytes of the bodies of responses; streams, and what was cut off, are not counted.",
+        lambda s: _by(s.requests.sent),
+        "project",
+    ),
+    _counter(
+        "treedb_refusals_total",
+        "Requests and connections that were refused, by the code of the error.",
+        _refusals,
+        "code",
+    ),
+    _counter(
+        "treedb_cut_off_total",
+        "Responses whose connection ended before they did, by the reason.",
+        lambda s: _by(s.server.cut_off),
+        "reason",
+    ),
+    _counter(
+        "treedb_denied_total",
+        "Requests that the rules denied; the operation is read, stream or write.",
+        lambda s: dict(s.requests.denied.items()),
+        *("project", "operation"),
+    ),
+    _counter(
+        "treedb_token_failures_total",
+        "Tokens that were not valid, by the reason.",
+        lambda s: _by(s.requests.bad_tokens),
+        "reason",
+    ),
+    _gauge("treedb_connections", "Open connections.", lambda s: s.server.connections),
+    _gauge(
+        "treedb_held_bytes",
+        "What connections, streams and listens make the server hold, as it is estimated.",
+        lambda s: s.server.held.total,
+    ),
+    _counter(
+        "treedb_held_refusals_total",
+        "What was refused because the server would hold too much, by the setting of the limit.",
+        lambda s: _by(s.server.held.refused),
+        "limit",
+    ),
+    _counter(
+        "treedb_kept_answers_total",
+        "Reads by whether their answer was in memory (hit) or was made (miss).",
+        lambda s: _by({"hit": s.answers.hits, "miss": s.answers.misses}),
+        "result",
+    ),
+    _counter(
+        "treedb_unindexed_queries_total",
+        "Queries whose index no rule declares.",
+        lambda s: s.queries.unindexed,
+    ),
+    _histogram(
+        "treedb_rule_seconds",
+        "Evaluations of rules that depend on the data or the time.",
+        lambda s: s.statistics.rule_seconds,
+    ),
+    # Writes.
+    _counter("treedb_writes_total", "Writes that are durable.", lambda s: s.statistics.writes),
+    _gauge(
+        "treedb_waiting_writes",
+        "Writes that wait for the commit before theirs.",
+        lambda s: s.statistics.waiting_writes,
+    ),
+    _histogram(
+        "treedb_commit_seconds",
+        "From the first write of a batch that is applied until all of them are durable.",
+        lambda s: s.statistics.commit_seconds,
+    ),
+    _histogram(
+        "treedb_commit_writes",
+        "Writes that are committed together.",
+        lambda s: s.statistics.commit_writes,
+        BATCH_WRITES,
+    ),
+    _histogram(
+        "treedb_sync_seconds",
+        "What of each commit is spent waiting for the disk.",
+        lambda s: s.statistics.sync_seconds,
+    ),
+    # Streams.
+    _gauge("treedb_streams", "Open streams.", lambda s: len(s.streams)),
+    _counter("treedb_events_total", "Events for streams.", lambda s: s.streams.events_sent),
+    _counter(
+        "treedb_event_bytes_total",
+        "Bytes of these events, without the values that streams begin with.",
+        lambda s: s.streams.event_bytes,
+    ),
+    _counter(
+        "treedb_stale_streams_total",
+        "How often a stream lost events because its client did not read, and began again.",
+        lambda s: s.streams.overflowed,
+    ),
+    _counter(
+        "treedb_resumptions_total",
+        "Streams that asked for what they missed: they got it (resumed), or not (restarted).",
+        lambda s: _by({"resumed": s.statistics.resumed, "restarted": s.statistics.restarted}),
+        "result",
+    ),
+    # Sockets of the real-time protocol.
+    _gauge("treedb_sockets", "Open WebSockets.", lambda s: len(s.sockets)),
+    _counter("treedb_sockets_opened_total", "WebSockets opened.", lambda s: s.sockets.opened),
+    _counter(
+        "treedb_socket_refusals_total",
+        "What was refused to WebSockets, and those closed, by the setting of the limit.",
+        lambda s: _by(s.sockets.refused),
+        "limit",
+    ),
+    _counter(
+        "treedb_socket_messages_total",
+        "Messages from clients (in), and to them (out); events are not counted.",
+        lambda s: _by({"in": s.sockets.messages_in, "out": s.sockets.messages_out}),
+        "direction",
+    ),
+    _gauge("treedb_listens", "Listens of WebSockets.", lambda s: s.sockets.listens),
+    _counter("treedb_listen_events_total", "Events for listens.", lambda s: s.sockets.events_sent),
+    _counter(
+        "treedb_listen_event_bytes_total",
+        "Bytes of these events, without the values that listens begin with.",
+        lambda s: s.sockets.event_bytes,
+    ),
+    _counter(
+        "treedb_stale_listens_total",
+        "How often a listen lost events because its client did not read, and got its value again.",
+        lambda s: s.sockets.overflowed,
+    ),
+    _gauge(
+        "treedb_disconnect_sessions",
+        "Streams and WebSockets with something to be written at their end that is not done yet.",
+        lambda s: s.statistics.disconnect_sessions,
+    ),
+    _counter(
+        "treedb_disconnect_writes_total",
+        "What was to be written at the end of these, and was done, or refused then.",
+        lambda s: _by(
+            {"done": s.statistics.disconnect_writes, "refused": s.statistics.disconnect_refusals}
+        ),
+        "result",
+    ),
+    # Databases.
+    _gauge(
+        "treedb_databases_open",
+        "Databases whose files are open, counted by each process.",
+        lambda s: s.statistics.count_open(),
+    ),
+    _fact(
+        "treedb_store_bytes",
+        "Bytes on the disk of the largest databases.",
+        _database_bytes,
+        *("project", "database"),
+    ),
+    _fact(
+        "treedb_project_store_bytes",
+        "Bytes on the disk of all databases of a project.",
+        lambda s: _by(s.facts.project_bytes),
+        "project",
+    ),
+    _fact(
+        "treedb_disk_free_bytes",
+        "Bytes that are free in the file system of the data directory.",
+        lambda s: s.facts.disk_free_bytes,
+    ),
+    _fact(
+        "treedb_problems",
+        "What keeps databases from being served as they should be, as /.health lists it.",
+        lambda s: s.facts.problems,
+    ),
+    _fact(
+        "treedb_write_problems",
+        "Those of the problems that refuse writes.",
+        lambda s: s.facts.write_problems,
+    ),
+    _fact(
+        "treedb_last_backup_timestamp_seconds",
+        "When treedb backup last saved everything; 0 if it never did.",
+        lambda s: s.facts.last_backup_at,
+    ),
+    _fact(
+        "treedb_certificate_end_timestamp_seconds",
+        "When the first certificate ends that is served.",
+        lambda s: s.facts.certificate_ends_at,
+    ),
+    # Processes.
+    _histogram(
+        "treedb_turn_seconds",
+        "Turns of the event loop: while one lasts, no other client is served.",
+        Sources.turn_seconds,
+        BUCKETS_S,
+    ),
+    _gauge("treedb_processes", "Processes that serve.", lambda _: 1),
+    Metric(
+        "treedb_build_info",
+        "gauge",
+        "Always 1; the versions are in the labels.",
+        lambda _: {_BUILD: 1},
+        ("version", "python", "twisted", "sqlite"),
+        combine=None,
+    ),
+    _counter("process_cpu_seconds_total", "CPU time.", _process("process_cpu_seconds_total")),
+    _gauge(
+        "process_resident_memory_bytes",
+        "Memory in use.",
+        _process("process_resident_memory_bytes"),
+    ),
+    _gauge(
+        "process_virtual_memory_bytes",
+        "Memory that is mapped.",
+        _process("process_virtual_memory_bytes"),
+    ),
+    _gauge("process_open_fds", "Open descriptors.", _process("process_open_fds")),
+    _gauge("process_max_fds", "Descriptors that may be open.", _process("process_max_fds")),
+    _gauge(
+        "process_start_time_seconds",
+        "When the first of the processes began, in seconds since 1970.",
+        _process("process_start_time_seconds"),
+        combine=min,
+    ),
+)
