@@ -69,7 +69,7 @@ from treedbd.process import (
 from treedbd.service import TreeService
 from treedbd.web.auth.verifier import OWNER_TOKEN
 from treedbd.web.pages import curl_line
-from treedbd.workers.start import SettingsSource
+from treedbd.workers.protocol import SettingsSource
 from treedbd.workers.supervisor import Supervisor
 
 _SOCKET: Final = "NOTIFY_SOCKET"

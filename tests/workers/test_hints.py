@@ -8,7 +8,7 @@ import pytest
 from twisted.internet.testing import MemoryReactor
 
 from treedbd.names import DatabaseName
-from treedbd.workers.hints import Hints, create_pairs
+from treedbd.workers.process import Hints, create_pairs
 
 NAMES = [DatabaseName("shop"), DatabaseName("shop", "eu")]
 

@@ -7,7 +7,7 @@ from twisted.logger import ILogObserver, LogEvent, LogLevel, globalLogPublisher
 from zope.interface import implementer
 
 from treedbd.operating.log import LogRecord, encode_entry
-from treedbd.workers.log import MAX_LINE_BYTES, WorkerLog
+from treedbd.workers.protocol import MAX_LINE_BYTES, WorkerLog
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pathlib
 import pytest
 
 from treedbd.config.values import ConfigError
-from treedbd.workers.start import ListeningSocket, SettingsSource, WorkerStart, read_start
+from treedbd.workers.protocol import ListeningSocket, SettingsSource, WorkerStart, read_start
 
 CONFIG = b'[projects.shop]\ndatabases = ["default"]\n'
 

@@ -2,19 +2,260 @@
 
 The parent owns the endpoints, the lock of the data directory and the rules' turn; a worker serves.
 Either notices the end of the other by the end of the connection.
+
+The connection between the parent and a worker: AMP, with types.
+
+What a worker is started with: its settings, its number, and the descriptors that it inherits.
+
+The parent writes it as JSON to memory that only the two of them share, and passes the descriptors
+of everything under fixed numbers, which the worker finds open.
+
+The log of workers: each writes its entries to its parent, which logs them as its own.
+
+A worker writes one line of `operating.log` each to its standard error. What else arrives there, as the
+interpreter's last words do, is logged as an error.
 """
 
 from __future__ import annotations
 
+import base64
 import heapq
 import json
-from typing import ClassVar, Final
+import os
+import pathlib
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final, cast
 
 import attrs
+from twisted.internet.defer import Deferred
+from twisted.internet.protocol import connectionDone
+from twisted.logger import LogEvent, Logger, LogLevel, globalLogBeginner
 from twisted.protocols import amp
+from twisted.protocols.amp import AMP, BinaryBoxProtocol, Command
+from twisted.python.failure import Failure
 
+from treedbd.config.endpoints import LocalNetwork
+from treedbd.config.settings import Settings, load_settings
 from treedbd.database.runtime import Problem
+from treedbd.operating.log import LogRecord, NotAnEntry, decode_entry, encode_entry, entry_of
 from treedbd.web.activity import ProjectActivity
+
+
+class Channel(AMP):
+    """One side of the connection; subclasses answer commands."""
+
+    def __init__(self) -> None:
+        base: Any = super()
+        base.__init__()
+
+    # As AMP does, but without a line in the log for each.
+
+    def makeConnection(self, transport: Any) -> None:
+        """Begin."""
+        base: Any = BinaryBoxProtocol
+        base.makeConnection(self, transport)
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """Errback what was asked and not answered."""
+        base: Any = BinaryBoxProtocol
+        base.connectionLost(self, reason)
+        self.transport = None
+
+    def ask(self, command: type[Command], **arguments: object) -> Deferred[Any]:
+        """Send a command; fires with the response, errbacks if the other process has ended."""
+        call: Any = self.callRemote
+        asked: Deferred[Any] = call(command, **arguments)
+        return asked
+
+
+CHANNEL: Final = 3
+"""The connection to the parent."""
+START: Final = 4
+"""This record."""
+BOARD: Final = 5
+RECEIVER: Final = 6
+"""The socket at which hints arrive."""
+DIRECTORY_LOCK: Final = 7
+"""The lock file of the data directory."""
+SAMPLES: Final = 8
+"""The memory in which workers show each other what they count for metrics."""
+DIRECTORY: Final = 9
+"""The data directory itself, which is locked as long as one worker has it open."""
+FIRST_FREE: Final = 10
+"""From here on: sockets at which other workers receive hints, then listening sockets."""
+
+
+@attrs.frozen
+class SettingsSource:
+    """Where settings are read from: as `load_settings`, with what the file held at the start."""
+
+    file: str | None
+    flags: Mapping[str, object]
+    folder: str
+    content: bytes | None = None
+    accept_loss: bool = False
+    quiet: bool = False
+    network: LocalNetwork | None = None
+
+    def read(self) -> SettingsSource:
+        """Return the same with what the file holds now, if it can be read."""
+        if self.file is None:
+            return self
+        try:
+            content = (pathlib.Path(self.folder) / self.file).read_bytes()
+        except OSError:
+            return self  # `load` says why
+        return attrs.evolve(self, content=content)
+
+    def load(self) -> Settings:
+        """Return the settings; raise `ConfigError`."""
+        file = None if self.file is None else pathlib.Path(self.file)
+        settings = load_settings(
+            file, self.flags, pathlib.Path(self.folder), self.content, self.network
+        )
+        return attrs.evolve(settings, accept_loss=self.accept_loss, quiet=self.quiet)
+
+
+@attrs.frozen
+class ListeningSocket:
+    """A socket that the parent has opened, for the endpoint of the same place in the settings.
+
+    Those of `ops_listen` follow those of `listen`.
+    """
+
+    descriptor: int
+    family: int
+
+
+@attrs.frozen
+class WorkerStart:
+    """What worker number `number` of `workers` is started with; `others` receive its hints.
+
+    `parent` is the id of the process that has started it. One worker, at its first start,
+    `checks_files` for damage.
+    """
+
+    parent: int
+    number: int
+    workers: int
+    checks_files: bool
+    secret: bytes
+    source: SettingsSource
+    others: tuple[int, ...]
+    listening: tuple[ListeningSocket, ...]
+
+    def write(self) -> int:
+        """Return the descriptor of memory that holds this record."""
+        json_able: dict[str, Any] = {
+            "parent": self.parent,
+            "number": self.number,
+            "workers": self.workers,
+            "checks_files": self.checks_files,
+            "secret": self.secret.hex(),
+            "source": {**attrs.asdict(self.source), "content": _encode(self.source.content)},
+            "others": self.others,
+            "listening": [(each.descriptor, each.family) for each in self.listening],
+        }
+        descriptor = os.memfd_create("treedb-worker", os.MFD_CLOEXEC)
+        os.write(descriptor, json.dumps(json_able).encode())
+        return descriptor
+
+
+def read_start(descriptor: int = START) -> WorkerStart:
+    """Return what the parent has written."""
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    with os.fdopen(descriptor, "rb") as file:
+        content: dict[str, Any] = json.load(file)
+    source = content["source"]
+    network = source["network"]
+    if network is not None:
+        network = LocalNetwork(
+            network["admin_token"], tuple(network["names"]), tuple(network["addresses"])
+        )
+    return WorkerStart(
+        content["parent"],
+        content["number"],
+        content["workers"],
+        content["checks_files"],
+        bytes.fromhex(content["secret"]),
+        SettingsSource(
+            **{
+                **source,
+                "content": _decode(source["content"]),
+                "network": network,
+            }
+        ),
+        tuple(content["others"]),
+        tuple(ListeningSocket(*each) for each in content["listening"]),
+    )
+
+
+def _encode(content: bytes | None) -> str | None:
+    return None if content is None else base64.b64encode(content).decode()
+
+
+def _decode(content: str | None) -> bytes | None:
+    return None if content is None else base64.b64decode(content)
+
+
+MAX_LINE_BYTES: Final = 256 * 1024
+"""Of a longer line the rest is dropped."""
+
+
+def begin_logging() -> None:
+    """Write all events of this process to its standard error from now on, and all that it prints.
+
+    What fails before, or in the interpreter itself, arrives there as it is.
+    """
+    stream = sys.stderr.buffer
+
+    def write(event: LogEvent) -> None:
+        stream.write(encode_entry(entry_of(event)))
+        stream.flush()
+
+    globalLogBeginner.beginLoggingTo([cast(Any, write)])
+
+
+class WorkerLog:
+    """Logs what one worker writes."""
+
+    _log = Logger()
+
+    def __init__(self, number: int) -> None:
+        """Name the worker by its `number`, from 1 on."""
+        self._number = number
+        self._rest = b""
+
+    def receive(self, content: bytes) -> None:
+        """Log the lines that are complete."""
+        *lines, rest = (self._rest + content).split(b"\n")
+        self._rest = rest[:MAX_LINE_BYTES]
+        for line in lines:
+            self._log_line(line)
+
+    def end(self) -> None:
+        """Log what has no line end."""
+        if self._rest:
+            self._log_line(self._rest)
+        self._rest = b""
+
+    def _log_line(self, line: bytes) -> None:
+        try:
+            entry = decode_entry(line, self._number)
+        except NotAnEntry:
+            text = line.decode("utf-8", "replace")
+            name = f"{__name__}.{type(self).__name__}"
+            entry = LogRecord(time.time(), "error", name, text, worker=self._number)
+        self._log.emit(
+            LogLevel.levelWithName(entry.level),
+            "Worker {number}: {text}",
+            number=self._number,
+            text="\n".join(filter(None, (entry.message, entry.traceback))),
+            treedb_entry=entry,
+        )
+
 
 _MAX_TOTALS: Final = 400
 _MAX_BYTES: Final = 60_000
