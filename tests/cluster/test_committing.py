@@ -9,8 +9,8 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.python.failure import Failure
 
 from tests.database.world import TurnClock
-from treedbd.cluster.committing import BatchEnds, answer_when_late
-from treedbd.cluster.next_run import NextRun
+from treedbd.cluster.connections import NextRun
+from treedbd.cluster.replica import BatchEnds, answer_when_late
 from treedbd.database.requests import Caller, Outcome, OutcomeInDoubt, QueuedWrite, Write
 from treedbd.database.slices import SLICE_SECONDS, Slices
 from treedbd.tree.edit import make_put

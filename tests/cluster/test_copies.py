@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from treedbd.cluster.copies import Copies
+from treedbd.cluster.files import Copies
 from treedbd.names import DatabaseName
 from treedbd.store.engine import CannotOpenStore
 

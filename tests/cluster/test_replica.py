@@ -14,8 +14,7 @@ from twisted.internet.task import Clock
 from tests.database.world import NAME, PROJECT, Disk, logged_failures, make_active_rules
 from tests.postgresql import PostgresqlServers, servers
 from tests.store.postgresql.daemons import DaemonSide
-from treedbd.cluster.local_copy import APPLIED_AT_ONCE, LOCK_PAUSE_S
-from treedbd.cluster.replica import Replica
+from treedbd.cluster.replica import APPLIED_AT_ONCE, LOCK_PAUSE_S, Replica
 from treedbd.database.database import Database
 from treedbd.database.files import ReadMoment
 from treedbd.database.requests import Unavailable
