@@ -15,7 +15,7 @@ from twisted.logger import capturedLogs
 
 from tests.database.world import run_at_once
 from tests.postgresql import PostgresqlServers, servers
-from treedbd.cluster.leased_owner import GRACE_S, RENEW_S, RETRY_S, LeasedOwner
+from treedbd.cluster.service import GRACE_S, RENEW_S, RETRY_S, LeasedOwner
 from treedbd.database.runtime import OWNER_FILE, OwnerFile
 from treedbd.names import DatabaseName
 from treedbd.store.engine import StoreUnreachable

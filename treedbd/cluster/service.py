@@ -4,6 +4,21 @@ Hints of other daemons come over a connection that a thread waits at; all databa
 are asked for each half second in any case, since a hint may be lost. Every few seconds this daemon
 reports that it is there, compares its clock with PostgreSQL's, and drops old records of databases
 that it has written to.
+
+The owner of the sessions of a daemon over PostgreSQL: it lives as long as its lease is renewed.
+
+Theory of operation. The leases are in PostgreSQL (`store.postgresql.cluster`), so other daemons find
+what this one has left, also if its data directory is lost with it. Beside that it keeps the file of
+an owner (`database.runtime`), by which the next process in the same data directory finds at
+once, and not after the lease, that this one has ended.
+
+If others have found this owner dead while it lives (it was stopped, or cut off), they may have done
+the writes of its sessions. Then it is another owner from now on, with another id, and ends all
+sessions that have such writes: their clients connect again and set them again. What is stored under
+the old id is done by the daemon that comes first, once.
+
+While PostgreSQL was away nobody could renew. So a daemon finds others dead only if it could ask for
+some time without a break (`GRACE_S`), which is longer than an owner needs to renew.
 """
 
 from __future__ import annotations
@@ -11,25 +26,28 @@ from __future__ import annotations
 import contextlib
 import pathlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
+import attrs
 from twisted.internet.defer import Deferred
 from twisted.internet.defer import TimeoutError as DeferredTimeoutError
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
 from treedbd import __version__
 from treedbd.cluster.connections import ClusterConnections
 from treedbd.cluster.files import ClusterFiles
-from treedbd.cluster.leased_owner import LeasedOwner, MakeFile
 from treedbd.database.files import CatalogHooks
 from treedbd.database.open_databases import OpenBounds
 from treedbd.database.requests import Unavailable
-from treedbd.database.runtime import OtherProcesses, Runtime
+from treedbd.database.runtime import DeadOwner, NotedDatabases, OtherProcesses, OwnerFile, Runtime
+from treedbd.names import DatabaseName
 from treedbd.store.changelog import FOLLOWED_ENTRIES
 from treedbd.store.engine import StoreUnreachable
+from treedbd.store.postgresql.cluster import LEASE_S, LeaseOver, Leases
 from treedbd.store.postgresql.connection import PostgresqlSettings
 from treedbd.store.postgresql.status import (
     check_cluster,
@@ -38,6 +56,242 @@ from treedbd.store.postgresql.status import (
     send_heartbeat,
     trim,
 )
+
+T = TypeVar("T")
+
+RENEW_S: Final = LEASE_S / 3
+"""Seconds between two renewals."""
+RETRY_S: Final = 1.0
+"""Seconds until a renewal is tried again that has failed."""
+GRACE_S: Final = RENEW_S + 2.0
+"""Seconds for which PostgreSQL has to answer without a break before others are found dead."""
+_BREAK_S: Final = 4.0
+"""Seconds between two answers that are a break."""
+OWNERLESS_S: Final = 30.0
+"""Seconds between two searches for writes without an owner, as long as there may be others."""
+ENDED_AT_ONCE: Final = 50
+"""Sessions that are ended in one turn of the reactor."""
+
+MakeFile = Callable[[], OwnerFile]
+
+
+class LeasedOwner:
+    """A `SessionOwner`; belongs to the reactor's thread."""
+
+    _log = Logger()
+    asks = True
+
+    def __init__(
+        self, connections: ClusterConnections, make_file: MakeFile, clock: IReactorTime
+    ) -> None:
+        """Begin the lease with the first write; `make_file` makes the file of a new owner."""
+        self._connections = connections
+        self._make_file = make_file
+        self._file = make_file()
+        self._clock = clock
+        self._noted = NotedDatabases(self._record)
+        self._ends: dict[tuple[DatabaseName, str], Callable[[], object] | None] = {}
+        self._dead: set[str] = set()
+        self._has_begun = False
+        self._next_renewal: IDelayedCall | None = None
+        self._contact_since: float | None = None
+        self._contact_at = 0.0
+        self._ownerless_at: float | None = 0.0
+        self._is_over = False
+
+    @property
+    def id(self) -> str:
+        """What names it in the rows of its writes."""
+        return self._file.id
+
+    # Its own lease.
+
+    def note(self, name: DatabaseName) -> Deferred[None] | None:
+        """Do as `SessionOwner.note`."""
+        return self._noted.note(name)
+
+    async def _record(self, name: DatabaseName) -> None:
+        """List a database in PostgreSQL and in the file; raise OSError or `StoreUnreachable`."""
+        while not self._is_over:
+            file = self._file
+            try:
+                await self._note_for(file, name)
+            except OSError:
+                if file is self._file:  # else it was closed meanwhile
+                    raise
+            except LeaseOver:
+                self._begin_again(file.id)
+            if file is self._file:
+                break
+        if self._is_over:
+            raise StoreUnreachable("The daemon is stopping.")
+        if self._next_renewal is None:
+            self._next_renewal = self._clock.callLater(RENEW_S, self._renew)
+
+    async def _note_for(self, file: OwnerFile, name: DatabaseName) -> None:
+        if (noting := file.note(name)) is not None:
+            await noting
+        begins = not self._has_begun
+        try:
+            await self._run(lambda leases: leases.list_database(file.id, name, begins=begins))
+        except StoreUnreachable:
+            # It may have begun, and be found dead before it is tried again: an id has one life.
+            if begins and file is self._file and not self._has_begun:
+                self._change_id()
+            raise
+        self._has_begun |= file is self._file
+
+    def _change_id(self) -> None:
+        former, self._file = self._file, self._make_file()
+        self._noted.forget_all()
+        self._has_begun = False
+        former.close_later()
+
+    def _renew(self) -> None:
+        Deferred.fromCoroutine(self._renew_or_begin_again())
+
+    async def _renew_or_begin_again(self) -> None:
+        owner, pause = self.id, RENEW_S
+        try:
+            await self._run(lambda leases: leases.renew(owner))
+        except LeaseOver:
+            self._begin_again(owner)
+        except StoreUnreachable:
+            pause = RETRY_S
+        except Exception:
+            self._log.failure("The lease of this daemon could not be renewed.")
+            pause = RETRY_S
+        self._next_renewal = None
+        if not (self._noted.is_empty or self._is_over):
+            self._next_renewal = self._clock.callLater(pause, self._renew)
+
+    def _begin_again(self, owner: str) -> None:
+        """Be another owner, and end the sessions whose writes others may have done."""
+        if owner != self.id or self._is_over:
+            return
+        ends, self._ends = self._ends, {}
+        self._log.warn(
+            "Other daemons have found this one dead, because it could not reach PostgreSQL in "
+            "time: what {count} sessions have left for their end may be written already. They are "
+            "ended; their clients connect again.",
+            count=len(ends),
+        )
+        self._change_id()
+        self._end_some([end for end in ends.values() if end is not None])
+
+    def _end_some(self, ends: Sequence[Callable[[], object]]) -> None:
+        for end in ends[:ENDED_AT_ONCE]:
+            try:
+                end()
+            except Exception:
+                self._log.failure("A session could not be ended.")
+        if left := ends[ENDED_AT_ONCE:]:
+            self._clock.callLater(0, self._end_some, left)
+
+    def keep(
+        self, name: DatabaseName, session: str, end: Callable[[], object] | None = None
+    ) -> None:
+        """Do as `SessionOwner.keep`."""
+        self._ends[name, session] = end
+        self._file.keep(name, session)
+
+    def forget(self, name: DatabaseName, session: str) -> None:
+        """Record that a session has none."""
+        self._ends.pop((name, session), None)
+        self._file.forget(name, session)
+
+    def close(self) -> None:
+        """End it; its lease is ended by `end_lease`."""
+        self._is_over = True
+        if self._next_renewal is not None and self._next_renewal.active():
+            self._next_renewal.cancel()
+        self._file.close()
+
+    def end_lease(self) -> None:
+        """End the lease of an owner that is closed; blocks. Raises `StoreUnreachable`."""
+        if self._has_begun:
+            self._connections.store.leases.end(self.id)
+
+    # Others.
+
+    def is_dead(self, owner: str) -> bool:
+        """Return whether an owner is dead, as far as was learnt, or as its file says."""
+        return owner in self._dead or self._file.is_dead(owner)
+
+    def may_be_dead(self, owner: str) -> bool:
+        """Return whether it is another one: that has to be learnt."""
+        return owner != self.id
+
+    async def learn(self, owners: Collection[str]) -> None:
+        """Find out which of some owners are dead; they never live again."""
+        unknown = [owner for owner in owners if owner != self.id and not self.is_dead(owner)]
+        if unknown:
+            self._dead |= await self._run(lambda leases: leases.which_are_dead(unknown))
+
+    async def find_dead(self) -> Sequence[DeadOwner]:
+        """Return dead owners: in this data directory, in PostgreSQL, and those without a row.
+
+        While PostgreSQL cannot be reached, those of the data directory.
+        """
+        found: list[DeadOwner] = list(await self._file.find_dead())
+        own, may_judge = self.id, self._may_judge()
+        try:
+            leases = await self._run(lambda leases: leases.find_dead(own, may_judge=may_judge))
+            found += [_DeadLeaseOwner(self, each.owner, each.names) for each in leases]
+            found += await self._find_ownerless()
+        except StoreUnreachable:
+            self._contact_since = None
+        else:
+            self._note_contact()
+        return found
+
+    def _may_judge(self) -> bool:
+        since, now = self._contact_since, self._clock.seconds()
+        has_contact = since is not None and now - self._contact_at < _BREAK_S
+        return has_contact and since is not None and now - since >= GRACE_S
+
+    def _note_contact(self) -> None:
+        now = self._clock.seconds()
+        if self._contact_since is None or now - self._contact_at >= _BREAK_S:
+            self._contact_since = now
+        self._contact_at = now
+
+    async def _find_ownerless(self) -> list[DeadOwner]:
+        """Return what those have left that have no row; once that is done, nothing."""
+        if self._ownerless_at is None or self._clock.seconds() < self._ownerless_at:
+            return []
+        names = await self._run(lambda leases: leases.find_ownerless())
+        self._ownerless_at = None if names == [] else self._clock.seconds() + OWNERLESS_S
+        return [_DeadLeaseOwner(self, None, names)] if names else []
+
+    async def forget_owner(self, owner: str) -> None:
+        """Forget a dead owner that has left nothing; raise `StoreUnreachable`."""
+        await self._run(lambda leases: leases.forget(owner))
+
+    def _run(self, work: Callable[[Leases], T]) -> Deferred[T]:
+        return self._connections.run(lambda: work(self._connections.store.leases))
+
+
+@attrs.frozen
+class _DeadLeaseOwner:
+    """A dead owner in PostgreSQL; `owner` is None for those without a row there."""
+
+    of: LeasedOwner
+    owner: str | None
+    names: Sequence[DatabaseName]
+
+    def __str__(self) -> str:
+        return f"PostgreSQL's row of the owner {self.owner}"
+
+    def read_names(self) -> Sequence[DatabaseName]:
+        """Return the databases that are listed."""
+        return self.names
+
+    async def done(self, *, is_all: bool) -> None:
+        """Forget it as far as nothing is left; PostgreSQL looks, whatever is served here."""
+        if self.owner is not None:
+            await self.of.forget_owner(self.owner)
+
 
 POLL_S: Final = 0.5
 """Seconds between two questions how far all open databases are."""

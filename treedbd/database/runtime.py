@@ -11,7 +11,7 @@ The owner of sessions: one process, for as long as it runs.
 Writes that are kept for the end of a session (`disconnect_writes`) name the owner of the session.
 If the owner is dead, nobody else will do them. `OwnerFile` is that of a process over files;
 `MemoryOwner` that of one whose databases end with it; over PostgreSQL the owner has a lease there
-too (`cluster.leased_owner`).
+too (`cluster.service`).
 
 Theory of operation. The file of an owner is in the data directory, and is locked (`flock`) until
 the process ends, however that happens. It lists the databases in which the owner has ever stored
