@@ -25,10 +25,9 @@ if TYPE_CHECKING:
         Unavailable,
         UnknownDatabase,
     )
-    from treedbd.embedding.local_database import ABORT, LocalDatabase, TaggedValue
-    from treedbd.embedding.query_options import QueryOptions
-    from treedbd.embedding.waiting_events import WatchEvent
-    from treedbd.embedding.watch import Watch
+    from treedbd.embedding.database import ABORT, LocalDatabase, TaggedValue
+    from treedbd.embedding.requests import QueryOptions
+    from treedbd.embedding.watch import Watch, WatchEvent
     from treedbd.limits import Limits, RulesLimits, StreamLimits
     from treedbd.service import TreeService
     from treedbd.store.engine import CannotOpenStore, DiskFull, StoreFailed
@@ -75,7 +74,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "ABORT": "embedding.local_database",
+    "ABORT": "embedding.database",
     "ADMIN": "web.auth.verifier",
     "Auth": "web.auth.verifier",
     "Identify": "web.auth.verifier",
@@ -89,24 +88,24 @@ _MODULES = {
     "InvalidPath": "tree.types",
     "InvalidQuery": "tree.types",
     "Limits": "limits",
-    "LocalDatabase": "embedding.local_database",
+    "LocalDatabase": "embedding.database",
     "OutcomeInDoubt": "database.requests",
     "PermissionDenied": "database.requests",
     "ProjectSettings": "config.settings",
-    "QueryOptions": "embedding.query_options",
+    "QueryOptions": "embedding.requests",
     "ReadOnlyShelf": "store.shelf",
     "RulesLimits": "limits",
     "Settings": "config.settings",
     "Shelf": "store.shelf",
     "StoreFailed": "store.engine",
     "StreamLimits": "limits",
-    "TaggedValue": "embedding.local_database",
+    "TaggedValue": "embedding.database",
     "TooLarge": "database.requests",
     "TreeService": "service",
     "Unavailable": "database.requests",
     "UnknownDatabase": "database.requests",
     "Watch": "embedding.watch",
-    "WatchEvent": "embedding.waiting_events",
+    "WatchEvent": "embedding.watch",
     "load_settings": "config.settings",
     "open_shelf": "store.shelf",
 }

@@ -72,8 +72,8 @@ from treedbd.database.runtime import (
     SessionOwner,
     Statistics,
 )
-from treedbd.embedding.local_database import LocalDatabase
-from treedbd.embedding.local_requests import LocalAccess
+from treedbd.embedding.database import LocalDatabase
+from treedbd.embedding.requests import LocalAccess
 from treedbd.files import read_installation
 from treedbd.http1.connection import AdaptRequests, RequestLogging, ServerOptions
 from treedbd.http1.headers import Header

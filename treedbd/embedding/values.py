@@ -2,15 +2,23 @@
 
 What a program writes is printed, and then parsed as a body is; what it reads is parsed from what a
 GET would send. So the same is legal, and the same numbers come back.
+
+Waiting in coroutines of Twisted and in tasks of asyncio.
+
+A coroutine that Twisted runs (`Deferred.fromCoroutine`, `inlineCallbacks`) waits for a Deferred, a
+task of asyncio for a future of its loop. Which of them runs is seen by whether there is a current
+task; so a task must not run coroutines of Twisted in its own turn.
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Coroutine, Mapping
+from typing import Any, Final, TypeVar
 
 import orjson
+from twisted.internet.defer import Deferred
 
 from treedbd.database.requests import TooLarge
 from treedbd.http1.content import Content
@@ -18,6 +26,29 @@ from treedbd.limits import MAX_BODY_NESTING, MAX_SHOWN_BYTES
 from treedbd.tree.types import InvalidData, Json
 from treedbd.tree.value import compact, parse
 from treedbd.web.response import Response
+
+T = TypeVar("T")
+
+
+async def wait_for(work: Coroutine[Deferred[Any], Any, T]) -> T:
+    """Run a coroutine that waits for Deferreds, in whichever kind of coroutine this is.
+
+    If it is cancelled, what it waits for is cancelled.
+    """
+    if not _is_in_task():
+        return await work
+    running = Deferred.fromCoroutine(work)
+    if running.called:
+        return await running
+    return await running.asFuture(asyncio.get_running_loop())
+
+
+def _is_in_task() -> bool:
+    try:
+        return asyncio.current_task() is not None
+    except RuntimeError:  # no loop is running
+        return False
+
 
 _OPTIONS: Final = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 

@@ -2,17 +2,453 @@
 
 The database refers to the queue, the program to the `Watch`: when the program has dropped that, the
 queue is closed.
+
+One watch of a program: what it is notified of, waits until the program awaits it.
+
+Theory of operation. A `WatchQueue` is a watcher of the database, like a stream over HTTP, and
+begins as one does: with the present value, or with what was missed since an event. What is written
+later waits, within bounds. If more waits, it is dropped, and the next event is one `put` of the
+value as it is then. That is read only when the program awaits the next event, so a program that
+does not read costs no more than the bound.
+
+The events that wait for a program which watches, within bounds; each is text until it is taken.
+
+All watches of a path share the text of an event, and each program gets values of its own.
 """
 
 from __future__ import annotations
 
+import math
 import weakref
+from collections import deque
 from collections.abc import AsyncIterator
+from functools import partial
 from types import TracebackType
-from typing import Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
-from treedbd.embedding.awaiting import wait_for
-from treedbd.embedding.waiting_events import WatchEvent
+import attrs
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from treedbd.database.database import Database
+from treedbd.database.requests import SHUTTING_DOWN, PermissionDenied, Unavailable
+from treedbd.database.resume import MissedNotification, Resumption
+from treedbd.database.rights import ReadGrant
+from treedbd.database.watchers import Notification, Subscription
+from treedbd.embedding.requests import LocalAccess
+from treedbd.embedding.values import TooLargeToRead, text_of, wait_for
+from treedbd.http1.content import ContentReader, WaitingBytes, WaitingBytesRefused
+from treedbd.names import DatabaseName
+from treedbd.store.nodes import Nodes
+from treedbd.tree.event import Event, Position
+from treedbd.tree.types import InvalidQuery
+from treedbd.tree.value import parse
+from treedbd.web.auth.identity import Identity
+from treedbd.web.reading import FirstValue, Rendering, TooMuchWork, first_source
+from treedbd.web.request import DataRequest, check_stream
+from treedbd.web.streams.frames import parse_id, print_id
+from treedbd.web.streams.registry import Subscriber
+from treedbd.web.streams.stream import hold_missed
+
+EVENT_BYTES: Final = 200
+"""What an event that waits takes in memory beside its text."""
+_FIRST: Final = b'{"path":"/","data":%b}'
+
+
+@attrs.frozen
+class WatchEvent:
+    """At `path`, relative to the watched path, `data` was set (`put`) or merged (`patch`).
+
+    Attributes:
+        kind: `put`: `data` is the value now. `patch`: `data` has the members that were written.
+        path: `/` for the watched path itself, else `/a/b`.
+        data: plain Python, as a GET shows it; None if there is nothing.
+        id: for `resume_after`.
+
+    """
+
+    kind: Literal["put", "patch"]
+    path: str
+    data: Any
+    id: str
+
+
+class _Printed(NamedTuple):
+    """An event as text."""
+
+    kind: Literal["put", "patch"]
+    text: bytes
+    id: str
+
+    @property
+    def size(self) -> int:
+        """The bytes that it takes while it waits."""
+        return len(self.text) + EVENT_BYTES
+
+
+class WaitingEvents:
+    """The events that wait for one program, in their order."""
+
+    def __init__(self, memory: WaitingBytes, limit: int) -> None:
+        """Let `limit` bytes wait, but for one batch, and of all programs what `memory` allows."""
+        self._memory = memory
+        self._limit = limit
+        self._missed: deque[tuple[Position, Event]] = deque()
+        self._held: ContentReader | None = None
+        self._events: deque[_Printed] = deque()
+        self._size = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._missed or self._events)
+
+    def add(self, notification: Notification) -> bool:
+        """Let the events of a batch wait; return False if there is no room for them."""
+        printed: tuple[_Printed, ...] | None = notification.shared.get(_Printed)
+        if printed is None:
+            printed = tuple([_print(*numbered) for numbered in notification.events])
+            notification.shared[_Printed] = printed
+        size = sum(each.size for each in printed)
+        if self._events and self._size + size > self._limit:
+            return False
+        if not self._memory.has_room("", size):
+            return False
+        self._events.extend(printed)
+        self._count(size)
+        return True
+
+    def add_missed(self, missed: MissedNotification) -> None:
+        """Let what was missed come first; it is printed one by one.
+
+        Raises `WaitingBytesRefused` if there is no room for it.
+        """
+        self._held = hold_missed(missed, self._memory, "")
+        self._missed.extend(missed.events)
+
+    def add_first(self, text: bytes, position: Position) -> None:
+        """Let a `put` of a value, as text, come first."""
+        first = _Printed("put", _FIRST % text, print_id(position))
+        self._events.appendleft(first)
+        self._count(first.size)
+
+    def take(self) -> WatchEvent:
+        """Return the next event."""
+        if self._missed:
+            printed = _print(*self._missed.popleft())
+            self._release_missed()
+            return _parse(printed)
+        printed = self._events.popleft()
+        self._count(-printed.size)
+        return _parse(printed)
+
+    def drop(self) -> None:
+        """Drop all."""
+        self._missed.clear()
+        self._release_missed()
+        self._events.clear()
+        self._count(-self._size)
+
+    def _release_missed(self) -> None:
+        """Count what was missed no longer when all of it has been taken."""
+        if not self._missed and self._held is not None:
+            self._held.close()
+            self._held = None
+
+    def _count(self, size: int) -> None:
+        self._size += size
+        self._memory.add(size)
+
+
+def _print(position: Position, event: Event) -> _Printed:
+    return _Printed(event.kind, event.print(), print_id(position))
+
+
+def _parse(printed: _Printed) -> WatchEvent:
+    shown: Any = parse(printed.text)
+    return WatchEvent(printed.kind, shown["path"], shown["data"], printed.id)
+
+
+class WatchQueue:
+    """The events of one watch; belongs to the reactor's thread.
+
+    Attributes:
+        last_sent: never, because nothing has to be kept alive.
+
+    """
+
+    _log = Logger()
+    last_sent = math.inf
+
+    def __init__(
+        self,
+        access: LocalAccess,
+        name: DatabaseName,
+        wanted: DataRequest,
+        identity: Identity,
+        resume_after: str | None,
+    ) -> None:
+        """Watch as `identity` what `wanted` reads; nothing is registered yet."""
+        check_stream(wanted.parameters, wanted.place)
+        self._access = access
+        self._name = name
+        self._wanted = wanted
+        self._query = wanted.read_options.query
+        self._identity = identity
+        self._resume_after = parse_id(resume_after)
+        self._registry = access.resource.streams
+        self._database: Database | None = None
+        self._grant: ReadGrant
+        self._subscription: Subscription
+        self._first: FirstValue
+        self._resumption: Resumption | None = None
+        self._events = WaitingEvents(
+            access.resource.shared_reads.memory, self._registry.buffer_bytes
+        )
+        self._is_held = False
+        self._has_overflowed = False
+        self._is_over = False
+        self._reason: Exception | None = None
+        self._waiter: Deferred[None] | None = None
+        self._is_awaited = False
+
+    async def open(self) -> None:
+        """Begin to watch, unless that has begun; raise if the rules do not allow it."""
+        if self._database is None and not self._is_over:
+            await self._access.translated(self._open())
+
+    async def wait(self) -> None:
+        """Wait until there is an event to take, or the end; begin to watch before."""
+        if self._is_awaited:
+            raise RuntimeError("The next event is being awaited already.")
+        self._is_awaited = True
+        try:
+            await self.open()
+            await self._access.translated(self._wait())
+        finally:
+            self._is_awaited = False
+
+    def take(self) -> WatchEvent | None:
+        """Return the next event, None if it has to be awaited.
+
+        Raises why the watch has ended, or `StopAsyncIteration`.
+        """
+        if self._is_held:
+            return None
+        if self._events:
+            return self._events.take()
+        if not self._is_over:
+            return None
+        reason, self._reason = self._reason, None
+        raise StopAsyncIteration if reason is None else reason
+
+    def close(self) -> None:
+        """Watch no longer, and drop what waits; a second call does nothing."""
+        self._finish()
+        self._events.drop()
+        self._wake()
+
+    def close_soon(self) -> None:
+        """Do as `close`, in a later turn of the reactor; may be called at any moment.
+
+        Garbage is collected in any thread, and in the middle of anything that its thread does, such
+        as going through the open streams.
+        """
+        clock: Any = self._access.clock
+        clock.callFromThread(self.close)
+
+    # As a watcher, and the stream of a query.
+
+    def notify(self, notification: Notification) -> None:
+        """Queue what was written."""
+        if self._is_over or self._has_overflowed or not self._may_continue():
+            return
+        if notification.is_missed:
+            self.overflow()
+            return
+        if not self._events.add(notification):
+            self._registry.overflowed += 1
+            self.overflow()
+            return
+        self._registry.events_sent += len(notification.events)
+        self._wake()
+
+    def revoke(self) -> None:
+        """End: what it shows can no longer be read."""
+        self._end(PermissionDenied("this read"))
+
+    def overflow(self) -> None:
+        """Drop what waits: the present value comes next."""
+        self._events.drop()
+        self._has_overflowed = True
+        self._wake()
+
+    def fail(self) -> None:
+        """End after the exception that is being handled."""
+        self._log.failure("A watch failed.")
+        self._end(Unavailable("The watch has failed, the log says why: watch again."))
+
+    # As a stream of the registry.
+
+    def keep_alive(self) -> None:
+        """Do nothing: there is no connection."""
+
+    def retry(self) -> None:
+        """Read the present value, for which there was no room."""
+        self._is_held = False
+        self.overflow()
+
+    def end(self, last_frame: bytes = b"") -> None:
+        """End, because the service stops."""
+        self._end(Unavailable(SHUTTING_DOWN))
+
+    def abort(self) -> None:
+        """End, because the service stops."""
+        self.end()
+
+    async def _open(self) -> None:
+        access, wanted = self._access, self._wanted
+        database = access.resource.find(self._name)
+        opening = access.catalog.acquire(database, wanted.timeout_s)
+        try:
+            if opening is not None:
+                await opening
+            if self._is_over:
+                return
+            self._begin_watching(database)
+        finally:
+            access.catalog.release(database)
+
+    def _begin_watching(self, database: Database) -> None:
+        wanted, path = self._wanted, self._wanted.place.path
+        request = self._access.resource.data.admit(wanted, database, self._identity, None)
+        self._grant = database.make_grant(request, self.revoke, self.overflow)
+        self._subscription = database.subscribe(path, self._query, self)
+        source = first_source(database, path, self._query, self._subscription)
+        reads = self._access.resource.shared_reads
+        self._first = FirstValue(source, self._grant.check_again, reads, "")
+        self._database = database
+        self._registry.add(self, Subscriber(self._name, None, self._identity))
+        try:
+            if self._resume_after is not None and self._query is None:
+                self._resume(database, self._resume_after)
+            else:
+                self._show_present(database)
+        except BaseException:
+            self.close()
+            raise
+
+    def _resume(self, database: Database, after: Position) -> None:
+        judged = database.read(self._judge)
+        self._is_held = True
+        may_continue = partial(self._grant.held_through, judged)
+        path = self._wanted.place.path
+        self._resumption = Resumption(path, after, self, may_continue, self._resumed)
+        database.resume(self._resumption)
+
+    def _judge(self, nodes: Nodes) -> int:
+        """Evaluate the read rules; return the number of the state."""
+        self._grant.check(nodes)
+        return nodes.rows.sequence()
+
+    def _resumed(self, missed: MissedNotification | None) -> None:
+        self._is_held = False
+        if missed is None:
+            self.overflow()
+            return
+        try:
+            self._events.add_missed(missed)
+        except WaitingBytesRefused:
+            self.overflow()
+        else:
+            self._wake()
+
+    async def _wait(self) -> None:
+        while self._is_held or not (self._events or self._is_over):
+            if self._has_overflowed and not self._is_held:
+                self._refill()
+                continue
+            self._waiter = waiter = Deferred[None]()
+            await waiter
+
+    def _wake(self) -> None:
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.called:
+            waiter.callback(None)
+
+    def _refill(self) -> None:
+        """Watch again from the present state, and show that."""
+        if self._database is None:
+            return
+        try:
+            self._show_present(self._database)
+        except WaitingBytesRefused:
+            self._is_held = True
+            self._registry.postpone(self)
+        except (PermissionDenied, InvalidQuery, TooLargeToRead) as error:
+            self._end(error)
+
+    def _show_present(self, database: Database) -> None:
+        self._has_overflowed = False
+        rendered, sequence = self._subscription.watch(self._render)
+        if not isinstance(rendered, TooMuchWork):
+            self._show(database, rendered, sequence)
+            return
+        self._is_held = True
+        waiting = self._first.render_large(database.hold, sequence, self._subscription)
+        waiting.addCallback(partial(self._rendered, database)).addErrback(self._not_rendered)
+
+    def _render(self, nodes: Nodes) -> bytes | Rendering | TooMuchWork:
+        """Evaluate the read rules; return the present value."""
+        self._grant.check(nodes)
+        return self._first.render(nodes)
+
+    def _rendered(self, database: Database, rendering: Rendering) -> None:
+        if not self._is_over and self._may_continue():
+            self._show(database, rendering, rendering.sequence)
+            self._is_held = False
+            self._wake()
+
+    def _show(self, database: Database, rendered: bytes | Rendering, sequence: int) -> None:
+        """Let the value of a state be the first event; what was written later follows it."""
+        self._events.add_first(text_of(rendered), database.watching.position(sequence))
+
+    def _not_rendered(self, failure: Failure) -> None:
+        if self._is_over:
+            return
+        error = failure.value
+        if isinstance(error, WaitingBytesRefused):
+            self._registry.postpone(self)
+        elif isinstance(error, PermissionDenied | InvalidQuery | TooLargeToRead):
+            self._end(error)
+        else:
+            self._log.failure("A watch failed.", failure)
+            self._end(Unavailable("The watch has failed, the log says why: watch again."))
+
+    def _may_continue(self) -> bool:
+        return not self._grant.must_be_checked or self._grant.recheck()
+
+    def _end(self, reason: Exception) -> None:
+        """End; what waits is still shown if its reader may see it."""
+        if self._is_over:
+            return
+        self._reason = reason
+        self._finish()
+        if not isinstance(reason, Unavailable):
+            self._events.drop()
+        self._wake()
+
+    def _finish(self) -> None:
+        if self._is_over:
+            return
+        self._is_over = True
+        self._is_held = False
+        self._registry.remove(self)
+        if self._database is not None:
+            self._subscription.unwatch()
+            self._grant.close()
+            self._first.cancel()
+        if self._resumption is not None:
+            self._resumption.cancel()
 
 
 class EventQueue(Protocol):

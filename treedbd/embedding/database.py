@@ -18,11 +18,15 @@ from typing import Any, Final, TypeAlias, Unpack
 import attrs
 
 from treedbd.database.requests import ConditionFailed
-from treedbd.embedding.local_requests import LocalAccess, make_request, parse_place
-from treedbd.embedding.query_options import QueryOptions, make_parameters
+from treedbd.embedding.requests import (
+    LocalAccess,
+    QueryOptions,
+    make_parameters,
+    make_request,
+    parse_place,
+)
 from treedbd.embedding.values import decode, encode
-from treedbd.embedding.watch import Watch
-from treedbd.embedding.watch_queue import WatchQueue
+from treedbd.embedding.watch import Watch, WatchQueue
 from treedbd.limits import DEFAULT_TIMEOUT_S, MAX_SHOWN_BYTES
 from treedbd.names import DatabaseName
 from treedbd.tree.types import Json
