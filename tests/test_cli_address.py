@@ -10,7 +10,7 @@ import pytest_twisted
 
 from tests.command import error_of, output_of, run_command, treedb
 from tests.daemon import Daemon
-from treedbd.cli.url import InvalidUrl, parse_url
+from treedbd.cli.options import InvalidUrl, parse_url
 
 
 @pytest.fixture(autouse=True)

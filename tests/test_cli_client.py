@@ -26,9 +26,8 @@ from tests.authority import dns, issue
 from tests.script import ScriptedServer, begin_response, cut_off, respond
 from treedbd.cli.client import Client, content
 from treedbd.cli.exit import CommandFailed
-from treedbd.cli.failures import NoResponse, describe_error
 from treedbd.cli.http_client import HttpClient
-from treedbd.cli.url import Url, parse_url
+from treedbd.cli.options import NoResponse, Url, describe_error, parse_url
 from treedbd.config.certificate import ensure_local_certificate
 from treedbd.web.auth.fetch import TrustStore, parse_authority
 

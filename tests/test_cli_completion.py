@@ -7,8 +7,7 @@ import subprocess
 import pytest
 
 from tests.command import run_command
-from treedbd.cli.completion import SHELLS, make_script
-from treedbd.cli.parser import COMMANDS
+from treedbd.cli.parser import COMMANDS, SHELLS, make_script
 
 
 @pytest.mark.parametrize("shell", SHELLS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from treedbd.cli.excerpt import excerpt
+from treedbd.cli.output import excerpt
 
 
 def under(shown: str, caret: str) -> str:

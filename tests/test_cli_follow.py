@@ -18,8 +18,7 @@ from tests.script import ScriptedServer, begin_response, cut_off, respond
 from treedbd.cli.client import Client
 from treedbd.cli.events import StreamEvent
 from treedbd.cli.exit import CommandFailed
-from treedbd.cli.failures import NoResponse
-from treedbd.cli.url import parse_url
+from treedbd.cli.options import NoResponse, parse_url
 from treedbd.cli.watch import LONGEST_PAUSE_S, WatchOptions, follow, pause_after
 from treedbd.web.auth.fetch import TrustStore
 

@@ -11,7 +11,7 @@ import pytest
 from tests.command import run_command
 from treedbd.cli.exit import CommandFailed
 from treedbd.cli.http_client import HttpClient
-from treedbd.cli.url import parse_url
+from treedbd.cli.options import parse_url
 
 Serve = Callable[[bytes], str]
 

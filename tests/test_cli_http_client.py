@@ -13,9 +13,8 @@ from twisted.internet.threads import deferToThread
 
 from tests.script import ScriptedServer, respond
 from treedbd.cli.exit import CommandFailed
-from treedbd.cli.failures import NoResponse
 from treedbd.cli.http_client import Body, HttpClient
-from treedbd.cli.url import parse_url
+from treedbd.cli.options import NoResponse, parse_url
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from tests.proxy import CuttingProxy
 from treedbd.cli.client import Client
 from treedbd.cli.migration.changes import LONGEST_LINE, ChangedPaths
 from treedbd.cli.migration.migrate import Following
-from treedbd.cli.url import parse_url
+from treedbd.cli.options import parse_url
 from treedbd.tree.types import Path
 from treedbd.web.auth.fetch import TrustStore
 

@@ -15,7 +15,7 @@ from tests.daemon import Daemon
 from treedbd.cli.exit import CommandFailed
 from treedbd.cli.http_client import Body, HttpClient, UnreadResponse
 from treedbd.cli.mv import Move
-from treedbd.cli.url import Url, parse_url
+from treedbd.cli.options import Url, parse_url
 from treedbd.tree.types import Path
 
 TREE: Any = {

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treedbd.cli.url import InvalidUrl, is_local, parse_url
+from treedbd.cli.options import InvalidUrl, is_local, parse_url
 from treedbd.web.addressing import parse_segments
 
 

@@ -10,7 +10,7 @@ import orjson
 
 from treedbd.cli.exit import CommandFailed
 from treedbd.cli.http_client import HttpClient
-from treedbd.cli.url import Url
+from treedbd.cli.options import Url
 
 PAGE_CHILDREN: Final = 1000
 _MAX_PAGE_BYTES: Final = 16_777_216

@@ -14,11 +14,7 @@ from OpenSSL import SSL
 from service_identity import VerificationError
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.endpoints import HostnameEndpoint, UNIXClientEndpoint, wrapClientTLS
-from twisted.internet.error import (
-    ConnectError,
-    ConnectionRefusedError,  # noqa: A004 - Twisted's, not the builtin
-    DNSLookupError,
-)
+from twisted.internet.error import ConnectError, ConnectionRefusedError, DNSLookupError
 from twisted.internet.error import TimeoutError as TwistedTimeoutError
 from twisted.internet.interfaces import IProtocol, IProtocolFactory, IStreamClientEndpoint
 from twisted.internet.protocol import Protocol, connectionDone
@@ -30,10 +26,11 @@ from twisted.web.iweb import IAgentEndpointFactory, IBodyProducer, IResponse
 from zope.interface import implementer
 
 from treedbd.cli.exit import CommandFailed
-from treedbd.cli.failures import (
+from treedbd.cli.options import (
     CLOSED,
     CONNECT_S,
     CUT_OFF,
+    LOCALHOST,
     LOOPBACK,
     MAX_ERROR_BYTES,
     NO_SERVER,
@@ -43,10 +40,11 @@ from treedbd.cli.failures import (
     SILENT,
     UNKNOWN_NAME,
     NoResponse,
+    Url,
     describe_error,
     describe_tls_failure,
+    is_local_name,
 )
-from treedbd.cli.url import LOCALHOST, Url, is_local_name
 from treedbd.web.auth.fetch import TrustStore
 
 

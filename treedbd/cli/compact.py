@@ -17,18 +17,19 @@ from typing import Any
 import attrs
 import orjson
 
-from treedbd.cli.address import parse_address
 from treedbd.cli.client import Client, content
 from treedbd.cli.exit import DONE, FAILED, CommandFailed, Status, make_printable, print_line, warn
 from treedbd.cli.options import (
+    Url,
     add_network_options,
     add_settings_options,
+    parse_address,
+    parse_url,
     read_settings,
     read_stored_settings,
 )
 from treedbd.cli.run import choose_trust_store, run_online
 from treedbd.cli.token import mint_admin
-from treedbd.cli.url import Url, parse_url
 from treedbd.config.settings import Settings
 from treedbd.database.data_directory import walk
 from treedbd.names import DatabaseName

@@ -9,22 +9,24 @@ from collections.abc import Iterator
 from typing import Final
 from urllib.parse import parse_qsl, unquote
 
-from treedbd.cli.address import parse_address
 from treedbd.cli.data import JSON_HEADERS
 from treedbd.cli.exit import CommandFailed
-from treedbd.cli.http_client import Body, HttpClient, UnreadResponse
+from treedbd.cli.http_client import Body, HttpClient, UnreadResponse, run_once
 from treedbd.cli.options import (
+    LOCALHOST,
+    SUFFIX,
+    Url,
     add_network_options,
     add_settings_options,
     add_timeout_option,
     choose_authorities,
+    is_local,
+    parse_address,
     read_settings,
     read_token,
     read_token_file,
     time_parameters,
 )
-from treedbd.cli.run_once import run_once
-from treedbd.cli.url import LOCALHOST, SUFFIX, Url, is_local
 
 _TOO_LARGE: Final = 413
 _NULL: Final = b"null"

@@ -14,22 +14,24 @@ from codecs import BOM_UTF8
 from collections.abc import Iterator
 from typing import Final
 
-from treedbd.cli.address import ADDRESS_HELP, parse_address
 from treedbd.cli.exit import CommandFailed, make_printable, write_out
 from treedbd.cli.hints import hint_at_value
-from treedbd.cli.http_client import PIECE_BYTES, Body, HttpClient, UnreadResponse
+from treedbd.cli.http_client import PIECE_BYTES, Body, HttpClient, UnreadResponse, run_once
 from treedbd.cli.options import (
+    ADDRESS_HELP,
     STANDARD_INPUT,
+    Url,
     add_network_options,
+    add_query_options,
     add_settings_options,
     add_timeout_option,
+    in_options,
+    parse_address,
+    query_parameters,
     standard_input,
     time_parameters,
 )
 from treedbd.cli.output import WriteBytes, opened_output
-from treedbd.cli.query import add_query_options, in_options, query_parameters
-from treedbd.cli.run_once import run_once
-from treedbd.cli.url import Url
 
 JSON_HEADERS: Final = {"Content-Type": "application/json"}
 WITH_TAG: Final = {"X-TreeDB-ETag": "true"}

@@ -10,12 +10,15 @@ from typing import Any, Final, NoReturn
 
 import orjson
 
-from treedbd.cli.address import add_optional_address
 from treedbd.cli.exit import DONE, write_out
-from treedbd.cli.http_client import HttpClient
-from treedbd.cli.options import CONFIG_HELP, add_network_options, number_from
-from treedbd.cli.run_once import run_once
-from treedbd.cli.url import Url
+from treedbd.cli.http_client import HttpClient, run_once
+from treedbd.cli.options import (
+    CONFIG_HELP,
+    Url,
+    add_network_options,
+    add_optional_address,
+    number_from,
+)
 
 POLL_S: Final = 1.0
 """How long `--follow` waits when there is nothing new."""

@@ -6,13 +6,11 @@ from argparse import ArgumentParser, Namespace
 
 import orjson
 
-from treedbd.cli.address import add_optional_address
 from treedbd.cli.children import ListedChild, read_children, read_itself
-from treedbd.cli.colour import Palette
 from treedbd.cli.exit import CommandFailed, print_line, write_out
-from treedbd.cli.http_client import HttpClient
-from treedbd.cli.options import add_network_options, add_settings_options
-from treedbd.cli.run_once import run_once
+from treedbd.cli.http_client import HttpClient, run_once
+from treedbd.cli.options import add_network_options, add_optional_address, add_settings_options
+from treedbd.cli.output import Palette
 
 
 def add_options(parser: ArgumentParser, _: str) -> None:

@@ -17,21 +17,21 @@ from typing import Final
 import attrs
 import orjson
 
-from treedbd.cli.address import parse_address
 from treedbd.cli.cp import database_of
 from treedbd.cli.data import CONDITION_FAILED, JSON_HEADERS, WITH_TAG
 from treedbd.cli.exit import CommandFailed
-from treedbd.cli.http_client import Body, HttpClient
+from treedbd.cli.http_client import Body, HttpClient, run_once
 from treedbd.cli.options import (
+    InvalidUrl,
+    Url,
     add_network_options,
     add_settings_options,
     add_timeout_option,
     number_from,
+    parse_address,
+    split_url,
     time_parameters,
 )
-from treedbd.cli.run_once import run_once
-from treedbd.cli.shell.places import split_url
-from treedbd.cli.url import InvalidUrl, Url
 from treedbd.tree.path import format_path
 from treedbd.tree.types import Path
 

@@ -1,25 +1,347 @@
-"""Options that several commands share, and the values that are read from them."""
+"""Options that several commands share, and the values that are read from them.
+
+The options of a query, and the parameters of the interface that they become.
+
+The interface expects JSON, but a shell removes quotation marks, so other text is sent as a JSON
+string.
+
+Addresses on the command line: URLs, and paths below a base.
+
+A path is one of the daemon at `TREEDB_URL`, or else of the daemon that serves the data directory:
+its lock notes the URLs. `--project` and `TREEDB_PROJECT` name the database where a URL does not.
+
+URLs on the command line: parsed once, as leniently as in a browser, and sent byte for byte.
+
+`.json` may be omitted. What a URL cannot contain (quotation marks, blanks, letters beyond ASCII) is
+percent-encoded; what is encoded already stays as it is. A URL with a token is an error: other users
+of the machine can read command lines.
+
+`unix:/run/treedb.sock:/users/ada` is a path of the daemon that listens on a Unix socket: the file
+of the socket, in which `%3A` is a colon, and after the next colon the path and the query.
+
+The sentences of requests that fail, the same for every client that this package has.
+
+Paths as the shell's commands take them, and the database that a URL names.
+"""
 
 from __future__ import annotations
 
 import argparse
 import io
+import ipaddress
+import json
 import os
 import pathlib
 import re
 import sys
+from argparse import ArgumentParser, Namespace
 from codecs import BOM_UTF8
-from collections.abc import Callable
-from typing import Final, NamedTuple, cast
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final, NamedTuple, TypeAlias, cast
+from urllib.parse import SplitResult, parse_qs, parse_qsl, quote, unquote, urlsplit
 
+import attrs
 import orjson
 
 from treedbd.cli.exit import CommandFailed
-from treedbd.cli.url import Url, is_local
 from treedbd.config.endpoints import AUTHORITY_CERTIFICATE, LOCAL_CERTIFICATE
 from treedbd.config.settings import Settings, load_settings
 from treedbd.config.values import ConfigError
 from treedbd.names import parse_label
+from treedbd.store.lock import find_other
+from treedbd.tree.path import check_depth, check_key
+from treedbd.tree.types import InvalidPath, Path
+
+SUFFIX: Final = ".json"
+ACTIVITY: Final = "/.inspect/activity.json"
+RULES: Final = "/.settings/rules.json"
+_RULES_NAME: Final = "rules.json"
+LOCALHOST: Final = "localhost"
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+_KEPT: Final = "/%:@!$&'()*+,;=-._~"
+_PORTS: Final = {"http": 80, "https": 443}
+_UNIX: Final = "unix"
+_HEALTH: Final = "/.health"
+_TOKENS: Final = frozenset({"auth", "access_token"})
+
+
+class InvalidUrl(argparse.ArgumentTypeError):
+    """A text that cannot be used as a URL; the message says why, without the text."""
+
+
+@attrs.frozen
+class Url:
+    """An http or https URL in ASCII, or a path of the daemon at a Unix socket.
+
+    `host` is without the brackets of IPv6. `socket` is the file of the socket; the host is
+    `localhost` then, which names no database.
+    """
+
+    scheme: str
+    host: str
+    port: int
+    path: str
+    query: str = ""
+    socket: str = ""
+
+    def __str__(self) -> str:
+        """Return the URL; one with a host as it is sent."""
+        separator = ":" if self.socket else ""
+        return f"{self.origin}{separator}{self.target}"
+
+    @property
+    def target(self) -> str:
+        """The path and the query."""
+        return f"{self.path}?{self.query}" if self.query else self.path
+
+    @property
+    def authority(self) -> str:
+        """Host and port, as in the header `Host`: without the port if it is the default."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == _PORTS.get(self.scheme, self.port) else f"{host}:{self.port}"
+
+    @property
+    def origin(self) -> str:
+        """Scheme, host and port, without the port if it is the default; or the socket."""
+        if self.socket:
+            return f"{_UNIX}:{quote(self.socket, safe=_KEPT.replace(':', ''))}"
+        return f"{self.scheme}://{self.authority}"
+
+    @property
+    def is_secure(self) -> bool:
+        """Whether it is an https URL."""
+        return self.scheme == "https"
+
+    @property
+    def has_path(self) -> bool:
+        """Whether it names a part of a database, not the whole."""
+        return bool(self.path.removesuffix(SUFFIX).strip("/"))
+
+    def to_json(self) -> Url:
+        """Return the URL with `.json` at the end of its path."""
+        has_suffix = self.path.endswith(SUFFIX)
+        return self if has_suffix else attrs.evolve(self, path=(self.path or "/") + SUFFIX)
+
+    def below(self, path: Path) -> Url:
+        """Return the URL of a path below the one that this names."""
+        root = self.path.removesuffix(SUFFIX).rstrip("/")
+        keys = "".join("/" + quote(key, safe="") for key in path)
+        return attrs.evolve(self, path=root + keys)
+
+    def to_rules(self) -> Url:
+        """Return the URL of the rules of the project whose root this is."""
+        root = self.path.removesuffix(RULES).removesuffix(f"/{SUFFIX}").rstrip("/")
+        return attrs.evolve(self, path=root + RULES)
+
+    def to_settings(self, name: str) -> Url:
+        """Return the URL of a resource for admins of the database whose root this is."""
+        rules = self.to_rules()
+        return attrs.evolve(rules, path=rules.path.removesuffix(_RULES_NAME) + name)
+
+    def to_activity(self) -> Url:
+        """Return the URL of what clients do with the project whose root this is."""
+        root = self.to_rules().path.removesuffix(RULES)
+        return attrs.evolve(self, path=root + ACTIVITY)
+
+    def to_health(self) -> Url:
+        """Return the URL that says which database the root that this is belongs to."""
+        return attrs.evolve(self, path=self.path + _HEALTH).with_parameters({"database": "true"})
+
+    def has(self, name: str) -> bool:
+        """Return whether the query has a parameter."""
+        return any(name == given for given, _ in parse_qsl(self.query, keep_blank_values=True))
+
+    def with_parameters(self, parameters: Mapping[str, str]) -> Url:
+        """Return the URL with more parameters."""
+        more = (f"{name}={quote(value, safe='')}" for name, value in parameters.items())
+        return attrs.evolve(self, query="&".join(filter(None, (self.query, *more))))
+
+
+def parse_url(text: str) -> Url:
+    """Parse a URL of a command line; raise `InvalidUrl`."""
+    if _CONTROL.search(text):
+        raise InvalidUrl("must not contain control characters")
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+        path, query = quote(parts.path, safe=_KEPT), quote(parts.query, safe=_KEPT + "?")
+    except ValueError:  # UnicodeEncodeError is one
+        raise InvalidUrl("must be a URL") from None
+    if parts.scheme not in _PORTS and parts.scheme != _UNIX:
+        raise InvalidUrl("must begin with https://, http:// or unix:")
+    if parts.fragment:
+        raise InvalidUrl("must not contain #; write %23 in a query")
+    if parts.scheme == _UNIX:
+        url = _at_socket(parts, path, query)
+    else:
+        url = Url(parts.scheme, _host(parts), port or _PORTS[parts.scheme], path, query)
+    if parts.username is not None or any(map(url.has, _TOKENS)):
+        raise InvalidUrl("must not contain a token; use TREEDB_TOKEN or --token-file")
+    return url
+
+
+def _at_socket(parts: SplitResult, quoted: str, query: str) -> Url:
+    socket, _, path = quoted.partition(":")
+    if parts.netloc or not socket or (path and not path.startswith("/")):
+        raise InvalidUrl("must be unix:SOCKET:/PATH, as in unix:/run/treedb.sock:/users/ada")
+    return Url(_UNIX, LOCALHOST, 0, path or "/", query, unquote(socket))
+
+
+def is_local_name(host: str) -> bool:
+    """Return whether a name always means this machine (RFC 6761, section 6.3)."""
+    name = host.lower().removesuffix(".")
+    return name == LOCALHOST or name.endswith("." + LOCALHOST)
+
+
+def is_local(host: str) -> bool:
+    """Return whether a name or an address means this machine."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return is_local_name(host)
+
+
+def _host(parts: SplitResult) -> str:
+    host = parts.hostname or ""
+    try:
+        if ":" in host:
+            return str(ipaddress.IPv6Address(host))
+        encoded = host.encode("idna").decode()
+    except ValueError:
+        encoded = ""
+    if not _NAME.fullmatch(encoded):
+        raise InvalidUrl("must have a host, as in https://localhost:8443/a.json")
+    return encoded
+
+
+CONNECT_S: Final = 30.0
+"""How long a connection may take to open."""
+LOOPBACK: Final = ("127.0.0.1", "::1")
+"""The addresses of the names of this machine, in the order in which they are tried."""
+MAX_ERROR_BYTES: Final = 65_536
+"""How much of an error is read."""
+
+OWN_HEADERS: Final = {"User-Agent": "treedb", "X-TreeDB-Dialect": "standard"}
+"""Headers of each request: errors have a code and a reason, with a token too."""
+NO_SERVER: Final = "No server listens at {}."
+UNKNOWN_NAME: Final = "The host name in {} is not known."
+SILENT: Final = "{} does not respond."
+NOT_CONNECTED: Final = "The connection to {} failed."
+CLOSED: Final = "{} closed the connection without a response."
+CUT_OFF: Final = "The response of {} was cut off."
+OTHER_NAME: Final = "The certificate of {} is for another name: give a URL with that name."
+_WANTS_ADMIN: Final = "requires an admin's token."
+_HINT: Final = " Put one into the variable TREEDB_TOKEN; in development mode owner is one."
+
+
+class NoResponse(CommandFailed):
+    """The server cannot be reached or did not respond; a later request may succeed."""
+
+
+def describe_error(status: int, body: bytes, url: Url) -> str:
+    """Return the sentence of an error, of either dialect or of another server."""
+    try:
+        error = orjson.loads(body)
+    except ValueError:
+        error = None
+    if isinstance(error, dict) and isinstance(error.get("error"), str):
+        if isinstance(error.get("message"), str):
+            message = error["message"].strip()
+            hint = _HINT if message.endswith(_WANTS_ADMIN) else ""
+            return f"{status} {error['error']}: {message}{hint}"
+        return f"{status}: {error['error'].strip()}"
+    return f"{url.origin} returned the status {status}."
+
+
+def describe_tls_failure(reason: str, origin: str) -> CommandFailed:
+    """Return the exception for a failed handshake; `reason` is what OpenSSL says."""
+    if "certificate verify failed" in reason:
+        return CommandFailed(
+            f"The certificate of {origin} is not signed by a trusted authority, or has expired: "
+            "name its authority by --cacert."
+        )
+    if "wrong version number" in reason or "record layer failure" in reason:
+        return CommandFailed(f"{origin} does not speak TLS.")
+    return NoResponse(f"The TLS connection to {origin} failed.")
+
+
+UP: Final = ".."
+HERE: Final = "."
+NAMESPACE: Final = "ns"
+_LABELS_WITH_DATABASE: Final = 3
+
+
+def resolve_path(text: str, here: Path) -> Path:
+    """Return the path that a text names, relative to another one; raise `CommandFailed`."""
+    keys = [] if text.startswith("/") else list(here)
+    for segment in text.split("/"):
+        if segment == UP:
+            del keys[-1:]
+        elif segment not in {"", HERE}:
+            keys.append(_check(segment))
+    return _check_depth(tuple(keys))
+
+
+def split_url(url: Url) -> tuple[Url, Path]:
+    """Return the URL of the database of a URL, and the path in it; raise `InvalidUrl`."""
+    given = parse_qs(url.query, keep_blank_values=True)
+    if not given.keys() <= {NAMESPACE}:
+        raise InvalidUrl("must have no other parameter than ns")
+    segments = url.path.removesuffix(SUFFIX).split("/")
+    try:
+        path = check_depth(tuple(check_key(unquote(each)) for each in segments if each))
+    except InvalidPath as error:
+        raise InvalidUrl(f"must name a path: {error}") from None
+    return attrs.evolve(url, path=""), path
+
+
+def label_of(root: Url, default: str) -> str:
+    """Return what the prompt calls a database; `default` if its URL does not say it."""
+    labels = parse_qs(root.query).get(NAMESPACE)
+    if labels:
+        return labels[-1]
+    first, _, rest = root.host.partition(".")
+    is_subdomain = is_local_name(rest) or root.host.count(".") + 1 >= _LABELS_WITH_DATABASE
+    if is_subdomain and not _is_address(root.host) and parse_label(first) is not None:
+        return first.lower()
+    return default or root.authority
+
+
+def with_parameter(root: Url, label: str) -> Url:
+    """Return the URL of another database at the same host, named by a parameter."""
+    return attrs.evolve(root, query="").with_parameters({NAMESPACE: label})
+
+
+def with_host(root: Url, label: str) -> Url:
+    """Return the URL of another database, named by the first label of the host."""
+    rest = root.host.partition(".")[2]
+    return attrs.evolve(root, query="", host=f"{label}.{rest}")
+
+
+def _check(key: str) -> str:
+    try:
+        return check_key(key)
+    except InvalidPath as error:
+        raise CommandFailed(str(error)) from None
+
+
+def _check_depth(path: Path) -> Path:
+    try:
+        return check_depth(path)
+    except InvalidPath as error:
+        raise CommandFailed(str(error)) from None
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
 
 TOKEN_VARIABLE: Final = "TREEDB_TOKEN"  # noqa: S105 - the name of a variable
 PROJECT_VARIABLE: Final = "TREEDB_PROJECT"
@@ -233,3 +555,182 @@ def standard_input() -> io.BufferedReader:
     if sys.stdin is None:
         raise CommandFailed("Standard input is closed.")
     return cast(io.BufferedReader, sys.stdin.buffer)
+
+
+_BOUNDS: Final = {
+    "--start-at": "at or after this value",
+    "--start-after": "after this value",
+    "--end-at": "at or before this value",
+    "--end-before": "before this value",
+    "--equal-to": "at this value",
+}
+_BY_KEY: Final = '"$key"'
+_LIMITS: Final = {"--limit-to-first": "the first N", "--limit-to-last": "the last N"}
+_NAMES: Final = ("--order-by", *_LIMITS, *_BOUNDS, "--where")
+
+
+def _name_of(option: str) -> str:
+    """Return the parameter of an option: `limitToFirst`."""
+    first, *more = option[2:].split("-")
+    return first + "".join(map(str.capitalize, more))
+
+
+_OPTIONS: Final = {_name_of(option): option for option in _NAMES}
+_PARAMETER: Final = re.compile(rf"\b(?:{'|'.join(_OPTIONS)})\b")
+
+
+def add_query_options(parser: ArgumentParser) -> None:
+    """Add the options that make a read a query."""
+    group = parser.add_argument_group("query: which children")
+    group.add_argument(
+        "--order-by", metavar="CHILD", help="a path below each, or $key, $value or $priority"
+    )
+    for name, summary in _LIMITS.items():
+        group.add_argument(name, metavar="N", help=summary)
+    group.add_argument(
+        "--where", metavar="JSON", help='conditions on each, such as {"age":{">=":18}}'
+    )
+    for name, summary in _BOUNDS.items():
+        group.add_argument(name, metavar="VALUE", help=summary)
+
+
+def query_parameters(arguments: Namespace) -> dict[str, str]:
+    """Return the parameters of the options that were given."""
+    found: dict[str, str] = {}
+    for option in _NAMES:
+        value = getattr(arguments, option[2:].replace("-", "_"))
+        if value is None:
+            continue
+        name = _name_of(option)
+        if option == "--order-by":
+            value = _as_string(value)
+        elif option in _BOUNDS:
+            # A bound of an order by key is a key, even if it looks like a number.
+            value = _as_string(value) if found.get("orderBy") == _BY_KEY else _as_bound(value)
+        found[name] = value
+    return found
+
+
+@contextmanager
+def in_options() -> Iterator[None]:
+    """Call the parameters in the sentences of errors by their options, in a `with` block."""
+    try:
+        yield
+    except CommandFailed as error:
+        if not str(error).startswith("400"):
+            raise
+        sentence = _PARAMETER.sub(lambda found: _OPTIONS[found[0]], str(error))
+        raise CommandFailed(sentence, *error.details) from None
+
+
+def _as_string(text: str) -> str:
+    return text if text.startswith('"') and is_json(text) else json.dumps(text)
+
+
+def _as_bound(text: str) -> str:
+    """Return a bound as it is if it is JSON, or a value and a key; else the text as a string."""
+    value, comma, key = text.rpartition(',"')
+    if is_json(text) or (comma and is_json(value) and is_json(f'"{key}')):
+        return text
+    return json.dumps(text)
+
+
+URL_VARIABLE: Final = "TREEDB_URL"
+ADDRESS_HELP: Final = f"the URL of a path, or a path below {URL_VARIABLE} or the daemon of --data"
+_LOOKS_LIKE_HOST = re.compile(r"[A-Za-z0-9.-]*:[0-9]*(/|\Z)|\[")
+_HAS_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|unix:", re.ASCII)
+_ATTRIBUTES: Final = ("source", "url")
+
+
+@attrs.frozen
+class BarePath:
+    """A path without a host, and its query, as in `/users/ada?ns=shop`."""
+
+    path: str
+    query: str
+
+
+Address: TypeAlias = Url | BarePath
+
+
+def add_optional_address(parser: ArgumentParser, meaning: str = ADDRESS_HELP) -> None:
+    """Add the argument URL of a command that means the root without it."""
+    parser.add_argument(
+        "url",
+        metavar="URL",
+        type=parse_address,
+        nargs="?",
+        default="/",
+        help=f"{meaning} (default: /)",
+    )
+
+
+def parse_address(text: str) -> Address:
+    """Parse a URL or a path of a command line; raise `InvalidUrl`."""
+    if not text or _HAS_SCHEME.match(text) or _LOOKS_LIKE_HOST.match(text):
+        return parse_url(text)
+    # What holds for the path of a URL holds here too, and errors are the same.
+    url = parse_url(f"http://{LOCALHOST}/{text.removeprefix('/')}")
+    return BarePath(url.path, url.query)
+
+
+def resolve(arguments: Namespace) -> None:
+    """Make URLs of the addresses of a command line; raise `InvalidUrl` or `CommandFailed`."""
+    project = getattr(arguments, "ns", None)
+    for name in _ATTRIBUTES:
+        address = getattr(arguments, name, None)
+        if isinstance(address, BarePath):
+            address = _below_base(address, _find_base(arguments))
+        elif not isinstance(address, Url):
+            continue
+        setattr(arguments, name, _in_project(address, project))
+
+
+def default_project() -> str | None:
+    """Return the project that the variable names; raise `InvalidUrl` if none can be called so."""
+    name = os.environ.get(PROJECT_VARIABLE) or None
+    if name is not None and parse_label(name) is None:
+        raise InvalidUrl(f"the variable {PROJECT_VARIABLE} must hold a project")
+    return name
+
+
+def _in_project(url: Url, project: str | None) -> Url:
+    if url.has("ns"):
+        return url
+    if project is None and not url.host.endswith(f".{LOCALHOST}"):  # such a host names a project
+        project = default_project()
+    return url if project is None else url.with_parameters({"ns": project})
+
+
+def _below_base(address: BarePath, base: Url) -> Url:
+    root = base.path.removesuffix(SUFFIX).rstrip("/")
+    query = "&".join(filter(None, (base.query, address.query)))
+    return attrs.evolve(base, path=root + address.path, query=query)
+
+
+def _find_base(arguments: Namespace) -> Url:
+    base = os.environ.get(URL_VARIABLE)
+    if base:
+        try:
+            return parse_url(base)
+        except InvalidUrl as error:
+            raise InvalidUrl(f"the variable {URL_VARIABLE} {error}") from None
+    data = read_settings(arguments).data
+    urls = _served_at(data)
+    if not urls and hasattr(arguments, "data") and hasattr(arguments, "restart"):
+        # `import` and `export` with --data work without a daemon.
+        raise InvalidUrl(
+            "with --data give a URL, such as http://localhost/users: its host names the database"
+        )
+    if not urls:
+        raise InvalidUrl(
+            f"no daemon serves {data}: start it (treedb serve), give a URL, or set {URL_VARIABLE}"
+        )
+    # Without TLS nothing has to be verified; all of them are on this machine.
+    return next((each for each in urls if not each.is_secure), urls[0])
+
+
+def _served_at(data: pathlib.Path) -> list[Url]:
+    """Return the URLs at which a running daemon serves a data directory; none if none runs."""
+    found = find_other(data)
+    return [] if found is None else [parse_url(each) for each in found.urls]

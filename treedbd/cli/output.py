@@ -1,15 +1,72 @@
-"""Where a value is written: standard output, or a file that appears only when it is whole."""
+"""Where a value is written: standard output, or a file that appears only when it is whole.
+
+Colours of results: on a terminal, unless `NO_COLOR` is set (no-color.org), never in a pipe.
+
+A line of a document with a caret below one of its columns, as compilers show it.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import pathlib
+import sys
 import tempfile
+import unicodedata
 from collections.abc import Iterator
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, Final, Protocol
 
-from treedbd.cli.exit import CommandFailed, write_out
+from treedbd.cli.exit import CommandFailed, make_printable, write_out
+
+_CODES: Final = {"object": "1;34", "string": "32", "number": "36", "boolean": "33", "dim": "2"}
+
+
+class Palette:
+    """Colours text for standard output, if it is a terminal that shows colours."""
+
+    def __init__(self) -> None:
+        self._is_terminal = sys.stdout.isatty()
+        self._is_on = (
+            self._is_terminal
+            and not os.environ.get("NO_COLOR")
+            and os.environ.get("TERM") != "dumb"
+        )
+
+    def paint(self, text: str, kind: str) -> str:
+        """Return a text in the colour of a kind; on a terminal it cannot move the cursor."""
+        shown = make_printable(text) if self._is_terminal else text
+        code = _CODES.get(kind)
+        return f"\x1b[{code}m{shown}\x1b[0m" if self._is_on and code else shown
+
+
+_INDENT: Final = "    "
+_WIDTH: Final = 100
+"""Characters of a line that are shown; documents without line ends have very long ones."""
+_BEFORE: Final = 60
+"""Characters of a long line that are shown before the caret."""
+_CUT: Final = "…"
+
+
+def excerpt(document: str, line: int, column: int) -> tuple[str, str]:
+    """Return a line of a document, and the line with the caret; both numbers count from 1."""
+    text = document.split("\n", line)[line - 1].removesuffix("\r")
+    begin = max(0, column - 1 - _BEFORE) if len(text) > _WIDTH else 0
+    before = _CUT * (begin > 0) + text[begin : column - 1]
+    rest = text[column - 1 : begin + _WIDTH]
+    after = rest + _CUT * (begin + _WIDTH < len(text))
+    # A tab is as wide as the terminal makes it, so the caret's line has the same tabs.
+    pad = "".join("\t" if each == "\t" else " " * _width(each) for each in before)
+    shown = "\t".join(map(make_printable, (before + after).split("\t")))
+    return f"{_INDENT}{shown}", f"{_INDENT}{pad}^"
+
+
+def _width(character: str) -> int:
+    """Return how many columns a terminal takes for a character."""
+    if not character.isprintable():
+        return 1  # shown as a replacement character
+    if unicodedata.combining(character):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
 class WriteBytes(Protocol):

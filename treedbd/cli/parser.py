@@ -1,17 +1,23 @@
 """The command line: its subcommands, and which module defines and runs each.
 
 The module of a subcommand is imported only if that subcommand is given: the others cost no time.
+
+`treedb completion`: the script with which a shell completes commands, options and files.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Mapping, Sequence
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, NoReturn
 
+import shtab
+
 from treedbd import __version__
+from treedbd.cli.exit import DONE, Status, print_line
 
 _EPILOG: Final = (
     "A URL names a path of a database, as in https://localhost:8443/users/ada; a path alone is one "
@@ -61,7 +67,7 @@ COMMANDS: Final = {
     "migrate": _Command("migration.migrate", "copy a database from another server, then follow it"),
     "move": _Command("moving.move", "move all databases to PostgreSQL, or back"),
     "cluster": _Command("cluster", "show the daemons and databases of a PostgreSQL"),
-    "completion": _Command("completion", "print what makes a shell complete this command"),
+    "completion": _Command("parser", "print what makes a shell complete this command"),
 }
 
 
@@ -155,7 +161,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         _refuse(parser, more, getattr(parsed, _KNOWN, []))
     if hasattr(parsed, "url"):
         try:
-            import_module("treedbd.cli.address").resolve(parsed)
+            import_module("treedbd.cli.options").resolve(parsed)
         except argparse.ArgumentTypeError as error:
             parser.error(f"argument URL: {error}")
     return parsed
@@ -169,3 +175,47 @@ def _refuse(parser: argparse.ArgumentParser, more: list[str], known: list[str]) 
     sentence = f"unknown options: {' '.join(names)}"
     hint = did_you_mean(names[0], known)
     parser.error(f"{sentence}.{hint}" if hint else sentence)
+
+
+SHELLS: Final = ("bash", "zsh", "fish")
+_COMPLETION_EPILOG: Final = (
+    "Save what is printed where the shell looks for it, and open a new one. bash: "
+    "~/.local/share/bash-completion/completions/treedb; zsh: _treedb in a folder of $fpath; fish: "
+    "~/.config/fish/completions/treedb.fish."
+)
+_FILES: Final = {"FILE": shtab.FILE, "RULES": shtab.FILE, "DIR": shtab.DIRECTORY}
+"""The names of arguments that are files, and how shells complete them."""
+
+
+def add_options(parser: ArgumentParser, _: str) -> None:
+    """Add the options of the command to its parser."""
+    parser.epilog = _COMPLETION_EPILOG
+    parser.add_argument("shell", metavar="SHELL", choices=SHELLS, help="bash, zsh or fish")
+    parser.set_defaults(run=_print_script)
+
+
+def make_script(shell: str) -> str:
+    """Return the script for a shell, with all commands and their options."""
+    parser = make_parser()
+    for each in _all_parsers(parser):
+        for action in each._actions:
+            name = action.metavar
+            if isinstance(name, str) and name in _FILES:
+                setattr(action, "complete", _FILES[name])  # noqa: B010 - what shtab looks for
+    return shtab.complete(parser, shell)
+
+
+def _all_parsers(parser: ArgumentParser) -> Iterator[ArgumentParser]:
+    if isinstance(parser, OptionParser):
+        parser.load()
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            choices: dict[str, Any] = action.choices
+            for each in choices.values():
+                yield from _all_parsers(each)
+
+
+def _print_script(arguments: Namespace) -> Status:
+    print_line(make_script(arguments.shell).rstrip("\n"))
+    return DONE

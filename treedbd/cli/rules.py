@@ -13,20 +13,19 @@ from typing import Final
 
 import orjson
 
-from treedbd.cli.address import parse_address
 from treedbd.cli.data import JSON_HEADERS, make_body, print_response
 from treedbd.cli.exit import CommandFailed, Status, make_printable, print_line
-from treedbd.cli.http_client import Body, HttpClient
+from treedbd.cli.http_client import Body, HttpClient, SimpleWork, run_once
 from treedbd.cli.options import (
     STANDARD_INPUT,
+    Url,
     add_network_options,
     add_settings_options,
     is_json,
+    parse_address,
     read_value,
 )
 from treedbd.cli.rules_testing.options import add_options as add_test_options
-from treedbd.cli.run_once import SimpleWork, run_once
-from treedbd.cli.url import Url
 from treedbd.rules.ruleset import format_explanation
 
 _METHODS: Final = ("GET", "PUT", "POST", "PATCH", "DELETE")

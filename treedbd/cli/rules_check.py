@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from treedbd.cli.excerpt import excerpt
 from treedbd.cli.exit import DONE, CommandFailed, Status, print_line, warn
 from treedbd.cli.options import read_settings
+from treedbd.cli.output import excerpt
 from treedbd.cli.rules import read_rules
 from treedbd.limits import RulesLimits
 from treedbd.rules.document import InvalidRules, with_hint

@@ -18,8 +18,7 @@ from twisted.python.reflect import namedAny
 
 from treedbd.cli.client import Client
 from treedbd.cli.exit import CommandFailed, OutputClosed, report_failure
-from treedbd.cli.options import choose_authorities, read_settings, read_token
-from treedbd.cli.url import Url
+from treedbd.cli.options import Url, choose_authorities, read_settings, read_token
 from treedbd.config.settings import Settings
 from treedbd.web.auth.fetch import BadAuthority, TrustStore, parse_authority, read_authority
 

@@ -12,11 +12,9 @@ from typing import Any, Final, NoReturn
 
 import attrs
 
-from treedbd.cli.address import add_optional_address
 from treedbd.cli.exit import DONE, CommandFailed, make_printable, print_line, write_out
-from treedbd.cli.http_client import HttpClient
-from treedbd.cli.options import add_network_options, add_settings_options
-from treedbd.cli.run_once import run_once
+from treedbd.cli.http_client import HttpClient, run_once
+from treedbd.cli.options import add_network_options, add_optional_address, add_settings_options
 
 INTERVAL_S: Final = 2.0
 _CLEAR: Final = b"\x1b[H\x1b[2J"

@@ -15,19 +15,19 @@ from typing import Any, Final
 
 import orjson
 
-from treedbd.cli.address import ADDRESS_HELP, parse_address
 from treedbd.cli.data import CONDITION_FAILED, JSON_HEADERS, WITH_TAG
 from treedbd.cli.exit import CommandFailed, warn, write_out
-from treedbd.cli.http_client import Body, HttpClient
+from treedbd.cli.http_client import Body, HttpClient, run_once
 from treedbd.cli.options import (
+    ADDRESS_HELP,
+    Url,
     add_network_options,
     add_settings_options,
     add_timeout_option,
     number_from,
+    parse_address,
     time_parameters,
 )
-from treedbd.cli.run_once import run_once
-from treedbd.cli.url import Url
 
 _DEFAULT_TRIES: Final = 25
 _EXACT: Final = 2**53

@@ -10,14 +10,18 @@ from urllib.parse import unquote
 import attrs
 import orjson
 
-from treedbd.cli.address import add_optional_address
 from treedbd.cli.children import PAGE_CHILDREN, ListedChild, read_children, read_itself
-from treedbd.cli.colour import Palette
 from treedbd.cli.exit import CommandFailed, print_line, write_out
-from treedbd.cli.http_client import HttpClient
-from treedbd.cli.options import add_network_options, add_settings_options, number_from
-from treedbd.cli.run_once import run_once
-from treedbd.cli.url import SUFFIX, Url
+from treedbd.cli.http_client import HttpClient, run_once
+from treedbd.cli.options import (
+    SUFFIX,
+    Url,
+    add_network_options,
+    add_optional_address,
+    add_settings_options,
+    number_from,
+)
+from treedbd.cli.output import Palette
 
 MAX_DEPTH: Final = 32
 """The keys of the longest path."""

@@ -20,7 +20,6 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 
-from treedbd.cli.address import ADDRESS_HELP, parse_address
 from treedbd.cli.client import Client, read_error, receive
 from treedbd.cli.events import (
     CHANGES,
@@ -32,11 +31,19 @@ from treedbd.cli.events import (
     StreamEvent,
 )
 from treedbd.cli.exit import CommandFailed, warn, write_out
-from treedbd.cli.failures import NoResponse
-from treedbd.cli.options import add_network_options, add_settings_options, read_settings
-from treedbd.cli.query import add_query_options, in_options, query_parameters
+from treedbd.cli.options import (
+    ADDRESS_HELP,
+    NoResponse,
+    Url,
+    add_network_options,
+    add_query_options,
+    add_settings_options,
+    in_options,
+    parse_address,
+    query_parameters,
+    read_settings,
+)
 from treedbd.cli.run import run_online
-from treedbd.cli.url import Url
 
 FIRST_PAUSE_S: Final = 0.5
 LONGEST_PAUSE_S: Final = 30.0

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from treedbd.cli.exit import CommandFailed
+from treedbd.cli.options import resolve_path as resolve
 from treedbd.cli.shell.completion import KEPT_S, MAX_KEPT, MAX_KEYS, KeyCache, complete
 from treedbd.cli.shell.lines import split_words
-from treedbd.cli.shell.places import resolve
 from treedbd.tree.types import Path
 
 KEYS = {

@@ -5,8 +5,15 @@ from __future__ import annotations
 import pytest
 
 from treedbd.cli.exit import CommandFailed
-from treedbd.cli.shell.places import label_of, resolve, split_url, with_host, with_parameter
-from treedbd.cli.url import InvalidUrl, parse_url
+from treedbd.cli.options import (
+    InvalidUrl,
+    label_of,
+    parse_url,
+    split_url,
+    with_host,
+    with_parameter,
+)
+from treedbd.cli.options import resolve_path as resolve
 
 HERE = ("users", "ada")
 

@@ -14,13 +14,12 @@ from urllib.parse import quote
 import attrs
 
 from treedbd.cli.client import receive
-from treedbd.cli.failures import NoResponse
 from treedbd.cli.loading.files import Format
 from treedbd.cli.loading.joiner import Joiner
 from treedbd.cli.loading.part_file import PartFile
 from treedbd.cli.loading.retries import LONGEST, Retries
+from treedbd.cli.options import SUFFIX, NoResponse, Url
 from treedbd.cli.progress import ProgressReport
-from treedbd.cli.url import SUFFIX, Url
 from treedbd.limits import MIB
 from treedbd.tree.fragments import Splitter
 from treedbd.tree.types import InvalidData, Path

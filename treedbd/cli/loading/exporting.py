@@ -11,7 +11,6 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from typing import Any, Final
 
-from treedbd.cli.address import ADDRESS_HELP, parse_address
 from treedbd.cli.client import Client
 from treedbd.cli.exit import DONE, INTERRUPTED, CommandFailed, OutputClosed, Status, warn
 from treedbd.cli.loading.download import Download
@@ -21,8 +20,8 @@ from treedbd.cli.loading.location import StoredNode, locate
 from treedbd.cli.loading.options import add_loading_options, end_on_interrupt
 from treedbd.cli.loading.part_file import PartFile
 from treedbd.cli.loading.retries import Retries, read_size
+from treedbd.cli.options import ADDRESS_HELP, parse_address, read_settings
 from treedbd.cli.options import STANDARD_INPUT as STANDARD_OUTPUT
-from treedbd.cli.options import read_settings
 from treedbd.cli.progress import ProgressReport
 from treedbd.cli.run import run_online
 from treedbd.config.settings import Settings

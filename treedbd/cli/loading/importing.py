@@ -15,7 +15,6 @@ from typing import Any, Final, TypeAlias
 
 from twisted.internet.threads import deferToThreadPool
 
-from treedbd.cli.address import ADDRESS_HELP, parse_address
 from treedbd.cli.client import Client
 from treedbd.cli.exit import DONE, INTERRUPTED, CommandFailed, Status, counted, warn
 from treedbd.cli.loading.documents import InvalidFile, body_of, parts_of
@@ -29,7 +28,7 @@ from treedbd.cli.loading.retries import Refused, Retries
 from treedbd.cli.loading.sender import Queue, Sender
 from treedbd.cli.loading.store_writer import StoreWriter, open_writer
 from treedbd.cli.loading.validation import ContentDigest, Validation
-from treedbd.cli.options import STANDARD_INPUT, read_settings
+from treedbd.cli.options import ADDRESS_HELP, STANDARD_INPUT, parse_address, read_settings
 from treedbd.cli.progress import ProgressReport
 from treedbd.cli.run import run_online
 from treedbd.config.settings import Settings

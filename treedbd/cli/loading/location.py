@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl
 import attrs
 
 from treedbd.cli.exit import CommandFailed
-from treedbd.cli.url import Url
+from treedbd.cli.options import Url
 from treedbd.config.settings import Settings
 from treedbd.database.data_directory import SHELF
 from treedbd.names import DatabaseName

@@ -15,8 +15,7 @@ from twisted.web.iweb import IBodyProducer, IResponse
 
 from treedbd.cli.client import Client, read_error, receive
 from treedbd.cli.exit import CommandFailed, warn
-from treedbd.cli.failures import NoResponse
-from treedbd.cli.url import Url
+from treedbd.cli.options import NoResponse, Url
 from treedbd.limits import MIB
 
 DEFAULT_RETRY_S: Final = 60.0

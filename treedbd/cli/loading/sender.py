@@ -18,8 +18,7 @@ from treedbd.cli.client import content
 from treedbd.cli.data import JSON_HEADERS
 from treedbd.cli.loading.parts import Part
 from treedbd.cli.loading.retries import LONGEST, Refused, Retries
-from treedbd.cli.shell.places import split_url
-from treedbd.cli.url import InvalidUrl, Url
+from treedbd.cli.options import InvalidUrl, Url, split_url
 from treedbd.tree.types import Path
 from treedbd.tree.value import NULL, compact
 

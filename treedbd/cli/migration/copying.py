@@ -17,8 +17,8 @@ from treedbd.cli.client import content, receive
 from treedbd.cli.data import JSON_HEADERS
 from treedbd.cli.exit import CommandFailed
 from treedbd.cli.loading.retries import LONGEST, Refused, Retries
+from treedbd.cli.options import Url
 from treedbd.cli.progress import ProgressReport
-from treedbd.cli.url import Url
 from treedbd.limits import MIB
 from treedbd.tree.path import format_path, rank_key
 from treedbd.tree.types import PRIORITY, Path

@@ -20,19 +20,25 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 from twisted.web.iweb import IResponse
 
-from treedbd.cli.address import parse_address
 from treedbd.cli.client import Client, content, read_error, receive
 from treedbd.cli.cp import is_within
 from treedbd.cli.exit import INTERRUPTED, CommandFailed, print_line, warn
-from treedbd.cli.failures import NoResponse
 from treedbd.cli.loading.retries import DEFAULT_RETRY_S, Refused, Retries, read_size
 from treedbd.cli.loading.sender import Sender
 from treedbd.cli.migration.changes import ChangedPaths
 from treedbd.cli.migration.copying import Copying
-from treedbd.cli.options import CONFIG_HELP, add_network_options, read_settings, read_token_file
+from treedbd.cli.options import (
+    CONFIG_HELP,
+    NoResponse,
+    Url,
+    add_network_options,
+    parse_address,
+    parse_url,
+    read_settings,
+    read_token_file,
+)
 from treedbd.cli.progress import ProgressReport
 from treedbd.cli.run import choose_trust_store, run_online
-from treedbd.cli.url import Url, parse_url
 from treedbd.tree.types import Path
 
 POLL_S: Final = 0.1

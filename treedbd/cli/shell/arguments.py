@@ -12,7 +12,7 @@ from typing import Final
 import attrs
 
 from treedbd.cli.exit import CommandFailed
-from treedbd.cli.query import add_query_options, query_parameters
+from treedbd.cli.options import add_query_options, query_parameters
 from treedbd.cli.shell.lines import Word, next_word
 
 _END_OF_OPTIONS: Final = "--"

@@ -9,12 +9,11 @@ from typing import Final
 import attrs
 
 from treedbd.cli.exit import CommandFailed
+from treedbd.cli.options import Url, with_host, with_parameter
 from treedbd.cli.shell import reading, writing
 from treedbd.cli.shell.arguments import QUERY_OPTIONS, Given, Shape, parse_arguments
 from treedbd.cli.shell.lines import is_text, next_word, read_json, split_commands
-from treedbd.cli.shell.places import with_host, with_parameter
 from treedbd.cli.shell.session import ShellSession
-from treedbd.cli.url import Url
 from treedbd.names import parse_label
 from treedbd.tree.path import format_path
 from treedbd.tree.types import ROOT

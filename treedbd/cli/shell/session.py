@@ -11,9 +11,9 @@ import orjson
 from treedbd.cli.data import JSON_HEADERS
 from treedbd.cli.exit import CommandFailed
 from treedbd.cli.http_client import Body, HttpClient
-from treedbd.cli.shell.places import label_of, resolve
+from treedbd.cli.options import Url, label_of
+from treedbd.cli.options import resolve_path as resolve
 from treedbd.cli.shell.printing import Screen
-from treedbd.cli.url import Url
 from treedbd.tree.path import format_path
 from treedbd.tree.types import Path
 

@@ -13,25 +13,29 @@ from collections.abc import Iterable, Iterator
 from importlib import import_module
 from typing import Final
 
-from treedbd.cli.address import ADDRESS_HELP, Address, parse_address, resolve
 from treedbd.cli.exit import DONE, CommandFailed, Status
 from treedbd.cli.http_client import HttpClient
 from treedbd.cli.options import (
+    ADDRESS_HELP,
+    Address,
+    InvalidUrl,
+    Url,
     add_network_options,
     add_settings_options,
     choose_authorities,
+    parse_address,
     read_settings,
     read_token,
+    resolve,
+    split_url,
     standard_input,
 )
 from treedbd.cli.shell.commands import ShellEnded, run_line
 from treedbd.cli.shell.completion import FETCH_S, MAX_KEYS, KeyCache
 from treedbd.cli.shell.identity import describe_token
 from treedbd.cli.shell.lines import OpenLine
-from treedbd.cli.shell.places import split_url
 from treedbd.cli.shell.printing import make_screen
 from treedbd.cli.shell.session import ShellSession, list_children
-from treedbd.cli.url import InvalidUrl, Url
 from treedbd.names import parse_label
 from treedbd.tree.types import Path
 
