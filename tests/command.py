@@ -19,10 +19,10 @@ from twisted.internet import reactor as installed_reactor
 
 from tests.closing import Closing
 from tests.daemon import Daemon
+from treedbd.cli.client import make_client, run_online
 from treedbd.cli.exit import CommandFailed, OutputClosed, report_failure
 from treedbd.cli.options import TOKEN_VARIABLE
 from treedbd.cli.parser import parse
-from treedbd.cli.run import make_client, run_online
 
 reactor: Any = installed_reactor
 

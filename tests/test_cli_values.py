@@ -13,7 +13,7 @@ import pytest_twisted
 
 from tests.command import COMMAND, error_of, output_of, run_command, treedb
 from tests.daemon import Daemon
-from treedbd.cli.hints import hint_at_value
+from treedbd.cli.data import hint_at_value
 
 
 @pytest.fixture

@@ -2,13 +2,21 @@
 
 A URL is sent byte for byte, a token only in the Authorization header. Redirects are not followed: a
 token belongs to the host that it was given for.
+
+Runs a command that sends requests to a daemon: reactor, signals, client.
+
+Ctrl-C ends a command at once, as it does any program; a command that must end differently sets its
+own handler.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+import signal
+import time
+from argparse import Namespace
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, NoReturn, TypeAlias
 
 from OpenSSL import SSL
 from service_identity import VerificationError
@@ -18,14 +26,16 @@ from twisted.internet.error import ConnectError, ConnectionRefusedError, DNSLook
 from twisted.internet.error import TimeoutError as TwistedTimeoutError
 from twisted.internet.interfaces import IProtocol, IProtocolFactory, IStreamClientEndpoint
 from twisted.internet.protocol import Protocol, connectionDone
+from twisted.internet.task import react
 from twisted.python.failure import Failure
+from twisted.python.reflect import namedAny
 from twisted.web.client import URI, Agent, ResponseDone, ResponseFailed
 from twisted.web.http import PotentialDataLoss
 from twisted.web.http_headers import Headers
 from twisted.web.iweb import IAgentEndpointFactory, IBodyProducer, IResponse
 from zope.interface import implementer
 
-from treedbd.cli.exit import CommandFailed
+from treedbd.cli.exit import CommandFailed, OutputClosed, report_failure
 from treedbd.cli.options import (
     CLOSED,
     CONNECT_S,
@@ -41,11 +51,15 @@ from treedbd.cli.options import (
     UNKNOWN_NAME,
     NoResponse,
     Url,
+    choose_authorities,
     describe_error,
     describe_tls_failure,
     is_local_name,
+    read_settings,
+    read_token,
 )
-from treedbd.web.auth.fetch import TrustStore
+from treedbd.config.settings import Settings
+from treedbd.web.auth.fetch import BadAuthority, TrustStore, parse_authority, read_authority
 
 
 class Client:
@@ -235,3 +249,46 @@ _NO_CONNECTION: Final[dict[type[BaseException], str]] = {
     ConnectError: NOT_CONNECTED,
     ResponseFailed: CLOSED,
 }
+
+
+Work: TypeAlias = Callable[[Any, Client, Namespace], Awaitable[None]]
+"""The work of a command, given the reactor, a client and the command line."""
+
+
+def run_online(arguments: Namespace) -> NoReturn:
+    """Do `arguments.work` with the daemon of `arguments.url`, and end the process.
+
+    Raises `CommandFailed` for what is wrong before the first request.
+    """
+    # Not imported at the top, because importing the reactor installs it.
+    reactor = namedAny("twisted.internet.reactor")
+    reactor.seconds = time.monotonic  # so that a step of the wall clock cannot stop a timer
+    work: Work = arguments.work
+    client = make_client(reactor, arguments)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    reactor.callWhenRunning(signal.signal, signal.SIGTERM, signal.SIG_DFL)
+
+    async def run() -> None:
+        try:
+            await work(reactor, client, arguments)
+        except (CommandFailed, OutputClosed) as error:
+            raise SystemExit(report_failure(error)) from None
+
+    react(lambda _: Deferred.fromCoroutine(run()))
+
+
+def make_client(reactor: Any, arguments: Namespace) -> Client:
+    """Return the client that a command line describes; raise `CommandFailed`."""
+    trust = choose_trust_store(arguments, arguments.url, read_settings(arguments))
+    return Client(reactor, trust, read_token(arguments))
+
+
+def choose_trust_store(arguments: Namespace, url: Url, settings: Settings) -> TrustStore:
+    """Return the certificates that verify the server of a URL; raise `CommandFailed`."""
+    trusted = []
+    for file in choose_authorities(arguments, url, settings):
+        try:
+            trusted += parse_authority(read_authority(file))
+        except BadAuthority as error:
+            raise CommandFailed(f"{file} {error.problem}.") from None
+    return TrustStore(trusted or None)

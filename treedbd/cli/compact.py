@@ -17,7 +17,7 @@ from typing import Any
 import attrs
 import orjson
 
-from treedbd.cli.client import Client, content
+from treedbd.cli.client import Client, choose_trust_store, content, run_online
 from treedbd.cli.exit import DONE, FAILED, CommandFailed, Status, make_printable, print_line, warn
 from treedbd.cli.options import (
     Url,
@@ -28,7 +28,6 @@ from treedbd.cli.options import (
     read_settings,
     read_stored_settings,
 )
-from treedbd.cli.run import choose_trust_store, run_online
 from treedbd.cli.token import mint_admin
 from treedbd.config.settings import Settings
 from treedbd.database.data_directory import walk

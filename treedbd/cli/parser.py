@@ -47,8 +47,10 @@ COMMANDS: Final = {
     "push": _Command("data", "add a child with a new key that sorts after all earlier ones"),
     "update": _Command("data", "change some children of a path and keep the others"),
     "remove": _Command("data", "remove the value at a path"),
-    "ls": _Command("ls", "print the keys of the children of a path"),
-    "tree": _Command("tree", "print a path and what is below it, down to a depth"),
+    "ls": _Command("data", "print the keys of the children of a path", "add_ls_options"),
+    "tree": _Command(
+        "data", "print a path and what is below it, down to a depth", "add_tree_options"
+    ),
     "cp": _Command("cp", "copy the value at a path to another one, also of another daemon"),
     "mv": _Command("mv", "move the value at a path to another one of the same database"),
     "transaction": _Command("transaction", "change a value by an expression, as a whole"),
@@ -59,7 +61,7 @@ COMMANDS: Final = {
     "token": _Command("token", "make a token for a project"),
     "rules": _Command("rules", "check, test, read, put and explain security rules"),
     "top": _Command("top", "show what clients do with the databases of a project"),
-    "log": _Command("log", "print who has written what, and when"),
+    "log": _Command("data", "print who has written what, and when", "add_log_options"),
     "backup": _Command("backups.backup", "save all databases while the daemon runs"),
     "restore": _Command("backups.restore", "make a data directory of a backup"),
     "compact": _Command("compact", "give free space back to the file system"),

@@ -11,7 +11,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from typing import Any, Final
 
-from treedbd.cli.client import Client
+from treedbd.cli.client import Client, run_online
 from treedbd.cli.exit import DONE, INTERRUPTED, CommandFailed, OutputClosed, Status, warn
 from treedbd.cli.loading.download import Download
 from treedbd.cli.loading.files import Format, format_of
@@ -23,7 +23,6 @@ from treedbd.cli.loading.retries import Retries, read_size
 from treedbd.cli.options import ADDRESS_HELP, parse_address, read_settings
 from treedbd.cli.options import STANDARD_INPUT as STANDARD_OUTPUT
 from treedbd.cli.progress import ProgressReport
-from treedbd.cli.run import run_online
 from treedbd.config.settings import Settings
 from treedbd.store.engine import CannotOpenStore, StoreFailed
 from treedbd.store.lock import DirectoryLock

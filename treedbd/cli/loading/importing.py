@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 
 from twisted.internet.threads import deferToThreadPool
 
-from treedbd.cli.client import Client
+from treedbd.cli.client import Client, run_online
 from treedbd.cli.exit import DONE, INTERRUPTED, CommandFailed, Status, counted, warn
 from treedbd.cli.loading.documents import InvalidFile, body_of, parts_of
 from treedbd.cli.loading.faults import Validator
@@ -30,7 +30,6 @@ from treedbd.cli.loading.store_writer import StoreWriter, open_writer
 from treedbd.cli.loading.validation import ContentDigest, Validation
 from treedbd.cli.options import ADDRESS_HELP, STANDARD_INPUT, parse_address, read_settings
 from treedbd.cli.progress import ProgressReport
-from treedbd.cli.run import run_online
 from treedbd.config.settings import Settings
 from treedbd.tree.path import format_path
 from treedbd.tree.types import Path

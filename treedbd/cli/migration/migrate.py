@@ -20,7 +20,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 from twisted.web.iweb import IResponse
 
-from treedbd.cli.client import Client, content, read_error, receive
+from treedbd.cli.client import Client, choose_trust_store, content, read_error, receive, run_online
 from treedbd.cli.cp import is_within
 from treedbd.cli.exit import INTERRUPTED, CommandFailed, print_line, warn
 from treedbd.cli.loading.retries import DEFAULT_RETRY_S, Refused, Retries, read_size
@@ -38,7 +38,6 @@ from treedbd.cli.options import (
     read_token_file,
 )
 from treedbd.cli.progress import ProgressReport
-from treedbd.cli.run import choose_trust_store, run_online
 from treedbd.tree.types import Path
 
 POLL_S: Final = 0.1

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from treedbd.cli.events import CHANGES, FINAL_EVENTS, EventParser, InvalidEvent, StreamEvent
 from treedbd.cli.exit import CommandFailed
 from treedbd.cli.http_client import HttpClient
 from treedbd.cli.options import Url, in_options
 from treedbd.cli.shell.arguments import Given
 from treedbd.cli.shell.printing import format_child, make_safe, pad, size_of, width_of
 from treedbd.cli.shell.session import ShellSession
+from treedbd.cli.watch import CHANGES, FINAL_EVENTS, EventParser, InvalidEvent, StreamEvent
 from treedbd.tree.path import format_path
 from treedbd.tree.types import Path
 
