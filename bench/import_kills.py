@@ -69,9 +69,9 @@ OFFLINE_STEPS = (
     "treedbd.store.shelf:WritingStore.close",
 )
 MIGRATION_STEPS = (
-    "treedbd.cli.migration.migrate:_copy_rules",
+    "treedbd.cli.migrate:_copy_rules",
     *(
-        f"treedbd.cli.migration.copying:Copying.{name}"
+        f"treedbd.cli.migrate:Copying.{name}"
         for name in ("copy", "_copy_children", "_write_children", "_write", "_remove_others")
     ),
 )

@@ -22,8 +22,7 @@ from tests.command import COMMAND, Lines, RunningCommand, environment, run_comma
 from tests.daemon import Daemon
 from tests.proxy import CuttingProxy
 from treedbd.cli.client import Client
-from treedbd.cli.migration.changes import LONGEST_LINE, ChangedPaths
-from treedbd.cli.migration.migrate import Following
+from treedbd.cli.migrate import LONGEST_LINE, ChangedPaths, Following
 from treedbd.cli.options import parse_url
 from treedbd.tree.types import Path
 from treedbd.web.auth.fetch import TrustStore

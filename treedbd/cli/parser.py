@@ -66,8 +66,8 @@ COMMANDS: Final = {
     "restore": _Command("backups.restore", "make a data directory of a backup"),
     "compact": _Command("compact", "give free space back to the file system"),
     "check": _Command("check", "read all databases and report errors"),
-    "migrate": _Command("migration.migrate", "copy a database from another server, then follow it"),
-    "move": _Command("moving.move", "move all databases to PostgreSQL, or back"),
+    "migrate": _Command("migrate", "copy a database from another server, then follow it"),
+    "move": _Command("move", "move all databases to PostgreSQL, or back"),
     "cluster": _Command("cluster", "show the daemons and databases of a PostgreSQL"),
     "completion": _Command("parser", "print what makes a shell complete this command"),
 }

@@ -106,7 +106,7 @@ async def test_daemons_that_were_not_seen_lately_serve_nothing(served: Places) -
 @pytest_twisted.ensureDeferred
 async def test_incomplete_copies_and_data_that_was_moved_are_marked(places: Places) -> None:
     places.fill()
-    places.kill_at("treedbd.cli.moving.inward.:switch", places.here, places.cluster)
+    places.kill_at("treedbd.cli.moving.:switch", places.here, places.cluster)
     states = {each["label"]: each["state"] for each in (await status_of(places))["databases"]}
     assert states == dict.fromkeys(("demo", "eu--demo", "shop"), "being copied")
     assert (await places.move(places.here, places.cluster)).status == 0

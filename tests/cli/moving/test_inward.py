@@ -18,9 +18,10 @@ from tests.cli.moving.places import RULES, Places, commit, content_of, database_
 from tests.command import treedb
 from tests.daemon import Daemon
 from tests.postgresql import wait_until
+from treedbd.cli import moving as copying
+from treedbd.cli import moving as inward
 from treedbd.cli.check import verify_file
 from treedbd.cli.exit import INTERRUPTED
-from treedbd.cli.moving import copying, inward
 from treedbd.files import read_installation
 from treedbd.store.engine import StoreUnreachable
 from treedbd.store.indexes import INDEX_FIRST
@@ -197,7 +198,7 @@ async def test_a_killed_move_leaves_nothing_served_and_can_be_undone(
     places: Places, daemon: Daemon
 ) -> None:
     assert send(daemon, "PUT", "/a.json", 1) == 200
-    places.kill_at("treedbd.cli.moving.inward.:switch", places.here, places.cluster)
+    places.kill_at("treedbd.cli.moving.:switch", places.here, places.cluster)
     assert places.served() == []
     assert send(daemon, "PUT", "/a.json", 2) == 503
     undone = await treedb("move", "--config", places.here, "--to", places.cluster, "--undo")
@@ -211,7 +212,7 @@ def test_a_move_that_is_stopped_lets_the_daemon_write_again(
     places: Places, daemon: Daemon, number: signal.Signals
 ) -> None:
     assert send(daemon, "PUT", "/a.json", 1) == 200
-    function = "treedbd.cli.moving.inward.:switch"
+    function = "treedbd.cli.moving.:switch"
     assert places.kill_at(function, places.here, places.cluster, number) == INTERRUPTED
     assert places.served() == []
     wait_until(lambda: send(daemon, "PUT", "/a.json", 2) == 200)
@@ -222,7 +223,7 @@ async def test_a_killed_move_can_be_run_again_while_the_daemon_is_read_only(
     places: Places, daemon: Daemon
 ) -> None:
     assert send(daemon, "PUT", "/a.json", 1) == 200
-    places.kill_at("treedbd.cli.moving.inward.:switch", places.here, places.cluster)
+    places.kill_at("treedbd.cli.moving.:switch", places.here, places.cluster)
     assert (await places.move(places.here, places.cluster)).status == 0
     assert places.served() == ["default--demo"]
     assert send(daemon, "PUT", "/a.json", 2) == 503

@@ -11,8 +11,8 @@ from twisted.internet.defer import Deferred
 
 from tests.cli.moving.places import RULES, Places, commit, content_of, database_of
 from tests.command import treedb
+from treedbd.cli import moving as outward
 from treedbd.cli.check import verify_file
-from treedbd.cli.moving import outward
 from treedbd.store.engine import Conflict, StoreUnreachable
 from treedbd.store.lock import DirectoryLock
 from treedbd.store.postgresql import moving
@@ -147,7 +147,7 @@ async def test_a_lost_connection_does_not_keep_postgresql_frozen(
 @pytest.mark.parametrize("function", ["_verify", "_put_in_place"])
 @pytest_twisted.ensureDeferred
 async def test_a_killed_move_can_be_run_again(filled: Places, function: str) -> None:
-    name = f"treedbd.cli.moving.outward._OutwardMove:{function}"
+    name = f"treedbd.cli.moving._OutwardMove:{function}"
     filled.kill_at(name, filled.cluster, filled.there)
     assert filled.query(MARK) == [(1,)]
     assert not list(filled.back.glob("*/*"))
@@ -157,7 +157,7 @@ async def test_a_killed_move_can_be_run_again(filled: Places, function: str) -> 
 
 @pytest_twisted.ensureDeferred
 async def test_a_killed_move_can_be_undone(filled: Places) -> None:
-    name = "treedbd.cli.moving.outward._OutwardMove:_verify"
+    name = "treedbd.cli.moving._OutwardMove:_verify"
     filled.kill_at(name, filled.cluster, filled.there)
     undone = await treedb("move", "--config", filled.cluster, "--to", filled.there, "--undo")
     assert undone.text == "PostgreSQL accepts commits again."

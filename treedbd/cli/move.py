@@ -91,10 +91,13 @@ def _move(arguments: Namespace) -> Status:
     for number in (signal.SIGTERM, signal.SIGHUP):  # a closed terminal must not leave it half done
         if signal.getsignal(number) != signal.SIG_IGN:  # as nohup has it
             signal.signal(number, _stop)
-    module = "inward" if options.target.is_cluster else "outward"
-    direction: Any = load_with_driver(f"treedbd.cli.moving.{module}")
+    moving: Any = load_with_driver("treedbd.cli.moving")
+    if options.target.is_cluster:
+        work = moving.undo_inward if options.undo else moving.move_inward
+    else:
+        work = moving.undo_outward if options.undo else moving.move_outward
     try:
-        (direction.undo if options.undo else direction.move)(options)
+        work(options)
     except (OperatorError, StoreUnreachable, StoreFailed, DiskFull) as error:
         raise CommandFailed(str(error)) from None
     except OSError as error:

@@ -1,0 +1,542 @@
+"""`treedb migrate`: moves a database from a hosted service, or another treedb, to this one.
+
+The rules and the data are copied, then what changes in the source is copied too, until Ctrl-C: the
+moment to switch the clients over. A stream of the source is opened before anything is copied, so
+nothing that changes meanwhile is missed; of a change the path is taken from the stream, and what is
+there is read again. When the stream breaks, everything is copied again.
+
+Copies what is at a path of one database to the same path of another, however large it is.
+
+What is short is read and written at once. Of a longer container the children are read in pages, and
+one that is too long for a page is copied by itself. So no more than a page is in memory, or the one
+string that is longer. Children that the source does not have are removed from the target.
+Everything may be done again: the result is what the source had when it was read.
+
+Which paths of a database change: read from a stream of it, whatever is written.
+
+Of an event only the paths are used: who follows reads what is there by itself, with its priorities,
+which streams do not show. So an event may be of any length, and is not kept.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import signal
+import sys
+from argparse import ArgumentParser, Namespace
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from typing import Any, Final, Protocol
+
+import orjson
+from twisted.internet.defer import Deferred
+from twisted.internet.task import deferLater
+from twisted.web.iweb import IResponse
+
+from treedbd.cli.client import Client, choose_trust_store, content, read_error, receive, run_online
+from treedbd.cli.cp import is_within
+from treedbd.cli.data import JSON_HEADERS
+from treedbd.cli.exit import INTERRUPTED, CommandFailed, print_line, warn
+from treedbd.cli.loading.retries import DEFAULT_RETRY_S, LONGEST, Refused, Retries, read_size
+from treedbd.cli.loading.sender import Sender
+from treedbd.cli.options import (
+    CONFIG_HELP,
+    NoResponse,
+    Url,
+    add_network_options,
+    parse_address,
+    parse_url,
+    read_settings,
+    read_token_file,
+)
+from treedbd.cli.progress import ProgressReport
+from treedbd.limits import MIB
+from treedbd.tree.path import format_path, rank_key
+from treedbd.tree.types import PRIORITY, Path
+from treedbd.tree.value import NULL, compact
+
+PAGE_BYTES: Final = 4 * MIB
+PAGE_CHILDREN: Final = 1000
+REMOVED_AT_ONCE: Final = 1000
+LEAF_BYTES: Final = 64 * MIB
+"""More than the JSON of the longest string, 10 MB of characters that may all be escaped."""
+TOO_LARGE: Final = 413
+_EXPORT: Final = {"format": "export"}
+
+
+class _TooLong(Exception):
+    """A response has more bytes than were asked for."""
+
+
+class Copying:
+    """Copies from one database to another.
+
+    Attributes:
+        bytes: how many bytes of JSON have been written.
+
+    """
+
+    def __init__(
+        self,
+        source: Retries,
+        source_url: Url,
+        target: Retries,
+        target_url: Url,
+        progress: ProgressReport,
+    ) -> None:
+        """Read `source_url`, and write below `target_url`."""
+        self.bytes = 0
+        self._source = source
+        self._source_url = source_url
+        self._target = target
+        self._target_url = target_url
+        self._progress = progress
+
+    def give_up(self) -> None:
+        """End the copy that is under way, if it waits to try a request again."""
+        self._source.give_up()
+        self._target.give_up()
+
+    async def copy(self, path: Path, *, is_new: bool = False) -> None:
+        """Copy what is at a path; `is_new` if nothing is there in the target.
+
+        Raises `CommandFailed`.
+        """
+        found = await self._read_value(path, _EXPORT)
+        if found is None:
+            await self._copy_large(path, is_new=is_new)
+        elif found != NULL or not is_new:
+            try:
+                await self._write("PUT", path, found)
+            except Refused as error:
+                if error.status != TOO_LARGE:
+                    raise
+                await self._copy_large(path, is_new=is_new)
+
+    async def _copy_large(self, path: Path, *, is_new: bool) -> None:
+        """Copy what is too long for one request."""
+        if not is_new:
+            await self._remove_others(path)
+        if not await self._copy_children(path, is_new=is_new):
+            await self._copy_leaf(path)
+            return
+        priority = await self._read_value((*path, PRIORITY), {}) or NULL
+        if priority != NULL or not is_new:
+            await self._write("PUT", (*path, PRIORITY), priority)
+
+    async def _copy_leaf(self, path: Path) -> None:
+        found = await self._read_value(path, _EXPORT, LEAF_BYTES)
+        if found is None:  # it had no children just now
+            raise CommandFailed(f"{format_path(path)} of the source has changed: try again.")
+        await self._write("PUT", path, found)
+
+    async def _copy_children(self, path: Path, *, is_new: bool) -> bool:
+        """Copy children in pages; return whether there were any.
+
+        A bound includes its key, so the last child of a page is the first of the next one and is
+        written with that. The page that has no other child is the last one, also if a server
+        returns fewer children than were asked for.
+        """
+        start: str | None = None
+        count = PAGE_CHILDREN
+        keys: list[str] | None = None
+        while True:
+            page = await self._read_page(path, start, count + 1)
+            if page is None and count > 1:
+                count = max(1, count // 8)
+                continue
+            if page is None:  # what follows the first child is only known from the keys
+                keys = await self._sorted_keys(path) if keys is None else keys
+                first = next(iter(keys), None) if start is None else start
+                if first is not None:
+                    await self.copy((*path, first), is_new=is_new)
+                following = _key_after(keys, first)
+            else:
+                first = next(iter(page), None)
+                following = [*page][-1] if len(page) > 1 else None
+                members = {key: page[key] for key in page if key != following}
+                await self._write_children(path, members, is_new=is_new)
+                count = min(2 * count, PAGE_CHILDREN)
+            if following is None:
+                return start is not None or first is not None
+            start = following
+
+    async def _write_children(self, path: Path, page: dict[str, Any], *, is_new: bool) -> None:
+        """Write children, in several requests if the target takes no such long bodies."""
+        if not page:
+            return
+        try:
+            await self._write("PATCH", path, compact(page))
+        except Refused as error:
+            if error.status != TOO_LARGE:
+                raise
+            if len(page) == 1:
+                await self.copy((*path, *page), is_new=is_new)
+                return
+            members, middle = [*page.items()], len(page) // 2
+            await self._write_children(path, dict(members[:middle]), is_new=is_new)
+            await self._write_children(path, dict(members[middle:]), is_new=is_new)
+
+    async def _read_page(self, path: Path, start: str | None, count: int) -> dict[str, Any] | None:
+        """Return the first children from a key on in order, None if they are too long."""
+        parameters = {**_EXPORT, "orderBy": '"$key"', "limitToFirst": str(count)}
+        if start is not None:
+            parameters["startAt"] = compact(start).decode()
+        text = await self._read(path, parameters)
+        if text is None:
+            return None
+        members = _members(_parse(text, self._source_url))
+        return {key: members[key] for key in sorted(members, key=rank_key) if key != PRIORITY}
+
+    async def _sorted_keys(self, path: Path) -> list[str]:
+        return sorted(await self._keys(self._source, self._source_url, path), key=rank_key)
+
+    async def _remove_others(self, path: Path) -> None:
+        """Remove the children of the target that the source does not have."""
+        wanted = await self._keys(self._source, self._source_url, path)
+        present = await self._keys(self._target, self._target_url, path)
+        others = sorted(present - wanted)
+        for at in range(0, len(others), REMOVED_AT_ONCE):
+            gone = dict.fromkeys(others[at : at + REMOVED_AT_ONCE])
+            await self._write("PATCH", path, compact(gone))
+
+    async def _keys(self, retries: Retries, url: Url, path: Path) -> set[str]:
+        address = at_path(url, path).with_parameters({"shallow": "true", "timeout": LONGEST})
+        response = await retries.request("GET", address)
+        return set(_members(_parse(await content(response, address), url)))
+
+    async def _read_value(
+        self, path: Path, parameters: dict[str, str], most: int = PAGE_BYTES
+    ) -> bytes | None:
+        """Return what `_read` does, if it is JSON."""
+        text = await self._read(path, parameters, most)
+        if text is not None:
+            _parse(text, self._source_url)
+        return text
+
+    async def _read(
+        self, path: Path, parameters: dict[str, str], most: int = PAGE_BYTES
+    ) -> bytes | None:
+        """Return the JSON of a read, None if it has more than `most` bytes."""
+        address = at_path(self._source_url, path).with_parameters(
+            {**parameters, "timeout": LONGEST}
+        )
+        response = await self._source.request("GET", address)
+        pieces: list[bytes] = []
+        size = 0
+
+        def consume(piece: bytes) -> None:
+            nonlocal size
+            size += len(piece)
+            if size > most:
+                raise _TooLong
+            pieces.append(piece)
+
+        try:
+            await receive(response, address, consume)
+        except _TooLong:
+            return None
+        return b"".join(pieces).strip()
+
+    async def _write(self, method: str, path: Path, body: bytes) -> None:
+        address = at_path(self._target_url, path).with_parameters(
+            {"print": "silent", "timeout": LONGEST}
+        )
+        await self._target.request(method, address, JSON_HEADERS, body)
+        self.bytes += len(body)
+        self._progress.advance_to(self.bytes)
+
+
+def at_path(url: Url, path: Path) -> Url:
+    """Return the URL of a path below the one that a URL names."""
+    return url.below(path).to_json()
+
+
+def _parse(text: bytes, url: Url) -> Any:
+    """Return the JSON of a response; raise `CommandFailed` if it is none."""
+    try:
+        return orjson.loads(text)
+    except ValueError:
+        raise CommandFailed(f"{url} has answered a read with what is not JSON.") from None
+
+
+def _members(found: Any) -> dict[str, Any]:
+    """Return the children in a response; a hosted service prints some objects as arrays."""
+    if isinstance(found, list):
+        return {str(at): each for at, each in enumerate(found) if each is not None}
+    return found if isinstance(found, dict) else {}
+
+
+def _key_after(keys: list[str], key: str | None) -> str | None:
+    """Return what follows a key among sorted keys, one of which it need not be any more."""
+    if key is None:
+        return None
+    at = bisect_right(keys, rank_key(key), key=rank_key)
+    return keys[at] if at < len(keys) else None
+
+
+LONGEST_LINE: Final = 1_048_576
+"""Bytes of a line; of a longer one the keys of a PATCH are not looked at."""
+_KEPT: Final = 65_536
+_EVENT: Final = re.compile(rb"event: ?(\S+)")
+_PATH: Final = re.compile(rb'data: ?\{"path" ?: ?("(?:[^"\\]|\\.)*"),')
+
+
+class ChangedPaths:
+    """Reads one stream in pieces.
+
+    Attributes:
+        has_begun: whether the first event has come.
+        ended: why the stream is over: the event that says so, empty while it is not.
+
+    """
+
+    def __init__(self) -> None:
+        self.has_begun = False
+        self.ended = ""
+        self._line = b""
+        self._is_cut = False
+        self._kind = ""
+        self._is_first = True
+
+    def feed(self, piece: bytes) -> Iterator[Path]:
+        """Yield the paths that have changed; the first event only shows what is there."""
+        *lines, rest = piece.split(b"\n")
+        for line in lines:
+            self._add(line)
+            yield from self._end_line()
+        self._add(rest)
+
+    def _add(self, text: bytes) -> None:
+        if len(self._line) + len(text) > LONGEST_LINE:
+            self._is_cut = True
+            text = b"" if len(self._line) >= _KEPT else text[:_KEPT]
+            self._line = self._line[:_KEPT]
+        self._line += text
+        self.has_begun = self.has_begun or bool(self._line)
+
+    def _end_line(self) -> Iterator[Path]:
+        line, is_cut = self._line.rstrip(b"\r"), self._is_cut
+        self._line, self._is_cut = b"", False
+        if (found := _EVENT.fullmatch(line)) is not None:
+            self._kind = found[1].decode("latin-1")
+            if self._kind in ("cancel", "auth_revoked"):
+                self.ended = self._kind
+        elif self._kind in ("put", "patch") and (found := _PATH.match(line)) is not None:
+            is_first, self._is_first = self._is_first, False
+            if is_first:
+                return
+            path = _parse_path(orjson.loads(found[1]))
+            if self._kind == "put" or is_cut:
+                yield path
+            else:
+                members = orjson.loads(line.partition(b":")[2])["data"] or {}
+                for key in members:
+                    yield (*path, *_parse_path(key))
+
+
+def _parse_path(text: str) -> Path:
+    """Return a path as an event shows it; a priority is a change of its node."""
+    return tuple(key for key in text.split("/") if key and key != PRIORITY)
+
+
+POLL_S: Final = 0.1
+RETRY_S: Final = 1.0
+NOT_FOLLOWED: Final = (
+    "What changed in the source last may be missing: give the command again, with --replace."
+)
+SOURCE: Final = "The source"
+STREAM_HEADERS: Final = {"Accept": "text/event-stream"}
+
+
+def add_options(parser: ArgumentParser, _: str) -> None:
+    """Add the options of the command to its parser."""
+    parser.add_argument(
+        "source", metavar="SOURCE-URL", type=parse_url, help="the database to copy from"
+    )
+    parser.add_argument("url", metavar="URL", type=parse_address, help="the database to copy to")
+    parser.add_argument(
+        "--source-token-file",
+        metavar="FILE",
+        type=pathlib.Path,
+        help="a file with the token for the source",
+    )
+    parser.add_argument("--once", action="store_true", help="end after the copy")
+    parser.add_argument(
+        "--replace", action="store_true", help="remove from the target what the source lacks"
+    )
+    parser.add_argument("--quiet", action="store_true", help="print no progress and no summary")
+    parser.add_argument("--config", metavar="FILE", help=CONFIG_HELP)
+    add_network_options(parser)
+    parser.set_defaults(run=run_online, work=_migrate)
+
+
+async def _migrate(reactor: Any, client: Client, arguments: Namespace) -> None:
+    source = _source_client(reactor, arguments)
+    if is_within(arguments.source, arguments.url) or is_within(arguments.url, arguments.source):
+        raise CommandFailed(f"{arguments.source} cannot be migrated into itself.")
+    progress = ProgressReport("copied", None, is_quiet=arguments.quiet)
+    origin = Retries(reactor, source, DEFAULT_RETRY_S, SOURCE)
+    target = Retries(reactor, client, DEFAULT_RETRY_S, "The target")
+    copying = Copying(origin, arguments.source, target, arguments.url, progress)
+    is_empty = await Sender(target, arguments.url).is_empty()
+    if not is_empty and not arguments.replace:
+        raise CommandFailed(f"{arguments.url} is not empty: use --replace, or another database.")
+
+    def copied() -> None:
+        progress.finish("Copied", copying.bytes)
+        if not (arguments.once or arguments.quiet):
+            print("What changes in the source is copied, too, until Ctrl-C.", file=sys.stderr)
+
+    try:
+        if not arguments.quiet:
+            progress.set_total(await read_size(origin, arguments.source))
+        await _copy_rules(source, target, arguments)
+        if arguments.once:
+            await copying.copy((), is_new=is_empty)
+            copied()
+        else:
+            following = Following(reactor, source, arguments.source, copying, is_new=is_empty)
+            await following.run(copied)
+    finally:
+        progress.stop()
+
+
+def _source_client(reactor: Any, arguments: Namespace) -> Client:
+    file = arguments.source_token_file
+    token = None if file is None else read_token_file(file)
+    settings = read_settings(arguments)
+    return Client(reactor, choose_trust_store(arguments, arguments.source, settings), token)
+
+
+async def _copy_rules(source: Client, target: Retries, arguments: Namespace) -> None:
+    """Copy the rules, if the URLs name whole databases and the token may read them."""
+    if arguments.source.has_path or arguments.url.has_path:
+        warn("Only a part of a database is copied, so the rules are not.")
+        return
+    address = arguments.source.to_rules()
+    response = await source.send("GET", address)
+    if response.code != 200:
+        problem = await read_error(response, address)
+        warn(f"{SOURCE}: {problem} Its rules are not copied: put them with treedb rules put.")
+        return
+    text = await content(response, address)
+    try:
+        await target.request("PUT", arguments.url.to_rules(), None, text)
+    except Refused as error:
+        warn(f"The rules of the source are not in force here, put them yourself: {error}")
+
+
+def _is_stream(response: IResponse) -> bool:
+    (kind, *_) = response.headers.getRawHeaders("content-type", [""])
+    return str(kind).startswith(STREAM_HEADERS["Accept"])
+
+
+class CopiesPaths(Protocol):
+    """Copies what is at a path (`Copying`)."""
+
+    async def copy(self, path: Path, *, is_new: bool) -> None:
+        """Copy it; `is_new` if nothing is there in the target."""
+
+    def give_up(self) -> None:
+        """End the copy that is under way, if it waits to try a request again."""
+
+
+class Following:
+    """Copies a database, and what changes in it from then on."""
+
+    def __init__(
+        self, reactor: Any, client: Client, url: Url, copying: CopiesPaths, *, is_new: bool
+    ) -> None:
+        """Follow the database that `url` names; `is_new` if the target is empty."""
+        self._reactor = reactor
+        self._client = client
+        self._url = url.to_json()
+        self._copying = copying
+        self._is_new = is_new
+        self._changed: dict[Path, None] = {}
+        self._changes = ChangedPaths()
+        self._is_open = False
+        self._is_ending = False
+
+    async def run(self, copied: Callable[[], None]) -> None:
+        """Copy until Ctrl-C, and call `copied` after the first copy.
+
+        Raises `CommandFailed` if the source ends it, or cannot be followed to the end.
+        """
+        signal.signal(signal.SIGINT, self._end)
+        is_first = True
+        while True:
+            await self._open()
+            self.add(())
+            while self._is_open or self._changed:
+                await self.copy_changed()
+                if is_first:
+                    is_first = False
+                    copied()
+                if self._is_ending and self._is_open and not self._changed:
+                    print_line("The source was followed to this moment: clients can be switched.")
+                    return
+                await self._pause(POLL_S)
+            if self._changes.ended:
+                raise CommandFailed(f"The source has ended the stream ({self._changes.ended}).")
+            await self._try_again("The stream of the source broke.")
+
+    def add(self, path: Path) -> None:
+        """Note that what is at a path has changed."""
+        self._changed[path] = None
+
+    def _end(self, *_: object) -> None:
+        if self._is_ending:
+            os._exit(INTERRUPTED)  # a second Ctrl-C does not wait for what is left
+        self._is_ending = True
+        self._reactor.callFromThread(self._copying.give_up)
+
+    async def _open(self) -> None:
+        """Open a stream, and wait for its first event: what changes after that is not missed."""
+        while True:
+            try:
+                response = await self._client.request("GET", self._url, STREAM_HEADERS)
+            except NoResponse as error:
+                await self._try_again(str(error))
+                continue
+            except CommandFailed as error:
+                raise CommandFailed(f"{SOURCE}: {error}") from None
+            if not _is_stream(response):
+                raise CommandFailed(f"{SOURCE} does not send a stream at {self._url}.")
+            self._changes, self._is_open = ChangedPaths(), True
+            reading = Deferred.fromCoroutine(receive(response, self._url, self._consume))
+            reading.addBoth(self._closed)
+            while self._is_open and not (self._changes.has_begun or self._is_ending):
+                await self._pause(POLL_S)
+            if self._changes.has_begun:
+                return
+            await self._try_again("The stream of the source has no event.")
+
+    async def _try_again(self, problem: str) -> None:
+        """Report a problem, and wait before all is tried again; after Ctrl-C it is the end."""
+        if self._is_ending:
+            raise CommandFailed(f"{problem} {NOT_FOLLOWED}")
+        warn(f"{problem} Trying again, with a whole copy.")
+        await self._pause(RETRY_S)
+
+    async def _pause(self, seconds: float) -> None:
+        await deferLater(self._reactor, seconds, lambda: None)
+
+    def _consume(self, piece: bytes) -> None:
+        for path in self._changes.feed(piece):
+            self.add(path)
+
+    def _closed(self, _: object) -> None:
+        self._is_open = False
+
+    async def copy_changed(self) -> None:
+        """Copy what has changed, and what changes meanwhile."""
+        while self._changed:
+            path = min(self._changed, key=len)
+            for below in [each for each in self._changed if each[: len(path)] == path]:
+                del self._changed[below]
+            is_new, self._is_new = self._is_new, False
+            await self._copying.copy(path, is_new=is_new and not path)
