@@ -22,9 +22,9 @@ from tests.daemon import Daemon
 from tests.store.older_files import unpack_file
 from tests.store.sqlite.disk_space import limited_file_size
 from tests.store.sqlite.file_pages import TABLE_LEAF, pages_of
-from treedbd.cli.backups import backup as backup_module
-from treedbd.cli.backups import restore as restore_module
-from treedbd.cli.backups.backup import numbered
+from treedbd.cli import backup as backup_module
+from treedbd.cli import backup as restore_module
+from treedbd.cli.backup import numbered
 from treedbd.cli.main import main
 from treedbd.database import data_directory
 from treedbd.database.data_directory import BACKUP_NOTE

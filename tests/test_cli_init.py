@@ -14,8 +14,7 @@ import pytest
 
 from tests.command import COMMAND, CommandResult, run_command
 from tests.daemon import SERVE, Daemon
-from treedbd.cli.init import read_sample
-from treedbd.cli.init_files import Plan, quote_for_unit
+from treedbd.cli.init import Plan, quote_for_unit, read_sample
 from treedbd.cli.parser import parse
 from treedbd.config.settings import load_settings
 from treedbd.files import SAMPLES

@@ -3,27 +3,181 @@
 The directory is locked, so no daemon may be running. A write-ahead log that a crashed daemon has
 left is checkpointed first, as every start does; nothing else is changed. A file of an older format
 is checked, and not converted.
+
+`treedb compact`: gives the space back that removed data has left in the files of databases.
+
+With a URL the daemon does it for one database while it serves it: reads go on, writes wait. Without
+one all databases of a data directory are compacted, by its daemon if one serves it: the lock file
+names its URLs, and the settings its secrets.
 """
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from functools import partial
 from itertools import islice
+from typing import Any
 
-from treedbd.cli.exit import DONE, CommandFailed, Status, make_printable, print_line
-from treedbd.cli.options import add_settings_options, read_stored_settings
+import attrs
+import orjson
+
+from treedbd.cli.client import Client, choose_trust_store, content, run_online
+from treedbd.cli.exit import DONE, FAILED, CommandFailed, Status, make_printable, print_line, warn
+from treedbd.cli.options import (
+    Url,
+    add_network_options,
+    add_settings_options,
+    parse_address,
+    parse_url,
+    read_settings,
+    read_stored_settings,
+)
+from treedbd.cli.token import mint_admin
+from treedbd.config.settings import Settings
 from treedbd.database.data_directory import DirectoryEntry, walk
 from treedbd.limits import RulesLimits
+from treedbd.names import DatabaseName
 from treedbd.rules.document import InvalidRules, with_hint
 from treedbd.rules.ruleset import parse_rules
 from treedbd.store import changelog
-from treedbd.store.engine import CannotOpenStore, ReadView, StoreFailed
-from treedbd.store.lock import DirectoryLock
+from treedbd.store.engine import CannotOpenStore, DiskFull, ReadView, StoreFailed
+from treedbd.store.lock import DirectoryLock, read_urls
 from treedbd.store.sqlite.convert import check_older, find_room
 from treedbd.store.sqlite.engine import SqliteEngine
 from treedbd.store.sqlite.file import OlderFormat
 from treedbd.store.verify import MAX_FINDINGS, verify, verify_indexes
+
+TIMEOUT: str = "15min"
+
+
+def add_compact_options(parser: ArgumentParser, _: str) -> None:
+    """Add the options of the command to its parser."""
+    parser.add_argument(
+        "url",
+        metavar="URL",
+        type=parse_address,
+        nargs="?",
+        help="a database that a daemon serves (default: all of the data directory)",
+    )
+    add_network_options(parser)
+    add_settings_options(parser)
+    parser.set_defaults(run=_run, work=_compact_served)
+
+
+def _run(arguments: Namespace) -> Status:
+    if arguments.url is not None:
+        return run_online(arguments)
+    settings = read_stored_settings(arguments, "compacted")
+    try:
+        lock = DirectoryLock(settings.data)
+    except CannotOpenStore as error:
+        targets = _targets(settings)
+        if not targets:
+            raise CommandFailed(
+                f"{str(error).rstrip('.')}, or give the URL of a database: its daemon does it."
+            ) from None
+        arguments.url = targets[0].url
+        arguments.work = partial(_compact_targets, targets=targets)
+        return run_online(arguments)
+    try:
+        return _compact_files(settings, lock)
+    except DiskFull as error:
+        raise CommandFailed(f"{error}") from None
+    finally:
+        lock.release()
+
+
+async def _compact_served(_: Any, client: Client, arguments: Namespace) -> None:
+    await _compact_one(client, arguments.url, str(arguments.url))
+
+
+async def _compact_one(client: Client, url: Url, name: str) -> None:
+    address = url.to_settings("compact.json").with_parameters({"timeout": TIMEOUT})
+    response = await client.request("POST", address)
+    found: Any = orjson.loads(await content(response, address))
+    _report_freed(name, found["before"], found["after"])
+
+
+@attrs.frozen
+class _Served:
+    """A database of a directory that a daemon serves, and an admin's token for it."""
+
+    name: str
+    url: Url
+    token: str
+
+
+def _targets(settings: Settings) -> list[_Served]:
+    """Return the databases of a directory that a daemon serves; none if it is not known where."""
+    urls = [parse_url(each) for each in read_urls(settings.data)]
+    if not urls:
+        return []
+    found = []
+    for entry in walk(settings.data, settings.projects):
+        if entry.is_shelf and entry.error is None:
+            label = DatabaseName(entry.project, entry.file.stem).label
+            url = _address(urls, settings.domains, label)
+            token = mint_admin(settings, entry.project)
+            found.append(_Served(f"{entry.project}/{entry.file.name}", url, token))
+    return found
+
+
+def _address(urls: Sequence[Url], domains: Sequence[str], label: str) -> Url:
+    """Return the URL of a database: on this machine, but by its host if there is only TLS.
+
+    A certificate is for the hosts that name databases, not for the address of this machine.
+    """
+    plain = next((each for each in urls if not each.is_secure), None)
+    if plain is None and domains:
+        return attrs.evolve(urls[0], host=f"{label}.{domains[0]}")
+    return (plain or urls[0]).with_parameters({"ns": label})
+
+
+async def _compact_targets(
+    reactor: Any, _: Client, arguments: Namespace, targets: Sequence[_Served]
+) -> None:
+    settings = read_settings(arguments)
+    for target in targets:
+        trust = choose_trust_store(arguments, target.url, settings)
+        await _compact_one(Client(reactor, trust, target.token), target.url, target.name)
+
+
+def _compact_files(settings: Settings, lock: DirectoryLock) -> Status:
+    """Compact all databases that are sound; report the others."""
+    status = DONE
+    for entry in walk(settings.data, settings.projects):
+        name = f"{entry.project}/{entry.file.name}"
+        if entry.error is not None:
+            problem: str | None = str(entry.error)
+        elif entry.is_shelf:
+            problem = _compact_file(name, entry.file, lock)
+        else:
+            continue
+        if problem is not None:
+            warn(f"{name} is not compacted: {problem}")
+            status = FAILED
+    return status
+
+
+def _compact_file(name: str, file: pathlib.Path, lock: DirectoryLock) -> str | None:
+    """Compact a file; return why that cannot be done, None if it was. Raises `DiskFull`."""
+    try:
+        with contextlib.closing(SqliteEngine.open(file, lock=lock)) as engine:
+            if findings := engine.verify():  # of a damaged index it would make a new one
+                return findings[0]
+            before = engine.size()
+            engine.compact()
+            _report_freed(name, before, engine.size())
+    except (CannotOpenStore, StoreFailed) as error:
+        return str(error)
+    return None
+
+
+def _report_freed(name: str, before: int, after: int) -> None:
+    print_line(make_printable(f"{name}: {before:,} bytes, now {after:,}."))
 
 
 def add_options(parser: ArgumentParser, _: str) -> None:

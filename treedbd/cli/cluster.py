@@ -1,14 +1,33 @@
-"""`treedb cluster status`: what a PostgreSQL holds, and which daemons serve it how well."""
+"""`treedb cluster status`: what a PostgreSQL holds, and which daemons serve it how well.
+
+Loads what needs the driver of PostgreSQL, which is not installed with treedb alone.
+"""
 
 from __future__ import annotations
 
 from argparse import SUPPRESS, ArgumentParser, Namespace
+from importlib import import_module
+from typing import Any, Final
 
 from treedbd.cli.exit import DONE, CommandFailed, Status, make_printable, print_line
 from treedbd.cli.options import read_settings
-from treedbd.cli.postgresql import load_with_driver
 from treedbd.errors import OperatorError
+from treedbd.files import read_installation
 from treedbd.store.engine import StoreUnreachable
+
+_DRIVER: Final = "psycopg"
+
+
+def load_with_driver(module: str) -> Any:
+    """Import a module of `treedbd` that needs the driver; raise `CommandFailed` without it."""
+    try:
+        import_module(_DRIVER)
+    except ImportError:  # or the library of PostgreSQL is missing, which it needs
+        raise CommandFailed(
+            "The driver of PostgreSQL is not installed: run "
+            f"{read_installation().line_for('postgresql')}."
+        ) from None
+    return import_module(module)
 
 
 def add_options(parser: ArgumentParser, _: str) -> None:

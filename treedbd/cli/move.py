@@ -13,9 +13,9 @@ from typing import Any, Final, NoReturn
 
 import attrs
 
+from treedbd.cli.cluster import load_with_driver
 from treedbd.cli.exit import DONE, CommandFailed, Status
 from treedbd.cli.options import read_settings
-from treedbd.cli.postgresql import load_with_driver
 from treedbd.config.settings import Settings, load_settings
 from treedbd.config.values import ConfigError
 from treedbd.errors import OperatorError

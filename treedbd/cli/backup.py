@@ -3,6 +3,14 @@
 The moments of all databases are opened first, one after the other, then their files are copied.
 Each copy is read back and checked, and the manifest is written last: a folder without one is not a
 backup. With `--keep` backups are numbered; the oldest are removed once a new one has everything.
+
+The manifest of a backup: which files it has, and how each can be recognised.
+
+`treedb restore`: a data directory made of a backup, all of it or nothing.
+
+The files are copied into a folder beside the data directory, checked against the manifest, and
+given marks that say where their history goes on; then the folder takes the place of the data
+directory. So a restore that is stopped in the middle leaves nothing that a daemon would serve.
 """
 
 from __future__ import annotations
@@ -12,20 +20,28 @@ import datetime
 import fcntl
 import os
 import pathlib
+import re
 import shutil
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Collection, Iterator
-from typing import Final
+from typing import Any, Final
 
 import attrs
+import orjson
+from attrs.validators import deep_iterable, ge, instance_of, le, matches_re, optional
 
-from treedbd.cli.backups.manifest import MANIFEST, Manifest, SavedFile
+from treedbd import __version__
 from treedbd.cli.exit import DONE, CommandFailed, Status, counted, make_printable, print_line, warn
-from treedbd.cli.options import add_settings_options, number_from, read_stored_settings
+from treedbd.cli.options import (
+    add_settings_options,
+    number_from,
+    read_settings,
+    read_stored_settings,
+)
 from treedbd.cli.progress import ProgressReport
 from treedbd.config.settings import Settings
-from treedbd.database.data_directory import BACKUP_NOTE, DirectoryEntry, walk
+from treedbd.database.data_directory import BACKUP_NOTE, RULES_FILE, SHELF, DirectoryEntry, walk
 from treedbd.files import (
     copy_private,
     create_directory,
@@ -34,9 +50,95 @@ from treedbd.files import (
     write_atomically,
 )
 from treedbd.store.engine import CannotOpenStore, DiskFull, StoreFailed
-from treedbd.store.lock import DirectoryLock
+from treedbd.store.lock import LOCK_FILE, DirectoryLock
 from treedbd.store.sqlite.copy import Moment, Progress, hash_file, verify_copy
 from treedbd.store.sqlite.engine import SqliteEngine
+from treedbd.store.sqlite.file import beside
+from treedbd.store.sqlite.history import MARK, Mark, MarkFile
+
+MANIFEST: Final = "manifest.json"
+FORMAT: Final = 1
+
+
+_MAX_SEQUENCE: Final = 2**63 - 1
+_NAME: Final = re.compile(r"(?!\.)[^/\x00-\x1f\x7f]{1,255}")
+"""A name of a file or directory: neither hidden, nor `..`, nor a path."""
+_OWN_FILES: Final = "treedb."
+"""What files begin with that a daemon has in a data directory."""
+
+
+class _WrongName(Exception):
+    """The path of a file that no backup has."""
+
+
+def _check_path(saved: SavedFile, _: object, path: str) -> None:
+    project, _, name = path.partition("/")
+    is_rules = name == RULES_FILE and saved.sequence is None
+    is_database = name.endswith(SHELF) and name != SHELF and saved.sequence is not None
+    is_safe = bool(_NAME.fullmatch(project) and _NAME.fullmatch(name))
+    is_safe = is_safe and not project.startswith(_OWN_FILES)
+    if not (is_safe and (is_rules or is_database)):
+        raise _WrongName(make_printable(path[:100]))
+
+
+@attrs.frozen
+class SavedFile:
+    """One file of a backup, whose `path` is `<project>/<file>`.
+
+    `sequence` and `op_id` (hexadecimal digits) are those of a database, None for rules.
+    """
+
+    path: str = attrs.field(validator=[instance_of(str), _check_path])
+    size: int = attrs.field(validator=[instance_of(int), ge(0)])
+    sha256: str = attrs.field(validator=matches_re("[0-9a-f]{64}"))
+    sequence: int | None = attrs.field(
+        default=None, validator=optional([instance_of(int), ge(0), le(_MAX_SEQUENCE)])
+    )
+    op_id: str | None = attrs.field(default=None, validator=optional(matches_re("([0-9a-f]{2})*")))
+
+
+@attrs.frozen
+class Manifest:
+    """A complete backup: when it was made (ISO 8601), and its files."""
+
+    time: str = attrs.field(validator=instance_of(str))
+    files: tuple[SavedFile, ...] = attrs.field()
+    skipped: tuple[str, ...] = attrs.field(default=(), validator=deep_iterable(instance_of(str)))
+
+    @files.validator
+    def _check_files(self, _: object, files: tuple[SavedFile, ...]) -> None:
+        if len({each.path for each in files}) < len(files):
+            raise ValueError("a file is named twice")
+
+    def write(self, folder: pathlib.Path) -> None:
+        """Write it durably; from then on the backup counts as complete. Raises OSError."""
+        content = {"format": FORMAT, "treedb": __version__, **attrs.asdict(self)}
+        write_atomically(folder / MANIFEST, orjson.dumps(content, option=orjson.OPT_INDENT_2))
+
+
+def read_manifest(folder: pathlib.Path) -> Manifest:
+    """Return the manifest of a backup, which may be any file; raise `CommandFailed`.
+
+    Nothing in it leads anywhere but to the files that a backup has.
+    """
+    file = folder / MANIFEST
+    try:
+        if not file.is_file():
+            raise CommandFailed(f"{folder} is not a complete backup: it has no {MANIFEST}.")
+        content: Any = orjson.loads(file.read_bytes())
+        if content["format"] != FORMAT:
+            raise CommandFailed(f"{file} is of a newer version of treedb: use that version.")
+        files = tuple(SavedFile(**each) for each in content["files"])
+        return Manifest(content["time"], files, tuple(content.get("skipped", ())))
+    except OSError as error:
+        raise CommandFailed(f"{file} cannot be read ({error.strerror}).") from None
+    except _WrongName as error:
+        raise CommandFailed(
+            f"{file} names a file that no backup has ({error}): use another backup."
+        ) from None
+    except (ValueError, LookupError, TypeError, AttributeError):
+        raise CommandFailed(f"{file} is damaged: use another backup.") from None
+
 
 SKIPPED: Final = 3
 """The exit status if a database could not be saved, and all others were."""
@@ -287,3 +389,125 @@ def _describe(source: _Source, target: pathlib.Path) -> SavedFile:
         return SavedFile(str(source.path), size, digest)
     position = source.moment.position
     return SavedFile(str(source.path), size, digest, position.sequence, position.op_id.hex())
+
+
+WORK: Final = ".restoring"
+"""What the name of the folder has in which a data directory is made."""
+
+
+def add_restore_options(parser: ArgumentParser, _: str) -> None:
+    """Add the options of the command to its parser."""
+    parser.add_argument(
+        "folder",
+        metavar="DIR",
+        type=pathlib.Path,
+        help="the folder of a backup, or of numbered ones",
+    )
+    add_settings_options(parser)
+    parser.set_defaults(run=_restore)
+
+
+def _restore(arguments: Namespace) -> Status:
+    data = read_settings(arguments).data.absolute()
+    folder = _choose(arguments.folder)
+    manifest = read_manifest(folder)
+    if data.resolve().is_relative_to(folder.resolve()):
+        raise CommandFailed(f"{data} is in the backup: choose another by --data.")
+    try:
+        with contextlib.ExitStack() as locks:
+            is_there = _require_free(data, locks)
+            work = _make_work_folder(data, locks)
+            try:
+                for saved in manifest.files:
+                    _restore_file(folder, saved, work)
+                _put_in_place(work, data, is_there=is_there)
+            except BaseException:
+                shutil.rmtree(work, ignore_errors=True)
+                raise
+    except OSError as error:
+        raise CommandFailed(f"The restore failed ({error.strerror}: {error.filename}).") from None
+    except CannotOpenStore as error:
+        raise CommandFailed(str(error)) from None
+    _report_restored(folder, manifest, data)
+    return DONE
+
+
+def _choose(folder: pathlib.Path) -> pathlib.Path:
+    """Return the folder of a backup: of numbered ones the newest that has all databases.
+
+    The newest of all, if none has.
+    """
+    if not folder.is_dir():
+        raise CommandFailed(f"There is no folder {folder}.")
+    if (folder / MANIFEST).is_file() or not (found := numbered(folder)):
+        return folder
+    newest = found[-1]
+    chosen = next((each for each in reversed(found) if not read_manifest(each).skipped), newest)
+    if chosen != newest:
+        warn(
+            f"{newest} is newer, but lacks what could not be saved then, so {chosen} is restored. "
+            "Name the folder of a backup to restore that one."
+        )
+    return chosen
+
+
+def _require_free(data: pathlib.Path, locks: contextlib.ExitStack) -> bool:
+    """Return whether there is a directory; it is empty, and locked. Raises `CommandFailed`."""
+    if not data.exists():
+        return False
+    lock = DirectoryLock(data)
+    locks.callback(lock.release)
+    if {each.name for each in data.iterdir()} - {LOCK_FILE, BACKUP_NOTE}:
+        raise CommandFailed(f"{data} is not empty: move it away, or choose another by --data.")
+    return True
+
+
+def _make_work_folder(data: pathlib.Path, locks: contextlib.ExitStack) -> pathlib.Path:
+    """Return an empty folder that no other restore uses."""
+    work = data.with_name(data.name + WORK)
+    lock = DirectoryLock(work)
+    locks.callback(lock.release)
+    for left in work.iterdir():  # by an attempt that was killed
+        if left.is_dir() and not left.is_symlink():
+            shutil.rmtree(left)
+        elif left.name != LOCK_FILE:
+            left.unlink()
+    return work
+
+
+def _restore_file(folder: pathlib.Path, saved: SavedFile, work: pathlib.Path) -> None:
+    source, target = folder / saved.path, work / saved.path
+    create_directory(target.parent)
+    try:
+        copy_private(source, target)
+    except FileNotFoundError:
+        raise CommandFailed(f"{source} is missing: use another backup.") from None
+    if target.stat().st_size != saved.size or hash_file(target) != saved.sha256:
+        raise CommandFailed(f"{source} is not what was saved: use another backup.")
+    if saved.sequence is not None:
+        if (problem := verify_copy(target)) is not None:
+            raise CommandFailed(f"{source} is damaged: {problem}")
+        mark = MarkFile(beside(target, MARK))
+        mark.write(
+            Mark(saved.sequence, bytes.fromhex(saved.op_id or ""), is_closed=True), sync=True
+        )
+        mark.close()
+    sync_directory(target.parent)
+
+
+def _put_in_place(work: pathlib.Path, data: pathlib.Path, *, is_there: bool) -> None:
+    sync_directory(work)
+    if is_there:  # else a daemon that was started meanwhile has put its lock file there: an error
+        for name in (LOCK_FILE, BACKUP_NOTE):
+            (data / name).unlink(missing_ok=True)
+        data.rmdir()
+    work.rename(data)
+    sync_directory(data.parent)
+
+
+def _report_restored(folder: pathlib.Path, manifest: Manifest, data: pathlib.Path) -> None:
+    count = sum(each.sequence is not None for each in manifest.files)
+    text = f"{data}: {counted(count, 'database')} of {manifest.time}, from {folder}."
+    print_line(make_printable(text))
+    for sentence in manifest.skipped:
+        print_line(make_printable(f"Note: it lacks what could not be saved. {sentence}"))
