@@ -17,7 +17,7 @@ from tests.cli.loading.documents import DOCUMENT, as_json, decode
 from tests.command import COMMAND, environment, treedb
 from tests.daemon import Daemon
 from tests.proxy import CuttingProxy
-from treedbd.cli.loading.part_file import RECENT_S
+from treedbd.cli.loading.exporting import RECENT_S
 
 SUFFIXES = [".json", ".json.gz", ".json.zst", ".ndjson", ".ndjson.gz"]
 PATIENCE_S = 60

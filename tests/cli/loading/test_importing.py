@@ -24,7 +24,7 @@ SUFFIXES = [".json", ".json.gz", ".json.zst", ".ndjson", ".ndjson.gz", ".ndjson.
 PATIENCE_S = 60
 DYING = """
 import os, signal, sys
-from treedbd.cli.loading.store_writer import StoreWriter
+from treedbd.cli.loading.importing import StoreWriter
 from treedbd.cli.main import main
 write, left = StoreWriter.write, [int(sys.argv.pop(1))]
 def write_and_die(self, part):

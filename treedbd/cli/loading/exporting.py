@@ -2,33 +2,446 @@
 
 The file appears under its name when it is whole. Until then it has another one (`part_file`), and
 the same command goes on with it after a break.
+
+The file that an export is written to before it has its name: `.<name>.<digest>.part`.
+
+It is beside the file that it will be, and compressed like it. The digest is that of what is
+exported. A device or a named pipe is written to directly, and of a symbolic link the file that it
+names. What a broken export has left there is read once more: all of it that is complete becomes
+the beginning of a new one.
+
+Fragments put together again: a document, or newline-delimited members.
+
+The joiner knows which containers are open and the last child of each that is complete, so the rest
+of the document may come from other requests. There are no arrays in it: it is in the form that
+`format=export` prints.
+
+Downloading a document of any size: one response, and pages of children after a break.
+
+One response shows one moment. When it breaks, the children that are complete are kept, and the rest
+is requested in pages, in the innermost container that was open first, then in those above; each
+page shows its own moment.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import os
+import pathlib
+import sys
+import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, BinaryIO, Final
+from urllib.parse import quote
 
-from treedbd.cli.client import Client, run_online
-from treedbd.cli.exit import DONE, INTERRUPTED, CommandFailed, OutputClosed, Status, warn
-from treedbd.cli.loading.download import Download
-from treedbd.cli.loading.files import Format, format_of
-from treedbd.cli.loading.joiner import Joiner
+import attrs
+import orjson
+
+from treedbd.cli.client import Client, receive, run_online
+from treedbd.cli.exit import DONE, INTERRUPTED, CommandFailed, OutputClosed, Status, warn, write_out
+from treedbd.cli.loading.files import Format, InputFile, compressing, format_of
 from treedbd.cli.loading.location import StoredNode, locate
 from treedbd.cli.loading.options import add_loading_options, end_on_interrupt
-from treedbd.cli.loading.part_file import PartFile
-from treedbd.cli.loading.retries import Retries, read_size
-from treedbd.cli.options import ADDRESS_HELP, parse_address, read_settings
+from treedbd.cli.loading.retries import LONGEST, Retries, read_size
+from treedbd.cli.options import ADDRESS_HELP, SUFFIX, NoResponse, Url, parse_address, read_settings
 from treedbd.cli.options import STANDARD_INPUT as STANDARD_OUTPUT
 from treedbd.cli.progress import ProgressReport
 from treedbd.config.settings import Settings
+from treedbd.files import create_private
+from treedbd.limits import MIB
 from treedbd.store.engine import CannotOpenStore, StoreFailed
 from treedbd.store.lock import DirectoryLock
 from treedbd.store.nodes import Nodes
 from treedbd.store.shelf import ReadingStore
-from treedbd.tree.fragments import Splitter
+from treedbd.tree.fragments import Fragment, Splitter
+from treedbd.tree.types import VALUE, InvalidData, Path
+from treedbd.tree.value import NULL, compact
+
+
+class Joiner:
+    """Writes the fragments of one document.
+
+    Attributes:
+        path: the innermost container that is open, from the top of the document.
+
+    """
+
+    def __init__(self, write: Callable[[bytes], object], form: Format) -> None:
+        """Call `write` with pieces of the text."""
+        self._write = write
+        self._is_lines = form == "ndjson"
+        self.path: Path = ()
+        self._has_begun = False
+        self._is_closed = False
+        self._has_members = [False]
+        self._last: list[str | None] = [None]
+        self._unread: bytes | None = None  # the last fragment, whose last key is not known yet
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether anything has been written."""
+        return self._has_begun
+
+    def last_keys(self) -> list[str | None]:
+        """Return the last complete child of each container that is open; None if it has none."""
+        if self._unread is not None:
+            keys = [key for key in orjson.loads(self._unread) if key[:1] != "."]
+            if keys:
+                self._last[-1] = keys[-1]
+            self._unread = None
+        return self._last
+
+    def go_on_after(self, key: str) -> None:
+        """Continue lines of which those up to a key have been written."""
+        self._has_begun = True
+        self._last = [key]
+
+    def add(self, fragment: Fragment, below: Path = ()) -> None:
+        """Write a fragment of the document, or of what is at `below` in it."""
+        text = fragment.json
+        if text == NULL:
+            return
+        if not fragment.path and not below and self._is_leaf(text):
+            self._add_leaf(text)
+            return
+        path = below + fragment.path
+        if not self._has_begun:
+            self._has_begun = True
+            self._write(b"" if self._is_lines else b"{")
+        self._move_to(path)
+        if self._is_lines and not path:
+            self._write_lines(text)
+        else:
+            self._separate()
+            self._write(text[1:-1])
+        self._unread = text
+
+    def close_below(self, path: Path) -> None:
+        """Close the containers below one that stays open."""
+        self._move_to(path)
+
+    def finish(self) -> None:
+        """Close everything."""
+        self._move_to(())
+        if not self._is_lines and not self._is_closed:
+            self._write(b"}" if self._has_begun else NULL)
+
+    def _move_to(self, path: Path) -> None:
+        """Close the containers that `path` is not in, and open those that lead to it."""
+        while path[: len(self.path)] != self.path:
+            self.last_keys()
+            self._last.pop()
+            self._has_members.pop()
+            self._last[-1] = self.path[-1]
+            self.path = self.path[:-1]
+            self._write(b"}}\n" if self._is_lines and not self.path else b"}")
+        for key in path[len(self.path) :]:
+            self.last_keys()
+            if self._is_lines and not self.path:
+                self._write(b'{"key":%b,"value":{' % compact(key))
+            else:
+                self._separate()
+                self._write(b"%b:{" % compact(key))
+            self.path = (*self.path, key)
+            self._last.append(None)
+            self._has_members.append(False)
+
+    def _separate(self) -> None:
+        if self._has_members[-1]:
+            self._write(b",")
+        self._has_members[-1] = True
+
+    def _write_lines(self, text: bytes) -> None:
+        members: dict[str, Any] = orjson.loads(text)
+        lines = [
+            b'{"key":%b,"value":%b}\n' % (compact(key), compact(item))
+            for key, item in members.items()
+        ]
+        self._write(b"".join(lines))
+
+    def _is_leaf(self, text: bytes) -> bool:
+        return text[:1] != b"{" or (not self._has_begun and VALUE in orjson.loads(text))
+
+    def _add_leaf(self, text: bytes) -> None:
+        if self._is_lines:
+            raise CommandFailed("A value without children has no lines: export it as json.")
+        self._write(text)
+        self._has_begun = self._is_closed = True
+
+
+_DIGEST_CHARACTERS: Final = 16
+RECENT_S: Final = 12 * 3600.0
+"""An export that is made every night does not go on with that of the night before."""
+_OLD: Final = ".old"
+
+
+class PartFile:
+    """The unfinished file of an export of `source`; or a device, a pipe, standard output for `-`.
+
+    Attributes:
+        count: bytes that were written, before they are compressed.
+        can_resume: whether it stays when the process ends.
+
+    """
+
+    def __init__(self, name: str, source: str) -> None:
+        self._name = name
+        self._is_output: Final = name == STANDARD_OUTPUT
+        path = self._path = pathlib.Path(os.path.realpath(name))
+        is_new_file = path.is_file() or not path.exists()
+        self.can_resume: Final = is_new_file and not self._is_output
+        digest = hashlib.sha256(source.encode()).hexdigest()[:_DIGEST_CHARACTERS]
+        self._part = path.with_name(f".{path.name}.{digest}.part")
+        self._old = self._part.with_name(self._part.name + _OLD)
+        self._file: BinaryIO | None = None
+        self._compressing: BinaryIO | None = None
+        self.count = 0
+        self._last = b"\n"
+
+    def is_recent(self) -> bool:
+        """Return whether an export has been broken off, not too long ago to go on with it."""
+        with contextlib.suppress(OSError):
+            file = self._old if self._old.exists() else self._part
+            return self.can_resume and time.time() - file.stat().st_mtime < RECENT_S
+        return False
+
+    def begin(self, *, is_recovering: bool = False) -> None:
+        """Create the file, empty; raise `CommandFailed`."""
+        self.count = 0
+        if self._is_output:
+            return
+        with self._reported():
+            if self.can_resume and not is_recovering:
+                self._old.unlink(missing_ok=True)
+            self._file = os.fdopen(self._open(), "wb")
+            self._compressing = compressing(self._name, self._file)
+
+    def _open(self) -> int:
+        if self.can_resume:
+            return create_private(self._part)
+        return os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
+
+    def write(self, data: bytes) -> None:
+        """Append; raise `CommandFailed`, or `OutputClosed` for standard output."""
+        self.count += len(data)
+        self._last = data[-1:] or self._last
+        if self._compressing is None:
+            write_out(data)
+            return
+        with self._reported():
+            self._compressing.write(data)
+
+    def close(self) -> None:
+        """Close the file, which stays unfinished."""
+        content, self._compressing = self._compressing, None
+        file, self._file = self._file, None
+        with self._reported():
+            if content is not None:
+                content.close()
+            if file is not None:
+                file.close()
+
+    def finish(self) -> None:
+        """Give the file its name, once it is on the disk; on a terminal, end its last line."""
+        if not self.can_resume:
+            self.close()
+            if self._is_output and self._last != b"\n" and sys.stdout.isatty():
+                write_out(b"\n")
+            return
+        with self._reported():
+            assert self._file is not None and self._compressing is not None  # noqa: S101, PT018
+            self._compressing.close()
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+            self._file = self._compressing = None
+            os.replace(self._part, self._path)
+            self._old.unlink(missing_ok=True)
+
+    def recover(self, form: Format) -> Joiner:
+        """Write what is complete of a broken export to a new file; return what goes on with it."""
+        self.close()
+        with self._reported():
+            if not self._old.exists():  # else this was broken off too, and is shorter
+                os.replace(self._part, self._old)
+        self.begin(is_recovering=True)
+        joiner = Joiner(self.write, form)
+        blocks = _readable_blocks(str(self._old))
+        if form == "ndjson":
+            self._copy_lines(blocks, joiner)
+        else:
+            _join_document(blocks, joiner)
+        self.remove_old()
+        return joiner
+
+    def remove(self) -> None:
+        """Remove the unfinished file."""
+        if self.can_resume:
+            self.close()
+            self._part.unlink(missing_ok=True)
+
+    def remove_old(self) -> None:
+        """Remove what has been recovered."""
+        with self._reported():
+            self._old.unlink(missing_ok=True)
+
+    def _copy_lines(self, blocks: Iterator[bytes], joiner: Joiner) -> None:
+        rest, last = bytearray(), b""
+        for block in blocks:
+            rest += block
+            end = rest.rfind(b"\n") + 1
+            if end:
+                text = bytes(rest[:end])
+                last = text[text.rfind(b"\n", 0, end - 1) + 1 :]
+                self.write(text)
+                del rest[:end]
+        if last:
+            joiner.go_on_after(orjson.loads(last)["key"])
+
+    @contextlib.contextmanager
+    def _reported(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise CommandFailed(f"{self._name} cannot be written ({error.strerror}).") from None
+
+
+def _readable_blocks(name: str) -> Iterator[bytes]:
+    with contextlib.suppress(CommandFailed):  # it is cut off
+        yield from InputFile(name).blocks()
+
+
+def _join_document(blocks: Iterator[bytes], joiner: Joiner) -> None:
+    splitter = Splitter()
+    with contextlib.suppress(InvalidData):  # the disk has lost something: go on before it
+        for block in blocks:
+            for fragment in splitter.feed(block):
+                joiner.add(fragment)
+
+
+_EXPORT: Final = {"format": "export"}
+_BY_KEY: Final = {"orderBy": '"$key"'}
+_PAGE_BYTES: Final = 4 * MIB
+_FIRST_PAGE: Final = 1000
+_LARGEST_PAGE: Final = 20_000
+"""Children of a page: as many as have about `_PAGE_BYTES`."""
+
+
+class Download:
+    """Downloads what a URL names into a file."""
+
+    def __init__(
+        self, retries: Retries, url: Url, file: PartFile, progress: ProgressReport
+    ) -> None:
+        """Write to `file`, which is neither begun nor finished here."""
+        self._retries = retries
+        self._url = url.to_json()
+        self._file = file
+        self._progress = progress
+        self._received = 0
+        self._page = _FIRST_PAGE
+        self._failures = retries.failures()
+
+    async def run_plain(self) -> None:
+        """Download the value without priorities; after a break from its beginning."""
+        while True:
+            try:
+                await self._copy({})
+                return
+            except NoResponse as error:
+                if not self._file.can_resume and self._received:
+                    raise
+                await self._pause(error, 0)
+                self._file.close()
+                self._file.begin()
+
+    async def run(self, form: Format, joiner: Joiner) -> None:
+        """Download the value with priorities; `joiner` has what was downloaded before."""
+        is_copied = form == "json" and self._file.can_resume
+        while True:
+            received = self._received
+            try:
+                if joiner.has_begun:
+                    await self._go_on(joiner)
+                elif is_copied:
+                    await self._copy(_EXPORT)
+                    return
+                else:
+                    await self._join(joiner, self._url.with_parameters(_EXPORT), ())
+                joiner.finish()
+                return
+            except NoResponse as error:
+                await self._pause(error, received)
+                if is_copied and not joiner.has_begun:
+                    joiner = self._file.recover(form)
+
+    async def _pause(self, error: NoResponse, received: int) -> None:
+        if self._received > received:
+            self._failures = self._retries.failures()
+        await self._retries.pause(self._failures, str(error))
+
+    async def _copy(self, parameters: Mapping[str, str]) -> None:
+        """Write a response as it is."""
+        url = self._url.with_parameters({"timeout": LONGEST, **parameters})
+        response = await self._retries.request("GET", url)
+
+        def consume(data: bytes) -> None:
+            self._file.write(data)
+            self._count(data)
+
+        await receive(response, url, consume)
+
+    async def _join(self, joiner: Joiner, url: Url, below: Path) -> None:
+        """Add what a response has at `below`."""
+        url = url.with_parameters({"timeout": LONGEST})
+        response = await self._retries.request("GET", url)
+        splitter = Splitter()
+
+        def consume(data: bytes) -> None:
+            self._count(data)
+            for fragment in splitter.feed(data):
+                joiner.add(fragment, below)
+
+        try:
+            await receive(response, url, consume)
+            for fragment in splitter.finish():
+                joiner.add(fragment, below)
+        except InvalidData as error:
+            raise NoResponse(f"The response of {url.origin} is not whole. {error}") from None
+
+    async def _go_on(self, joiner: Joiner) -> None:
+        """Add what is missing in the containers that are open, the innermost first."""
+        path = joiner.path
+        for depth in reversed(range(len(path) + 1)):
+            await self._add_pages(joiner, path[:depth])
+
+    async def _add_pages(self, joiner: Joiner, container: Path) -> None:
+        url = self._below(container).with_parameters(_EXPORT | _BY_KEY)
+        after: str | None = ""
+        while True:
+            joiner.close_below(container)
+            last = joiner.last_keys()[-1]
+            if last == after:
+                return
+            after, before = last, self._received
+            parameters = {"limitToFirst": str(self._page)}
+            if after is not None:
+                parameters["startAfter"] = compact(after).decode()
+            await self._join(joiner, url.with_parameters(parameters), container)
+            size = max(self._received - before, 1)
+            self._page = max(1, min(self._page * _PAGE_BYTES // size, _LARGEST_PAGE))
+
+    def _below(self, path: Path) -> Url:
+        names = [quote(key, safe="") for key in path]
+        root = self._url.path.removesuffix(SUFFIX).rstrip("/")
+        return attrs.evolve(self._url, path="/".join([root, *names])).to_json()
+
+    def _count(self, data: bytes) -> None:
+        self._received += len(data)
+        self._progress.advance_to(self._received)
+
 
 _GOES_ON: Final = "The same command goes on where it stopped."
 

@@ -3,36 +3,526 @@
 Nothing is written before the whole file has been read and found valid (`validation`). A file within
 `write_body_bytes` is one write then. A longer one is read again part by part (`parts`), and it is
 recorded which are written (`resume_file`), so the same command goes on after a break.
+
+The record of an import that is not finished: which of its parts are written.
+
+It is a small file beside the imported one, `.<name>.<digest>.import`; the digest is that of the
+target, so that imports to several targets do not meet. It is removed at the end.
+
+It also says how much of the content had been read for what was sent, and its SHA-256: parts are
+sent before it is known that they are written, so the record is durable before a part is sent.
+
+Whether all of a file can be imported, before anything is written: one pass over its content.
+
+The pass cuts the file as the import does, so it finds what is wrong with keys, values and the end
+of the file, and needs no more memory. Only if something is wrong is the file read again, for the
+line and the column (`faults`).
+
+Where something in a file is wrong: the path in the tree, the line and the column.
+
+A file that is not valid is read once more, fragment by fragment. A fragment is text of the document
+byte for byte, so its place is found by searching for it after the one before.
+
+Writing parts to the file of a database whose daemon does not run.
+
+Each part is one transaction and enters the change log as one write, so a stream that resumes later
+starts again. The lock of the data directory is held meanwhile.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import os
 import pathlib
+import re
+import time
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Awaitable, Callable, Iterator
-from itertools import islice
-from typing import Any, Final, TypeAlias
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from itertools import groupby, islice
+from typing import Any, Final, NamedTuple, TypeAlias
 
+import attrs
+import orjson
 from twisted.internet.threads import deferToThreadPool
 
+from treedbd import __version__
 from treedbd.cli.client import Client, run_online
 from treedbd.cli.exit import DONE, INTERRUPTED, CommandFailed, Status, counted, warn
 from treedbd.cli.loading.documents import InvalidFile, body_of, parts_of
-from treedbd.cli.loading.faults import Validator
-from treedbd.cli.loading.files import InputFile, format_of
-from treedbd.cli.loading.location import locate, path_of
+from treedbd.cli.loading.files import Format, InputFile, format_of
+from treedbd.cli.loading.location import StoredNode, locate, path_of
 from treedbd.cli.loading.options import add_loading_options, end_on_interrupt
-from treedbd.cli.loading.parts import Part
-from treedbd.cli.loading.resume_file import ResumeFile
+from treedbd.cli.loading.parts import InvalidMember, Part, check_member_keys, members_of
 from treedbd.cli.loading.retries import Refused, Retries
 from treedbd.cli.loading.sender import Queue, Sender
-from treedbd.cli.loading.store_writer import StoreWriter, open_writer
-from treedbd.cli.loading.validation import ContentDigest, Validation
 from treedbd.cli.options import ADDRESS_HELP, STANDARD_INPUT, parse_address, read_settings
 from treedbd.cli.progress import ProgressReport
 from treedbd.config.settings import Settings
+from treedbd.files import create_private
+from treedbd.limits import KIB
+from treedbd.store.engine import CannotOpenStore, DiskFull, StoreFailed
+from treedbd.store.node_writer import NodeWriter
+from treedbd.store.nodes import Nodes
+from treedbd.store.shelf import WritingStore
+from treedbd.tree.edit import make_remove, normalise
+from treedbd.tree.fragments import Fragment, Splitter
 from treedbd.tree.path import format_path
-from treedbd.tree.types import Path
+from treedbd.tree.types import CONTAINER, PRIORITY, Change, InvalidData, Json, Path, Place, Value
+
+_STEP_BYTES: Final = 4 * KIB
+_TOKEN: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[{}\[\]:,]|[^\s"{}\[\]:,]+', re.DOTALL)
+_CONTINUATION: Final = bytes(range(0x80, 0xC0))
+"""The bytes of UTF-8 that do not begin a character."""
+
+
+@attrs.frozen
+class Validator:
+    """Checks members of a document that is to be written below a target."""
+
+    target: Path
+    max_string_bytes: int
+
+    def __call__(self, path: Path, json: Json) -> None:
+        """Check members of the container at a path; raise `InvalidMember`."""
+        try:
+            normalise(json, len(self.target) + len(path), self.max_string_bytes)
+        except InvalidData as error:
+            raise InvalidMember(str(error), self._find(path, json)) from None
+
+    def _find(self, path: Path, json: Any) -> Path:
+        """Return the path of the first value in `json` that is not valid by itself."""
+        if isinstance(json, list):
+            json = {str(at): item for at, item in enumerate(json)}
+        if not isinstance(json, dict):
+            return path
+        for key, value in json.items():
+            if key[:1] == "." and key.lstrip(".") in ("priority", "value", "sv"):
+                continue
+            try:
+                normalise({key: value}, len(self.target) + len(path), self.max_string_bytes)
+            except InvalidData:
+                return self._find((*path, key), value) if _is_key(key) else (*path, key)
+        return path
+
+
+def _is_key(key: str) -> bool:
+    try:
+        check_member_keys((key,))
+    except InvalidData:
+        return False
+    return True
+
+
+def add_place(
+    error: InvalidFile, blocks: Callable[[], Iterable[bytes]], validator: Validator
+) -> InvalidFile:
+    """Return the error of a JSON document with the path, the line and the column of its cause."""
+    offset, path = _Search(validator).run(blocks())
+    if offset is None:
+        return InvalidFile(error.reason, validator.target + error.path)
+    line, column = _line_and_column(blocks(), offset)
+    shown = validator.target + (path or error.path) if path or error.path else ()
+    return InvalidFile(error.reason, shown, line, str(column))
+
+
+class _Search:
+    """The search for the first fragment that is not valid."""
+
+    def __init__(self, validator: Validator) -> None:
+        self._validator = validator
+        self._splitter = Splitter()
+        self._text = bytearray()  # from the end of the last fragment on
+        self._begin = 0  # the offset of the text in the document
+        self._is_first = True
+
+    def run(self, blocks: Iterable[bytes]) -> tuple[int | None, Path]:
+        """Return the offset of the fault in the document, and its path; None if it is unknown."""
+        try:
+            for fragment in self._fragments(blocks):
+                try:
+                    self._check(fragment)
+                except InvalidData as error:
+                    return self._offset(fragment, error), getattr(error, "path", ())
+                self._pass(fragment)
+        except InvalidData:  # what is between the fragments is not valid
+            return max(0, self._begin + len(self._text) - self._splitter.unread - 1), ()
+        return None, ()
+
+    def _fragments(self, blocks: Iterable[bytes]) -> Iterator[Fragment]:
+        for block in blocks:
+            for at in range(0, len(block), _STEP_BYTES):  # small steps, so `unread` is exact
+                piece = block[at : at + _STEP_BYTES]
+                self._text += piece
+                yield from self._splitter.feed(piece)
+        yield from self._splitter.finish()
+
+    def _check(self, fragment: Fragment) -> None:
+        for end, key in enumerate(fragment.path, 1):
+            if not _is_key(key):
+                try:
+                    check_member_keys((key,))
+                except InvalidData as error:
+                    raise InvalidMember(str(error), fragment.path[:end]) from None
+        if self._is_whole(fragment):
+            self._validator((), fragment.parse())
+        else:
+            self._validator(fragment.path, members_of(fragment))
+
+    def _is_whole(self, fragment: Fragment) -> bool:
+        return self._is_first and not fragment.path and self._text.startswith(fragment.json)
+
+    def _find(self, fragment: Fragment) -> tuple[bytes, int]:
+        """Return the text of a fragment, and its place in what was read; -1 if it is unknown."""
+        if self._is_whole(fragment):
+            return fragment.json, 0
+        text = fragment.json[1:-1]
+        return text, self._text.find(text)
+
+    def _pass(self, fragment: Fragment) -> None:
+        text, at = self._find(fragment)
+        if at >= 0:
+            del self._text[: at + len(text)]
+            self._begin += at + len(text)
+        self._is_first = False
+
+    def _offset(self, fragment: Fragment, error: InvalidData) -> int | None:
+        text, at = self._find(fragment)
+        if at < 0:
+            return None
+        json = fragment.json
+        inside = 0
+        if isinstance(error, InvalidMember):
+            inside = _offset_of(json, error.path[len(fragment.path) :], fragment.first)
+        else:
+            inside = _offset_of_error(json)
+        return self._begin + at + max(0, inside - (len(json) > len(text)))
+
+
+def _offset_of_error(text: bytes) -> int:
+    """Return where JSON that cannot be parsed is wrong."""
+    try:
+        orjson.loads(text.decode())
+    except UnicodeDecodeError as error:
+        return error.start
+    except orjson.JSONDecodeError as error:
+        return len(error.doc[: error.pos].encode(errors="surrogatepass"))
+    return 0
+
+
+def _offset_of(text: bytes, wanted: Path, first: int) -> int:
+    """Return where the member at a path begins in valid JSON; of one that is repeated the last.
+
+    `first` is the index of the first item, if the text is an array.
+    """
+    found, at, begin = 0, first, 0
+    path: list[str] = []
+    is_key = False
+    lists: list[bool] = []
+    for match in _TOKEN.finditer(text):
+        token = match[0]
+        if is_key and token[:1] == b'"':
+            path[-1], begin, is_key = orjson.loads(token), match.start(), False
+        elif token in (b"}", b"]"):
+            path.pop()
+            lists.pop()
+        elif token == b",":
+            is_key = not lists[-1]
+            path[-1] = str(int(path[-1]) + 1) if lists[-1] else path[-1]
+        elif token != b":":
+            if path == list(wanted):
+                found = match.start() if lists[-1:] in ([True], []) else begin
+            if token in (b"{", b"["):
+                is_key = token == b"{"
+                lists.append(not is_key)
+                path.append("" if is_key else str(at))
+        at = 0
+    return found
+
+
+def _line_and_column(blocks: Iterable[bytes], offset: int) -> tuple[int, int]:
+    """Return the line of an offset, and the column in characters; both begin at 1."""
+    line, column, left = 1, 1, offset
+    for block in blocks:
+        text = block[:left]
+        left -= len(text)
+        line += text.count(b"\n")
+        end = text.rfind(b"\n") + 1
+        column = (1 if end else column) + len(text[end:].translate(None, _CONTINUATION))
+        if not left:
+            break
+    return line, column
+
+
+@attrs.frozen
+class SentContent:
+    """The beginning of a file's content: its length in bytes, and its SHA-256 in hexadecimal."""
+
+    size: int
+    sha256: str
+
+
+class ContentDigest:
+    """Counts and hashes the content of a file while it is read."""
+
+    def __init__(self, wanted: SentContent | None = None) -> None:
+        """Find out whether the content begins with `wanted`, if it is given."""
+        self._hash = hashlib.sha256()
+        self._size = 0
+        self._wanted = wanted
+        self.has_prefix = wanted is None
+
+    @property
+    def prefix(self) -> SentContent:
+        """What has been read so far."""
+        return SentContent(self._size, self._hash.hexdigest())
+
+    def passing(self, blocks: Iterable[bytes]) -> Iterator[bytes]:
+        """Yield the blocks, counted."""
+        for block in blocks:
+            wanted = self._wanted
+            if wanted is not None and self._size < wanted.size <= self._size + len(block):
+                begin = self._hash.copy()
+                begin.update(block[: wanted.size - self._size])
+                self.has_prefix = begin.hexdigest() == wanted.sha256
+            self._hash.update(block)
+            self._size += len(block)
+            yield block
+
+
+class Validation:
+    """One pass over a file.
+
+    Attributes:
+        records: the number of the records that the file has.
+        content: the digest of the content.
+
+    """
+
+    def __init__(self, source: InputFile, form: Format, wanted: SentContent | None) -> None:
+        self._source: Final = source
+        self._form: Final = form
+        self.records = 0
+        self.content: Final = ContentDigest(wanted)
+
+    def run(self, validator: Validator, on_read: Callable[[], object], **how: Any) -> None:
+        """Read the file; raise `CommandFailed`, `InvalidFile` with the place if there is one."""
+        blocks = self.content.passing(self._source.blocks())
+        try:
+            for part in parts_of(blocks, self._form, check=validator, **how):
+                self.records += part.records
+                on_read()
+        except InvalidFile as error:
+            if self._form == "json":
+                error = add_place(error, self._source.blocks, validator)
+            raise error from None
+
+
+_DIGEST_CHARACTERS: Final = 16
+
+
+class ResumeFile:
+    """Which parts of a file are written to a target.
+
+    Attributes:
+        done: the number of the parts, from the first on, that are written.
+        sent: what the content began with that was sent, None if nothing was.
+        found: whether an earlier import to the same target in the same way was not finished.
+        was_begun: whether there was one at all.
+
+    """
+
+    def __init__(
+        self, file: pathlib.Path, target: str, form: Format, mode: str, *, is_restarted: bool
+    ) -> None:
+        """Read what an earlier import left, unless the import is to begin again."""
+        digest = hashlib.sha256(target.encode()).hexdigest()[:_DIGEST_CHARACTERS]
+        self._path = file.with_name(f".{file.name}.{digest}.import")
+        self._new = self._path.with_name(self._path.name + ".new")
+        self._identity = {"version": __version__, "format": form, "mode": mode}
+        self._can_write = True
+        self.was_begun: Final = self._path.exists()
+        self.done = 0
+        self.sent: SentContent | None = None
+        self.found = not is_restarted and self._read()
+
+    def forget(self) -> None:
+        """Begin at the first part."""
+        self.done, self.sent, self.found = 0, None, False
+
+    def save_sent(self, sent: SentContent) -> None:
+        """Record durably what the content begins with that is sent from now on."""
+        if self.sent is None or sent.size > self.sent.size:
+            self.sent = sent
+            self._save(is_durable=True)
+
+    def save_done(self, done: int) -> None:
+        """Record that the first `done` parts are written."""
+        self.done = done
+        self._save(is_durable=False)
+
+    def _save(self, *, is_durable: bool) -> None:
+        if not self._can_write or self.sent is None:
+            return
+        record = {
+            **self._identity,
+            "done": self.done,
+            "sent_bytes": self.sent.size,
+            "sent_sha256": self.sent.sha256,
+        }
+        try:
+            with open(create_private(self._new), "wb") as file:
+                file.write(orjson.dumps(record))
+                if is_durable:
+                    file.flush()
+                    os.fsync(file.fileno())
+            os.replace(self._new, self._path)
+        except OSError as error:
+            self._can_write = False
+            warn(
+                f"The import cannot be resumed if it breaks: {self._path} cannot be written "
+                f"({error.strerror})."
+            )
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the same command can go on after a break."""
+        return self._can_write and self.sent is not None
+
+    def remove(self) -> None:
+        """Remove the record: the import is finished, or cannot go on."""
+        self.forget()
+        for path in (self._path, self._new):
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+
+    def _read(self) -> bool:
+        try:
+            record: Any = orjson.loads(self._path.read_bytes())
+            done, size = record.pop("done"), record.pop("sent_bytes")
+            sent = SentContent(size, record.pop("sent_sha256"))
+        except (OSError, ValueError, LookupError, AttributeError, TypeError):
+            return False
+        if record != self._identity or not isinstance(done, int) or not isinstance(size, int):
+            return False
+        self.done, self.sent = done, sent
+        return True
+
+
+class _Siblings(NamedTuple):
+    """Children that a container gets, in normal form, and the keys of those that it loses."""
+
+    path: Path
+    children: dict[str, Value]
+    absent: list[str]
+
+
+class StoreWriter:
+    """Writes parts below one node of an open file."""
+
+    def __init__(self, store: WritingStore, path: Path, max_string_bytes: int) -> None:
+        self._store = store
+        self._path = path
+        self._max_string_bytes = max_string_bytes
+
+    def is_empty(self) -> bool:
+        """Return whether nothing is at the target."""
+        return self._store.read(lambda nodes: nodes.peek(self._path)) is None
+
+    def find_leaf_above(self) -> Path | None:
+        """Return the path of the single value that a write at the target would replace."""
+        return self._store.read(self._leaf_above)
+
+    def _leaf_above(self, nodes: Nodes) -> Path | None:
+        for length in range(len(self._path)):
+            found = nodes.peek(self._path[:length])
+            if found is None:
+                return None
+            if found is not CONTAINER:
+                return self._path[:length]
+        return None
+
+    def remove(self) -> None:
+        """Remove what is at the target, durably."""
+        self._remove()
+        self._store.commit()
+
+    def _remove(self) -> None:
+        self._store.write(make_remove(Place(self._path)))
+
+    def replace(self, parts: Iterable[Part]) -> None:
+        """Write all parts in place of what is at the target, in one transaction.
+
+        Raises `CommandFailed`; nothing is written then.
+        """
+        if not self.is_empty():
+            self._remove()
+        for part in parts:
+            self._add(part)
+        self._store.commit()
+
+    def write(self, part: Part) -> None:
+        """Write a part, durably; raise `CommandFailed` for data that the tree cannot hold."""
+        self._add(part)
+        self._store.commit()
+
+    def _add(self, part: Part) -> None:
+        try:
+            groups = self._in_containers(part)
+            if groups is None:
+                self._store.write(part.edit(self._path, self._max_string_bytes))
+            else:
+                self._write_groups(groups)
+        except InvalidData as error:
+            raise CommandFailed(str(error)) from None
+
+    def _in_containers(self, part: Part) -> list[_Siblings] | None:
+        """Return the members of a part by their containers, None if not all are plain children."""
+        groups = []
+        for above, items in groupby(part.members.items(), lambda item: item[0][:-1]):
+            members = {path[-1]: value for path, value in items if path}
+            if not members or PRIORITY in members:
+                return None
+            path = (*self._path, *above)
+            normal = normalise(members, len(path), self._max_string_bytes)
+            if normal.has_placeholders:
+                return None
+            children: Any = normal.value or {}
+            groups.append(
+                _Siblings(path, children, [key for key in members if key not in children])
+            )
+        return groups
+
+    def _write_groups(self, groups: list[_Siblings]) -> None:
+        def work(writer: NodeWriter) -> None:
+            for path, children, absent in groups:
+                places = [Place((*path, key)) for key in absent]
+                present = [each for each in places if writer.peek(each.path) is not None]
+                writer.apply([Change(place, None) for place in present])
+                if children:
+                    writer.add_children(path, children)
+
+        # The log says where something was written, and not what.
+        self._store.write_rows(work, make_remove(Place(self._path)), _now(), entry_bytes=0)
+
+
+@contextlib.contextmanager
+def open_writer(settings: Settings, node: StoredNode) -> Iterator[StoreWriter]:
+    """Open the file of a node, or create it, and close it at the end; raise `CommandFailed`."""
+    try:
+        store = WritingStore(node.file, settings.streams.retain_events, may_create=True)
+        try:
+            yield StoreWriter(store, node.path, settings.limits.string_bytes)
+        finally:
+            store.rollback()
+            store.close()
+    except (CannotOpenStore, DiskFull, StoreFailed) as error:
+        raise CommandFailed(str(error)) from None
+
+
+def _now() -> int:
+    return int(time.time() * 1000)
+
 
 _NOT_EMPTY: Final = (
     "The target is not empty: use --replace to remove what is there first, or --merge to keep "
