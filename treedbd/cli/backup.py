@@ -33,13 +33,13 @@ from attrs.validators import deep_iterable, ge, instance_of, le, matches_re, opt
 
 from treedbd import __version__
 from treedbd.cli.exit import DONE, CommandFailed, Status, counted, make_printable, print_line, warn
+from treedbd.cli.loading.transfer import ProgressReport
 from treedbd.cli.options import (
     add_settings_options,
     number_from,
     read_settings,
     read_stored_settings,
 )
-from treedbd.cli.progress import ProgressReport
 from treedbd.config.settings import Settings
 from treedbd.database.data_directory import BACKUP_NOTE, RULES_FILE, SHELF, DirectoryEntry, walk
 from treedbd.files import (

@@ -39,8 +39,15 @@ from treedbd.cli.client import Client, choose_trust_store, content, read_error, 
 from treedbd.cli.cp import is_within
 from treedbd.cli.data import JSON_HEADERS
 from treedbd.cli.exit import INTERRUPTED, CommandFailed, print_line, warn
-from treedbd.cli.loading.retries import DEFAULT_RETRY_S, LONGEST, Refused, Retries, read_size
-from treedbd.cli.loading.sender import Sender
+from treedbd.cli.loading.transfer import (
+    DEFAULT_RETRY_S,
+    LONGEST,
+    ProgressReport,
+    Refused,
+    Retries,
+    Sender,
+    read_size,
+)
 from treedbd.cli.options import (
     CONFIG_HELP,
     NoResponse,
@@ -51,7 +58,6 @@ from treedbd.cli.options import (
     read_settings,
     read_token_file,
 )
-from treedbd.cli.progress import ProgressReport
 from treedbd.limits import MIB
 from treedbd.tree.path import format_path, rank_key
 from treedbd.tree.types import PRIORITY, Path

@@ -29,8 +29,8 @@ from typing import Final
 import attrs
 
 from treedbd.cli.exit import CommandFailed, make_printable, warn, write_out
+from treedbd.cli.loading.transfer import ProgressReport
 from treedbd.cli.move import MoveOptions
-from treedbd.cli.progress import ProgressReport
 from treedbd.config.settings import Settings
 from treedbd.database.data_directory import MOVED_FILE, RULES_FILE, SHELF, walk
 from treedbd.files import create_directory, sync_directory, write_atomically

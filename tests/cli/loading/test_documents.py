@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from tests.tree.strategies import FEW_KEYS, LEAVES, PRIORITIES
 from treedbd.cli.exit import CommandFailed
-from treedbd.cli.loading.documents import parts_of
-from treedbd.cli.loading.parts import Part
+from treedbd.cli.loading.chunks import Part, parts_of
 from treedbd.tree.edit import apply, make_put
 from treedbd.tree.types import InvalidData, Place, Value
 from treedbd.tree.value import parse

@@ -37,7 +37,7 @@ sys.exit(main())
 """
 DYING_ONLINE = """
 import os, signal, sys
-from treedbd.cli.loading.sender import Sender
+from treedbd.cli.loading.transfer import Sender
 from treedbd.cli.main import main
 write, left = Sender.write, [int(sys.argv.pop(1))]
 async def write_and_die(self, part):
@@ -52,7 +52,7 @@ SMALL_PARTS = """
 import sys
 from treedbd.cli.loading import parts
 parts.PartMaker.__init__.__kwdefaults__["part_bytes"] = 50_000
-import treedbd.cli.loading.documents as documents
+import treedbd.cli.loading.chunks as documents
 documents.parts_of.__kwdefaults__["part_bytes"] = 50_000
 documents.parts_of.__kwdefaults__["fragment_bytes"] = 8_000
 import attrs

@@ -14,8 +14,7 @@ from twisted.internet.task import Clock
 from tests.cli.loading.documents import as_json
 from tests.command import COMMAND, environment, run_command
 from tests.daemon import Daemon
-from treedbd.cli.loading.retries import sum_sizes
-from treedbd.cli.progress import ProgressReport
+from treedbd.cli.loading.transfer import ProgressReport, sum_sizes
 from treedbd.limits import MIB
 
 CURSOR_HIDDEN = "\x1b[?25l"

@@ -13,7 +13,7 @@ from tests.cli.loading.test_documents import TARGET, TEXTS, cut, expected
 from treedbd.cli.check import verify_file
 from treedbd.cli.exit import CommandFailed
 from treedbd.cli.loading.importing import open_writer
-from treedbd.cli.loading.location import StoredNode
+from treedbd.cli.loading.transfer import StoredNode
 from treedbd.config.settings import load_settings
 from treedbd.store.shelf import open_shelf
 from treedbd.tree.edit import apply, make_put

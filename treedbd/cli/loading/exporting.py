@@ -41,13 +41,19 @@ import orjson
 
 from treedbd.cli.client import Client, receive, run_online
 from treedbd.cli.exit import DONE, INTERRUPTED, CommandFailed, OutputClosed, Status, warn, write_out
-from treedbd.cli.loading.files import Format, InputFile, compressing, format_of
-from treedbd.cli.loading.location import StoredNode, locate
-from treedbd.cli.loading.options import add_loading_options, end_on_interrupt
-from treedbd.cli.loading.retries import LONGEST, Retries, read_size
+from treedbd.cli.loading.chunks import Format, InputFile, compressing, format_of
+from treedbd.cli.loading.transfer import (
+    LONGEST,
+    ProgressReport,
+    Retries,
+    StoredNode,
+    add_loading_options,
+    end_on_interrupt,
+    locate,
+    read_size,
+)
 from treedbd.cli.options import ADDRESS_HELP, SUFFIX, NoResponse, Url, parse_address, read_settings
 from treedbd.cli.options import STANDARD_INPUT as STANDARD_OUTPUT
-from treedbd.cli.progress import ProgressReport
 from treedbd.config.settings import Settings
 from treedbd.files import create_private
 from treedbd.limits import MIB

@@ -49,15 +49,31 @@ from twisted.internet.threads import deferToThreadPool
 from treedbd import __version__
 from treedbd.cli.client import Client, run_online
 from treedbd.cli.exit import DONE, INTERRUPTED, CommandFailed, Status, counted, warn
-from treedbd.cli.loading.documents import InvalidFile, body_of, parts_of
-from treedbd.cli.loading.files import Format, InputFile, format_of
-from treedbd.cli.loading.location import StoredNode, locate, path_of
-from treedbd.cli.loading.options import add_loading_options, end_on_interrupt
-from treedbd.cli.loading.parts import InvalidMember, Part, check_member_keys, members_of
-from treedbd.cli.loading.retries import Refused, Retries
-from treedbd.cli.loading.sender import Queue, Sender
+from treedbd.cli.loading.chunks import (
+    Format,
+    InputFile,
+    InvalidFile,
+    InvalidMember,
+    Part,
+    body_of,
+    check_member_keys,
+    format_of,
+    members_of,
+    parts_of,
+)
+from treedbd.cli.loading.transfer import (
+    ProgressReport,
+    Queue,
+    Refused,
+    Retries,
+    Sender,
+    StoredNode,
+    add_loading_options,
+    end_on_interrupt,
+    locate,
+    path_of,
+)
 from treedbd.cli.options import ADDRESS_HELP, STANDARD_INPUT, parse_address, read_settings
-from treedbd.cli.progress import ProgressReport
 from treedbd.config.settings import Settings
 from treedbd.files import create_private
 from treedbd.limits import KIB

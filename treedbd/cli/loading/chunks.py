@@ -1,0 +1,671 @@
+"""A document in parts: lists of places with their values, which are written one part at a time.
+
+Theory of operation. `tree.fragments` cuts a document into fragments, each with some members of one
+container. Here each member becomes a place with a value, and about `PART_BYTES` of them are a part.
+All parts, written in this order, leave what the whole document would leave:
+
+- The first fragment of a container replaces the whole container, since an earlier member may have
+  had the same name. Later fragments add their members to it.
+- No place of a part is above another. What is written below a place of the same part is put into
+  its value; what is written above others removes them from the part.
+- The priority of a container that came in several fragments is written after everything else,
+  because a priority needs a node. So is that of the document.
+
+The same document always has the same parts, so an import that was interrupted can go on by their
+number. Every part sets places to values: written twice, it has the same effect.
+
+From the blocks of a file to parts: JSON documents, and newline-delimited members.
+
+A line of the latter is `{"key": …, "value": …}`. Long lines are not held in memory either.
+
+The files that are imported and exported: their formats and their compression.
+
+A file is read in blocks of one length, whatever its source is, so that it is cut into the same
+parts each time. How it is compressed is recognised by its first bytes, for writing by its name.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import re
+import stat
+import sys
+import tempfile
+import zlib
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any, BinaryIO, Final, Literal, TypeAlias, cast
+
+import attrs
+
+from treedbd.cli.exit import CommandFailed
+from treedbd.cli.options import STANDARD_INPUT, standard_input
+from treedbd.limits import KIB, MIB
+from treedbd.tree.edit import Edit, make_patch, make_put
+from treedbd.tree.fragments import FRAGMENT_BYTES, Fragment, Splitter
+from treedbd.tree.path import check_keys
+from treedbd.tree.types import PRIORITY, VALUE, InvalidData, InvalidPath, Json, Path, Place
+from treedbd.tree.value import compact, parse
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+Format: TypeAlias = Literal["json", "ndjson"]
+
+BLOCK_BYTES: Final = 64 * KIB
+FORMATS: Final[tuple[Format, ...]] = ("json", "ndjson")
+_LINES: Final = (".ndjson", ".jsonl")
+_COMPRESSED: Final = (".gz", ".zst")
+_GZIP_MAGIC: Final = b"\x1f\x8b"
+_ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
+_GZIP_LEVEL: Final = 6
+
+
+def format_of(name: str, chosen: Format | None) -> Format:
+    """Return the format of a file: the chosen one, or that of its name."""
+    if chosen is not None:
+        return chosen
+    for suffix in _COMPRESSED:
+        name = name.removesuffix(suffix)
+    return "ndjson" if name.endswith(_LINES) else "json"
+
+
+class InputFile:
+    """A file that is read, decompressed, block by block, as often as needed; `-` is standard input.
+
+    What can be read only once, such as a pipe, is copied to a temporary file first.
+
+    Attributes:
+        total: bytes of the file as it is stored, None if that is not known.
+
+    """
+
+    def __init__(self, name: str) -> None:
+        """Open the file; raise `CommandFailed`."""
+        self._shown: Final = "Standard input" if name == STANDARD_INPUT else name
+        self.total: int | None = None
+        self._is_stream = name == STANDARD_INPUT
+        try:
+            file = standard_input() if self._is_stream else open(name, "rb")  # noqa: SIM115
+            if not self._is_stream:
+                status = os.fstat(file.fileno())
+                self._is_stream = not stat.S_ISREG(status.st_mode)
+                self.total = None if self._is_stream else status.st_size
+        except OSError as error:
+            raise self._unreadable(error) from None
+        self._file: BinaryIO = file
+        self._counted = _CountedReader(file)
+
+    @property
+    def position(self) -> int:
+        """Bytes of the file as it is stored that have been read."""
+        return self._counted.count
+
+    def keep(self, on_read: Callable[[], object]) -> None:
+        """Copy what can be read only once; raise `CommandFailed`. `on_read` is called meanwhile."""
+        if not self._is_stream:
+            return
+        copy: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115
+        while data := self._read(BLOCK_BYTES):
+            try:
+                copy.write(data)
+            except OSError as error:
+                raise _cannot_keep(self._shown, error) from None
+            on_read()
+        self.total = copy.tell()
+        self._file, self._is_stream = copy, False
+
+    def _read(self, size: int) -> bytes:
+        try:
+            return self._counted.read(size) or b""
+        except OSError as error:
+            raise self._unreadable(error) from None
+
+    def blocks(self) -> Iterator[bytes]:
+        """Yield the content in blocks of `BLOCK_BYTES`, the first and the last may be shorter.
+
+        A byte order mark at its beginning is left out. Raises `CommandFailed` if the file cannot be
+        read or is cut off.
+        """
+        try:
+            if not self._is_stream:
+                self._file.seek(0)
+            self._counted = _CountedReader(self._file)
+            content = _decompressed(self._counted)
+            first = _read_block(content).removeprefix(BOM_UTF8)
+            if first:
+                yield first
+            while block := _read_block(content):
+                yield block
+        except EOFError:
+            raise CommandFailed(f"{self._shown} is cut off.") from None
+        except (zlib.error, gzip.BadGzipFile, zstd.ZstdError) as error:
+            raise CommandFailed(f"{self._shown} cannot be decompressed ({error}).") from None
+        except OSError as error:
+            raise self._unreadable(error) from None
+
+    def _unreadable(self, error: OSError) -> CommandFailed:
+        return CommandFailed(f"{self._shown} cannot be read ({error.strerror}).")
+
+
+def _cannot_keep(shown: str, error: OSError) -> CommandFailed:
+    return CommandFailed(
+        f"{shown} cannot be copied to a temporary file in {tempfile.gettempdir()} "
+        f"({error.strerror}): set TMPDIR to a directory with room for it."
+    )
+
+
+class _CountedReader(io.RawIOBase):
+    """Reads a file and counts; its first bytes can be looked at."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        super().__init__()
+        self._file = file
+        self._first = b""
+        self.count = 0
+
+    def first(self, size: int) -> bytes:
+        """Return the first bytes, which are still to be read."""
+        while len(self._first) < size and (more := self._file.read(size - len(self._first))):
+            self._first += more
+        return self._first
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data, self._first = self._first, b""
+        if not data:
+            read = getattr(self._file, "read1", self._file.read)
+            data = read(len(buffer))
+        size = len(data)
+        buffer[:size] = data
+        self.count += size
+        return size
+
+
+def _decompressed(file: _CountedReader) -> BinaryIO:
+    first = file.first(len(_ZSTD_MAGIC))
+    buffered = io.BufferedReader(file, BLOCK_BYTES)
+    if first.startswith(_GZIP_MAGIC):
+        return cast(BinaryIO, gzip.GzipFile(fileobj=buffered))
+    if first == _ZSTD_MAGIC:
+        return cast(BinaryIO, zstd.ZstdFile(buffered))
+    return buffered
+
+
+def _read_block(file: BinaryIO) -> bytes:
+    block = file.read(BLOCK_BYTES)
+    while 0 < len(block) < BLOCK_BYTES and (more := file.read(BLOCK_BYTES - len(block))):
+        block += more
+    return block
+
+
+def compressing(name: str, file: BinaryIO) -> BinaryIO:
+    """Return a file that writes to `file`, compressed as the end of `name` says.
+
+    It must be closed before `file`, which stays open.
+    """
+    if name.endswith(".gz"):
+        return cast(BinaryIO, gzip.GzipFile("", "wb", _GZIP_LEVEL, file, mtime=0))
+    if name.endswith(".zst"):
+        return cast(BinaryIO, zstd.ZstdFile(file, "wb"))
+    return cast(BinaryIO, _Uncompressed(file))
+
+
+class _Uncompressed:
+    """Writes to a file that stays open."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def write(self, data: bytes) -> int:
+        return self._file.write(data)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.flush()
+
+
+PART_BYTES: Final = MIB
+PART_MEMBERS: Final = 20_000
+_NONE: Final = object()
+
+Check: TypeAlias = Callable[[Path, Json], None]
+"""Called with members of the container at a path; raises `InvalidData` if they are not valid."""
+
+
+class InvalidMember(InvalidData):
+    """What is at `path` in a document cannot be written."""
+
+    def __init__(self, sentence: str, path: Path) -> None:
+        super().__init__(sentence)
+        self.path = path
+
+
+@attrs.define
+class Part:
+    """Places, as paths below the target, and their values; the empty path is the target itself.
+
+    A path may end with `.priority`. `above` are the paths above the places. `size` is about the
+    bytes of the JSON, `records` the number of the members that the document has there. With
+    `follows_all` all parts before must have been written.
+    """
+
+    members: dict[Path, Json] = attrs.Factory(dict)
+    above: set[Path] = attrs.Factory(set)
+    size: int = 0
+    records: int = 0
+    follows_all: bool = False
+
+    def body(self) -> dict[str, Json]:
+        """Return the body of a PATCH of the target that writes the part."""
+        return {"/".join(path): value for path, value in self.members.items()}
+
+    def edit(self, target: Path, max_string_bytes: int) -> Edit:
+        """Return the edit that writes the part; raise `InvalidData`."""
+        if () in self.members:
+            return make_put(Place(target), self.members[()], max_string_bytes)
+        return make_patch(target, self.body(), max_string_bytes)
+
+    def conflicts(self, other: Part) -> bool:
+        """Return whether the order of two parts matters: places are equal or above another."""
+        if self.follows_all or other.follows_all:
+            return True
+        mine, others = self.members.keys(), other.members.keys()
+        return not (
+            mine.isdisjoint(others)
+            and mine.isdisjoint(other.above)
+            and others.isdisjoint(self.above)
+        )
+
+
+class PartMaker:
+    """Makes parts of the fragments of one document."""
+
+    def __init__(
+        self,
+        *,
+        is_merged: bool = False,
+        is_cut: bool = False,
+        part_bytes: int = PART_BYTES,
+        check: Check | None = None,
+    ) -> None:
+        """With `is_merged` other children of the target stay, also if the document is short.
+
+        With `is_cut` no fragment is the whole document. A part has about `part_bytes`.
+        """
+        self._check = check
+        self._part_bytes = part_bytes
+        self._is_merged = is_merged
+        self._first: Fragment | None = None
+        self._is_cut = is_cut
+        self._part = Part()
+        self._priorities: dict[Path, Json] = {}
+        self._leaves: set[Path] = set()
+        self._bare: set[Path] = set()  # containers of which only a priority has come
+        self._special: set[Path] = set()  # what is at or above one of these
+
+    def add(self, fragment: Fragment) -> Iterator[Part]:
+        """Yield the parts that are complete with the next fragment; raise `InvalidData`."""
+        if not self._is_cut and self._first is None:
+            self._first = fragment  # if no other follows, it is the whole document
+            return
+        if self._first is not None:
+            first, self._first, self._is_cut = self._first, None, True
+            yield from self._add(first)
+        yield from self._add(fragment)
+
+    def add_member(self, key: str, value: Json, size: int) -> Iterator[Part]:
+        """Yield the parts that are complete with a child of the target; raise `InvalidData`."""
+        if key != PRIORITY:
+            check_member_keys((key,))
+        if self._check is not None:
+            self._check((), {key: value})
+        if key == PRIORITY:
+            self._priorities[()] = value
+            self._mark(())
+        else:
+            self._open(())
+            self._set((key,), value)
+        yield from self._count(size, 1)
+
+    def finish(self) -> Iterator[Part]:
+        """Yield the parts that are left."""
+        if self._first is not None:
+            yield from self._whole(self._first)
+        if self._part.members:
+            yield self._part
+        places = iter(self._priorities.items())
+        while last := {(*path, PRIORITY): item for path, item in islice(places, PART_MEMBERS)}:
+            yield Part(last, follows_all=True)
+
+    def _whole(self, fragment: Fragment) -> Iterator[Part]:
+        json = _nest(fragment.path, fragment.parse())
+        is_container = isinstance(json, list) or (
+            isinstance(json, dict) and all(key == PRIORITY or key[:1] != "." for key in json)
+        )
+        if self._is_merged and is_container:
+            yield from self._add(fragment)
+            return
+        if self._is_merged and json is None:
+            return  # no children
+        if self._check is not None:
+            self._check((), json)
+        records = len(json) if isinstance(json, list | dict) else 1
+        yield Part({(): json}, set(), fragment.size, records)
+
+    def _add(self, fragment: Fragment) -> Iterator[Part]:
+        path, begun = fragment.path, fragment.begun
+        members = members_of(fragment)
+        check_member_keys(path)
+        if self._check is None:
+            check_member_keys([key for key in members if key[:1] != "."])
+        else:
+            self._check(path, members)
+        is_new = begun <= len(path)
+        earlier = _NONE if is_new else self._priorities.get(path, _NONE)
+        priority = members.pop(PRIORITY, earlier)
+        is_first = is_new or path in self._bare
+        is_leaf = any(key[:1] == "." for key in members)
+        if (path in self._leaves and members and not is_new) or (
+            is_leaf and (not is_first or members.keys() != {VALUE})
+        ):
+            raise _not_a_leaf(path)
+        self._place(path, begun, members, is_whole=is_leaf or (is_new and path != ()))
+        if members:
+            self._bare.discard(path)
+        elif is_new:
+            self._bare.add(path)
+        if is_leaf:
+            self._leaves.add(path)
+            self._mark(path)
+        if priority is not _NONE:
+            self._priorities[path] = priority  # type: ignore[assignment]  # it is JSON
+            self._mark(path)
+        yield from self._count(fragment.size, len(members))
+
+    def _place(self, path: Path, begun: int, members: dict[str, Json], *, is_whole: bool) -> None:
+        """Set members of a container; with `is_whole` they are all that it has so far."""
+        if is_whole:
+            top = min(max(begun, 1), len(path))
+            self._open(path[: max(top - 1, 0)])
+            self._set(path[:top], _nest(path[top:], members))
+            return
+        self._open(path)
+        for key, value in members.items():
+            self._set((*path, key), value)
+
+    def _open(self, path: Path) -> None:
+        """Prepare to set members of a container."""
+        self._part.above.update([path[:at] for at in range(len(path) + 1)])
+
+    def _set(self, path: Path, value: Json) -> None:
+        part = self._part
+        if self._priorities or self._leaves:
+            self._forget(path)
+        for at in range(len(path)):
+            if path[:at] in part.members:
+                _set_inside(part.members, path, at, value)
+                return
+        if path in part.above:
+            for below in [each for each in part.members if each[: len(path)] == path]:
+                del part.members[below]
+        part.members[path] = value
+
+    def _mark(self, path: Path) -> None:
+        self._special.update([path[:at] for at in range(len(path) + 1)])
+
+    def _forget(self, path: Path) -> None:
+        """Forget the priorities and leaves at a place and below it, which is replaced."""
+        if path in self._special:
+            for each in [each for each in self._priorities if each[: len(path)] == path]:
+                del self._priorities[each]
+            self._leaves = {each for each in self._leaves if each[: len(path)] != path}
+
+    def _count(self, size: int, records: int) -> Iterator[Part]:
+        part = self._part
+        part.size += size
+        part.records += records
+        if part.size >= self._part_bytes or len(part.members) >= PART_MEMBERS:
+            yield part
+            self._part = Part()
+
+
+def members_of(fragment: Fragment) -> dict[str, Json]:
+    """Return the members of a container in a fragment; raise `InvalidData`."""
+    parsed: Any = fragment.parse()
+    if isinstance(parsed, list):
+        return {str(at): item for at, item in enumerate(parsed, fragment.first)}
+    return parsed  # type: ignore[no-any-return]  # a fragment of a container is one
+
+
+def check_member_keys(keys: Iterable[str]) -> None:
+    """Check the keys of a path, or of a container; raise `InvalidData`."""
+    try:
+        check_keys(list(keys))
+    except InvalidPath as error:
+        raise InvalidData(str(error)) from None
+
+
+def _nest(path: Path, value: Json) -> Json:
+    for key in reversed(path):
+        value = {key: value}
+    return value
+
+
+def _set_inside(members: dict[Path, Json], path: Path, at: int, value: Json) -> None:
+    """Set what is at `path` in the value at `path[:at]`, which is there."""
+    node: Any = members[path[:at]]
+    for key in path[at:-1]:
+        node = node.setdefault(key, {})
+    node[path[-1]] = value
+
+
+def _not_a_leaf(path: Path) -> InvalidMember:
+    sentence = f"An object with {VALUE} must have no other member but {PRIORITY}."
+    return InvalidMember(sentence, path)
+
+
+LONG_LINE_FRAGMENTS: Final = 16
+_SHOWN_CHARACTERS: Final = 64
+_UTF16: Final = (BOM_UTF16_LE, BOM_UTF16_BE)
+_KEY: Final = "key"
+_VALUE: Final = "value"
+_JSON_PLACE: Final = re.compile(r": line \d+ column (\d+) \(char \d+\)")
+"""What the parser says of the place, within what was parsed at once."""
+
+
+class InvalidFile(CommandFailed):
+    """A file cannot be imported, for what is at a place in it.
+
+    `path` leads from the top of the document, `column` is empty if it is not known.
+    """
+
+    def __init__(self, reason: str, path: Path = (), line: int = 0, column: str = "") -> None:
+        places = [f"line {line}"] if line else []
+        places += [f"column {column}"] if column else []
+        places += [f"at /{'/'.join(map(_shorten, path))}"] if path else []
+        place = ", ".join(places)
+        super().__init__(f"{place[0].upper()}{place[1:]}: {reason}" if place else reason)
+        self.reason = reason
+        self.path = path
+
+
+def parts_of(
+    blocks: Iterable[bytes],
+    form: Format,
+    *,
+    is_merged: bool = False,
+    fragment_bytes: int = FRAGMENT_BYTES,
+    part_bytes: int = PART_BYTES,
+    check: Check | None = None,
+) -> Iterator[Part]:
+    """Yield the parts of a file; raise `InvalidFile` for what is not valid.
+
+    With `is_merged` other children of the target stay.
+    """
+    blocks = _as_utf8(blocks)
+    if form == "ndjson":
+        lines = _Lines(PartMaker(is_cut=True, part_bytes=part_bytes, check=check), fragment_bytes)
+        return lines.parts(blocks)
+    maker = PartMaker(is_merged=is_merged, part_bytes=part_bytes, check=check)
+    return _of_document(blocks, maker, Splitter(fragment_bytes))
+
+
+def body_of(blocks: Iterable[bytes], form: Format) -> bytes:
+    """Return a valid file as the JSON of one body."""
+    if form == "json":
+        return b"".join(blocks)
+    lines = [parse(line) for line in b"".join(blocks).split(b"\n") if line.strip()]
+    members: list[Any] = [(line[_KEY], line[_VALUE]) for line in lines]  # type: ignore[index, call-overload]
+    return b"{%b}" % b",".join(compact(key) + b":" + compact(value) for key, value in members)
+
+
+def _as_utf8(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the blocks of a file; raise `InvalidFile` if they begin as UTF-16 does."""
+    for number, block in enumerate(blocks):
+        if not number and block.startswith(_UTF16):
+            raise InvalidFile("The file is UTF-16 or UTF-32: convert it to UTF-8.")
+        yield block
+
+
+def _of_document(blocks: Iterable[bytes], maker: PartMaker, splitter: Splitter) -> Iterator[Part]:
+    is_empty = True
+    try:
+        for block in blocks:
+            is_empty = is_empty and not block.strip()
+            for fragment in splitter.feed(block):
+                yield from maker.add(fragment)
+        if is_empty:
+            raise InvalidFile("The file is empty.")
+        for fragment in splitter.finish():
+            yield from maker.add(fragment)
+        yield from maker.finish()
+    except InvalidData as error:
+        raise _invalid(error) from None
+
+
+class _Lines:
+    """The lines of a file; a line is held in memory up to 16 fragments."""
+
+    def __init__(self, maker: PartMaker, fragment_bytes: int) -> None:
+        self._maker = maker
+        self._fragment_bytes = fragment_bytes
+        self._number = 1
+        self._rest = b""
+        self._long: _LongLine | None = None
+        self._is_short = True  # the line is parsed at once, so columns are those of the line
+
+    def parts(self, blocks: Iterable[bytes]) -> Iterator[Part]:
+        try:
+            for block in blocks:
+                *lines, rest = block.split(b"\n")
+                for line in lines:
+                    yield from self._end(line)
+                    self._number += 1
+                yield from self._begin(rest)
+            yield from self._end(b"")
+            yield from self._maker.finish()
+        except InvalidData as error:
+            raise _invalid(error, self._number, has_column=self._is_short) from None
+
+    def _begin(self, data: bytes) -> Iterator[Part]:
+        self._rest += data
+        if self._long is None and len(self._rest) > LONG_LINE_FRAGMENTS * self._fragment_bytes:
+            self._long = _LongLine(self._maker, self._fragment_bytes)
+        if self._long is not None:
+            self._is_short = False
+            data, self._rest = self._rest, b""
+            yield from self._long.feed(data)
+
+    def _end(self, data: bytes) -> Iterator[Part]:
+        long, self._long = self._long, None
+        self._is_short = long is None
+        line, self._rest = self._rest + data, b""
+        if long is None:
+            yield from _add_line(line, self._maker)
+        else:
+            yield from long.feed(data)
+            yield from long.finish()
+
+
+def _add_line(line: bytes, maker: PartMaker) -> Iterator[Part]:
+    if not line.strip():
+        return
+    json: Any = parse(line)
+    if not isinstance(json, dict) or json.keys() != {_KEY, _VALUE}:
+        raise _not_a_member()
+    if not isinstance(json[_KEY], str):
+        raise InvalidData('"key" must be a string.')
+    yield from maker.add_member(json[_KEY], json[_VALUE], len(line))
+
+
+class _LongLine:
+    """A line that is longer than a part."""
+
+    def __init__(self, maker: PartMaker, fragment_bytes: int) -> None:
+        self._maker = maker
+        self._splitter = Splitter(fragment_bytes)
+        self._key: str | None = None
+        self._has_value = False
+
+    def feed(self, data: bytes) -> Iterator[Part]:
+        for fragment in self._splitter.feed(data):
+            yield from self._add(fragment)
+
+    def finish(self) -> Iterator[Part]:
+        for fragment in self._splitter.finish():
+            yield from self._add(fragment)
+        if not self._has_value:
+            raise _not_a_member()
+
+    def _add(self, fragment: Fragment) -> Iterator[Part]:
+        if not fragment.path:
+            yield from self._add_top(fragment.json)
+            return
+        if fragment.path[0] != _VALUE:
+            raise _not_a_member()
+        if self._key is None:
+            raise InvalidData('"key" must precede the value in so long a line.')
+        self._has_value = True
+        yield from self._maker.add(fragment._replace(path=(self._key, *fragment.path[1:])))
+
+    def _add_top(self, text: bytes) -> Iterator[Part]:
+        json: Any = parse(text)
+        if not isinstance(json, dict) or json.keys() - {_KEY, _VALUE}:
+            raise _not_a_member()
+        if _KEY in json:
+            if not isinstance(json[_KEY], str) or self._key is not None:
+                raise _not_a_member()
+            self._key = json[_KEY]
+        if _VALUE in json:
+            if self._key is None or self._has_value:
+                raise _not_a_member()
+            self._has_value = True
+            yield from self._maker.add_member(self._key, json[_VALUE], len(text))
+
+
+def _invalid(error: InvalidData, line: int = 0, *, has_column: bool = False) -> InvalidFile:
+    found = _JSON_PLACE.search(str(error))
+    return InvalidFile(
+        _JSON_PLACE.sub("", str(error)),
+        error.path if isinstance(error, InvalidMember) else (),
+        line,
+        found[1] if has_column and found else "",
+    )
+
+
+def _shorten(key: str) -> str:
+    return key if len(key) <= _SHOWN_CHARACTERS else f"{key[:_SHOWN_CHARACTERS]}…"
+
+
+def _not_a_member() -> InvalidData:
+    return InvalidData('A line must be an object with "key" and "value".')

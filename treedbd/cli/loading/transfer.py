@@ -1,0 +1,540 @@
+"""Sending parts to a daemon: some requests at a time, each of which may be repeated.
+
+Parts that conflict are never under way together. When parts have been written out of order and the
+import breaks, it goes on after the first ones that are all written; those after them are written
+again, in order, which has the same effect.
+
+Requests that are sent again while a server cannot be reached or is busy.
+
+Which file of a data directory, and which path in it, a URL names.
+
+The options that `treedb import` and `treedb export` share, and how both end.
+
+How far an import or an export has come, on standard error.
+
+On a terminal it is a bar with rate and remaining time, and what is written to standard error while
+it is shown appears above it; elsewhere a line is printed now and then, after ten seconds first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pathlib
+import random
+import re
+import signal
+import sys
+import time
+from argparse import ArgumentParser
+from collections.abc import Awaitable, Callable, Mapping
+from importlib import import_module
+from io import BytesIO
+from typing import Any, Final, NoReturn, cast
+from urllib.parse import parse_qsl
+
+import attrs
+import orjson
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.task import deferLater
+from twisted.python.failure import Failure
+from twisted.web.client import FileBodyProducer
+from twisted.web.iweb import IBodyProducer, IResponse
+
+from treedbd.cli.client import Client, content, read_error, receive
+from treedbd.cli.data import JSON_HEADERS
+from treedbd.cli.exit import INTERRUPTED, CommandFailed, counted, make_printable, warn
+from treedbd.cli.loading.chunks import FORMATS, Part
+from treedbd.cli.options import InvalidUrl, NoResponse, Url, add_network_options, split_url
+from treedbd.config.settings import Settings
+from treedbd.database.data_directory import SHELF
+from treedbd.limits import MIB
+from treedbd.names import DatabaseName
+from treedbd.tree.types import InvalidPath, InvalidQuery, Path
+from treedbd.tree.value import NULL, compact
+from treedbd.web.addressing import Addressing, Misdirected, MissingSuffix, NoDatabaseNamed
+from treedbd.web.addressing import parse_path as parse_raw_path
+
+DEFAULT_RETRY_S: Final = 60.0
+LONGEST: Final = "15min"
+"""The `timeout` of requests that may take long."""
+TRANSIENT: Final = frozenset({408, 429, 502, 503, 504})
+SIZE: Final = ".sz"
+_LONGEST_LISTING: Final = 64 * MIB
+_FIRST_PAUSE_S: Final = 0.25
+_LONGEST_PAUSE_S: Final = 10.0
+
+
+class Refused(CommandFailed):
+    """A server has refused a request, with `status`; another one of the same would fail too."""
+
+    def __init__(self, status: int, sentence: str) -> None:
+        super().__init__(sentence)
+        self.status = status
+
+
+class Retries:
+    """Sends requests until they succeed, or have failed for some time."""
+
+    def __init__(self, reactor: Any, client: Client, retry_s: float, peer: str = "") -> None:
+        """Give up a request that has failed for `retry_s` seconds; `peer` begins sentences."""
+        self._prefix = f"{peer}: " if peer else ""
+        self._reactor = reactor
+        self._client = client
+        self._retry_s = retry_s
+        self._is_failing = False
+        self._is_over = False
+        self._pausing: Deferred[None] | None = None
+
+    def give_up(self) -> None:
+        """Try no request again from now on: what fails is an error at once."""
+        self._is_over = True
+        if self._pausing is not None:
+            self._pausing.cancel()
+
+    async def request(
+        self,
+        method: str,
+        url: Url,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+    ) -> IResponse:
+        """Return the response, whose status is 2xx; raise `CommandFailed`."""
+        failures = self.failures()
+        while True:
+            source = None if body is None else cast(IBodyProducer, FileBodyProducer(BytesIO(body)))
+            asked: float | None = None
+            try:
+                response = await self._client.send(method, url, headers, source)
+                if 200 <= response.code < 300:
+                    self._is_failing = False
+                    return response
+                sentence = self._prefix + await read_error(response, url)
+                if response.code not in TRANSIENT:
+                    raise Refused(response.code, sentence)
+                asked = _retry_after(response)
+            except NoResponse as error:
+                sentence = str(error)
+            await self.pause(failures, sentence, asked)
+
+    def failures(self) -> Failures:
+        """Return the failures of a request that begins now."""
+        return Failures(self._retry_s, self._reactor.seconds())
+
+    async def pause(self, failures: Failures, sentence: str, asked: float | None = None) -> None:
+        """Wait before another attempt; raise `CommandFailed` if it has failed for too long.
+
+        `asked` is the pause in seconds that the server asks for.
+        """
+        pause = failures.next_pause(self._reactor.seconds(), asked)
+        if pause is None or self._is_over:
+            raise CommandFailed(sentence)
+        if not self._is_failing:
+            self._is_failing = True
+            warn(f"{sentence} Trying again for {self._retry_s:g} seconds.")
+        self._pausing = deferLater(self._reactor, pause, lambda: None)
+        try:
+            await self._pausing
+        except CancelledError:
+            raise CommandFailed(sentence) from None
+
+
+async def read_size(retries: Retries, url: Url) -> int | None:
+    """Return about how many bytes of JSON are at a path, None if the server does not say it.
+
+    Raises `CommandFailed` for a server that cannot be reached.
+    """
+    address = url.to_json().with_parameters({"shallow": "true", "v": "2", "timeout": LONGEST})
+    pieces: list[bytes] = []
+    left = _LONGEST_LISTING
+
+    def consume(piece: bytes) -> None:
+        nonlocal left
+        left -= len(piece)
+        if left < 0:
+            raise NoResponse
+        pieces.append(piece)
+
+    try:
+        await receive(await retries.request("GET", address), address, consume)
+        return sum_sizes(orjson.loads(b"".join(pieces)))
+    except (Refused, NoResponse, ValueError):
+        return None
+
+
+def sum_sizes(found: Any) -> int | None:
+    """Return the bytes of the value of which `found` are the sizes; None if it has none."""
+    if not isinstance(found, dict) or not found:
+        return len(orjson.dumps(found))
+    if all(each is True for each in found.values()):  # the server knows no sizes, or it is short
+        return None
+    sizes = (
+        each[SIZE] if isinstance(each, dict) else len(orjson.dumps(each)) for each in found.values()
+    )
+    try:
+        return sum(sizes) + sum(len(key.encode()) + 4 for key in found) + 1
+    except (KeyError, TypeError):
+        return None
+
+
+class Failures:
+    """The failures of one request in a row, which began at `begin`."""
+
+    def __init__(self, retry_s: float, begin: float) -> None:
+        self._end = begin + retry_s
+        self._pause = _FIRST_PAUSE_S
+
+    def next_pause(self, now: float, asked: float | None = None) -> float | None:
+        """Return the seconds to wait, None if the time is over."""
+        if now >= self._end:
+            return None
+        pause, self._pause = self._pause, min(2 * self._pause, _LONGEST_PAUSE_S)
+        pause *= random.uniform(0.5, 1.0)  # noqa: S311 - not a secret
+        return min(max(pause, asked or 0.0), self._end - now)
+
+
+def _retry_after(response: IResponse) -> float | None:
+    (text,) = response.headers.getRawHeaders("Retry-After", [""])[:1]
+    return float(text) if text.isascii() and text.isdigit() else None
+
+
+@attrs.frozen
+class StoredNode:
+    """A node in the file of a database."""
+
+    file: pathlib.Path
+    path: Path
+
+
+def locate(settings: Settings, url: Url) -> StoredNode:
+    """Return what a URL names, as a daemon with these settings reads it; raise `CommandFailed`."""
+    if settings.engine == "memory":
+        raise CommandFailed("The memory engine stores nothing: there is no file.")
+    if settings.is_cluster:
+        raise CommandFailed("The data is in PostgreSQL, and what is in files is only a copy.")
+    try:
+        name = _find_database(settings, url)
+        place = parse_raw_path(url.to_json().path.encode(), 0)
+    except (InvalidPath, InvalidQuery, Misdirected, NoDatabaseNamed, MissingSuffix) as error:
+        raise CommandFailed(str(error)) from None
+    if place.is_priority:
+        raise CommandFailed("A priority is not a node: name the node.")
+    return StoredNode(settings.data / name.project / f"{name.database}{SHELF}", place.path)
+
+
+def path_of(url: Url) -> Path:
+    """Return the path of a node that a URL names; empty if no node has it, which a server says."""
+    try:
+        return parse_raw_path(url.to_json().path.encode(), 0).path
+    except (InvalidPath, MissingSuffix):
+        return ()
+
+
+def _find_database(settings: Settings, url: Url) -> DatabaseName:
+    addressing = Addressing(
+        settings.domains, settings.default_project, any_host=settings.development
+    )
+    host = f"[{url.host}]" if ":" in url.host else url.host
+    name = addressing.find(host.encode(), dict(parse_qsl(url.query)).get("ns"))
+    if not settings.development:
+        project = settings.projects.get(name.project)
+        if project is None:
+            raise CommandFailed(f"The project {name.project} is not configured.")
+        if project.databases is not None and name.database not in project.databases:
+            raise CommandFailed(f"The project {name.project} has no database {name.database}.")
+    return name
+
+
+_LONGEST_RETRY_S: Final = 86_400.0
+
+
+def add_loading_options(parser: ArgumentParser) -> None:
+    """Add the options of both commands."""
+    parser.add_argument(
+        "--format",
+        choices=FORMATS,
+        help="json: one document; ndjson: a line for each child, "
+        '{"key": …, "value": …} (default: by the name of the file)',
+    )
+    parser.add_argument(
+        "--restart", action="store_true", help="begin again, whatever a broken one has left"
+    )
+    parser.add_argument("--quiet", action="store_true", help="print no progress and no summary")
+    parser.add_argument(
+        "--retry-for",
+        metavar="SECONDS",
+        type=_seconds,
+        default=DEFAULT_RETRY_S,
+        help="how long a request that fails is tried again (default: %(default)g)",
+    )
+    _add_settings_options(parser)
+    add_network_options(parser)
+
+
+def _add_settings_options(parser: ArgumentParser) -> None:
+    group = parser.add_argument_group("configuration and data")
+    group.add_argument(
+        "--config",
+        metavar="FILE",
+        default=argparse.SUPPRESS,  # it may precede the command as well
+        help="the daemon's configuration file (default: the settings of development mode)",
+    )
+    group.add_argument(
+        "--data",
+        metavar="DIR",
+        default=argparse.SUPPRESS,
+        help="work on this data directory, whose daemon does not run; the URL names the path",
+    )
+
+
+def end_on_interrupt(before: Callable[[], None], sentence: Callable[[], str]) -> None:
+    """End the process at Ctrl-C with a sentence; `before` is called first."""
+
+    def end(_: int, __: object) -> NoReturn:
+        before()
+        warn(sentence())
+        os._exit(INTERRUPTED)  # whatever threads and connections there are
+
+    signal.signal(signal.SIGINT, end)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= _LONGEST_RETRY_S:
+        raise argparse.ArgumentTypeError(f"must be from 0 to {_LONGEST_RETRY_S:g} seconds")
+    return seconds
+
+
+FIRST_LINE_S: Final = 10.0
+LONGEST_PAUSE_S: Final = 60.0
+_UNKNOWN: Final = "the total is not known"
+
+
+class ProgressReport:
+    """Counts bytes, of a total that may be unknown; with `is_quiet` nothing is printed."""
+
+    def __init__(
+        self,
+        title: str,
+        total: int | None,
+        *,
+        is_quiet: bool,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.is_quiet: Final = is_quiet
+        self._title = make_printable(title)
+        self._total = total
+        self._now = now
+        self._begin = now()
+        self._pause = FIRST_LINE_S
+        self._next_line = self._begin + self._pause
+        self._bar: Any = None
+        if not is_quiet and sys.stderr.isatty():
+            self._bar = _make_bar()
+            self._task = self._bar.add_task(self._description(), total=total)
+            self._bar.start()
+
+    def set_total(self, total: int | None) -> None:
+        """Note of how many bytes, None if that is not known."""
+        self._total = total
+        if self._bar is not None:
+            self._bar.update(self._task, total=total, description=self._description())
+
+    def advance_to(self, count: int) -> None:
+        """Show that `count` bytes of the total are done."""
+        if self._total is not None and count > self._total:  # it was an estimate
+            self.set_total(None)
+        if self._bar is not None:
+            self._bar.update(self._task, completed=count)
+        elif not self.is_quiet and self._now() >= self._next_line:
+            self._pause = min(2 * self._pause, LONGEST_PAUSE_S)
+            self._next_line = self._now() + self._pause
+            line = f"{self._title}: {self._describe(count)}"
+            print(line, file=sys.stderr, flush=True)
+
+    def _describe(self, count: int) -> str:
+        if not self._total or not count:
+            return f"{count / MIB:,.1f} MiB, {_UNKNOWN}"
+        left = (self._now() - self._begin) * (self._total - count) / count
+        share = f"{count / MIB:,.1f} of {self._total / MIB:,.1f} MiB"
+        return f"{share} ({100 * count // self._total} %), about {left:,.0f} s left"
+
+    def _description(self) -> str:
+        return self._title if self._total else f"{self._title} ({_UNKNOWN})"
+
+    def stop(self) -> None:
+        """Remove the bar."""
+        bar, self._bar = self._bar, None
+        if bar is not None:
+            bar.stop()
+
+    def finish(self, done: str, count: int) -> None:
+        """Print what was done, with its bytes, its time and its rate."""
+        self.stop()
+        if self.is_quiet:
+            return
+        seconds = self._now() - self._begin
+        rate = count / MIB / max(seconds, 1e-3)
+        line = f"{done}, {counted(count, 'byte')} in {seconds:.1f} s ({rate:.1f} MiB/s)"
+        print(line, file=sys.stderr, flush=True)
+
+
+def _make_bar() -> Any:
+    # Imported here because it takes longer to import than most commands take to run.
+    progress: Any = import_module("rich.progress")
+    console: Any = import_module("rich.console").Console(stderr=True)
+    return progress.Progress(
+        progress.TextColumn("{task.description}", markup=False),
+        progress.BarColumn(),
+        progress.TaskProgressColumn(),
+        progress.DownloadColumn(binary_units=True),
+        progress.TransferSpeedColumn(),
+        progress.TimeRemainingColumn(),
+        console=console,
+        transient=True,
+    )
+
+
+UNDER_WAY: Final = 3
+_TOO_LARGE: Final = 413
+_LEAF: Final = re.compile(rb'["\-0-9tf]')
+"""How the JSON of a leaf begins."""
+
+
+class Sender:
+    """Writes parts below the node that a URL names."""
+
+    def __init__(self, retries: Retries, url: Url) -> None:
+        self._retries = retries
+        self._given = url
+        self._url = url.to_json()
+        self._long = self._url.with_parameters({"print": "silent", "timeout": LONGEST})
+
+    async def is_empty(self) -> bool:
+        """Return whether nothing is at the target, or nothing that may be read."""
+        # One key, and not its value, however many there are and however large that is.
+        url = self._url.with_parameters({"shallow": "true", "limitToFirst": "1"})
+        return await content(await self._retries.request("GET", url), url) == NULL
+
+    async def find_leaf_above(self) -> Path | None:
+        """Return the path of the single value that a write at the target would replace.
+
+        None if there is none, or none that may be read.
+        """
+        try:
+            root, path = split_url(self._given)
+        except InvalidUrl:
+            return None  # no path of a database, or one that the server refuses
+        for length in range(len(path) - 1, -1, -1):
+            above = root.below(path[:length]).to_json()
+            url = above.with_parameters({"shallow": "true", "limitToFirst": "1"})
+            try:
+                found = await content(await self._retries.request("GET", url), url)
+            except Refused:
+                return None
+            if found != NULL:
+                return path[:length] if _LEAF.match(found) else None
+        return None
+
+    async def remove(self) -> None:
+        """Remove what is at the target."""
+        await self._send("DELETE", None)
+
+    async def replace(self, body: bytes) -> bool:
+        """Write the whole value in one request; return False if that is too large."""
+        try:
+            await self._send("PUT", body)
+        except Refused as error:
+            if error.status != _TOO_LARGE:
+                raise
+            return False
+        return True
+
+    async def write(self, part: Part) -> None:
+        """Write a part, in several requests if the server takes no such long bodies."""
+        if () in part.members:
+            await self._send("PUT", compact(part.members[()]))
+            return
+        try:
+            await self._send("PATCH", compact(part.body()))
+        except Refused as error:
+            if error.status != _TOO_LARGE or len(part.members) == 1:
+                raise
+            for half in _halves(part):
+                await self.write(half)
+
+    async def _send(self, method: str, body: bytes | None) -> None:
+        headers = None if body is None else JSON_HEADERS
+        response = await self._retries.request(method, self._long, headers, body)
+        await content(response, self._long)
+
+
+def _halves(part: Part) -> tuple[Part, Part]:
+    members = list(part.members.items())
+    middle = len(members) // 2
+    return Part(dict(members[:middle])), Part(dict(members[middle:]))
+
+
+class Queue:
+    """Writes parts, some at a time, and knows how many of the first ones are written."""
+
+    def __init__(
+        self, write: Callable[[Part], Awaitable[None]], done: int, on_done: Callable[[int], None]
+    ) -> None:
+        """Call `on_done` when more of the first parts are written; `done` of them are."""
+        self._write = write
+        self._on_done = on_done
+        self._done = done
+        self._begun = done
+        self._under_way: dict[int, Part] = {}
+        self._error: Failure | None = None
+        self._changed: Deferred[None] = Deferred()
+
+    async def run(self, next_part: Callable[[], Awaitable[Part | None]]) -> None:
+        """Write the parts that `next_part` returns, until it returns None; raise the first error.
+
+        They are numbered from the number of those that are written.
+        """
+        try:
+            while self._error is None and (part := await next_part()) is not None:
+                while self._error is None and not self._may_begin(part):
+                    await self._changed
+                if self._error is None:
+                    self._begin(part)
+        finally:
+            while self._under_way:
+                await self._changed
+        if self._error is not None:
+            self._error.raiseException()
+
+    def _may_begin(self, part: Part) -> bool:
+        others = self._under_way.values()
+        return len(others) < UNDER_WAY and not any(part.conflicts(other) for other in others)
+
+    def _begin(self, part: Part) -> None:
+        number = self._begun
+        self._begun += 1
+        self._under_way[number] = part
+
+        async def write() -> None:
+            await self._write(part)
+
+        def end(result: Any) -> None:
+            del self._under_way[number]
+            if isinstance(result, Failure):
+                self._error = self._error or result
+            elif self._error is None:
+                self._advance()
+            changed, self._changed = self._changed, Deferred()
+            changed.callback(None)
+
+        Deferred.fromCoroutine(write()).addBoth(end)
+
+    def _advance(self) -> None:
+        done = min(self._under_way, default=self._begun)
+        if done > self._done:
+            self._done = done
+            self._on_done(done)
