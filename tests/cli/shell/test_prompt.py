@@ -17,11 +17,15 @@ from tests.command import PATIENCE_S
 from tests.daemon import Daemon
 from treedbd.cli.http_client import HttpClient
 from treedbd.cli.options import parse_url
-from treedbd.cli.shell.completion import KeyCache
-from treedbd.cli.shell.history import BoundedHistory
 from treedbd.cli.shell.printing import Screen
-from treedbd.cli.shell.prompt import ShellCompleter, make_prompt, run_prompt
 from treedbd.cli.shell.session import ShellSession
+from treedbd.cli.shell.shell import (
+    BoundedHistory,
+    KeyCache,
+    ShellCompleter,
+    make_prompt,
+    run_prompt,
+)
 from treedbd.tree.types import Path
 
 UP = "\x1b[A"

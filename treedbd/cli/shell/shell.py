@@ -2,18 +2,44 @@
 
 At a terminal it has a prompt; otherwise the lines of standard input, or of `-c`, are a script that
 ends at its first error. Only the prompt needs prompt_toolkit, which no other command imports.
+
+The shell at a terminal: prompt, history, completion, Ctrl-C and Ctrl-D.
+
+The history of the shell: a private file of bounded size, which never holds a token.
+
+An entry is a line of JSON. A line that begins with a blank is not kept, nor is one that looks as if
+it held a token.
+
+What Tab completes: the names of commands, their options, and the keys of the place.
+
+Keys are read only when they are asked for, some hundreds of them, and kept for a few seconds.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
+import pathlib
+import re
 import signal
 import sys
+import threading
+import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
-from typing import Final
+from typing import Final, Protocol
 
-from treedbd.cli.exit import DONE, CommandFailed, Status
+import attrs
+from prompt_toolkit import PromptSession
+from prompt_toolkit.application import get_app
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion
+from prompt_toolkit.document import Document
+from prompt_toolkit.filters import Condition
+from prompt_toolkit.history import History, InMemoryHistory
+
+from treedbd.cli.exit import DONE, CommandFailed, Status, make_printable
 from treedbd.cli.http_client import HttpClient
 from treedbd.cli.options import (
     ADDRESS_HELP,
@@ -30,14 +56,268 @@ from treedbd.cli.options import (
     split_url,
     standard_input,
 )
-from treedbd.cli.shell.commands import ShellEnded, run_line
-from treedbd.cli.shell.completion import FETCH_S, MAX_KEYS, KeyCache
+from treedbd.cli.shell.commands import COMMANDS, ShellCommand, ShellEnded, run_line
 from treedbd.cli.shell.identity import describe_token
-from treedbd.cli.shell.lines import OpenLine
+from treedbd.cli.shell.lines import (
+    OpenLine,
+    Word,
+    command_starts,
+    is_open,
+    is_text,
+    quote,
+    split_words,
+)
 from treedbd.cli.shell.printing import make_screen
 from treedbd.cli.shell.session import ShellSession, list_children
+from treedbd.files import create_directory, open_private, write_atomically
 from treedbd.names import parse_label
 from treedbd.tree.types import Path
+
+MAX_ENTRIES: Final = 1000
+MAX_ENTRY_CHARACTERS: Final = 4096
+MAX_FILE_BYTES: Final = 16 * 1024 * 1024
+_TOKEN = re.compile(r"\beyJ[\w-]{5,}\.[\w-]+|\b(auth|access_token)=|\bBearer\b")
+
+
+def history_file() -> pathlib.Path:
+    """Return the file of the user (XDG Base Directory Specification)."""
+    given = os.environ.get("XDG_STATE_HOME", "")
+    folder = pathlib.Path(given) if given.startswith("/") else pathlib.Path.home() / ".local/state"
+    return folder / "treedb" / "shell-history"
+
+
+def is_kept(line: str) -> bool:
+    """Return whether a line belongs in the history."""
+    is_short = 0 < len(line) <= MAX_ENTRY_CHARACTERS
+    return is_short and not line[0].isspace() and _TOKEN.search(line) is None
+
+
+class BoundedHistory(History):
+    """The last lines, in a file that only its owner can read.
+
+    A file that cannot be read or written is no error: the history is that of this shell then.
+    """
+
+    def __init__(self, file: pathlib.Path) -> None:
+        """Keep lines in a file, which is made when there is one."""
+        super().__init__()
+        self._file = file
+        self._last = ""
+
+    def load_history_strings(self) -> Iterable[str]:
+        """Return the lines, the newest first; cut the file if it has many more."""
+        entries = self._read()
+        kept = entries[-MAX_ENTRIES:]
+        if len(entries) > 2 * MAX_ENTRIES:
+            with contextlib.suppress(OSError):
+                write_atomically(self._file, "".join(map(_dump, kept)).encode())
+        return reversed(kept)
+
+    def append_string(self, string: str) -> None:
+        """Add a line, unless it is not to be kept or was the last one."""
+        if is_kept(string) and string != self._last:
+            self._last = string
+            super().append_string(string)
+
+    def store_string(self, string: str) -> None:
+        """Append a line to the file."""
+        with contextlib.suppress(OSError):
+            create_directory(self._file.parent)
+            descriptor = open_private(self._file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            with open(descriptor, "wb") as file:
+                file.write(_dump(string).encode())
+
+    def _read(self) -> list[str]:
+        try:
+            with self._file.open("rb") as file:
+                lines = file.read(MAX_FILE_BYTES).decode(errors="replace").splitlines()
+        except OSError:
+            return []
+        entries = []
+        for line in lines:
+            with contextlib.suppress(ValueError):
+                entry = json.loads(line)
+                if isinstance(entry, str):
+                    entries.append(entry)
+        return entries
+
+
+def _dump(entry: str) -> str:
+    return json.dumps(entry) + "\n"
+
+
+MAX_KEYS: Final = 300
+FETCH_S: Final = 1.5
+KEPT_S: Final = 5.0
+MAX_KEPT: Final = 64
+
+
+class ReadKeys(Protocol):
+    """A function that reads keys of the children of a path, in order, after a key."""
+
+    def __call__(self, path: Path, after: str | None) -> list[str]:
+        """Return up to `MAX_KEYS` keys; raise `CommandFailed`."""
+
+
+class KeyCache:
+    """Keys of places; several threads may use it."""
+
+    def __init__(self, read: ReadKeys, now: Callable[[], float] = time.monotonic) -> None:
+        """Read keys by a function; `now` is a clock in seconds."""
+        self._read = read
+        self._now = now
+        self._kept: dict[tuple[Path, str | None], tuple[float, list[str]]] = {}
+        self._lock = threading.Lock()
+
+    def find(self, path: Path, prefix: str) -> list[str]:
+        """Return keys that begin with a text; none if they cannot be read."""
+        keys = self._keys(path, None)
+        if len(keys) >= MAX_KEYS and prefix:
+            # Those that begin with the text come right after it, but for numbers.
+            more = self._keys(path, prefix)
+            keys = list(dict.fromkeys([*keys, *more]))
+        return [key for key in keys if key.startswith(prefix)]
+
+    def clear(self) -> None:
+        """Forget all keys, since something was written or the database is another."""
+        with self._lock:
+            self._kept.clear()
+
+    def _keys(self, path: Path, after: str | None) -> list[str]:
+        now = self._now()
+        with self._lock:
+            end, keys = self._kept.get((path, after), (now, []))
+        if now < end:
+            return keys
+        try:
+            keys = self._read(path, after)
+        except CommandFailed:
+            keys = []  # also kept, so that Tab does not wait again and again
+        with self._lock:
+            if len(self._kept) >= MAX_KEPT:
+                self._kept.clear()
+            self._kept[path, after] = (self._now() + KEPT_S, keys)
+        return keys
+
+
+@attrs.frozen
+class Candidate:
+    """A completion: the text that replaces the line from `start` on, and what is shown for it."""
+
+    start: int
+    text: str
+    shown: str
+
+
+def complete(line: str, resolve: Callable[[str], Path], keys: KeyCache) -> list[Candidate]:
+    """Return what the last word of a line, at whose end the cursor is, may become."""
+    begin = command_starts(line)[-1]
+    words = split_words(line[begin:])
+    if not words or (line[-1:].isspace() and words[-1].is_closed):
+        words.append(Word("", len(line) - begin, len(line) - begin))
+    last, start = words[-1].text, begin + words[-1].start
+    if len(words) == 1:
+        return _names(last, start, list(COMMANDS))
+    command = COMMANDS.get(words[0].text)
+    if words[0].text == "help":
+        return _names(last, start, list(COMMANDS))
+    if command is None or words[-2].text in command.shape.options:
+        return []
+    if last.startswith("--"):
+        return _names(last, start, list(command.shape.names))
+    paths = [word for word in words[1:-1] if word.text not in command.shape.names]
+    is_value = command.shape.has_value and paths
+    if not command.has_path or is_value or not is_text(line):
+        return []
+    return _paths(last, start, command, resolve, keys)
+
+
+def _names(last: str, start: int, names: list[str]) -> list[Candidate]:
+    return [Candidate(start, name, name) for name in names if name.startswith(last)]
+
+
+def _paths(
+    last: str, start: int, command: ShellCommand, resolve: Callable[[str], Path], keys: KeyCache
+) -> list[Candidate]:
+    head, slash, prefix = last.rpartition("/")
+    try:
+        above = resolve(head + slash if slash else ".")
+    except CommandFailed:
+        return []
+    found = keys.find(above, prefix)
+    return [Candidate(start, _write(head + slash, key, command), key) for key in found]
+
+
+def _write(head: str, key: str, command: ShellCommand) -> str:
+    is_like_option = key.startswith("--") or key == "-" or key in command.shape.names
+    return quote(f"./{key}" if not head and is_like_option else head + key)
+
+
+_MAX_PROMPT_CHARACTERS = 50
+
+
+class ShellCompleter(Completer):
+    """Completes lines of a session."""
+
+    def __init__(self, session: ShellSession, keys: KeyCache) -> None:
+        self._session = session
+        self._keys = keys
+
+    def get_completions(
+        self, document: Document, complete_event: CompleteEvent
+    ) -> Iterable[Completion]:
+        """Iterate over the completions of the word before the cursor; it may take a request."""
+        line = document.text_before_cursor
+        for each in complete(line, self._session.resolve, self._keys):
+            shown = make_printable(each.shown)
+            yield Completion(each.text, each.start - len(line), display=shown)
+
+
+def run_prompt(session: ShellSession, keys: KeyCache, file: pathlib.Path | None) -> None:
+    """Run lines until the user leaves; keep them in a file, None for no history."""
+    history: History = InMemoryHistory() if file is None else BoundedHistory(file)
+    prompt: PromptSession[str] = PromptSession(
+        history=history,
+        completer=ShellCompleter(session, keys),
+        complete_in_thread=True,
+        complete_while_typing=False,
+        enable_history_search=True,
+        multiline=Condition(lambda: is_open(get_app().current_buffer.text)),
+        prompt_continuation="... ",
+    )
+    question: PromptSession[str] = PromptSession(history=InMemoryHistory())
+    session.confirm = lambda text: _confirm(question, text)
+    while True:
+        try:
+            line = prompt.prompt(make_prompt(session))
+        except KeyboardInterrupt:
+            continue
+        except EOFError:
+            return
+        try:
+            run_line(session, line)
+        except ShellEnded:
+            return
+        except KeyboardInterrupt:
+            session.screen.note("Interrupted.")
+        except CommandFailed as error:
+            session.screen.note(str(error), is_error=True)
+
+
+def make_prompt(session: ShellSession) -> str:
+    """Return what is shown before a line."""
+    place = make_printable(session.location)
+    if len(place) > _MAX_PROMPT_CHARACTERS:
+        place = f"{session.label}:…{place[-_MAX_PROMPT_CHARACTERS:]}"
+    return f"{place}{' (as)' if session.auth is not None else ''}> "
+
+
+def _confirm(question: PromptSession[str], text: str) -> bool:
+    try:
+        return question.prompt(make_printable(text)).strip().lower() in {"y", "yes"}
+    except (EOFError, KeyboardInterrupt):
+        return False
+
 
 _MAX_HEALTH_BYTES: Final = 65_536
 MAX_COMMAND_BYTES: Final = 256 * 1024 * 1024
@@ -68,8 +348,8 @@ def _run(arguments: Namespace) -> Status:
         elif sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty():
             signal.signal(signal.SIGINT, signal.default_int_handler)
             session.default_label = _ask_label(arguments, session)
-            prompt = import_module("treedbd.cli.shell.prompt")
-            history = import_module("treedbd.cli.shell.history")
+            prompt = import_module("treedbd.cli.shell.shell")
+            history = import_module("treedbd.cli.shell.shell")
             prompt.run_prompt(
                 session, keys, None if arguments.no_history else history.history_file()
             )
