@@ -6,7 +6,7 @@ import pytest
 
 from treedbd.cli.exit import CommandFailed
 from treedbd.cli.options import resolve_path as resolve
-from treedbd.cli.shell.lines import split_words
+from treedbd.cli.shell.commands import split_words
 from treedbd.cli.shell.shell import KEPT_S, MAX_KEPT, MAX_KEYS, KeyCache, complete
 from treedbd.tree.types import Path
 

@@ -9,7 +9,7 @@ from typing import Any
 import jwt
 import pytest
 
-from treedbd.cli.shell.identity import describe_token
+from treedbd.cli.shell.commands import describe_token
 
 SECRET = "s" * 32
 

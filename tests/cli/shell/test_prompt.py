@@ -17,8 +17,7 @@ from tests.command import PATIENCE_S
 from tests.daemon import Daemon
 from treedbd.cli.http_client import HttpClient
 from treedbd.cli.options import parse_url
-from treedbd.cli.shell.printing import Screen
-from treedbd.cli.shell.session import ShellSession
+from treedbd.cli.shell.commands import Screen, ShellSession
 from treedbd.cli.shell.shell import (
     BoundedHistory,
     KeyCache,

@@ -16,7 +16,8 @@ from tests.command import CommandResult, mint, output_of, run_command, treedb
 from tests.daemon import Daemon
 from treedbd.cli.options import TOKEN_VARIABLE
 from treedbd.cli.parser import parse
-from treedbd.cli.shell import reading, shell
+from treedbd.cli.shell import commands as reading
+from treedbd.cli.shell import shell
 from treedbd.cli.shell.commands import run_line
 from treedbd.cli.shell.shell import make_session
 

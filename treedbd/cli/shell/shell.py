@@ -56,19 +56,23 @@ from treedbd.cli.options import (
     split_url,
     standard_input,
 )
-from treedbd.cli.shell.commands import COMMANDS, ShellCommand, ShellEnded, run_line
-from treedbd.cli.shell.identity import describe_token
-from treedbd.cli.shell.lines import (
+from treedbd.cli.shell.commands import (
+    COMMANDS,
     OpenLine,
+    ShellCommand,
+    ShellEnded,
+    ShellSession,
     Word,
     command_starts,
+    describe_token,
     is_open,
     is_text,
+    list_children,
+    make_screen,
     quote,
+    run_line,
     split_words,
 )
-from treedbd.cli.shell.printing import make_screen
-from treedbd.cli.shell.session import ShellSession, list_children
 from treedbd.files import create_directory, open_private, write_atomically
 from treedbd.names import parse_label
 from treedbd.tree.types import Path
