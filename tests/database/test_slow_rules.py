@@ -4,7 +4,7 @@ import json
 
 from twisted.internet.task import Clock
 
-from tests.web.http1.test_reply import RecordedLog
+from tests.http1.test_reply import RecordedLog
 from treedbd.database.rights import FIELDS, SlowRulesLog
 from treedbd.errors import LINES
 from treedbd.names import DatabaseName

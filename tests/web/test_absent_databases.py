@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.access import admin, at, secret_of, user
-from tests.web.http1.peer import ParsedReply
+from tests.http1.peer import ParsedReply
 from tests.web.tree_server import TreeServer
 from treedbd.database.requests import ProjectSpec, UnknownDatabase
 from treedbd.names import DatabaseName

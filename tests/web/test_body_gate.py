@@ -13,7 +13,7 @@ from twisted.internet.error import ConnectionLost
 from twisted.python.failure import Failure
 
 from tests.database.world import TurnClock
-from tests.web.http1.peer import Peer, parse_replies
+from tests.http1.peer import Peer, parse_replies
 from tests.web.tree_server import OPTIONS, TreeServer
 from treedbd.database.requests import Unavailable
 from treedbd.database.slices import SLICE_SECONDS, Slices

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.http1.peer import ParsedReply
 from tests.injection import no_descriptors
-from tests.web.http1.peer import ParsedReply
 from tests.web.tree_server import TreeServer
 from treedbd.database.open_databases import SWEEP_S, UNUSED_S
 from treedbd.names import DatabaseName

@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 import pytest
 
-from tests.web.http1.peer import ParsedReply
+from tests.http1.peer import ParsedReply
 from tests.web.tree_server import OPTIONS, TreeServer
 from treedbd.tree.hashes import etag
 from treedbd.web.response import Cors, choose_coding

@@ -11,7 +11,7 @@ import zlib
 
 import pytest
 
-from tests.web.http1.peer import ParsedReply
+from tests.http1.peer import ParsedReply
 from tests.web.tree_server import TreeServer
 from treedbd.http1.headers import (
     ZSTD_WINDOW_LOG,

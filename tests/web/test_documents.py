@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from tests.web.http1.peer import ParsedReply
+from tests.http1.peer import ParsedReply
 from tests.web.tree_server import TreeServer
 from treedbd.web import pages as documents
 from treedbd.web.pages import BESIDE, DOCS_FILES, DOCUMENTS, find_anchor, render, split_sections

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.database.world import TurnClock
-from tests.web.http1.peer import Peer
+from tests.http1.peer import Peer
 from tests.web.tree_server import TreeServer
 from treedbd.database import apply as etags
 from treedbd.database.slices import SLICE_SECONDS, Slices

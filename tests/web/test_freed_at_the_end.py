@@ -14,7 +14,7 @@ from typing import cast
 import pytest
 from twisted.logger import Logger, LogPublisher
 
-from tests.web.http1.peer import Peer
+from tests.http1.peer import Peer
 from tests.web.tree_server import TreeServer
 from tests.websocket_frames import BINARY, CLOSE, KEY, PING, TEXT, print_frame
 from treedbd.database.slices import Slices, Steps

@@ -9,7 +9,7 @@ import re
 import attrs
 import pytest
 
-from tests.web.http1.peer import ParsedReply
+from tests.http1.peer import ParsedReply
 from tests.web.tree_server import OPTIONS, TreeServer
 from treedbd import __version__
 from treedbd.rules.ruleset import DENY

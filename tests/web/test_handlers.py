@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from twisted.internet.defer import Deferred, fail, succeed
 
-from tests.web.http1.peer import ParsedReply
+from tests.http1.peer import ParsedReply
 from tests.web.tree_server import TreeServer, put
 from treedbd.database.catalog import Catalog
 from treedbd.database.database import Database

@@ -9,7 +9,7 @@ import attrs
 import pytest
 from twisted.internet.defer import Deferred, succeed
 
-from tests.web.http1.peer import ParsedReply
+from tests.http1.peer import ParsedReply
 from tests.web.tree_server import WALL, TreeServer
 from treedbd.database.runtime import Problem
 from treedbd.loop import Turns

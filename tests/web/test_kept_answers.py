@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.database.world import Disk
-from tests.web.http1.peer import ParsedReply, Peer
+from tests.http1.peer import ParsedReply, Peer
 from tests.web.tree_server import OPTIONS, TreeServer
 from treedbd.database.open_databases import SWEEP_S, UNUSED_S
 from treedbd.limits import MIB

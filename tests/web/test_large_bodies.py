@@ -18,7 +18,7 @@ from twisted.internet.defer import Deferred
 
 from tests.access import admin, at, secret_of
 from tests.database.world import TurnClock
-from tests.web.http1.peer import ParsedReply
+from tests.http1.peer import ParsedReply
 from tests.web.tree_server import OPTIONS, StreamClient, TreeServer
 from treedbd.database import apply as large_writes
 from treedbd.database import watchers as large_events

@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 import pytest
 
-from tests.web.http1.peer import Peer
+from tests.http1.peer import Peer
 from tests.web.tree_server import OPTIONS, PATIENT, TreeServer
 from tests.websocket_frames import KEY
 

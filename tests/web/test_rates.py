@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from twisted.internet.task import Clock
 from twisted.web.server import Site
 
-from tests.web.http1.peer import ParsedReply
+from tests.http1.peer import ParsedReply
 from tests.web.tree_server import OPTIONS, WALL, TreeServer
 from tests.websocket import upgrade_headers
 from tests.websocket_frames import CONTINUATION, PING, PONG, TEXT, parse_frame, print_frame

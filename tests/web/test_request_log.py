@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from twisted.python.failure import Failure
 
-from tests.web.http1.peer import Peer
-from tests.web.http1.test_reply import RecordedLog
+from tests.http1.peer import Peer
+from tests.http1.test_reply import RecordedLog
 from tests.web.tree_server import OPTIONS, TreeServer
 from treedbd.errors import LINES, PER_S
 from treedbd.http1.connection import NO_LOGGING, ServerOptions

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 import pytest
 from twisted.internet.defer import execute
 
-from tests.web.http1.peer import ScriptedResource, Server
+from tests.http1.peer import ScriptedResource, Server
 from tests.web.tree_server import TreeServer
 from treedbd.database.catalog import Catalog
 from treedbd.database.runtime import Runtime

@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 import pytest
 
-from tests.web.http1.peer import Peer
+from tests.http1.peer import Peer
 from tests.web.tree_server import OPTIONS, PATIENT, StreamClient, TreeServer, put
 from treedbd.rules.ruleset import parse_rules
 from treedbd.web.options import WebOptions

@@ -12,7 +12,7 @@ from typing import Any
 from twisted.internet.defer import execute
 from twisted.internet.task import Clock
 
-from tests.web.http1.peer import ParsedReply, Peer, ScriptedResource, Server
+from tests.http1.peer import ParsedReply, Peer, ScriptedResource, Server
 from treedbd.database.catalog import Catalog
 from treedbd.database.requests import ProjectSpec
 from treedbd.database.runtime import AnswerPool, RunInThread, Runtime

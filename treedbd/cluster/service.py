@@ -7,9 +7,9 @@ that it has written to.
 
 The owner of the sessions of a daemon over PostgreSQL: it lives as long as its lease is renewed.
 
-Theory of operation. The leases are in PostgreSQL (`store.postgresql.cluster`), so other daemons find
-what this one has left, also if its data directory is lost with it. Beside that it keeps the file of
-an owner (`database.runtime`), by which the next process in the same data directory finds at
+Theory of operation. The leases are in PostgreSQL (`store.postgresql.cluster`), so other daemons
+find what this one has left, also if its data directory is lost with it. Beside that it keeps the
+file of an owner (`database.runtime`), by which the next process in the same data directory finds at
 once, and not after the lease, that this one has ended.
 
 If others have found this owner dead while it lives (it was stopped, or cut off), they may have done

@@ -132,7 +132,7 @@ class Catalog:
 
     _log = Logger()
 
-    def __init__(  # noqa: PLR0913 - all but three are given by name
+    def __init__(
         self,
         folder: pathlib.Path,
         engine: str,

@@ -542,8 +542,8 @@ class Context:
     between two evaluations; what it raises ends them. `exceeded` is called with the location and
     the position of a rule that would have read more than the budget of the request. `kept` are
     expensive reads of `view`, or of a state in which they have the same results. With
-    `make_evaluation` the rules are measured (`rules.evaluate`). With `at_once` they are evaluated in
-    one turn of the reactor, so they have half the budget, and patterns cost more.
+    `make_evaluation` the rules are measured (`rules.evaluate`). With `at_once` they are evaluated
+    in one turn of the reactor, so they have half the budget, and patterns cost more.
 
     `reader` is set by the first rules that are evaluated: `view` as all rules of the request read
     it, and the budget at whose expense they do.

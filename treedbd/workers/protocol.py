@@ -12,8 +12,8 @@ of everything under fixed numbers, which the worker finds open.
 
 The log of workers: each writes its entries to its parent, which logs them as its own.
 
-A worker writes one line of `operating.log` each to its standard error. What else arrives there, as the
-interpreter's last words do, is logged as an error.
+A worker writes one line of `operating.log` each to its standard error. What else arrives there, as
+the interpreter's last words do, is logged as an error.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.http1.peer import Peer
 from tests.web import tree_server
-from tests.web.http1.peer import Peer
 from tests.web.test_freed_at_the_end import open_socket
 from tests.web.tree_server import WALL, TreeServer
 from tests.websocket_frames import TEXT, print_frame

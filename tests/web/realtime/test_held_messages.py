@@ -8,7 +8,7 @@ import pathlib
 import attrs
 import pytest
 
-from tests.web.http1.peer import Peer
+from tests.http1.peer import Peer
 from tests.web.test_freed_at_the_end import open_socket
 from tests.web.tree_server import OPTIONS, PATIENT, TreeServer
 from tests.websocket_frames import TEXT, print_frame

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.web.http1.peer import parse_replies
+from tests.http1.peer import parse_replies
 from tests.web.tree_server import BUFFER_BYTES, StreamClient, TreeServer, patch, put
 from treedbd.database.rights import ReadGrants
 from treedbd.names import DatabaseName

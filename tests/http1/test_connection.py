@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from twisted.internet.interfaces import IPushProducer
 
-from tests.web.http1.peer import (
+from tests.http1.peer import (
     BODY,
     GET,
     ParsedReply,
@@ -18,7 +18,7 @@ from tests.web.http1.peer import (
     Server,
     send_small,
 )
-from tests.web.http1.test_direct_send import SocketTransport
+from tests.http1.test_direct_send import SocketTransport
 from treedbd.http1.connection import ServerOptions
 from treedbd.http1.request import Request
 from treedbd.limits import Limits

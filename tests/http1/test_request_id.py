@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.web.http1.peer import ScriptedResource, Server
-from tests.web.http1.test_reply import RecordedLog, raise_error
+from tests.http1.peer import ScriptedResource, Server
+from tests.http1.test_reply import RecordedLog, raise_error
 from treedbd.http1.adapter import AdaptedRequest
 from treedbd.http1.connection import RequestLogging
 from treedbd.http1.interface import IHttp1Request

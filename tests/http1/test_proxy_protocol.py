@@ -7,7 +7,7 @@ from typing import Any, cast
 from twisted.internet.address import IPv4Address, UNIXAddress
 from twisted.logger import capturedLogs
 
-from tests.web.http1.peer import BODY, GET, CountingTransport, ScriptedResource, Server, send_small
+from tests.http1.peer import BODY, GET, CountingTransport, ScriptedResource, Server, send_small
 from treedbd.http1.request import Request
 from treedbd.http1.server import ProxiedFactory
 from treedbd.limits import Limits

@@ -13,7 +13,7 @@ from twisted.web.server import NOT_DONE_YET, Site
 from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
-from tests.web.http1.peer import GET, ParsedReply, Peer, ScriptedResource, Server
+from tests.http1.peer import GET, ParsedReply, Peer, ScriptedResource, Server
 from treedbd.http1.adapter import AdaptedRequest
 from treedbd.http1.content import Content, WaitingBytes
 from treedbd.http1.interface import IHttp1Request, IHttp1Resource

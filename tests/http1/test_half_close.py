@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.daemon import Daemon
-from tests.web.http1.peer import GET, ScriptedResource, Server, send_small
+from tests.http1.peer import GET, ScriptedResource, Server, send_small
 from treedbd.http1.request import Request
 from treedbd.limits import Limits
 

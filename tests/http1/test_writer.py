@@ -9,7 +9,7 @@ from twisted.internet.task import Clock
 from twisted.internet.tcp import Connection
 from twisted.internet.testing import MemoryReactorClock
 
-from tests.web.http1.test_direct_send import SocketTransport
+from tests.http1.test_direct_send import SocketTransport
 from treedbd.http1.writer import ConnectionWriter, Ring
 
 

@@ -14,8 +14,8 @@ from twisted.internet.address import IPv4Address
 from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
 
-from tests.web.http1.peer import GET, ScriptedResource, Server, parse_replies
-from tests.web.http1.test_direct_send import SocketTransport
+from tests.http1.peer import GET, ScriptedResource, Server, parse_replies
+from tests.http1.test_direct_send import SocketTransport
 from treedbd.http1.content import Content, WaitingBytes
 from treedbd.http1.request import Request
 from treedbd.http1.writer import ContentWriter

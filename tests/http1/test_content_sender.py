@@ -12,8 +12,8 @@ import pytest
 from twisted.internet.task import Clock
 
 from tests.database.world import TurnClock
-from tests.web.http1.peer import GET, ScriptedResource, Server
-from tests.web.http1.test_direct_send import SocketTransport
+from tests.http1.peer import GET, ScriptedResource, Server
+from tests.http1.test_direct_send import SocketTransport
 from treedbd.http1.content import Content, ContentReader, WaitingBytes
 from treedbd.http1.request import Request
 from treedbd.http1.writer import ConnectionWriter, Ring

@@ -35,7 +35,7 @@ from twisted.web.resource import Resource
 from twisted.web.static import File
 from zope.interface.verify import verifyObject
 
-from tests.web.http1.peer import BODY, GET, ScriptedResource, Server, parse_replies, send_small
+from tests.http1.peer import BODY, GET, ScriptedResource, Server, parse_replies, send_small
 from treedbd.http1.content import Content, WaitingBytes
 from treedbd.http1.request import Request
 from treedbd.http1.server import Http1Factory

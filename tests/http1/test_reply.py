@@ -17,7 +17,7 @@ from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
 from tests.closing import Closing
-from tests.web.http1.peer import BODY, GET, ParsedReply, Peer, ScriptedResource, Server, send_small
+from tests.http1.peer import BODY, GET, ParsedReply, Peer, ScriptedResource, Server, send_small
 from treedbd.http1.content import Content, WaitingBytes
 from treedbd.http1.request import Request
 
